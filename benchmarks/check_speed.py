@@ -67,9 +67,11 @@ def _times(models: Mapping[str, Path]) -> None:
 def _contenders(path: Path, feed: Mapping[str, Any]) -> tuple[Callable[[], None], Callable[[], None]]:
     """What a check does with each batch, all tensors observed, and two runs of the model as it is."""
     import mixlist
-    from mixlist.checker.finding_rules import BatchRanges, classify_outputs
-    from mixlist.checker.model_pair import SessionConfig, make_model_pair
+    from mixlist.checker.batch_ranges import BatchRanges
+    from mixlist.checker.finding_rules import classify_outputs
+    from mixlist.checker.model_pair import make_model_pair
     from mixlist.checker.operand_rules import classify_operands
+    from mixlist.checker.session_config import SessionConfig
 
     pair = make_model_pair(path, mixlist.load_policy(), None, SessionConfig("cpu", None, False))
     session = _session(path.read_bytes())

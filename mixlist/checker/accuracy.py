@@ -128,12 +128,12 @@ class OutputAccuracy:
     Largest errors, normalized error, cosine and SNR are those of the worst batch, so that one bad batch does not drown
     in many good ones; the shares (mismatches, top-1 agreement) are over all batches.
     ``only``: limits that are asked for, None for any; what they do not ask for is two thirds of the work.
-    ``saturated``: the magnitude that the mixed model gives to values out of range, infinity unless they saturate.
+    ``saturated_magnitude``: what the mixed model makes of values out of range, infinity unless it saturates.
     """
 
-    def __init__(self, name: str, only: Limits | None = None, saturated: float = math.inf) -> None:
+    def __init__(self, name: str, only: Limits | None = None, saturated_magnitude: float = math.inf) -> None:
         self.name = name
-        self._saturated = saturated
+        self._saturated = saturated_magnitude
         self._measured = frozenset(MEASURES if only is None else only.enabled())
         self._max_abs = self._max_rel = self._normalized = 0.0
         self._cosine = 1.0

@@ -1,4 +1,4 @@
-"""Run both models with counting statistics, in sessions that are made when they are first needed."""
+"""Run both models with counting statistics, in sessions that are loaded only when they are needed."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from mixlist.checker.finding_rules import FindingRecord
+from mixlist.checker.finding_records import FindingRecord, OperandKey, OperandRecord
 from mixlist.checker.model_pair import ModelPair, ObservedModel
-from mixlist.checker.operand_rules import OperandKey, OperandRecord, operand_count
+from mixlist.checker.operand_rules import operand_count
 from mixlist.checker.result import FindingKind, ValueCounts
 from mixlist.checker.value_counts import (
     LARGEST,
     NO_LARGEST,
     NO_SMALLEST,
     SMALLEST,
+    VALUES,
     Totals,
+    conversion_counts,
     conversion_statistics,
-    converted_counts,
     finding_count,
     mixed_statistics,
     reference_statistics,
@@ -37,42 +38,54 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
 
 Key = TypeVar("Key")
-_UNCOUNTED: tuple[FindingKind, ...] = ("intended", "refused")
+# An intended finding is not worth two more sessions: as many values are masked as the data masks. A refused run has no
+# values.
+_UNCOUNTED_KINDS: tuple[FindingKind, ...] = ("intended", "refused")
 
 
 class CountingSession:
-    """One of the two models with counting statistics of some ``tensors`` (None for all), called as in the original."""
+    """A session of one of the two models with counting statistics of some tensors (None for all).
+
+    ``tensors``, and those of the counts, have the names that the original gives them.
+    """
 
     def __init__(
         self, model: ObservedModel, statistics: tuple[Statistic, ...], tensors: Iterable[TensorRef] | None
     ) -> None:
-        name = self._name = model.in_original
+        original_ref = self._original_ref = model.original_ref
         self._statistics = tuple(statistic.name for statistic in statistics)
-        # a tensor that only moves the values of another one is not counted itself
-        self._sources = {name(p.ref): name(p.source) for p in model.probes if p.source is not None}
-        asked = None if tensors is None else {self._sources.get(tensor, tensor) for tensor in tensors}
+        # A tensor that only moves the values of another one is not counted itself: it gets the counts of its source.
+        self._source_of = {original_ref(p.ref): original_ref(p.source) for p in model.probes if p.source is not None}
+        counted = None if tensors is None else {self._source_of.get(tensor, tensor) for tensor in tensors}
 
-        def wanted(probe: Probe) -> bool:
-            return asked is None or name(probe.ref) in asked
+        def is_counted(probe: Probe) -> bool:
+            return counted is None or original_ref(probe.ref) in counted
 
         instrumented = instrument(
-            model.loaded.proto, statistics, wanted, safe_reductions=model.guard, extra_probes=model.read
+            model.loaded.proto,
+            statistics,
+            is_counted,
+            safe_reductions=model.safe_reductions,
+            extra_probes=model.extra_probes,
         )
         self._observer = model.observe(model.loaded, instrumented, [])
 
     def count(self, feed: Feed) -> Totals:
-        """Run one batch; return the statistics by tensor and name. Specializations of a function count together."""
+        """Run one batch; return the statistics by tensor and name.
+
+        All iterations of a loop, and all calls and specializations of a function, count together.
+        """
         totals: dict[tuple[TensorRef, str], float] = {}
         for (tensor, name), values in self._observer.read_statistics(feed, self._statistics).items():
-            which = self._name(tensor), name
+            key = self._original_ref(tensor), name
             if name == SMALLEST:
-                least = float(np.nanmin(values, initial=NO_SMALLEST))
-                totals[which] = min(least, totals.get(which, NO_SMALLEST))
+                smallest = float(np.nanmin(values, initial=NO_SMALLEST))
+                totals[key] = min(smallest, totals.get(key, NO_SMALLEST))
             elif name == LARGEST:
-                totals[which] = max(float(values.max(initial=NO_LARGEST)), totals.get(which, NO_LARGEST))
+                totals[key] = max(float(values.max(initial=NO_LARGEST)), totals.get(key, NO_LARGEST))
             else:
-                totals[which] = totals.get(which, 0.0) + float(values.sum())
-        for tensor, source in self._sources.items():
+                totals[key] = totals.get(key, 0.0) + float(values.sum())
+        for tensor, source in self._source_of.items():
             totals.update(
                 {(tensor, name): totals[source, name] for name in self._statistics if (source, name) in totals}
             )
@@ -83,10 +96,11 @@ class CountingSession:
         self._observer.close()
 
 
-class CountingSessions:
-    """A CountingSession for each low type of the mixed model, since the bounds of a tensor are those of its type.
+class CountingSessionPerType:
+    """One CountingSession for each low type of the mixed model, because the bounds of a tensor are those of its type.
 
-    ``statistics``: those of a low type. ``tensors``: None for all; those that are not low have the first type's bounds.
+    ``statistics`` returns the statistics for a low type. ``tensors``: None for all. Tensors that are not low are
+    counted with the bounds of the first type.
     """
 
     def __init__(
@@ -96,18 +110,19 @@ class CountingSessions:
         statistics: Callable[[int], tuple[Statistic, ...]],
         tensors: Iterable[TensorRef] | None,
     ) -> None:
-        first = next(iter(pair.low_types), types.FLOAT16)
-        by_type: dict[int, list[TensorRef]] = {first: []}
+        first_type = next(iter(pair.low_types), types.FLOAT16)
+        tensors_by_type: dict[int, list[TensorRef]] = {first_type: []}
         for tensor in pair.low_type_of if tensors is None else tensors:
-            by_type.setdefault(pair.low_type_of.get(tensor, first), []).append(tensor)
+            tensors_by_type.setdefault(pair.low_type_of.get(tensor, first_type), []).append(tensor)
+        # If all tensors are counted, the session of the first type counts all, and the others count their own again.
         self._sessions = [
-            CountingSession(model, statistics(elem), None if tensors is None and elem == first else of_type)
-            for elem, of_type in by_type.items()
-            if of_type or tensors is None
+            CountingSession(model, statistics(low), None if tensors is None and low == first_type else tensors_of_type)
+            for low, tensors_of_type in tensors_by_type.items()
+            if tensors_of_type or tensors is None
         ]
 
     def count(self, feed: Feed) -> Totals:
-        """Run one batch in each session; a later session replaces what the first one counted of its tensors."""
+        """Run one batch in each session; the counts of a later session replace those of the first one."""
         totals: dict[tuple[TensorRef, str], float] = {}
         for session in self._sessions:
             totals |= session.count(feed)
@@ -119,30 +134,29 @@ class CountingSessions:
             session.close()
 
 
-class ConvertedCount:
-    """Counts the values that conversions of the mixed model lose, flush or make subnormal."""
+class ConversionCounter:
+    """Counts the values that conversions of the mixed model lose, flush to zero or make subnormal."""
 
     def __init__(self, pair: ModelPair, conversions: Iterable[Conversion]) -> None:
+        # One session for each model that observes conversions, and each low type.
         groups: dict[tuple[bool, int], dict[Conversion, TensorRef]] = {}
         for conversion in conversions:
             group = groups.setdefault((conversion.in_reference, conversion.elem), {})
-            group[conversion] = probe_in_original(pair, conversion)
-        self._sessions = [
-            (
-                CountingSession(pair.reference if there else pair.mixed, conversion_statistics(elem), tensors.values()),
-                tensors,
-            )
-            for (there, elem), tensors in groups.items()
-        ]
+            group[conversion] = probed_tensor(pair, conversion)
+        self._sessions: list[tuple[CountingSession, dict[Conversion, TensorRef]]] = []
+        for (in_reference, low), tensors in groups.items():
+            model = pair.reference if in_reference else pair.mixed
+            session = CountingSession(model, conversion_statistics(low), tensors.values())
+            self._sessions.append((session, tensors))
 
     def count(self, feed: Feed) -> dict[Conversion, ValueCounts]:
-        """Count one batch."""
+        """Run one batch; return the counts of each conversion."""
         counts: dict[Conversion, ValueCounts] = {}
         for session, tensors in self._sessions:
             totals = session.count(feed)
             for conversion, tensor in tensors.items():
-                if (tensor, "values") in totals:
-                    counts[conversion] = converted_counts(tensor, totals)
+                if (tensor, VALUES) in totals:
+                    counts[conversion] = conversion_counts(tensor, totals)
         return counts
 
     def close(self) -> None:
@@ -151,58 +165,66 @@ class ConvertedCount:
             session.close()
 
 
-def probe_in_original(pair: ModelPair, conversion: Conversion) -> TensorRef:
-    """Return the tensor that a conversion reads, by its name in the counts of the model that observes it."""
+def probed_tensor(pair: ModelPair, conversion: Conversion) -> TensorRef:
+    """Return the tensor that a conversion reads, by its name in the original, as counts have it."""
     model = pair.reference if conversion.in_reference else pair.mixed
-    return model.in_original(conversion.probe)
+    return model.original_ref(conversion.probe)
 
 
 class FullStatistics:
-    """Counts every value of every low tensor, and finds the smallest value of every tensor (full statistics)."""
+    """Counts the values of every low tensor, and finds the smallest magnitude of every tensor (full statistics).
+
+    ``totals`` and ``smallest`` are over all batches so far; ``conversion_counts`` are those of the last batch.
+    """
 
     def __init__(self, pair: ModelPair) -> None:
         self._pair = pair
-        # of the mixed model, of the reference, and of conversions
-        self._sessions: tuple[CountingSessions, CountingSessions, ConvertedCount] | None = None
+        # The sessions of the mixed model, of the reference, and of conversions; None before the first batch.
+        self._sessions: tuple[CountingSessionPerType, CountingSessionPerType, ConversionCounter] | None = None
         self._mixed: Totals = {}
         self._reference: Totals = {}
-        self.operands: dict[Conversion, ValueCounts] = {}  # of the batch that was added last
+        self.conversion_counts: dict[Conversion, ValueCounts] = {}
         self.totals: dict[TensorRef, ValueCounts] = {}
         self.smallest: dict[TensorRef, float] = {}
 
     def add(self, feed: Feed) -> dict[TensorRef, ValueCounts]:
-        """Count one batch; return the counts by low tensor."""
+        """Count the values of one batch; return the counts of each low tensor."""
         pair = self._pair
         if self._sessions is None:
             self._sessions = (
-                CountingSessions(pair, pair.mixed, mixed_statistics, pair.low_type_of),
-                CountingSessions(
-                    pair, pair.reference, lambda elem: (*reference_statistics(elem), smallest_nonzero()), None
+                CountingSessionPerType(pair, pair.mixed, mixed_statistics, pair.low_type_of),
+                CountingSessionPerType(
+                    pair, pair.reference, lambda low: (*reference_statistics(low), smallest_nonzero()), None
                 ),
-                ConvertedCount(pair, pair.conversions),
+                ConversionCounter(pair, pair.conversions),
             )
-        mixed, reference, converted = self._sessions
-        self._mixed, self._reference, self.operands = mixed.count(feed), reference.count(feed), converted.count(feed)
-        for (tensor, name), least in self._reference.items():
-            if name == SMALLEST and least < self.smallest.get(tensor, NO_SMALLEST):
-                self.smallest[tensor] = least
-        counted = {tensor: value_counts(tensor, self._mixed, self._reference) for tensor in pair.low_type_of}
-        for tensor, counts in counted.items():
+        mixed, reference, conversions = self._sessions
+        self._mixed, self._reference = mixed.count(feed), reference.count(feed)
+        self.conversion_counts = conversions.count(feed)
+        for (tensor, name), value in self._reference.items():
+            if name == SMALLEST and value < self.smallest.get(tensor, NO_SMALLEST):
+                self.smallest[tensor] = value
+        batch_counts = {tensor: value_counts(tensor, self._mixed, self._reference) for tensor in pair.low_type_of}
+        for tensor, counts in batch_counts.items():
             self.totals[tensor] = self.totals[tensor] + counts if tensor in self.totals else counts
-        return counted
+        return batch_counts
 
     def count_findings(
-        self, index: int, records: Mapping[TensorRef, FindingRecord], operands: Mapping[OperandKey, OperandRecord]
+        self,
+        index: int,
+        records: Mapping[TensorRef, FindingRecord],
+        operand_records: Mapping[OperandKey, OperandRecord],
     ) -> None:
-        """Put the counts of the batch that was added last, the one of this index, into its records."""
+        """Add the counts of the last batch, which has this index, to the records with a finding in that batch."""
         for tensor, record in records.items():
             for kind, batches in record.batches.items():
-                if batches[-1] == index and (tensor, "values") in self._mixed:
+                if batches[-1] == index and (tensor, VALUES) in self._mixed:
                     record.add_count(kind, finding_count(kind, tensor, self._mixed, self._reference))
-        for operand in operands.values():
-            for kind, batches in operand.batches.items():
-                if batches[-1] == index and operand.conversion in self.operands:
-                    operand.add_count(kind, operand_count(kind, self.operands[operand.conversion]))
+        for operand_record in operand_records.values():
+            counts = self.conversion_counts.get(operand_record.conversion)
+            for kind, batches in operand_record.batches.items():
+                if batches[-1] == index and counts is not None:
+                    operand_record.add_count(kind, operand_count(kind, counts))
 
     def close(self) -> None:
         """Release the sessions."""
@@ -210,51 +232,52 @@ class FullStatistics:
             session.close()
 
 
-def count_findings(pair: ModelPair, batches: Batches, records: Mapping[TensorRef, FindingRecord]) -> None:
-    """Count the values behind the findings, in the first batch where each arose.
-
-    Those of an intended finding are not worth two sessions: masked values are as many as the data masks. A refused run
-    has no values.
-    """
-    chosen = first_batches(records)
-    if not chosen:
+def count_output_findings(pair: ModelPair, batches: Batches, records: Mapping[TensorRef, FindingRecord]) -> None:
+    """Count the values that the findings of outputs concern, in the first batch of each finding."""
+    tensors_by_batch = keys_by_first_batch(records)
+    if not tensors_by_batch:
         return
-    tensors = set[TensorRef]().union(*chosen.values())
-    mixed = CountingSessions(pair, pair.mixed, mixed_statistics, tensors)
-    reference = CountingSessions(pair, pair.reference, reference_statistics, tensors)
-    for index, feed in enumerate(islice(batches, max(chosen) + 1)):
-        if index in chosen:
-            totals = mixed.count(feed), reference.count(feed)
-            for tensor in chosen[index]:
-                for kind, indices in records[tensor].batches.items():
-                    if index in indices and kind not in _UNCOUNTED:
-                        records[tensor].add_count(kind, finding_count(kind, tensor, *totals))
+    tensors = set[TensorRef]().union(*tensors_by_batch.values())
+    mixed = CountingSessionPerType(pair, pair.mixed, mixed_statistics, tensors)
+    reference = CountingSessionPerType(pair, pair.reference, reference_statistics, tensors)
+    for index, feed in enumerate(islice(batches, max(tensors_by_batch) + 1)):
+        if index not in tensors_by_batch:
+            continue
+        mixed_totals, reference_totals = mixed.count(feed), reference.count(feed)
+        for tensor in tensors_by_batch[index]:
+            record = records[tensor]
+            for kind, indices in record.batches.items():
+                if index in indices and kind not in _UNCOUNTED_KINDS:
+                    record.add_count(kind, finding_count(kind, tensor, mixed_totals, reference_totals))
     mixed.close()
     reference.close()
 
 
-def count_operands(pair: ModelPair, batches: Batches, records: Mapping[OperandKey, OperandRecord]) -> None:
-    """Count the values behind the findings of converted inputs, in the first batch where each arose."""
-    chosen = first_batches(records)
-    if not chosen:
+def count_operand_findings(pair: ModelPair, batches: Batches, records: Mapping[OperandKey, OperandRecord]) -> None:
+    """Count the values that the findings of converted inputs concern, in the first batch of each finding."""
+    operands_by_batch = keys_by_first_batch(records)
+    if not operands_by_batch:
         return
-    asked = (records[operand].conversion for operands in chosen.values() for operand in operands)
-    session = ConvertedCount(pair, asked)
-    for index, feed in enumerate(islice(batches, max(chosen) + 1)):
-        counts = session.count(feed) if index in chosen else {}
-        for operand in chosen.get(index, ()):
+    conversions = (records[operand].conversion for operands in operands_by_batch.values() for operand in operands)
+    counter = ConversionCounter(pair, conversions)
+    for index, feed in enumerate(islice(batches, max(operands_by_batch) + 1)):
+        counts = counter.count(feed) if index in operands_by_batch else {}
+        for operand in operands_by_batch.get(index, ()):
             record = records[operand]
             for kind, indices in record.batches.items():
-                if index in indices and kind not in _UNCOUNTED and record.conversion in counts:
+                if index in indices and kind not in _UNCOUNTED_KINDS and record.conversion in counts:
                     record.add_count(kind, operand_count(kind, counts[record.conversion]))
-    session.close()
+    counter.close()
 
 
-def first_batches(records: Mapping[Key, FindingRecord]) -> dict[int, set[Key]]:
-    """Return by batch the keys of the records with a finding that first arose there, of a kind that is counted."""
-    chosen: dict[int, set[Key]] = {}
+def keys_by_first_batch(records: Mapping[Key, FindingRecord]) -> dict[int, set[Key]]:
+    """Return for each batch the keys of the records of which a finding of some kind comes first in that batch.
+
+    Kinds that are not counted are left out.
+    """
+    keys_by_batch: dict[int, set[Key]] = {}
     for key, record in records.items():
         for kind, indices in record.batches.items():
-            if kind not in _UNCOUNTED:
-                chosen.setdefault(indices[0], set()).add(key)
-    return chosen
+            if kind not in _UNCOUNTED_KINDS:
+                keys_by_batch.setdefault(indices[0], set()).add(key)
+    return keys_by_batch

@@ -1,8 +1,9 @@
 """Warn of overflow inside an operator whose output is finite, by the operator's ONNX function body (Rule S8.13).
 
-LayerNormalization squares before it takes the root, Softplus takes the exponential: in float16 that may overflow where
-the result does not. Kernels compute such things in float32, so this never fails a check; it names operators to examine
-on a new accelerator. The body of each low node is added to the float32 reference, and its values are observed.
+LayerNormalization squares before it takes the root, and Softplus computes an exponential. In float16 these
+intermediate values may overflow although the result does not. Kernels compute them in float32, so such a finding never
+fails a check: it names operators to examine on a new accelerator. To observe the intermediate values, the function body
+of each low node is added to the float32 reference.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from mixlist.checker.finding_rules import SENTINEL, FindingRecord
+from mixlist.checker.finding_records import FindingRecord
 from mixlist.checker.layerwise import nodes_with_low_outputs
 from mixlist.checker.model_pair import ModelPair
 from mixlist.diagnostics import warning
 from mixlist.emulation.graph_statistics import Probe
 from mixlist.emulation.instrument import Instrumenter
+from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.packing import ScalarStatistic
 from mixlist.errors import ModelError
 from mixlist.graph.build import build_graph
+from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.function_attributes import resolve_attribute_references
 from mixlist.graph.model import Node
 from mixlist.graph.refs import NodeRef, TensorRef
@@ -28,6 +31,7 @@ from mixlist.graph.traversal import bodies_of
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX
 from mixlist.ops.schema import find_schema
+from mixlist.patterns.masks import SENTINEL
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, NodeProto
@@ -38,46 +42,58 @@ if TYPE_CHECKING:
 def find_internal_risks(
     pair: ModelPair, batches: Batches, records: Mapping[TensorRef, FindingRecord], steps: int | None
 ) -> list[FindingRecord]:
-    """Return an ``internal-risk`` where an operator's function body passes the low range and its output does not.
+    """Return an ``internal-risk`` for each low node whose function body exceeds the low range, unless its output does.
 
-    Its magnitude in float32 is the largest inside the body. ``records``: the findings of outputs. Examines the first
-    ``steps`` batches, None for all. Bodies that ONNX Runtime cannot run are left out.
+    The magnitude of such a record is the largest one inside the body. ``records`` are the findings of outputs. The
+    first ``steps`` batches are examined, None for all. If ONNX Runtime cannot run the bodies, the result is empty.
     """
     nodes = {node.ref: node for node in pair.nodes}
-    low_nodes = {tensor.producer for tensor in pair.low_type_of}
-    low = [n for n in pair.nodes if n.ref in low_nodes]
-    if all(_body_version(n.node, n.graph.opsets.get(n.node.domain, 0)) is None for n in low):
+    low_producers = {tensor.producer for tensor in pair.low_type_of}
+    low_nodes = [node for node in pair.nodes if node.ref in low_producers]
+    # Most models have no operator with a function body: do not build their reference a second time.
+    if all(_body_version(n.node, n.graph.opsets.get(n.node.domain, 0)) is None for n in low_nodes):
         return []
     mixed_nodes = nodes_with_low_outputs(build_graph(pair.mixed.loaded.proto))
-    made = _BodyInstrumenter(pair.config.raised(pair.reference.loaded), mixed_nodes).run()
-    if not made.outputs:
+    reference = pair.config.as_float32_graph(pair.reference.loaded)
+    instrumented = _BodyInstrumenter(reference, mixed_nodes).run()
+    if not instrumented.outputs:
         return []
     try:
-        observer = pair.observe_on_cpu(made)
+        observer = pair.observe_on_cpu(instrumented)
     except ModelError:
         message = "ONNX Runtime cannot run the function bodies of operators: overflow inside operators is not judged"
         pair.warnings.append(warning("ML606", message))
         return []
     risks: dict[TensorRef, FindingRecord] = {}
-    tensors = dict.fromkeys(tensor for tensor, _ in made.outputs)
+    tensors = dict.fromkeys(tensor for tensor, _ in instrumented.outputs)
     for index, feed in enumerate(islice(batches, steps)):
-        _, ranges = observer.run(feed)
+        _, body_ranges = observer.run(feed)
         for tensor in tensors:
-            span, elem, node = ranges.get(tensor), pair.low_type_of.get(tensor), nodes[tensor.producer]
-            if span is None or elem is None or not FINITE_MAX[elem] <= span.magnitude < SENTINEL:
-                continue  # beyond it is a mask on its way through
-            if any("intended" in records[s.ref].batches for s in node.inputs if s.ref in records):
+            body_range, low, node = body_ranges.get(tensor), pair.low_type_of.get(tensor), nodes[tensor.producer]
+            if body_range is None or low is None or not _exceeds_range(body_range, low, node, records):
                 continue
-            if node.node.op_type == "Softmax" and span.maximum < FINITE_MAX[elem]:
-                continue  # scores less the largest one: what falls to -inf is zero in the end, as it should be
             output = records.get(tensor)
-            if output is None or output.mixed < math.inf:
+            if output is None or output.mixed_magnitude < math.inf:
                 risk = risks.setdefault(tensor, FindingRecord(node, tensor))
-                risk.reference = max(risk.reference, span.magnitude)
-                risk.mixed = output.mixed if output is not None else 0.0
+                risk.reference_magnitude = max(risk.reference_magnitude, body_range.magnitude)
+                risk.mixed_magnitude = output.mixed_magnitude if output is not None else 0.0
                 risk.add_batch("internal-risk", index)
     observer.close()
     return list(risks.values())
+
+
+def _exceeds_range(
+    body_range: ObservedRange, low: int, node: DataflowNode, records: Mapping[TensorRef, FindingRecord]
+) -> bool:
+    """Return True if the values inside a function body exceed the range of the low type, and not by design."""
+    # A value from SENTINEL on belongs to a mask on its way through the operator.
+    if not FINITE_MAX[low] <= body_range.magnitude < SENTINEL:
+        return False
+    if any("intended" in records[source.ref].batches for source in node.inputs if source.ref in records):
+        return False
+    # The body of Softmax subtracts the largest score first. A score that falls to -infinity there becomes zero in the
+    # output, which is right.
+    return node.node.op_type != "Softmax" or body_range.maximum >= FINITE_MAX[low]
 
 
 class _BodyInstrumenter(Instrumenter):
@@ -86,105 +102,117 @@ class _BodyInstrumenter(Instrumenter):
     def __init__(self, reference: ModelProto, low_nodes: Mapping[NodeRef, Node]) -> None:
         super().__init__(reference)
         self.low_nodes = low_nodes
-        self.done: set[int] = set()
+        self.expanded: set[int] = set()  # the ids of the nodes whose body was added: it is added once for all outputs
 
     def observe(
         self, probe: Probe, node: Node | None = None, target: NodeProto | None = None
     ) -> tuple[list[ScalarStatistic], list[NodeProto]]:
-        """Return the ranges of what the node's function body computes on the way to its outputs."""
-        if node is None or target is None or id(node) in self.done or probe.ref.producer not in self.low_nodes:
+        """Return the ranges of the intermediate values of the node's function body, and the nodes that compute them."""
+        if node is None or target is None or id(node) in self.expanded or probe.ref.producer not in self.low_nodes:
             return [], []
-        self.done.add(id(node))
-        body = function_body(node, target, self.graph.opsets.get(node.domain, 0))
+        self.expanded.add(id(node))
+        body = find_function_body(node, target, self.graph.opsets.get(node.domain, 0))
         if body is None:
             return [], []
-        nodes, inner = self._written_out(body, target)
+        nodes, intermediate_tensors = self._copy_body(body, target)
         results = []
-        for name in inner:
-            single = self.new_names.make_name(f"{name}_float")  # some bodies compute in float64
-            nodes.append(self.new_names.make_cast(name, single, types.FLOAT))
+        for name in intermediate_tensors:
+            float32 = self.new_names.make_name(f"{name}_float")  # some bodies compute in float64
+            nodes.append(self.new_names.make_cast(name, float32, types.FLOAT))
             for statistic in self.statistics:
                 out = self.new_names.make_name(f"{name}_{statistic.name}")
-                nodes += statistic.build(single, out, types.FLOAT, self.new_names)
+                nodes += statistic.build(float32, out, types.FLOAT, self.new_names)
+                # All intermediate tensors of a body are observed as one: under the name of the node's output.
                 results.append(ScalarStatistic(probe.ref, statistic, out, types.FLOAT))
         return results, nodes
 
-    def _written_out(self, body: FunctionProto, target: NodeProto) -> tuple[list[NodeProto], list[str]]:
-        """Return the body's nodes under new names, and the float tensors that they make on the way."""
+    def _copy_body(self, body: FunctionProto, target: NodeProto) -> tuple[list[NodeProto], list[str]]:
+        """Return copies of the body's nodes under new names, and the intermediate float tensors that they make."""
         attributes = {a.name: a for a in (*body.attribute_proto, *target.attribute)}
-        names = dict(zip(body.input, target.input, strict=False))
-        nodes, inner = [], []
-        floats = _float_tensors(body)
-        for inside in body.node:
-            copy = resolve_attribute_references(inside, attributes)
+        # The body reads the inputs of the node. Everything that the body makes gets a new name, its outputs too,
+        # because the node itself stays in the graph.
+        new_name_of = dict(zip(body.input, target.input, strict=False))
+        nodes, intermediate_tensors = [], []
+        float_tensors = _float_tensors(body)
+        for body_node in body.node:
+            copy = resolve_attribute_references(body_node, attributes)
             copy.name = self.new_names.make_name(f"{target.name}_body")
-            for slot, name in enumerate(inside.input):
-                copy.input[slot] = names.get(name, "") if name else ""
-            for slot, name in enumerate(inside.output):
+            for slot, name in enumerate(body_node.input):
+                copy.input[slot] = new_name_of.get(name, "") if name else ""
+            for slot, name in enumerate(body_node.output):
                 if name:
-                    names[name] = copy.output[slot] = self.new_names.make_name(f"{target.name}_{name}")
-                    if name in floats and name not in body.output:
-                        inner.append(names[name])
+                    new_name_of[name] = copy.output[slot] = self.new_names.make_name(f"{target.name}_{name}")
+                    if name in float_tensors and name not in body.output:
+                        intermediate_tensors.append(new_name_of[name])
             nodes.append(copy)
-        return nodes, inner
+        return nodes, intermediate_tensors
 
 
-def _native_schema(node: Node) -> Any:
-    """Return onnx's OpSchema of a node's operator, whose type stubs lack what it says of functions; None for none."""
+def _onnx_schema(node: Node) -> Any:
+    """Return onnx's OpSchema of a node's operator, None if it has none.
+
+    The type is Any because the type stubs of OpSchema lack the attributes about function bodies.
+    """
     schema = node.signature.schema if node.signature is not None else None
     return schema.onnx_schema if schema is not None else None
 
 
 def _body_version(node: Node, opset: int) -> int | None:
-    """Return the newest version of an operator's function body in terms of the opset, None where there is none."""
-    native = _native_schema(node)
-    if native is None:
+    """Return the newest version of an operator's function body that the opset can run, None if there is none."""
+    onnx_schema = _onnx_schema(node)
+    if onnx_schema is None:
         return None
-    if native.has_function:
-        versions = native.function_opset_versions
+    if onnx_schema.has_function:
+        versions = onnx_schema.function_opset_versions
+    elif onnx_schema.has_context_dependent_function:
+        versions = onnx_schema.context_dependent_function_opset_versions
     else:
-        versions = native.context_dependent_function_opset_versions if native.has_context_dependent_function else []
+        versions = []
     return max((int(version) for version in versions if version <= opset), default=None)
 
 
-def function_body(node: Node, target: NodeProto, opset: int) -> FunctionProto | None:
-    """Return the body of a standard operator in terms of the model's opset; None where ONNX gives none that fits."""
+def find_function_body(node: Node, target: NodeProto, opset: int) -> FunctionProto | None:
+    """Return the function body of a standard operator in operators of the opset; None if onnx has none for the node."""
     from onnx import FunctionProto, TypeProto
 
-    native, version = _native_schema(node), _body_version(node, opset)
+    onnx_schema, version = _onnx_schema(node), _body_version(node, opset)
     if version is None or bodies_of(target):
         return None
     body = FunctionProto()
     try:
-        if native.has_function:
-            body.ParseFromString(native.get_function_with_opset_version(version))
-        else:
+        if onnx_schema.has_function:
+            body.ParseFromString(onnx_schema.get_function_with_opset_version(version))
+        else:  # the body depends on the attributes and input types of the node
             inputs = []
             for value_type in node.input_types:
                 message = TypeProto()
                 if value_type != types.UNKNOWN:
                     types.set_proto(message, value_type)
                 inputs.append(message.SerializeToString())
-            call = native.get_context_dependent_function_with_opset_version
-            body.ParseFromString(call(version, target.SerializeToString(), inputs))
-    except Exception:  # onnx raises its own errors where a body cannot be built for these types
+            get_body = onnx_schema.get_context_dependent_function_with_opset_version
+            body.ParseFromString(get_body(version, target.SerializeToString(), inputs))
+    except Exception:  # onnx raises errors of several types if it cannot build a body for these types
         return None
     return body if body.node else None
 
 
 def _float_tensors(body: FunctionProto) -> set[str]:
-    """Return the tensors of a function body that are computed from its inputs and may hold floats."""
+    """Return the tensors of a function body that depend on its inputs and may hold floats.
+
+    Constants of the body are left out: their values do not come from the data.
+    """
     opsets = {entry.domain: entry.version for entry in body.opset_import}
     float_tensors: set[str] = set()
-    computed = set(body.input)
+    from_inputs = set(body.input)
     for node in body.node:
-        if _may_yield_float(node, opsets.get(node.domain, 1)) and not computed.isdisjoint(node.input):
+        if _may_yield_float(node, opsets.get(node.domain, 1)) and not from_inputs.isdisjoint(node.input):
             float_tensors.update(node.output)
-            computed.update(node.output)
+            from_inputs.update(node.output)
     return float_tensors
 
 
 def _may_yield_float(node: NodeProto, opset: int) -> bool:
+    """Return True if the type of an output may be a float type; True for an operator without a schema."""
     if node.op_type == "Cast":
         return any(a.name == "to" and a.i in types.FLOATS for a in node.attribute)
     schema = find_schema(node.domain, node.op_type, opset)

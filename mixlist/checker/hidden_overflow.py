@@ -1,6 +1,6 @@
-"""Find the overflows that ranges do not show: values that a mask or an infinity of the same tensor hides (Rule S8.12).
+"""Find the overflows that ranges do not show, because a mask or an infinity in the same tensor hides them (Rule S8.12).
 
-Both models run once more with counts, but only on a batch whose ranges call for it.
+Both models run once more with counts, but only on a batch whose ranges may hide an overflow.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from mixlist.checker.batch_ranges import BatchRanges
 from mixlist.checker.counting_sessions import CountingSession
-from mixlist.checker.finding_rules import BatchRanges
 from mixlist.checker.model_pair import ObservedModel
 from mixlist.checker.operand_rules import converted_ranges
 from mixlist.checker.value_counts import FINITE, Totals, count_beyond, count_beyond_name, count_finite
@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
 
 _SIGNS = (-1, 1)
+BeyondCounts: TypeAlias = Callable[[float], float]  # the number of a tensor's values at or beyond a bound
 
 
 class HiddenValueCounter:
     """Counts, in one model, the finite values of tensors and the values beyond bounds.
 
-    A session counts the tensors and bounds of all batches so far; a batch that needs others makes a new session.
+    One session counts for all tensors and bounds of the batches so far. If a batch needs other ones, a new session with
+    these too replaces it, because to load a session takes longer than to count a few tensors more.
     """
 
     def __init__(self, model: ObservedModel) -> None:
@@ -45,27 +47,27 @@ class HiddenValueCounter:
         self._tensors: set[TensorRef] = set()
         self._bounds: set[float] = set()
         self._session: CountingSession | None = None
-        self._counted: tuple[Feed, Totals] | None = None  # the last batch of the session
+        self._last_counts: tuple[Feed, Totals] | None = None  # the last batch of the session, and its counts
 
     def count(self, feed: Feed, tensors: AbstractSet[TensorRef], bounds: AbstractSet[float]) -> Totals:
         """Return the numbers of finite values (``FINITE``) and of values beyond each bound in one batch.
 
-        The latter have the names that ``beyond_name`` gives. The model runs if it did not run on this batch before.
+        ``count_beyond_name`` gives the names of the latter. The model runs only if it did not run on this batch before.
         """
         if self._session is None or not (tensors <= self._tensors and bounds <= self._bounds):
             self.close()
-            self._tensors |= tensors  # the next batch mostly asks for the same
+            self._tensors |= tensors  # the next batch mostly asks for the same tensors
             self._bounds |= bounds
             statistics = (count_finite(), *(count_beyond(bound) for bound in sorted(self._bounds)))
             self._session = CountingSession(self._model, statistics, self._tensors)
-            self._counted = None
-        if self._counted is None or self._counted[0] is not feed:
-            self._counted = feed, self._session.count(feed)
-        return self._counted[1]
+            self._last_counts = None
+        if self._last_counts is None or self._last_counts[0] is not feed:
+            self._last_counts = feed, self._session.count(feed)
+        return self._last_counts[1]
 
-    def tensor(self, ref: TensorRef) -> TensorRef:
-        """Return the name by which a tensor of the model is counted."""
-        return self._model.in_original(ref)
+    def original_ref(self, tensor: TensorRef) -> TensorRef:
+        """Return the name of a tensor of the model in the counts: its name in the original."""
+        return self._model.original_ref(tensor)
 
     def close(self) -> None:
         """Release the session."""
@@ -74,161 +76,209 @@ class HiddenValueCounter:
 
 
 @dataclass(frozen=True)
-class _Limits:
-    """The limits of a tensor's values: ``bound``, the least magnitude that overflows, and the masks' levels."""
+class _TensorBounds:
+    """The bounds of a tensor's values: the least magnitude that overflows, and the levels of its masks."""
 
-    bound: float
+    overflow_bound: float
     levels: MaskLevels
 
     @property
-    def all(self) -> set[float]:
-        """All bounds that ``masks``, ``loses_any`` and ``loses`` need counts of."""
-        return {sign * size for sign in _SIGNS for size in (self.bound, self.levels.of(sign), math.inf)}
+    def counted(self) -> set[float]:
+        """Return all bounds of which ``mask_counts``, ``any_overflows`` and ``overflows_without_mask`` need counts."""
+        return {sign * size for sign in _SIGNS for size in (self.overflow_bound, self.levels.of(sign), math.inf)}
 
-    def masks(self, counts: Callable[[float], float]) -> list[float]:
+    def mask_counts(self, count_of: BeyondCounts) -> list[float]:
         """Return the numbers of finite values that are a mask's, on the negative and on the positive side."""
-        return [counts(sign * self.levels.of(sign)) - counts(sign * math.inf) for sign in _SIGNS]
+        return [count_of(sign * self.levels.of(sign)) - count_of(sign * math.inf) for sign in _SIGNS]
 
-    def loses_any(self, counts: Callable[[float], float]) -> bool:
-        """Return True if a finite value overflows."""
-        return any(counts(sign * self.bound) > counts(sign * math.inf) for sign in _SIGNS)
+    def any_overflows(self, count_of: BeyondCounts) -> bool:
+        """Return True if a finite value overflows, also one of a mask."""
+        return any(count_of(sign * self.overflow_bound) > count_of(sign * math.inf) for sign in _SIGNS)
 
-    def loses(self, counts: Callable[[float], float]) -> bool:
-        """Return True if a finite value overflows that is no mask's: masks are on one side only (Rule S8.11)."""
-        on_both_sides = all(self.masks(counts))
-        return any(
-            counts(sign * self.bound) > counts(sign * (math.inf if on_both_sides else self.levels.of(sign)))
-            for sign in _SIGNS
-        )
+    def overflows_without_mask(self, count_of: BeyondCounts) -> bool:
+        """Return True if a finite value overflows that is not a mask's."""
+        # Rule S8.11: masks are on one side only. Large values on both sides are none, and only infinities are left out.
+        on_both_sides = all(self.mask_counts(count_of))
+        for sign in _SIGNS:
+            left_out = math.inf if on_both_sides else self.levels.of(sign)
+            if count_of(sign * self.overflow_bound) > count_of(sign * left_out):
+                return True
+        return False
 
 
 class HiddenOverflowFinder:
     """Finds values that overflow in tensors with masks or infinities (Rule S8.12).
 
-    The values of a batch are counted only if a range may hide one. ``lows``: the low types of the mixed model. Without
-    ``mixed``, only the reference is counted, and ``complete`` takes the counts of the mixed model.
+    ``low_types``: those of the mixed model. Without ``mixed``, only values of the reference are counted, and
+    ``add_hidden_overflows`` takes the counts of the mixed model as an argument.
     """
 
     def __init__(
         self,
         nodes: list[DataflowNode],
-        lows: AbstractSet[int],
+        low_types: AbstractSet[int],
         reference: ObservedModel,
         mixed: ObservedModel | None = None,
     ) -> None:
-        self._nodes, self._lows = nodes, lows
-        self._reference = HiddenValueCounter(reference)
-        self._mixed = HiddenValueCounter(mixed) if mixed is not None else None
+        self._nodes, self._low_types = nodes, low_types
+        self._reference_counter = HiddenValueCounter(reference)
+        self._mixed_counter = HiddenValueCounter(mixed) if mixed is not None else None
         self._masks: dict[TensorRef, Mask] | None = None
 
-    def add_hidden_overflows(self, feed: Feed, batch: BatchRanges, counted: Totals | None = None) -> BatchRanges:
+    def add_hidden_overflows(self, feed: Feed, batch: BatchRanges, mixed_counts: Totals | None = None) -> BatchRanges:
         """Return the batch with its masks, and with the overflows that its ranges do not show.
 
-        ``counted``: the numbers of finite and infinite values in the mixed model, if this object does not count there.
+        ``mixed_counts``: the numbers of finite and infinite values in the mixed model, if this object has no mixed
+        model. A batch whose ranges hide nothing is returned as it is.
         """
-        infinite = any(not mixed.finite for mixed in batch.mixed.values())
-        if not infinite and not any(batch.at_limit()) and not any(found.beyond for found in converted_ranges(batch)):
+        is_nonfinite = any(not mixed.finite for mixed in batch.mixed.values())
+        reaches_limit = is_nonfinite or any(batch.low_tensors_at_limit())
+        if not reaches_limit and not any(converted.ends_out_of_range for converted in converted_ranges(batch)):
             return batch
         if self._masks is None:  # only float16 is too narrow for the usual masks
-            self._masks = find_masks(self._nodes) if types.FLOAT16 in self._lows else {}
-        batch = replace(batch, masks=self._masks, inputs=self._input_ranges(feed, batch))
-        lost_operands, masked_operands = self._hidden_operands(feed, batch)
-        batch = replace(batch, lost_operands=lost_operands, masked_operands=masked_operands)
-        batch = replace(batch, lost=self._lost(feed, batch))
-        changed, more_infinite = self._changed(feed, batch, counted)
-        return replace(batch, changed=changed, more_infinite=more_infinite)
+            self._masks = find_masks(self._nodes) if types.FLOAT16 in self._low_types else {}
+        # Each step needs the fields that the steps before it fill in: masks say which ranges are ambiguous, and any
+        # overflow says which infinities have to be compared in number.
+        batch = replace(batch, masks=self._masks, input_ranges=self._mask_input_ranges(feed, batch))
+        overflowing, lossy = self._find_lossy_conversions(feed, batch)
+        batch = replace(batch, overflowing_conversions=overflowing, lossy_conversions=lossy)
+        batch = replace(batch, hidden_overflows=self._find_hidden_overflows(feed, batch))
+        unexplained, fewer_finite = self._compare_nonfinite_tensors(feed, batch, mixed_counts)
+        return replace(batch, unexplained_nonfinite=unexplained, fewer_finite=fewer_finite)
 
-    def _input_ranges(self, feed: Feed, batch: BatchRanges) -> dict[TensorRef, ObservedRange]:
-        """Return the ranges of the graph inputs that masks depend on, and that the batch has no range of."""
-        around = {t for mask in (self._masks or {}).values() for t in mask.joined | mask.factors}
-        slots = {t: t.slot for t in around - batch.reference.keys() if not t.node and t.slot >= 0}
-        root = next((node.graph.root for node in self._nodes if not node.graph.path), None)
-        if root is None:
+    def _mask_input_ranges(self, feed: Feed, batch: BatchRanges) -> dict[TensorRef, ObservedRange]:
+        """Return the ranges of the graph inputs that masks depend on, if no probe observes them."""
+        operands = {tensor for mask in (self._masks or {}).values() for tensor in mask.joined | mask.factors}
+        slots = {tensor: tensor.slot for tensor in operands - batch.reference.keys() if _is_graph_input(tensor)}
+        main_scope = next((node.graph.root for node in self._nodes if not node.graph.path), None)
+        if main_scope is None:
             return {}
-        arrays = {t: feed.get(root.inputs[slot].name) for t, slot in slots.items()}
+        arrays = {tensor: feed.get(main_scope.inputs[slot].name) for tensor, slot in slots.items()}
         return {
-            t: _range_of(array)
-            for t, array in arrays.items()
+            tensor: _range_of(array)
+            for tensor, array in arrays.items()
             if isinstance(array, np.ndarray) and array.dtype.kind == "f"
         }
 
-    def _lost(self, feed: Feed, batch: BatchRanges) -> set[TensorRef]:
-        """Return the tensors with a value that overflows and is not a mask's."""
-        limits = {t: _Limits(overflow_bound(batch.low_type_of[t]), levels) for t, levels in batch.ambiguous().items()}
-        if not limits:
+    def _find_hidden_overflows(self, feed: Feed, batch: BatchRanges) -> set[TensorRef]:
+        """Return the ambiguous tensors with a value that overflows and is not a mask's."""
+        bounds_of = {
+            tensor: _TensorBounds(overflow_bound(batch.low_type_of[tensor]), levels)
+            for tensor, levels in batch.ambiguous_tensors().items()
+        }
+        if not bounds_of:
             return set()
-        totals = self._reference.count(feed, limits.keys(), _bounds(limits.values()))
-        return {tensor for tensor, each in limits.items() if each.loses(_counts(totals, tensor))}
+        # The reference has the values as they were before they overflowed, so the counts there tell them apart.
+        totals = self._reference_counter.count(feed, bounds_of.keys(), _counted_bounds(bounds_of.values()))
+        return {t for t, bounds in bounds_of.items() if bounds.overflows_without_mask(_beyond_counts(totals, t))}
 
-    def _hidden_operands(self, feed: Feed, batch: BatchRanges) -> tuple[set[Conversion], set[Conversion]]:
-        """Return the conversions that lose a hidden value which is no mask's, and those that lose any (Rule S8.4)."""
-        lost, masked = set[Conversion](), set[Conversion]()
-        hidden = {r.conversion: _Limits(r.bound, r.levels) for r in converted_ranges(batch) if r.may_hide}
-        in_mixed = {c: self._mixed.tensor(c.probe) for c in hidden if self._mixed is not None and not c.in_reference}
-        of_reference = {c: c.source for c in hidden if c not in in_mixed and c.source is not None}
-        for model, tensors in ((self._mixed, in_mixed), (self._reference, of_reference)):
-            if model is None or not tensors:
+    def _find_lossy_conversions(self, feed: Feed, batch: BatchRanges) -> tuple[set[Conversion], set[Conversion]]:
+        """Return the conversions that lose a hidden value other than a mask's, and those that lose any (Rule S8.4)."""
+        overflowing, lossy = set[Conversion](), set[Conversion]()
+        bounds_of = {
+            converted.conversion: _TensorBounds(converted.bound, converted.levels)
+            for converted in converted_ranges(batch)
+            if converted.may_hide_loss
+        }
+        # A conversion reads a tensor of the mixed model. If that model is not counted, count the reference instead.
+        in_mixed = {
+            conversion: self._mixed_counter.original_ref(conversion.probe)
+            for conversion in bounds_of
+            if self._mixed_counter is not None and not conversion.in_reference
+        }
+        in_reference = {c: c.source for c in bounds_of if c not in in_mixed and c.source is not None}
+        for counter, tensors in ((self._mixed_counter, in_mixed), (self._reference_counter, in_reference)):
+            if counter is None or not tensors:
                 continue
-            totals = model.count(feed, set(tensors.values()), _bounds(hidden[c] for c in tensors))
-            lost |= {c for c, tensor in tensors.items() if hidden[c].loses(_counts(totals, tensor))}
-            masked |= {c for c, tensor in tensors.items() if hidden[c].loses_any(_counts(totals, tensor))}
-        return lost, masked
+            totals = counter.count(feed, set(tensors.values()), _counted_bounds(bounds_of[c] for c in tensors))
+            for conversion, tensor in tensors.items():
+                bounds, count_of = bounds_of[conversion], _beyond_counts(totals, tensor)
+                if bounds.overflows_without_mask(count_of):
+                    overflowing.add(conversion)
+                if bounds.any_overflows(count_of):
+                    lossy.add(conversion)
+        return overflowing, lossy
 
-    def _changed(self, feed: Feed, batch: BatchRanges, counted: Totals | None) -> tuple[set[TensorRef], set[TensorRef]]:
-        """Compare the tensors that are finite in neither model; return ``changed`` and ``more_infinite``."""
-        spreads = batch.lost or batch.lost_operands or any(found.loses for found in converted_ranges(batch))
-        limits = {}
-        for tensor, mixed in batch.mixed.items():
-            span, low = batch.reference.get(tensor), batch.low_type_of.get(tensor, types.FLOAT16)
-            if span is None or mixed.finite:
-                continue
-            spreads = spreads or span.finite
-            if not span.finite and (spreads or not batch.hides_nothing(tensor, low)):
-                limits[tensor] = _Limits(overflow_bound(low), batch.mask_levels(tensor, low))
-        if counted is not None:
-            limits = {tensor: each for tensor, each in limits.items() if (tensor, FINITE) in counted}
-        if not limits:
+    def _compare_nonfinite_tensors(
+        self, feed: Feed, batch: BatchRanges, mixed_counts: Totals | None
+    ) -> tuple[set[TensorRef], set[TensorRef]]:
+        """Compare the tensors that are finite in neither model.
+
+        Return ``unexplained_nonfinite`` and ``fewer_finite`` of BatchRanges.
+        """
+        bounds_of = self._nonfinite_bounds(batch)
+        if mixed_counts is not None:
+            bounds_of = {tensor: bounds for tensor, bounds in bounds_of.items() if (tensor, FINITE) in mixed_counts}
+        if not bounds_of:
             return set(), set()
-        bounds = _bounds(limits.values())
-        before = self._reference.count(feed, limits.keys(), bounds)
-        after = counted if self._mixed is None else self._mixed.count(feed, limits.keys(), bounds)
-        assert after is not None
-        changed, fewer = set(), set()
-        for tensor, each in limits.items():
-            finite_before, finite_after = (totals.get((tensor, FINITE), 0.0) for totals in (before, after))
-            more_nan = _numbers(after, tensor) < _numbers(before, tensor)
-            if more_nan or finite_after < finite_before - sum(each.masks(_counts(before, tensor))):
-                changed.add(tensor)
-            if finite_after < finite_before:
-                fewer.add(tensor)
-        return changed, fewer
+        counted_bounds = _counted_bounds(bounds_of.values())
+        reference = self._reference_counter.count(feed, bounds_of.keys(), counted_bounds)
+        if self._mixed_counter is not None:
+            mixed_counts = self._mixed_counter.count(feed, bounds_of.keys(), counted_bounds)
+        assert mixed_counts is not None
+        unexplained, fewer_finite = set(), set()
+        for tensor, bounds in bounds_of.items():
+            reference_finite, mixed_finite = (totals.get((tensor, FINITE), 0.0) for totals in (reference, mixed_counts))
+            has_more_nan = _count_without_nan(mixed_counts, tensor) < _count_without_nan(reference, tensor)
+            mask_values = sum(bounds.mask_counts(_beyond_counts(reference, tensor)))
+            if has_more_nan or mixed_finite < reference_finite - mask_values:
+                unexplained.add(tensor)
+            if mixed_finite < reference_finite:
+                fewer_finite.add(tensor)
+        return unexplained, fewer_finite
+
+    def _nonfinite_bounds(self, batch: BatchRanges) -> dict[TensorRef, _TensorBounds]:
+        """Return the bounds of the tensors that are finite in neither model, and may have new infinities."""
+        # Once a tensor overflows, its infinities may reach every tensor that comes later.
+        overflow_spreads = bool(
+            batch.hidden_overflows
+            or batch.overflowing_conversions
+            or any(converted.loses_end for converted in converted_ranges(batch))
+        )
+        bounds_of = {}
+        for tensor, mixed in batch.mixed.items():
+            reference, low = batch.reference.get(tensor), batch.low_type_of.get(tensor, types.FLOAT16)
+            if reference is None or mixed.finite:
+                continue
+            overflow_spreads = overflow_spreads or reference.finite
+            if not reference.finite and (overflow_spreads or not batch.only_mask_overflows(tensor, low)):
+                bounds_of[tensor] = _TensorBounds(overflow_bound(low), batch.mask_levels(tensor, low))
+        return bounds_of
 
     def close(self) -> None:
         """Release the sessions."""
-        self._reference.close()
-        if self._mixed is not None:
-            self._mixed.close()
+        self._reference_counter.close()
+        if self._mixed_counter is not None:
+            self._mixed_counter.close()
 
 
-def _bounds(limits: Iterable[_Limits]) -> set[float]:
-    return set[float]().union(*(each.all for each in limits))
+def _is_graph_input(tensor: TensorRef) -> bool:
+    # The slot of a tensor that no run observes, such as an input of a body, is -1.
+    return not tensor.node and tensor.slot >= 0
 
 
-def _counts(totals: Totals, tensor: TensorRef) -> Callable[[float], float]:
+def _counted_bounds(tensor_bounds: Iterable[_TensorBounds]) -> set[float]:
+    return set[float]().union(*(bounds.counted for bounds in tensor_bounds))
+
+
+def _beyond_counts(totals: Totals, tensor: TensorRef) -> BeyondCounts:
+    """Return a function that gives the number of a tensor's values at or beyond a bound."""
     return lambda bound: totals.get((tensor, count_beyond_name(bound)), 0.0)
 
 
-def _numbers(totals: Totals, tensor: TensorRef) -> float:
+def _count_without_nan(totals: Totals, tensor: TensorRef) -> float:
     """Return the number of values that are not NaN."""
-    return totals.get((tensor, FINITE), 0.0) + sum(map(_counts(totals, tensor), (-math.inf, math.inf)))
+    count_of = _beyond_counts(totals, tensor)
+    return totals.get((tensor, FINITE), 0.0) + count_of(-math.inf) + count_of(math.inf)
 
 
 def _range_of(array: NDArray[np.generic]) -> ObservedRange:
-    """Return the range of an array of floats; NaN is left out of the ends."""
-    wide = array.astype(np.float64)
-    numbers = wide[~np.isnan(wide)]
-    if not wide.size:
+    """Return the range of an array of floats; its ends leave NaN out."""
+    doubles = array.astype(np.float64)
+    numbers = doubles[~np.isnan(doubles)]
+    if not doubles.size:
         return ObservedRange(0.0, 0.0, nan=False, ran=False)
-    least, most = (float(end) for end in (numbers.min(initial=np.inf), numbers.max(initial=-np.inf)))
-    nan = numbers.size < wide.size
-    return ObservedRange(least, most, nan, True, 0 if nan or math.isinf(least) or math.isinf(most) else None)
+    minimum, maximum = float(numbers.min(initial=np.inf)), float(numbers.max(initial=-np.inf))
+    has_nan = numbers.size < doubles.size
+    is_nonfinite = has_nan or math.isinf(minimum) or math.isinf(maximum)
+    return ObservedRange(minimum, maximum, has_nan, True, 0 if is_nonfinite else None)

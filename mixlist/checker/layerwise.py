@@ -1,10 +1,9 @@
-"""Rank the nodes of low precision by the error that each adds, if everything that it reads is exact (``--layerwise``).
+"""Rank the low nodes by the error that each adds to exact inputs (``--layerwise``, Rule S8.27).
 
-The float32 reference gets a rounded copy of each such node: it reads the same exact inputs, rounded to the types that
-the mixed model gives them, and its output is rounded too. The distance of the copy's output from the exact output is
-the error that this node adds by itself. One run of one graph ranks all nodes; the sums are computed inside it, in
-float64, which holds the square of every float32 value. A value that is not finite in the reference does not count
-(Rule S8.27).
+The float32 reference gets a rounded copy of each low node. The copy reads the same exact inputs, rounded to the types
+that the mixed model gives them, and its output is rounded too. The distance of the copy's output from the exact output
+is the error that this node alone adds. One run of one graph ranks all nodes. The sums are computed inside the graph in
+float64, which holds the square of every float32 value. A value that is not finite in the reference does not count.
 """
 
 from __future__ import annotations
@@ -36,31 +35,37 @@ if TYPE_CHECKING:
     from mixlist.runtime.feeds import Batches
 
 _DIFFERENCE, _REFERENCE, _COUNT = "difference", "reference", "count"
-_NAMES = _DIFFERENCE, _REFERENCE, _COUNT  # sums of squares, and the number of values that are finite
+_STATISTIC_NAMES = _DIFFERENCE, _REFERENCE, _COUNT  # two sums of squares, and the number of values that are finite
 
 
-def _unused(*_: object) -> list[NodeProto]:
-    raise AssertionError("built with the rounded copy")
+def _no_build(*_: object) -> list[NodeProto]:
+    """Raise AssertionError: ``_LayerwiseInstrumenter.observe`` builds these statistics itself."""
+    raise AssertionError("the layerwise statistics are built with the rounded copy")
 
 
-_STATISTICS = tuple(Statistic(name, 0.0, "ReduceSum", _unused, types.DOUBLE) for name in _NAMES)
+_STATISTICS = tuple(Statistic(name, 0.0, "ReduceSum", _no_build, types.DOUBLE) for name in _STATISTIC_NAMES)
 
 
 def rank_layers(pair: ModelPair, batches: Batches, steps: int | None, masks: set[TensorRef]) -> tuple[NodeError, ...]:
-    """Return the nodes by the error that each adds over the first ``steps`` batches; ``masks`` are left out."""
+    """Return the nodes by the error that each adds over the first ``steps`` batches (None for all), largest first.
+
+    The tensors in ``masks`` are left out: their infinities are by design.
+    """
     low_nodes = nodes_with_low_outputs(build_graph(pair.mixed.loaded.proto))
-    made = _LayerwiseInstrumenter(pair.config.raised(pair.reference.loaded), low_nodes, masks).run()
-    observer = pair.observe_on_cpu(made)
+    reference_graph = pair.config.as_float32_graph(pair.reference.loaded)
+    instrumented = _LayerwiseInstrumenter(reference_graph, low_nodes, masks).run()
+    observer = pair.observe_on_cpu(instrumented)
     sums: dict[TensorRef, _Sums] = {}
     for feed in islice(batches, steps):
-        values = observer.read_statistics(feed, _NAMES)
+        values = observer.read_statistics(feed, _STATISTIC_NAMES)
         for tensor in {tensor for tensor, _ in values}:
-            difference, reference, count = (float(values[tensor, name].sum()) for name in _NAMES)
-            # Below opset 9 no value can be left out, so a batch with a value that is not finite is.
+            difference, reference, count = (float(values[tensor, name].sum()) for name in _STATISTIC_NAMES)
+            # Below opset 9 the graph cannot leave out a value that is not finite, and the sum of the reference shows
+            # it: then the whole batch does not count.
             if count and math.isfinite(reference):
                 sums.setdefault(tensor, _Sums()).add(difference, reference)
     observer.close()
-    return _ranking(sums, {probe.ref: probe.op_type for probe in made.probes})
+    return _rank_errors(sums, {probe.ref: probe.op_type for probe in instrumented.probes})
 
 
 @dataclass
@@ -82,95 +87,106 @@ def nodes_with_low_outputs(mixed: Graph) -> dict[NodeRef, Node]:
         for node in graph.nodes:
             if node.bodies or node.function is not None or is_random(node) or node.op_type in ("Cast", "Constant"):
                 continue
-            if any(v is not None and types.element(v.type) in LOW_TYPES for v in node.outputs):
+            if any(value is not None and types.element(value.type) in LOW_TYPES for value in node.outputs):
                 nodes.setdefault(node_ref(graph, node), node)
     return nodes
 
 
 class _LayerwiseInstrumenter(Instrumenter):
-    """Adds a rounded copy of each of the ``low_nodes``, as the mixed model has them, to the reference."""
+    """Adds to the reference a rounded copy of each low node, and the sums of squares that compare the two.
+
+    ``low_nodes`` are those of the mixed model, whose input and output types decide what is rounded.
+    """
 
     def __init__(self, reference: ModelProto, low_nodes: Mapping[NodeRef, Node], masks: set[TensorRef]) -> None:
         super().__init__(reference, _STATISTICS, lambda probe: probe.ref not in masks)
         self.low_nodes = low_nodes
-        self.copies: dict[int, list[str]] = {}  # outputs of the copies, by id of the node
+        self.copy_outputs: dict[int, list[str]] = {}  # outputs of the copies, by id of the node
         self.has_where = has_where(reference)
 
     def observe(
         self, probe: Probe, node: Node | None = None, target: NodeProto | None = None
     ) -> tuple[list[ScalarStatistic], list[NodeProto]]:
         """Return the sums of one output of a low node, and the nodes that compute them."""
-        mixed, slot = self.low_nodes.get(probe.ref.producer), probe.ref.slot
-        if node is None or target is None or mixed is None:
+        mixed_node, slot = self.low_nodes.get(probe.ref.producer), probe.ref.slot
+        if node is None or target is None or mixed_node is None:
             return [], []
-        if probe.elem != types.FLOAT or slot >= len(mixed.outputs):
+        if probe.elem != types.FLOAT or slot >= len(mixed_node.outputs):
             return [], []
-        value = mixed.outputs[slot]
-        if value is None or types.element(value.type) not in LOW_TYPES:
+        mixed_output = mixed_node.outputs[slot]
+        if mixed_output is None or types.element(mixed_output.type) not in LOW_TYPES:
             return [], []
+        # difference = round(copy's output) - exact output
         nodes: list[NodeProto] = []
-        rounded = self._rounded(self._copy(node, target, mixed, nodes)[slot], types.element(value.type), nodes)
-        difference, tensor = self._add("Sub", [rounded, probe.tensor], nodes), probe.tensor
-        finite = self._finite(tensor, nodes)
-        if self.has_where:
-            zero = self.new_names.make_name(f"{tensor}_zero")
+        copy_output = self._add_copy(node, target, mixed_node, nodes)[slot]
+        rounded = self._add_rounding(copy_output, types.element(mixed_output.type), nodes)
+        difference, exact = self._add_node("Sub", [rounded, probe.tensor], nodes), probe.tensor
+        is_finite = self._add_is_finite(exact, nodes)
+        if self.has_where:  # a value that is not finite in the reference becomes zero in both sums
+            zero = self.new_names.make_name(f"{exact}_zero")
             nodes.append(self.new_names.make_constant(zero, types.FLOAT, [], [0.0]))
-            difference, tensor = (self._add("Where", [finite, each, zero], nodes) for each in (difference, tensor))
-        difference, tensor = (self._add("Cast", [each], nodes, to=types.DOUBLE) for each in (difference, tensor))
-        terms = [self._add("Mul", [each, each], nodes) for each in (difference, tensor)]
-        terms.append(self._add("Cast", [finite], nodes, to=types.DOUBLE))
+            difference, exact = (
+                self._add_node("Where", [is_finite, tensor, zero], nodes) for tensor in (difference, exact)
+            )
+        # sums of difference^2, exact^2 and 1, in float64
+        difference, exact = (self._add_node("Cast", [tensor], nodes, to=types.DOUBLE) for tensor in (difference, exact))
+        terms = [self._add_node("Mul", [tensor, tensor], nodes) for tensor in (difference, exact)]
+        terms.append(self._add_node("Cast", [is_finite], nodes, to=types.DOUBLE))
         results = []
         for statistic, term in zip(_STATISTICS, terms, strict=True):
-            total = self._add("ReduceSum", [term], nodes, keepdims=0)
+            total = self._add_node("ReduceSum", [term], nodes, keepdims=0)
             results.append(ScalarStatistic(probe.ref, statistic, total, types.DOUBLE))
         return results, nodes
 
-    def _finite(self, tensor: str, nodes: list[NodeProto]) -> str:
-        """Return a bool tensor that is true where a value is finite; a comparison with NaN is false."""
-        most = self.new_names.make_name(f"{tensor}_most")
-        nodes.append(self.new_names.make_constant(most, types.FLOAT, [], [math.inf]))
-        return self._add("Less", [self._add("Abs", [tensor], nodes), most], nodes)
+    def _add_is_finite(self, tensor: str, nodes: list[NodeProto]) -> str:
+        """Add nodes that compare each magnitude with infinity; return the bool tensor, which is false for NaN."""
+        infinity = self.new_names.make_name(f"{tensor}_most")
+        nodes.append(self.new_names.make_constant(infinity, types.FLOAT, [], [math.inf]))
+        return self._add_node("Less", [self._add_node("Abs", [tensor], nodes), infinity], nodes)
 
-    def _copy(self, node: Node, target: NodeProto, mixed: Node, nodes: list[NodeProto]) -> list[str]:
-        """Return the outputs of the node's rounded copy, which is added once."""
-        if id(node) in self.copies:
-            return self.copies[id(node)]
+    def _add_copy(self, node: Node, target: NodeProto, mixed_node: Node, nodes: list[NodeProto]) -> list[str]:
+        """Add the rounded copy of a node, unless an earlier output of the node did; return the outputs of the copy."""
+        if id(node) in self.copy_outputs:
+            return self.copy_outputs[id(node)]
         copy = copy_message(target)
         copy.name = self.new_names.make_name(f"{display_name(node)}_twin")
         for slot, name in enumerate(target.input):
-            elem = mixed.input_types[slot] if slot < len(mixed.input_types) else types.UNKNOWN
-            if name and isinstance(elem, int) and elem in LOW_TYPES and node.input_types[slot] == types.FLOAT:
-                copy.input[slot] = self._rounded(name, elem, nodes)
+            low = mixed_node.input_types[slot] if slot < len(mixed_node.input_types) else types.UNKNOWN
+            if name and isinstance(low, int) and low in LOW_TYPES and node.input_types[slot] == types.FLOAT:
+                copy.input[slot] = self._add_rounding(name, low, nodes)
         for slot, name in enumerate(target.output):
             if name:
                 copy.output[slot] = self.new_names.make_name(f"{name}_twin")
         nodes.append(copy)
-        self.copies[id(node)] = list(copy.output)
-        return self.copies[id(node)]
+        self.copy_outputs[id(node)] = list(copy.output)
+        return self.copy_outputs[id(node)]
 
-    def _rounded(self, tensor: str, elem: int, nodes: list[NodeProto]) -> str:
-        return self._add("Cast", [self._add("Cast", [tensor], nodes, to=elem)], nodes, to=types.FLOAT)
+    def _add_rounding(self, tensor: str, low: int, nodes: list[NodeProto]) -> str:
+        """Add a Cast to the low type and one back to float32; return the rounded tensor."""
+        return self._add_node("Cast", [self._add_node("Cast", [tensor], nodes, to=low)], nodes, to=types.FLOAT)
 
-    def _add(self, op_type: str, inputs: list[str], nodes: list[NodeProto], **attributes: int) -> str:
+    def _add_node(self, op_type: str, inputs: list[str], nodes: list[NodeProto], **attributes: int) -> str:
+        """Add a node; return its output."""
         out = self.new_names.make_name(f"{inputs[0]}_{op_type}")
         nodes.append(self.new_names.make_node(op_type, inputs, out, **attributes))
         return out
 
 
-def _ranking(sums: Mapping[TensorRef, _Sums], op_types: Mapping[TensorRef, str]) -> tuple[NodeError, ...]:
+def _rank_errors(sums: Mapping[TensorRef, _Sums], op_types: Mapping[TensorRef, str]) -> tuple[NodeError, ...]:
     """Return the nodes by the error that they add, largest first; of several outputs the worst counts."""
     worst: dict[NodeRef, NodeError] = {}
-    for tensor, squares in sums.items():
-        error = _normalized(squares.difference, squares.reference)
-        before = worst.get(tensor.producer)
-        if before is None or error > before.normalized_error:
+    for tensor, tensor_sums in sums.items():
+        error = _normalized_error(tensor_sums)
+        worst_so_far = worst.get(tensor.producer)
+        if worst_so_far is None or error > worst_so_far.normalized_error:
             worst[tensor.producer] = NodeError(*tensor.producer, op_types.get(tensor, ""), error)
     return tuple(sorted(worst.values(), key=lambda e: (-e.normalized_error, e.scope, e.name)))
 
 
-def _normalized(difference: float, reference: float) -> float:
-    if not math.isfinite(difference):
+def _normalized_error(sums: _Sums) -> float:
+    """Return the L2 norm of the difference over that of the reference; infinite for a reference of zeros."""
+    if not math.isfinite(sums.difference):
         return math.inf
-    if difference == 0:
+    if sums.difference == 0:
         return 0.0
-    return math.sqrt(difference / reference) if reference > 0 else math.inf
+    return math.sqrt(sums.difference / sums.reference) if sums.reference > 0 else math.inf

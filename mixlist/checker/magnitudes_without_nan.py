@@ -1,7 +1,8 @@
-"""Find the largest magnitudes in the tensors of findings that hold a NaN, which hides them from the ranges.
+"""Find the largest magnitudes in the tensors of findings that hold a NaN, which hides them from the ranges (Rule S8.3).
 
-A reduction of ONNX Runtime may drop other values when it meets a NaN. Only here NaN is replaced before the reduction,
-which takes time: in tensors with a finding and a NaN, and in the first batch of each finding.
+ReduceMax and ReduceMin of ONNX Runtime may drop other values when they meet a NaN. Only this file replaces NaN before
+the reduction. That takes time, so it is done only for tensors with a finding and a NaN, in the first batch of each
+finding.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from mixlist.checker.counting_sessions import CountingSession, first_batches, probe_in_original
-from mixlist.checker.finding_rules import FindingRecord
+from mixlist.checker.counting_sessions import CountingSession, keys_by_first_batch, probed_tensor
+from mixlist.checker.finding_records import FindingRecord, OperandKey, OperandRecord
 from mixlist.checker.model_pair import ModelPair
-from mixlist.checker.operand_rules import ConvertedRange, OperandKey, OperandRecord
+from mixlist.checker.operand_rules import ConvertedRange
 from mixlist.checker.value_counts import LARGEST, Totals, largest_magnitude
 from mixlist.emulation.graph_statistics import has_where
 from mixlist.emulation.observed_range import ObservedRange
@@ -24,51 +25,56 @@ if TYPE_CHECKING:
     from mixlist.runtime.feeds import Batches
 
 
-def find_largest_numbers(
+def find_magnitudes_without_nan(
     pair: ModelPair,
     batches: Batches,
     records: Mapping[TensorRef, FindingRecord],
-    operands: Mapping[OperandKey, OperandRecord],
+    operand_records: Mapping[OperandKey, OperandRecord],
 ) -> None:
-    """Put the largest magnitudes without NaN into the records that hold a NaN.
+    """Add the largest magnitudes without NaN to the records that hold a NaN.
 
-    Do nothing below opset 9, which has no operator to replace NaN.
+    Below opset 9 this does nothing, because no operator of that opset replaces NaN.
     """
-    outputs = first_batches({tensor: record for tensor, record in records.items() if record.holds_nan})
-    inputs = first_batches({operand: record for operand, record in operands.items() if record.holds_nan})
-    if not (outputs or inputs) or not all(has_where(model.loaded.proto) for model in (pair.reference, pair.mixed)):
+    outputs = keys_by_first_batch({tensor: record for tensor, record in records.items() if record.holds_nan})
+    operands = keys_by_first_batch({operand: record for operand, record in operand_records.items() if record.holds_nan})
+    models = (pair.reference, pair.mixed)
+    if not (outputs or operands) or not all(has_where(model.loaded.proto) for model in models):
         return
-    in_reference = set[TensorRef]().union(*outputs.values())
-    in_mixed = set(in_reference)
-    for operand in set[OperandKey]().union(*inputs.values()):
-        conversion = operands[operand].conversion
-        (in_reference if conversion.in_reference else in_mixed).add(probe_in_original(pair, conversion))
+    # The output of a node is needed in both models, an operand only in the model that observes its conversion.
+    reference_tensors = set[TensorRef]().union(*outputs.values())
+    mixed_tensors = set(reference_tensors)
+    for operand in set[OperandKey]().union(*operands.values()):
+        conversion = operand_records[operand].conversion
+        model_tensors = reference_tensors if conversion.in_reference else mixed_tensors
+        model_tensors.add(probed_tensor(pair, conversion))
     sessions = [
         CountingSession(model, (largest_magnitude(),), tensors) if tensors else None
-        for model, tensors in ((pair.reference, in_reference), (pair.mixed, in_mixed))
+        for model, tensors in zip(models, (reference_tensors, mixed_tensors), strict=True)
     ]
-    for index, feed in enumerate(islice(batches, max((*outputs, *inputs)) + 1)):
-        if index not in outputs and index not in inputs:
+    for index, feed in enumerate(islice(batches, max((*outputs, *operands)) + 1)):
+        if index not in outputs and index not in operands:
             continue
         reference, mixed = (session.count(feed) if session is not None else {} for session in sessions)
         for tensor in outputs.get(index, ()):
-            records[tensor].see_numbers(_number(tensor, reference), _number(tensor, mixed))
-        for operand in inputs.get(index, ()):
-            _see_operand(pair, operands[operand], reference, mixed)
+            records[tensor].add_magnitudes_without_nan(_magnitude(tensor, reference), _magnitude(tensor, mixed))
+        for operand in operands.get(index, ()):
+            _add_operand_magnitudes(pair, operand_records[operand], reference, mixed)
     for session in sessions:
         if session is not None:
             session.close()
 
 
-def _see_operand(pair: ModelPair, record: OperandRecord, reference: Totals, mixed: Totals) -> None:
+def _add_operand_magnitudes(pair: ModelPair, record: OperandRecord, reference: Totals, mixed: Totals) -> None:
+    """Add the largest magnitude of an operand before its conversion, and the one that the conversion makes of it."""
     conversion = record.conversion
-    before = _number(probe_in_original(pair, conversion), reference if conversion.in_reference else mixed)
+    before = _magnitude(probed_tensor(pair, conversion), reference if conversion.in_reference else mixed)
     if before is not None:
-        span = ObservedRange(-before, before, nan=False, first_nonfinite=0 if math.isinf(before) else None)
-        record.see_numbers(before, ConvertedRange(conversion, span).after(pair.config.saturate).magnitude)
+        value_range = ObservedRange(-before, before, nan=False, first_nonfinite=0 if math.isinf(before) else None)
+        after = ConvertedRange(conversion, value_range).after(pair.config.saturate)
+        record.add_magnitudes_without_nan(before, after.magnitude)
 
 
-def _number(tensor: TensorRef, totals: Totals) -> float | None:
-    """Return the largest magnitude of a tensor; None if it has no values, or only NaN."""
-    found = totals.get((tensor, LARGEST))
-    return found if found is not None and found >= 0 else None
+def _magnitude(tensor: TensorRef, totals: Totals) -> float | None:
+    """Return the largest magnitude of a tensor; None if it has no values, or holds only NaN."""
+    magnitude = totals.get((tensor, LARGEST))
+    return magnitude if magnitude is not None and magnitude >= 0 else None  # NO_LARGEST is negative

@@ -1,7 +1,8 @@
 """Find the losses in converted inputs of low-precision nodes (Rule S8.4).
 
-The range of a tensor before its conversion shows nearly all of them: a finite value beyond the low range becomes
-infinite, or is clamped. If an infinity or a mask hides the other values of a tensor, they are counted, as in outputs.
+Such an input is called an *operand*. The range of a tensor before its conversion shows nearly all losses: a finite
+value beyond the low range becomes infinite, or is clamped. If an infinity or a mask hides the other values of a tensor,
+these values are counted, as in outputs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mixlist.checker.finding_rules import EXCEPTION_KINDS, FLUSHED, BatchRanges, FindingRecord, ends
+from mixlist.checker.batch_ranges import BatchRanges, endpoints
+from mixlist.checker.finding_records import OperandKey, OperandRecord
+from mixlist.checker.finding_rules import EXCEPTION_KINDS, FLUSHED_SHARE
 from mixlist.checker.result import FindingKind, ValueCounts
 from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.observed_range import ObservedRange
@@ -19,112 +22,114 @@ from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound, round_to_low_type
 from mixlist.patterns.masks import MaskLevels
 
-OperandKey = tuple[NodeRef, str]  # a node, and the name of a tensor that it reads converted
-
-
-@dataclass
-class OperandRecord(FindingRecord):
-    """The findings of one converted input of a node over the batches."""
-
-    conversion: Conversion = field(kw_only=True)
-
 
 @dataclass(frozen=True)
 class ConvertedRange:
-    """The range of one tensor in one batch before it is converted; from ``levels`` on values are a mask's.
+    """The range of one tensor in one batch before a conversion.
 
-    ``hides_nothing``: the graph proves that nothing but a mask's values can be lost.
+    ``levels``: the magnitudes from which a value is a mask's. ``only_mask_overflows``: the graph proves that only
+    values of a mask can be lost.
     """
 
     conversion: Conversion
     before: ObservedRange
     levels: MaskLevels = field(default_factory=MaskLevels)
-    hides_nothing: bool = False
+    only_mask_overflows: bool = False
 
     @property
     def bound(self) -> float:
-        """The least magnitude that the low type does not hold."""
+        """Return the least magnitude that the low type does not hold."""
         return overflow_bound(self.conversion.elem)
 
     @property
-    def beyond(self) -> list[float]:
-        """The ends of the range that the low type does not hold."""
-        return [end for end in dict.fromkeys(ends(self.before)) if abs(end) >= self.bound]
+    def ends_out_of_range(self) -> list[float]:
+        """Return the ends of the range that the low type does not hold, infinities too."""
+        return [end for end in dict.fromkeys(endpoints(self.before)) if abs(end) >= self.bound]
 
     @property
-    def loses(self) -> bool:
-        """Return True if the conversion loses a finite end that is no mask's; masks are on one side only."""
-        finite = [end for end in ends(self.before) if math.isfinite(end)]
-        no_mask = len({end > 0 for end in finite if self.levels.cover(end)}) == 2
-        return any(abs(end) >= self.bound and (no_mask or not self.levels.cover(end)) for end in finite)
+    def loses_end(self) -> bool:
+        """Return True if the conversion loses a finite end of the range that is not a mask's (Rule S8.11)."""
+        finite_ends = [end for end in endpoints(self.before) if math.isfinite(end)]
+        # Masks are on one side only: if both ends are large enough, neither is a mask's.
+        on_both_sides = len({end > 0 for end in finite_ends if self.levels.cover(end)}) == 2
+        return any(abs(end) >= self.bound and (on_both_sides or not self.levels.cover(end)) for end in finite_ends)
 
     @property
-    def may_hide(self) -> bool:
-        """Return True if an infinity or a mask may hide a value that is lost."""
-        hides = any(math.isinf(end) or self.levels.of(end) > self.bound for end in self.beyond)
-        return hides and not self.loses and not self.hides_nothing
+    def may_hide_loss(self) -> bool:
+        """Return True if an infinity or a mask at an end of the range may hide another value that is lost."""
+        hides = any(math.isinf(end) or self.levels.of(end) > self.bound for end in self.ends_out_of_range)
+        return hides and not self.loses_end and not self.only_mask_overflows
 
     def after(self, saturate: bool) -> ObservedRange:
-        """Return the range of the tensor when it is converted."""
-        before, elem = self.before, self.conversion.elem
-        least, most = round_to_low_type(before.minimum, elem), round_to_low_type(before.maximum, elem)
+        """Return the range after the conversion; ``saturate``: values out of range become the largest finite value."""
+        before, low = self.before, self.conversion.elem
+        minimum, maximum = round_to_low_type(before.minimum, low), round_to_low_type(before.maximum, low)
         if saturate:
-            least, most = (max(-FINITE_MAX[elem], min(FINITE_MAX[elem], end)) for end in (least, most))
-        infinite = before.nan or math.isinf(least) or math.isinf(most)
-        return ObservedRange(least, most, before.nan, True, 0 if infinite else None)
+            largest_finite = FINITE_MAX[low]
+            minimum, maximum = (max(-largest_finite, min(largest_finite, end)) for end in (minimum, maximum))
+        is_nonfinite = before.nan or math.isinf(minimum) or math.isinf(maximum)
+        return ObservedRange(minimum, maximum, before.nan, True, 0 if is_nonfinite else None)
 
 
 def converted_ranges(batch: BatchRanges) -> list[ConvertedRange]:
     """Return the ranges of a batch's conversions, with the levels from which values are a mask's."""
-    found = []
+    ranges = []
     for conversion, before in batch.conversion_ranges:
-        source, elem = conversion.source, conversion.elem
-        if source is not None and before.magnitude >= overflow_bound(elem):
-            levels, hides_nothing = batch.mask_levels(source, elem), batch.hides_nothing(source, elem)
-            found.append(ConvertedRange(conversion, before, levels, hides_nothing))
-        else:
-            found.append(ConvertedRange(conversion, before))
-    return found
+        source, low = conversion.source, conversion.elem
+        if source is not None and before.magnitude >= overflow_bound(low):
+            levels = batch.mask_levels(source, low)
+            ranges.append(ConvertedRange(conversion, before, levels, batch.only_mask_overflows(source, low)))
+        else:  # nothing overflows, so masks make no difference
+            ranges.append(ConvertedRange(conversion, before))
+    return ranges
 
 
 def classify_operands(
     batch: BatchRanges, nodes: Mapping[NodeRef, DataflowNode], records: dict[OperandKey, OperandRecord]
 ) -> bool:
-    """Add the findings of one batch to the records of every reader; return whether it is an exception (Rule S8.14)."""
-    exception = False
-    for found in converted_ranges(batch):
-        kind = _kind(found, batch)
+    """Add the findings of converted inputs in one batch to the records of every node that reads them.
+
+    Return True if the batch is an exception (Rule S8.14). A reader that is not in ``nodes`` is left out.
+    """
+    is_exception = False
+    for converted_range in converted_ranges(batch):
+        kind = _classify_conversion(converted_range, batch)
         if kind is None:
             continue
-        exception |= kind in EXCEPTION_KINDS
-        conversion = found.conversion
+        is_exception |= kind in EXCEPTION_KINDS
+        conversion = converted_range.conversion
         for reader in conversion.readers:
             node = nodes.get(reader)
             if node is None:
                 continue
-            tensor = TensorRef(*reader, 0)
-            record = records.setdefault(
-                (reader, conversion.name), OperandRecord(node, tensor, conversion.name, conversion=conversion)
-            )
-            record.first |= kind in EXCEPTION_KINDS
-            record.see(found.before, found.after(batch.saturate))
+            new_record = OperandRecord(node, TensorRef(*reader, 0), conversion.name, conversion=conversion)
+            record = records.setdefault((reader, conversion.name), new_record)
+            # Every operand that loses a value is a first offender: the loss happens here, whatever the inputs are.
+            record.is_first_offender |= kind in EXCEPTION_KINDS
+            record.add_ranges(converted_range.before, converted_range.after(batch.saturate))
             record.add_batch(kind, batch.index)
-    return exception
+    return is_exception
 
 
-def _kind(found: ConvertedRange, batch: BatchRanges) -> FindingKind | None:
-    """Return the kind of a conversion's finding; None for none: values that are not finite before it are no finding."""
-    if found.loses or found.conversion in batch.lost_operands:
+def _classify_conversion(converted_range: ConvertedRange, batch: BatchRanges) -> FindingKind | None:
+    """Return the kind of a conversion's finding, None for no finding.
+
+    Values that are not finite before the conversion are no finding: the conversion does not change them.
+    """
+    conversion, before = converted_range.conversion, converted_range.before
+    if converted_range.loses_end or conversion in batch.overflowing_conversions:
         return "saturated" if batch.saturate else "overflow"
-    if found.beyond:
-        hides_mask = found.conversion in batch.masked_operands
-        return "intended" if hides_mask or any(map(math.isfinite, found.beyond)) else None
-    if not found.before.finite:
+    ends_out_of_range = converted_range.ends_out_of_range
+    if ends_out_of_range:
+        # Only values of masks are lost, at an end of the range or hidden by an infinity.
+        loses_mask = conversion in batch.lossy_conversions or any(map(math.isfinite, ends_out_of_range))
+        return "intended" if loses_mask else None
+    if not before.finite:
         return None
-    if 0 < found.before.magnitude < SMALLEST_NORMAL[found.conversion.elem]:
+    if 0 < before.magnitude < SMALLEST_NORMAL[conversion.elem]:
         return "underflow"
-    counts = batch.operand_counts.get(found.conversion)
-    flushed = counts is not None and counts.flushed > 0 and counts.flushed >= FLUSHED * counts.nonzero
+    counts = batch.conversion_counts.get(conversion)
+    flushed = counts is not None and counts.flushed > 0 and counts.flushed >= FLUSHED_SHARE * counts.nonzero
     return "underflow" if flushed else None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mixlist.checker.evidence import holds_only_nan
-from mixlist.checker.finding_rules import FindingRecord
+from mixlist.checker.finding_records import FindingRecord
 from mixlist.emulation.observer import Ranges
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import TensorRef
@@ -53,7 +53,7 @@ class RefusedBatches:
         record = records.setdefault(tensor, FindingRecord(node, tensor))
         record.batches.setdefault("refused", []).append(index)
         if tensor in reference:
-            record.reference = max(record.reference, reference[tensor].magnitude)
+            record.reference_magnitude = max(record.reference_magnitude, reference[tensor].magnitude)
 
     def reasons(self) -> list[str]:
         """Return why the check fails: one sentence about all refused batches, [] if there is none."""

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mixlist.checker.finding_rules import EXCEPTION_KINDS, BatchRanges, FindingRecord, classify_outputs
+from mixlist.checker.batch_ranges import BatchRanges
+from mixlist.checker.finding_records import FindingRecord, OperandKey, OperandRecord
+from mixlist.checker.finding_rules import EXCEPTION_KINDS, classify_outputs
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
-from mixlist.checker.model_pair import ObservedModel, SessionConfig
-from mixlist.checker.operand_rules import OperandKey, OperandRecord, classify_operands
+from mixlist.checker.model_pair import ObservedModel
+from mixlist.checker.operand_rules import classify_operands
+from mixlist.checker.session_config import SessionConfig
 from mixlist.emulation.conversions import Conversion, find_observed_ref
 from mixlist.emulation.instrument import instrument
 from mixlist.graph.dataflow import DataflowNode, trace_dataflow

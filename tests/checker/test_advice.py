@@ -186,6 +186,6 @@ def test_other_reports_rank_nothing() -> None:
 
 
 def test_a_slow_model_is_not_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "FAST", 0.0)
+    monkeypatch.setattr(run, "FAST_RUN_SECONDS", 0.0)
     report = mixlist.check(model(LOSSY), policy(white=["Add", "Sub"]), DATA)
     assert report.verdict == "fail" and report.layerwise == ()

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.model_pair import SessionConfig
 from mixlist.checker.result import CheckReport
+from mixlist.checker.session_config import SessionConfig
 from mixlist.emulation.instrument import instrument
 from mixlist.files.package_data import data_folder
 from mixlist.graph.load import load_model

@@ -202,7 +202,7 @@ def test_another_value_than_the_infinity_of_the_reference_is_an_infinite_error(o
 def test_what_saturates_agrees_with_the_same_sign_only() -> None:
     """Rule S8.19."""
     for mixed, agrees in [(65504.0, True), (INF, True), (-65504.0, False), (65472.0, False)]:
-        output = OutputAccuracy("y", saturated=65504.0)
+        output = OutputAccuracy("y", saturated_magnitude=65504.0)
         output.add(np.array([INF, 1.0]), np.array([mixed, 1.0]))
         assert output.finding(Limits()).passed == agrees, mixed
 

@@ -129,7 +129,8 @@ def test_more_values_than_float32_counts() -> None:
     numbers = dict(zip(names, told, strict=True))
     at = {statistic: places[0] for (_, statistic), places in made.outputs.items()}
     got = {s: float(numbers[place.output][..., place.column]) for s, place in at.items()}
-    assert got == {"values": size, "zero": 0, "small": 0, "far": size, "inside": size, "finite": size}
+    below = {"zero": 0, "below_normal": 0, "below_near_limit": size, "below_max": size}
+    assert got == {"values": size, "finite": size, **below}
 
 
 # --- underflow ---

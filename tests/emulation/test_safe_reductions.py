@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.model_pair import SessionConfig
+from mixlist.checker.session_config import SessionConfig
 from mixlist.emulation.instrument import instrument
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
@@ -25,7 +25,7 @@ g (int64 n, float[2] x) => (float[2] y) {
 
 @pytest.fixture
 def safe_reductions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SessionConfig, "guard", property(lambda _: True))
+    monkeypatch.setattr(SessionConfig, "safe_reductions", property(lambda _: True))
 
 
 @pytest.mark.usefixtures("safe_reductions")

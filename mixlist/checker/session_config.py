@@ -1,0 +1,130 @@
+"""Decide how the two models of a check run, and open their sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from mixlist.emulation.emulate import emulate, has_low_types, raise_to_float32, raise_to_float64
+from mixlist.emulation.float64_reference import has_float64_kernel
+from mixlist.emulation.graph_statistics import InstrumentedModel
+from mixlist.emulation.observer import Observer
+from mixlist.emulation.shared_weights import SharedWeights
+from mixlist.errors import ModelError
+from mixlist.graph.load import LoadedModel
+from mixlist.graph.prune import prune_model
+from mixlist.runtime.executors import Workers
+from mixlist.runtime.guarded_session import GuardedSession
+from mixlist.runtime.inputs import model_inputs
+from mixlist.runtime.provider_rounding import start_rounding_tests
+from mixlist.runtime.remote_session import RemoteSession
+from mixlist.runtime.session import Session, SessionOptions
+from mixlist.runtime.subprocess_session import SessionProcess, SubprocessSession
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+
+@dataclass(frozen=True)
+class SessionConfig:
+    """The configuration of all sessions of a check.
+
+    ``provider``: ``cpu`` or ``cuda``. ``process``: the process for the sessions, None for this one. ``saturate``:
+    values out of range become the largest finite value. ``float64_reference``: the reference runs in float64 where
+    operators have kernels for it. ``skip_optimization``: for few batches, where to optimize a model takes longer than
+    it saves. ``workers``: sessions run there instead, and every model is sent to them whole.
+    """
+
+    provider: str
+    process: SessionProcess | None
+    saturate: bool
+    float64_reference: bool = False
+    skip_optimization: bool = False
+    weights: SharedWeights = field(default_factory=SharedWeights)
+    workers: Workers | None = None
+
+    @property
+    def mode(self) -> Literal["emulated", "native"]:
+        """Return whether the mixed model is emulated in float32, or runs as it is (Rule S8.2).
+
+        ONNX Runtime's CPU provider computes most float16 nodes in float32, which hides overflow. No GPU saturates.
+        """
+        return "emulated" if self.provider == "cpu" or self.saturate else "native"
+
+    @property
+    def safe_reductions(self) -> bool:
+        """Return True if statistics must not reduce an empty tensor, which the CUDA provider refuses to do."""
+        return self.provider == "cuda"
+
+    def observe_mixed(self, mixed: LoadedModel, instrumented: InstrumentedModel, outputs: list[str]) -> Observer:
+        """Load the mixed model with its statistics, emulated in float32 or as it is."""
+        if self.mode == "native":
+            return Observer(instrumented, self._provider_session(instrumented.proto, mixed), outputs)
+        instrumented_model = replace(mixed, proto=instrumented.proto)
+        proto = emulate(instrumented_model, saturate=self.saturate, keep_external=self._is_shared(mixed))
+        prune_model(proto, [*outputs, *instrumented.widths])
+        return Observer(instrumented, self._provider_session(proto, mixed), outputs, model_inputs(mixed.proto))
+
+    def observe_reference(self, original: LoadedModel, instrumented: InstrumentedModel, outputs: list[str]) -> Observer:
+        """Load the original with its statistics, in float32 or float64."""
+        instrumented_model = replace(original, proto=instrumented.proto)
+        float32_model = replace(original, proto=self.as_float32_graph(instrumented_model))
+        prune_model(float32_model.proto, [*outputs, *instrumented.widths])
+        inputs = model_inputs(original.proto)
+        if not self.float64_reference:
+            session = self._provider_session(float32_model.proto, original)
+            return Observer(instrumented, session, outputs, inputs)
+        try:
+            session = self.cpu_session(raise_to_float64(float32_model, has_float64_kernel), original)
+        except ModelError as problem:
+            raise ModelError(
+                f"the reference of {original.name} cannot be computed in float64: {problem.message}",
+                hint="use --baseline float32",
+            ) from None
+        return Observer(instrumented, session, outputs, inputs, float64_inputs=True)
+
+    def cpu_session(self, proto: ModelProto, loaded: LoadedModel) -> Session:
+        """Return a session on the CPU; ``loaded`` says where the weights are."""
+        return self._open(proto, loaded.folder, SessionOptions(), wait=True)
+
+    def share_weights(self, loaded: LoadedModel, clamp: bool = False) -> LoadedModel:
+        """Return the model with its large weights in the folder that all sessions of the check read.
+
+        ``clamp``: pending conversions of weights clamp values out of range.
+        """
+        return self.weights.share(loaded, raised=self.mode == "emulated", clamp=clamp)
+
+    def as_float32_graph(self, loaded: LoadedModel) -> ModelProto:
+        """Return the model with all low types raised to float32, which changes no value.
+
+        A model that has shared weights and no low type is returned as it is, not as a copy.
+        """
+        is_shared = self._is_shared(loaded)
+        if is_shared and not has_low_types(loaded.proto):
+            return loaded.proto
+        return raise_to_float32(loaded, keep_external=is_shared)
+
+    def _is_shared(self, loaded: LoadedModel) -> bool:
+        return loaded.folder == self.weights.folder
+
+    def _provider_session(self, proto: ModelProto, loaded: LoadedModel) -> Session:
+        return self._open(proto, loaded.folder, SessionOptions(provider=self.provider))
+
+    def _open(self, proto: ModelProto, folder: Path | None, options: SessionOptions, *, wait: bool = False) -> Session:
+        """Open a session where this configuration says: on workers, in another process, or in this one."""
+        options = replace(options, optimize=not self.skip_optimization, lean=True)
+        if self.workers is not None:
+            return RemoteSession(proto, options, self.workers, folder)
+        if self.process is not None:
+            return SubprocessSession(proto, options, folder=folder, process=self.process, wait=wait)
+        return GuardedSession(proto, options, folder)
+
+    def start_rounding_tests(self) -> Callable[[], str | None]:
+        """Start to test whether sessions of this configuration keep the Casts that round.
+
+        The returned function waits for the result. It returns why the sessions do not round, None if they do.
+        """
+        options = SessionOptions(provider=self.provider, threads=1)
+        return start_rounding_tests(self.provider, lambda proto: self._open(proto, None, options))
