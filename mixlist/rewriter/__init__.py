@@ -1,4 +1,4 @@
-"""Make a Plan real: Casts, constants, functions. Nothing is decided here."""
+"""Rewrite a model as its Plan says: insert Casts, convert constants, specialize functions. It decides nothing."""
 
 from mixlist.rewriter.result import RewriteResult
 from mixlist.rewriter.rewrite_model import rewrite, rewrite_in_place

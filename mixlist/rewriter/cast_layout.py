@@ -1,12 +1,16 @@
-"""Choose the Casts of a plan and their places.
+"""Choose the Casts of a plan and their places, and the constants that are converted.
 
-A plan gets the fewest Casts. A value v has one type; let R be the other types that its readers want. Each r
-in R needs some tensor that holds v as r, so one tensor per (v, r) is a lower bound unless one is there already:
-a constant, which is converted instead; what stands behind a Cast of the user that resolution looks through
-(exact, and free); a Cast of v to r by the user that every such reader sees. Where none is there, exactly one Cast
-is made, in the scope that defines v, where every reader of v can see it, also from inside
-subgraphs. So no (v, r) costs more than one, and none costs one that could cost nothing. A user's Cast that only some
-of the readers see would leave the others in need of one, and that one serves all.
+A plan gets the fewest Casts. The proof: a value has one type; take each other type that its readers want. These readers
+need a tensor that holds the value in that type. Sometimes such a tensor exists without a new Cast:
+
+- The value is a constant: a converted copy costs nothing at run time.
+- The value is the output of a user's Cast that readers look through, and the Cast's input has the type (Rule S4.17).
+- A user's Cast converts the value to that type, and all these readers see it.
+
+Otherwise mixlist makes exactly one Cast, in the scope that defines the value, where all readers see it, also those in
+bodies. So no pair of a value and a type costs more than one Cast, and none costs a Cast if it could cost nothing. A
+user's Cast in a branch that only some of the readers see does not help: the other readers need a Cast, and that Cast
+serves all of them.
 """
 
 from __future__ import annotations
@@ -32,242 +36,291 @@ _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 
 @dataclass(frozen=True)
 class NewCast:
-    """A Cast of ``value`` to ``elem``, called ``name``; ``output`` where it makes a graph output."""
+    """A Cast of ``value`` to the element type ``elem``, whose output is called ``name``."""
 
     value: Value
     elem: int
     name: str
     node_name: str
-    output: bool = False
+    makes_graph_output: bool = False
 
 
 @dataclass(frozen=True)
-class Converted:
-    """A constant that is wanted as ``elem``: as a new tensor ``name``, or in place where ``name`` is its own.
+class ConvertedConstant:
+    """A constant that readers want in the element type ``elem``.
 
-    ``limit``: the largest magnitude that its finite values keep; 0 if it is not reduced (Rule S4.36).
+    ``name``: the name of the converted tensor. If it is the name of ``value``, the constant is converted in place;
+    otherwise it is copied. ``magnitude_limit``: the largest magnitude of the finite values of a mask's constant; 0 if
+    the constant is not reduced (Rule S4.36).
     """
 
     value: Value
     elem: int
     name: str
-    limit: float = 0.0
+    magnitude_limit: float = 0.0
 
 
 @dataclass
-class Layout:
-    """The changes of one graph. Slots that are not named here keep the names that they have."""
+class CastLayout:
+    """The changes of one graph. Slots that are not named here keep the names that they have.
 
-    inputs: dict[Node, dict[int, str]] = field(default_factory=dict)
-    outputs: dict[Scope, dict[int, str]] = field(default_factory=dict)
-    names: dict[int, str] = field(default_factory=dict)  # final name by value id, where it is not Value.name
-    elements: dict[int, int] = field(default_factory=dict)  # final type by value id, where it is not the decided one
+    - ``input_names``: the name that an input slot of a node reads, by node and slot.
+    - ``output_names``: the name that an output slot of a body yields, by scope and slot.
+    - ``value_names``: the final name of a value, by its id, if it is not ``Value.name``.
+    - ``value_types``: the final element type of a value, by its id, if it is not the decided one.
+    - ``casts``: the new Casts of each scope.
+    - ``moved_casts``: the user's Casts that move to the place directly after their producer.
+    """
+
+    input_names: dict[Node, dict[int, str]] = field(default_factory=dict)
+    output_names: dict[Scope, dict[int, str]] = field(default_factory=dict)
+    value_names: dict[int, str] = field(default_factory=dict)
+    value_types: dict[int, int] = field(default_factory=dict)
     casts: dict[Scope, list[NewCast]] = field(default_factory=dict)
-    converted: list[Converted] = field(default_factory=list)
-    moved: set[Node] = field(default_factory=set)  # the user's Casts that must stand right after what they read
+    converted_constants: list[ConvertedConstant] = field(default_factory=list)
+    moved_casts: set[Node] = field(default_factory=set)
 
-    def name(self, value: Value) -> str:
-        """The final name of a value."""
-        return self.names.get(value.id, value.name)
-
-
-def lay_out(
-    solution: GraphSolution, new: NameGenerator, cast_is_black: bool, low: int, keep: KeepTypes | None = None
-) -> Layout:
-    """Choose the Casts, conversions and names for one graph; ``keep`` is None for a function's body."""
-    return _Chooser(solution, new, cast_is_black, low).run(keep)
+    def final_name(self, value: Value) -> str:
+        """Return the name of a value in the rewritten model."""
+        return self.value_names.get(value.id, value.name)
 
 
 @dataclass(frozen=True)
-class KeepTypes:
-    """The inputs and outputs of the main graph that keep their declared types."""
+class KeptIoTypes:
+    """The inputs and outputs of the main graph that keep their declared types: all of them, or those in ``names``."""
 
-    everything: bool = True
+    keeps_all: bool = True
     names: frozenset[str] = frozenset()
 
     def keeps(self, name: str) -> bool:
-        return self.everything or name in self.names
+        return self.keeps_all or name in self.names
 
 
-def _names_in_training(model: ModelProto) -> set[str]:
-    """Names that the training information uses: it shares the main graph's initializers, so they stay as they are."""
-    found: set[str] = set()
+def lay_out_casts(
+    solution: GraphSolution,
+    name_generator: NameGenerator,
+    cast_is_black: bool,
+    low_type: int,
+    kept_io: KeptIoTypes | None = None,
+) -> CastLayout:
+    """Choose the Casts, conversions and names for one graph; ``kept_io`` is None for a function's body."""
+    return _CastLayoutBuilder(solution, name_generator, cast_is_black, low_type).build(kept_io)
+
+
+def _names_in_training_info(model: ModelProto) -> set[str]:
+    """Return the names that the training information uses.
+
+    It shares the initializers of the main graph, so these initializers keep their types.
+    """
+    names: set[str] = set()
     for info in model.training_info:
-        found.update(names_in(info.initialization, info.algorithm))
+        names.update(names_in(info.initialization, info.algorithm))
         for binding in (*info.initialization_binding, *info.update_binding):
-            found.update((binding.key, binding.value))
-    return found
+            names.update((binding.key, binding.value))
+    return names
 
 
-class _Chooser:
-    def __init__(self, solution: GraphSolution, new: NameGenerator, cast_is_black: bool, low: int) -> None:
+class _CastLayoutBuilder:
+    """Builds the CastLayout of one graph.
+
+    - ``uses_to_convert``: the uses that want a value in another type than it has, by value and wanted type.
+    - ``constant_uses``: the uses of each constant that can be converted in the file.
+    - ``redirected``: uses that read a constant instead of the user's Cast of it, as (node, scope, slot).
+    - ``cast_names``: the name of the Cast that mixlist makes of a value, by value and type.
+    """
+
+    def __init__(
+        self, solution: GraphSolution, name_generator: NameGenerator, cast_is_black: bool, low_type: int
+    ) -> None:
         self.solution = solution
         self.decided_types = solution.decided_types
-        self.new = new
+        self.name_generator = name_generator
         self.cast_is_black = cast_is_black
-        self.low = low
-        self.layout = Layout()
-        self.needs: dict[tuple[Value, int], list[Use]] = {}
-        self.constants: dict[Value, list[Use]] = {}
-        self.redirected: set[tuple[Node | None, Scope, int]] = set()  # uses that read another value than they name
-        self.made: dict[tuple[Value, int], str] = {}
-        self.trained = _names_in_training(solution.graph.model)
+        self.low_type = low_type
+        self.layout = CastLayout()
+        self.uses_to_convert: dict[tuple[Value, int], list[Use]] = {}
+        self.constant_uses: dict[Value, list[Use]] = {}
+        self.redirected: set[tuple[Node | None, Scope, int]] = set()
+        self.cast_names: dict[tuple[Value, int], str] = {}
+        self.training_names = _names_in_training_info(solution.graph.model)
 
-    def run(self, keep: KeepTypes | None) -> Layout:
+    def build(self, kept_io: KeptIoTypes | None) -> CastLayout:
         root = self.solution.graph.root
-        found: Iterable[Use] = find_uses(self.solution)
-        if keep is not None and not keep.everything:
-            found = list(found)
-            self._retype_inputs(found, keep)
-        self._sort_out(found)
-        if keep is not None:
+        uses: Iterable[Use] = find_uses(self.solution)
+        # The order matters: the types of inputs decide which uses need a conversion, the Casts of outputs are there for
+        # other readers too, and constants get their final types before Casts are made.
+        if kept_io is not None and not kept_io.keeps_all:
+            uses = list(uses)
+            self._lower_inputs(uses, kept_io)
+        self._sort_uses(uses)
+        if kept_io is not None:
             for slot, value in enumerate(root.outputs):
-                self._output(value, self._output_type(slot, value, keep), slot)
-        for value, constant_uses in self.constants.items():
-            self._constant(value, constant_uses)
-        for (value, elem), needing in self.needs.items():
-            self._provide(value, elem, needing)
+                self._make_output(value, self._output_type(slot, value, kept_io), slot)
+        for value, constant_uses in self.constant_uses.items():
+            self._convert_constant(value, constant_uses)
+        for (value, elem), uses_of_type in self.uses_to_convert.items():
+            self._convert_value(value, elem, uses_of_type)
         return self.layout
 
-    def _elem(self, value: Value) -> int:
-        return self.layout.elements.get(value.id, self.decided_types[value.id])
+    def _final_type(self, value: Value) -> int:
+        return self.layout.value_types.get(value.id, self.decided_types[value.id])
 
-    def _sort_out(self, found: Iterable[Use]) -> None:
-        decided, needs, changed = self.decided_types, self.needs, self.layout.elements
-        for use in found:
+    def _sort_uses(self, uses: Iterable[Use]) -> None:
+        """Collect the uses of constants and the uses that need another type."""
+        decided_types, lowered_inputs = self.decided_types, self.layout.value_types
+        for use in uses:
             value = use.value
-            source = self._stored_low(use)
-            if source is not None:
-                self.constants.setdefault(source, []).append(replace(use, value=source))
+            constant = self._find_low_constant(use)
+            if constant is not None:
+                self.constant_uses.setdefault(constant, []).append(replace(use, value=constant))
                 self.redirected.add((use.node, use.scope, use.slot))
             elif value.constant_proto is not None and value.kind != "overridable":
                 if types.element(value.type) in types.MIXABLE:
-                    self.constants.setdefault(value, []).append(use)
-            elif use.wanted_type is not None and use.wanted_type != changed.get(value.id, decided[value.id]):
-                needs.setdefault((value, use.wanted_type), []).append(use)
+                    self.constant_uses.setdefault(value, []).append(use)
+            elif use.wanted_type is not None and use.wanted_type != lowered_inputs.get(
+                value.id, decided_types[value.id]
+            ):
+                self.uses_to_convert.setdefault((value, use.wanted_type), []).append(use)
 
-    def _stored_low(self, use: Use) -> Value | None:
-        """The low constant that a user's Cast raises, where the reader wants it low: weights kept small in the file."""
+    def _find_low_constant(self, use: Use) -> Value | None:
+        """Return the constant of the low type that a user's Cast raises, if the reader wants the low type; else None.
+
+        Exporters store weights this way to keep the file small: ``W (float16) -> Cast(to=float32) -> MatMul``.
+        """
         cast = use.value.producer
-        if (
-            use.wanted_type is None
-            or cast is None
-            or cast.op_type != "Cast"
-            or use.wanted_type == self._elem(use.value)
-        ):
+        if use.wanted_type is None or cast is None or cast.op_type != "Cast":
             return None
-        source = find_cast_source(use.value, self.decided_types, self.low, self.cast_is_black)
+        if use.wanted_type == self._final_type(use.value):
+            return None
+        source = find_cast_source(use.value, self.decided_types, self.low_type, self.cast_is_black)
         if source is None or source.constant_proto is None or source.kind == "overridable":
             return None
         return source if types.element(source.type) == use.wanted_type else None
 
     # --- graph inputs and outputs ---
 
-    def _retype_inputs(self, found: Iterable[Use], keep: KeepTypes) -> None:
-        """An input takes the low type where every reader, captured ones included, wants it."""
-        wants: dict[Value, set[int | None]] = {}
-        for use in found:
+    def _lower_inputs(self, uses: Iterable[Use], kept_io: KeptIoTypes) -> None:
+        """Give the low type to each input that every reader wants in the low type, captures included (Rule S7.3)."""
+        wanted_types: dict[Value, set[int | None]] = {}
+        for use in uses:
             if use.value.kind == "input" and use.value.scope is self.solution.graph.root:
-                indifferent = use.node is not None and use.node.op_type in _YIELDS_SHAPE
-                if not (use.wanted_type is None and indifferent):
-                    wants.setdefault(use.value, set()).add(use.wanted_type)
-        for value, wanted in wants.items():
-            if wanted == {self.low} and self.decided_types[value.id] == types.FLOAT and not keep.keeps(value.name):
-                self.layout.elements[value.id] = self.low
+                reads_only_shape = use.node is not None and use.node.op_type in _YIELDS_SHAPE
+                if not (use.wanted_type is None and reads_only_shape):
+                    wanted_types.setdefault(use.value, set()).add(use.wanted_type)
+        for value, wanted in wanted_types.items():
+            is_float32 = self.decided_types[value.id] == types.FLOAT
+            if wanted == {self.low_type} and is_float32 and not kept_io.keeps(value.name):
+                self.layout.value_types[value.id] = self.low_type
 
-    def _output_type(self, slot: int, value: Value, keep: KeepTypes) -> int:
+    def _output_type(self, slot: int, value: Value, kept_io: KeptIoTypes) -> int:
+        """Return the element type that a graph output has in the rewritten model."""
         root = self.solution.graph.root
+        # The model may leave the type of an output out. A marked Cast that made the output knows it.
         authored = self.solution.graph.marked_cast_types.get(root.output_names()[slot], value.type)
-        declared = types.element(root.declared_output_types[slot] or authored)  # an output may lack a declaration
-        if declared in types.MIXABLE and keep.keeps(value.name):
+        declared = types.element(root.declared_output_types[slot] or authored)
+        if declared in types.MIXABLE and kept_io.keeps(value.name):
             return declared
-        return self._elem(value)
+        return self._final_type(value)
 
-    def _output(self, value: Value, declared: int, slot: int) -> None:
-        """The Cast that makes a graph output has the output's name; what it casts gets a new one."""
-        same = declared == self._elem(value) or declared not in types.MIXABLE
-        if value in self.constants or (value.constant_proto is not None and not same):
-            self.constants.setdefault(value, []).append(Use(value, declared, value.scope, None, slot))
+    def _make_output(self, value: Value, output_type: int, slot: int) -> None:
+        """Make graph output ``slot``, with a Cast if ``value`` has another type.
+
+        The Cast gets the name of the output, because the interface keeps its names (Rule S7.2). ``value`` gets a new
+        name: ``Exp -> y`` becomes ``Exp -> y_float16 -> Cast -> y``.
+        """
+        has_type = output_type == self._final_type(value) or output_type not in types.MIXABLE
+        if value in self.constant_uses or (value.constant_proto is not None and not has_type):
+            output_use = Use(value, output_type, value.scope, None, slot)
+            self.constant_uses.setdefault(value, []).append(output_use)
             return
-        if same or (value, declared) in self.made:
+        if has_type or (value, output_type) in self.cast_names:  # a value may be two outputs of the graph
             return
-        self.layout.names[value.id] = self.new.make_name(f"{value.name}_{types.type_name(self._elem(value))}")
-        self._add_cast(value, declared, value.name, output=True)
+        new_name = self.name_generator.make_name(f"{value.name}_{types.type_name(self._final_type(value))}")
+        self.layout.value_names[value.id] = new_name
+        self._add_cast(value, output_type, value.name, makes_graph_output=True)
 
     # --- constants ---
 
-    def _constant(self, value: Value, found: list[Use]) -> None:
-        own = types.element(value.type)
-        self._point(
-            [u for u in found if u.wanted_type == own and (u.node, u.scope, u.slot) in self.redirected], value.name
-        )
-        variants = {(u.wanted_type, u.magnitude_limit) for u in found if u.wanted_type is not None}
-        wanted = sorted(variants - {(own, 0.0)})
-        if not wanted:
+    def _convert_constant(self, value: Value, uses: list[Use]) -> None:
+        """Convert a constant once for each type, and each limit of a mask, that its readers want (Rule S7.6)."""
+        authored = types.element(value.type)
+        unconverted = [u for u in uses if u.wanted_type == authored and (u.node, u.scope, u.slot) in self.redirected]
+        self._connect(unconverted, value.name)
+        variants = {(u.wanted_type, u.magnitude_limit) for u in uses if u.wanted_type is not None}
+        to_convert = sorted(variants - {(authored, 0.0)})
+        if not to_convert:
             return
-        if (own, 0.0) not in variants and value.name not in self.trained:
-            elem, limit = wanted.pop(0)
-            self.layout.elements[value.id] = elem
-            self.layout.converted.append(Converted(value, elem, value.name, limit))
-        for elem, limit in wanted:
-            kind = "mask_" if limit else ""
-            name = self.new.make_name(f"{value.name}_{kind}{types.type_name(elem)}")
-            self.layout.converted.append(Converted(value, elem, name, limit))
-            self._point([u for u in found if (u.wanted_type, u.magnitude_limit) == (elem, limit)], name)
+        # Nobody reads the authored numbers any more: convert the constant in place, and copy it for further variants.
+        if (authored, 0.0) not in variants and value.name not in self.training_names:
+            elem, limit = to_convert.pop(0)
+            self.layout.value_types[value.id] = elem
+            self.layout.converted_constants.append(ConvertedConstant(value, elem, value.name, limit))
+        for elem, limit in to_convert:
+            prefix = "mask_" if limit else ""
+            name = self.name_generator.make_name(f"{value.name}_{prefix}{types.type_name(elem)}")
+            self.layout.converted_constants.append(ConvertedConstant(value, elem, name, limit))
+            self._connect([u for u in uses if (u.wanted_type, u.magnitude_limit) == (elem, limit)], name)
 
-    # --- everything else ---
+    # --- all other values ---
 
-    def _provide(self, value: Value, elem: int, needing: list[Use]) -> None:
-        made = self.made.get((value, elem))
-        if made is None:
-            source = find_cast_source(value, self.decided_types, self.low, self.cast_is_black)
-            if source is not None and self._elem(source) == elem:
-                made = self.layout.name(source)
-        if made is None:
-            seen = [cast for use in needing if (cast := self._visible_cast(value, elem, use.scope)) is not None]
-            if len(seen) == len(needing):
-                for use, cast in zip(needing, seen, strict=True):
-                    self._reuse(use, cast)
+    def _convert_value(self, value: Value, elem: int, uses: list[Use]) -> None:
+        """Let ``uses`` read ``value`` as ``elem``: from an existing tensor if there is one, else from a new Cast."""
+        name = self.cast_names.get((value, elem))
+        if name is None:
+            source = find_cast_source(value, self.decided_types, self.low_type, self.cast_is_black)
+            if source is not None and self._final_type(source) == elem:
+                name = self.layout.final_name(source)
+        if name is None:
+            visible_casts = [
+                cast for use in uses if (cast := self._find_visible_cast(value, elem, use.scope)) is not None
+            ]
+            if len(visible_casts) == len(uses):  # every reader sees one
+                for use, cast in zip(uses, visible_casts, strict=True):
+                    self._reuse_cast(use, cast)
                 return
-            made = self.new.make_name(f"{value.name}_{types.type_name(elem)}")
-            self._add_cast(value, elem, made)
-        self._point(needing, made)
+            name = self.name_generator.make_name(f"{value.name}_{types.type_name(elem)}")
+            self._add_cast(value, elem, name)
+        self._connect(uses, name)
 
-    def _add_cast(self, value: Value, elem: int, name: str, output: bool = False) -> None:
-        self.made[value, elem] = name
-        cast = NewCast(value, elem, name, self.new.make_name(f"Cast_{name}"), output)
+    def _add_cast(self, value: Value, elem: int, name: str, makes_graph_output: bool = False) -> None:
+        self.cast_names[value, elem] = name
+        node_name = self.name_generator.make_name(f"Cast_{name}")
+        cast = NewCast(value, elem, name, node_name, makes_graph_output)
         self.layout.casts.setdefault(value.scope, []).append(cast)
 
-    def _point(self, needing: list[Use], name: str) -> None:
-        for use in needing:
+    def _connect(self, uses: list[Use], name: str) -> None:
+        """Let each use read the tensor called ``name``."""
+        for use in uses:
             if use.node is not None:
-                self.layout.inputs.setdefault(use.node, {})[use.slot] = name
+                self.layout.input_names.setdefault(use.node, {})[use.slot] = name
             elif use.scope is not self.solution.graph.root:
-                self.layout.outputs.setdefault(use.scope, {})[use.slot] = name
+                self.layout.output_names.setdefault(use.scope, {})[use.slot] = name
 
-    def _reuse(self, use: Use, cast: Node) -> None:
+    def _reuse_cast(self, use: Use, cast: Node) -> None:
+        """Let a use read the output of a user's Cast; move the Cast forward if it comes after the reader."""
         assert cast.outputs[0] is not None
-        self._point([use], self.layout.name(cast.outputs[0]))
-        reader, at = use.node, use.scope
-        while at is not cast.scope and at.owner is not None:
-            reader, at = at.owner, at.owner.scope
+        self._connect([use], self.layout.final_name(cast.outputs[0]))
+        # Find the node of the Cast's own scope whose body holds the reader: the order in that scope counts.
+        reader, scope = use.node, use.scope
+        while scope is not cast.scope and scope.owner is not None:
+            reader, scope = scope.owner, scope.owner.scope
         if reader is not None and reader.id < cast.id:
-            self.layout.moved.add(cast)
+            self.layout.moved_casts.add(cast)
 
-    def _visible_cast(self, value: Value, elem: int, scope: Scope) -> Node | None:
-        """The user's own Cast of ``value`` to ``elem`` that a reader in ``scope`` sees: the innermost."""
-        casts = self.user_casts.get((value, elem), {})
-        at: Scope | None = scope if casts else None
-        while at is not None and at not in casts:
-            at = at.parent
-        return casts[at] if at is not None else None
+    def _find_visible_cast(self, value: Value, elem: int, scope: Scope) -> Node | None:
+        """Return the innermost Cast of the user from ``value`` to ``elem`` that a reader in ``scope`` sees."""
+        casts_by_scope = self.user_casts.get((value, elem), {})
+        outer: Scope | None = scope if casts_by_scope else None
+        while outer is not None and outer not in casts_by_scope:
+            outer = outer.parent
+        return casts_by_scope[outer] if outer is not None else None
 
     @cached_property
     def user_casts(self) -> dict[tuple[Value, int], dict[Scope, Node]]:
-        """The first Cast of each scope by what it reads and makes."""
+        """Return the first Cast of the user in each scope, by the value that it reads and the type that it makes."""
         casts: dict[tuple[Value, int], dict[Scope, Node]] = {}
         for node in self.solution.graph.nodes:
             if node.op_type == "Cast" and not node.domain and node.inputs and node.inputs[0] and node.outputs[0]:
-                made = (node.inputs[0], types.element(node.outputs[0].type))
-                casts.setdefault(made, {}).setdefault(node.scope, node)
+                key = (node.inputs[0], types.element(node.outputs[0].type))
+                casts.setdefault(key, {}).setdefault(node.scope, node)
         return casts

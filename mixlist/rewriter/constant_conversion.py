@@ -1,4 +1,7 @@
-"""Convert the constants of a Layout in the messages of a model, and tell what that did to them."""
+"""Convert the constants of a CastLayout in the messages of a model, and warn about values that the conversion changed.
+
+``tensor_conversion`` converts a single tensor.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from mixlist.graph.naming import NameGenerator, display_name
 from mixlist.graph.proto_edits import MessageT, copy_message
 from mixlist.graph.traversal import is_graph
 from mixlist.resolver.decisions import GraphSolution
-from mixlist.rewriter.cast_layout import Layout
-from mixlist.rewriter.tensor_conversion import ConstantReport, converted_tensor
+from mixlist.rewriter.cast_layout import CastLayout
+from mixlist.rewriter.tensor_conversion import ConstantReport, convert_tensor
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -21,59 +24,65 @@ if TYPE_CHECKING:
 
     from mixlist.graph.proto_types import ScopeProto
 
-    NewConstants = dict[Scope, list[tuple[Value, NodeProto]]]  # with the constant that each holds in another type
+    # The new Constant nodes of each scope, each with the constant that it holds in another type.
+    NewConstants = dict[Scope, list[tuple[Value, NodeProto]]]
 
 
 def convert_constants(
-    layout: Layout,
-    messages: Mapping[Scope, ScopeProto],
-    new: NameGenerator,
+    layout: CastLayout,
+    protos: Mapping[Scope, ScopeProto],
+    name_generator: NameGenerator,
     clamp: bool,
     folder: Path | None,
     reports: dict[Hashable, ConstantReport],
 ) -> NewConstants:
     """Convert the constants of a layout in the messages of its scopes; return the new Constant nodes by scope.
 
-    ``folder`` is where the model's other files lie; a mask's constant is brought in from there.
+    ``protos``: the message of each scope. ``folder``: the folder of the model's data files; the constants of masks are
+    read from there. Adds a report per converted constant to ``reports``.
     """
     from onnx import SparseTensorProto
 
-    nodes: NewConstants = {}
-    positions: dict[Scope, dict[str, int]] = {}
-    for item in sorted(layout.converted, key=lambda c: c.name == c.value.name):  # copies first, then in place
-        value, message = item.value, messages[item.value.scope]
+    new_nodes: NewConstants = {}
+    initializer_positions: dict[Scope, dict[str, int]] = {}
+    # A copy is made from the authored constant, so copies come before the conversion in place.
+    for item in sorted(layout.converted_constants, key=lambda constant: constant.name == constant.value.name):
+        value, message = item.value, protos[item.value.scope]
         assert value.constant_proto is not None
-        converted, report = converted_tensor(value.constant_proto, item.elem, clamp, item.name, item.limit, folder)
+        converted, report = convert_tensor(
+            value.constant_proto, item.elem, clamp, item.name, item.magnitude_limit, folder
+        )
         in_place = item.name == value.name
         if report is not None:
             reports[item.name, id(value.constant_proto)] = report  # two scopes may have a constant of one name
-        if value.producer is not None:
+        if value.producer is not None:  # a Constant node
             node = message.node[value.producer.position]
             if not in_place:
                 node = copy_message(node)
-                node.name, node.output[0] = new.make_name(f"Constant_{item.name}"), item.name
-                nodes.setdefault(value.scope, []).append((value, node))
+                node.name, node.output[0] = name_generator.make_name(f"Constant_{item.name}"), item.name
+                new_nodes.setdefault(value.scope, []).append((value, node))
             _set_constant(node, converted)
             continue
-        assert is_graph(message)
-        if in_place and value.scope not in positions:
-            positions[value.scope] = {tensor.name: k for k, tensor in enumerate(message.initializer)}
-            positions[value.scope] |= {tensor.values.name: k for k, tensor in enumerate(message.sparse_initializer)}
-        position = positions[value.scope][value.name] if in_place else None
+        assert is_graph(message)  # functions have no initializers
+        if in_place and value.scope not in initializer_positions:
+            positions = {tensor.name: k for k, tensor in enumerate(message.initializer)}
+            positions |= {tensor.values.name: k for k, tensor in enumerate(message.sparse_initializer)}
+            initializer_positions[value.scope] = positions
+        position = initializer_positions[value.scope][value.name] if in_place else None
         if isinstance(converted, SparseTensorProto):
             _put(message.sparse_initializer, position, converted)
         else:
             _put(message.initializer, position, converted)
-    return nodes
+    return new_nodes
 
 
 def _put(initializers: RepeatedCompositeFieldContainer[MessageT], position: int | None, converted: MessageT) -> None:
-    """Put an initializer in the place of another, or behind all."""
+    """Replace the initializer at ``position``; append one if ``position`` is None."""
     (initializers.add() if position is None else initializers[position]).CopyFrom(converted)
 
 
 def _set_constant(node: NodeProto, value: TensorProto | SparseTensorProto) -> None:
-    """Let a Constant hold another value."""
+    """Replace the value of a Constant node; its attribute (value_float, value_floats, ...) becomes a tensor."""
     from onnx import helper
 
     del node.attribute[:]
@@ -81,30 +90,34 @@ def _set_constant(node: NodeProto, value: TensorProto | SparseTensorProto) -> No
     node.attribute.append(helper.make_attribute(name, value))
 
 
-_SENSITIVE = frozenset({"Sqrt", "Div", "Log", "Pow"})  # the four that Rule S7.8 names
+_SENSITIVE_TO_ZERO = frozenset({"Sqrt", "Div", "Log", "Pow"})  # Rule S7.8 names these four
 
 
-def sensitive_readers(solution: GraphSolution, layout: Layout) -> Iterator[tuple[str, str]]:
-    """Yield each converted constant with a node that divides by it, or takes its root, logarithm or power."""
-    converted: dict[Value | None, list[str]] = {}
-    for item in layout.converted:
-        converted.setdefault(item.value, []).append(item.name)
-    for node in solution.graph.nodes if converted else ():
-        if node.op_type in _SENSITIVE:
+def sensitive_readers(solution: GraphSolution, layout: CastLayout) -> Iterator[tuple[str, str]]:
+    """Yield the name of each converted constant with a reader for which a zero in the constant is dangerous."""
+    names: dict[Value | None, list[str]] = {}
+    for item in layout.converted_constants:
+        names.setdefault(item.value, []).append(item.name)
+    for node in solution.graph.nodes if names else ():
+        if node.op_type in _SENSITIVE_TO_ZERO:
             for value in node.inputs:
-                for name in converted.get(value, ()):
+                for name in names.get(value, ()):
                     yield name, f"{node.op_type} {display_name(node)}"
 
 
-def constant_warnings(reports: Iterable[ConstantReport], sensitive: dict[str, str]) -> Iterator[Diagnostic]:
-    """Yield what conversion did to constants that a user should know."""
+def constant_warnings(reports: Iterable[ConstantReport], readers: dict[str, str]) -> Iterator[Diagnostic]:
+    """Yield warnings about constants that lost values in the conversion.
+
+    ``readers``: by the name of a constant, a node for which a zero is dangerous (see ``sensitive_readers``).
+    """
     for report in reports:
         if report.overflowed or report.clamped:
-            done = f"{report.overflowed} became infinite" if report.overflowed else f"{report.clamped} were clamped"
-            text = f"constant {report.name!r} reaches {report.max_abs:.6g}, beyond the low type: of its values {done}"
+            overflow = f"{report.overflowed} values became infinite"
+            loss = overflow if report.overflowed else f"{report.clamped} values were clamped"
+            text = f"constant {report.name!r} reaches {report.max_abs:.6g}, beyond the low type: {loss}"
             yield Diagnostic("ML502", "warning", text, hint="--constants keep leaves such constants in float32")
-        if report.flushed and report.name in sensitive:
-            reader = sensitive[report.name]
-            text = f"{report.flushed} values of constant {report.name!r} became zero, and it feeds {reader}"
-            hint = "keep that node in float32: black-list its op type or use keep_dtype"
+        if report.flushed and report.name in readers:
+            reader = readers[report.name]
+            text = f"{report.flushed} values of constant {report.name!r} became zero, and {reader} reads the constant"
+            hint = "keep that node in float32: put its op type on the black list, or use keep_dtype"
             yield Diagnostic("ML503", "warning", text, hint=hint)

@@ -1,4 +1,4 @@
-"""Writing a Layout into protobuf: names, Casts, declared types. It decides nothing."""
+"""Write a CastLayout into the protobuf messages of a graph: names, Casts and declared types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mixlist.graph.proto_edits import SortKey, reorder_messages
 from mixlist.graph.traversal import is_graph, linked_scopes
 from mixlist.ops import types
 from mixlist.resolver.decisions import GraphSolution
-from mixlist.rewriter.cast_layout import Layout, NewCast
+from mixlist.rewriter.cast_layout import CastLayout, NewCast
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, ValueInfoProto
@@ -19,149 +19,173 @@ if TYPE_CHECKING:
 
 
 class Emitter:
-    """Rewrites one graph's protobuf messages, which must be a copy of those that the Graph was built from."""
+    """Rewrites the protobuf messages of one graph: a copy of those from which the Graph was built, or these themselves.
 
-    def __init__(self, solution: GraphSolution, layout: Layout, calls: dict[int, str]) -> None:
+    ``function_names``: the new name of the called function, by the id of the calling node.
+    """
+
+    def __init__(self, solution: GraphSolution, layout: CastLayout, function_names: dict[int, str]) -> None:
         self.solution = solution
         self.layout = layout
-        self.calls = calls  # new function names by id of the call node
-        marked = any(scope.marked_casts for scope in linked_scopes(solution.graph.root))
-        self.renames = bool(layout.names) or marked  # the reader of a Cast that mixlist made reads the Cast's input now
+        self.function_names = function_names
+        # The readers of a Cast that an earlier rewrite made now read the Cast's input, which has another name.
+        has_marked_casts = any(scope.marked_casts for scope in linked_scopes(solution.graph.root))
+        self.renames_values = bool(layout.value_names) or has_marked_casts
 
-    def emit(self, messages: dict[Scope, ScopeProto], constants: dict[Scope, list[tuple[Value, NodeProto]]]) -> None:
-        """Bring the message of each scope into the decided form; ``constants`` are new Constant nodes by scope."""
-        for scope, proto in messages.items():
+    def emit(self, protos: dict[Scope, ScopeProto], new_constants: dict[Scope, list[tuple[Value, NodeProto]]]) -> None:
+        """Rewrite the message of each scope.
+
+        ``new_constants``: the new Constant nodes of each scope, each with the constant that it holds in another type.
+        """
+        for scope, proto in protos.items():
             for node in scope.nodes:
-                self._edit(node, proto)
+                self._edit_node(node, proto)
             self._edit_outputs(scope, proto)
-            self._retype(scope, proto)
-            self._insert(scope, proto, constants.get(scope, []))
+            self._declare_types(scope, proto)
+            self._insert_nodes(scope, proto, new_constants.get(scope, []))
 
     # --- names ---
 
-    def _edit(self, node: Node, proto: ScopeProto) -> None:
-        target, edits = proto.node[node.position], self.layout.inputs.get(node, {})
-        for slot, name in edits.items():
-            target.input[slot] = name
-        if node.id in self.calls:
-            target.op_type = self.calls[node.id]
+    def _edit_node(self, node: Node, proto: ScopeProto) -> None:
+        message, new_names = proto.node[node.position], self.layout.input_names.get(node, {})
+        for slot, name in new_names.items():
+            message.input[slot] = name
+        if node.id in self.function_names:
+            message.op_type = self.function_names[node.id]
         if node.op_type == "Cast" and node.proto.metadata_props:
-            _unmark(target)
-        if self.renames:
-            self._rename(node, target, edits)
+            _remove_mark(message)
+        if self.renames_values:
+            self._rename_values(node, message, new_names)
 
-    def _rename(self, node: Node, target: NodeProto, edits: dict[int, str]) -> None:
+    def _rename_values(self, node: Node, message: NodeProto, new_names: dict[int, str]) -> None:
+        """Write the final names of the node's inputs and outputs; slots in ``new_names`` have theirs already."""
         for slot, value in enumerate(node.inputs):
-            if value is not None and slot not in edits:
-                target.input[slot] = self.layout.name(value)
+            if value is not None and slot not in new_names:
+                message.input[slot] = self.layout.final_name(value)
         for slot, value in enumerate(node.outputs):
             if value is not None:
-                target.output[slot] = self.layout.name(value)
+                message.output[slot] = self.layout.final_name(value)
 
     def _edit_outputs(self, scope: Scope, proto: ScopeProto) -> None:
         if scope is self.solution.graph.root or not is_graph(proto):
             return  # the names of a model's or function's outputs never change
-        edits = self.layout.outputs.get(scope, {})
+        new_names = self.layout.output_names.get(scope, {})
         for slot, value in enumerate(scope.outputs):
-            proto.output[slot].name = edits.get(slot, self.layout.name(value))
+            proto.output[slot].name = new_names.get(slot, self.layout.final_name(value))
 
     # --- declared types ---
 
-    def _final(self, value: Value) -> types.Type:
-        elem = self.layout.elements.get(value.id, self.solution.decided_types[value.id])
+    def _final_type(self, value: Value) -> types.Type:
+        elem = self.layout.value_types.get(value.id, self.solution.decided_types[value.id])
         return types.with_element(value.type, elem) if value.type != types.UNKNOWN else types.UNKNOWN
 
-    def _retype(self, scope: Scope, proto: ScopeProto) -> None:
+    def _declare_types(self, scope: Scope, proto: ScopeProto) -> None:
+        """Correct the declared types of a scope's inputs, outputs and value_info; remove stale value_info."""
         if is_graph(proto):
-            for value, info in zip(scope.inputs, proto.input, strict=True):
-                _set_type(info, self._final(value))
-            self._retype_outputs(scope, proto)
-        produced = {c.name: c for c in self.layout.casts.get(scope, ())}
-        by_name = scope.values if not self.renames else {self.layout.name(v): v for v in scope.values.values()}
-        order: list[SortKey | None] = []
+            for input_value, info in zip(scope.inputs, proto.input, strict=True):
+                _set_declared_type(info, self._final_type(input_value))
+            self._declare_output_types(scope, proto)
+        cast_by_name = {cast.name: cast for cast in self.layout.casts.get(scope, ())}
+        value_by_name = scope.values
+        if self.renames_values:
+            value_by_name = {self.layout.final_name(value): value for value in scope.values.values()}
+        keys: list[SortKey | None] = []  # None removes the entry
         for index, info in enumerate(proto.value_info):
-            cast, known = produced.get(info.name), by_name.get(info.name)
-            order.append((index, 0, 0) if cast is not None or known is not None else None)
+            cast, value = cast_by_name.get(info.name), value_by_name.get(info.name)
+            keys.append((index, 0, 0) if cast is not None or value is not None else None)
             if cast is not None:
-                _set_type(info, types.with_element(cast.value.type, cast.elem))
-            elif known is not None:
-                _set_type(info, self._final(known))
-        if None in order:  # stale: it names a tensor that is not there
-            reorder_messages(proto.value_info, order)
+                _set_declared_type(info, types.with_element(cast.value.type, cast.elem))
+            elif value is not None:
+                _set_declared_type(info, self._final_type(value))
+        if None in keys:
+            reorder_messages(proto.value_info, keys)
 
-    def _retype_outputs(self, scope: Scope, proto: GraphProto) -> None:
-        casts = {c.name: c.elem for c in self.layout.casts.get(scope, ())}
-        edits = self.layout.outputs.get(scope, {})
-        root = scope is self.solution.graph.root
+    def _declare_output_types(self, scope: Scope, proto: GraphProto) -> None:
+        cast_types = {cast.name: cast.elem for cast in self.layout.casts.get(scope, ())}
+        new_names = self.layout.output_names.get(scope, {})
+        is_root = scope is self.solution.graph.root
         for slot, (value, info) in enumerate(zip(scope.outputs, proto.output, strict=True)):
-            final = self._final(value)
-            if root and value.name in casts:
-                final = types.with_element(value.type, casts[value.name])
-            elif slot in edits:
-                final = types.with_element(value.type, self._named(edits[slot]))
-            _set_type(info, final)
+            final_type = self._final_type(value)
+            if is_root and value.name in cast_types:
+                final_type = types.with_element(value.type, cast_types[value.name])
+            elif slot in new_names:
+                final_type = types.with_element(value.type, self._type_of_name(new_names[slot]))
+            _set_declared_type(info, final_type)
 
-    def _named(self, name: str) -> int:
-        """Return the type of a tensor that an output now names: a new one, or one of the model."""
-        if name in self._made:
-            return self._made[name]
-        named = (v for v in self.solution.graph.values if self.layout.name(v) == name)
-        return next((types.element(self._final(v)) for v in named), types.UNKNOWN)
+    def _type_of_name(self, name: str) -> int:
+        """Return the element type of the tensor called ``name`` in the rewritten model, new tensors included."""
+        if name in self._new_types:
+            return self._new_types[name]
+        values = (value for value in self.solution.graph.values if self.layout.final_name(value) == name)
+        return next((types.element(self._final_type(value)) for value in values), types.UNKNOWN)
 
     @cached_property
-    def _made(self) -> dict[str, int]:
-        """The types of the tensors that Casts make and constants become, by name."""
+    def _new_types(self) -> dict[str, int]:
+        """Return the element types of the tensors that new Casts make and that constants become, by name."""
         by_casts = {cast.name: cast.elem for casts in self.layout.casts.values() for cast in casts}
-        return by_casts | {constant.name: constant.elem for constant in self.layout.converted}
+        return by_casts | {constant.name: constant.elem for constant in self.layout.converted_constants}
 
     # --- new nodes ---
 
-    def _insert(self, scope: Scope, proto: ScopeProto, constants: list[tuple[Value, NodeProto]]) -> None:
+    def _insert_nodes(self, scope: Scope, proto: ScopeProto, new_constants: list[tuple[Value, NodeProto]]) -> None:
+        """Insert the new nodes of a scope, and sort its nodes topologically.
+
+        A sort key is (position of a node in the scope, rank, order). The nodes that follow a producer directly have
+        the position of the producer, and their rank sorts them: first copies of a Constant, then new Casts, then moved
+        Casts of the user.
+        """
         casts = self.layout.casts.get(scope, [])
-        moved = [n for n in self.layout.moved if n.scope is scope]
-        if scope.is_sorted and not (casts or scope.marked_casts or constants or moved):
+        moved_casts = [node for node in self.layout.moved_casts if node.scope is scope]
+        if scope.is_sorted and not (casts or scope.marked_casts or new_constants or moved_casts):
             return
+        # Marked Casts of an earlier rewrite are no nodes of the scope, so their key stays None, which removes them.
         keys: list[SortKey | None] = [None] * len(proto.node)
-        place = {node: index for index, node in enumerate(scope.nodes)}
-        for node, index in place.items():
-            keys[node.position] = (index, 0, 0)
-        for node in moved:
-            keys[node.position] = self._after(place, node.inputs[0], 3, node.position)
+        positions = {node: position for position, node in enumerate(scope.nodes)}
+        for node, position in positions.items():
+            keys[node.position] = (position, 0, 0)
+        for node in moved_casts:
+            keys[node.position] = self._key_after(positions, node.inputs[0], 3, node.position)
         for order, cast in enumerate(casts):
-            _add_cast(proto.node.add(), cast, self.layout.name(cast.value))
-            keys.append(self._after(place, cast.value, 2, order))
-        for order, (value, made) in enumerate(constants):
-            proto.node.add().CopyFrom(made)
-            keys.append(self._after(place, value, 1, order))
+            _fill_cast(proto.node.add(), cast, self.layout.final_name(cast.value))
+            keys.append(self._key_after(positions, cast.value, 2, order))
+        for order, (value, constant_node) in enumerate(new_constants):
+            proto.node.add().CopyFrom(constant_node)
+            keys.append(self._key_after(positions, value, 1, order))
         reorder_messages(proto.node, keys)
 
     @staticmethod
-    def _after(place: dict[Node, int], value: Value | None, rank: int, order: int) -> SortKey:
-        """Right after the node that makes ``value``; before all nodes where no node of this scope does."""
-        maker = value.producer if value is not None else None
-        return (place.get(maker, -1) if maker is not None else -1, rank, order)
+    def _key_after(positions: dict[Node, int], value: Value | None, rank: int, order: int) -> SortKey:
+        """Return the sort key directly after the producer of ``value``; before all nodes if it is not in this scope."""
+        producer = value.producer if value is not None else None
+        return (positions.get(producer, -1) if producer is not None else -1, rank, order)
 
 
-def _set_type(info: ValueInfoProto, final: types.Type) -> None:
-    """Declare the type where something is declared and it differs; shapes stay."""
+def _set_declared_type(info: ValueInfoProto, final_type: types.Type) -> None:
+    """Correct the declared type if there is one and it differs; the declared shape stays."""
     declared = types.from_proto(info.type)
-    if final == types.UNKNOWN or declared in (final, types.UNKNOWN):
+    if final_type == types.UNKNOWN or declared in (final_type, types.UNKNOWN):
         return
-    if types.with_element(declared, types.element(final)) != final:
+    # If more than the element type differs (a stale declaration), the shape belongs to something else.
+    if types.with_element(declared, types.element(final_type)) != final_type:
         info.ClearField("type")
-    types.set_proto(info.type, final)
+    types.set_proto(info.type, final_type)
 
 
-def _add_cast(node: NodeProto, cast: NewCast, source: str) -> None:
+def _fill_cast(node: NodeProto, cast: NewCast, input_name: str) -> None:
+    """Write a new Cast into an empty node. Its mark lets the next rewrite recognize it (Rule S4.18)."""
     node.op_type = "Cast"
     node.name = cast.node_name
-    node.input.append(source)
+    node.input.append(input_name)
     node.output.append(cast.name)
-    node.attribute.add(name="to", i=cast.elem, type=2)
-    node.metadata_props.add(key=CAST_MARK, value="output" if cast.output else "tensor")
+    node.attribute.add(name="to", i=cast.elem, type=2)  # 2 is AttributeProto.INT
+    node.metadata_props.add(key=CAST_MARK, value="output" if cast.makes_graph_output else "tensor")
 
 
-def _unmark(cast: NodeProto) -> None:
-    """Take the mark from a Cast that mixlist made and somebody put to another use: it is the user's now."""
-    for position in reversed([i for i, p in enumerate(cast.metadata_props) if p.key == CAST_MARK]):
+def _remove_mark(cast: NodeProto) -> None:
+    """Remove the mark of a Cast that is a node of the graph.
+
+    mixlist made this Cast and somebody moved it to another use, so it belongs to the user now (Rule S7.7).
+    """
+    # Backward, because a deletion moves the entries behind it.
+    for position in reversed([i for i, entry in enumerate(cast.metadata_props) if entry.key == CAST_MARK]):
         del cast.metadata_props[position]

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(repr=False)
 class RewriteResult:
-    """The rewritten model and what was done.
+    """The rewritten model and the changes.
 
-    ``model`` is of the kind that went in (an ``onnx.ModelProto`` where a path did). ``constants`` reports every
-    converted constant; ``counts`` the nodes by precision; ``low`` of ``eligible`` nodes are low.
+    ``model`` has the type of the model that was passed in (an ``onnx.ModelProto`` for a path). ``constants`` reports
+    every converted constant. ``counts`` has the number of nodes by precision. ``low`` of ``eligible`` nodes are low
+    precision.
     """
 
     loaded: LoadedModel
@@ -38,7 +39,7 @@ class RewriteResult:
     eligible: int
     _reports: dict[Hashable, ConstantReport]
     _clamp: bool
-    _sensitive: dict[str, str]  # node fed by each converted constant, where a zero there is dangerous
+    _sensitive_readers: dict[str, str]  # by the name of a converted constant, a node for which a zero is dangerous
     _plan_warnings: tuple[Diagnostic, ...]
     _save_warnings: list[Diagnostic] = field(default_factory=list)
 
@@ -47,29 +48,33 @@ class RewriteResult:
         return f"<RewriteResult of {self.loaded.name!r}: {counts}>"
 
     @property
-    def model(self) -> Any:  # ModelProto or onnx_ir.Model: the caller knows which
-        """The model, of the kind that went in, with all weights in it where a path went in."""
+    def model(self) -> Any:  # ModelProto or onnx_ir.Model: the caller knows the type that it passed in
+        """Return the model in the type that was passed in; for a path with all weights in it."""
         if self.loaded.source_kind == "path":
-            self._take_in()
+            self._inline_external_tensors()
         if self.loaded.source_kind == "ir":
             import onnx_ir
 
-            self._take_in(pending_only=True)
+            # onnx_ir reads external data as it is stored, so data that is not converted yet must be inline.
+            self._inline_external_tensors(unconverted_only=True)
             return onnx_ir.from_proto(self.proto)
         return self.proto
 
     @property
     def constants(self) -> list[ConstantReport]:
-        """A report per converted constant, in the order of the file; external ones are read for it once."""
-        for tensor in self._external(pending_only=True):
+        """Return a report per converted constant, in the order of the file.
+
+        External data that is not converted yet has no report. It is read once, for its report.
+        """
+        for tensor in self._find_external(unconverted_only=True):
             if external_tensor_key(tensor) not in self._reports:
-                deque(self._stream(tensor), maxlen=0)
+                deque(self._stream(tensor), maxlen=0)  # runs the conversion and drops the bytes
         return list(self._reports.values())
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         """Return the warnings of the plan, of the conversion of constants, and of saving the model."""
-        return (*self._plan_warnings, *constant_warnings(self.constants, self._sensitive), *self._save_warnings)
+        return (*self._plan_warnings, *constant_warnings(self.constants, self._sensitive_readers), *self._save_warnings)
 
     def save(
         self,
@@ -81,35 +86,36 @@ class RewriteResult:
     ) -> tuple[Path, ...]:
         """Write the model to ``path``: whole or not at all, never over the input, over another file only by ``force``.
 
-        Returns the files written: the model's and, where there is one, its data file.
+        Returns the files written: the model's and, if there is one, its data file.
 
-        ``external_data``: ``auto``, ``yes`` or ``no`` as on the command line; ``progress`` gets a
-        Progress that counts the bytes written.
+        ``external_data``: ``auto``, ``yes`` or ``no`` as on the command line; ``progress`` gets a Progress that counts
+        the bytes written.
         """
         options = SaveOptions(force, external_data, ProgressCounter(progress, "bytes"))
-        written = save_model(self.proto, Path(path), self.loaded, self._stream, options)
+        written_paths = save_model(self.proto, Path(path), self.loaded, self._stream, options)
         self._save_warnings = options.warnings
-        return written
+        return written_paths
 
     def streamed_bytes(self) -> int:
         """Return the number of bytes of external data that ``save`` writes."""
-        return sum(declared_byte_size(t) for t in self._external(pending_only=False))
+        return sum(declared_byte_size(tensor) for tensor in self._find_external(unconverted_only=False))
 
     def _stream(self, tensor: TensorProto) -> Iterator[bytes]:
         return stream_tensor(tensor, self.loaded.folder, self._clamp, self._reports)
 
-    def _external(self, pending_only: bool) -> Iterator[TensorProto]:
-        for tensor in self._outside:
-            if is_external(tensor) and (not pending_only or stored_type(tensor) != tensor.data_type):
+    def _find_external(self, unconverted_only: bool) -> Iterator[TensorProto]:
+        """Yield the tensors with external data; on request only those that are stored in another type."""
+        for tensor in self._external_at_first:
+            if is_external(tensor) and (not unconverted_only or stored_type(tensor) != tensor.data_type):
                 yield tensor
 
     @cached_property
-    def _outside(self) -> list[TensorProto]:
-        """The tensors that lie in other files until ``_take_in`` is called."""
-        return [t for t in tensors_in_model(self.proto) if is_external(t)]
+    def _external_at_first(self) -> list[TensorProto]:
+        """Return the tensors with external data before ``_inline_external_tensors`` was called."""
+        return [tensor for tensor in tensors_in_model(self.proto) if is_external(tensor)]
 
-    def _take_in(self, pending_only: bool = False) -> None:
-        for tensor in self._external(pending_only):
+    def _inline_external_tensors(self, unconverted_only: bool = False) -> None:
+        for tensor in self._find_external(unconverted_only):
             set_inline(tensor, b"".join(self._stream(tensor)))
 
     def to_json(self) -> dict[str, Any]:
@@ -119,5 +125,5 @@ class RewriteResult:
             "casts_inserted": self.casts_inserted,
             "counts": self.counts,
             "constants": [asdict(constant) for constant in self.constants],
-            "warnings": [str(w) for w in self.warnings],
+            "warnings": [str(warning) for warning in self.warnings],
         }

@@ -1,4 +1,4 @@
-"""Rewrite a model as its plan says: obey the plan and decide nothing."""
+"""Rewrite a model as its plan says. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mixlist.ops import types
 from mixlist.ops.schema import find_schema
 from mixlist.resolver import ModelSolution, Plan
 from mixlist.resolver.decisions import GraphSolution, find_precision
-from mixlist.rewriter.cast_layout import KeepTypes, lay_out
+from mixlist.rewriter.cast_layout import KeptIoTypes, lay_out_casts
 from mixlist.rewriter.constant_conversion import convert_constants, sensitive_readers
 from mixlist.rewriter.emit import Emitter
 from mixlist.rewriter.result import RewriteResult
@@ -38,130 +38,153 @@ def rewrite(
 ) -> RewriteResult:
     """Rewrite ``model`` so that every node has the precision that ``plan`` decided (docs/semantics.md, S7).
 
-    ``model`` is what ``resolve`` was given; it is not changed. With ``keep_io_types`` false, graph inputs and outputs
-    not named in ``keep_io`` take the decided types. Raises ModelError where the plan is another model's,
-    TypeError where it is no Plan.
+    ``model`` is the model that ``resolve`` got; it is not changed. With ``keep_io_types`` false, graph inputs and
+    outputs that ``keep_io`` does not name take the decided types. Raises ModelError if the plan belongs to another
+    model or ``keep_io`` names no input or output, and TypeError if ``plan`` is no Plan.
     """
     if not isinstance(plan, Plan):
         raise TypeError(f"plan is a {type(plan).__name__}: pass the Plan that mixlist.resolve(model, policy) returns")
-    loaded = _same_model(model, plan.solution)
-    keep = _keep(plan.solution, keep_io_types, keep_io)
-    return _rewrite(plan, loaded, copy_message(plan.solution.loaded.proto), keep)
+    loaded = _load_model_of_plan(model, plan.solution)
+    kept_io = _find_kept_io(plan.solution, keep_io_types, keep_io)
+    return _rewrite(plan, loaded, copy_message(plan.solution.loaded.proto), kept_io)
 
 
 @pause_gc()
 def rewrite_in_place(plan: Plan, keep_io_types: bool = True, keep_io: Iterable[str] = ()) -> RewriteResult:
-    """Do what ``rewrite`` does, without a copy: for a model that ``resolve`` loaded and that is not used again."""
+    """Do the same as ``rewrite``, without a copy: for a model that ``resolve`` loaded and that is not used again."""
     loaded = plan.solution.loaded
-    return _rewrite(plan, loaded, loaded.proto, _keep(plan.solution, keep_io_types, keep_io))
+    return _rewrite(plan, loaded, loaded.proto, _find_kept_io(plan.solution, keep_io_types, keep_io))
 
 
-def _keep(resolved: ModelSolution, keep_io_types: bool, keep_io: Iterable[str]) -> KeepTypes:
+def _find_kept_io(model_solution: ModelSolution, keep_io_types: bool, keep_io: Iterable[str]) -> KeptIoTypes:
+    """Return the inputs and outputs that keep their types; raise ModelError for a name that is neither."""
     names = frozenset(keep_io)
-    known = {i.name for i in (*resolved.loaded.proto.graph.input, *resolved.loaded.proto.graph.output)}
-    for name in sorted(names - known):
-        raise ModelError(f"the model has no input or output called {name!r}", hint=f"it has {', '.join(sorted(known))}")
-    return KeepTypes(keep_io_types, names)
+    graph = model_solution.loaded.proto.graph
+    io_names = {info.name for info in (*graph.input, *graph.output)}
+    for name in sorted(names - io_names):
+        hint = f"it has {', '.join(sorted(io_names))}"
+        raise ModelError(f"the model has no input or output called {name!r}", hint=hint)
+    return KeptIoTypes(keep_io_types, names)
 
 
-def _same_model(model: ModelSource | LoadedModel, resolved: ModelSolution) -> LoadedModel:
-    """The model that the plan was made for, checked by what it holds; a file that nobody changed is not read again."""
-    if is_unchanged(model, resolved.loaded):
-        return resolved.loaded
+def _load_model_of_plan(model: ModelSource | LoadedModel, model_solution: ModelSolution) -> LoadedModel:
+    """Load the model for which the plan was made; raise ModelError if ``model`` is another one.
+
+    A file that did not change since ``resolve`` read it is not read again.
+    """
+    if is_unchanged(model, model_solution.loaded):
+        return model_solution.loaded
     loaded = load_model(model)
-    if loaded.proto is resolved.loaded.proto:
+    if loaded.proto is model_solution.loaded.proto:
         return loaded
-    mine, theirs = loaded.proto.graph, resolved.loaded.proto.graph
-    if len(mine.node) != len(theirs.node) or any(
-        a.op_type != b.op_type or a.output != b.output for a, b in zip(mine.node, theirs.node, strict=True)
+    graph, planned_graph = loaded.proto.graph, model_solution.loaded.proto.graph
+    if len(graph.node) != len(planned_graph.node) or any(
+        node.op_type != planned.op_type or node.output != planned.output
+        for node, planned in zip(graph.node, planned_graph.node, strict=True)
     ):
         raise ModelError("the plan was made for another model", hint="call resolve on this model")
     return loaded
 
 
-def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, keep: KeepTypes) -> RewriteResult:
-    """Rewrite ``model``, a copy of the model that the plan was made for or that model itself."""
-    resolved = plan.solution
-    new, names = NameGenerator(_taken(resolved)), FunctionNames(resolved)
-    clamp = resolved.policy.constants == "clamp"
-    casts = 0
+def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIoTypes) -> RewriteResult:
+    """Rewrite ``model`` in place: a copy of the model for which the plan was made, or that model itself."""
+    model_solution = plan.solution
+    name_generator = NameGenerator(_find_used_names(model_solution))
+    function_names = FunctionNames(model_solution)
+    clamp = model_solution.policy.constants == "clamp"
+    cast_count = 0
     reports: dict[Hashable, ConstantReport] = {}
-    sensitive: dict[str, str] = {}
+    readers: dict[str, str] = {}
     functions: dict[GraphSolution, FunctionProto] = {}
-    for solution in resolved.solutions:
-        function = names.fresh(solution) if solution.graph.path else None
-        scope = function or model.graph
-        layout = lay_out(solution, new, resolved.cast_is_black, resolved.low_type, None if function else keep)
-        casts += sum(map(len, layout.casts.values()))
-        messages = protos_by_scope(solution.graph.root, scope)
-        constants = convert_constants(layout, messages, new, clamp, loaded.folder, reports)
-        sensitive.update(sensitive_readers(solution, layout))
-        Emitter(solution, layout, names.calls(solution)).emit(messages, constants)
+    # Phase 1: rewrite the main graph, and a copy of a function for each of its specializations.
+    for solution in model_solution.solutions:
+        function = function_names.copy_function(solution) if solution.graph.path else None
+        message = function or model.graph
+        layout = lay_out_casts(
+            solution,
+            name_generator,
+            model_solution.cast_is_black,
+            model_solution.low_type,
+            None if function else kept_io,
+        )
+        cast_count += sum(map(len, layout.casts.values()))
+        protos = protos_by_scope(solution.graph.root, message)
+        new_constants = convert_constants(layout, protos, name_generator, clamp, loaded.folder, reports)
+        readers.update(sensitive_readers(solution, layout))
+        Emitter(solution, layout, function_names.called_names(solution)).emit(protos, new_constants)
         if layout.casts:
-            _import_opset((function or model).opset_import, scope, standard_opset(model))
+            _import_opset((function or model).opset_import, message, standard_opset(model))
         if function is not None:
             functions[solution] = function
-    replace_functions(model, resolved, functions)
+    # Phase 2: finish the model as a whole.
+    replace_functions(model, model_solution, functions)
     correct_shapes(model)
-    _stamp(model, resolved)
-    nodes = ((solution, node) for solution in resolved.solutions for node in solution.graph.nodes)
+    _stamp_policy(model, model_solution)
+    nodes = ((solution, node) for solution in model_solution.solutions for node in solution.graph.nodes)
     counts = Counter(find_precision(solution, node) for solution, node in nodes)
-    low_name = types.type_name(resolved.low_type)
+    low_name = types.type_name(model_solution.low_type)
     return RewriteResult(
         loaded=loaded,
         proto=model,
-        casts_inserted=casts,
+        casts_inserted=cast_count,
         counts=dict(sorted(counts.items())),
         low=counts[low_name],
         eligible=counts[low_name] + counts["float32"],
         _reports=reports,
         _clamp=clamp,
-        _sensitive=sensitive,
+        _sensitive_readers=readers,
         _plan_warnings=plan.warnings,
     )
 
 
-def _taken(resolved: ModelSolution) -> set[str]:
-    """Return the names of all tensors and nodes of a model, but for those that an earlier rewriting added."""
-    taken: set[str] = set()
-    called = {solution.graph.path for solution in resolved.solutions}
-    for solution in resolved.solutions:
-        taken.update(v.name for v in solution.graph.values)
-        taken.update(n.proto.name for n in solution.graph.nodes)
-        taken.update(names_in(*solution.graph.unlinked_bodies))
-    for function in resolved.loaded.proto.functions:
-        if f"function:{function.domain}:{function.name}" not in called:
-            taken.update(names_in(function))
-    return taken
+def _find_used_names(model_solution: ModelSolution) -> set[str]:
+    """Return the names of all tensors and nodes of a model, but for those that an earlier rewrite added.
+
+    The rewrite removes the Casts of an earlier one, so their names are free. A second ``apply`` then gives new Casts
+    the same names, and writes the same bytes (Rule S7.9).
+    """
+    used_names: set[str] = set()
+    called_paths = {solution.graph.path for solution in model_solution.solutions}
+    for solution in model_solution.solutions:
+        used_names.update(value.name for value in solution.graph.values)
+        used_names.update(node.proto.name for node in solution.graph.nodes)
+        used_names.update(names_in(*solution.graph.unlinked_bodies))
+    for function in model_solution.loaded.proto.functions:
+        if f"function:{function.domain}:{function.name}" not in called_paths:
+            used_names.update(names_in(function))
+    return used_names
 
 
 def _import_opset(
-    imports: RepeatedCompositeFieldContainer[OperatorSetIdProto], scope: ScopeProto, version: int
+    imports: RepeatedCompositeFieldContainer[OperatorSetIdProto], message: ScopeProto, model_opset: int
 ) -> None:
-    """Import an opset for the Casts in ``scope``: a graph of custom operators alone imports no standard one.
+    """Import an opset of the standard domain for the new Casts in ``message``.
 
-    A function may import another opset than the model, ``version``, as long as its operators are the same in both.
-    Where Cast is not, the function imports the model's opset.
+    A graph or function of custom operators alone imports none. A function may import another opset than the model, if
+    its operators are the same in both. If Cast is not the same, the function imports the model's opset now.
     """
-    own = next((entry for entry in imports if entry.domain in ("", "ai.onnx")), None)
-    if own is None:
-        imports.add(domain="", version=version)
-    elif not _same_operator("Cast", own.version, version):
-        nodes = (node for node in nodes_in(scope) if node.domain in ("", "ai.onnx"))
-        before = (node for node in nodes if not any(entry.key == CAST_MARK for entry in node.metadata_props))
-        if all(_same_operator(node.op_type, own.version, version) for node in before):
-            own.version = version
+    standard_import = next((entry for entry in imports if entry.domain in ("", "ai.onnx")), None)
+    if standard_import is None:
+        imports.add(domain="", version=model_opset)
+    elif not _is_same_operator("Cast", standard_import.version, model_opset):
+        standard_nodes = (node for node in nodes_in(message) if node.domain in ("", "ai.onnx"))
+        authored_nodes = (
+            node for node in standard_nodes if not any(entry.key == CAST_MARK for entry in node.metadata_props)
+        )
+        if all(_is_same_operator(node.op_type, standard_import.version, model_opset) for node in authored_nodes):
+            standard_import.version = model_opset
 
 
-def _same_operator(op_type: str, one: int, other: int) -> bool:
-    schemas = find_schema("", op_type, one), find_schema("", op_type, other)
+def _is_same_operator(op_type: str, left_opset: int, right_opset: int) -> bool:
+    """Return whether both opsets have the same version of an operator."""
+    schemas = find_schema("", op_type, left_opset), find_schema("", op_type, right_opset)
     return len({schema.since_version if schema else 0 for schema in schemas}) == 1
 
 
-def _stamp(model: ModelProto, resolved: ModelSolution) -> None:
-    """Note in the model's metadata under which policy, and by which version of mixlist, it was rewritten."""
+def _stamp_policy(model: ModelProto, model_solution: ModelSolution) -> None:
+    """Write into the model's metadata the digest of the policy and the version of mixlist (Rule S7.11)."""
     from mixlist.version import __version__
 
-    for key, value in ((POLICY_KEY, resolved.policy.digest), ("pkg.mixlist.version", __version__)):
+    for key, value in ((POLICY_KEY, model_solution.policy.digest), ("pkg.mixlist.version", __version__)):
         entry = next((entry for entry in model.metadata_props if entry.key == key), None)
         (entry or model.metadata_props.add(key=key)).value = value

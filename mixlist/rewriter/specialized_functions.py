@@ -1,4 +1,4 @@
-"""Model-local functions: one FunctionProto per specialisation, equal ones shared."""
+"""Write model-local functions: one FunctionProto per specialization, and one for all specializations that are equal."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from mixlist.resolver.decisions import GraphSolution
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto
 
-ORIGIN = "pkg.mixlist.function"  # metadata of a specialisation: the name of the function that it was made from
+ORIGIN = "pkg.mixlist.function"  # metadata key of a specialization: the name of the function that it was made from
 
 
 class FunctionNames:
-    """The name of each specialization: the first one of a function keeps the function's name."""
+    """The name of each specialization: the first one of a function keeps the function's name, the next is ``F_2``."""
 
-    def __init__(self, resolved: ModelSolution) -> None:
-        taken = {(f.domain, f.name) for f in resolved.loaded.proto.functions}
+    def __init__(self, model_solution: ModelSolution) -> None:
+        used_names = {(function.domain, function.name) for function in model_solution.loaded.proto.functions}
         self._names: dict[GraphSolution, str] = {}
-        for solution in resolved.solutions[1:]:
+        for solution in model_solution.solutions[1:]:
             proto = solution.graph.function
             name, k = proto.name, 2
-            if any(s.graph.function is proto for s in self._names):
-                while (proto.domain, name) in taken:
+            if any(earlier.graph.function is proto for earlier in self._names):
+                while (proto.domain, name) in used_names:
                     name, k = f"{proto.name}_{k}", k + 1
-                taken.add((proto.domain, name))
+                used_names.add((proto.domain, name))
             self._names[solution] = name
 
-    def fresh(self, solution: GraphSolution) -> FunctionProto:
-        """Return a copy of the function's message, under the specialisation's name."""
+    def copy_function(self, solution: GraphSolution) -> FunctionProto:
+        """Return a copy of the function's message, under the specialization's name."""
         original = solution.graph.function
         function = copy_message(original)
         if function.name != self._names[solution]:
@@ -42,76 +42,90 @@ class FunctionNames:
             function.metadata_props.add(key=ORIGIN, value=original.name)
         return function
 
-    def calls(self, solution: GraphSolution) -> dict[int, str]:
-        """The called name by id of each call node whose function goes by another name now."""
-        return {i: self._names[c] for i, c in solution.callees.items() if self._names[c] != c.graph.function.name}
+    def called_names(self, solution: GraphSolution) -> dict[int, str]:
+        """Return the name of the called function, by the id of the calling node, if it is not the original name."""
+        return {
+            node_id: self._names[callee]
+            for node_id, callee in solution.callees.items()
+            if self._names[callee] != callee.graph.function.name
+        }
 
 
-def replace_functions(model: ModelProto, resolved: ModelSolution, emitted: dict[GraphSolution, FunctionProto]) -> None:
-    """Put the specialised functions where the originals stood; functions that nobody calls stay as they are."""
-    if len(resolved.solutions) == 1:
+def replace_functions(
+    model: ModelProto, model_solution: ModelSolution, specializations: dict[GraphSolution, FunctionProto]
+) -> None:
+    """Replace each function of the model by its specializations; a function that is never called stays as it is."""
+    if len(model_solution.solutions) == 1:
         return
-    specialised: dict[FunctionKey, list[FunctionProto]] = {}
-    for solution, function in emitted.items():
-        specialised.setdefault(function_key(solution.graph.function), []).append(function)
-    originals = resolved.loaded.proto.functions
-    groups = [specialised.get(function_key(original)) or [copy_message(original)] for original in originals]
-    known = [set(names_in(original)) - set(_names_of_casts(original)) for original in originals]
-    functions = _shared(model, groups, known)
+    by_function: dict[FunctionKey, list[FunctionProto]] = {}
+    for solution, function in specializations.items():
+        by_function.setdefault(function_key(solution.graph.function), []).append(function)
+    originals = model_solution.loaded.proto.functions
+    groups = [by_function.get(function_key(original)) or [copy_message(original)] for original in originals]
+    original_names = [set(names_in(original)) - set(_names_of_marked_casts(original)) for original in originals]
+    functions = _merge_equal_functions(model, groups, original_names)
     del model.functions[:]
     model.functions.extend(functions)
 
 
-def _shared(model: ModelProto, groups: list[list[FunctionProto]], known: list[set[str]]) -> list[FunctionProto]:
-    """The specialisations, those of one function that are equal as one; repeated, since callers then become equal too.
+def _merge_equal_functions(
+    model: ModelProto, groups: list[list[FunctionProto]], original_names: list[set[str]]
+) -> list[FunctionProto]:
+    """Return the functions after the equal specializations of each function became one; rename the calls to them.
 
-    Functions that were two in the model stay two. ``known``: the names in each group's function before.
+    ``groups``: the specializations of each function. ``original_names``: the names in each function before the rewrite.
+    Functions that were two in the model stay two.
     """
+    # Repeat until nothing changes: if two functions become one, the functions that call them can become equal too.
     while True:
-        renamed: dict[tuple[str, str], str] = {}
-        for group, names in zip(groups, known, strict=True):
-            seen: dict[bytes, FunctionProto] = {}
+        new_names: dict[tuple[str, str], str] = {}
+        for group, names in zip(groups, original_names, strict=True):
+            first_by_content: dict[bytes, FunctionProto] = {}
             for function in group if len(group) > 1 else ():
-                first = seen.setdefault(_digest(function, names), function)
+                first = first_by_content.setdefault(_comparable_content(function, names), function)
                 if first is not function:
-                    renamed[function.domain, function.name] = first.name
-        groups = [[f for f in group if (f.domain, f.name) not in renamed] for group in groups]
-        functions = [f for group in groups for f in group]
-        if not renamed:
+                    new_names[function.domain, function.name] = first.name
+        groups = [[f for f in group if (f.domain, f.name) not in new_names] for group in groups]
+        functions = [function for group in groups for function in group]
+        if not new_names:
             return functions
         for node in nodes_in(model.graph, *functions):
-            node.op_type = renamed.get((node.domain, node.op_type), node.op_type)
+            node.op_type = new_names.get((node.domain, node.op_type), node.op_type)
 
 
-def _digest(function: FunctionProto, known: set[str]) -> bytes:
-    """Return the content of a function as bytes, without its name, and with the names that mixlist made numbered."""
-    bare = copy_message(function)
-    bare.name = ""
-    bare.ClearField("metadata_props")
-    fresh = dict.fromkeys(name for name in names_in(bare) if name and name not in known)
-    _number(bare, {name: f"#{index}" for index, name in enumerate(fresh)})
-    return bare.SerializeToString(deterministic=True)
+def _comparable_content(function: FunctionProto, original_names: set[str]) -> bytes:
+    """Return the content of a function as bytes that are equal for equal functions.
+
+    The function's own name is removed, and the names that mixlist made are numbered: each specialization has other
+    ones, because new names are unique in the whole model.
+    """
+    nameless = copy_message(function)
+    nameless.name = ""
+    nameless.ClearField("metadata_props")
+    new_names = dict.fromkeys(name for name in names_in(nameless) if name and name not in original_names)
+    _rename(nameless, {name: f"#{index}" for index, name in enumerate(new_names)})
+    return nameless.SerializeToString(deterministic=True)
 
 
-def _names_of_casts(function: FunctionProto) -> Iterator[str]:
-    """Yield the names that mixlist made up for its Casts when it wrote the function before."""
+def _names_of_marked_casts(function: FunctionProto) -> Iterator[str]:
+    """Yield the names of the Casts that an earlier rewrite added to the function, and of their outputs."""
     for node in nodes_in(function):
-        if any(p.key == CAST_MARK for p in node.metadata_props):
+        if any(entry.key == CAST_MARK for entry in node.metadata_props):
             yield from (node.name, *node.output)
 
 
-def _number(function: FunctionProto, numbers: dict[str, str]) -> None:
-    """Replace names in a function and in all bodies in it."""
+def _rename(function: FunctionProto, new_names: dict[str, str]) -> None:
+    """Replace names of nodes and tensors in a function and in all bodies in it."""
     for scope in scopes_in(function):
         for node in scope.node:
-            node.name = numbers.get(node.name, node.name)
-            node.input[:] = [numbers.get(name, name) for name in node.input]
-            node.output[:] = [numbers.get(name, name) for name in node.output]
+            node.name = new_names.get(node.name, node.name)
+            node.input[:] = [new_names.get(name, name) for name in node.input]
+            node.output[:] = [new_names.get(name, name) for name in node.output]
             for attribute in node.attribute:
                 if attribute.type == attribute.TENSOR:
-                    attribute.t.name = numbers.get(attribute.t.name, attribute.t.name)
+                    attribute.t.name = new_names.get(attribute.t.name, attribute.t.name)
         infos = [*scope.output, *scope.value_info] if is_graph(scope) else scope.value_info
         for info in infos:
-            info.name = numbers.get(info.name, info.name)
+            info.name = new_names.get(info.name, info.name)
         for tensor in scope.initializer if is_graph(scope) else ():
-            tensor.name = numbers.get(tensor.name, tensor.name)
+            tensor.name = new_names.get(tensor.name, tensor.name)

@@ -1,7 +1,10 @@
-"""Constants in another float type: converted as the policy says, and what that did to them counted.
+"""Convert tensors to another float type as the policy says, and count the values that the conversion changes.
 
-float32 to float16 or bfloat16 rounds to nearest, ties to even. ``ieee`` lets a value beyond the range become
-infinite; ``clamp`` makes it the largest finite one. Signs, zeros, infinities and NaNs of the constant survive.
+float32 to float16 or bfloat16 rounds to nearest, ties to even. With ``--constants ieee`` a value beyond the range
+becomes infinite; with ``clamp`` it becomes the largest finite value. Signs, zeros, infinities and NaNs of the constant
+survive.
+
+Large tensors are converted piece by piece, so that memory holds only a part of the weights at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ if TYPE_CHECKING:
 class ConstantReport:
     """The changes of one constant by its conversion: numbers of elements, and the largest finite magnitude before.
 
-    ``masked``: values of a mask that were reduced (Rule S4.36).
+    ``flushed``: values that became zero. ``clamped`` and ``overflowed``: values beyond the range that became the
+    largest finite value, or infinite. ``masked``: values of a mask that were reduced (Rule S4.36).
     """
 
     name: str
@@ -55,76 +59,89 @@ def numpy_type(elem: int) -> np.dtype[np.generic]:
 
 
 def convert_piece(
-    piece: NDArray[np.generic], elem: int, clamp: bool, report: ConstantReport, many: bool = False
+    piece: NDArray[np.generic], elem: int, clamp: bool, report: ConstantReport, is_large: bool = False
 ) -> NDArray[np.generic]:
-    """One flat piece of a constant in element type ``elem``; adds to the report. ``many``: of a large constant."""
+    """Return one flat piece of a constant in the element type ``elem``; add its changes to the report.
+
+    ``is_large``: whether the piece belongs to a large constant, for which ONNX Runtime converts faster than numpy.
+    """
     import numpy as np
 
     dtype = numpy_type(elem)
     if piece.size == 0:
         return piece.astype(dtype)
-    wide = np.ascontiguousarray(piece, np.float32)
-    narrow = _narrowed(wide, elem, dtype, many)
-    size = wide.view(np.uint32) & np.uint32(0x7FFFFFFF)  # magnitudes: without the sign, floats sort as their bits do
-    largest = float(size.max().view(np.float32))
-    infinite = None
-    if not np.isfinite(largest):
-        finite = np.isfinite(wide)
-        largest = float(np.abs(wide[finite]).max()) if finite.any() else 0.0
-        infinite = np.isinf(narrow) & finite
-    elif largest >= overflow_bound(elem):
-        infinite = np.isinf(narrow)
-    report.max_abs = max(report.max_abs, largest)
-    if infinite is not None and (count := int(np.count_nonzero(infinite))):
+    float32_piece = np.ascontiguousarray(piece, np.float32)
+    converted = _round_to(float32_piece, elem, dtype, is_large)
+    # Without the sign bit, finite floats sort as their bits do. Comparing integers saves an array of magnitudes.
+    magnitude_bits = float32_piece.view(np.uint32) & np.uint32(0x7FFFFFFF)
+    max_abs = float(magnitude_bits.max().view(np.float32))
+    # Count the finite values that became infinite. Only pieces that reach the bound need the second look.
+    became_infinite = None
+    if not np.isfinite(max_abs):
+        is_finite = np.isfinite(float32_piece)
+        max_abs = float(np.abs(float32_piece[is_finite]).max()) if is_finite.any() else 0.0
+        became_infinite = np.isinf(converted) & is_finite
+    elif max_abs >= overflow_bound(elem):
+        became_infinite = np.isinf(converted)
+    report.max_abs = max(report.max_abs, max_abs)
+    if became_infinite is not None and (count := int(np.count_nonzero(became_infinite))):
         if clamp:
-            largest_finite = np.copysign(np.float32(FINITE_MAX[elem]), wide).astype(dtype)
-            narrow = np.where(infinite, largest_finite, narrow)
+            largest_finite = np.copysign(np.float32(FINITE_MAX[elem]), float32_piece).astype(dtype)
+            converted = np.where(became_infinite, largest_finite, converted)
             report.clamped += count
         else:
             report.overflowed += count
     if elem != types.FLOAT:
-        size -= np.uint32(1)  # zero wraps around, so that one comparison finds what is tiny and not zero
-        report.flushed += int(np.count_nonzero(size < np.float32(flush_bound(elem)).view(np.uint32)))
-    return narrow
+        # Count what became zero and was not zero: 0 < bits < bound. Zero minus one wraps around to the largest
+        # uint32, so one comparison is enough.
+        magnitude_bits -= np.uint32(1)
+        report.flushed += int(np.count_nonzero(magnitude_bits < np.float32(flush_bound(elem)).view(np.uint32)))
+    return converted
 
 
-def _narrowed(wide: NDArray[np.float32], elem: int, dtype: np.dtype[np.generic], many: bool) -> NDArray[np.generic]:
-    """Rounded to nearest, ties to even: by numpy, and for much float16 by ONNX Runtime, which is faster."""
+def _round_to(
+    float32_piece: NDArray[np.float32], elem: int, dtype: np.dtype[np.generic], is_large: bool
+) -> NDArray[np.generic]:
+    """Return the values rounded to nearest, ties to even: by numpy, or by ONNX Runtime for much float16."""
     import numpy as np
 
-    if elem == types.FLOAT16 and many:
-        session = _half_session()
-        return cast("NDArray[np.generic]", session.run(None, {"x": wide})[0])
+    if elem == types.FLOAT16 and is_large:
+        session = _float16_cast_session()
+        return cast("NDArray[np.generic]", session.run(None, {"x": float32_piece})[0])
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        return wide.astype(dtype)
+        return float32_piece.astype(dtype)
 
 
 # A model of one Cast node; 10 is float16.
-_CAST_TO_HALF = """<ir_version: 8, opset_import: ["" : 13]>
+_CAST_TO_FLOAT16 = """<ir_version: 8, opset_import: ["" : 13]>
 half (float[n] x) => (float16[n] y) { y = Cast <to = 10> (x) }"""
-_MANY = 2**21  # elements from which importing ONNX Runtime (a fifth of a second) may pay; numpy does 1 to 3 GB/s
+# From this number of elements on, ONNX Runtime pays: its import takes a fifth of a second, and numpy does 1 to 3 GB/s.
+_LARGE = 2**21
 
 
 @cache
-def _half_session() -> InferenceSession:
-    """A session of one Cast node: the same bits as numpy, several times faster."""
+def _float16_cast_session() -> InferenceSession:
+    """Return a session of one Cast node: it gives the same bits as numpy, several times faster."""
     import onnxruntime
     from onnx import parser
 
-    model = parser.parse_model(_CAST_TO_HALF)
+    model = parser.parse_model(_CAST_TO_FLOAT16)
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1  # its threads would spin between the pieces, where others read and write
+    # More threads would spin between the pieces, and take the cores from the threads that read and write.
+    options.intra_op_num_threads = 1
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def converted_tensor(
-    tensor: ConstantProto, elem: int, clamp: bool, name: str, limit: float = 0.0, folder: Path | None = None
+def convert_tensor(
+    tensor: ConstantProto, elem: int, clamp: bool, name: str, magnitude_limit: float = 0.0, folder: Path | None = None
 ) -> tuple[TensorProto | SparseTensorProto, ConstantReport | None]:
     """Return a new TensorProto (or SparseTensorProto) that holds the constant in ``elem``, and the report.
 
-    ``tensor`` is a TensorProto, a Constant's attribute, or a SparseTensorProto; ``name`` the new tensor's name. A
-    tensor in another file stays there, marked as pending, and has no report yet: ``stream`` converts it. With a
-    ``limit``, finite magnitudes are reduced to it (Rule S4.36), and a tensor in another file of ``folder`` is read.
+    ``tensor`` is a TensorProto, a Constant's attribute, or a SparseTensorProto. ``name`` is the new tensor's name.
+
+    External data stays where it is: the new tensor refers to it and notes the type in which it is stored. It has no
+    report yet; ``stream_tensor`` converts it later. With a ``magnitude_limit``, finite magnitudes are reduced to the
+    limit (Rule S4.36), and external data is read from ``folder`` at once.
     """
     from onnx import SparseTensorProto, TensorProto
 
@@ -132,62 +149,69 @@ def converted_tensor(
 
     if isinstance(tensor, SparseTensorProto):
         sparse = copy_message(tensor)
-        values, report = converted_tensor(tensor.values, elem, clamp, name, limit, folder)
+        values, report = convert_tensor(tensor.values, elem, clamp, name, magnitude_limit, folder)
         assert isinstance(values, TensorProto)
         sparse.values.CopyFrom(values)
         return sparse, report
-    made = TensorProto(name=name, data_type=elem)
+    converted = TensorProto(name=name, data_type=elem)
     if isinstance(tensor, TensorProto):
-        made.dims.extend(tensor.dims)
-        made.doc_string = tensor.doc_string
+        converted.dims.extend(tensor.dims)
+        converted.doc_string = tensor.doc_string
     elif tensor.name == "value_floats":
-        made.dims.append(len(tensor.floats))
-    if weights.is_external(tensor) and not limit:
-        made.data_location = TensorProto.EXTERNAL
-        made.external_data.extend(tensor.external_data)
-        made.external_data.add(key=weights.STORED_TYPE, value=str(tensor.data_type))
-        return made, None
+        converted.dims.append(len(tensor.floats))  # `value_float` is a scalar, without dimensions
+    if weights.is_external(tensor) and not magnitude_limit:
+        converted.data_location = TensorProto.EXTERNAL
+        converted.external_data.extend(tensor.external_data)
+        converted.external_data.add(key=weights.STORED_TYPE, value=str(tensor.data_type))
+        return converted, None
     report = ConstantReport(name)
-    many = weights.stored_element_count(tensor) >= _MANY
-    found = weights.read_pieces(tensor, folder)
-    if limit:
-        found = (reduce_piece(piece, limit, report) for piece in found)
-    parts = [convert_piece(piece, elem, clamp, report, many).tobytes() for piece in found]
-    made.raw_data = b"".join(parts)
-    return made, report
+    is_large = weights.stored_element_count(tensor) >= _LARGE
+    pieces = weights.read_pieces(tensor, folder)
+    if magnitude_limit:
+        pieces = (reduce_piece(piece, magnitude_limit, report) for piece in pieces)
+    parts = [convert_piece(piece, elem, clamp, report, is_large).tobytes() for piece in pieces]
+    converted.raw_data = b"".join(parts)
+    return converted, report
 
 
-def reduce_piece(piece: NDArray[np.generic], limit: float, report: ConstantReport) -> NDArray[np.generic]:
-    """Return one flat piece of a mask's constant without finite magnitudes above ``limit``; infinities stay."""
+def reduce_piece(piece: NDArray[np.generic], magnitude_limit: float, report: ConstantReport) -> NDArray[np.generic]:
+    """Return one flat piece of a mask's constant as float32, with finite magnitudes of at most ``magnitude_limit``.
+
+    Infinities and NaNs stay. Adds the number of reduced values to the report.
+    """
     import numpy as np
 
-    wide = np.array(piece, np.float32)
-    beyond = np.isfinite(wide) & (np.abs(wide) > limit)
-    if beyond.any():
-        report.max_abs = max(report.max_abs, float(np.abs(wide[beyond]).max()))
-        report.masked += int(np.count_nonzero(beyond))
-        wide[beyond] = np.copysign(np.float32(limit), wide[beyond])
-    return wide
+    reduced = np.array(piece, np.float32)
+    exceeds = np.isfinite(reduced) & (np.abs(reduced) > magnitude_limit)
+    if exceeds.any():
+        report.max_abs = max(report.max_abs, float(np.abs(reduced[exceeds]).max()))
+        report.masked += int(np.count_nonzero(exceeds))
+        reduced[exceeds] = np.copysign(np.float32(magnitude_limit), reduced[exceeds])
+    return reduced
 
 
 def stream_tensor(
     tensor: TensorProto, folder: Path | None, clamp: bool, reports: dict[Hashable, ConstantReport]
 ) -> Iterator[bytes]:
-    """The bytes of a tensor as the model declares it; what is pending is converted on the way and reported."""
+    """Yield the bytes of a tensor in the type that the model declares.
+
+    A tensor that is stored in another type is converted on the way, and its report is added to ``reports`` when the
+    last byte was read.
+    """
     from mixlist.graph import weights
 
     if weights.stored_type(tensor) == tensor.data_type:
         yield from weights.read_raw_pieces(tensor, folder)
         return
     report = ConstantReport(tensor.name)
-    many = weights.stored_element_count(tensor) >= _MANY
+    is_large = weights.stored_element_count(tensor) >= _LARGE
     for piece in weights.read_pieces(tensor, folder):
-        yield convert_piece(piece, tensor.data_type, clamp, report, many).tobytes()
+        yield convert_piece(piece, tensor.data_type, clamp, report, is_large).tobytes()
     reports[external_tensor_key(tensor)] = report
 
 
 def inline_external_data(proto: ModelProto, folder: Path | None, clamp: bool = False) -> None:
-    """Set everything inline, in place, that lies in other files of ``folder``; what is pending is converted."""
+    """Move all external data of ``folder`` into the model, in place; convert what is stored in another type."""
     from mixlist.graph import save, weights
     from mixlist.graph.traversal import tensors_in_model
 
@@ -197,5 +221,5 @@ def inline_external_data(proto: ModelProto, folder: Path | None, clamp: bool = F
 
 
 def external_tensor_key(tensor: TensorProto) -> tuple[str, ...]:
-    """Return a key of a tensor in another file: its name and its place, because several may have one name."""
+    """Return a key of a tensor with external data: its name and its place, because several may have one name."""
     return (tensor.name, *sorted(f"{entry.key}={entry.value}" for entry in tensor.external_data))

@@ -65,9 +65,9 @@ def test_bfloat16_rounds_to_nearest_even_and_keeps_the_range() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_runtime_gives_the_bits_of_numpy(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    bits = rng.integers(0, 2**32, tensor_conversion._MANY, dtype=np.uint32)
+    bits = rng.integers(0, 2**32, tensor_conversion._LARGE, dtype=np.uint32)
     wide = bits.view(np.float32)
-    made = tensor_conversion._narrowed(wide, types.FLOAT16, np.dtype(np.float16), many=True)
+    made = tensor_conversion._round_to(wide, types.FLOAT16, np.dtype(np.float16), is_large=True)
     with np.errstate(all="ignore"):
         expected = wide.astype(np.float16)
     usual = ~np.isnan(wide)  # which NaN comes of a NaN is nobody's promise
