@@ -1,7 +1,8 @@
-"""Name, place and remove the data files of saved models: a new one overwrites nothing, an old one goes when unused.
+"""Name, create and remove the data files of saved models (Rules S7.16 and S7.17).
 
-The name of a data file holds the name of its model and a checksum of its content, so runs that save into one folder at
-the same time cannot mix their weights up, and the same input gives the same bytes (Rules S7.16 and S7.17).
+A data file holds the weights of one model: ``<model name>-<checksum>.data``. A new data file never overwrites another
+file. Because the name has a checksum of the content, runs that save into one folder at the same time cannot mix up
+their weights, and the same input gives the same names.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ from mixlist.graph.weights import leaves_folder
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-MAX_SEARCHED_BYTES = 2 * 2**30  # bytes of models that are searched for a name
-_LARGE = 2**18  # bytes from which another thread computes the checksum
-_STEM_BYTES = 200  # of the model's name, so that the data file's name fits into 255 bytes
-_FORBIDDEN = re.compile(r'[\x00-\x1f\x7f\\/:*?"<>|]|\.{2,}')  # on Windows, or in a location
-_MARK = r"-[0-9a-f]{16}(-[0-9]+)?\.data"  # the end of every name
-_DATA_FILE = re.compile(f".*{_MARK}", re.DOTALL)
+# The models of a folder that are searched for references to a data file may have this many bytes together.
+MAX_SEARCHED_BYTES = 2 * 2**30
+_MIN_THREAD_BYTES = 2**18  # for a piece of this size, a second thread computes the checksum
+_MAX_STEM_BYTES = 200  # of the model's name, so that the name of the data file has at most 255 bytes
+# Not allowed in file names on Windows, or in a location (``..``).
+_FORBIDDEN = re.compile(r'[\x00-\x1f\x7f\\/:*?"<>|]|\.{2,}')
+_NAME_END = r"-[0-9a-f]{16}(-[0-9]+)?\.data"  # of every data file that mixlist makes
+_DATA_FILE_NAME = re.compile(f".*{_NAME_END}", re.DOTALL)
 
 
 class ChecksumWriter:
-    """Write to a file and compute the checksum of its content; another thread computes that of large pieces."""
+    """Write to a file, and compute the SHA-256 of the content meanwhile; for large pieces in a second thread."""
 
     def __init__(self, file: IO[bytes]) -> None:
         from concurrent.futures import ThreadPoolExecutor
@@ -48,12 +51,12 @@ class ChecksumWriter:
         self._threads.shutdown()
 
     def tell(self) -> int:
-        """Return the number of bytes that were written."""
+        """Return the number of bytes written so far."""
         return self._file.tell()
 
     def write(self, piece: bytes) -> None:
-        """Write some bytes."""
-        if len(piece) < _LARGE:
+        """Append the bytes to the file."""
+        if len(piece) < _MIN_THREAD_BYTES:
             self._sha256.update(piece)
             self._file.write(piece)
             return
@@ -62,38 +65,40 @@ class ChecksumWriter:
         update.result()
 
     def checksum(self) -> str:
-        """Return the SHA-256 of the bytes that were written."""
+        """Return the SHA-256 of all bytes written, as hexadecimal digits."""
         return self._sha256.hexdigest()
 
 
 def place_data_file(new: NewFile, model: str, checksum: str) -> str:
-    """Name a new data file after ``model``, the name of its model, and after its content; return the name.
+    """Give a new data file its name, and return the name (Rule S7.16). ``model``: the name of the model file.
 
-    A file of that name with the same bytes is used as it is. One with other bytes stays, and the name gets a number.
-    The content is not flushed to the disk here.
+    If a file with this name and the same bytes exists, that file is used. If its bytes differ, the new name gets a
+    number. The caller must flush the content to the disk.
     """
     for number in count(1):
         suffix = "" if number == 1 else f"-{number}"
         name = f"{_stem(model)}-{checksum[:16]}{suffix}.data"
-        used = new.target.with_name(name)
-        if new.link(name, durable=False) or (used.is_file() and new.has_content_of(used)):
+        existing = new.target.with_name(name)
+        # link() fails if the name exists, so two runs cannot get the same name for different bytes.
+        if new.link(name, durable=False) or (existing.is_file() and new.has_content_of(existing)):
             return name
-    raise AssertionError("numbers do not end")
+    raise AssertionError("unreachable: count() does not end")
 
 
 def _stem(model: str) -> str:
-    """Return the name of a model as every system and every reader of locations accepts it."""
+    """Return the name of a model, shortened, and without characters that a system or a reader of locations refuses."""
     text = _FORBIDDEN.sub("_", model.encode("utf-8", "replace").decode())
-    return text.encode()[:_STEM_BYTES].decode("utf-8", "ignore")
+    return text.encode()[:_MAX_STEM_BYTES].decode("utf-8", "ignore")
 
 
 def referenced_data_files(path: Path) -> set[str]:
-    """Return the data files that the model at a path names; an empty set for a large file, or one without a model."""
+    """Return the locations of external data in a model file; an empty set for a large file, or for no model."""
     try:
+        # A model of this size holds its weights itself.
         data = path.read_bytes() if path.stat().st_size <= MAX_SEARCHED_BYTES // 32 else b""
     except OSError:
         return set()
-    model = _parsed(data) if b"location" in data else None  # most models have their weights inside
+    model = _parse(data) if b"location" in data else None  # most models have no external data: do not parse them
     if model is None:
         return set()
     entries = (entry for tensor in tensors_in_model(model) for entry in tensor.external_data)
@@ -101,83 +106,93 @@ def referenced_data_files(path: Path) -> set[str]:
 
 
 def remove_unused_data_files(
-    model: Path, current: str | None, named_before: Iterable[str], inputs: Iterable[Path], is_locked: bool
+    model: Path, current: str | None, old_locations: Iterable[str], inputs: Iterable[Path], is_locked: bool
 ) -> list[Diagnostic]:
-    """Remove the data files of the model that was replaced; return a warning for each that has to stay.
+    """Remove the data files of a model that was replaced (Rule S7.17); return a warning for each one that stays.
 
-    ``current`` is the data file of the new model, ``named_before`` are those of the old one, ``inputs`` the files from
-    which the new model was computed. A file is removed only if mixlist made it, no other model of the folder names it,
-    all of these models could be read, and the folder is locked.
+    ``model``: the path of the new model. ``current``: the name of its data file, None without one. ``old_locations``:
+    the data files of the old model. ``inputs``: the files from which the new model was computed: they stay without a
+    warning.
+
+    A data file is removed only if mixlist made it, no other model of the folder refers to it, all these models could
+    be read, and the folder is locked.
     """
     folder = model.parent
-    own = re.compile(re.escape(_stem(model.name)) + _MARK)
-    entries = _entries(folder)
-    candidates = {normpath(name) for name in named_before if not leaves_folder(name)}
-    candidates |= {entry.name for entry in entries or () if own.fullmatch(entry.name)}
-    used = {_identity(path) for path in inputs}
-    old = [
+    name_pattern = re.compile(re.escape(_stem(model.name)) + _NAME_END)
+    entries = _list_folder(folder)
+    # Data files of earlier models at the same path count too, for example after a run that was killed.
+    candidates = {normpath(name) for name in old_locations if not leaves_folder(name)}
+    candidates |= {entry.name for entry in entries or () if name_pattern.fullmatch(entry.name)}
+    input_ids = {_file_id(path) for path in inputs}
+    old_files = [
         name
         for name in sorted(candidates)
-        if name != current and (folder / name).is_file() and _identity(folder / name) not in used
+        if name != current and (folder / name).is_file() and _file_id(folder / name) not in input_ids
     ]
-    if not old:
+    if not old_files:
         return []
-    uses = _Uses(folder, entries, model.name, old)
-    kept = []
-    for name in old:
-        if not own.fullmatch(name) or (folder / name).is_symlink():
-            reason = None if uses.of(name) else "another program made it"
+    references = _References(folder, entries, model.name, old_files)
+    warnings = []
+    for name in old_files:
+        if not name_pattern.fullmatch(name) or (folder / name).is_symlink():
+            # A file of another program. Without a warning if another model uses the file: then it is in its place.
+            reason = None if references.reason_to_keep(name) else "another program made it"
+        elif not is_locked:
+            reason = "the folder cannot be locked"
         else:
-            reason = (uses.of(name) or uses.unclear) if is_locked else "the folder cannot be locked"
-            reason = reason or _remove(folder / name)
+            reason = references.reason_to_keep(name) or references.unknown_reason or _remove(folder / name)
         if reason is not None:
-            kept.append(_kept(folder / name, reason))
-    return kept
+            warnings.append(_kept_warning(folder / name, reason))
+    return warnings
 
 
-class _Uses:
-    """The models of a folder, searched for the names of data files; links to these files count too."""
+class _References:
+    """The references to data files in a folder: models that contain the name of a file, and links to a file."""
 
     def __init__(
-        self, folder: Path, entries: Iterable[os.DirEntry[str]] | None, replaced: str, names: Iterable[str]
+        self, folder: Path, entries: Iterable[os.DirEntry[str]] | None, new_model: str, names: Iterable[str]
     ) -> None:
-        # The reason why some file could name anything.
-        self.unclear = "the folder cannot be listed" if entries is None else None
-        self._uses: dict[str, str] = {}  # the reason to keep a data file, by its name
-        self._texts = {name: os.fsencode(name) for name in names}
-        places = {os.path.realpath(folder / name): name for name in self._texts}
-        total = 0
+        # Why some references may be unknown; None if all are known.
+        self.unknown_reason = "the folder cannot be listed" if entries is None else None
+        self._reasons: dict[str, str] = {}  # the reason to keep a data file, by its name
+        self._encoded_names = {name: os.fsencode(name) for name in names}
+        name_of_path = {os.path.realpath(folder / name): name for name in self._encoded_names}
+        total_bytes = 0
         for entry in entries or ():
-            if entry.is_symlink() and (name := places.get(os.path.realpath(entry.path))) not in (None, entry.name):
-                self._uses[name] = f"{entry.name} is a link to it"
-            if entry.name == replaced or not _may_be_model(entry.name):
+            if entry.is_symlink() and (name := name_of_path.get(os.path.realpath(entry.path))) not in (
+                None,
+                entry.name,
+            ):
+                self._reasons[name] = f"{entry.name} is a link to it"
+            if entry.name == new_model or not _may_be_model(entry.name):
                 continue
             size = _size(entry)
-            total += size
-            if total > MAX_SEARCHED_BYTES:
-                self.unclear = f"the models of the folder are too large to search ({entry.name})"
+            total_bytes += size
+            if total_bytes > MAX_SEARCHED_BYTES:
+                self.unknown_reason = f"the models of the folder are too large to search ({entry.name})"
                 return
-            if size:  # neither a folder nor a pipe
-                self._search(entry)
+            if size:  # 0 for a folder or a pipe
+                self._search_model(entry)
 
-    def _search(self, entry: os.DirEntry[str]) -> None:
+    def _search_model(self, entry: os.DirEntry[str]) -> None:
+        """Search the bytes of a file for the names of data files, so that a name counts wherever it is in the file."""
         try:
             data = Path(entry.path).read_bytes()
         except OSError:
             data = b""
-        if _parsed(data) is None:
-            self.unclear = f"{entry.name} cannot be read, and could name it"
-        for name, text in self._texts.items():
-            if text in data:
-                self._uses[name] = f"{entry.name} names it"
+        if _parse(data) is None:
+            self.unknown_reason = f"{entry.name} cannot be read, and could name it"
+        for name, encoded in self._encoded_names.items():
+            if encoded in data:
+                self._reasons[name] = f"{entry.name} names it"
 
-    def of(self, name: str) -> str | None:
-        """Return the reason to keep a data file: a model that names it, or a link to it; None if there is none."""
-        return self._uses.get(name)
+    def reason_to_keep(self, name: str) -> str | None:
+        """Return the model or link that refers to a data file, as the end of a message; None without one."""
+        return self._reasons.get(name)
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]] | None:
-    """Return the entries of a folder, by name; None if it cannot be listed."""
+def _list_folder(folder: Path) -> list[os.DirEntry[str]] | None:
+    """Return the entries of a folder, sorted by name; None if it cannot be listed."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -186,20 +201,20 @@ def _entries(folder: Path) -> list[os.DirEntry[str]] | None:
 
 
 def _may_be_model(name: str) -> bool:
-    """Return whether a file is a model by its name, also one that was renamed to a copy, such as ``m.onnx.bak``."""
-    return ".onnx" in name.lower() and not name.startswith(".mixlist-") and not _DATA_FILE.fullmatch(name)
+    """Return True if the name of a file is that of a model, or of a renamed model, such as ``m.onnx.bak``."""
+    return ".onnx" in name.lower() and not name.startswith(".mixlist-") and not _DATA_FILE_NAME.fullmatch(name)
 
 
 def _size(entry: os.DirEntry[str]) -> int:
-    """Return the number of bytes of a file, also behind a link; 0 for an entry that is no file."""
+    """Return the number of bytes of a file, following a link; 0 for anything else than a file."""
     try:
         return entry.stat().st_size if entry.is_file() else 0
     except OSError:
         return 0
 
 
-def _parsed(data: bytes) -> ModelProto | None:
-    """Return the model that the bytes of a file hold; None if they hold none."""
+def _parse(data: bytes) -> ModelProto | None:
+    """Parse the bytes of a file; return None if they are no model."""
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
     from onnx import ModelProto
 
@@ -211,8 +226,8 @@ def _parsed(data: bytes) -> ModelProto | None:
     return model if model.graph.node or model.graph.output else None
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return the device and inode of a file, which all links to it share; None if there is no file."""
+def _file_id(path: Path) -> tuple[int, int] | None:
+    """Return the device and inode of a file, which all links to the file share; None if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -221,7 +236,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _remove(path: Path) -> str | None:
-    """Remove a file; return the reason if the system refuses."""
+    """Remove a file; return the error of the system as the end of a message, None if all went well."""
     try:
         path.unlink()
     except OSError as error:
@@ -229,6 +244,7 @@ def _remove(path: Path) -> str | None:
     return None
 
 
-def _kept(path: Path, reason: str) -> Diagnostic:
-    message = f"the data file {path} of the model that was replaced stays: {reason}"
+def _kept_warning(path: Path, reason: str) -> Diagnostic:
+    """Return the warning ML509 for a data file that was not removed."""
+    message = f"the data file {path} of the replaced model was not removed: {reason}"
     return Diagnostic("ML509", "warning", message, hint="remove it if nothing needs it")

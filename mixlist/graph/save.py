@@ -1,8 +1,8 @@
-"""Saving a model: whole or not at all, never over its input.
+"""Save a model: the file appears whole or not at all, and never overwrites the input (Rule S7.14).
 
-External data is streamed from its old file to the new one in pieces, converted on the way where the rewrite
-asked for it. An older model that lies at the same path keeps its data until the new one is in its place.
-``data_files.py`` names, places and removes data files.
+External data is read from its old file in pieces, converted if a conversion is pending, and written to the new file. An
+older model at the same path keeps its data file until the new model is in its place. ``data_files.py`` names and
+removes data files.
 """
 
 from __future__ import annotations
@@ -32,19 +32,24 @@ from mixlist.progress import ProgressCounter
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
-INLINE_LIMIT = 2**31 - 2**20  # bytes of a protobuf message, with room for what is not counted
-MIN_EXTERNAL_BYTES = 1024  # tensors below this stay in the model
-_PAGE = 4096  # large tensors start on a page, so that a runtime can map them
+# The weights that a model can hold itself. A protobuf message has less than 2 GiB; 1 MiB is left for the nodes.
+INLINE_LIMIT = 2**31 - 2**20
+MIN_EXTERNAL_BYTES = 1024  # a smaller tensor stays in the model
+_PAGE_BYTES = 4096  # large tensors start at a memory page, so that a runtime can map them
+_MIN_ALIGNED_BYTES = 2**20  # a smaller tensor does not start at a page
 
-Convert = Callable[["TensorProto"], Iterator[bytes]]
+ReadTensor = Callable[["TensorProto"], Iterator[bytes]]  # yields the bytes of a tensor in its declared type
 
 
 @dataclass(frozen=True)
 class SaveOptions:
-    """Choose how a model is saved.
+    """How a model is saved.
 
-    ``external_data``: ``auto`` (as in the input, or where the model outgrows protobuf), ``yes`` or ``no``. ``private``:
-    no other process uses the folder, and it is removed soon. ``warnings`` collects the findings of saving.
+    ``force``: whether an existing file is replaced.
+    ``external_data``: ``yes`` writes a data file, ``no`` writes none, ``auto`` writes one if a weight of the
+    model is external already, or if the model would exceed protobuf's limit.
+    ``private``: the folder belongs to this process and is removed soon, so no lock is needed.
+    ``warnings``: a list to which saving appends its warnings.
     """
 
     force: bool = False
@@ -55,11 +60,15 @@ class SaveOptions:
 
 
 def check_target(path: Path, loaded: LoadedModel, force: bool) -> None:
-    """Refuse a target that is the input or a data file of it, that exists (without ``force``), or has no folder."""
+    """Raise UsageError or FileError for a target that must not be written.
+
+    These are a directory, a path in a folder that does not exist, a file of the input, and, unless ``force``, any file
+    that exists.
+    """
     if path.is_dir():
         raise FileError(f"{path} is a directory", hint="name a file to write")
     if not path.parent.is_dir():
-        raise FileError(f"the folder {path.parent} does not exist", hint="make it first")
+        raise FileError(f"the folder {path.parent} does not exist", hint="create it first")
     if not path.exists():
         return
     for source in files_of_model(loaded):
@@ -70,89 +79,92 @@ def check_target(path: Path, loaded: LoadedModel, force: bool) -> None:
 
 
 def files_of_model(loaded: LoadedModel) -> list[Path]:
-    """The model's file and its data files."""
-    found = [] if loaded.path is None else [loaded.path]
+    """Return the file of a model and its data files, in order of first use."""
+    paths = [] if loaded.path is None else [loaded.path]
     if loaded.folder is not None:
-        outside = filter(weights.is_external, tensors_in_model(loaded.proto))
-        locations = [weights.external_entries(tensor).get("location") for tensor in outside]
-        found += [
+        external = filter(weights.is_external, tensors_in_model(loaded.proto))
+        locations = [weights.external_entries(tensor).get("location") for tensor in external]
+        paths += [
             loaded.folder / location for location in locations if location and not weights.leaves_folder(location)
         ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(paths))
 
 
 def content_digest(loaded: LoadedModel) -> str:
-    """A SHA-256 of the model and the files of its weights."""
-    found = hashlib.sha256(loaded.proto.SerializeToString(deterministic=True))
+    """Return the SHA-256 of a model and of its data files, as hexadecimal digits."""
+    digest = hashlib.sha256(loaded.proto.SerializeToString(deterministic=True))
     for path in files_of_model(loaded):
         if path != loaded.path and path.is_file():
             with path.open("rb") as file:
-                found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 def save_model(
-    proto: ModelProto, path: Path, loaded: LoadedModel, convert: Convert, options: SaveOptions
+    proto: ModelProto, path: Path, loaded: LoadedModel, read_tensor: ReadTensor, options: SaveOptions
 ) -> tuple[Path, ...]:
-    """Write ``proto`` to ``path``; ``convert`` yields an external tensor's bytes as the model declares them.
+    """Write ``proto`` to ``path``; return the paths of the model file and, if there is one, of its data file.
 
-    Returns the files written: the model's and, where there is one, its data file.
-
-    ``proto`` is left as it is. Raises FileError and UsageError; on any failure nothing stays behind.
+    ``loaded``: the input from which ``proto`` was computed; its files are never overwritten. ``read_tensor`` yields the
+    bytes of an external tensor in the type that the model declares. ``proto`` is unchanged afterwards. Raises FileError
+    and UsageError. After an error, no new file stays.
     """
     check_target(path, loaded, options.force)
-    held = list(_stored(proto, options.external_data))
+    moved_tensors = list(_tensors_to_move(proto, options.external_data))
     if options.external_data == "no":
-        with _restored(held):
-            for tensor in held:
-                set_inline(tensor, b"".join(convert(tensor)))
-            _save_inline(_bytes_of(proto, path), path, loaded, options)
+        with _restore_after(moved_tensors):
+            for tensor in moved_tensors:
+                set_inline(tensor, b"".join(read_tensor(tensor)))
+            _save_inline(_serialize_or_fail(proto, path), path, loaded, options)
         return (path,)
-    if not held:
-        data = _serialized(proto)
+    if not moved_tensors:
+        data = _serialize(proto)
         if data is not None:
             _save_inline(data, path, loaded, options)
             return (path,)
-        held = list(_stored(proto, "yes"))  # its weights alone would have fitted
-    with _restored(held):
+        # The weights alone are below the limit, but the whole message is not.
+        moved_tensors = list(_tensors_to_move(proto, "yes"))
+    with _restore_after(moved_tensors):
         save_data = _save_private if options.private else _save_external
-        return path, save_data(proto, held, path, loaded, convert, options)
+        return path, save_data(proto, moved_tensors, path, loaded, read_tensor, options)
 
 
-def _stored(proto: ModelProto, wish: str) -> Iterator[TensorProto]:
-    """The tensors that go to the data file; for ``no`` those that come out of one."""
-    # Each pass makes its tensors anew: to keep them all would set off Python's cycle collector again and again.
+def _tensors_to_move(proto: ModelProto, external_data: str) -> Iterator[TensorProto]:
+    """Yield the tensors that go to the data file; for ``external_data`` "no", those that come out of a data file."""
+    # Two passes, each of which creates the Python objects of its tensors: keeping the objects of a large model would
+    # start Python's garbage collector again and again.
     inline_size, some_external = 0, True
-    if wish == "auto":
+    if external_data == "auto":
         some_external = False
         for tensor in tensors_in_model(proto):
             inline_size += len(tensor.raw_data)
             some_external = some_external or weights.is_external(tensor)
-    everything = wish == "yes" or inline_size > INLINE_LIMIT
-    if not everything and not some_external:
-        return  # the usual case: one pass is enough
+    move_all = external_data == "yes" or inline_size > INLINE_LIMIT
+    if not move_all and not some_external:
+        return  # the usual case: no second pass
     for tensor in tensors_in_model(proto):
-        if weights.is_external(tensor) or (everything and _size(tensor) >= MIN_EXTERNAL_BYTES):
+        if weights.is_external(tensor) or (move_all and _external_size(tensor) >= MIN_EXTERNAL_BYTES):
             yield tensor
 
 
-def _size(tensor: TensorProto) -> int:
-    return 0 if tensor.data_type == 8 else weights.stored_byte_size(tensor)  # 8: strings cannot lie outside
+def _external_size(tensor: TensorProto) -> int:
+    """Return the bytes of a tensor in a data file; 0 for strings, which ONNX does not allow there."""
+    return 0 if tensor.data_type == 8 else weights.stored_byte_size(tensor)
 
 
 @contextmanager
-def _restored(held: list[TensorProto]) -> Iterator[None]:
-    """Whatever happens, the tensors are afterwards what they were."""
-    before = [copy_message(tensor) for tensor in held]
+def _restore_after(tensors: list[TensorProto]) -> Iterator[None]:
+    """Restore the tensors at the end of the ``with`` block, also after an error."""
+    copies = [copy_message(tensor) for tensor in tensors]
     try:
         yield
     finally:
-        for tensor, copy in zip(held, before, strict=True):
+        for tensor, copy in zip(tensors, copies, strict=True):
             tensor.CopyFrom(copy)
 
 
 def set_inline(tensor: TensorProto, data: bytes) -> None:
-    """Put a tensor's bytes into the model itself."""
+    """Store the bytes ``data`` of a tensor in the model itself, instead of where they are now."""
     for field in tensor.DESCRIPTOR.fields:
         if field.name.endswith("_data") or field.name == "data_location":
             tensor.ClearField(field.name)
@@ -160,55 +172,68 @@ def set_inline(tensor: TensorProto, data: bytes) -> None:
 
 
 def _save_external(
-    proto: ModelProto, held: list[TensorProto], path: Path, loaded: LoadedModel, convert: Convert, options: SaveOptions
+    proto: ModelProto,
+    tensors: list[TensorProto],
+    path: Path,
+    loaded: LoadedModel,
+    read_tensor: ReadTensor,
+    options: SaveOptions,
 ) -> Path:
     """Write the data file and the model to a folder that other processes use; return the path of the data file."""
-    # A name that does not exist yet: where the model is a link, its data lie in the folder in which it is opened.
+    # The final name needs the checksum of the content, so the file starts with a random name. new_file() follows a link
+    # at its path, and no link can be at a random name: so the data file goes to the folder of ``path``, even if
+    # ``path`` is a link. Readers look for it in the folder of the path that they open.
     with new_file(path.with_name(f"mixlist-{secrets.token_hex(8)}.data")) as new:
         with data_files.ChecksumWriter(new.file) as writer:
-            spans = _write_tensors(writer, held, convert, options.progress)
-        # A model is not replaced before the disk holds the new weights. The folder is locked after that, so that other
-        # runs do not wait for the disk.
+            spans = _write_tensors(writer, tensors, read_tensor, options.progress)
+        # The new weights must be on the disk before the old model is replaced. This is done before locking, so that
+        # other runs do not wait for the disk.
         if path.exists():
             new.file.flush()
             os.fsync(new.file.fileno())
         with lock_folders([path.parent]) as is_locked:
             location = data_files.place_data_file(new, path.name, writer.checksum())
-            for tensor, (start, length) in zip(held, spans, strict=True):
+            for tensor, (start, length) in zip(tensors, spans, strict=True):
                 set_external(tensor, location, start, length)
-            _replace_model(_bytes_of(proto, path), path, loaded, location, is_locked, options)
+            _replace_model(_serialize_or_fail(proto, path), path, loaded, location, is_locked, options)
     return path.parent / location
 
 
 def _save_private(
-    proto: ModelProto, held: list[TensorProto], path: Path, loaded: LoadedModel, convert: Convert, options: SaveOptions
+    proto: ModelProto,
+    tensors: list[TensorProto],
+    path: Path,
+    loaded: LoadedModel,
+    read_tensor: ReadTensor,
+    options: SaveOptions,
 ) -> Path:
-    """Write the data file and the model to a folder of this process; return the path of the data file."""
-    place = path.with_name(f"{path.name}.data")
-    with report_write_errors(place), place.open("xb") as file:
-        spans = _write_tensors(file, held, convert, options.progress)
-    for tensor, (start, length) in zip(held, spans, strict=True):
-        set_external(tensor, place.name, start, length)
-    write_atomically(path, _bytes_of(proto, path))
-    return place
+    """Write the data file and the model to a private folder; return the path of the data file."""
+    data_path = path.with_name(f"{path.name}.data")
+    with report_write_errors(data_path), data_path.open("xb") as file:
+        spans = _write_tensors(file, tensors, read_tensor, options.progress)
+    for tensor, (start, length) in zip(tensors, spans, strict=True):
+        set_external(tensor, data_path.name, start, length)
+    write_atomically(path, _serialize_or_fail(proto, path))
+    return data_path
 
 
 def _write_tensors(
     file: IO[bytes] | data_files.ChecksumWriter,
-    held: list[TensorProto],
-    convert: Convert,
+    tensors: list[TensorProto],
+    read_tensor: ReadTensor,
     progress: ProgressCounter | None,
 ) -> list[tuple[int, int]]:
-    """Write the bytes of tensors; return where each starts, and its length."""
+    """Write the bytes of the tensors to a data file; return the offset and the length of each."""
     spans = []
     if progress is not None:
-        progress.total = sum(_size(tensor) for tensor in held)
-    for tensor in held:
-        if _size(tensor) >= 2**20:
-            file.write(bytes(-file.tell() % _PAGE))
+        progress.total = sum(_external_size(tensor) for tensor in tensors)
+    for tensor in tensors:
+        size = _external_size(tensor)
+        if size >= _MIN_ALIGNED_BYTES:
+            file.write(bytes(-file.tell() % _PAGE_BYTES))
         start = file.tell()
-        made = convert(tensor)
-        for piece in weights.prefetch(made) if _size(tensor) > weights.PIECE_BYTES else made:
+        pieces = read_tensor(tensor)
+        for piece in weights.prefetch(pieces) if size > weights.PIECE_BYTES else pieces:
             file.write(piece)
             if progress is not None:
                 progress.add(len(piece))
@@ -217,16 +242,16 @@ def _write_tensors(
 
 
 def set_external(tensor: TensorProto, location: str, offset: int, length: int) -> None:
-    """Say of a tensor that its bytes lie in another file."""
+    """Let a tensor refer to its bytes in another file. ``location``: the path, relative to the model's folder."""
     from onnx.external_data_helper import set_external_data
 
-    set_inline(tensor, b"")
+    set_inline(tensor, b"")  # onnx accepts only a tensor with raw_data
     set_external_data(tensor, location, offset, length)
     tensor.ClearField("raw_data")
 
 
 def _save_inline(data: bytes, path: Path, loaded: LoadedModel, options: SaveOptions) -> None:
-    """Write a model that holds all of its weights."""
+    """Write ``data``, a serialized model without a data file."""
     if options.private or not path.exists():
         write_atomically(path, data)
         return
@@ -237,23 +262,28 @@ def _save_inline(data: bytes, path: Path, loaded: LoadedModel, options: SaveOpti
 def _replace_model(
     data: bytes, path: Path, loaded: LoadedModel, location: str | None, is_locked: bool, options: SaveOptions
 ) -> None:
-    """Write the model file, then remove the data file of the model that it replaces, if nothing names it any more."""
-    named_before = data_files.referenced_data_files(path) if path.exists() else None
+    """Write a model file, then remove the data files of the model that it replaces (Rule S7.17).
+
+    ``location``: the data file of the new model, None without one.
+    """
+    old_locations = data_files.referenced_data_files(path) if path.exists() else None
     write_atomically(path, data)
-    if named_before is not None:
-        kept = data_files.remove_unused_data_files(path, location, named_before, files_of_model(loaded), is_locked)
-        options.warnings.extend(kept)
+    if old_locations is not None:
+        inputs = files_of_model(loaded)
+        warnings = data_files.remove_unused_data_files(path, location, old_locations, inputs, is_locked)
+        options.warnings.extend(warnings)
 
 
-def _bytes_of(proto: ModelProto, path: Path) -> bytes:
-    data = _serialized(proto)
+def _serialize_or_fail(proto: ModelProto, path: Path) -> bytes:
+    """Return the bytes of a model file; raise FileError if they exceed protobuf's limit."""
+    data = _serialize(proto)
     if data is None:
         raise FileError(f"{path} would be larger than the 2 GiB that protobuf allows", hint="use --external-data yes")
     return data
 
 
-def _serialized(proto: ModelProto) -> bytes | None:
-    """The model's bytes; None where they are more than the 2 GiB that protobuf allows."""
+def _serialize(proto: ModelProto) -> bytes | None:
+    """Return the bytes of a model file; None if they exceed the 2 GiB that protobuf allows."""
     try:
         return proto.SerializeToString(deterministic=True)
     except Exception:  # protobuf's own error type differs by implementation

@@ -1,7 +1,11 @@
-"""Reading the numbers of a constant, piece by piece, wherever they are: in the model, in an attribute, beside it.
+"""Read the numbers of constants in pieces: from the model, from an attribute, or from external data.
 
-External data is judged by the text of its path: one that climbs out of the model's folder is refused. A
-symbolic link is followed, since model hubs lay weight files that way.
+A location of external data that leaves the model's folder is refused. Only the text of the location counts: a symbolic
+link in the folder is followed, because model hubs store weight files behind links.
+
+An external tensor can have a *pending conversion*: the model declares the new element type, but the bytes in the data
+file still have the old one, and are converted when the model is saved. The tensor then has the entry STORED_TYPE in
+``external_data``. Such entries exist only in memory.
 """
 
 from __future__ import annotations
@@ -23,28 +27,29 @@ if TYPE_CHECKING:
     from mixlist.graph.proto_types import ConstantProto
 
 PieceT = TypeVar("PieceT")
-PIECE_BYTES = 2 * 2**20  # bytes held at a time: what a core can keep in its cache from one step to the next
+PIECE_BYTES = 2 * 2**20  # the size of one piece: small enough to stay in the cache of a core
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
-MIXLIST_KEY_PREFIX = (
-    "pkg.mixlist."  # begins the external_data keys that mixlist adds to models in memory, never to files
-)
-STORED_TYPE = "pkg.mixlist.from"  # external_data key: the bytes still lie there in this element type, to be converted
-LOSSLESS = "pkg.mixlist.exact"  # external_data key beside PENDING: the conversion changes no number
+MIXLIST_KEY_PREFIX = "pkg.mixlist."  # of the external_data keys that mixlist adds in memory and never writes to a file
+STORED_TYPE = "pkg.mixlist.from"  # external_data key: the element type of the bytes, if a conversion is pending
+LOSSLESS = "pkg.mixlist.exact"  # external_data key: the pending conversion changes no number
 
 
 def is_external(constant: ConstantProto) -> TypeGuard[TensorProto]:
-    """Return whether the bytes of a constant lie in another file."""
+    """Return True if the bytes of a constant are in another file."""
     return getattr(constant, "data_location", None) == EXTERNAL  # only a TensorProto has one
 
 
 def stored_type(tensor: TensorProto) -> int:
-    """The element type of the bytes as they lie: the declared one unless a conversion is pending."""
+    """Return the element type of the stored bytes. It differs from the declared one if a conversion is pending."""
     entries = tensor.external_data if is_external(tensor) else ()
     return next((int(entry.value) for entry in entries if entry.key == STORED_TYPE), tensor.data_type)
 
 
 def declare_stored_type(tensor: TensorProto, elem: int) -> bool:
-    """Declare an external tensor as the type in which its numbers lie, if that is ``elem`` and they are the same."""
+    """Cancel a pending conversion of an external tensor, if the stored type is ``elem`` and the conversion is lossless.
+
+    The tensor then declares its stored type, with the same numbers. Return True if the conversion was cancelled.
+    """
     if stored_type(tensor) != elem or all(entry.key != LOSSLESS for entry in tensor.external_data):
         return False
     for entry in [entry for entry in tensor.external_data if entry.key in (STORED_TYPE, LOSSLESS)]:
@@ -57,7 +62,8 @@ def external_entries(tensor: TensorProto) -> dict[str, str]:
     """Return the ``external_data`` entries of a tensor, by key.
 
     Raises ModelError for a key that is there twice: ONNX Runtime refuses it, and other readers take the first or the
-    last. The guard of a model's data files and their reader both call this function, so they use the same files.
+    last one. The code that protects data files and the code that reads them both call this function, so that they
+    mean the same files.
     """
     entries: dict[str, str] = {}
     for entry in tensor.external_data:
@@ -72,9 +78,10 @@ def external_entries(tensor: TensorProto) -> dict[str, str]:
 
 
 def locate_external_data(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
-    """Return the data file of an external tensor, and the offset and number of its bytes in the file.
+    """Return the data file of an external tensor, and the offset and the number of its bytes in that file.
 
-    Raises ModelError or FileError naming the tensor and the path.
+    ``folder``: the folder of the model, None if it is unknown. Raises ModelError for an invalid location or range, and
+    FileError for a data file that is missing or too short.
     """
     entries = external_entries(tensor)
     location = entries.get("location", "")
@@ -82,8 +89,8 @@ def locate_external_data(tensor: TensorProto, folder: Path | None) -> tuple[Path
         raise ModelError(f"external tensor {tensor.name!r} names no location")
     if folder is None:
         raise ModelError(
-            f"tensor {tensor.name!r} lies in {location!r}, beside a model that has no path",
-            hint="give the model as a path",
+            f"the data of tensor {tensor.name!r} is in the file {location!r}, but the model has no path",
+            hint="pass the path of the model",
         )
     if leaves_folder(location):
         raise ModelError(
@@ -93,10 +100,10 @@ def locate_external_data(tensor: TensorProto, folder: Path | None) -> tuple[Path
     path = folder / location
     try:
         status = path.stat()
-    except OSError as problem:
+    except OSError as error:
         raise FileError(
-            f"external data of tensor {tensor.name!r} is missing: {path} ({problem.strerror})",
-            hint="copy the data file beside the model",
+            f"external data of tensor {tensor.name!r} is missing: {path} ({error.strerror})",
+            hint="copy the data file to this path",
         ) from None
     if not stat.S_ISREG(status.st_mode):
         raise FileError(f"external data of tensor {tensor.name!r} is no file: {path}")
@@ -118,13 +125,13 @@ def locate_external_data(tensor: TensorProto, folder: Path | None) -> tuple[Path
 
 
 def leaves_folder(location: str) -> bool:
-    """Return True if a location leaves the folder (absolute, with a drive, or through ``..``), or is no path at all."""
+    """Return True for a location that leaves the folder: an absolute path, a drive, ``..``, or no valid path."""
     first = normpath(location.replace("\\", "/")).partition("/")[0]  # "" for an absolute path
     return first in ("..", "") or location[1:2] == ":" or "\0" in location
 
 
 def stored_element_count(constant: ConstantProto) -> int:
-    """Return the number of elements that a TensorProto, a Constant's attribute or a sparse tensor stores."""
+    """Return the number of elements that a constant stores; a sparse tensor stores only some of its elements."""
     from onnx import AttributeProto, SparseTensorProto
 
     if isinstance(constant, AttributeProto):
@@ -135,29 +142,35 @@ def stored_element_count(constant: ConstantProto) -> int:
 
 
 def stores_all_elements(constant: ConstantProto) -> bool:
-    """Return whether a constant stores all of its elements: a sparse tensor leaves out zeros."""
+    """Return True if a constant stores all of its elements. A sparse tensor can leave out zeros."""
     from onnx import SparseTensorProto
 
     return not isinstance(constant, SparseTensorProto) or prod(constant.dims) == prod(constant.values.dims)
 
 
 def stored_byte_size(tensor: TensorProto) -> int:
-    """Bytes that the dense values of a tensor take where they lie now."""
-    return _bytes_as(tensor, stored_type(tensor))
+    """Return the number of bytes of a dense tensor as stored now."""
+    return _byte_size(tensor, stored_type(tensor))
 
 
 def declared_byte_size(tensor: TensorProto) -> int:
-    """Bytes that the dense values of a tensor take in the type that the model declares."""
-    return _bytes_as(tensor, tensor.data_type)
+    """Return the number of bytes of a dense tensor in the type that the model declares."""
+    return _byte_size(tensor, tensor.data_type)
 
 
-def _bytes_as(tensor: TensorProto, elem: int) -> int:
+def _byte_size(tensor: TensorProto, elem: int) -> int:
+    """Return the number of bytes of a dense tensor in the element type ``elem``."""
+    # UINT4, INT4, FLOAT4E2M1, UINT2 and INT2 are packed: several elements share a byte.
     bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(elem) or 8 * _numpy_type(tensor, elem).itemsize
     return (stored_element_count(tensor) * bits + 7) // 8
 
 
 def read_pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArray[np.generic]]:
-    """Yield the values as flat arrays of at most PIECE bytes, in the constant's own dtype (bfloat16 by ml_dtypes)."""
+    """Yield the numbers of a constant as flat arrays of at most PIECE_BYTES each.
+
+    The dtype is that of the stored type; bfloat16 has a dtype of ml_dtypes. Numbers outside of ``raw_data``, such as
+    ``float_data``, come as one array. Of a sparse tensor only the stored values come.
+    """
     import numpy as np
     from onnx import AttributeProto, SparseTensorProto
 
@@ -166,8 +179,9 @@ def read_pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArra
     elif isinstance(constant, AttributeProto):
         yield np.array(constant.floats if constant.name == "value_floats" else [constant.f], np.float32)
     elif is_external(constant):
-        read, dtype = _read(constant, folder), _numpy_type(constant, stored_type(constant))
-        for data in prefetch(read) if stored_byte_size(constant) > PIECE_BYTES else read:
+        pieces, dtype = _read_external(constant, folder), _numpy_type(constant, stored_type(constant))
+        # One piece alone has nothing to prefetch.
+        for data in prefetch(pieces) if stored_byte_size(constant) > PIECE_BYTES else pieces:
             yield np.frombuffer(data, dtype)
     elif constant.HasField("raw_data"):
         data = constant.raw_data
@@ -184,9 +198,9 @@ def read_pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArra
 
 
 def read_raw_pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
-    """The bytes of any TensorProto's values as they lie, at most PIECE at a time."""
+    """Yield the stored bytes of a tensor; those of external data in pieces of at most PIECE_BYTES."""
     if is_external(tensor):
-        yield from _read(tensor, folder)
+        yield from _read_external(tensor, folder)
     elif tensor.HasField("raw_data"):
         yield tensor.raw_data
     else:
@@ -196,7 +210,7 @@ def read_raw_pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]
 
 
 def embedded_array(tensor: TensorProto) -> NDArray[np.generic]:
-    """Return the values of a tensor that holds them itself; raises ModelError if they do not fit its type and shape."""
+    """Return the numbers of a tensor that is not external; raise ModelError if they do not fit its type and shape."""
     from onnx import numpy_helper
 
     try:
@@ -205,39 +219,42 @@ def embedded_array(tensor: TensorProto) -> NDArray[np.generic]:
         raise ModelError(f"tensor {tensor.name!r} is damaged: {error}") from None
 
 
-def prefetch(made: Iterator[PieceT]) -> Iterator[PieceT]:
-    """The same pieces, each made by another thread while the one before it is used.
+def prefetch(pieces: Iterator[PieceT]) -> Iterator[PieceT]:
+    """Yield the same pieces, while another thread computes the next one.
 
-    Reading, numpy, ONNX Runtime and writing all leave the interpreter to others meanwhile. An error comes where
-    its piece would have come.
+    This is faster because reading, numpy, ONNX Runtime and writing release Python's global lock. An error is raised at
+    the place of its piece.
     """
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as worker:
-        coming = worker.submit(next, made, None)
-        while (piece := coming.result()) is not None:
-            coming = worker.submit(next, made, None)
+        next_piece = worker.submit(next, pieces, None)
+        while (piece := next_piece.result()) is not None:
+            next_piece = worker.submit(next, pieces, None)
             yield piece
 
 
-def _read(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
-    """Yield the bytes of an external tensor as they lie, PIECE at a time."""
+def _read_external(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
+    """Yield the stored bytes of an external tensor in pieces of at most PIECE_BYTES."""
     path, offset, length = locate_external_data(tensor, folder)
     try:
-        opened = path.open("rb")
-    except OSError as problem:
-        raise FileError(f"cannot read the data of tensor {tensor.name!r} in {path}: {problem.strerror}") from None
-    with opened as file:
+        data_file = path.open("rb")
+    except OSError as error:
+        raise FileError(f"cannot read the data of tensor {tensor.name!r} in {path}: {error.strerror}") from None
+    with data_file as file:
         file.seek(offset)
         for start in range(0, length, PIECE_BYTES):
             size = min(length - start, PIECE_BYTES)
             data = file.read(size)
             if len(data) < size:
-                raise FileError(f"{path} ended while tensor {tensor.name!r} was read")
+                raise FileError(
+                    f"{path} ended while tensor {tensor.name!r} was read: another program shortened the file"
+                )
             yield data
 
 
 def _numpy_type(tensor: TensorProto, elem: int) -> np.dtype[np.generic]:
+    """Return the little-endian dtype of an element type; raise ModelError if ONNX does not know the type."""
     from onnx import helper
 
     try:

@@ -139,7 +139,7 @@ def test_a_folder_that_cannot_be_listed_keeps_the_data(
     old = data_of(out)
 
     with monkeypatch.context() as patched:
-        patched.setattr(data_files, "_entries", lambda folder: None)
+        patched.setattr(data_files, "_list_folder", lambda folder: None)
         (note,) = notes(apply(sources[1], out, force=True))
     assert old.is_file() and "the folder cannot be listed" in note
     assert has_weights_of(out, 1)
