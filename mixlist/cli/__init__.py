@@ -1,7 +1,7 @@
-"""The command line: one module per command, loaded when its command is called.
+"""The command line: one module per command, imported when its command is called.
 
-``main`` answers a bare ``--help`` and ``--version`` without click, whose import alone costs more
-than twice a bare interpreter start.
+``main`` answers ``--help`` and ``--version`` without click, because importing click takes more than twice the time that
+the interpreter needs to start.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import sys
 def main(args: list[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    0 done; 1 findings; 2 wrong usage or unusable input; 3 a bug of mixlist; 130 interrupted; 141 the
-    reader of standard output went away (what a shell reports for SIGPIPE).
+    0: done. 1: findings. 2: wrong usage or unusable input. 3: a bug of mixlist. 130: interrupted. 141: the reader of
+    standard output closed it (a shell reports SIGPIPE by this number).
     """
-    _accept_any_text()
+    _make_streams_accept_any_text()
     try:
-        status = _dispatch(_expanded(sys.argv[1:]) if args is None else args)
+        status = _dispatch(_expand_wildcards(sys.argv[1:]) if args is None else args)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The interpreter flushes once more at exit: give it somewhere to write.
+        # The interpreter flushes standard output once more at exit, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
         sys.stderr.write("\nmixlist: interrupted\n")
         return 130
     except Exception as error:
-        from mixlist.cli.failures import tell
+        from mixlist.cli.error_output import report_error
 
-        return tell(error)
+        return report_error(error)
     return status
 
 
@@ -48,13 +48,13 @@ def _dispatch(args: list[str]) -> int:
     if not args and "_MIXLIST_COMPLETE" not in os.environ:
         sys.stderr.write(help_text())
         return 2
-    from mixlist.cli.root import run
+    from mixlist.cli.command_group import run
 
     return run(args)
 
 
-def _expanded(args: list[str]) -> list[str]:
-    """Replace an argument with ``*`` or ``?`` by the files that it matches, because no shell of Windows does so."""
+def _expand_wildcards(args: list[str]) -> list[str]:
+    """Replace each argument with ``*`` or ``?`` by the files that match it; on Windows, because its shells do not."""
     if os.name != "nt":
         return args
     from glob import glob
@@ -62,8 +62,8 @@ def _expanded(args: list[str]) -> list[str]:
     return [path for arg in args for path in sorted(glob(arg)) or [arg]]  # noqa: PTH207
 
 
-def _accept_any_text() -> None:
-    """Let any text be written: names that the terminal's encoding lacks, streams that the caller closed."""
+def _make_streams_accept_any_text() -> None:
+    """Let standard output and error take characters that their encoding lacks, and replace closed streams."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

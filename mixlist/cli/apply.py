@@ -1,4 +1,4 @@
-"""``mixlist apply``: writes the model in mixed precision."""
+"""``mixlist apply``: write the model in mixed precision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mixlist.cli.command_files import Command, load_model
-from mixlist.cli.options import PLAN_OPTIONS, resolve_watched, take_policy, take_type_hints
+from mixlist.cli.options import PLAN_OPTIONS, resolve_with_progress, take_policy, take_type_hints
 from mixlist.cli.parameters import CONFIG, MODEL, OUTPUT_OR_DASH, PathType
 
 if TYPE_CHECKING:
@@ -29,36 +29,37 @@ _RESULT = PathType("writes", must_be_new=True)
     cls=Command,
     params=[
         click.Argument(["model"], type=MODEL),
-        click.Option(
-            ["-o", "--output"], metavar="OUT", type=_RESULT, required=True, help="Where the result is written."
-        ),
+        click.Option(["-o", "--output"], metavar="OUT", type=_RESULT, required=True, help="The file to write."),
         *PLAN_OPTIONS,
         click.Option(
             ["--keep-io-types/--no-keep-io-types"],
             default=True,
-            help="Whether graph inputs and outputs keep their types.  [default: keep]",
+            help="Keep the types of graph inputs and outputs, or let them follow the lists.  [default: keep]",
         ),
         click.Option(
-            ["--keep-io"], metavar="NAME", multiple=True, help="An input or output that keeps its type all the same."
+            ["--keep-io"],
+            metavar="NAME",
+            multiple=True,
+            help="An input or output that keeps its type, with --no-keep-io-types.",
         ),
         click.Option(
             ["--external-data"],
             type=click.Choice(["auto", "yes", "no"]),
             default="auto",
             show_default=True,
-            help="Whether weights go to a file of their own; auto: as in MODEL, or where 2 GB ask for it.",
+            help="Write the weights to a separate file. auto: as in MODEL, or if OUT would exceed 2 GB.",
         ),
         click.Option(["--inline-functions"], is_flag=True, help="Inline model-local functions first."),
         click.Option(
-            ["--opset"], type=int, metavar="N", help="Convert to this opset first; a later one may allow more types."
+            ["--opset"], type=int, metavar="N", help="Convert to this opset first; a later opset may allow more types."
         ),
         click.Option(["--force"], is_flag=True, help="Replace an existing OUT."),
-        click.Option(["--dry-run"], is_flag=True, help="Do all but write OUT."),
+        click.Option(["--dry-run"], is_flag=True, help="Do everything except writing OUT."),
         click.Option(
             ["--report"],
             metavar="FILE",
             type=OUTPUT_OR_DASH,
-            help="Write what was done as JSON ('-': standard output).",
+            help="Write a report as JSON ('-': standard output).",
         ),
         CONFIG,
     ],
@@ -74,15 +75,15 @@ def command(
     force: bool,
     dry_run: bool,
     report: str | None,
-    **given: object,
+    **option_values: object,
 ) -> None:
-    """Write MODEL to OUT in mixed precision. MODEL is never touched; OUT appears whole or not at all.
+    """Write MODEL to OUT in mixed precision. MODEL never changes; OUT appears whole or not at all.
 
     \b
     Example:
       mixlist apply model.onnx -o mixed.onnx --mixlist modify.json
       mixlist apply model.onnx -o mixed.onnx --ops-info ascend910b --dry-run
-      mixlist apply model.onnx -o mixed.onnx --precision-mode-v2 mixed_bfloat16 --report done.json
+      mixlist apply model.onnx -o mixed.onnx --precision-mode-v2 mixed_bfloat16 --report report.json
     """
     from mixlist.graph.save import files_of_model
     from mixlist.graph.traversal import nodes_in_model
@@ -91,10 +92,10 @@ def command(
     from mixlist.rewriter import rewrite_in_place
 
     out = Path(output)
-    policy, hints = take_policy(given), take_type_hints(given)
+    policy, hints = take_policy(option_values), take_type_hints(option_values)
     source = load_model(model)
     before, inputs = Counter(node.op_type for node in nodes_in_model(source.proto)), files_of_model(source)
-    plan = resolve_watched(_prepared(source, inline_functions, opset), policy, hints)
+    plan = resolve_with_progress(_with_inlining_and_opset(source, inline_functions, opset), policy, hints)
     result = rewrite_in_place(plan, keep_io_types, keep_io)
     written: tuple[Path, ...] = ()
     if not dry_run:
@@ -103,7 +104,7 @@ def command(
     terminal.warn(result.warnings)
     if report is not None:
         _write_report(report, result)
-    sizes = _bytes(inputs), None if dry_run else _bytes(written)
+    sizes = _total_size(inputs), None if dry_run else _total_size(written)
     after = Counter(node.op_type for node in nodes_in_model(result.proto))
     apply_terminal.write_summary(plan, result, (before, after), sizes, sys.stderr)
     if plan.policy.mode.low == "bfloat16" and result.low:
@@ -113,8 +114,8 @@ def command(
         sys.stderr.write(f"{missing} of them have no bfloat16 kernel in ONNX Runtime's CPU provider\n")
 
 
-def _prepared(source: LoadedModel, inline: bool, opset: int | None) -> LoadedModel:
-    """The model with its functions inlined and at another opset, where that is asked for, and said."""
+def _with_inlining_and_opset(source: LoadedModel, inline: bool, opset: int | None) -> LoadedModel:
+    """Return the model with its functions inlined and converted to another opset, if the user asks for it."""
     from mixlist.graph.onnx_conversion import convert_opset, inline_functions
 
     proto = source.proto
@@ -127,7 +128,7 @@ def _prepared(source: LoadedModel, inline: bool, opset: int | None) -> LoadedMod
     return replace(source, proto=proto)
 
 
-def _bytes(files: Iterable[Path]) -> int:
+def _total_size(files: Iterable[Path]) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 

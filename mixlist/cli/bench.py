@@ -1,4 +1,4 @@
-"""``mixlist bench``: times the mixed model against the original, or accounts for both without running them."""
+"""``mixlist bench``: time the mixed model against the original, or count the work of both from shapes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import click
 
 from mixlist.benchmark.options import BenchOptions
 from mixlist.cli.command_files import Command, load_model
-from mixlist.cli.data import DataOptions, batches_from, sizes_from, take_data
-from mixlist.cli.declared import build, declared
-from mixlist.cli.options import PLAN_OPTIONS, format_option, resolve_watched, take_policy, take_type_hints
-from mixlist.cli.outputs import write_result
-from mixlist.cli.parameters import CONFIG, MODEL, Given, on_command_line
+from mixlist.cli.data_options import DataOptions, make_batches, parse_sizes, take_data
+from mixlist.cli.declared_options import build_options, declared_options
+from mixlist.cli.options import PLAN_OPTIONS, format_option, resolve_with_progress, take_policy, take_type_hints
+from mixlist.cli.parameters import CONFIG, MODEL, OptionValues, options_on_command_line
+from mixlist.cli.result_output import write_result
 from mixlist.errors import ModelError, UsageError
 from mixlist.report import terminal
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     params=[
         click.Argument(["model"], type=MODEL),
         click.Argument(["other"], type=MODEL, required=False),
-        *declared(DataOptions, BenchOptions),
+        *declared_options(DataOptions, BenchOptions),
         click.Option(["--force"], is_flag=True, help="Replace existing profiles."),
         click.Option(
             ["--estimate"], is_flag=True, help="Run nothing: count operations and bytes from shapes, for any machine."
@@ -41,11 +41,13 @@ if TYPE_CHECKING:
         CONFIG,
     ],
 )
-def command(model: str, other: str | None, profiles: str | None, estimate: bool, form: str, **given: object) -> None:
-    """Time the mixed model that the lists make of MODEL against MODEL, or OTHER against MODEL.
+def command(
+    model: str, other: str | None, profiles: str | None, estimate: bool, output_format: str, **option_values: object
+) -> None:
+    """Time MODEL in mixed precision, or the model OTHER, against MODEL.
 
-    The two take turns, each in a process of its own; the ratio comes with a confidence interval. What really ran is
-    told too: low nodes with and without a kernel, Casts that ONNX Runtime put in.
+    The two models run by turns, each in its own process. The ratio of their times has a confidence interval. The report
+    also counts low-precision nodes with and without a kernel, and the Casts that ONNX Runtime inserts.
 
     \b
     Example:
@@ -57,37 +59,37 @@ def command(model: str, other: str | None, profiles: str | None, estimate: bool,
     from mixlist.report import bench_terminal
     from mixlist.report.progress import bar
 
-    del given["force"]  # ``Command`` has compared the files
-    data = take_data(given)
-    options = build(BenchOptions(), given, profiles=Path(profiles) if profiles is not None else None)
-    original, rival = _models(model, other, given)
+    del option_values["force"]  # ``Command`` has refused existing files without it
+    data = take_data(option_values)
+    options = build_options(BenchOptions(), option_values, profiles=Path(profiles) if profiles is not None else None)
+    original, compared = _models(model, other, option_values)
     if estimate:
-        _write_estimate(original, rival, data, form)
+        _write_estimate(original, compared, data, output_format)
         return
     with bar("timing", "rounds") as progress:
-        batches = batches_from(data, original.proto)
-        report = run_bench(original, rival, batches, replace(options, progress=progress))
+        batches = make_batches(data, original.proto)
+        report = run_bench(original, compared, batches, replace(options, progress=progress))
     terminal.warn(report.warnings)
-    write_result(report, form, bench_terminal.write_report)
-    for contender in (report.original, report.other):
-        if contender.failure:
-            raise ModelError(f"{contender.name}: {contender.failure}")
+    write_result(report, output_format, bench_terminal.write_report)
+    for timed_model in (report.original, report.other):
+        if timed_model.failure:
+            raise ModelError(f"{timed_model.name}: {timed_model.failure}")
 
 
-def _models(model: str, other: str | None, given: Given) -> tuple[LoadedModel, Plan | LoadedModel]:
-    """Return the original, and the plan that makes it mixed, or the other model."""
+def _models(model: str, other: str | None, option_values: OptionValues) -> tuple[LoadedModel, Plan | LoadedModel]:
+    """Return the original model, and its plan or the other model."""
     if other is None:
-        plan = resolve_watched(load_model(model), take_policy(given), take_type_hints(given))
+        plan = resolve_with_progress(load_model(model), take_policy(option_values), take_type_hints(option_values))
         return plan.solution.loaded, plan
-    for name in on_command_line(*given):
+    for name in options_on_command_line(*option_values):
         raise UsageError(
-            f"--{name.replace('_', '-')} says how a mixed model is made, and OTHER is one already",
+            f"--{name.replace('_', '-')} decides how MODEL becomes mixed, and OTHER replaces this model",
             hint="leave out the option, or OTHER",
         )
     return load_model(model), load_model(other)
 
 
-def _write_estimate(original: LoadedModel, rival: Plan | LoadedModel, data: DataOptions, form: str) -> None:
+def _write_estimate(original: LoadedModel, compared: Plan | LoadedModel, data: DataOptions, output_format: str) -> None:
     from mixlist.benchmark.result import estimate_json
     from mixlist.cost.estimate import estimate_work
     from mixlist.report import bench_terminal, json_output
@@ -97,19 +99,19 @@ def _write_estimate(original: LoadedModel, rival: Plan | LoadedModel, data: Data
     from mixlist.runtime.random_feeds import expand_sizes
 
     warnings: tuple[Diagnostic, ...] = ()
-    if isinstance(rival, Plan):
-        result = rewrite(original, rival)
-        rival, warnings = replace(original, proto=result.proto, name=f"{original.name}, mixed"), result.warnings
+    if isinstance(compared, Plan):
+        result = rewrite(original, compared)
+        compared, warnings = replace(original, proto=result.proto, name=f"{original.name}, mixed"), result.warnings
     dims: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     if data.data or data.random is not None:
-        feed = next(iter(batches_from(data, original.proto)))
+        feed = next(iter(make_batches(data, original.proto)))
         shapes = {name: value.shape for name, value in feed.items() if hasattr(value, "shape")}
     else:
-        dims = expand_sizes(model_inputs(original.proto), sizes_from(data.dims))
-    works = estimate_work(original, dims, shapes), estimate_work(rival, dims, shapes)
+        dims = expand_sizes(model_inputs(original.proto), parse_sizes(data.dims))
+    works = estimate_work(original, dims, shapes), estimate_work(compared, dims, shapes)
     terminal.warn(warnings)
-    if form == "json":
+    if output_format == "json":
         json_output.write_json(estimate_json(*works, warnings), sys.stdout)
     else:
         bench_terminal.write_estimate(*works, sys.stdout)

@@ -1,7 +1,7 @@
-"""Compare the files that a command writes with those that it reads, before it does any work.
+"""Compare the files that a command writes with the files that it reads, before it does any work.
 
-The type of a parameter (``parameters.PathType``) says what the command does with the files that it names. Files are
-compared by inode, so every link to a file is that file.
+The type of a parameter (``parameters.PathType``) says how the command uses its files. The comparison uses inodes, so a
+link to a file counts as that file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mixlist.cli.parameters import PathType, path_values
+from mixlist.cli.parameters import PathType, used_paths
 from mixlist.errors import FileError, UsageError
 from mixlist.files.jsonc import is_directory
 from mixlist.lists import presets
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mixlist.graph.load import LoadedModel
 
 _BATCHES = ("*.npz", "*.npy", "*.pb", "*/*.pb")  # the files that ``runtime.batch_files`` reads in a folder
-_MODELS = "mixlist.models"  # the key in a context's ``meta`` of models that were loaded to find their weights
+_MODELS = "mixlist.models"  # the key in ``context.meta`` of the models that this module loaded to find their weights
 
 
 class Command(click.Command):
@@ -39,8 +39,8 @@ class Command(click.Command):
 
 
 @dataclass(frozen=True)
-class _Named:
-    """A path that a parameter of the running command has; ``label`` is the parameter as users know it."""
+class _PathValue:
+    """A path that the user gave to a parameter. ``label`` is the name of the parameter for messages."""
 
     parameter: click.Parameter
     type: PathType
@@ -58,16 +58,16 @@ class _Named:
 
 @dataclass(frozen=True)
 class _Output:
-    """A file that the command writes because of a parameter; ``status`` is of the file that is there, if one is."""
+    """A file that the command writes because of a parameter. ``status`` describes an existing file at this path."""
 
-    named: _Named
+    path_value: _PathValue
     path: str
     status: os.stat_result | None
 
     @property
     def is_main(self) -> bool:
-        """Return whether the parameter names this file or its folder; False for a file that ``also`` adds."""
-        return self.named.type.use == "writes into" or self.path == self.named.path
+        """Return whether the parameter names this file or its folder; False for its ``other_output``."""
+        return self.path_value.type.use == "writes into" or self.path == self.path_value.path
 
     @property
     def is_regular(self) -> bool:
@@ -75,46 +75,50 @@ class _Output:
 
 
 def check_files(context: click.Context) -> None:
-    """Raise where an output of the running command is an input or another output, exists, or cannot be written.
+    """Raise an error if an output of the running command is an input or another output, exists, or cannot be written.
 
-    Raises UsageError and FileError, and ModelError for a model that cannot be read to find its weights.
+    The errors are UsageError and FileError, and ModelError for a model that cannot be read to find its weights.
     """
-    given = [_Named(*each) for each in path_values(context)]
-    outputs = [_Output(named, path, _status(path)) for named in given for path in named.type.files_written(named.path)]
+    path_values = [_PathValue(*fields) for fields in used_paths(context)]
+    outputs = [
+        _Output(path_value, path, _stat(path))
+        for path_value in path_values
+        for path in path_value.type.files_written(path_value.path)
+    ]
     if not outputs:
         return
     for first, second in combinations(outputs, 2):
         if _same_file(first, second):
             raise UsageError(
-                f"{first.named.label} and {second.named.label} would write the same file {second.path}",
+                f"{first.path_value.label} and {second.path_value.label} would write the same file {second.path}",
                 hint="name one file each",
             )
     for output in outputs:
         _check_place(output)
-    inputs = [named for named in given if named.type.is_read and not named.is_stream]
+    inputs = [path_value for path_value in path_values if path_value.type.is_read and not path_value.is_stream]
     replaced = [output for output in outputs if output.is_regular]
     _refuse_inputs(replaced, inputs)
     for output in outputs:
-        must_be_new = output.is_main and output.named.type.must_be_new and not context.params.get("force")
+        must_be_new = output.is_main and output.path_value.type.must_be_new and not context.params.get("force")
         if must_be_new and output.status is not None:
             raise UsageError(f"{output.path} exists", hint="use --force to replace it")
     for output in outputs:
-        if not (context.params.get("dry_run") and output.named.type.must_be_new):  # a dry run does not write it
+        if not (context.params.get("dry_run") and output.path_value.type.must_be_new):  # a dry run does not write it
             _check_writable(output)
-    if replaced:
+    if replaced:  # last, because it loads the models
         _refuse_weights(replaced, inputs, context)
 
 
 def load_model(path: str) -> LoadedModel:
-    """Load a model for the running command, unless it was loaded to find its weights."""
+    """Return a model of the running command; load it unless ``check_files`` has loaded it to find its weights."""
     from mixlist.graph.load import load_model
 
     models: dict[str, LoadedModel] = click.get_current_context().meta.get(_MODELS, {})
     return models.pop(path, None) or load_model(path)
 
 
-def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
-    """Return the status of a file, also behind a link; None if there is no file."""
+def _stat(path: str | os.PathLike[str]) -> os.stat_result | None:
+    """Return the status of a file, following links; None if there is no file."""
     try:
         return os.stat(path)  # noqa: PTH116
     except (OSError, ValueError):
@@ -128,7 +132,7 @@ def _same_file(first: _Output, second: _Output) -> bool:
 
 
 def _canonical(path: str) -> str:
-    """Return one spelling for all paths of a file that does not exist yet; Windows and macOS ignore capitals."""
+    """Return one spelling for all paths of a file that does not exist yet; Windows and macOS ignore case."""
     real, system = os.path.realpath(path), str(sys.platform)
     if system not in ("win32", "darwin"):
         return real
@@ -138,12 +142,13 @@ def _canonical(path: str) -> str:
 
 
 def _check_place(output: _Output) -> None:
-    """Raise FileError unless a file can lie at the output's path."""
-    named, path = output.named, Path(output.path)
-    if named.type.use == "writes into":
-        if _status(named.path) is not None and not is_directory(named.path):
+    """Raise FileError unless a file can have the path of the output."""
+    path_value, path = output.path_value, Path(output.path)
+    if path_value.type.use == "writes into":
+        if _stat(path_value.path) is not None and not is_directory(path_value.path):
             raise FileError(
-                f"{named.label} {named.path} is no folder", hint="name a folder, or one that does not exist"
+                f"{path_value.label} {path_value.path} is not a folder",
+                hint="name a folder, or a path that does not exist",
             )
     elif not is_directory(path.parent):
         raise FileError(f"{path}: cannot be written: its folder does not exist", hint="name a file in another folder")
@@ -158,10 +163,13 @@ def _check_place(output: _Output) -> None:
 
 
 def _check_writable(output: _Output) -> None:
-    """Raise FileError unless the output can be written; the folders of an output may be missing."""
+    """Raise FileError unless the output can be written.
+
+    Its folders may be missing, then the nearest one that exists counts.
+    """
     from mixlist.files.atomic_writes import check_writable
 
-    if output.named.type.use == "appends" and output.is_regular:
+    if output.path_value.type.use == "appends" and output.is_regular:
         if not os.access(output.path, os.W_OK):
             raise FileError(f"{output.path}: cannot be written: Permission denied")
         return
@@ -171,53 +179,53 @@ def _check_writable(output: _Output) -> None:
     check_writable(path)
 
 
-def _refuse_inputs(outputs: Iterable[_Output], inputs: Iterable[_Named]) -> None:
-    """Raise UsageError for an output that is the file of an input, or one in the folder of an input."""
+def _refuse_inputs(outputs: Iterable[_Output], inputs: Iterable[_PathValue]) -> None:
+    """Raise UsageError for an output that is the file of an input, or a file in the folder of an input."""
     by_identity = {_identity(output.status): output for output in outputs if output.status is not None}
-    for named in inputs if by_identity else ():
-        for path in _files_read(named):
-            output = by_identity.get(_identity(_status(path)))
-            if output is not None and not _may_replace(output, named):
-                raise _would_replace(output, f"{named.label} {path}")
+    for path_value in inputs if by_identity else ():
+        for path in _files_read(path_value):
+            output = by_identity.get(_identity(_stat(path)))
+            if output is not None and not _may_replace(output, path_value):
+                raise _overwrite_error(output, f"{path_value.label} {path}")
 
 
-def _refuse_weights(outputs: Iterable[_Output], inputs: Iterable[_Named], context: click.Context) -> None:
-    """Raise UsageError for an output that is a file of a model's weights."""
+def _refuse_weights(outputs: Iterable[_Output], inputs: Iterable[_PathValue], context: click.Context) -> None:
+    """Raise UsageError for an output that is a file with weights of an input model."""
     from mixlist.graph.load import load_model
     from mixlist.graph.save import files_of_model
 
     by_identity = {_identity(output.status): output for output in outputs}
     models: dict[str, LoadedModel] = context.meta.setdefault(_MODELS, {})
-    for named in inputs:
-        if named.type.use == "reads model":
-            loaded = load_model(named.path)
-            if isinstance(named.parameter, click.Argument):  # the command gets it from ``load_model``
-                models[named.path] = loaded
+    for path_value in inputs:
+        if path_value.type.use == "reads model":
+            loaded = load_model(path_value.path)
+            if isinstance(path_value.parameter, click.Argument):  # the command takes it with ``load_model``
+                models[path_value.path] = loaded
             for path in files_of_model(loaded):
-                if output := by_identity.get(_identity(_status(path))):
-                    raise _would_replace(output, f"weights of {named.label} in {path}")
+                if output := by_identity.get(_identity(_stat(path))):
+                    raise _overwrite_error(output, f"weights of {path_value.label} in {path}")
 
 
 def _identity(status: os.stat_result | None) -> tuple[int, int]:
     return (status.st_dev, status.st_ino) if status is not None else (-1, -1)
 
 
-def _would_replace(output: _Output, what: str) -> UsageError:
-    message = f"{output.named.label} {output.path} is an input: {what}"
+def _overwrite_error(output: _Output, overwritten: str) -> UsageError:
+    message = f"{output.path_value.label} {output.path} is an input: {overwritten}"
     return UsageError(message, hint="name another file to write")
 
 
-def _may_replace(output: _Output, named: _Named) -> bool:
-    """Return whether the output is there to take the place of this input."""
-    return output.is_main and named.parameter.name == output.named.type.may_replace
+def _may_replace(output: _Output, path_value: _PathValue) -> bool:
+    """Return whether the output may replace this input."""
+    return output.is_main and path_value.parameter.name == output.path_value.type.may_replace
 
 
-def _files_read(named: _Named) -> Iterator[str | Path]:
-    """Yield the file of an input, or those of its folder that the command reads."""
-    is_library = named.type.use == "reads library"
-    if is_library and named.path in presets.names():
+def _files_read(path_value: _PathValue) -> Iterator[str | Path]:
+    """Yield the path of an input and, if it is a folder, the files in it that the command reads."""
+    is_library = path_value.type.use == "reads library"
+    if is_library and path_value.path in presets.names():
         return
-    yield named.path
-    if is_directory(named.path):
+    yield path_value.path
+    if is_directory(path_value.path):
         for pattern in ("*.json",) if is_library else _BATCHES:
-            yield from Path(named.path).glob(pattern)
+            yield from Path(path_value.path).glob(pattern)

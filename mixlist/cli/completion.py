@@ -1,4 +1,4 @@
-"""``mixlist completion``: the script that teaches a shell the commands and options."""
+"""``mixlist completion``: print the completion script of a shell."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def command(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from mixlist.cli.root import mixlist
+    from mixlist.cli.command_group import mixlist
 
     completion = get_completion_class(shell)
-    assert completion is not None  # click knows the three choices
+    assert completion is not None  # click has a class for each of the three choices
     sys.stdout.write(completion(mixlist, {}, "mixlist", "_MIXLIST_COMPLETE").source() + "\n")

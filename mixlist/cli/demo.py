@@ -1,8 +1,8 @@
-"""``mixlist demo``: check a list on the bundled network, resolve, apply, and run before and after.
+"""``mixlist demo``: validate a list, resolve, apply and run the bundled network.
 
-The original runs on ONNX Runtime's CPU provider in float32. The mixed models run on onnx's reference
-evaluator, which computes every node in the type the file gives it; ONNX Runtime's CPU provider would
-run most float16 nodes in float32 and hide an overflow.
+The original runs on ONNX Runtime's CPU provider in float32. The mixed models run on onnx's reference evaluator, which
+computes every node in its type. ONNX Runtime's CPU provider would compute most float16 nodes in float32 and hide an
+overflow.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Mixed:
-    """One policy applied to the model: what was decided, what was written, and what came out."""
+class MixedModel:
+    """The result of one policy: its plan, the rewritten model, and the answers of this model."""
 
     title: str
     plan: Plan
     result: RewriteResult
     path: Path
-    guesses: NDArray[np.int64]  # (images,): the digit with the largest logit
+    predictions: NDArray[np.int64]  # (images,): the digit with the largest logit
     overflow: str  # the first node whose output is not finite, or ""
 
 
@@ -53,8 +53,8 @@ _FOLDER = PathType("writes into", must_be_new=True, files=_MODELS)
 def command(output: str | None, force: bool) -> None:
     """Run the main job on the bundled model, step by step.
 
-    A small network that reads handwritten digits is checked, resolved, rewritten and run before and
-    after, so that every step of the work can be seen on a real case. Without --output nothing is kept.
+    The demo shows every step on a small network that reads handwritten digits: it validates a list, resolves, rewrites
+    and runs the network, and compares the results. Without --output it keeps no file.
 
     \b
     Example:
@@ -64,22 +64,22 @@ def command(output: str | None, force: bool) -> None:
 
 
 def run(output: Path | None = None, *, force: bool = False) -> None:
-    """Run the demo; the rewritten models are kept in the folder ``output`` if one is given, else nothing is kept.
+    """Run the demo, and keep the rewritten models in the folder ``output``, if any.
 
-    ``force`` replaces models that are in the folder already.
+    ``force``: replace models that are in the folder already.
     """
     if output is None:
         with ScratchFolder() as folder:
-            _run(folder, kept=False, force=False)
+            _run(folder, keep=False, force=False)
         return
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise FileError(f"cannot make the folder {output}: {problem.strerror}") from problem
-    _run(output, kept=True, force=force)
+        raise FileError(f"{output}: this folder cannot be created: {problem.strerror}") from problem
+    _run(output, keep=True, force=force)
 
 
-def _run(folder: Path, *, kept: bool, force: bool) -> None:
+def _run(folder: Path, *, keep: bool, force: bool) -> None:
     import numpy as np
 
     data = package_data.data_folder("demo_data")
@@ -93,40 +93,40 @@ def _run(folder: Path, *, kept: bool, force: bool) -> None:
     _show_list(edits)
 
     listed = _apply("onnx lists, edited", model, folder / _MODELS[0], force, pixels, mixlist=edits)
-    _step(2, f"What the lists say of this model's operators: mixlist lists --mixlist {edits.name}")
+    _step(2, f"Show the lists for this model's operators: mixlist lists --mixlist {edits.name}")
     _show_lists(listed.plan)
-    _step(3, f"What each node becomes, and why: mixlist resolve {model.name} --mixlist {edits.name}")
+    _step(3, f"Show the precision of each node, with the reason: mixlist resolve {model.name} --mixlist {edits.name}")
     _show_nodes(listed.plan)
-    _step(4, "One node explained: mixlist resolve ... --explain /energy/Div_1")
+    _step(4, "Explain one node: mixlist resolve ... --explain /energy/Div_1")
     _show_chain(listed.plan, "/energy/Div_1")
 
-    _step(5, "Apply and run, with two other choices beside it: mixlist apply ... [--precision-mode-v2 fp16]")
+    _step(5, "Apply and run, and compare with two other policies: mixlist apply ... [--precision-mode-v2 fp16]")
     unedited = _apply("onnx lists", model, folder / _MODELS[1], force, pixels)
     forced = _apply("all low (fp16)", model, folder / _MODELS[2], force, pixels, precision_mode_v2="fp16")
     _show_outcome(model, _run_original(model, pixels), [unedited, listed, forced], labels)
-    if kept:
+    if keep:
         print(f"\nThe models are in {folder}.")
-    print("\nNext, on a model of yours: mixlist resolve MODEL.onnx, then mixlist apply MODEL.onnx -o MIXED.onnx")
+    print("\nNext, with your own model: mixlist resolve MODEL.onnx, then mixlist apply MODEL.onnx -o MIXED.onnx")
 
 
-def _apply(title: str, model: Path, path: Path, force: bool, pixels: NDArray[np.float32], **options: Any) -> Mixed:
+def _apply(title: str, model: Path, path: Path, force: bool, pixels: NDArray[np.float32], **options: Any) -> MixedModel:
     import mixlist
 
     plan = mixlist.resolve(model, mixlist.load_policy(**options))
     result = mixlist.rewrite(model, plan)
     result.save(path, force=force)
     logits, overflow = run_reference(path, pixels)
-    return Mixed(title, plan, result, path, logits.argmax(1), overflow)
+    return MixedModel(title, plan, result, path, logits.argmax(1), overflow)
 
 
 def run_reference(path: Path, pixels: NDArray[np.float32]) -> tuple[NDArray[Any], str]:
-    """The logits by onnx's reference evaluator, and the first node whose output is not finite ("" if all are)."""
+    """Return the logits of onnx's reference evaluator, and the first node whose output is not finite, or ""."""
     import numpy as np
     import onnx
     from onnx.reference import ReferenceEvaluator
 
     model = onnx.load(path)
-    with np.errstate(all="ignore"):  # an overflow is what the demo is looking for
+    with np.errstate(all="ignore"):  # an overflow is expected here
         values: Any = ReferenceEvaluator(model).run(None, {"pixels": pixels}, intermediate=True)
     for node in model.graph.node:
         for name in node.output:
@@ -140,8 +140,8 @@ def _run_original(path: Path, pixels: NDArray[np.float32]) -> NDArray[np.int64]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    guesses: NDArray[np.int64] = session.run(None, {"pixels": pixels})[0].argmax(1)
-    return guesses
+    predictions: NDArray[np.int64] = session.run(None, {"pixels": pixels})[0].argmax(1)
+    return predictions
 
 
 def _step(number: int, title: str) -> None:
@@ -149,7 +149,7 @@ def _step(number: int, title: str) -> None:
 
 
 def _sketch(pixels: NDArray[np.float32]) -> str:
-    """The images side by side, two characters a pixel."""
+    """Return the images as text, side by side, with two characters for each pixel."""
     shades = " .:*#"
     rows = [[shades[int(count) * (len(shades) - 1) // 16] * 2 for image in pixels[:, 0] for count in (*image[y], 0)]
             for y in range(pixels.shape[2])]  # fmt: skip
@@ -173,7 +173,7 @@ def _show_lists(plan: Plan) -> None:
         ops[node.list].add(node.op_type)
     meaning = {
         "white": "low precision",
-        "black": "the type the model was authored in",
+        "black": "its type in the model",
         "gray": "follows the operator upstream",
     }
     rows = [[name, text, ", ".join(sorted(ops[name])) or "-"] for name, text in meaning.items()]
@@ -184,7 +184,7 @@ def _show_lists(plan: Plan) -> None:
 
 
 def _show_nodes(plan: Plan) -> None:
-    """One row for each precision and rule: how many nodes, of which operators, and one node's reason."""
+    """Print a row for each precision and rule: the number of nodes, their operators, and the reason of one node."""
     groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for node in plan.nodes:
         groups[node.precision, node.rule].append(node)
@@ -200,26 +200,28 @@ def _show_chain(plan: Plan, name: str) -> None:
     terminal.table(["node", "operator", "list", "precision", "reason"], rows, sys.stdout)
 
 
-def _show_outcome(model: Path, original: NDArray[np.int64], mixed: Sequence[Mixed], labels: NDArray[np.uint8]) -> None:
+def _show_outcome(
+    model: Path, original: NDArray[np.int64], mixed: Sequence[MixedModel], labels: NDArray[np.uint8]
+) -> None:
     eligible = mixed[0].result.eligible
     rows = [["original", f"0 of {eligible}", "0", _size(model), _share(original == labels), "-", "ONNX Runtime"]]
-    for one in mixed:
+    for model_run in mixed:
         rows.append([
-            one.title,
-            f"{one.result.low} of {one.result.eligible}",
-            str(one.result.casts_inserted),
-            _size(one.path),
-            _share(one.guesses == labels),
-            one.overflow or "none",
+            model_run.title,
+            f"{model_run.result.low} of {model_run.result.eligible}",
+            str(model_run.result.casts_inserted),
+            _size(model_run.path),
+            _share(model_run.predictions == labels),
+            model_run.overflow or "none",
             "onnx.reference",
         ])  # fmt: skip
     columns = ["model", "low nodes", "Casts added", "file", f"right of {len(labels)}", "first overflow", "computed by"]
     terminal.table(columns, rows, sys.stdout)
     print(
-        "\nonnx.reference computes every node in the type the file gives it, one by one."
+        "\nonnx.reference computes every node in its type in the file."
         "\nONNX Runtime's CPU provider runs most float16 nodes in float32, which would hide the overflow."
-        "\nWith everything low the sum in /energy/ReduceSum passes float16's largest value, 65504;"
-        "\nthe black list keeps that node in float32, and the ones that follow it."
+        "\nWith everything in float16, the sum in /energy/ReduceSum exceeds 65504, the largest float16."
+        "\nThe black list keeps that node, and the nodes that follow it, in float32."
     )
 
 

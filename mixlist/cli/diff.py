@@ -1,4 +1,4 @@
-"""``mixlist diff``: how one set of lists becomes another, and what that changes in a model."""
+"""``mixlist diff``: print the edits between two sets of lists, or the nodes of a model that they change."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from mixlist.cli.command_files import Command
-from mixlist.cli.options import OP_NAMES, format_option, policy_from
-from mixlist.cli.outputs import write_table
-from mixlist.cli.parameters import CONFIG, LIBRARY, MODEL, PATH, one_standard_input
+from mixlist.cli.options import OP_NAMES, build_policy, format_option
+from mixlist.cli.parameters import CONFIG, LIBRARY, MODEL, PATH, refuse_second_standard_input
+from mixlist.cli.result_output import write_table
 
 if TYPE_CHECKING:
     from mixlist.lists.policy import Policy
@@ -29,7 +29,9 @@ _COLUMNS = ("scope", "name", "op_type", "base", "target", "reason")
         click.Option(["--target-mixlist"], type=PATH, help="A modify_mixlist file applied to TARGET first."),
         OP_NAMES,
         click.Option(
-            ["--model"], type=MODEL, help="Show instead the nodes of this ONNX model whose precision changes."
+            ["--model"],
+            type=MODEL,
+            help="Show the nodes of this ONNX model whose precision changes, instead of the edits.",
         ),
         format_option("text", "json", "csv", description="With --model."),
         CONFIG,
@@ -42,12 +44,12 @@ def command(
     target_mixlist: str | None,
     op_names: str | None,
     model: str | None,
-    form: str,
+    output_format: str,
 ) -> None:
     """Print the modify_mixlist that turns the lists of BASE into those of TARGET.
 
-    BASE and TARGET are built-in libraries or ops-info paths, each with a mixlist of its own if given.
-    With --model, print the nodes whose precision the change alters.
+    BASE and TARGET are built-in libraries or ops-info paths. Each may have its own modify_mixlist file. With --model,
+    print the nodes whose precision differs.
 
     \b
     Example:
@@ -59,20 +61,20 @@ def command(
     from mixlist.report import terminal
     from mixlist.report.json_output import escaped_json
 
-    one_standard_input()
-    before = policy_from({"ops_info": base, "mixlist": base_mixlist, "op_names": op_names})
-    after = policy_from({"ops_info": target, "mixlist": target_mixlist, "op_names": op_names})
+    refuse_second_standard_input()
+    before = build_policy({"ops_info": base, "mixlist": base_mixlist, "op_names": op_names})
+    after = build_policy({"ops_info": target, "mixlist": target_mixlist, "op_names": op_names})
     terminal.warn((*before.warnings, *after.warnings))
     edits = diff(before, after)
     if model is None:
         sys.stdout.write(escaped_json(format_text(json.dumps(edits), "diff", "modify-mixlist")))
         return
-    nodes = _changed(model, before, after)
+    nodes = _changed_nodes(model, before, after)
     listed = [dict(zip(_COLUMNS, row, strict=True)) for row in nodes]
-    write_table(form, _COLUMNS, nodes, {"format": "mixlist.diff/1", "mixlist": edits, "nodes": listed})
+    write_table(output_format, _COLUMNS, nodes, {"format": "mixlist.diff/1", "mixlist": edits, "nodes": listed})
 
 
-def _changed(model: str, before: Policy, after: Policy) -> list[tuple[str, ...]]:
+def _changed_nodes(model: str, before: Policy, after: Policy) -> list[tuple[str, ...]]:
     from mixlist import resolve
 
     old = {node.ref: node.precision for node in resolve(model, before).nodes}

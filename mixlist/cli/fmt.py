@@ -1,4 +1,4 @@
-"""``mixlist fmt``: list files in the one form that every reader of them accepts."""
+"""``mixlist fmt``: rewrite list files in the canonical form, which every reader accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from mixlist.cli.command_files import Command
 from mixlist.cli.options import KIND
-from mixlist.cli.parameters import PathType, one_standard_input
+from mixlist.cli.parameters import PathType, refuse_second_standard_input
 from mixlist.errors import FileError, MixlistError
 from mixlist.report.terminal import warn
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def command(paths: tuple[str, ...], check: bool, kind: FileKind | Literal["auto"]) -> int:
     """Rewrite list files in the strict canonical form: no comments, no trailing commas, one entry a line.
 
-    The meaning stays. '-' reads standard input and writes the result to standard output. A directory
+    The meaning does not change. '-' reads standard input and writes the result to standard output. A directory
     stands for all .json files directly in it.
 
     \b
@@ -39,16 +39,17 @@ def command(paths: tuple[str, ...], check: bool, kind: FileKind | Literal["auto"
       mixlist fmt modify.json
       mixlist fmt --check lists/*.json
     """
-    from mixlist.cli.failures import tell
+    from mixlist.cli.error_output import report_error
     from mixlist.lists.ops_info import files
 
-    one_standard_input()
+    refuse_second_standard_input()
     status = 0
-    for file in chain.from_iterable(map(files, paths)):  # one by one: what comes before a wrong path is formatted
+    # ``files`` raises for a wrong path only when its turn comes, so the files before it are formatted.
+    for file in chain.from_iterable(map(files, paths)):
         try:
             status = max(status, int(_format(str(file), kind, check) and check))
         except MixlistError as error:
-            status = tell(error)
+            status = report_error(error)
     return status
 
 
@@ -76,7 +77,7 @@ def _format(path: str, kind: FileKind | Literal["auto"], check: bool) -> bool:
 
 
 def _replace(path: str, before: bytes, after: bytes) -> None:
-    """Write a file that was read; raise FileError if another program changed it meanwhile (Rule S1.6)."""
+    """Replace a file; raise FileError if another program has changed it since it was read (Rule S1.6)."""
     from mixlist.files.atomic_writes import write_atomically
     from mixlist.files.folder_lock import lock_folders
     from mixlist.files.jsonc import read_bytes, shown_path

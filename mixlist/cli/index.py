@@ -15,7 +15,7 @@ COMMANDS = {
     "check": "Check a mixed model for overflow and accuracy on data.",
     "bench": "Time the mixed model against the original.",
     "tune": "Find the smallest list that is safe and fast.",
-    "train": "Find out whether a network may be trained in mixed precision.",
+    "train": "Judge whether a network is safe to train in mixed precision.",
     "diff": "Print the modify_mixlist that turns one set of lists into another.",
     "fmt": "Rewrite list files in the strict canonical form.",
     "ops-info": "Edit an operator information library in place.",
@@ -27,8 +27,8 @@ COMMANDS = {
 _HELP = """\
 Usage: mixlist [OPTIONS] COMMAND [ARGS]...
 
-  Mixed-precision lists for ONNX models: check them, see what they decide for
-  every node of a model, and write the model in mixed precision.
+  Mixed-precision lists for ONNX models: validate them, show which precision
+  they give every node of a model, and write the model in mixed precision.
 
   Example: mixlist apply model.onnx -o mixed.onnx --mixlist modify.json
 
@@ -39,8 +39,8 @@ Options:
 Commands:
 {commands}
 
-'mixlist COMMAND --help' tells more. Exit status: 0 done, 1 findings, 2 wrong
-usage or unusable input, 3 a bug of mixlist.
+'mixlist COMMAND --help' shows the options of a command. Exit status: 0 done,
+1 findings, 2 wrong usage or unusable input, 3 a bug of mixlist.
 """
 
 

@@ -1,4 +1,4 @@
-"""Write the command line that a report recommends, from the options that the running command was given."""
+"""Write the command line that a report recommends, with the options of the running command."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ from collections.abc import Container, Iterator
 
 import click
 
-_GIVEN = (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.DEFAULT_MAP)  # the second: by --config
+# The sources of values that the user sets: the command line, and a configuration.
+_USER_SOURCES = (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.DEFAULT_MAP)
 
 
-def next_command(command: click.Command, *more: str, without: Container[str] = ()) -> str:
-    """Return a command line of ``command`` with what the running command was given, and ``more`` arguments.
+def next_command(command: click.Command, *extra_arguments: str, excluded: Container[str] = ()) -> str:
+    """Return a command line of ``command`` with the arguments of the running command and ``extra_arguments``.
 
-    Left out are the options that ``command`` does not take, and those whose names are in ``without``. What a
-    configuration gives is written out, since each command has its own table there.
+    It leaves out the options that ``command`` does not have, and the parameters in ``excluded``. It repeats the values
+    of a configuration, because a configuration has a separate table for each command.
     """
     context = click.get_current_context()
-    taken = {name for parameter in command.params for name in parameter.opts}
+    accepted_names = {name for parameter in command.params for name in parameter.opts}
     arguments = [
         argument
         for parameter in context.command.params
-        if not taken.isdisjoint(parameter.opts) and parameter.name not in without
-        for argument in _given(context, parameter)
+        if not accepted_names.isdisjoint(parameter.opts) and parameter.name not in excluded
+        for argument in _arguments_of(context, parameter)
     ]
-    line = ["mixlist", command.name or "", *arguments, *more]
+    line = ["mixlist", command.name or "", *arguments, *extra_arguments]
     return subprocess.list2cmdline(line) if os.name == "nt" else shlex.join(line)
 
 
-def _given(context: click.Context, parameter: click.Parameter) -> Iterator[str]:
-    """Yield the arguments of one parameter, nothing where the user did not give it."""
+def _arguments_of(context: click.Context, parameter: click.Parameter) -> Iterator[str]:
+    """Yield the arguments of one parameter; none if the user did not set it."""
     name = parameter.name or ""
-    if context.get_parameter_source(name) not in _GIVEN or name not in context.params:
+    if context.get_parameter_source(name) not in _USER_SOURCES or name not in context.params:
         return
     value = context.params[name]
-    for each in value if isinstance(value, tuple) else (value,):
+    for item in value if isinstance(value, tuple) else (value,):
         if isinstance(parameter, click.Argument):
-            yield str(each)
-        elif isinstance(each, bool):
-            yield from parameter.opts[-1:] if each else parameter.secondary_opts[-1:]
+            yield str(item)
+        elif isinstance(item, bool):
+            yield from parameter.opts[-1:] if item else parameter.secondary_opts[-1:]
         else:
-            yield from (parameter.opts[-1], str(each))
+            yield from (parameter.opts[-1], str(item))

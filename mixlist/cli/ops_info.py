@@ -1,4 +1,4 @@
-"""``mixlist ops-info set``: edits an operator information library in place."""
+"""``mixlist ops-info set``: edit an operator information library in place."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ def command() -> None:
     "backup",
     metavar="DIR",
     required=True,
-    type=PathType("writes into"),  # under names that are free
-    help="Where the original is saved.",
+    type=PathType("writes into"),  # the originals get names that do not exist in the folder
+    help="The folder for a copy of the original.",
 )
-@click.option("--make-writable", is_flag=True, help="Edit a read-only library; its permissions are restored after.")
+@click.option(
+    "--make-writable", is_flag=True, help="Also edit a read-only library; its permissions are restored afterwards."
+)
 def set_command(library: str, changes: tuple[str, ...], backup: str, make_writable: bool) -> None:
     """Set the precision flag of op types: true is white, false is black, none is gray.
 
-    LIBRARY is a file or a directory of .json files. The rest of each file stays byte for byte as it is.
-    The original is saved first, in a directory outside the library's own: the engine loads every
-    .json file that it finds there.
+    LIBRARY is a file or a directory of .json files. All other text of each file stays the same, byte for byte. The
+    original is saved first, in a directory outside that of the library, because the engine loads every .json file
+    there.
 
-    Edits of one library wait for each other, and the next edit finishes one that was killed. The files
-    of a directory are replaced one after the other: an engine that loads the library meanwhile can
-    read old and new files together.
+    Edits of one library wait for each other. If an edit is killed, the next edit completes it. The files of a directory
+    are replaced one after the other, so an engine that loads the library at that time can read old and new files
+    together.
 
     \b
     Example:
@@ -49,11 +51,11 @@ def set_command(library: str, changes: tuple[str, ...], backup: str, make_writab
     changed, finished = set_flags(library, _flags(changes), backup, make_writable=make_writable)
     if finished:
         flags = " ".join(f"{op}={flag}" for op, flag in finished.items())
-        sys.stderr.write(f"{clean(library)}: finished the edit that was interrupted before: {clean(flags)}\n")
+        sys.stderr.write(f"{clean(library)}: completed the edit that was interrupted: {clean(flags)}\n")
     for path in changed:
         sys.stderr.write(f"{clean(str(path))}: changed; the original is in {clean(backup)}\n")
     if not changed:
-        sys.stderr.write(f"{clean(library)}: nothing to change, the flags are so already\n")
+        sys.stderr.write(f"{clean(library)}: nothing to change: the flags have these values already\n")
 
 
 def _flags(changes: tuple[str, ...]) -> dict[str, str]:

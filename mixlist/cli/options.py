@@ -1,4 +1,4 @@
-"""Options that several commands share: those of a policy, and those that no Python function has."""
+"""The options that several commands share: those of a policy, and those that only the command line has."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.cli.declared import build, declared
-from mixlist.cli.parameters import OUTPUT, PATH, AliasedOption, Choice, Given, on_command_line, one_standard_input
+from mixlist.cli.declared_options import build_options, declared_options
+from mixlist.cli.parameters import (
+    OUTPUT,
+    PATH,
+    AliasedOption,
+    Choice,
+    OptionValues,
+    options_on_command_line,
+    refuse_second_standard_input,
+)
 from mixlist.errors import UsageError
 from mixlist.lists.options import PolicyOptions
 from mixlist.report.terminal import warn
@@ -18,14 +26,16 @@ if TYPE_CHECKING:
     from mixlist.lists.policy import Policy
     from mixlist.resolver.plan import Plan
 
-# The options that decide a node's precision. They are the keys that may be at the top of a configuration, too.
-POLICY_OPTIONS = tuple(declared(PolicyOptions))
-OPS_INFO, OP_NAMES = (next(each for each in POLICY_OPTIONS if each.name == name) for name in ("ops_info", "op_names"))
+# The options that decide the precision of nodes. A configuration may have them at its top, outside of any table.
+POLICY_OPTIONS = tuple(declared_options(PolicyOptions))
+OPS_INFO, OP_NAMES = (
+    next(option for option in POLICY_OPTIONS if option.name == name) for name in ("ops_info", "op_names")
+)
 TYPE_HINTS = click.Option(
     ["--type-hints"],
     metavar="FILE",
     type=PATH,
-    help='JSON object of the types of tensors that custom operators make: {"tensor": "float32"}.',
+    help='A JSON object with the types of tensors that custom operators compute: {"tensor": "float32"}.',
 )
 PLAN_OPTIONS = (*POLICY_OPTIONS, TYPE_HINTS)
 KIND = click.Option(
@@ -33,39 +43,46 @@ KIND = click.Option(
     type=click.Choice(["auto", "modify-mixlist", "ops-info", "keep-dtype", "customize-dtypes"]),
     default="auto",
     show_default=True,
-    help="What the files are; auto goes by their content.",
+    help="The kind of the files; auto finds it from their content.",
 )
-HTML = click.Option(["--html"], metavar="FILE", type=OUTPUT, help="Write the report as one self-contained page, too.")
+HTML = click.Option(
+    ["--html"], metavar="FILE", type=OUTPUT, help="Also write the report as one self-contained HTML page."
+)
 
 
 def format_option(*forms: str, description: str | None = None, alias: str = "") -> click.Option:
-    """Return ``--format``; the first form is the default, and ``table`` is an older word for ``text``."""
+    """Return the option ``--format``. The first form is the default. ``table`` is an older word for ``text``."""
     kind = Choice(forms, {"table": "text"})
-    return AliasedOption(["--format", "form"], alias, type=kind, default=forms[0], show_default=True, help=description)
+    return AliasedOption(
+        ["--format", "output_format"], alias, type=kind, default=forms[0], show_default=True, help=description
+    )
 
 
-def policy_from(given: Given) -> Policy:
-    """Take the options of a policy out of ``given``, and return the policy."""
+def build_policy(option_values: OptionValues) -> Policy:
+    """Remove the options of a policy from ``option_values``, and return the policy."""
     from mixlist.lists.load import read_policy
 
-    return read_policy(build(PolicyOptions(), given))
+    return read_policy(build_options(PolicyOptions(), option_values))
 
 
-def take_policy(given: Given) -> Policy:
-    """Take the options of a policy out of ``given``, and return the policy; its warnings go to stderr."""
-    one_standard_input()
+def take_policy(option_values: OptionValues) -> Policy:
+    """Remove the options of a policy from ``option_values``, and return the policy; its warnings go to stderr."""
+    refuse_second_standard_input()
     modes = ("precision_mode", "precision_mode_v2")
-    if None not in (given[mode] for mode in modes) and len(said := on_command_line(*modes)) == 1:
-        # A mode on the command line replaces one of the other name in a configuration.
-        given.update({mode: None for mode in modes if mode not in said})
-    policy = policy_from(given)
+    if None not in (option_values[mode] for mode in modes) and len(explicit := options_on_command_line(*modes)) == 1:
+        # A mode on the command line replaces a mode that a configuration has under the other name.
+        option_values.update({mode: None for mode in modes if mode not in explicit})
+    policy = build_policy(option_values)
     warn(policy.warnings)
     return policy
 
 
-def take_type_hints(given: Given) -> dict[str, str] | None:
-    """Take ``--type-hints`` out of ``given``, and read the file; raises UsageError for anything but types by name."""
-    path = given.pop("type_hints")
+def take_type_hints(option_values: OptionValues) -> dict[str, str] | None:
+    """Remove ``--type-hints`` from ``option_values``, and return the types in its file by tensor name.
+
+    Raises UsageError for a file that is not an object of names and types.
+    """
+    path = option_values.pop("type_hints")
     if path is None:
         return None
     from mixlist.files import jsonc
@@ -74,13 +91,13 @@ def take_type_hints(given: Given) -> dict[str, str] | None:
     hints = document.value
     if not isinstance(hints, dict) or not all(isinstance(text, str) for text in hints.values()):
         raise UsageError(
-            f"{document.path} is no JSON object of tensor names and types", hint='write {"tensor": "float32"}'
+            f"{document.path} is not a JSON object of tensor names and types", hint='write {"tensor": "float32"}'
         )
     return hints
 
 
-def resolve_watched(model: str | LoadedModel, policy: Policy, type_hints: Mapping[str, str] | None) -> Plan:
-    """Do what ``mixlist.resolve`` does, with a progress bar for large weights."""
+def resolve_with_progress(model: str | LoadedModel, policy: Policy, type_hints: Mapping[str, str] | None) -> Plan:
+    """Call ``mixlist.resolve`` with a progress bar for large weights."""
     import mixlist
     from mixlist.report.progress import bar
 

@@ -1,4 +1,4 @@
-"""Types of parameters, ``--config``, and questions about what the running command was given."""
+"""The types of parameters, the option ``--config``, and the values of the running command's options."""
 
 from __future__ import annotations
 
@@ -11,35 +11,41 @@ import click
 
 from mixlist.errors import UsageError
 
-Given: TypeAlias = dict[str, object]  # the values of a command's options by parameter name
-
-
-Use: TypeAlias = Literal["reads", "reads model", "reads library", "edits", "writes", "appends", "writes into"]
+OptionValues: TypeAlias = dict[str, object]  # the values of a command's options by parameter name
+FileUse: TypeAlias = Literal["reads", "reads model", "reads library", "edits", "writes", "appends", "writes into"]
 
 
 class PathType(click.Path):
-    """A path, and what the command does with the file there; ``command_files`` compares these files.
+    """A path, and how the command uses the file there. ``command_files`` compares these files before any work.
 
-    ``reads``: a file, or the batches in a folder; ``reads model``: its weights in other files too; ``reads library``: a
-    built-in library, a file, or the JSON files in a folder. ``edits``: reads it, and writes it in its place.
-    ``writes``: replaces it whole; ``must_be_new``: only with --force; ``may_replace``: the parameter whose input it may
-    be then; ``also``: more files that it writes because of this one. ``writes into``: replaces these ``files`` of a
-    folder whole.
+    The uses are:
+
+    - ``reads``: a file, or the batches in a folder.
+    - ``reads model``: a model, and the other files with its weights.
+    - ``reads library``: the name of a built-in library, a file, or the JSON files in a folder.
+    - ``edits``: a file that the command reads, and replaces.
+    - ``writes``: a file that the command creates or replaces.
+    - ``appends``: a file that the command creates or extends.
+    - ``writes into``: a folder in which the command creates or replaces the files ``files``.
+
+    ``must_be_new``: the command replaces an existing file only with ``--force``. ``may_replace``: the parameter whose
+    input file the command may replace then. ``other_output``: returns a second file that the command may write, such as
+    ``modify.partial.json`` for ``modify.json``.
     """
 
     def __init__(
         self,
-        use: Use,
+        use: FileUse,
         *,
         allow_dash: bool = False,
         must_be_new: bool = False,
         may_replace: str = "",
-        also: Callable[[str], str] | None = None,
+        other_output: Callable[[str], str] | None = None,
         files: tuple[str, ...] = (),
     ) -> None:
         super().__init__(allow_dash=allow_dash)
         self.use, self.must_be_new, self.may_replace = use, must_be_new, may_replace
-        self._also, self._files = also, files
+        self._other_output, self._files = other_output, files
 
     @property
     def is_read(self) -> bool:
@@ -47,17 +53,17 @@ class PathType(click.Path):
         return self.use in ("reads", "reads model", "reads library", "edits")
 
     def files_written(self, path: str) -> tuple[str, ...]:
-        """Return the files that a command writes for this path, apart from one that it edits."""
+        """Return the files that the command writes because of this path; an edited file is not among them."""
         if self.use == "writes into":
             return tuple(os.path.join(path, name) for name in self._files)  # noqa: PTH118
         if self.use not in ("writes", "appends") or (path == "-" and self.allow_dash):
             return ()
-        return (path,) if self._also is None else (path, self._also(path))
+        return (path,) if self._other_output is None else (path, self._other_output(path))
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        if "\0" in os.fspath(value):  # click's own type fails at it, and a configuration can hold it
+        if "\0" in os.fspath(value):  # click's own type raises ValueError; a configuration can hold this character
             self.fail("a path cannot hold a NUL character", param, ctx)
         return super().convert(value, param, ctx)
 
@@ -71,10 +77,10 @@ OUTPUT_OR_DASH = PathType("writes", allow_dash=True)  # '-' is standard output
 
 
 class AliasedOption(click.Option):
-    """An option that may have an older name, which works and is not shown."""
+    """An option that may have an older name: the name works, but help texts do not show it."""
 
     def __init__(self, declarations: Sequence[str], alias: str = "", **attributes: Any) -> None:
-        # Messages name an option by the last of its names.
+        # click's messages use the last name, so the older name comes first.
         super().__init__([alias, *declarations] if alias else declarations, **attributes)
         self.alias = alias
 
@@ -89,7 +95,10 @@ class AliasedOption(click.Option):
 
 
 class Choice(click.Choice[str]):
-    """One of several words; ``aliases`` are older words for some of them, which work and are not shown."""
+    """One of several words.
+
+    ``aliases`` maps older words, which work but are not shown, to the words that replace them.
+    """
 
     def __init__(self, choices: Sequence[str], aliases: Mapping[str, str]) -> None:
         super().__init__(choices)
@@ -100,7 +109,7 @@ class Choice(click.Choice[str]):
 
 
 class Number(click.FloatRange):
-    """A number, infinity included; NaN would keep every limit or none."""
+    """A number or infinity. NaN is refused: every comparison with it is false, so it cannot be a limit."""
 
     name = "number"
 
@@ -114,31 +123,31 @@ class Number(click.FloatRange):
         return "" if self.min is None and self.max is None else super()._describe_range()
 
 
-def on_command_line(*names: str) -> list[str]:
-    """Return those parameters of the running command that the command line gives, not a configuration or a default."""
+def options_on_command_line(*names: str) -> list[str]:
+    """Return those of the parameters that the command line sets, not a configuration or a default."""
     context = click.get_current_context()
     source = click.core.ParameterSource.COMMANDLINE
     return [name for name in names if context.get_parameter_source(name) is source]
 
 
-def keep_one(given: Given, first: str, second: str, message: str) -> None:
-    """Keep one of two options that exclude each other: that of the command line, where a configuration has the other.
+def keep_one_option(option_values: OptionValues, first: str, second: str, message: str) -> None:
+    """Keep one of two options that exclude each other: the command line wins over a configuration.
 
-    Raises UsageError with the message where both come from the same place.
+    The other option becomes None. Raises UsageError with ``message`` if both options come from the same place.
     """
-    values = given[first], given[second]
+    values = option_values[first], option_values[second]
     if any(value is None or value is False or value == () for value in values):
         return
-    said = on_command_line(first, second)
-    if len(said) != 1:
+    explicit = options_on_command_line(first, second)
+    if len(explicit) != 1:
         raise UsageError(message, hint="give one of them")
-    given[second if said == [first] else first] = None
+    option_values[second if explicit == [first] else first] = None
 
 
-def names_and_values(texts: Iterable[str], option: str, form: str, example: str) -> Iterator[tuple[str, str]]:
-    """Yield what each NAME=VALUE says, split at the last ``=``: names of inputs may hold one.
+def split_assignments(texts: Iterable[str], option: str, form: str, example: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the value of each NAME=VALUE, split at the last ``=``: a name may contain one.
 
-    Raises UsageError, with the form and an example, for a text without name, sign or value.
+    Raises UsageError, with ``form`` and ``example`` in its text, for a text without a name, a sign or a value.
     """
     for text in texts:
         name, sign, value = text.rpartition("=")
@@ -147,8 +156,8 @@ def names_and_values(texts: Iterable[str], option: str, form: str, example: str)
         yield name, value
 
 
-def path_values(context: click.Context) -> Iterator[tuple[click.Parameter, PathType, str]]:
-    """Yield each path that the running command was given, its configuration among them, with its parameter and type."""
+def used_paths(context: click.Context) -> Iterator[tuple[click.Parameter, PathType, str]]:
+    """Yield each path of the running command, its configuration included, with its parameter and type."""
     for parameter in context.command.params:
         kind = parameter.type
         if isinstance(kind, PathType):
@@ -157,25 +166,25 @@ def path_values(context: click.Context) -> Iterator[tuple[click.Parameter, PathT
             yield from ((parameter, kind, str(path)) for path in paths)
 
 
-def one_standard_input() -> None:
-    """Raise UsageError if two inputs of the running command are ``-``: standard input can be read once."""
-    paths = path_values(click.get_current_context())
+def refuse_second_standard_input() -> None:
+    """Raise UsageError if two inputs of the running command are ``-``, because standard input can be read only once."""
+    paths = used_paths(click.get_current_context())
     if sum(path == "-" for _, kind, path in paths if kind.is_read and kind.allow_dash) > 1:
         raise UsageError(
-            "'-' (standard input) is given twice", hint="it can be read once: put one of the two in a file"
+            "'-' (standard input) is given twice", hint="it can be read only once: put one of the two inputs in a file"
         )
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
-    """Make the options of a configuration the defaults of the command."""
+    """Make the values of a configuration the defaults of the command's options."""
     if path is not None:
-        from mixlist.cli.config import defaults
+        from mixlist.cli.config_file import read_defaults
 
         context.meta[_CONFIG] = path
-        context.default_map = defaults(path, context)
+        context.default_map = read_defaults(path, context)
 
 
-_CONFIG = "mixlist.config"  # the key of the path in a context's ``meta``, since the command does not get it
+_CONFIG = "mixlist.config"  # the key of the configuration's path in ``context.meta``; commands do not get the path
 CONFIG = click.Option(
     ["--config"],
     metavar="FILE",
@@ -183,5 +192,5 @@ CONFIG = click.Option(
     is_eager=True,
     expose_value=False,
     callback=_read_config,
-    help="A TOML file with any of these options; paths in it are relative to it, the command line wins.",
+    help="A TOML file with any of these options. Its paths are relative to the file. The command line wins.",
 )

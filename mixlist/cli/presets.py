@@ -1,4 +1,4 @@
-"""``mixlist presets``: the built-in libraries and where they come from."""
+"""``mixlist presets``: show the built-in libraries and their origin."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import click
 
 from mixlist.cli.command_files import Command
 from mixlist.cli.options import format_option
-from mixlist.cli.outputs import write_table
+from mixlist.cli.result_output import write_table
 
 
 @click.command("presets", cls=Command, params=[format_option("text", "json", "csv")])
-def command(form: str) -> None:
-    """Show the built-in libraries: name, what they are for, and where they come from.
+def command(output_format: str) -> None:
+    """Show the built-in libraries: name, purpose and origin.
 
-    Each name can be given to --ops-info.
+    Use a name as the value of --ops-info.
 
     \b
     Example:
@@ -22,8 +22,8 @@ def command(form: str) -> None:
     """
     from mixlist.lists import presets
 
-    known = [presets.find(name) for name in presets.names()]
-    rows = [(preset.name, preset.title, preset.origin) for preset in known]
+    libraries = [presets.find(name) for name in presets.names()]
+    rows = [(library.name, library.title, library.origin) for library in libraries]
     columns = ("name", "title", "origin")
     listed = [dict(zip(columns, row, strict=True)) for row in rows]
-    write_table(form, columns, rows, {"format": "mixlist.presets/1", "presets": listed})
+    write_table(output_format, columns, rows, {"format": "mixlist.presets/1", "presets": listed})

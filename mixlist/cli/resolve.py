@@ -1,4 +1,4 @@
-"""``mixlist resolve``: every node's list and precision, and why."""
+"""``mixlist resolve``: show the list and the precision of every node, with the reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mixlist.cli.command_files import Command
-from mixlist.cli.options import PLAN_OPTIONS, format_option, resolve_watched, take_policy, take_type_hints
+from mixlist.cli.options import PLAN_OPTIONS, format_option, resolve_with_progress, take_policy, take_type_hints
 from mixlist.cli.parameters import CONFIG, MODEL
 
 if TYPE_CHECKING:
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
         click.Option(
             ["--explain"],
             metavar="NODE",
-            help="Walk from this node to the one that decided (scope/name narrows, ./name is the main graph).",
+            help="Follow the decision from this node to the node that caused it (NAME, SCOPE/NAME or ./NAME).",
         ),
         click.Option(
             ["--provider"],
             type=click.Choice(["cuda", "cpu"]),
-            help="Show only low nodes for which this ONNX Runtime provider has no low kernel; works without a GPU.",
+            help="Show only low-precision nodes for which this ONNX Runtime provider has no kernel; needs no GPU.",
         ),
         CONFIG,
     ],
 )
-def command(model: str, form: str, explain: str | None, provider: str | None, **given: object) -> None:
-    """Show every node's list, precision and the reason. Nothing is written.
+def command(model: str, output_format: str, explain: str | None, provider: str | None, **option_values: object) -> None:
+    """Show every node's list, precision and the reason. This writes no file.
 
     \b
     Example:
@@ -46,19 +46,19 @@ def command(model: str, form: str, explain: str | None, provider: str | None, **
     """
     from mixlist.report import json_output, resolve_terminal, terminal
 
-    plan = resolve_watched(model, take_policy(given), take_type_hints(given))
+    plan = resolve_with_progress(model, take_policy(option_values), take_type_hints(option_values))
     terminal.warn(plan.warnings)
     if explain is not None:
         chain = plan.explain(explain)
-        if form == "json":
+        if output_format == "json":
             json_output.write_json(resolve_terminal.chain_json(plan, chain), sys.stdout)
         else:
             sys.stdout.write(resolve_terminal.chain_text(chain))
         return
     nodes = _without_kernel(plan, provider) if provider else plan.nodes
-    if form == "json":
+    if output_format == "json":
         json_output.write_json(resolve_terminal.plan_json(plan, nodes), sys.stdout)
-    elif form == "csv":
+    elif output_format == "csv":
         resolve_terminal.write_csv(nodes, sys.stdout)
     else:
         resolve_terminal.write_table(nodes, sys.stdout)
@@ -67,9 +67,7 @@ def command(model: str, form: str, explain: str | None, provider: str | None, **
 def _without_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
     from mixlist.targets.kernels import find_nodes_without_low_kernel, kernel_release
 
-    found = find_nodes_without_low_kernel(plan, provider)
+    nodes = find_nodes_without_low_kernel(plan, provider)
     if release := kernel_release(provider):
-        sys.stderr.write(
-            f"the kernels of {provider} are those of {release}; the installed ONNX Runtime was not asked\n"
-        )
-    return found
+        sys.stderr.write(f"the kernels of {provider} are those of {release}, not of the installed ONNX Runtime\n")
+    return nodes

@@ -1,4 +1,4 @@
-"""``mixlist train``: decide whether a network can be trained under these lists and with this loss scaling."""
+"""``mixlist train``: judge whether a network is safe to train under these lists, with loss scaling."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import replace
 import click
 
 from mixlist.cli.command_files import Command, load_model
-from mixlist.cli.declared import build, declared
-from mixlist.cli.judging import LARGE_BATCH, apply_large_batch
+from mixlist.cli.declared_options import build_options, declared_options
 from mixlist.cli.options import HTML, POLICY_OPTIONS, format_option, take_policy
-from mixlist.cli.outputs import write_report
-from mixlist.cli.parameters import CONFIG, FILE, MODEL, keep_one, names_and_values
+from mixlist.cli.parameters import CONFIG, FILE, MODEL, keep_one_option, split_assignments
+from mixlist.cli.result_output import write_report
+from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch
 from mixlist.errors import UsageError
 from mixlist.training.optimizers import Settings
 from mixlist.training.options import TrainOptions
@@ -30,10 +30,10 @@ from mixlist.training.options import TrainOptions
             required=True,
             help="A .npz file of the batch inputs by name, samples along the first axis.",
         ),
-        *declared(Settings),
+        *declared_options(Settings),
         *POLICY_OPTIONS,
-        *declared(TrainOptions),
-        click.Option(["--loss-scale"], metavar="S", type=float, help="The scaler's first scale, or its fixed one."),
+        *declared_options(TrainOptions),
+        click.Option(["--loss-scale"], metavar="S", type=float, help="The scaler's initial scale, or its fixed scale."),
         click.Option(
             ["--scaler-arg", "scaler_args"],
             metavar="NAME=VALUE",
@@ -53,23 +53,24 @@ def command(
     state: str | None,
     loss_scale: float | None,
     scaler_args: tuple[str, ...],
-    form: str,
+    output_format: str,
     html: str | None,
-    **given: object,
+    **option_values: object,
 ) -> int:
-    """Find out whether a network may be trained in mixed precision. Nothing is written but the report and the state.
+    """Judge whether a network is safe to train in mixed precision. This writes only the report and the state.
 
     STEP is a training-step graph: an ONNX model whose inputs are the parameters, a batch and 'loss_scale', and whose
     outputs are 'loss' and 'grad.PARAMETER' for each parameter. mixlist.training.export_step makes one from a PyTorch
     module.
 
-    For every seed the same batches train it twice: in float32, and as the lists say, with float32 master weights and
-    the loss scaled. A step whose gradients are not all finite is an exception; its update is skipped. The verdict is
-    pass where exceptions stay below their limit, the metric is as good as in float32 and constant over at least three
-    runs, and no training diverges; it is inconclusive where training in float32 comes to nothing. Exit status 0: pass,
-    1: fail, inconclusive or interrupted. Ctrl-C gives a report of what there is.
+    For every seed the same batches train it twice: in float32, and in the mixed precision of the lists, with float32
+    master weights and loss scaling. A step whose gradients are not all finite is an exception; its update is skipped.
+    The verdict is pass if exceptions stay below their limit, the metric is as good as in float32 and varies little over
+    at least three runs, and no training diverges. It is inconclusive if the training in float32 does not learn. Exit
+    status 0: pass, 1: fail, inconclusive or interrupted. Ctrl-C ends the training and writes the report so far.
 
-    On a CPU low precision is emulated: every low value is rounded. With --provider cuda the mixed model itself runs.
+    On a CPU low precision is emulated: every low-precision value is rounded. With --provider cuda the mixed model
+    itself runs.
 
     \b
     Example:
@@ -83,34 +84,39 @@ def command(
     from mixlist.training.run import run_train
     from mixlist.training.scalers import make_scaler
 
-    apply_large_batch(given)
-    keep_one(given, "steps", "epochs", "--steps and --epochs are two lengths")
-    settings = build(Settings(), given)
-    options = build(TrainOptions(), given, optimizer=settings, state=state)
+    apply_large_batch(option_values)
+    keep_one_option(option_values, "steps", "epochs", "--steps and --epochs both set the length")
+    settings = build_options(Settings(), option_values)
+    options = build_options(TrainOptions(), option_values, optimizer=settings, state=state)
     parameters = _scaler_parameters(options.scaler, loss_scale, scaler_args)
-    make_scaler(options.scaler, **parameters)
-    policy = take_policy(given)
+    make_scaler(options.scaler, **parameters)  # raises for a wrong parameter before the data is read
+    policy = take_policy(option_values)
     with bar("training", "steps") as progress:
         options = replace(options, scaler_parameters=parameters, progress=progress)
         report = run_train(load_model(step), policy, data, options)
-    write_report(report, form, html, train_html.render, train_terminal.write_train)
+    write_report(report, output_format, html, train_html.render, train_terminal.write_train)
     return int(report.verdict != "pass")
 
 
 def _scaler_parameters(name: str, scale: float | None, texts: Iterable[str]) -> dict[str, object]:
-    """The scaler's parameters by its own names; raises UsageError for what is no NAME=VALUE or given twice."""
+    """Return the scaler's parameters by the names of its framework.
+
+    Raises UsageError for a text that is not NAME=VALUE and for a name that occurs twice.
+    """
     from mixlist.training.scalers import SCALERS
 
-    found: dict[str, object] = {}
-    for key, value in names_and_values(texts, "--scaler-arg", "NAME=VALUE", "growth_interval=500"):
-        if key in found:
+    parameters: dict[str, object] = {}
+    for key, value in split_assignments(texts, "--scaler-arg", "NAME=VALUE", "growth_interval=500"):
+        if key in parameters:
             raise UsageError(f"--scaler-arg {key} is given twice", hint="give it once")
-        found[key] = value
+        parameters[key] = value
     if scale is None:
-        return found
-    own = SCALERS[name].INITIAL_SCALE_PARAMETER
-    if not own:
+        return parameters
+    scale_parameter = SCALERS[name].INITIAL_SCALE_PARAMETER
+    if not scale_parameter:
         raise UsageError(f"the loss scaler {name} has no scale to set", hint="leave --loss-scale out")
-    if own in found:
-        raise UsageError(f"--loss-scale is the parameter {own} of the loss scaler {name}", hint="give one of them")
-    return {own: scale, **found}
+    if scale_parameter in parameters:
+        raise UsageError(
+            f"--loss-scale is the parameter {scale_parameter} of the loss scaler {name}", hint="give one of them"
+        )
+    return {scale_parameter: scale, **parameters}

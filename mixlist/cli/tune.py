@@ -1,4 +1,4 @@
-"""``mixlist tune``: the smallest change of the lists under which a model keeps its limits."""
+"""``mixlist tune``: find the smallest change of the lists under which a model keeps its limits."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import click
 
 from mixlist.checker.accuracy import Limits
 from mixlist.cli.command_files import Command, load_model
-from mixlist.cli.data import DataOptions, batches_from, take_data
-from mixlist.cli.declared import build, declared
-from mixlist.cli.judging import LARGE_BATCH, apply_large_batch, refuse_two_workplaces
+from mixlist.cli.data_options import DataOptions, make_batches, take_data
+from mixlist.cli.declared_options import build_options, declared_options
 from mixlist.cli.next_command import next_command
 from mixlist.cli.options import PLAN_OPTIONS, format_option, take_policy, take_type_hints
-from mixlist.cli.outputs import write_result
 from mixlist.cli.parameters import CONFIG, MODEL, PathType
+from mixlist.cli.result_output import write_result
+from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch, refuse_jobs_with_scheduler
 from mixlist.errors import UsageError
 from mixlist.report import terminal
 from mixlist.report.terminal import clean
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from mixlist.tuner.trials import Trial
 
 
-def _partial(name: str) -> str:
-    """``modify.partial.json`` for ``modify.json``."""
+def _partial_name(name: str) -> str:
+    """Return ``modify.partial.json`` for ``modify.json``: the file for the result of an interrupted search."""
     path = Path(name)
     return str(path.parent / f"{path.stem}.partial{path.suffix}")
 
 
-_LISTS = PathType("writes", must_be_new=True, may_replace="mixlist", also=_partial)
-_RULES = PathType("writes", must_be_new=True, also=_partial)
+_LISTS = PathType("writes", must_be_new=True, may_replace="mixlist", other_output=_partial_name)
+_RULES = PathType("writes", must_be_new=True, other_output=_partial_name)
 
 
 @click.command(
@@ -52,20 +52,20 @@ _RULES = PathType("writes", must_be_new=True, also=_partial)
             metavar="OUT",
             type=_LISTS,
             required=True,
-            help="Where the modify_mixlist file is written.",
+            help="The modify_mixlist file to write.",
         ),
         click.Option(
             ["--node-rules", "rules"],
             metavar="FILE",
             type=_RULES,
-            help="Let single nodes stay in float32 too; their rules go to this customize_dtypes file.",
+            help="Also search rules that keep single nodes in float32, and write them to this customize_dtypes file.",
         ),
         click.Option(["--force"], is_flag=True, help="Replace existing outputs."),
         *PLAN_OPTIONS,
-        *declared(DataOptions, TuneOptions),
+        *declared_options(DataOptions, TuneOptions),
         LARGE_BATCH,
-        *declared(Limits),
-        click.Option(["--trace"], is_flag=True, help="Report every trial on standard error."),
+        *declared_options(Limits),
+        click.Option(["--trace"], is_flag=True, help="Write a line for every trial to standard error."),
         format_option("text", "json"),
         CONFIG,
     ],
@@ -79,18 +79,18 @@ def command(
     labels: str | None,
     state: str | None,
     trace: bool,
-    form: str,
-    **given: object,
+    output_format: str,
+    **option_values: object,
 ) -> int:
     """Find the smallest change of the lists under which MODEL keeps the limits of 'mixlist check' on data.
 
-    OUT replaces the modify_mixlist file that was given, FILE the customize_dtypes file; all other options of the
-    policy stay as they were. Both are written only if a check of its own says that the result keeps the limits. From
-    four batches on the last quarter is held out of the search, unless --validate-on gives other data. If the result
-    does not keep the limits on that data, it is written all the same, and the verdict is fail. With --labels
-    the share of right answers is judged, and outputs have no limits but those that are given.
+    OUT replaces the file of --mixlist, and the FILE of --node-rules replaces that of --customize-dtypes; use them with
+    the other options of the policy unchanged. Both are written only if a final check of the result keeps the limits.
+    With four batches or more, the search does not use the last quarter, which validates the result; --validate-on gives
+    other data for this. If the result does not keep the limits on that data, it is written, and the verdict is fail.
+    With --labels the share of right answers is judged, and outputs have only the limits that you give.
 
-    Ctrl-C ends the search; the best list so far goes to OUT with .partial before its suffix (modify.partial.json).
+    Ctrl-C ends the search and writes the best list so far to a file with .partial in its name (modify.partial.json).
     Exit status 0: pass, 1: fail, inconclusive, no list found, or interrupted.
 
     \b
@@ -104,58 +104,60 @@ def command(
     from mixlist.runtime.feeds import read_batches
     from mixlist.tuner.run import run_tune
 
-    apply_large_batch(given)
-    refuse_two_workplaces(given)
-    if given["max_accuracy_loss"] is not None and labels is None:
-        raise UsageError("--max-accuracy-loss is of the answers that --labels knows", hint="give --labels FILE")
-    policy = take_policy(given)
-    hints = take_type_hints(given)
+    apply_large_batch(option_values)
+    refuse_jobs_with_scheduler(option_values)
+    if option_values["max_accuracy_loss"] is not None and labels is None:
+        raise UsageError("--max-accuracy-loss needs the right answers", hint="give --labels FILE")
+    policy = take_policy(option_values)
+    hints = take_type_hints(option_values)
     source = load_model(model)
-    batches = batches_from(take_data(given), source.proto)
-    others = read_batches(validate_on, source.proto) if validate_on else None
-    _refuse_seen(batches, others)
-    options = build(
+    batches = make_batches(take_data(option_values), source.proto)
+    validation_batches = read_batches(validate_on, source.proto) if validate_on else None
+    _refuse_searched_data(batches, validation_batches)
+    options = build_options(
         TuneOptions(),
-        given,
+        option_values,
         node_rules=rules is not None,
-        limits=build(default_limits(labelled=labels is not None), given),
+        limits=build_options(default_limits(labelled=labels is not None), option_values),
         labels=None if labels is None else read_labels(labels),
         state=state,
-        validate_on=others,
+        validate_on=validation_batches,
         type_hints=hints,
         isolate=True,
     )
-    with _watched(trace) as progress:
+    with _report_trials(trace) as progress:
         report = run_tune(source, policy, batches, replace(options, progress=progress))
     report = replace(report, next_command=_next_command(report, output))
     terminal.warn(report.warnings)
     try:
         saved = _save(report, output, rules, force)
         sys.stderr.write(f"{clean(saved)}\n")
-    finally:  # a file that cannot be written after all does not take the report with it
-        write_result(report, form, write_tune)
+    finally:  # the report is written even if a file cannot be written
+        write_result(report, output_format, write_tune)
     return int(report.verdict != "pass")
 
 
 def _next_command(report: TuneReport, output: str) -> str:
-    """Return the command line that writes the other result where it is recommended, else ""."""
-    other = report.alternative
-    if other is None or not other.recommended:
+    """Return the command line that writes the alternative result if it is recommended, else ""."""
+    alternative = report.alternative
+    if alternative is None or not alternative.recommended:
         return ""
     rules = Path(output).with_suffix(".nodes.txt")
-    more = ("--objective", other.objective, "--node-rules", str(rules), "--force")
-    return next_command(command, *more, without=("objective", "force", "form", "trace"))
+    arguments = ("--objective", alternative.objective, "--node-rules", str(rules), "--force")
+    return next_command(command, *arguments, excluded=("objective", "force", "output_format", "trace"))
 
 
-def _refuse_seen(batches: Batches, others: Batches | None) -> None:
-    seen = {Path(name).resolve() for name in batches.names()}
-    for name in others.names() if others is not None else ():
-        if Path(name).resolve() in seen:
-            raise UsageError(f"--validate-on: {name} is data of the search", hint="give data that it does not see")
+def _refuse_searched_data(batches: Batches, validation_batches: Batches | None) -> None:
+    """Raise UsageError if a file of the search also validates its result."""
+    searched = {Path(name).resolve() for name in batches.names()}
+    for name in validation_batches.names() if validation_batches is not None else ():
+        if Path(name).resolve() in searched:
+            hint = "give data that the search does not use"
+            raise UsageError(f"--validate-on: {name} is also data of the search", hint=hint)
 
 
 @contextmanager
-def _watched(trace: bool) -> Iterator[ProgressCallback | None]:
+def _report_trials(trace: bool) -> Iterator[ProgressCallback | None]:
     """Yield a ``progress`` callback that reports each trial: as a line of text, or on the progress bar."""
     from mixlist.report.progress import bar
     from mixlist.report.tune_terminal import trial_line
@@ -168,16 +170,16 @@ def _watched(trace: bool) -> Iterator[ProgressCallback | None]:
 
 
 def _save(report: TuneReport, lists: str, rules: str | None, force: bool) -> str:
-    """Write the files where there is a list; return a sentence about them."""
+    """Write the files if there is a list; return a sentence that names them."""
     if not report.modify_mixlist:
         return "nothing was written"
     if not report.complete:
-        partial = _partial(lists), None if rules is None else _partial(rules)
+        partial = _partial_name(lists), None if rules is None else _partial_name(rules)
         report.save(*partial, force=True)
-        return f"interrupted: {_wrote(*partial)}; {lists} is as it was"
+        return f"interrupted: {_wrote(*partial)}; {lists} is unchanged"
     report.save(lists, rules, force=force)
-    failed = "; it keeps the limits on the data of the search, but not on that of the validation"
-    unknown = "; on the data of the validation too little could be compared"
+    failed = "; it keeps the limits on the data of the search, but not on the validation data"
+    unknown = "; too little of the validation data could be compared"
     return _wrote(lists, rules) + {"pass": "", "fail": failed, "inconclusive": unknown}[report.verdict]
 
 

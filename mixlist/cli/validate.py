@@ -1,4 +1,4 @@
-"""``mixlist validate``: checks list files, alone or against a library and a model."""
+"""``mixlist validate``: check list files, alone or against a library and a model."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from mixlist.cli.command_files import Command
-from mixlist.cli.failures import tell
+from mixlist.cli.error_output import report_error
 from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, format_option
-from mixlist.cli.parameters import CONFIG, MODEL, PATH, one_standard_input
+from mixlist.cli.parameters import CONFIG, MODEL, PATH, refuse_second_standard_input
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import MixlistError
 from mixlist.report.number_text import pluralize
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
             description="github: annotations on a pull request; sarif: SARIF 2.1.0 for code scanning.",
             alias="--output-format",
         ),
-        click.Option(["--strict"], is_flag=True, help="Warnings fail too."),
+        click.Option(["--strict"], is_flag=True, help="Exit with status 1 for warnings, too."),
         OPS_INFO,
-        click.Option(["--model"], type=MODEL, help="Check the names against this ONNX model, too."),
+        click.Option(["--model"], type=MODEL, help="Also check the names against this ONNX model."),
         OP_NAMES,
         CONFIG,
     ],
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def command(
     paths: tuple[str, ...],
     kind: FileKind | Literal["auto"],
-    form: str,
+    output_format: str,
     strict: bool,
     ops_info: str | None,
     model: str | None,
@@ -50,8 +50,8 @@ def command(
 ) -> int:
     """Check list files: modify_mixlist, ops-info (a file or a directory), keep_dtype, customize_dtypes.
 
-    Every finding names its place, what is wrong and what to do. Exit status 1 if there is an error (with
-    --strict: a finding), 2 if a file cannot be read.
+    Every finding gives its place, the fault and the remedy. Exit status 1 if there is an error (with --strict: a
+    finding), 2 if a file cannot be read.
 
     \b
     Example:
@@ -61,17 +61,17 @@ def command(
     """
     from mixlist.validation import validator
 
-    one_standard_input()
+    refuse_second_standard_input()
     check = validator(kind, strict=strict, ops_info=ops_info, model=model, op_names=op_names or "auto")
     reports, unreadable = [], False
     for path in paths:
         try:
             reports.append(check(path))
         except MixlistError as error:
-            tell(error)
+            report_error(error)
             unreadable = True
     findings = [finding for report in reports for finding in report.findings]
-    _write(form, reports, findings)
+    _write(output_format, reports, findings)
     errors = sum(finding.severity == "error" for finding in findings)
     sys.stderr.write(f"{pluralize(len(reports), 'file')} checked: {pluralize(errors, 'error')}")
     sys.stderr.write(f", {pluralize(len(findings) - errors, 'warning')}\n")
@@ -79,14 +79,14 @@ def command(
     return 2 if unreadable else int(failed)
 
 
-def _write(form: str, reports: Sequence[FileReport], findings: Sequence[Diagnostic]) -> None:
+def _write(output_format: str, reports: Sequence[FileReport], findings: Sequence[Diagnostic]) -> None:
     from mixlist.report import github, json_output, sarif, terminal
 
-    if form == "json":
+    if output_format == "json":
         json_output.write_json(json_output.validation_json(reports), sys.stdout)
-    elif form == "sarif":
+    elif output_format == "sarif":
         json_output.write_json(sarif.sarif(findings), sys.stdout)
-    elif form == "github":
+    elif output_format == "github":
         sys.stdout.writelines(github.annotation(finding) + "\n" for finding in findings)
     else:
         sys.stdout.writelines(line + "\n" for line in terminal.diagnostic_lines(findings, sys.stdout))

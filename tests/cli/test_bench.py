@@ -122,7 +122,7 @@ def test_an_estimate_of_two_files(run, model_path: Path, tmp_path: Path) -> None
         (("--estimate", "--dim", "M=3"), "no input has a size called 'M'"),
         (("--estimate", "--dim", "N"), "this is not NAME=SIZE"),
         (("--random", 1, "--rounds", 0), "--rounds"),
-        (("{model}", "--random", 1, "--constants", "ieee"), "--constants says how a mixed model is made"),
+        (("{model}", "--random", 1, "--constants", "ieee"), "--constants decides how MODEL becomes mixed"),
         (("missing.onnx", "--random", 1), "cannot read the model missing.onnx"),
     ],
 )

@@ -359,7 +359,7 @@ def test_a_configuration(run, planted: Path, data: Path, tmp_path: Path) -> None
 def test_help_says_what_runs_on_a_cpu_and_why(run) -> None:
     text = " ".join(run("check", "--help").out.split())
     assert "On a CPU the mixed model is emulated" in text
-    assert "the mixed model itself would show no overflow" in text
+    assert "The mixed model itself would show no overflow" in text
 
 
 def test_type_hints(run, tmp_path: Path) -> None:

@@ -93,5 +93,5 @@ def test_the_demo_keeps_its_models_where_it_is_told(tmp_path: Path) -> None:
 
 def test_an_output_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FileError, match="cannot make the folder"):
+    with pytest.raises(FileError, match="this folder cannot be created"):
         demo.run(tmp_path / "file")

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from mixlist import __version__
-from mixlist.cli import failures
+from mixlist.cli import error_output
 from mixlist.cli.index import COMMANDS, help_text, load_command
 from mixlist.errors import FileError, ModelError, UsageError
 
@@ -64,7 +64,7 @@ def test_help_imports_no_click() -> None:
     code = "import sys, mixlist.cli; mixlist.cli.main(['--help']); print(sorted(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     loaded = set(eval(out.splitlines()[-1]))
-    assert not loaded & {"click", "onnx", "numpy", "rich", "jsonschema", "mixlist.cli.root"}
+    assert not loaded & {"click", "onnx", "numpy", "rich", "jsonschema", "mixlist.cli.command_group"}
 
 
 def test_unknown_command_names_the_nearest(run) -> None:
@@ -169,7 +169,7 @@ def test_any_text_can_be_printed(tmp_path: Path, encoding: str) -> None:
     ],
 )
 def test_statuses(capsys, error: Exception, status: int, text: str) -> None:
-    assert failures.tell(error) == status
+    assert error_output.report_error(error) == status
     assert capsys.readouterr().err == text
 
 

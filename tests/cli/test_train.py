@@ -135,7 +135,7 @@ def test_data_that_does_not_fit(
 
 
 WRONG = [
-    ("--steps 5", "--steps and --epochs are two lengths"),
+    ("--steps 5", "--steps and --epochs both set the length"),
     ("--loss-scaler none --loss-scale 2", "has no scale to set"),
     ("--loss-scaler fixed", "needs loss_scale"),
     ("--loss-scale 4 --scaler-arg init_scale=8", "--loss-scale is the parameter init_scale"),
@@ -150,7 +150,7 @@ WRONG = [
     ("--runs 0", "0"),
     ("--metric f1", "no output 'f1'"),
     ("--init nothing.npz", "nothing.npz"),
-    ("--large-batch --max-exception-rate 0.1", "two exception rates"),
+    ("--large-batch --max-exception-rate 0.1", "both set the exception rate"),
     ("--html nowhere/report.html", "its folder does not exist"),
     ("--mixlist - --keep-dtype -", "standard input"),
 ]

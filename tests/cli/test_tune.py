@@ -62,7 +62,7 @@ def test_the_list_that_is_found_passes_the_check(run, planted: Path, data: Path,
     assert ran.out.startswith(f"PASS  {planted} with 1 edit\n")
     assert "overflow at product" in ran.out
     assert "none of that work stays in low precision" in ran.out
-    assert ran.err.startswith("warning: the list was not validated: from 4 batches on")
+    assert ran.err.startswith("warning ML611: the list was not validated: there are 3")
     assert ran.err.endswith(f"\nwrote {out}\n")
     assert json.loads(out.read_text()) == BLACK
     assert run("validate", out, "--strict", "--model", planted).status == 0
@@ -164,7 +164,7 @@ def test_validation(run, planted: Path, data: Path, calm: Path, tmp_path: Path) 
 def test_a_validation_on_data_of_the_search_is_none(run, planted: Path, data: Path, tmp_path: Path) -> None:
     ran = run("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--validate-on", data / "1.npz")
     assert ran.status == 2
-    assert "1.npz is data of the search" in ran.err
+    assert "1.npz is also data of the search" in ran.err
 
 
 def test_a_validation_that_fails_is_told_and_the_list_is_written(
@@ -177,7 +177,7 @@ def test_a_validation_that_fails_is_told_and_the_list_is_written(
     assert ran.status == 1
     assert ran.out.startswith("FAIL")
     assert "on the data of --validate-on: 1 of 3 batches overflow" in ran.out
-    assert "but not on that of the validation" in ran.err
+    assert "but not on the validation data" in ran.err
     assert json.loads(out.read_text()) == {}
     told = result(run(*given, "--force", "--format", "json").out)
     assert (told["verdict"], told["check"]["verdict"], told["validation"]["verdict"]) == ("fail", "pass", "fail")
@@ -245,7 +245,7 @@ def test_the_trace(run, planted: Path, data: Path, tmp_path: Path) -> None:
     ran = run("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--trace", "--format", "json")
     lines = ran.err.splitlines()
     told = result(ran.out)
-    assert len(lines) == len(told["log"]) + 2, "the last two are a warning and what was written"
+    assert len(lines) == len(told["log"]) + 3, "a warning with its hint and the line about the files follow the trials"
     assert lines[0] == "   1 pass  [everything in float32]"
     assert lines[1].startswith("   2 fail  [no edit]  overflow at product")
     assert "   3 pass  [MatMul: white to black]" in lines
@@ -380,7 +380,7 @@ def test_a_quarter_is_held_out(run, planted: Path, tmp_path: Path) -> None:
     assert ran.status == 1
     assert "on the batches that were held out: 1 of 1 batches overflow" in ran.out
     assert "Validation on 1 batch that the search did not see" in ran.out
-    assert "but not on that of the validation" in ran.err
+    assert "but not on the validation data" in ran.err
     told = result(run(*given, "--format", "json").out)
     assert (told["held_out"], told["validation"]["batches"]) == ([str(folder / "3.npz")], 1)
     told = result(run(*given, "--no-holdout", "--format", "json").out)

@@ -89,7 +89,7 @@ def test_ctrl_c_writes_the_best_list_so_far(run, slow: tuple[str, ...], tmp_path
     assert process.returncode == 1, err
     told = result(out)
     assert (told["verdict"], told["complete"], told["minimal"], told["check"]) == ("fail", False, False, None)
-    assert "interrupted: wrote modify.partial.json and nodes.partial.txt; modify.json is as it was" in err
+    assert "interrupted: wrote modify.partial.json and nodes.partial.txt; modify.json is unchanged" in err
     assert (tmp_path / "modify.json").read_text() == "old"
     assert not (tmp_path / "nodes.txt").exists()
     partial = tmp_path / "modify.partial.json"

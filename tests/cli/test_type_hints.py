@@ -39,7 +39,7 @@ def test_a_hint_tells_the_type(run, custom: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("[]", "no JSON object"), ('{"a": 1}', "no JSON object"), ('{"a": "floaty"}', "floaty"), ("{", "<stdin>:1")],
+    [("[]", "not a JSON object"), ('{"a": 1}', "not a JSON object"), ('{"a": "floaty"}', "floaty"), ("{", "<stdin>:1")],
 )
 def test_wrong_hints(run, custom: Path, text: str, told: str) -> None:
     ran = run("resolve", custom, "--type-hints", "-", stdin=text)

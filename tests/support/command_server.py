@@ -79,7 +79,7 @@ def _report(result: dict[str, Any]) -> None:
 def serve() -> None:
     """Answer requests until standard input ends."""
     import mixlist.checker.run
-    import mixlist.cli.root
+    import mixlist.cli.command_group
     import mixlist.graph.save
     import mixlist.lists.ops_info_edit
     import mixlist.rewriter  # noqa: F401

@@ -1,4 +1,4 @@
-"""Write the report or the table that a command ends in."""
+"""Write the result of a command: a report or a table."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Report = TypeVar("Report", bound=_Report)
 
 def write_report(
     report: Report,
-    form: str,
+    output_format: str,
     html: str | None,
     render: Callable[[Report], str],
     write_text: Callable[[Report, TextIO], None],
 ) -> None:
-    """Write the report on standard output and as a page, its warnings on standard error."""
+    """Write the report to standard output and to the page ``html``, and its warnings to standard error."""
     from mixlist.report import html_page, terminal
 
     terminal.warn(report.warnings)
@@ -35,28 +35,28 @@ def write_report(
         if html is not None:
             html_page.write_page(render(report), html)
             sys.stderr.write(f"wrote {terminal.clean(html)}\n")
-    finally:  # a page that cannot be written after all does not take the report of a long run with it
-        write_result(report, form, write_text)
+    finally:  # the report of a long run is written even if the page cannot be written
+        write_result(report, output_format, write_text)
 
 
 def write_table(
-    form: str, columns: Sequence[str], rows: Sequence[Sequence[str]], as_json: Mapping[str, object]
+    output_format: str, columns: Sequence[str], rows: Sequence[Sequence[str]], as_json: Mapping[str, object]
 ) -> None:
-    """Write rows on standard output as a table or as CSV, or what they come from as JSON."""
+    """Write rows to standard output as a table or as CSV, or ``as_json`` as JSON."""
     from mixlist.report import csv_table, json_output, terminal
 
-    if form == "json":
+    if output_format == "json":
         json_output.write_json(as_json, sys.stdout)
     else:
-        write = csv_table.write_csv if form == "csv" else terminal.table
+        write = csv_table.write_csv if output_format == "csv" else terminal.table
         write(columns, rows, sys.stdout)
 
 
-def write_result(report: Report, form: str, write_text: Callable[[Report, TextIO], None]) -> None:
-    """Write a report on standard output, as JSON or for people."""
+def write_result(report: Report, output_format: str, write_text: Callable[[Report, TextIO], None]) -> None:
+    """Write a report to standard output, as JSON or as text."""
     from mixlist.report.json_output import write_json
 
-    if form == "json":
+    if output_format == "json":
         write_json(report.to_json(), sys.stdout)
     else:
         write_text(report, sys.stdout)

@@ -1,4 +1,4 @@
-"""The click group: finds a command's module by the command's name."""
+"""The click group: import the module of a command when the command is called."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class _LazyGroup(click.Group):
         name = args[0]
         if name in COMMANDS or name.startswith("-"):
             return super().resolve_command(ctx, args)
-        near = get_close_matches(name, COMMANDS, n=1)
-        remedy = f"Did you mean {near[0]!r}?" if near else "'mixlist --help' lists the commands."
+        similar = get_close_matches(name, COMMANDS, n=1)
+        remedy = f"Did you mean {similar[0]!r}?" if similar else "'mixlist --help' lists the commands."
         raise click.UsageError(f"No such command {name!r}. {remedy}", ctx)
 
     def get_help(self, ctx: click.Context) -> str:
@@ -40,12 +40,13 @@ def mixlist() -> None:
 
 
 def run(args: list[str]) -> int:
-    """Run the command that ``args`` name and return its exit status; errors are raised."""
-    gc.set_threshold(50_000)  # most of what is made stays: to look at it every 700 objects takes 4 % of a check
+    """Run the command line ``args`` and return its exit status. Raises the errors of the command."""
+    # Most objects of a run live until its end. With Python's default of 700, collections take 4 % of a check.
+    gc.set_threshold(50_000)
     if "_MIXLIST_COMPLETE" in os.environ:
         mixlist.main(args, prog_name="mixlist")
     try:
-        # Not mixlist.main(): it would turn a closed pipe into status 1, which means findings here.
+        # Not mixlist.main(): click turns a closed pipe into exit status 1, which means findings here.
         with mixlist.make_context("mixlist", list(args)) as context:
             return int(mixlist.invoke(context) or 0)
     except click.exceptions.Exit as done:

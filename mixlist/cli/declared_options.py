@@ -1,8 +1,8 @@
-"""Options of commands that dataclasses declare.
+"""Make click options from dataclasses of options, and dataclasses from the values that the user gives.
 
-A command that has a Python function takes most of its options from the function's dataclass: ``declared`` makes click
-options of the fields, and ``build`` makes the dataclass of what the user gave. Options that only the command line has
-(outputs, formats) are click options of the command's own module.
+A command with a Python function takes most of its options from the function's dataclass. ``declared_options`` makes a
+click option of each field. ``build_options`` makes the dataclass from the values of a command line. Options that only
+the command line has (outputs, formats) are in the module of the command.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mixlist.cli.parameters import FILE, LIBRARY, MODEL, OUTPUT, PATH, AliasedOption, Given, Number, PathType
+from mixlist.cli.parameters import FILE, LIBRARY, MODEL, OUTPUT, PATH, AliasedOption, Number, OptionValues, PathType
 from mixlist.option_fields import CommandLineForm, command_line_forms
 
 if TYPE_CHECKING:
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 Options = TypeVar("Options", bound="DataclassInstance")
 
 
-def declared(*options: type[DataclassInstance]) -> list[click.Parameter]:
-    """Return click options for the fields of dataclasses that have a command-line form.
+def declared_options(*options: type[DataclassInstance]) -> list[click.Parameter]:
+    """Return a click option for each field of the dataclasses that has a command-line form.
 
-    They have no default of their own: what the user does not give keeps the dataclass's (``build``).
+    The click options have no defaults. A field that the user does not set keeps the default of its dataclass
+    (``build_options``), so that a default is stated once.
     """
-    return [_click_option(name, form) for each in options for name, form in command_line_forms(each).items()]
+    return [_click_option(name, form) for kind in options for name, form in command_line_forms(kind).items()]
 
 
 _FILES = {"input file": FILE, "model file": MODEL, "output file": OUTPUT, "appended file": PathType("appends")}
@@ -45,7 +46,7 @@ def _click_option(name: str, form: CommandLineForm) -> click.Option:
         type=_click_type(form),
         metavar=form.metavar or _METAVARS.get(form.kind),
         default=None,
-        is_flag=True if form.kind == "flag" else None,  # with False, click would not take -1 for a value
+        is_flag=True if form.kind == "flag" else None,  # with False, click would read the value -1 as an option
         multiple=form.repeatable,
         help=description,
     )
@@ -64,11 +65,11 @@ def _click_type(form: CommandLineForm) -> click.ParamType[Any] | None:
     return (_FILES | _LISTS).get(form.kind)
 
 
-def build(base: Options, given: Given, **converted: object) -> Options:
-    """Return the options with what the user gave, taken out of ``given``, in place of their own values.
+def build_options(base: Options, option_values: OptionValues, **converted: object) -> Options:
+    """Return ``base`` with the values that the user gave; remove these values from ``option_values``.
 
-    ``converted``: values in another form than given.
+    ``converted``: more values by field, for fields whose type differs from that of the option.
     """
-    values = {name: given.pop(name, None) for name in command_line_forms(type(base))}
-    asked = {name: value for name, value in values.items() if value is not None and value != ()}
-    return replace(base, **asked | converted)
+    values = {name: option_values.pop(name, None) for name in command_line_forms(type(base))}
+    set_by_user = {name: value for name, value in values.items() if value is not None and value != ()}
+    return replace(base, **set_by_user | converted)

@@ -11,9 +11,9 @@ import click
 import numpy as np
 import pytest
 
-from mixlist.cli import root
-from mixlist.cli.data import DataOptions, batches_from, take_data
-from mixlist.cli.declared import build, declared
+from mixlist.cli import command_group
+from mixlist.cli.data_options import DataOptions, make_batches, take_data
+from mixlist.cli.declared_options import build_options, declared_options
 from mixlist.cli.options import POLICY_OPTIONS
 from mixlist.cli.parameters import CONFIG
 from mixlist.targets.providers import ProviderOption
@@ -30,13 +30,13 @@ def proto() -> Any:
     return made
 
 
-@click.command("check", params=[*POLICY_OPTIONS, *declared(DataOptions, ProviderOption), CONFIG])
-def told(**given: object) -> None:
+@click.command("check", params=[*POLICY_OPTIONS, *declared_options(DataOptions, ProviderOption), CONFIG])
+def told(**option_values: object) -> None:
     """Prints the names and shapes of the batches."""
-    data = take_data(given)
-    build(ProviderOption(), given)
-    assert set(given) == POLICY
-    batches = batches_from(data, proto())
+    data = take_data(option_values)
+    build_options(ProviderOption(), option_values)
+    assert set(option_values) == POLICY
+    batches = make_batches(data, proto())
     for name, feed in zip(batches.names(), batches, strict=True):
         shapes = ", ".join(f"{key} {list(array.shape)}" for key, array in feed.items())
         sys.stdout.write(f"{Path(name).name}: {shapes}; {feed['a=b'].min()}..{feed['a=b'].max()}\n")
@@ -52,7 +52,7 @@ POLICY = {
 @pytest.fixture
 def call(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     """``mixlist check`` is the command above."""
-    monkeypatch.setattr(root._LazyGroup, "get_command", lambda *_: told)
+    monkeypatch.setattr(command_group._LazyGroup, "get_command", lambda *_: told)
     return lambda *args: run("check", *args)
 
 
@@ -90,7 +90,7 @@ def test_no_data_at_all(call: Run) -> None:
     ran = call()
     assert ran.status == 2
     assert "error: there is no data to run the model on" in ran.err
-    assert "hint: give some with --data batches/" in ran.err
+    assert "hint: give data with --data batches/" in ran.err
     assert "--random 4" in ran.err
 
 
@@ -105,10 +105,10 @@ def test_no_data_at_all(call: Run) -> None:
         (["--random", 1, "--seed", -1], "-1 is not in the range x>=0"),
         (["--random", 1, "--dim", "K"], "--dim K: this is not NAME=SIZE"),
         (["--random", 1, "--dim", "=4"], "--dim =4: this is not NAME=SIZE"),
-        (["--random", 1, "--dim", "K=-4"], "'-4' is no size"),
-        (["--random", 1, "--dim", "K=4.0"], "'4.0' is no size"),
-        (["--random", 1, "--dim", "K=" + "9" * 5000], "is no size"),
-        (["--random", 1, "--dim", "K=²"], "is no size"),
+        (["--random", 1, "--dim", "K=-4"], "'-4' is not a size"),
+        (["--random", 1, "--dim", "K=4.0"], "'4.0' is not a size"),
+        (["--random", 1, "--dim", "K=" + "9" * 5000], "is not a size"),
+        (["--random", 1, "--dim", "K=²"], "is not a size"),
         (["--random", 1, "--dim", "k=4"], "did you mean K?"),
         (["--random", 1, "--dim", "k*=4"], "the open sizes are N, K"),
         (["--random", 1, "--range", "x=4"], "'4' is not LOW:HIGH in finite numbers"),

@@ -1,4 +1,4 @@
-"""The data options that ``check``, ``bench`` and ``tune`` share, and the batches that are made of them."""
+"""The data options that ``check``, ``bench`` and ``tune`` share, and the batches that they select."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mixlist.cli.declared import build
-from mixlist.cli.parameters import Given, keep_one, names_and_values, on_command_line
+from mixlist.cli.declared_options import build_options
+from mixlist.cli.parameters import OptionValues, keep_one_option, options_on_command_line, split_assignments
 from mixlist.errors import UsageError
 from mixlist.option_fields import command_line_forms, option
 
@@ -30,10 +30,10 @@ class DataOptions:
         repeatable=True,
     )
     random: int | None = option(None, "Make N batches of random data instead.", "integer", minimum=1)
-    seed: int = option(0, "Of the random data.", "integer", minimum=0)
+    seed: int = option(0, "The seed of the random data.", "integer", minimum=0)
     dims: tuple[str, ...] = option(
         (),
-        "A size that the model leaves open, by its name or as INPUT.AXIS, for random data. In NAME, * and ? match as in"
+        "For random data, a size that the model leaves open, by its name or as INPUT.AXIS. In NAME, * and ? match as in"
         " a shell: 's*=32'. An exact name wins over a pattern, and the first pattern that matches wins.",
         flag="--dim",
         metavar="NAME=SIZE",
@@ -41,8 +41,8 @@ class DataOptions:
     )
     ranges: tuple[str, ...] = option(
         (),
-        "Smallest and largest random value of an input; without it floats are standard normal, and integers have the"
-        " range that the graph shows (the rows of a table, positions, flags), or are 0 or 1.",
+        "The smallest and the largest random value of an input. By default floats are standard normal, and integers"
+        " have the range that the graph shows (rows of a table, positions, flags), or are 0 or 1.",
         flag="--range",
         metavar="INPUT=LOW:HIGH",
         repeatable=True,
@@ -52,22 +52,22 @@ class DataOptions:
 _RANDOM_ONLY = ("seed", "dims", "ranges")
 
 
-def take_data(given: Given) -> DataOptions:
-    """Take the data options out of ``given``.
+def take_data(option_values: OptionValues) -> DataOptions:
+    """Remove the data options from ``option_values``, and return them.
 
-    The command line wins over a configuration: ``--random`` over its data, ``--data`` over its random data. Raises
-    UsageError for two sources of data, and for what only random data takes beside data.
+    The command line wins over a configuration: ``--random`` replaces its ``data``, and ``--data`` its ``random``.
+    Raises UsageError for two sources of data, and for ``--data`` with an option of random data.
     """
-    keep_one(given, "data", "random", "--data and --random are two sources of data")
-    if given["data"]:
-        for name in on_command_line(*_RANDOM_ONLY):
+    keep_one_option(option_values, "data", "random", "--data and --random are two sources of data")
+    if option_values["data"]:
+        for name in options_on_command_line(*_RANDOM_ONLY):
             flag = command_line_forms(DataOptions)[name].flag
             raise UsageError(f"{flag} is for --random, and the data comes from --data", hint=f"leave {flag} out")
-    return build(DataOptions(), given)
+    return build_options(DataOptions(), option_values)
 
 
-def batches_from(options: DataOptions, proto: ModelProto) -> Batches:
-    """Return the batches that the data options ask for."""
+def make_batches(options: DataOptions, proto: ModelProto) -> Batches:
+    """Return the batches that the data options select. Raises UsageError if they select none."""
     from mixlist.runtime.feeds import make_random_batches, read_batches
 
     if options.data:
@@ -75,20 +75,20 @@ def batches_from(options: DataOptions, proto: ModelProto) -> Batches:
     if options.random is None:
         raise UsageError(
             "there is no data to run the model on",
-            hint="give some with --data batches/ (or a .npz file of inputs by name), or make it up: --random 4",
+            hint="give data with --data batches/ (or a .npz file of inputs by name), or use random data: --random 4",
         )
-    dims = sizes_from(options.dims)
-    ranges = names_and_values(options.ranges, "--range", "INPUT=LOW:HIGH", _RANGE)
-    bounds = {name: _bounds(text, name) for name, text in ranges}
+    dims = parse_sizes(options.dims)
+    ranges = split_assignments(options.ranges, "--range", "INPUT=LOW:HIGH", _RANGE)
+    bounds = {name: _parse_bounds(text, name) for name, text in ranges}
     return make_random_batches(proto, options.random, options.seed, dims, bounds)
 
 
-def sizes_from(texts: Iterable[str]) -> dict[str, int]:
-    """Return what ``--dim NAME=SIZE`` gave, by name; raises UsageError for what is no size."""
+def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
+    """Return the sizes of ``--dim NAME=SIZE`` by name. Raises UsageError for a text that is not a size."""
     sizes = {}
-    for name, text in names_and_values(texts, "--dim", "NAME=SIZE", _DIM):
+    for name, text in split_assignments(texts, "--dim", "NAME=SIZE", _DIM):
         if not (text.isascii() and text.isdigit() and len(text) < 19):
-            raise UsageError(f"--dim {name}={text}: {text!r} is no size", hint=f"for example {_DIM}")
+            raise UsageError(f"--dim {name}={text}: {text!r} is not a size", hint=f"for example {_DIM}")
         sizes[name] = int(text)
     return sizes
 
@@ -96,10 +96,10 @@ def sizes_from(texts: Iterable[str]) -> dict[str, int]:
 _DIM, _RANGE = "--dim batch=4", "--range input_ids=0:30521"  # examples in messages
 
 
-def _bounds(text: str, name: str) -> tuple[float, float]:
+def _parse_bounds(text: str, name: str) -> tuple[float, float]:
     low, _, high = text.partition(":")
     try:
-        bounds = _number(low), _number(high)
+        bounds = _parse_number(low), _parse_number(high)
     except ValueError:
         message = f"--range {name}={text}: {text!r} is not LOW:HIGH in finite numbers"
         raise UsageError(message, hint=f"for example {_RANGE}") from None
@@ -108,8 +108,8 @@ def _bounds(text: str, name: str) -> tuple[float, float]:
     return bounds
 
 
-def _number(text: str) -> float:
-    """A finite number; whole ones exactly, which floats are not beyond 2^53."""
+def _parse_number(text: str) -> float:
+    """Return the finite number in a text: an int where possible, because floats are not exact beyond 2^53."""
     number = float(text)
     if number - number != 0:  # infinite or not a number
         raise ValueError

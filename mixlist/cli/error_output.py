@@ -14,15 +14,15 @@ from mixlist.errors import ListError, MixlistError
 from mixlist.report.terminal import clean, paint, warn
 from mixlist.version import __version__
 
-_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
-def tell(error: Exception) -> int:
-    """Write the error to stderr in the user's terms; return the exit status."""
+def report_error(error: Exception) -> int:
+    """Write the error to stderr, without a traceback, and return the exit status."""
     if os.environ.get("MIXLIST_DEBUG") == "1":
         traceback.print_exception(error)
     if isinstance(error, click.Abort):
-        _say("interrupted")
+        _write_error("interrupted")
         return 130
     if isinstance(error, click.ClickException):
         message = io.StringIO()
@@ -30,38 +30,38 @@ def tell(error: Exception) -> int:
         sys.stderr.writelines(f"{clean(line)}\n" for line in message.getvalue().splitlines())
         return 2
     if isinstance(error, ListError) and error.diagnostics:
-        # The message repeats the first of the findings.
+        # The message of the error repeats the first finding, so only the findings are written.
         warn(error.diagnostics)
         return error.exit_status
     if isinstance(error, MixlistError):
-        _say(error.message, error.hint)
+        _write_error(error.message, error.hint)
         return error.exit_status
     if isinstance(error, OSError):
-        # Errors of every file that mixlist writes name it; only those of standard output do not.
-        name = error.filename or ("standard output" if error.errno in _FULL else "")
-        _say(f"{name}: {error.strerror or error}" if name else str(error.strerror or error))
+        # The error of a file that mixlist writes has its name. Only an error of standard output has none.
+        name = error.filename or ("standard output" if error.errno in _DISK_FULL else "")
+        _write_error(f"{name}: {error.strerror or error}" if name else str(error.strerror or error))
         return 2
     if isinstance(error, MemoryError):
-        _say("not enough memory for this input")
+        _write_error("not enough memory for this input")
         return 2
     _report_bug(error)
     return 3
 
 
-def _say(message: str, hint: str | None = None) -> None:
+def _write_error(message: str, hint: str | None = None) -> None:
     sys.stderr.write(f"mixlist: {paint('error', 'red', sys.stderr)}: {_one_line(message)}\n")
     if hint:
         sys.stderr.write(f"  hint: {_one_line(hint)}\n")
 
 
 def _one_line(text: str) -> str:
-    return clean(" ".join(text.split("\n")))  # messages of ONNX and ONNX Runtime have several
+    return clean(" ".join(text.split("\n")))  # messages of ONNX and ONNX Runtime have several lines
 
 
 def _report_bug(error: Exception) -> None:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""  # noqa: PTH119
-    _say(
+    _write_error(
         f"this is a bug in mixlist {__version__}: {type(error).__name__}: {error}{where}",
         "please report it with this message, the command and, if you may share them, the files;"
         " MIXLIST_DEBUG=1 shows the traceback",
