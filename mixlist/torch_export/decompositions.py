@@ -1,7 +1,8 @@
-"""Write backward operators out as operators that ONNX has, in addition to torch's own core ATen decompositions.
+"""Decompose ATen operators that ONNX lacks, most of them backward operators, into operators that ONNX has.
 
-A gradient here is a convolution, a product with a matrix or a padding, never a kernel of its own: so the lists name
-the operators of a backward pass by the names they know. Argument names and orders are those of ATen's schemas.
+torch's own core ATen decompositions do most of this work; here are the others. A gradient becomes convolutions,
+products with matrices, or paddings, so the op types of a backward pass are op types that the lists know. The names and
+the order of arguments are those of ATen's schemas.
 """
 
 from __future__ import annotations
@@ -22,26 +23,30 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
     Decompositions = Mapping[OpOverload, Callable[..., object]]
-    Matrix = NDArray[np.float32]  # (outputs, inputs) of one axis
+    Matrix = NDArray[np.float32]  # (outputs, inputs): the pooling of one axis as a product with a matrix
 
 aten = torch.ops.aten
 
 
-def table() -> Decompositions:
-    """Return the decompositions for the graph without mutations."""
-    return {**core_aten_decompositions(), **_OWN}
+def decomposition_table() -> Decompositions:
+    """Return all decompositions, for the second pass of the tracing: its graph has no mutations any more."""
+    return {**core_aten_decompositions(), **_MIXLIST_DECOMPOSITIONS}
 
 
-def in_place_table() -> Decompositions:
-    """Return those needed while mutations are visible: batch_norm's schema hides that it writes its statistics."""
+def batch_norm_table() -> Decompositions:
+    """Return the decompositions for the first pass of the tracing.
+
+    The schema of batch_norm does not declare that it writes the running statistics. Only the decomposition makes the
+    writes visible, so that the second pass can turn them into outputs.
+    """
     return {aten.native_batch_norm.default: batch_norm, aten._native_batch_norm_legit.default: batch_norm}
 
 
 # Convolution
 
 
-class Geometry(NamedTuple):
-    """The arguments behind the tensors of ``aten.convolution``, in its order; one number per axis."""
+class ConvolutionArguments(NamedTuple):
+    """The arguments of ``aten.convolution`` behind its tensors, in its order. Lists have one number per axis."""
 
     stride: list[int]
     padding: list[int]
@@ -50,82 +55,86 @@ class Geometry(NamedTuple):
     output_padding: list[int]
     groups: int
 
-    def plain(self) -> Geometry:
-        """Return the same windows for a convolution that is not transposed."""
+    def not_transposed(self) -> ConvolutionArguments:
+        """Return the arguments of the convolution that is not transposed and has the same windows."""
         return self._replace(transposed=False, output_padding=[0] * len(self.stride))
 
 
 def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: object, *options: Any) -> list[Tensor]:
-    """Return the gradients of input, weight and bias; None where the output mask asks for none.
+    """Return the gradients of input, weight and bias, with None for those that the output mask leaves out.
 
-    ``options``: the fields of a Geometry, where one number may stand for all axes, and the output mask.
+    ``options``: the fields of ConvolutionArguments, in which one number may stand for all axes, and the output mask.
     """
     stride, padding, dilation = (per_axis(sizes, x.ndim - 2) for sizes in options[:3])
     transposed, output_padding, groups, output_mask = options[3:]
-    geometry = Geometry(stride, padding, dilation, transposed, output_padding, groups)
+    arguments = ConvolutionArguments(stride, padding, dilation, transposed, output_padding, groups)
     return [
-        _input_gradient(grad, x, weight, geometry) if output_mask[0] else None,
-        _weight_gradient(grad, x, weight, geometry) if output_mask[1] else None,
+        _input_gradient(grad, x, weight, arguments) if output_mask[0] else None,
+        _weight_gradient(grad, x, weight, arguments) if output_mask[1] else None,
         grad.sum([0, *range(2, grad.ndim)]) if output_mask[2] else None,
     ]
 
 
-def _input_gradient(grad: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    """Return the convolution of ``grad`` that is transposed if the forward pass is not, and the reverse."""
-    if geometry.transposed:
-        return aten.convolution(grad, weight, None, *geometry.plain())
-    axes = zip(x.shape[2:], grad.shape[2:], weight.shape[2:], *geometry[:3], strict=True)
-    # A transposed convolution ends at the last row that a window begins at: output_padding adds the rows behind it.
-    missing = [size - ((out - 1) * s - 2 * p + d * (kernel - 1) + 1) for size, out, kernel, s, p, d in axes]
-    return aten.convolution(grad, weight, None, *geometry._replace(transposed=True, output_padding=missing))
+def _input_gradient(grad: Tensor, x: Tensor, weight: Tensor, arguments: ConvolutionArguments) -> Tensor:
+    """Convolve ``grad`` with the weight: transposed if the forward convolution is not, and the reverse."""
+    if arguments.transposed:
+        return aten.convolution(grad, weight, None, *arguments.not_transposed())
+    axes = zip(x.shape[2:], grad.shape[2:], weight.shape[2:], *arguments[:3], strict=True)
+    # With a stride, the last rows of x may be in no window. The transposed convolution then returns fewer rows than x
+    # has; output_padding adds them. (n = size of the output, k = of the kernel, s, p, d = stride, padding, dilation.)
+    missing_rows = [size - ((n - 1) * s - 2 * p + d * (k - 1) + 1) for size, n, k, s, p, d in axes]
+    return aten.convolution(grad, weight, None, *arguments._replace(transposed=True, output_padding=missing_rows))
 
 
-def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    """Convolve x with grad, batch and channels swapped, stride and dilation too.
-
-    With groups, the groups of x stand in its channel axis and each meets its own group of grad.
-    """
-    if geometry.transposed:
+def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, arguments: ConvolutionArguments) -> Tensor:
+    """Convolve ``x`` with ``grad`` as its filters: batch and channels swap their places, stride and dilation too."""
+    if arguments.transposed:
         grad, x = x, grad
-    swapped = geometry.plain()._replace(stride=geometry.dilation, dilation=geometry.stride)
-    images, groups, kernel, sizes = x.shape[0], geometry.groups, weight.shape[2:], x.shape[2:]
+    swapped = arguments.not_transposed()._replace(stride=arguments.dilation, dilation=arguments.stride)
+    images, groups, kernel, sizes = x.shape[0], arguments.groups, weight.shape[2:], x.shape[2:]
     channels = x.shape[1] // groups
     if groups == 1:
-        rows = x.transpose(0, 1)
+        swapped_x = x.transpose(0, 1)
     else:
+        # (images, groups * channels, ...) -> (channels, groups * images, ...): the grouped convolution then pairs each
+        # group of x with its own group of grad.
         order = (2, 1, 0, *range(3, x.ndim + 1))
-        rows = x.view(images, groups, channels, *sizes).permute(order).reshape(channels, groups * images, *sizes)
-    result = aten.convolution(rows, grad.transpose(0, 1), None, *swapped)
+        swapped_x = x.view(images, groups, channels, *sizes).permute(order).reshape(channels, groups * images, *sizes)
+    result = aten.convolution(swapped_x, grad.transpose(0, 1), None, *swapped)
+    # Rows of x that are in no window of the forward pass give rows behind the kernel's. They are cut off.
     for axis, size in enumerate(kernel, start=2):
-        if result.shape[axis] != size:  # rows no window reached
+        if result.shape[axis] != size:
             result = result.narrow(axis, 0, size)
     result = result.transpose(0, 1)
     return result if groups == 1 else result.reshape(grad.shape[1], channels, *kernel)
 
 
 def per_axis(sizes: Sequence[int], rank: int) -> list[int]:
-    """Return one number per axis where ATen takes one for all axes."""
+    """Return one number per axis. A list with one number stands for all axes, as in ATen's schemas."""
     return list(sizes) * rank if len(sizes) == 1 else list(sizes)
 
 
 # Pooling
 
 
-def max_pool_backward(rank: int, grad: Tensor, x: Tensor, *rest: Any) -> Tensor:
-    """Add each gradient at the place its maximum came from; the last argument holds the places, flat per channel."""
-    places, planes = rest[-1], x.shape[:-rank]
-    zeros = torch.zeros_like(x).view(*planes, -1)
-    return zeros.scatter_add(-1, places.reshape(*planes, -1), grad.reshape(*planes, -1)).view(x.shape)
+def max_pool_backward(rank: int, grad: Tensor, x: Tensor, *arguments: Any) -> Tensor:
+    """Add each gradient value to the element of ``x`` that was the maximum of its window.
+
+    The last argument has the indices of the maxima, within the flat ``rank`` axes of each channel.
+    """
+    indices, channels = arguments[-1], x.shape[:-rank]
+    zeros = torch.zeros_like(x).view(*channels, -1)
+    return zeros.scatter_add(-1, indices.reshape(*channels, -1), grad.reshape(*channels, -1)).view(x.shape)
 
 
 def adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Pool windows that touch each other. Raises ModelError where the sizes do not divide."""
+    """Pool windows of equal size; return maxima and indices. Raises ModelError if the output does not divide x."""
     sizes = x.shape[-len(output_size) :]
-    kernel = _dividing_windows(sizes, output_size)
+    kernel = _equal_window_sizes(sizes, output_size)
     if kernel is None:
         raise ModelError(
             f"adaptive max pooling from {list(sizes)} to {list(output_size)} has windows of several sizes",
-            hint="use an output size that divides the input's, or max_pool2d",
+            hint="use an output size that divides the size of the input, or max_pool2d",
         )
     pool = aten.max_pool2d_with_indices if len(kernel) == 2 else aten.max_pool3d_with_indices
     result: tuple[Tensor, Tensor] = pool(x, kernel, kernel)
@@ -136,84 +145,95 @@ def avg_pool(
     x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
     ceil_mode: bool = False, include_pad: bool = True, divisor: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Leave the pooling as it is, except with a divisor of its own, which torch's exporter overlooks."""
+    """Replace an average pooling with ``divisor_override`` by products with matrices; leave any other as it is.
+
+    torch's exporter ignores ``divisor_override``.
+    """
     if not divisor:
-        return NotImplemented
+        return NotImplemented  # the tracer keeps the operator
     # The same pooling without the divisor gives the output's shape; nothing reads its values.
     shape = _average_pool(x, kernel, stride, padding, ceil_mode, include_pad).shape
-    return _apply(x, _pool_averages(x.shape, shape, kernel, stride, padding, include_pad, divisor))
+    return _multiply_axes(x, _pool_matrices(x.shape, shape, kernel, stride, padding, include_pad, divisor))
 
 
 def avg_pool_backward(
     grad: Tensor, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
     ceil_mode: bool, include_pad: bool, divisor: int | None,
 ) -> Tensor:  # fmt: skip
-    """Apply the transposes of the matrices that average along each axis."""
-    matrices = _pool_averages(x.shape, grad.shape, kernel, stride, padding, include_pad, divisor)
-    return _apply(grad, [matrix.T for matrix in matrices])
+    """Multiply ``grad`` with the transposes of the matrices that average along each axis."""
+    matrices = _pool_matrices(x.shape, grad.shape, kernel, stride, padding, include_pad, divisor)
+    return _multiply_axes(grad, [matrix.T for matrix in matrices])
 
 
 def _average_pool(x: Tensor, kernel: Sequence[int], *options: object) -> Tensor:
     return (aten.avg_pool2d if len(kernel) == 2 else aten.avg_pool3d)(x, kernel, *options)
 
 
-def _pool_averages(
-    shape: Sequence[int], result: Sequence[int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-    include_pad: bool, divisor: int | None,
+def _pool_matrices(
+    shape: Sequence[int], output_shape: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
+    padding: Sequence[int], include_pad: bool, divisor: int | None,
 ) -> list[Matrix]:  # fmt: skip
+    """Return one matrix per pooled axis. The product with all of them is the average pooling."""
     rank = len(kernel)
-    steps, pads = per_axis(stride or kernel, rank), per_axis(padding, rank)
+    strides, pads = per_axis(stride or kernel, rank), per_axis(padding, rank)
     matrices: list[Matrix] = []
-    for length, count, size, step, pad in zip(shape[-rank:], result[-rank:], kernel, steps, pads, strict=True):
+    for length, count, size, step, pad in zip(shape[-rank:], output_shape[-rank:], kernel, strides, pads, strict=True):
         starts = np.arange(count) * step - pad
         ends = starts + size
+        # With ceil_mode, the last window may reach behind the padding. That part never counts.
         divisors = np.minimum(ends, length + pad) - starts if include_pad else None
-        if divisor:  # one number for the whole window: on the first axis alone
+        if divisor:  # the divisor of the whole window: the matrix of the first axis alone has it
             divisors = np.full(count, 1 if matrices else divisor)
-        matrices.append(_averages(starts, ends, length, divisors))
+        matrices.append(_averaging_matrix(starts, ends, length, divisors))
     return matrices
 
 
 def adaptive_avg_pool(x: Tensor, output_size: Sequence[int]) -> Tensor:
-    """Pool by average where the sizes divide, else multiply with a matrix along each axis."""
+    """Pool by average if all windows have equal size, else multiply with a matrix along each axis."""
     sizes = x.shape[-len(output_size) :]
-    kernel = _dividing_windows(sizes, output_size)
+    kernel = _equal_window_sizes(sizes, output_size)
     if kernel is None:
-        return _apply(x, _adaptive_averages(sizes, output_size))
+        return _multiply_axes(x, _adaptive_pool_matrices(sizes, output_size))
     return _average_pool(x, kernel, kernel)
 
 
 def adaptive_avg_pool_backward(rank: int, grad: Tensor, x: Tensor) -> Tensor:
-    """Apply the transposes of the matrices that average."""
-    return _apply(grad, [matrix.T for matrix in _adaptive_averages(x.shape[-rank:], grad.shape[-rank:])])
+    """Multiply ``grad`` with the transposes of the matrices that average along each axis."""
+    matrices = _adaptive_pool_matrices(x.shape[-rank:], grad.shape[-rank:])
+    return _multiply_axes(grad, [matrix.T for matrix in matrices])
 
 
-def _dividing_windows(sizes: Sequence[int], outputs: Sequence[int]) -> list[int] | None:
-    """Return the size of the windows of an adaptive pooling; None where they differ."""
+def _equal_window_sizes(sizes: Sequence[int], outputs: Sequence[int]) -> list[int] | None:
+    """Return the window size per axis of an adaptive pooling, or None if an axis has windows of several sizes."""
     pairs = list(zip(sizes, outputs, strict=True))
     return None if any(size % count for size, count in pairs) else [size // count for size, count in pairs]
 
 
-def _adaptive_averages(sizes: Sequence[int], outputs: Sequence[int]) -> list[Matrix]:
+def _adaptive_pool_matrices(sizes: Sequence[int], outputs: Sequence[int]) -> list[Matrix]:
+    """Return one matrix per axis. Window i of n goes from floor(i * size / n) to ceil((i + 1) * size / n)."""
     matrices = []
     for size, count in zip(sizes, outputs, strict=True):
         edges = np.arange(count + 1) * size
-        matrices.append(_averages(edges[:-1] // count, -(-edges[1:] // count), size))
+        matrices.append(_averaging_matrix(edges[:-1] // count, -(-edges[1:] // count), size))
     return matrices
 
 
-def _averages(
+def _averaging_matrix(
     starts: NDArray[np.int64], ends: NDArray[np.int64], length: int, divisors: NDArray[np.int64] | None = None
 ) -> Matrix:
-    """Return (windows, length): each row averages one window, by its part inside the tensor unless divisors say."""
-    places = np.arange(length)
-    inside = (starts[:, None] <= places) & (places < ends[:, None])
+    """Return a matrix (windows, ``length``) whose rows average one window each.
+
+    ``starts`` and ``ends`` are the bounds of the windows, ``ends`` not included; they may lie outside the axis. The sum
+    of a window is divided by its divisor, or without ``divisors`` by the number of its elements inside the axis.
+    """
+    positions = np.arange(length)
+    inside = (starts[:, None] <= positions) & (positions < ends[:, None])
     counts = inside.sum(1) if divisors is None else divisors
     return np.where(inside, 1 / counts[:, None], 0).astype(np.float32)
 
 
-def _apply(x: Tensor, matrices: Sequence[Matrix]) -> Tensor:
-    """Multiply the last axes of x by one matrix each."""
+def _multiply_axes(x: Tensor, matrices: Sequence[Matrix]) -> Tensor:
+    """Multiply each of the last axes of ``x`` with its matrix."""
     for axis, matrix in enumerate(matrices, start=-len(matrices)):
         constant = torch.from_numpy(np.ascontiguousarray(matrix.T)).to(x.dtype)
         x = torch.matmul(x.transpose(axis, -1), constant).transpose(axis, -1)
@@ -227,9 +247,10 @@ def batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
     training: bool, momentum: float, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the output, the mean used and 1 / sqrt(variance + eps); in training, write the running statistics.
+    """Return the output, the mean that normalizes it, and 1 / sqrt(variance + eps).
 
-    The running variance is unbiased, as torch has it.
+    With ``training``, the statistics are those of the batch, and the running statistics are updated in place. The batch
+    variance divides by the number of values, the running variance by one less, as in torch.
     """
     axes, shape = [0, *range(2, x.ndim)], [1, -1] + [1] * (x.ndim - 2)
     if training or running_mean is None:
@@ -251,7 +272,7 @@ def batch_norm(
 def native_group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, hxw: int, group: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalize the values of each group as a layer, then apply the affine part per channel."""
+    """Normalize the values of each group with a layer normalization, then scale and shift each channel."""
     rows = x.reshape(n, group, (c // group) * hxw)
     out, mean, scale = aten.native_layer_norm(rows, [(c // group) * hxw], None, None, eps)
     out, shape = out.view(x.shape), [1, c] + [1] * (x.ndim - 2)
@@ -266,27 +287,32 @@ def native_group_norm_backward(
     grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, n: int, c: int, hxw: int, group: int,
     mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """Return the gradients of input, weight and bias: those of layer normalization, over each group."""
+    """Return the gradients of input, weight and bias, as of a layer normalization over each group.
+
+    ``mask`` says which of the three are needed; the others are None.
+    """
     rows, channels = (n, group, (c // group) * hxw), [1, c] + [1] * (x.ndim - 2)
     axes = [0, *range(2, x.ndim)]
-    normal = (x.reshape(rows) - mean.view(n, group, 1)) * scale.view(n, group, 1)
+    normalized = (x.reshape(rows) - mean.view(n, group, 1)) * scale.view(n, group, 1)
     grad_x = grad_weight = grad_bias = None
     if mask[0]:
-        inner = (grad if weight is None else grad * weight.view(channels)).reshape(rows)
-        spread = inner - inner.mean(-1, keepdim=True) - normal * (inner * normal).mean(-1, keepdim=True)
-        grad_x = (spread * scale.view(n, group, 1)).view(x.shape)
+        grad_normalized = (grad if weight is None else grad * weight.view(channels)).reshape(rows)
+        # The mean and the variance of a group depend on x too: the two subtractions are the gradients through them.
+        centered = grad_normalized - grad_normalized.mean(-1, keepdim=True)
+        centered = centered - normalized * (grad_normalized * normalized).mean(-1, keepdim=True)
+        grad_x = (centered * scale.view(n, group, 1)).view(x.shape)
     if mask[1]:
-        grad_weight = (grad * normal.view(x.shape)).sum(axes)
+        grad_weight = (grad * normalized.view(x.shape)).sum(axes)
     if mask[2]:
         grad_bias = grad.sum(axes)
     return grad_x, grad_weight, grad_bias
 
 
-# Dropout: a random 0/1 tensor, lifted to an input by mixlist.torch_export.randomness
+# Dropout: a random 0/1 tensor, which mixlist.torch_export.random_inputs turns into a graph input
 
 
 def native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
-    """Multiply x with 0 or 1 / (1 - p); the second result is the draw, for the gradient."""
+    """Multiply x with 0 (probability p) or 1 / (1 - p); return the product and the 0/1 draw, for the gradient."""
     if not train or p == 0:
         return x, torch.ones_like(x)
     if p == 1:
@@ -296,15 +322,18 @@ def native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Ten
 
 
 def native_dropout_backward(grad: Tensor, draw: Tensor, scale: float) -> Tensor:
-    """Multiply as the forward pass does: by the same division, which the exporter then writes once."""
+    """Multiply ``grad`` with draw / (1 - p), where ``scale`` is 1 / (1 - p).
+
+    The division is that of the forward pass, so that the exporter can merge the two nodes.
+    """
     return grad * (draw / (1 / scale if scale else 1.0))
 
 
-# Parts of a tensor: the gradient is the part with zeros around it
+# Parts of a tensor: the gradient of the whole is the gradient of the part with zeros around it
 
 
 def slice_backward(grad: Tensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Tensor:
-    """Put zeros around the gradient, and between its elements if the slice has a step."""
+    """Put zeros around the gradient, and between its elements if the slice has a step other than 1."""
     dim %= len(sizes)
     if step != 1:
         return aten.slice_scatter(grad.new_zeros(sizes), grad, dim, start, end, step)
@@ -314,11 +343,11 @@ def slice_backward(grad: Tensor, sizes: Sequence[int], dim: int, start: int, end
 
 
 def select_backward(grad: Tensor, sizes: Sequence[int], dim: int, index: int) -> Tensor:
-    """Put zeros before and after the one row."""
+    """Put zeros before and after the selected row."""
     return slice_backward(grad.unsqueeze(dim % len(sizes)), sizes, dim, index, index + 1, 1)
 
 
-_OWN: Decompositions = {
+_MIXLIST_DECOMPOSITIONS: Decompositions = {
     aten.convolution_backward.default: convolution_backward,
     aten.max_pool2d_with_indices_backward.default: partial(max_pool_backward, 2),
     aten.max_pool3d_with_indices_backward.default: partial(max_pool_backward, 3),

@@ -1,4 +1,4 @@
-"""Export a PyTorch module's training step as an ONNX graph: loss and gradients of parameters and batch."""
+"""Export the training step of a PyTorch module as an ONNX graph that computes the loss and its gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.errors import UsageError
 from mixlist.files.atomic_writes import write_atomically
-from mixlist.torch_export.step_format import INIT_KEY_PREFIX, RANDOM_KEY_PREFIX, STATE_PREFIX, is_reserved
+from mixlist.torch_export.step_names import INIT_KEY_PREFIX, RANDOM_KEY_PREFIX, STATE_PREFIX, is_reserved
 
 if TYPE_CHECKING:
     import onnx
@@ -25,31 +25,40 @@ def export_step(
     path: str | os.PathLike[str] | None = None,
     dynamic_batch: bool = True,
 ) -> onnx.ModelProto:
-    """Return the training-step graph of ``module`` under ``loss_fn``; write it to ``path`` too if one is given.
+    """Return the training-step graph of ``module`` with the loss ``loss_fn``; also write it to ``path``, if given.
 
-    ``loss_fn(module, **batch)`` computes the loss, a float scalar, or a pair of it and a dict of further outputs by
-    name, such as ``{"logits": logits}``. ``example_batch`` maps names to tensors with the batch along the first axis;
-    they become inputs of these names and types, of any batch size unless ``dynamic_batch`` is False. Their values do
-    not matter, and the module is not changed. It is exported in the mode it is in: call ``module.train()`` first.
+    ``loss_fn(module, **batch)`` returns the loss, a float scalar, or a pair: the loss, and a dict of further outputs by
+    name, such as ``{"logits": logits}``. ``example_batch`` maps input names to tensors with the batch along the first
+    axis. The graph has inputs with these names and types, for every batch size unless ``dynamic_batch`` is False. The
+    values of the tensors do not matter. The module is not changed. It is exported in its current mode, so call
+    ``module.train()`` first.
 
     Inputs of the graph, in this order:
 
-    - one per trainable parameter, float32, under the module's name for it; tied parameters are one input.
-    - one per buffer that the step changes (running statistics), under the module's name for it.
-    - the batch; ``loss_scale``, a float32 scalar; ``random.<n>``, float32, see `mixlist.torch_export.randomness`.
+    - one for each trainable parameter, float32, with its name in the module; tied parameters are one input;
+    - one for each buffer that the step changes (running statistics), with its name in the module;
+    - the tensors of the batch;
+    - ``loss_scale``, a float32 scalar;
+    - ``random.<n>``, float32, for each random operator, see `mixlist.torch_export.random_inputs`.
 
-    Outputs: ``loss``, not scaled; ``grad.<parameter>``, the gradient of loss * loss_scale, scaled before the backward
-    pass; ``state.<buffer>``, its value after the step; what ``loss_fn`` named.
+    Outputs of the graph:
 
-    Parameters with ``requires_grad`` False and buffers that do not change are initializers. The values that trainable
-    parameters have are not in the graph; metadata says how to draw some, see `mixlist.torch_export.init_metadata`.
+    - ``loss``, not scaled;
+    - ``grad.<parameter>``: the gradient of loss * loss_scale;
+    - ``state.<buffer>``: the value of the buffer after the step;
+    - the further outputs of ``loss_fn``.
 
-    Opset 18, IR version 8; the same module gives the same bytes. Needs the extra ``torch``.
-    Raises UsageError for arguments that cannot be used (and where torch is missing), ModelError for a step that
-    cannot be expressed, which names the operator and its module.
+    Parameters with ``requires_grad`` False and buffers that do not change become initializers. The graph does not hold
+    the values of trainable parameters; its metadata describes their distribution, see
+    `mixlist.torch_export.init_metadata`.
+
+    The graph has opset 18 and IR version 8. The same module gives the same bytes. Needs the extra ``torch``.
+
+    Raises UsageError for arguments that cannot be exported, or if torch is missing, and ModelError for a step that ONNX
+    cannot express, with the operator and its module.
     """
     try:
-        import onnxscript  # noqa: F401  (torch's exporter needs it and says so late)
+        import onnxscript  # noqa: F401  (torch's exporter needs onnxscript, and would fail only after the tracing)
         import torch  # noqa: F401
     except ImportError as error:
         raise UsageError(
@@ -69,26 +78,32 @@ def _export(
     import onnx
     import onnx_ir as ir
 
-    from mixlist.torch_export import fx_cleanup, init_metadata, onnx_export, randomness, tracing
+    from mixlist.torch_export import fx_cleanup, init_metadata, onnx_export, random_inputs, tracing
 
-    step = tracing.trace(module, loss_fn, batch, dynamic_batch=dynamic_batch)
-    changed = fx_cleanup.tidy(step)
-    draws = randomness.lift(step.graph.graph, step.mode, step.batch)
+    # PyTorch module -> graph of ATen operators -> simplified graph -> random operators become inputs -> ONNX
+    step = tracing.trace_step(module, loss_fn, batch, dynamic_batch=dynamic_batch)
+    changed_buffers = fx_cleanup.simplify_graph(step)
+    distributions = random_inputs.lift_random_operators(step.graph.graph, step.mode, step.batch_size)
     buffers = dict(module.named_buffers())
-    constants = tracing.frozen(module) | {name: value for name, value in buffers.items() if name not in changed}
-    inputs = [*step.inputs, *draws]
+    constants = tracing.frozen_parameters(module)
+    constants |= {name: value for name, value in buffers.items() if name not in changed_buffers}
+    inputs = [*step.inputs, *distributions]
     outputs = [
-        name for name in step.outputs if not name.startswith(STATE_PREFIX) or name.removeprefix(STATE_PREFIX) in changed
+        name
+        for name in step.outputs
+        if not name.startswith(STATE_PREFIX) or name.removeprefix(STATE_PREFIX) in changed_buffers
     ]
-    model = onnx_export.to_onnx(step.graph, inputs, outputs, constants, step.batch)
+    model = onnx_export.convert_to_onnx(step.graph, inputs, outputs, constants, step.batch_size)
+
+    # The metadata: how the trainer draws initial values and random inputs.
     metadata: dict[str, Mapping[str, object]] = {
         INIT_KEY_PREFIX + name: init_metadata.describe_parameter(value.detach().cpu().numpy())
-        for name, value in tracing.trainable(module).items()
+        for name, value in tracing.trainable_parameters(module).items()
     }
     for name, value in buffers.items():
-        if name in changed:
-            metadata[INIT_KEY_PREFIX + name] = init_metadata.describe_state(name, value.cpu().numpy())
-    metadata |= {RANDOM_KEY_PREFIX + name: distribution for name, distribution in draws.items()}
+        if name in changed_buffers:
+            metadata[INIT_KEY_PREFIX + name] = init_metadata.describe_buffer(name, value.cpu().numpy())
+    metadata |= {RANDOM_KEY_PREFIX + name: distribution for name, distribution in distributions.items()}
     model.metadata_props.update((key, json.dumps(description)) for key, description in metadata.items())
     proto: onnx.ModelProto = ir.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)
@@ -96,19 +111,21 @@ def _export(
 
 
 def _check_arguments(module: Module, batch: Mapping[str, Tensor]) -> None:
-    """Raise UsageError for a module or a batch that no step can be made of."""
+    """Raise UsageError for a module or a batch that cannot be exported."""
     import torch
 
     if not isinstance(module, torch.nn.Module):
         raise UsageError(f"module is a {type(module).__name__}", hint="pass a torch.nn.Module")
-    trained = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
-    if not trained:
-        raise UsageError("the module has no trainable parameter", hint="call requires_grad_() on what is to be trained")
-    for name, value in trained:
+    trainable = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
+    if not trainable:
+        raise UsageError(
+            "the module has no trainable parameter", hint="call requires_grad_() on the parameters to train"
+        )
+    for name, value in trainable:
         if value.dtype != torch.float32:
             raise UsageError(
                 f"parameter {name} is {str(value.dtype).removeprefix('torch.')}",
-                hint="a step holds float32 parameters, which the lists lower: call module.float()",
+                hint="call module.float(): a step graph has float32 parameters, and the lists decide what is low",
             )
         if not value.numel():
             raise UsageError(f"parameter {name} has no values (shape {list(value.shape)})", hint="freeze or remove it")
@@ -116,20 +133,24 @@ def _check_arguments(module: Module, batch: Mapping[str, Tensor]) -> None:
         raise UsageError("example_batch must be a dict of named tensors", hint="for example {'x': x, 'y': y}")
     for name, value in batch.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
-            raise UsageError(f"example_batch[{name!r}] is a {type(value).__name__}", hint="use names and tensors")
-    rows = {name: len(value) if value.ndim else None for name, value in batch.items()}
-    if len({count for count in rows.values() if count is not None}) > 1:
+            raise UsageError(
+                f"example_batch[{name!r}] is a {type(value).__name__}", hint="use strings as keys and tensors as values"
+            )
+    row_counts = {name: len(value) if value.ndim else None for name, value in batch.items()}
+    if len({count for count in row_counts.values() if count is not None}) > 1:
+        counts_text = ", ".join(f"{name} {count}" for name, count in row_counts.items())
         raise UsageError(
-            f"the batch inputs differ in their number of rows: {', '.join(f'{k} {v}' for k, v in rows.items())}",
-            hint="the first axis of every input is the batch; pass constants to the module instead",
+            f"the batch inputs differ in their number of rows: {counts_text}",
+            hint="the first axis of every input is the batch; let the module hold constants instead",
         )
     _check_names(module, batch)
 
 
 def _check_names(module: Module, batch: Mapping[str, Tensor]) -> None:
-    own = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
-    for name in (*batch, *own):
-        shared = name in batch and name in own
-        if shared or is_reserved(name):
-            problem = "is both in the batch and in the module" if shared else "has a meaning here"
+    """Raise UsageError for a name that both the batch and the module have, or that is reserved: each is one input."""
+    module_names = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
+    for name in (*batch, *module_names):
+        is_shared = name in batch and name in module_names
+        if is_shared or is_reserved(name):
+            problem = "is both in the batch and in the module" if is_shared else "has a meaning in every step graph"
             raise UsageError(f"the name {name!r} {problem}", hint="rename the batch input or the module's attribute")

@@ -1,4 +1,4 @@
-"""Remove what tracing leaves in a step's graph and ONNX Runtime need not compute, before the export."""
+"""Simplify the traced graph of a step before the export: remove the nodes that the ONNX graph does not need."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from mixlist.torch_export.step_format import STATE_PREFIX
-from mixlist.torch_export.tracing import Step
+from mixlist.torch_export.step_names import STATE_PREFIX
+from mixlist.torch_export.tracing import TracedStep
 
 if TYPE_CHECKING:
     from torch.fx import Graph, Node
@@ -17,52 +17,56 @@ COPIES = (aten.alias.default, aten.clone.default, aten.detach.default, aten.lift
 RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 
 
-def tidy(step: Step) -> set[str]:
-    """Simplify ``step.graph`` in place; return the buffers whose value the step changes.
+def simplify_graph(step: TracedStep) -> set[str]:
+    """Simplify ``step.graph`` in place; return the names of the buffers whose values the step changes.
 
-    The outputs of buffers that keep their value are removed.
+    The outputs of the other buffers are removed.
     """
     graph = step.graph.graph
     for node in list(graph.nodes):
         if node.target in COPIES:
             _replace(graph, node, node.args[0])
         elif node.target in RESHAPES:
-            _free_axis(node)
-        elif node.target is aten.expand.default and _sizes(node) == _sizes(node.args[0]):
+            _simplify_reshape(node)
+        elif node.target is aten.expand.default and _shape_text(node) == _shape_text(node.args[0]):
             _replace(graph, node, node.args[0])
         elif node.target is aten.permute.default:
-            _join_permutations(graph, node)
+            _merge_permutations(graph, node)
         elif node.target is aten.where.self and _guards_unmasked_softmax(node):
             _replace(graph, node, node.args[2])
-    changed = _drop_kept_state(step)
+    changed_buffers = _drop_unchanged_buffers(step)
     graph.eliminate_dead_code()
     step.graph.recompile()
-    return changed
+    return changed_buffers
 
 
-def _replace(graph: Graph, node: Node, by: Node) -> None:
-    node.replace_all_uses_with(by)
+def _replace(graph: Graph, node: Node, replacement: Node) -> None:
+    node.replace_all_uses_with(replacement)
     graph.erase_node(node)
 
 
-def _sizes(node: Node) -> list[str]:
+def _shape_text(node: Node) -> list[str]:
+    """Return the sizes of a node's output as texts: a comparison of symbolic sizes would add a guard on the batch."""
     return [str(size) for size in node.meta["val"].shape]
 
 
-def _free_axis(node: Node) -> None:
-    """Write -1 for the only symbolic size of a view, which then needs no arithmetic on it.
+def _simplify_reshape(node: Node) -> None:
+    """Turn a view into a reshape, and write -1 for its only symbolic size.
 
-    The view becomes a reshape, since without the copies its input may have other strides.
+    With -1, the ONNX graph needs no nodes that compute the size. A view requires suitable strides of its input, which
+    the removal of copies may change; a reshape does not.
     """
     node.target = aten.reshape.default
     sizes = list(node.args[1])
-    unknown = [index for index, size in enumerate(sizes) if not isinstance(size, int)]
-    if len(unknown) == 1 and -1 not in sizes and 0 not in sizes:
-        sizes[unknown[0]] = -1
+    symbolic_axes = [axis for axis, size in enumerate(sizes) if not isinstance(size, int)]
+    # With a size 0, torch cannot infer -1.
+    if len(symbolic_axes) == 1 and -1 not in sizes and 0 not in sizes:
+        sizes[symbolic_axes[0]] = -1
         node.args = (node.args[0], sizes)
 
 
-def _join_permutations(graph: Graph, node: Node) -> None:
+def _merge_permutations(graph: Graph, node: Node) -> None:
+    """Merge a permutation with one directly before it: permute -> permute becomes one permute, or none."""
     source, order = node.args
     rank = len(order)
     order = [axis % rank for axis in order]
@@ -76,10 +80,10 @@ def _join_permutations(graph: Graph, node: Node) -> None:
 
 
 def _guards_unmasked_softmax(node: Node) -> bool:
-    """Return whether the node zeroes the rows that a mask left empty, behind a softmax without a mask.
+    """Return whether a ``where`` node zeroes the rows of a softmax that are fully masked, although there is no mask.
 
-    torch's attention always zeroes them. A row of scores that are all -inf by overflow gives NaN without that, as an
-    overflow should.
+    torch's attention always has this node: scores == -inf -> not -> any -> not -> where(_, 0, softmax(scores)). Without
+    a mask, a row of scores is -inf only by an overflow. Its softmax must be NaN then, so that the overflow shows.
     """
     condition, _, softmax = node.args
     for target in (aten.logical_not.default, aten.any.dim, aten.logical_not.default, aten.eq.Scalar):
@@ -88,16 +92,19 @@ def _guards_unmasked_softmax(node: Node) -> bool:
         condition = condition.args[0]
     if getattr(softmax, "target", None) is not aten._softmax.default:
         return False
+    # Scores that come straight from a product of matrices have no mask: a mask would be an Add or a where between.
     scores = softmax.args[0]
     while scores.target in RESHAPES:
         scores = scores.args[0]
     return scores.target in (aten.bmm.default, aten.mm.default)
 
 
-def _drop_kept_state(step: Step) -> set[str]:
-    """Remove the outputs of buffers that keep their value; return the names of the other buffers."""
+def _drop_unchanged_buffers(step: TracedStep) -> set[str]:
+    """Remove the outputs of buffers that the step returns unchanged; return the names of the other buffers."""
     result = step.graph.graph.output_node()
-    input_names = dict(zip((n for n in step.graph.graph.nodes if n.op == "placeholder"), step.inputs, strict=True))
+    placeholders = (node for node in step.graph.graph.nodes if node.op == "placeholder")
+    input_names = dict(zip(placeholders, step.inputs, strict=True))
+    # A buffer is unchanged if its output is its own placeholder.
     outputs = [
         (node, name)
         for node, name in zip(result.args[0], step.outputs, strict=True)

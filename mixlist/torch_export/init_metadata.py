@@ -1,13 +1,18 @@
-"""Describe initial values in the model's metadata instead of storing them: ``pkg.mixlist.init.<input>`` is JSON.
+"""Describe initial values in the metadata ``pkg.mixlist.init.<input>`` of a step graph, instead of storing them.
 
-``{"kind": "zeros"}``, ``{"kind": "ones"}``, ``{"kind": "constant", "value": v}``, ``{"kind": "uniform", "bound": b}``
-(drawn from [-b, b], or from ``mean`` - b to ``mean`` + b), ``{"kind": "normal", "std": s}`` (around 0, or ``mean``),
-``{"kind": "values", "values": [...]}`` for a small tensor with a pattern (state alone).
+A description is a JSON object:
 
-The kinds are read off the values of an untrained module. torch draws weights from two families: a sample whose
-largest distance from the middle is less than twice its deviation is uniform (exactly 1.73 times for many values), a
-wider one is normal (a truncated normal is drawn as the normal of its measured deviation). For a trained module these
-are its statistics, not its weights: keep those in a file of their own, as NAME -> array, for ``--init``.
+- ``{"kind": "zeros"}``, ``{"kind": "ones"}``, ``{"kind": "constant", "value": v}``;
+- ``{"kind": "uniform", "bound": b}``: drawn from -b to b, or from ``mean`` - b to ``mean`` + b;
+- ``{"kind": "normal", "std": s}``: drawn around 0, or around ``mean``;
+- ``{"kind": "values", "values": [...]}``: these values; for buffers only.
+
+The kind is estimated from the values of an untrained module. torch draws weights from two families. A sample is taken
+as uniform if its largest distance from the mean is less than twice its standard deviation (exactly 1.73 times for many
+values), else as normal. A truncated normal distribution becomes a normal one with the measured deviation.
+
+For a trained module, the description has the statistics of its weights, not the weights themselves. Keep the weights in
+a ``.npz`` file by name, for ``--init``.
 """
 
 from __future__ import annotations
@@ -19,40 +24,48 @@ from numpy.typing import NDArray
 
 from mixlist.errors import ModelError
 
-MOST_VALUES = 4096  # of state written out in metadata
+MAX_STORED_VALUES = 4096  # of a buffer whose values are written into the metadata
 Description = dict[str, object]
 
 
 def describe_parameter(values: NDArray[np.float32]) -> Description:
-    """Estimate the distribution that a parameter's values come from; any shape, at least one value."""
-    same = _describe_constant(values)
-    if same is not None:
-        return same
+    """Estimate the distribution of a parameter's values, an array of any shape with at least one value."""
+    constant = _describe_constant(values)
+    if constant is not None:
+        return constant
     flat = values.astype(np.float64).ravel()
     mean, deviation = float(flat.mean()), float(flat.std())
-    if abs(mean) < 4 * deviation / math.sqrt(flat.size):  # within the error of a sample around zero
+    # The mean of n draws has the deviation std / sqrt(n). Within four of them, the true mean is taken as 0.
+    if abs(mean) < 4 * deviation / math.sqrt(flat.size):
         mean = 0.0
-    spread = float(np.abs(flat - mean).max())
-    around = {"mean": _short(mean)} if mean else {}
-    if spread < 2 * deviation or flat.size < 8:
-        return {"kind": "uniform", "bound": _short(spread * (flat.size + 1) / flat.size), **around}
-    return {"kind": "normal", "std": _short(deviation), **around}
+    largest_distance = float(np.abs(flat - mean).max())
+    mean_entry = {"mean": _round_digits(mean)} if mean else {}
+    if largest_distance < 2 * deviation or flat.size < 8:  # fewer than 8 values show no tails
+        # The largest of n uniform draws falls short of the bound b: it is b * n / (n + 1) on average.
+        bound = largest_distance * (flat.size + 1) / flat.size
+        return {"kind": "uniform", "bound": _round_digits(bound), **mean_entry}
+    return {"kind": "normal", "std": _round_digits(deviation), **mean_entry}
 
 
-def describe_state(name: str, values: NDArray[np.generic]) -> Description:
-    """Return the exact initial value of a buffer. Raises ModelError for a large one that is not constant."""
-    same = _describe_constant(values)
-    if same is not None:
-        return same
-    if values.size > MOST_VALUES:
+def describe_buffer(name: str, values: NDArray[np.generic]) -> Description:
+    """Return the exact initial value of a buffer.
+
+    Raises ModelError for a buffer with more than MAX_STORED_VALUES values that are not all equal.
+    """
+    constant = _describe_constant(values)
+    if constant is not None:
+        return constant
+    if values.size > MAX_STORED_VALUES:
         raise ModelError(
-            f"the buffer {name} starts with {values.size} different values, more than the {MOST_VALUES} metadata takes",
-            hint="start it from a constant, or make it a batch input",
+            f"the buffer {name} starts with {values.size} values that are not all equal, and the metadata can hold"
+            f" {MAX_STORED_VALUES}",
+            hint="let it start as a constant, or make it a batch input",
         )
     return {"kind": "values", "values": values.ravel().tolist()}
 
 
 def _describe_constant(values: NDArray[np.generic]) -> Description | None:
+    """Return the description of values that are all equal, zeros for an empty array; None for other values."""
     first = values.ravel()[0].item() if values.size else 0
     if values.size and not bool((values == first).all()):
         return None
@@ -60,5 +73,6 @@ def _describe_constant(values: NDArray[np.generic]) -> Description | None:
     return {"kind": kinds[first]} if first in kinds else {"kind": "constant", "value": first}
 
 
-def _short(value: float) -> float:
+def _round_digits(value: float) -> float:
+    """Return a number rounded to six significant digits: more would pretend that the estimate is exact."""
     return float(f"{value:.6g}")

@@ -1,4 +1,4 @@
-"""Write a traced step as an ONNX model: torch's exporter, then our names for inputs, outputs and nodes."""
+"""Convert a traced step to an ONNX model with torch's exporter, then give inputs, outputs and nodes stable names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_flatten
 
 from mixlist.errors import ModelError
 from mixlist.torch_export import op_translations
-from mixlist.torch_export.randomness import scope_of
+from mixlist.torch_export.random_inputs import describe_module
 
 if TYPE_CHECKING:
     from torch import SymInt, Tensor
@@ -36,24 +36,25 @@ if TYPE_CHECKING:
     from torch.fx import Graph, GraphModule
 
 OPSET, IR_VERSION = 18, 8
-_OTHER_OPERATORS = "write this part with other operators, or compute it ahead of the step as a batch input"
-BATCH = "batch"
+BATCH_AXIS = "batch"  # the name of the symbolic batch size in declared shapes
+_OPERATOR_HINT = "write this part with other operators, or compute it before the step and make it a batch input"
 
 
-def to_onnx(
+def convert_to_onnx(
     graph: GraphModule,
     inputs: Sequence[str],
     outputs: Sequence[str],
     constants: Mapping[str, Tensor],
-    batch: SymInt | None,
+    batch_size: SymInt | None,
 ) -> ir.Model:
     """Return the ONNX model of a traced graph.
 
-    ``inputs`` and ``outputs`` name its placeholders and results; a placeholder in ``constants`` becomes an initializer
-    of that name. ``batch`` is the batch size's SymInt, or None.
+    ``inputs`` and ``outputs`` are the names of its placeholders and results, in order. A placeholder whose name is in
+    ``constants`` becomes an initializer. ``batch_size`` is the symbolic batch size, or None if it is fixed. Raises
+    ModelError, with the operator and its module, if ONNX cannot express an operator.
     """
-    program = _exported_program(graph, inputs, constants)
-    with _quiet():
+    program = _make_exported_program(graph, inputs, constants)
+    with _silent_exporter():
         try:
             model: ir.Model = torch.onnx.export(
                 program,
@@ -61,27 +62,34 @@ def to_onnx(
                 dynamo=True,
                 optimize=True,
                 verbose=False,
-                custom_translation_table=op_translations.table(),
+                custom_translation_table=op_translations.translation_table(),
             ).model
         except torch.onnx.OnnxExporterError as error:
-            raise _refusal(error, graph.graph) from None
-    _name_ends(model.graph, [name for name in inputs if name not in constants], outputs)
+            raise _describe_export_error(error, graph.graph) from None
+    _name_inputs_and_outputs(model.graph, [name for name in inputs if name not in constants], outputs)
     passes.DeduplicateInitializersPass()(model)
     passes.CommonSubexpressionEliminationPass()(model)
     passes.RemoveUnusedNodesPass()(model)
+    # The nodes get their names after the passes: a name has the number of the node among those that are left.
     _name_nodes(model.graph)
     _name_constants(model.graph, constants)
-    _name_batch_axis(model.graph, str(batch))
-    _strip(model)
+    _name_batch_axis(model.graph, str(batch_size))
+    _remove_exporter_metadata(model)
     model.ir_version = IR_VERSION
     return model
 
 
-def _exported_program(graph: GraphModule, inputs: Sequence[str], constants: Mapping[str, Tensor]) -> ExportedProgram:
-    """Return the graph with its constants as inputs, in the form that torch's exporter reads."""
+def _make_exported_program(
+    graph: GraphModule, inputs: Sequence[str], constants: Mapping[str, Tensor]
+) -> ExportedProgram:
+    """Return the graph in the form that torch's exporter reads: every constant is a placeholder, ahead of the others.
+
+    The placeholders of ``graph`` are changed in place.
+    """
     placeholders = (node for node in graph.graph.nodes if node.op == "placeholder")
     names = dict(zip(placeholders, inputs, strict=True))
     lifted = {name: constants[name].detach() for name in inputs if name in constants}
+    # A get_attr node reads a tensor that the tracing has stored in the module, such as a literal in the user's code.
     for node in [node for node in graph.graph.nodes if node.op == "get_attr"]:
         with graph.graph.inserting_before(next(iter(names))):
             placeholder = graph.graph.placeholder(f"constant_{len(lifted)}")
@@ -90,33 +98,33 @@ def _exported_program(graph: GraphModule, inputs: Sequence[str], constants: Mapp
         lifted[names[placeholder]] = getattr(graph, node.target).detach()
         node.replace_all_uses_with(placeholder)
         graph.graph.erase_node(node)
-    specs = [
+    input_specs = [
         InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), name)
         if name in lifted
         else InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None)
         for node, name in names.items()
     ]
     results = graph.graph.output_node().args[0]
-    ends = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results]
-    fed = tuple(node.meta["val"] for node, name in names.items() if name not in lifted)
-    call = torch.export.ModuleCallSignature(
-        inputs=[], outputs=[], in_spec=tree_flatten((fed, {}))[1], out_spec=tree_flatten(tuple(results))[1]
+    output_specs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results]
+    user_inputs = tuple(node.meta["val"] for node, name in names.items() if name not in lifted)
+    call_signature = torch.export.ModuleCallSignature(
+        inputs=[], outputs=[], in_spec=tree_flatten((user_inputs, {}))[1], out_spec=tree_flatten(tuple(results))[1]
     )
     graph.recompile()
     return torch.export.ExportedProgram(
         root=graph,
         graph=graph.graph,
-        graph_signature=ExportGraphSignature(specs, ends),
+        graph_signature=ExportGraphSignature(input_specs, output_specs),
         state_dict={},
         range_constraints={},
-        module_call_graph=[torch.export.ModuleCallEntry("", call)],
+        module_call_graph=[torch.export.ModuleCallEntry("", call_signature)],
         constants=lifted,
     )
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence torch's exporter, which prints its progress and warns of what is not the user's doing."""
+def _silent_exporter() -> Iterator[None]:
+    """Silence torch's exporter: it prints its progress, and its warnings are not about the user's code."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -127,43 +135,52 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _refusal(error: BaseException, graph: Graph) -> ModelError:
-    """Name the operator and the first module that has it."""
+def _describe_export_error(error: BaseException, graph: Graph) -> ModelError:
+    """Return a ModelError for an error of torch's exporter, with the operator and the first module that calls it."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
     text = str(cause).splitlines()[0]
-    name = re.search(r"op='([\w.]+)'", text)
-    if name is None:
-        return ModelError(f"torch's exporter refused the step: {text}", hint=_OTHER_OPERATORS)
-    node = next((node for node in graph.nodes if str(node.target).startswith(name[1])), None)
-    where = f" of {scope_of(node)}" if node is not None else ""
-    return ModelError(f"ONNX has no counterpart for the operator {name[1]}{where}", hint=_OTHER_OPERATORS)
+    operator = re.search(r"op='([\w.]+)'", text)
+    if operator is None:
+        return ModelError(f"torch's exporter refused the step: {text}", hint=_OPERATOR_HINT)
+    node = next((node for node in graph.nodes if str(node.target).startswith(operator[1])), None)
+    module_text = f" of {describe_module(node)}" if node is not None else ""
+    return ModelError(f"ONNX has no counterpart for the operator {operator[1]}{module_text}", hint=_OPERATOR_HINT)
 
 
-def _name_ends(graph: ir.Graph, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Name inputs and outputs; an output that is an input, a constant or another output gets an Identity."""
+def _name_inputs_and_outputs(graph: ir.Graph, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Name the inputs and outputs of the graph.
+
+    A value has one name only. So an output that is also an input, an initializer or another output gets an Identity.
+    """
     for value, name in zip(graph.inputs, inputs, strict=True):
         value.name = name
-    taken: set[ir.Value] = {*graph.inputs, *graph.initializers.values()}
+    named_values: set[ir.Value] = {*graph.inputs, *graph.initializers.values()}
     for index, (value, name) in enumerate(zip(list(graph.outputs), outputs, strict=True)):
-        if value in taken:
+        if value in named_values:
             node = ir.node("Identity", [value])
             node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
             graph.append(node)
             graph.outputs[index] = value = node.outputs[0]
-        taken.add(value)
+        named_values.add(value)
         value.name = name
 
 
 def _name_nodes(graph: ir.Graph) -> None:
-    """Name nodes /module/path/Operator, in the backward pass /grad/module/path/Operator, and values after them."""
-    ends = set(graph.outputs)  # by identity: torch calls values after operators, as a metric may be called
+    """Name each node after its module and op type, and each value after its node.
+
+    Examples: ``/encoder/linear1/Gemm``, in the backward pass ``/grad/encoder/linear1/MatMul``, and ``..._1`` for the
+    second node of a name.
+    """
+    # Compared by identity: torch names values after operators, and a metric may have such a name.
+    graph_outputs = set(graph.outputs)
     counts: Counter[str] = Counter()
     scopes: dict[ir.Node | None, str] = {}
     for node in graph:
-        scope = _scope(node)
-        if scope is None:  # made by an optimisation: it belongs where its first input comes from
+        scope = _read_scope(node)
+        if scope is None:
+            # An optimization of the exporter made this node. It gets the scope of the first input that has a producer.
             scope = next((scopes[value.producer()] for value in node.inputs if value and value.producer()), "")
         scopes[node] = scope
         name = "/" + "/".join([*(part for part in scope.split(".") if part), node.op_type])
@@ -171,34 +188,39 @@ def _name_nodes(graph: ir.Graph) -> None:
         counts[name] += 1
         node.name = f"{name}_{count}" if count else name
         for index, value in enumerate(node.outputs):
-            if value.name and value not in ends:
+            if value.name and value not in graph_outputs:
                 value.name = f"{node.name}_output_{index}"
 
 
-def _name_constants(graph: ir.Graph, own: Mapping[str, Tensor]) -> None:
-    """Name the initializers that are no tensors of the module's: constant.<n>."""
-    others = [value for name, value in graph.initializers.items() if name not in own]
-    for prefix in ("renamed", "constant"):  # twice: a new name may be another's old one
-        for index, value in enumerate(others):
+def _name_constants(graph: ir.Graph, module_constants: Mapping[str, Tensor]) -> None:
+    """Name the initializers that are not tensors of the module: ``constant.<n>``."""
+    values = [value for name, value in graph.initializers.items() if name not in module_constants]
+    # Twice, because the new name of one value may be the old name of another.
+    for prefix in ("renamed", "constant"):
+        for index, value in enumerate(values):
             value.name = f"{prefix}.{index}"
 
 
-def _scope(node: ir.Node) -> str | None:
+def _read_scope(node: ir.Node) -> str | None:
+    """Return the module path of a node, such as ``encoder.linear1``; None if torch's exporter did not note it."""
     names = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
     return None if len(names) < 2 or names[0].startswith("_empty_nn_module") else names[0]
 
 
 def _name_batch_axis(graph: ir.Graph, symbol: str) -> None:
-    """Write ``batch`` for the symbol that torch gave to the batch size."""
+    """Replace torch's ``symbol`` for the batch size by ``batch`` in all declared shapes."""
     for value in chain(graph.inputs, *(node.outputs for node in graph)):
         shape = value.shape or ir.Shape([])
         for axis, size in enumerate(shape):
             if isinstance(size, ir.SymbolicDim) and size.value is not None:
-                shape[axis] = str(size.value).replace(symbol, BATCH)
+                shape[axis] = str(size.value).replace(symbol, BATCH_AXIS)
 
 
-def _strip(model: ir.Model) -> None:
-    """Remove torch's notes on nodes and values: stack traces with the machine's paths, most of the file."""
+def _remove_exporter_metadata(model: ir.Model) -> None:
+    """Remove the metadata of torch's exporter from nodes and values.
+
+    It holds stack traces with paths of this machine, and would be most of the file.
+    """
     passes.ClearMetadataAndDocStringPass()(model)
     graph = model.graph
     values = chain(graph.inputs, graph.initializers.values(), *(node.outputs for node in graph))

@@ -1,4 +1,4 @@
-"""Translate operators to ONNX that torch's exporter translates at more cost than they need."""
+"""Translate ATen operators to ONNX for which the translation of torch's exporter is needlessly slow."""
 
 from __future__ import annotations
 
@@ -15,34 +15,39 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 
-def table() -> Mapping[OpOverload, Callable[..., object]]:
+def translation_table() -> Mapping[OpOverload, Callable[..., object]]:
     """Return the table for ``torch.onnx.export(custom_translation_table=...)``."""
     aten = torch.ops.aten
-    return {aten.max_pool2d_with_indices.default: max_pool(2), aten.max_pool3d_with_indices.default: max_pool(3)}
+    return {
+        aten.max_pool2d_with_indices.default: make_max_pool_translation(2),
+        aten.max_pool3d_with_indices.default: make_max_pool_translation(3),
+    }
 
 
-def max_pool(rank: int) -> Callable[..., object]:
-    """Return the translation of pooling over ``rank`` axes: maxima, and their places within each plane, int64.
+def make_max_pool_translation(rank: int) -> Callable[..., object]:
+    """Return the translation of max pooling over ``rank`` axes.
 
-    ONNX counts the places through the whole tensor: the rest after division by a plane's size is torch's place.
-    torch's exporter finds it by a second MaxPool over every single value.
+    The translated operator returns the maxima and their indices within each channel, int64. MaxPool of ONNX returns
+    indices into the whole tensor, so the remainder after division by the size of a channel is the index of torch.
+    torch's exporter computes it with a second MaxPool over single values instead.
     """
 
     # The exporter reads the annotations: Any is a tensor of any type.
     def translate(
         x: Any, kernel: Any, stride: Any = (), padding: Any = (0,), dilation: Any = (1,), ceil_mode: bool = False
     ) -> Any:
-        size = math.prod(x.shape[axis] for axis in range(-rank, 0))
-        unbatched = len(x.shape) == rank + 1
-        out, places = op.MaxPool(
-            op.Unsqueeze(x, [0]) if unbatched else x,
+        channel_size = math.prod(x.shape[axis] for axis in range(-rank, 0))
+        # torch pools a tensor without a batch axis too, ONNX does not.
+        is_unbatched = len(x.shape) == rank + 1
+        maxima, indices = op.MaxPool(
+            op.Unsqueeze(x, [0]) if is_unbatched else x,
             ceil_mode=int(ceil_mode),
             dilations=per_axis(dilation, rank),
             kernel_shape=per_axis(kernel, rank),
             pads=per_axis(padding, rank) * 2,
             strides=per_axis(stride or kernel, rank),
         )
-        places = op.Mod(places, op.Constant(value_int=size))
-        return (op.Squeeze(out, [0]), op.Squeeze(places, [0])) if unbatched else (out, places)
+        indices = op.Mod(indices, op.Constant(value_int=channel_size))
+        return (op.Squeeze(maxima, [0]), op.Squeeze(indices, [0])) if is_unbatched else (maxima, indices)
 
     return translate

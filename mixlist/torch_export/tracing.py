@@ -1,11 +1,14 @@
-"""Trace the step as one graph of ATen operators: forward pass, loss, and the backward pass that autograd makes of it.
+"""Trace a training step as one graph of ATen operators: forward pass, loss, and the backward pass of autograd.
 
-Two passes. The first runs loss and ``torch.autograd.grad`` under ``make_fx`` with tensors that have shapes and no
-values; the module a node came from is noted on it, on the backward nodes too. The second replays that graph without
-mutation of its inputs and with the operators of `mixlist.torch_export.decompositions` written out.
+The tracing has two passes:
 
-The batch's first axis has one symbol for all inputs. A step that looks at its value (``if len(x) > 4``) would hold for
-the example's size alone, so it is refused.
+1. ``make_fx`` records the loss and ``torch.autograd.grad``, with fake tensors that have shapes and no values. Each node
+   gets the name of its module, the nodes of the backward pass too.
+2. The recorded graph runs again under ``make_fx``. Mutations of its inputs become outputs, and the operators of
+   `mixlist.torch_export.decompositions` are decomposed.
+
+The batch size is one symbol, the first axis of every batch input. A step that reads its value (``if len(x) > 4``) would
+hold for the size of the example alone, so it is refused.
 """
 
 from __future__ import annotations
@@ -32,8 +35,8 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mixlist.errors import ModelError, UsageError
-from mixlist.torch_export.decompositions import in_place_table, table
-from mixlist.torch_export.step_format import GRADIENT_PREFIX, LOSS, LOSS_SCALE, STATE_PREFIX, is_reserved
+from mixlist.torch_export.decompositions import batch_norm_table, decomposition_table
+from mixlist.torch_export.step_names import GRADIENT_PREFIX, LOSS, LOSS_SCALE, STATE_PREFIX, is_reserved
 
 if TYPE_CHECKING:
     from torch import SymInt, Tensor
@@ -42,139 +45,166 @@ if TYPE_CHECKING:
 
     Tensors = dict[str, Tensor]
 
-# Stands for the batch size while tracing: many divisors, so that `x.view(-1, 2, ...)` passes, and no likely other size.
-BATCH_HINT = 27720
+# The example value of the symbolic batch size. It has many divisors, so that ``x.view(-1, 2, ...)`` works. Hardly any
+# other size of a network equals it, which matters because torch gives equal sizes one symbol.
+BATCH_SIZE_HINT = 27720
 # The errors that torch raises if Python code needs the value of a tensor: a branch, a size, a boolean index.
 _VALUE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
-LOSS_SCOPE = "loss"
-GRAD_SCOPE = "grad"
+LOSS_SCOPE = "loss"  # the scope of forward nodes outside of all modules
+GRAD_SCOPE = "grad"  # the first part of the scope of each backward node
 
 
 @dataclass(frozen=True)
-class Step:
+class TracedStep:
     """A traced step: ``graph`` has one placeholder per name in ``inputs`` and one result per name in ``outputs``."""
 
     graph: GraphModule
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    mode: FakeTensorMode  # in which its values live
-    batch: SymInt | None  # the batch size; None if it is fixed
+    mode: FakeTensorMode  # the mode of the fake tensors in the metadata of its nodes
+    batch_size: SymInt | None  # the symbolic batch size; None if it is fixed
 
 
 class ModuleRun(NamedTuple):
-    """One run of a module in the forward pass: the autograd numbers from ``first`` to ``end`` (one past) are its."""
+    """One run of a module in the forward pass, as the range of autograd sequence numbers that were given out in it.
+
+    ``first`` is the first number, ``end`` the number after the last one.
+    """
 
     first: int
     end: int
     name: str
 
 
-def trainable(module: Module) -> Tensors:
-    """Return the parameters that are trained, by name; tied parameters are one."""
+def trainable_parameters(module: Module) -> Tensors:
+    """Return the parameters that are trained, by name; tied parameters have one name."""
     return {name: value for name, value in module.named_parameters() if value.requires_grad}
 
 
-def frozen(module: Module) -> Tensors:
-    """Return the other parameters, by name."""
+def frozen_parameters(module: Module) -> Tensors:
+    """Return the parameters that are not trained, by name."""
     return {name: value for name, value in module.named_parameters() if not value.requires_grad}
 
 
-def trace(module: Module, loss_fn: Callable[..., object], batch: Mapping[str, Tensor], *, dynamic_batch: bool) -> Step:
-    """Trace the step of ``module`` on batches like ``batch``.
+def trace_step(
+    module: Module, loss_fn: Callable[..., object], batch: Mapping[str, Tensor], *, dynamic_batch: bool
+) -> TracedStep:
+    """Trace the step of ``module`` for batches with the names, types and shapes of ``batch``.
 
-    Inputs are the trainable parameters, the other parameters and the buffers (under their own names), the batch, and
-    ``loss_scale``. Outputs are ``loss``, ``grad.<parameter>``, ``state.<buffer>`` for every buffer, then the metrics.
+    The inputs are the trainable parameters, the other parameters and the buffers (with their names in the module), the
+    batch, and ``loss_scale``. The outputs are ``loss``, ``grad.<parameter>``, ``state.<buffer>`` for every buffer, and
+    the metrics. With ``dynamic_batch``, the batch size is symbolic. Raises UsageError for results of ``loss_fn`` that
+    are no loss, ModelError for a step that depends on values of tensors or holds for some batch sizes only.
     """
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    learned, state = trainable(module), dict(module.named_buffers())
-    own = {**learned, **frozen(module), **state}
-    values = [_fake(mode, value) for value in own.values()]
-    rows = [_fake(mode, value, batched=dynamic_batch and value.ndim > 0) for value in batch.values()]
-    flat = [*values, *rows, _fake(mode, torch.ones(()))]
-    metrics: list[str] = []
+    trained, buffers = trainable_parameters(module), dict(module.named_buffers())
+    module_tensors = {**trained, **frozen_parameters(module), **buffers}
+    fake_module_tensors = [_make_fake(mode, value) for value in module_tensors.values()]
+    fake_batch = [_make_fake(mode, value, batched=dynamic_batch and value.ndim > 0) for value in batch.values()]
+    fake_loss_scale = _make_fake(mode, torch.ones(()))
+    step_inputs = [*fake_module_tensors, *fake_batch, fake_loss_scale]
+    metric_names: list[str] = []
     runs: list[ModuleRun] = []
 
-    def step(*flat: Tensor) -> list[Tensor]:
-        named = dict(zip(own, flat, strict=False))
-        leaves = {name: named[name].detach().requires_grad_() for name in learned}
-        fed = dict(zip(batch, flat[len(own) :], strict=False))
-        loss, extra, after = _forward(module, loss_fn, {**named, **leaves}, fed, runs)
-        _refuse_taken_names(extra, {*own, *batch})
-        metrics[:] = extra
-        grads = _gradients(loss * flat[-1], leaves, runs)
-        results = [loss, *grads, *(after[name] for name in state), *extra.values()]
+    def run_step(*arguments: Tensor) -> list[Tensor]:
+        """Compute all outputs of the step from all its inputs; ``make_fx`` records the operators of this function."""
+        values = dict(zip(module_tensors, arguments, strict=False))  # the batch and the loss scale come behind
+        leaves = {name: values[name].detach().requires_grad_() for name in trained}
+        batch_values = dict(zip(batch, arguments[len(module_tensors) :], strict=False))
+        loss, metrics, buffers_after = _run_forward(module, loss_fn, {**values, **leaves}, batch_values, runs)
+        _refuse_used_names(metrics, {*module_tensors, *batch})
+        metric_names[:] = metrics
+        gradients = _compute_gradients(loss * arguments[-1], leaves, runs)
+        results = [loss, *gradients, *(buffers_after[name] for name in buffers), *metrics.values()]
         return [value.detach() for value in results]
 
-    with mode, _as_traced():
+    with mode, _plain_operators_only():
         try:
-            joint = make_fx(step, decomposition_table=in_place_table(), _allow_non_fake_inputs=True)(*flat)
+            joint_graph = make_fx(run_step, decomposition_table=batch_norm_table(), _allow_non_fake_inputs=True)(
+                *step_inputs
+            )
         except _VALUE_ERRORS as error:
-            raise _refusal(error) from error
-        joint.graph.eliminate_dead_code()
-        graph = _functional(joint, flat)
-    outputs = (LOSS, *(GRADIENT_PREFIX + name for name in learned), *(STATE_PREFIX + name for name in state), *metrics)
-    size = next((value.shape[0] for value in rows if value.ndim and not isinstance(value.shape[0], int)), None)
-    if size is not None:
-        _refuse_fixed_batch(mode.shape_env, size)
-    return Step(graph, (*own, *batch, LOSS_SCALE), outputs, mode, size)
+            raise _describe_value_error(error) from error
+        joint_graph.graph.eliminate_dead_code()
+        graph = _remove_mutations(joint_graph, step_inputs)
+    outputs = (
+        LOSS,
+        *(GRADIENT_PREFIX + name for name in trained),
+        *(STATE_PREFIX + name for name in buffers),
+        *metric_names,
+    )
+    batch_size = next(
+        (value.shape[0] for value in fake_batch if value.ndim and not isinstance(value.shape[0], int)), None
+    )
+    if batch_size is not None:
+        _check_every_batch_size(mode.shape_env, batch_size)
+    return TracedStep(graph, (*module_tensors, *batch, LOSS_SCALE), outputs, mode, batch_size)
 
 
-def _fake(mode: FakeTensorMode, value: Tensor, *, batched: bool = False) -> Tensor:
-    """Return a tensor of the shape and type of ``value``, without values; if ``batched``, of any number of rows."""
+def _make_fake(mode: FakeTensorMode, value: Tensor, *, batched: bool = False) -> Tensor:
+    """Return a fake tensor with the shape and type of ``value``; if ``batched``, its first axis is the batch symbol."""
     value = value.detach()
     sizes = [DimDynamic.STATIC] * value.ndim
     if batched:
-        value = torch.empty((BATCH_HINT, *value.shape[1:]), dtype=value.dtype, device="meta")
-        sizes[0] = DimDynamic.DUCK  # equal sizes, one symbol
+        value = torch.empty((BATCH_SIZE_HINT, *value.shape[1:]), dtype=value.dtype, device="meta")
+        sizes[0] = DimDynamic.DUCK  # the same symbol for the same size
     fake = mode.from_tensor(value, symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes))
     if not batched:
         return fake
-    with mode:
+    with mode:  # on the meta device no memory was needed; the graph must be traced for the CPU
         return torch.empty(fake.shape, dtype=fake.dtype, device="cpu")
 
 
 @contextmanager
-def _as_traced() -> Iterator[None]:
-    """Run plain operators only: no fused attention or MKLDNN kernels, which have no counterpart in ONNX."""
-    enabled = torch.backends.mkldnn.enabled
+def _plain_operators_only() -> Iterator[None]:
+    """Make torch use plain operators: its fused attention and MKLDNN kernels have no counterpart in ONNX."""
+    mkldnn_enabled = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = False
     with (
         sdpa_kernel(SDPBackend.MATH),
         torch.enable_grad(),
         traceback.preserve_node_meta(),
-        enable_python_dispatcher(),  # its kernels keep sizes symbolic where some C++ ones read their value
+        enable_python_dispatcher(),  # its kernels keep the batch size symbolic; some C++ kernels read its value
     ):
         try:
             yield
         finally:
-            torch.backends.mkldnn.enabled = enabled
+            torch.backends.mkldnn.enabled = mkldnn_enabled
 
 
-def _forward(
+def _run_forward(
     module: Module, loss_fn: Callable[..., object], values: Tensors, batch: Tensors, runs: list[ModuleRun]
 ) -> tuple[Tensor, Tensors, Tensors]:
-    """Return the loss, the metrics, and the buffers after the forward pass."""
-    holder = torch.nn.Module()
-    holder.inner = module
+    """Return the loss, the metrics, and the buffers after the forward pass.
+
+    ``values`` replaces the parameters and buffers of ``module`` during the call. Each run of a module is appended to
+    ``runs``.
+    """
+    # functional_call replaces the tensors of a module while its ``forward`` runs. loss_fn may call more of the module
+    # than ``forward``, so an outer module calls loss_fn.
+    outer = torch.nn.Module()
+    outer.inner = module
 
     def forward() -> tuple[object, Tensors]:
-        with _scopes(module, runs):
+        with _scope_forward_nodes(module, runs):
             result = loss_fn(module, **batch)
         return result, dict(module.named_buffers())
 
-    holder.forward = forward
-    result, after = torch.func.functional_call(holder, {f"inner.{name}": value for name, value in values.items()}, ())
+    outer.forward = forward
+    replaced = {f"inner.{name}": value for name, value in values.items()}
+    result, buffers_after = torch.func.functional_call(outer, replaced, ())
     loss, metrics = result if isinstance(result, tuple) else (result, {})
     _check_result(loss, metrics)
-    return loss, {name: value.detach() for name, value in metrics.items()}, after
+    return loss, {name: value.detach() for name, value in metrics.items()}, buffers_after
 
 
 def _check_result(loss: object, metrics: object) -> None:
+    """Raise UsageError unless the loss is a float scalar and the metrics are a dict of tensors."""
     if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.is_floating_point():
-        found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        text = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
         raise UsageError(
-            f"loss_fn returned {found} as the loss",
-            hint="return a float scalar (.mean() of a loss per row), or a pair of it and a dict of named tensors",
+            f"loss_fn returned {text} as the loss",
+            hint="return a float scalar (.mean() of a loss per row), or the scalar and a dict of named tensors",
         )
     if not isinstance(metrics, dict) or not all(isinstance(value, torch.Tensor) for value in metrics.values()):
         raise UsageError(
@@ -182,84 +212,94 @@ def _check_result(loss: object, metrics: object) -> None:
         )
 
 
-def _refuse_taken_names(metrics: Iterable[str], taken: Collection[str]) -> None:
-    """Raise UsageError for a metric whose name an input has, or that has a meaning in every step graph."""
+def _refuse_used_names(metrics: Iterable[str], input_names: Collection[str]) -> None:
+    """Raise UsageError for a metric with the name of an input, or with a name that is reserved."""
     for name in metrics:
-        if name in taken or is_reserved(name):
-            problem = "is the name of an input" if name in taken else "has a meaning here"
+        if name in input_names or is_reserved(name):
+            problem = "is the name of an input" if name in input_names else "has a meaning in every step graph"
             raise UsageError(f"loss_fn calls one of its results {name!r}, which {problem}", hint="give it another name")
 
 
-def _gradients(scaled: Tensor, leaves: Tensors, runs: list[ModuleRun]) -> list[Tensor]:
-    if not scaled.requires_grad:
-        raise UsageError("the loss does not depend on any trainable parameter", hint="see that nothing detaches it")
-    with _backward_scopes(scaled, runs):
-        grads = torch.autograd.grad(scaled, list(leaves.values()), allow_unused=True)
-    unused = [name for name, grad in zip(leaves, grads, strict=True) if grad is None]
+def _compute_gradients(scaled_loss: Tensor, leaves: Tensors, runs: list[ModuleRun]) -> list[Tensor]:
+    """Return the gradients of the scaled loss for all leaves. Raises UsageError if the loss ignores a leaf."""
+    if not scaled_loss.requires_grad:
+        raise UsageError(
+            "the loss does not depend on any trainable parameter",
+            hint="compute the loss from the module's output without detach() or no_grad()",
+        )
+    with _scope_backward_nodes(scaled_loss, runs):
+        gradients = torch.autograd.grad(scaled_loss, list(leaves.values()), allow_unused=True)
+    unused = [name for name, gradient in zip(leaves, gradients, strict=True) if gradient is None]
     if unused:
         raise UsageError(
             f"the loss does not depend on {', '.join(unused)}",
-            hint="freeze what is not trained, with requires_grad_(False), or see that nothing detaches it",
+            hint="freeze these parameters with requires_grad_(False), or compute the loss from them without detach()",
         )
-    return list(grads)
+    return list(gradients)
 
 
-# Scopes: which module a node comes from. A forward node gets the module that runs, a backward node that of the forward
-# node whose autograd function it computes, found by autograd's sequence numbers.
+# Scopes: the module that each node comes from.
+#
+# - A forward node gets the module that runs at the time, by hooks before and after each module.
+# - A backward node gets the module of its forward node. autograd numbers its functions in the order of the forward
+#   pass, and the backward pass calls them by these numbers. So the number of a function is in the range of a ModuleRun.
 
 
 def _enter_scope(name: str, *_: object) -> None:
-    """Note a module on the nodes that come next; a hook passes more arguments."""
+    """Make ``name`` the scope of the nodes that are recorded next. Hooks pass further arguments, which are ignored."""
     traceback.get_current_meta()["nn_module_stack"] = {"scope": (name, "")}
 
 
 @contextmanager
-def _scopes(module: Module, runs: list[ModuleRun]) -> Iterator[None]:
-    """Note on each forward node the module that runs; append every run of a module to ``runs``."""
-    stack: list[tuple[str, int]] = []
+def _scope_forward_nodes(module: Module, runs: list[ModuleRun]) -> Iterator[None]:
+    """Give each node that is recorded inside the scope of the running module; append each module's run to ``runs``."""
+    running_modules: list[tuple[str, int]] = []  # innermost last: the name, and the first sequence number
 
-    def before(name: str, *_: object) -> None:
-        stack.append((name, torch.autograd._get_sequence_nr()))
+    def before_module(name: str, *_: object) -> None:
+        running_modules.append((name, torch.autograd._get_sequence_nr()))
         _enter_scope(name)
 
-    def after(*_: object) -> None:
-        name, start = stack.pop()
-        runs.append(ModuleRun(start, torch.autograd._get_sequence_nr(), name))
-        _enter_scope(stack[-1][0] if stack else LOSS_SCOPE)
+    def after_module(*_: object) -> None:
+        name, first = running_modules.pop()
+        runs.append(ModuleRun(first, torch.autograd._get_sequence_nr(), name))
+        _enter_scope(running_modules[-1][0] if running_modules else LOSS_SCOPE)
 
     _enter_scope(LOSS_SCOPE)
     with ExitStack() as hooks:
-        for name, part in module.named_modules():
-            hooks.callback(part.register_forward_pre_hook(partial(before, name)).remove)
-            hooks.callback(part.register_forward_hook(after).remove)
+        for name, submodule in module.named_modules():
+            hooks.callback(submodule.register_forward_pre_hook(partial(before_module, name)).remove)
+            hooks.callback(submodule.register_forward_hook(after_module).remove)
         yield
 
 
 @contextmanager
-def _backward_scopes(scaled: Tensor, runs: Sequence[ModuleRun]) -> Iterator[None]:
-    """Note on each backward node the module whose gradient it computes."""
+def _scope_backward_nodes(scaled_loss: Tensor, runs: Sequence[ModuleRun]) -> Iterator[None]:
+    """Give each backward node that is recorded inside the scope of the module whose gradient it computes."""
     _enter_scope(GRAD_SCOPE)
-    seen, waiting = {None}, [scaled.grad_fn]
+    # A walk over all autograd functions, from the loss back to the parameters; None ends a path.
+    visited, pending = {None}, [scaled_loss.grad_fn]
     with ExitStack() as hooks:
-        while waiting:
-            function = waiting.pop()
-            if function in seen:
+        while pending:
+            function = pending.pop()
+            if function in visited:
                 continue
-            seen.add(function)
+            visited.add(function)
             number = function._sequence_nr()
-            around = [run for run in runs if run.first <= number < run.end]
-            innermost = max(around, key=lambda run: (run.first, -run.end), default=None)
+            enclosing_runs = [run for run in runs if run.first <= number < run.end]
+            innermost = max(enclosing_runs, key=lambda run: (run.first, -run.end), default=None)
             name = innermost.name if innermost else LOSS_SCOPE
             hooks.callback(function.register_prehook(partial(_enter_scope, f"{GRAD_SCOPE}.{name}")).remove)
-            waiting += [after for after, _ in function.next_functions]
+            pending += [next_function for next_function, _ in function.next_functions]
         yield
 
 
-def _functional(joint: GraphModule, flat: Sequence[Tensor]) -> GraphModule:
-    """Return the graph without mutations and with our decompositions."""
-    replay = torch.func.functionalize(torch.fx.Interpreter(joint).run)
-    graph = make_fx(replay, decomposition_table=table(), _allow_non_fake_inputs=True)(*flat)
-    for node in list(graph.graph.nodes):  # functionalize writes buffers back at the end: they are outputs here
+def _remove_mutations(joint_graph: GraphModule, step_inputs: Sequence[Tensor]) -> GraphModule:
+    """Return the graph of both passes without mutations of its inputs, and with all decompositions."""
+    replay = torch.func.functionalize(torch.fx.Interpreter(joint_graph).run)
+    graph = make_fx(replay, decomposition_table=decomposition_table(), _allow_non_fake_inputs=True)(*step_inputs)
+    # functionalize copies the new value of each buffer back into its input at the end. The new values are outputs here,
+    # so the copies are removed.
+    for node in list(graph.graph.nodes):
         if node.target is torch.ops.aten.copy_.default:
             node.replace_all_uses_with(node.args[1])
             graph.graph.erase_node(node)
@@ -268,29 +308,38 @@ def _functional(joint: GraphModule, flat: Sequence[Tensor]) -> GraphModule:
     return graph
 
 
-def _refusal(error: BaseException) -> ModelError:
-    """Name the line of the user's code: the innermost outside of torch and this package."""
+def _describe_value_error(error: BaseException) -> ModelError:
+    """Return a ModelError with the line of the user's code that needs the value of a tensor."""
+    # The user's code is the innermost frame outside of torch, of this file, and of generated code ("<string>").
     frames = [frame for frame in extract_tb(error.__traceback__) if "/torch/" not in frame.filename]
-    own = [frame for frame in frames if frame.filename != __file__ and not frame.filename.startswith("<")]
-    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line})" if own else ""
+    user_frames = [frame for frame in frames if frame.filename != __file__ and not frame.filename.startswith("<")]
+    location = ""
+    if user_frames:
+        frame = user_frames[-1]
+        location = f" ({Path(frame.filename).name}:{frame.lineno}: {frame.line})"
     return ModelError(
-        f"the step depends on the value of a tensor{where}",
-        hint="a graph has no Python branches on values: use torch.where, or a mask in place of a boolean index",
+        f"the step depends on the value of a tensor{location}",
+        hint="a graph has no Python branches on values: use torch.where, or a mask instead of a boolean index",
     )
 
 
-def _refuse_fixed_batch(env: ShapeEnv, size: SymInt) -> None:
-    expression = env.replace(size.node.expr)
-    # The tests of fake_impls choose a memory layout, which the graph does not hold.
-    tests = [guard for guard in env.guards
-             if size.node.expr in guard.expr.free_symbols and "fake_impls" not in str(guard.sloc)]  # fmt: skip
-    if expression.free_symbols and not tests:
+def _check_every_batch_size(shape_env: ShapeEnv, batch_size: SymInt) -> None:
+    """Raise ModelError if the traced graph holds for some batch sizes only."""
+    symbol = batch_size.node.expr
+    # If Python code read the size as a number, torch has replaced the symbol by that number.
+    expression = shape_env.replace(symbol)
+    # A guard is a comparison of sizes that the traced code made. The guards of fake_impls choose a memory layout, which
+    # the graph does not hold, so they do not restrict the batch size.
+    guards = [
+        guard for guard in shape_env.guards if symbol in guard.expr.free_symbols and "fake_impls" not in str(guard.sloc)
+    ]
+    if expression.free_symbols and not guards:
         return
-    if tests:
-        rule = f"{str(tests[0].expr).replace(str(size.node.expr), 'batch')} ({tests[0].sloc})"
+    if guards:
+        condition = f"{str(guards[0].expr).replace(str(symbol), 'batch')} ({guards[0].sloc})"
     else:
-        rule = "its size was read as a number"
+        condition = "its size was read as a number"
     raise ModelError(
-        f"the step holds for some batch sizes only: {rule}",
+        f"the step holds for some batch sizes only: {condition}",
         hint="take sizes as x.shape[0] (len(x) is a fixed number), or export one size with dynamic_batch=False",
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mixlist.errors import UsageError
-from mixlist.torch_export.step_format import LOSS
+from mixlist.torch_export.step_names import LOSS
 from mixlist.training.dataset import Dataset
 from mixlist.training.random_values import neutral_random_inputs
 from mixlist.training.step_graph import StepGraph

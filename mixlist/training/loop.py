@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from mixlist.torch_export.step_format import LOSS_SCALE
+from mixlist.torch_export.step_names import LOSS_SCALE
 from mixlist.training.dataset import BatchOrder, Dataset
 from mixlist.training.optimizers import Optimizer, Settings
 from mixlist.training.random_values import draw_initial_value, draw_random_inputs

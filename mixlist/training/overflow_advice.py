@@ -14,7 +14,7 @@ from mixlist.checker.result import NodeFinding
 from mixlist.checker.run import check
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
-from mixlist.torch_export.step_format import LOSS_SCALE
+from mixlist.torch_export.step_names import LOSS_SCALE
 from mixlist.training.step_graph import StepGraph
 from mixlist.tuner.candidates import EditSet, ListEdit, edit_policy, find_list_candidates
 from mixlist.tuner.output_files import render_modify_mixlist

@@ -34,7 +34,7 @@ from mixlist.ops import types
 from mixlist.ops.shape_inference import refuse_large_expansion
 from mixlist.ops.traits import Trait, operators
 from mixlist.runtime.inputs import Input, declared_shape, describe_type, model_inputs
-from mixlist.torch_export.step_format import (
+from mixlist.torch_export.step_names import (
     GRADIENT_PREFIX,
     INIT_KEY_PREFIX,
     LOSS,

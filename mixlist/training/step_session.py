@@ -25,7 +25,7 @@ from mixlist.runtime.feeds import as_float32
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import SessionOptions
-from mixlist.torch_export.step_format import GRADIENT_PREFIX, LOSS, LOSS_SCALE, STATE_PREFIX
+from mixlist.torch_export.step_names import GRADIENT_PREFIX, LOSS, LOSS_SCALE, STATE_PREFIX
 from mixlist.training.step_graph import Parameter, StepGraph
 
 if TYPE_CHECKING:

@@ -279,7 +279,7 @@ REFUSED = [
        f"one of its results '{name}', which {problem}")
       for name, problem in [*dict.fromkeys(("x", "weight"), "is the name of an input").items(),
                             *dict.fromkeys(("loss", "loss_scale", "grad.weight", "state.mean", "random.0"),
-                                           "has a meaning here").items()]),
+                                           "has a meaning in every step graph").items()]),
 ]  # fmt: skip
 
 
