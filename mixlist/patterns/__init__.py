@@ -1,1 +1,1 @@
-"""Prove properties of values from the graph alone: ranges of constants, masks, positions, ranges of integer inputs."""
+"""Prove facts about values from the graph alone: ranges of constants, masks, positions, ranges of integer inputs."""

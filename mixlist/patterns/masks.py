@@ -1,9 +1,11 @@
-"""Masks: large negative numbers that are added to scores so that a softmax makes zero of them.
+"""Prove from the graph which tensors carry a mask (Rule S8.12), so that a check does not report it as an overflow.
 
-In float16 a mask of -1e9, or one of -65504 and a score, is -infinity, of which the softmax makes zero just as well.
-That is by design, but only where it can be proven from the graph: a constant, the constant branch of a Where or a
-constant factor (``(1 - mask) * -1e9``), which Add, Sub, Max, Where and value movers carry to a softmax, and
-nowhere else. A value that only reaches such a size, or that the other operands alone could make, is an overflow.
+A mask is a large negative constant that is added to scores, so that a softmax makes zero of them. In float16 a mask of
+-1e9, or the sum of -65504 and a score, is -infinity. The softmax makes zero of -infinity, too, so this is intended.
+
+A mask is proven if a constant, the constant branch of a Where, or a constant factor (``(1 - mask) * -1e9``) is carried
+by Add, Sub, Max, Where and value movers to a softmax and to nothing else. A large value without this proof is an
+overflow. So is a value in the tensor of a mask that the other operands alone could make.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from mixlist.graph.weights import is_external, read_pieces
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.constants import find_origins
 
-SENTINEL = 1e37  # no quantity reaches it; masks are written with float32's lowest value
-SMALLEST_MASK = 1e4  # the smallest number that models write as a mask
-# A Cast rounds, but a mask stays a mask.
+SENTINEL = 1e37  # no physical quantity is as large: such a value is written on purpose, as float32's lowest value is
+SMALLEST_MASK = 1e4  # the smallest magnitude that models write as a mask
+# A Cast rounds a mask, but the result is still a mask. Where is not among them: it joins two tensors.
 _MOVERS = operators(Trait.MOVES_VALUES) - {"Where"} | {"Cast"}
 _WITH_CONSTANTS = frozenset({"Add", "Sub", "Max", "Where"})
 _CARRIERS = _MOVERS | _WITH_CONSTANTS  # the operators that Rule S8.12 names
@@ -32,17 +34,20 @@ _SOFTMAX = operators(Trait.SOFTMAX)
 
 @dataclass(frozen=True)
 class MaskLevels:
-    """The magnitudes from which a value is a mask's, by its sign: ``SENTINEL`` on a side without a proven mask."""
+    """The magnitudes from which on a value belongs to a mask, for negative and for positive values.
+
+    The level is ``SENTINEL`` for a sign without a proven mask.
+    """
 
     negative: float = SENTINEL
     positive: float = SENTINEL
 
     def of(self, value: float) -> float:
-        """Return the level on the side of a value."""
+        """Return the level for the sign of a value."""
         return self.positive if value > 0 else self.negative
 
     def cover(self, value: float) -> bool:
-        """Return True if a value is large enough to be a mask's."""
+        """Return True if a value is large enough to belong to a mask."""
         return abs(value) >= self.of(value)
 
     @property
@@ -55,16 +60,16 @@ class MaskLevels:
         """Return the levels of the negated values."""
         return MaskLevels(self.positive, self.negative)
 
-    def lowered(self, other: MaskLevels) -> MaskLevels:
-        """Return the lower of both levels on each side."""
-        return MaskLevels(min(self.negative, other.negative), min(self.positive, other.positive))
+    def lowered(self, second: MaskLevels) -> MaskLevels:
+        """Return the lower of both levels for each sign."""
+        return MaskLevels(min(self.negative, second.negative), min(self.positive, second.positive))
 
 
-_NO_LEVELS = MaskLevels(math.inf, math.inf)
+_NO_MASK = MaskLevels(math.inf, math.inf)
 
 
 class Span(Protocol):
-    """The range of a tensor in one batch; its ``magnitude`` is infinite where there is a NaN."""
+    """The range of a tensor in one batch; its ``magnitude`` is infinite if the tensor has a NaN."""
 
     @property
     def minimum(self) -> float: ...
@@ -76,10 +81,12 @@ class Span(Protocol):
 
 @dataclass(frozen=True)
 class Mask:
-    """A tensor that carries a mask: ``levels`` are half of the constant, on the side that its sign gives it.
+    """The mask that a tensor carries.
 
-    ``joined``: the tensors that Add, Sub, Max, Where or Concat join to the mask; ``factors``: those that multiplied the
-    constant, which must be from -1 to 1: a negative factor turns the side.
+    ``levels``: half of the constant, for its sign: a value counts as the mask's from half of the constant on, because
+    a score is added to it. ``joined``: the tensors that Add, Sub, Max, Where or Concat join to the mask, such as the
+    scores. ``factors``: the tensors that multiply the constant, such as ``1 - mask``. All their values must be from -1
+    to 1; a negative factor turns the sign of the mask.
     """
 
     levels: MaskLevels
@@ -87,147 +94,155 @@ class Mask:
     factors: frozenset[TensorRef] = frozenset()
 
     def levels_in(self, ranges: Mapping[TensorRef, Span], bound: float) -> MaskLevels:
-        """Return the levels in one batch; those of no proven mask where a large value may be another's (Rule S8.12).
+        """Return the levels in one batch; the default levels if the joined tensors can explain a large value, too.
 
-        ``ranges`` are those of the reference; ``bound`` is the least magnitude that overflows.
+        ``ranges``: those of the reference in this batch. ``bound``: the least magnitude that overflows.
         """
         if self.levels.least >= SENTINEL or not self._has_factors(ranges):
             return MaskLevels()
         if self.levels.least < bound:
-            proven = self._stays_in_range(ranges, bound)
-        else:  # an infinity of the data explains itself
-            joined = (_finite_magnitude(ranges.get(tensor)) for tensor in self.joined)
-            proven = sum(joined) < self.levels.least
-        if not proven:
+            is_proven = self._joined_in_range(ranges, bound)
+        else:  # infinities of the reference do not count: they are infinite in both models
+            magnitudes = (_finite_magnitude(ranges.get(tensor)) for tensor in self.joined)
+            is_proven = sum(magnitudes) < self.levels.least
+        if not is_proven:
             return MaskLevels()
-        turns = any(ranges[tensor].minimum < 0 for tensor in self.factors)
-        return MaskLevels().lowered(self.levels.lowered(self.levels.negated) if turns else self.levels)
+        turns_sign = any(ranges[tensor].minimum < 0 for tensor in self.factors)
+        return MaskLevels().lowered(self.levels.lowered(self.levels.negated) if turns_sign else self.levels)
 
     def hides_nothing(self, ranges: Mapping[TensorRef, Span], bound: float) -> bool:
-        """Return True if only the mask's values can overflow: the values that are joined to it are too small.
+        """Return True if no value but the mask's can overflow, because the joined tensors are too small together.
 
-        A factor between 0 and 1 could make a value of any size, if the constant is not beyond all quantities.
+        False also if there are factors: 0.0001 times the constant -1e9 is no mask, but overflows in float16. Constants
+        from twice ``SENTINEL`` on are excepted, because no quantity is as large.
         """
-        whole = not self.factors or self.levels.least >= SENTINEL
-        return whole and self._has_factors(ranges) and self._stays_in_range(ranges, bound)
+        is_constant_alone = not self.factors or self.levels.least >= SENTINEL
+        return is_constant_alone and self._has_factors(ranges) and self._joined_in_range(ranges, bound)
 
     def _has_factors(self, ranges: Mapping[TensorRef, Span]) -> bool:
-        """Return True if all that multiplied the constant is from -1 to 1."""
+        """Return True if the values of all factors are from -1 to 1."""
         return all(tensor in ranges and ranges[tensor].magnitude <= 1 for tensor in self.factors)
 
-    def _stays_in_range(self, ranges: Mapping[TensorRef, Span], bound: float) -> bool:
+    def _joined_in_range(self, ranges: Mapping[TensorRef, Span], bound: float) -> bool:
+        """Return True if the sum of the joined tensors, without the mask, cannot overflow."""
         spans = (ranges.get(tensor) for tensor in self.joined)
         return sum(math.inf if span is None else span.magnitude for span in spans) < bound
 
 
 def _finite_magnitude(span: Span | None) -> float:
-    """Return the larger of the finite ends of a range; infinite for a tensor that is not observed."""
+    """Return the larger magnitude of the finite ends of a range; infinity for a tensor that is not observed."""
     if span is None:
         return math.inf
     return max((abs(end) for end in (span.minimum, span.maximum) if math.isfinite(end)), default=0.0)
 
 
 def find_masks(nodes: Iterable[DataflowNode]) -> dict[TensorRef, Mask]:
-    """Return the tensors of a model that carry a mask to a softmax, as far as it can be proven."""
-    graphs = dict.fromkeys(each.graph for each in nodes)
-    return {ref: mask for graph in graphs for ref, mask in _of_graph(graph).items()}
+    """Return the tensors of a model that provably carry a mask to a softmax, each with its mask."""
+    graphs = dict.fromkeys(dataflow_node.graph for dataflow_node in nodes)
+    return {ref: mask for graph in graphs for ref, mask in _masks_in(graph).items()}
 
 
-def _of_graph(graph: Graph) -> dict[TensorRef, Mask]:
-    ending = _ending(graph)
-    known: dict[Value, Mask] = {}
-    found: dict[TensorRef, Mask] = {}
+def _masks_in(graph: Graph) -> dict[TensorRef, Mask]:
+    only_for_softmax = _values_only_for_softmax(graph)
+    mask_of_value: dict[Value, Mask] = {}
+    masks: dict[TensorRef, Mask] = {}
     for node in graph.nodes:
         if not node.is_plain:
             continue
-        mask = _made_by(graph, node, known)
+        mask = _output_mask(graph, node, mask_of_value)
         if mask is None:
             continue
         for value in node.outputs:
-            if value is not None and value in ending:
-                known[value] = found[_key(graph, value)] = mask
-    return found
+            if value is not None and value in only_for_softmax:
+                mask_of_value[value] = masks[_tensor_ref(graph, value)] = mask
+    return masks
 
 
-def _ending(graph: Graph) -> set[Value]:
+def _values_only_for_softmax(graph: Graph) -> set[Value]:
     """Return the values that reach a softmax and nothing else: no output of a graph, and no other operator."""
     readers: dict[Value, list[Node]] = {}
-    bad: set[Value] = set(graph.root.outputs)
+    graph_outputs: set[Value] = set(graph.root.outputs)
     for node in graph.nodes:
         for value in node.inputs:
             if value is not None:
                 readers.setdefault(value, []).append(node)
         for body in node.bodies.values():
-            bad.update(body.outputs)
-    ending: set[Value] = set()
-    for node in reversed(graph.nodes):
+            graph_outputs.update(body.outputs)
+    only_for_softmax: set[Value] = set()
+    for node in reversed(graph.nodes):  # readers come before the node that makes what they read
         for value in node.outputs:
-            nodes = readers.get(value, ()) if value is not None and value not in bad else ()
-            if value is not None and nodes and all(_ends(reader, ending) for reader in nodes):
-                ending.add(value)
-    return ending
+            value_readers = readers.get(value, ()) if value is not None and value not in graph_outputs else ()
+            if value is not None and value_readers and all(_leads(node, only_for_softmax) for node in value_readers):
+                only_for_softmax.add(value)
+    return only_for_softmax
 
 
-def _ends(reader: Node, ending: set[Value]) -> bool:
+def _leads(reader: Node, only_for_softmax: set[Value]) -> bool:
+    """Return whether a reader of a mask is a softmax, or leads to one and to nothing else."""
     if not reader.is_plain:
         return False
-    if reader.op_type in _SOFTMAX or reader.op_type == "Shape":
+    if reader.op_type in _SOFTMAX or reader.op_type == "Shape":  # a Shape reads no elements
         return True
-    passed = reader.op_type in _CARRIERS or reader.op_type == "Mul"
-    return passed and all(v in ending for v in reader.outputs if v is not None)
+    passes_mask = reader.op_type in _CARRIERS or reader.op_type == "Mul"
+    return passes_mask and all(value in only_for_softmax for value in reader.outputs if value is not None)
 
 
-def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | None:
-    """Return the mask in a node's output: one that the node reads, or one that its constant makes."""
-    read = float_values(node.inputs)
-    if node.op_type == "Mul":
-        levels = _NO_LEVELS
-        for value in read:
+def _output_mask(graph: Graph, node: Node, mask_of_value: Mapping[Value, Mask]) -> Mask | None:
+    """Return the mask in a node's output: one that the node reads, or one that a constant of it makes."""
+    inputs = float_values(node.inputs)
+    if node.op_type == "Mul":  # a constant times a factor; a mask that is multiplied later is not proven
+        levels = _NO_MASK
+        for value in inputs:
             levels = levels.lowered(_constant_levels(value))
-        factors = frozenset(ref for value in read for ref in _variables(graph, value))
-        return Mask(levels, factors=factors) if levels != _NO_LEVELS else None
+        factors = frozenset(ref for value in inputs for ref in _variable_origins(graph, value))
+        return Mask(levels, factors=factors) if levels != _NO_MASK else None
     if node.op_type not in _CARRIERS:
         return None
     masks = []
-    for position, value in enumerate(read):
-        mask = known.get(value) or Mask(_constant_levels(value) if node.op_type in _WITH_CONSTANTS else _NO_LEVELS)
-        if mask.levels != _NO_LEVELS:
+    for position, value in enumerate(inputs):
+        mask = mask_of_value.get(value)
+        if mask is None:
+            mask = Mask(_constant_levels(value) if node.op_type in _WITH_CONSTANTS else _NO_MASK)
+        if mask.levels != _NO_MASK:
             is_negated = node.op_type == "Sub" and position == 1
             masks.append(replace(mask, levels=mask.levels.negated) if is_negated else mask)
     if not masks:
         return None
-    levels = _NO_LEVELS
-    joined = frozenset(ref for value in read if value not in known for ref in _variables(graph, value))
+    levels = _NO_MASK
+    joined = frozenset(ref for value in inputs if value not in mask_of_value for ref in _variable_origins(graph, value))
     for mask in masks:
         levels, joined = levels.lowered(mask.levels), joined | mask.joined
     return Mask(levels, joined, frozenset[TensorRef]().union(*(mask.factors for mask in masks)))
 
 
-def _variables(graph: Graph, value: Value) -> list[TensorRef]:
+def _variable_origins(graph: Graph, value: Value) -> list[TensorRef]:
     """Return the tensors that are moved into a value, without constants; the value itself if none is a constant."""
-    moved = float_values(find_origins(value, _MOVERS))
-    if not any(origin.is_constant for origin in moved):
-        return [_key(graph, value)]
-    return [_key(graph, origin) for origin in moved if not origin.is_constant]
+    origins = float_values(find_origins(value, _MOVERS))
+    if not any(origin.is_constant for origin in origins):
+        return [_tensor_ref(graph, value)]
+    return [_tensor_ref(graph, origin) for origin in origins if not origin.is_constant]
 
 
 def _constant_levels(value: Value) -> MaskLevels:
-    """Return the levels of a constant that may be a mask; infinite ones for other values and external constants."""
+    """Return the levels of a constant that may be a mask; infinite levels for all other values.
+
+    Constants in external data are weights, and are not read.
+    """
     lowest = largest = 0.0
     for origin in float_values(find_origins(value, _MOVERS)):
         if origin.constant_proto is not None and not is_external(origin.constant_proto):
             for piece in read_pieces(origin.constant_proto, None):
                 if piece.size:
                     lowest, largest = min(lowest, float(piece.min())), max(largest, float(piece.max()))
-    size = max(-lowest, largest)
-    if not size >= SMALLEST_MASK:
-        return _NO_LEVELS
-    level = min(size / 2, SENTINEL)  # also of an infinite mask
+    magnitude = max(-lowest, largest)
+    if not magnitude >= SMALLEST_MASK:
+        return _NO_MASK
+    level = min(magnitude / 2, SENTINEL)  # the constant may be infinite
     return MaskLevels(level if -lowest >= level else math.inf, level if largest >= level else math.inf)
 
 
-def _key(graph: Graph, value: Value) -> TensorRef:
-    """Return the TensorRef of a value; one that no run observes for an input of a function or of a body."""
+def _tensor_ref(graph: Graph, value: Value) -> TensorRef:
+    """Return the TensorRef of a value. For an input of a function or of a body, no run observes this tensor."""
     if value.producer is not None:
         return output_ref(graph, value.producer, value.output_slot)
     main = not graph.path and value.scope is graph.root and value in graph.root.inputs
