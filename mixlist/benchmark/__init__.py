@@ -1,1 +1,1 @@
-"""Time two models against each other, each in a process of its own."""
+"""Compare the speed of two models, each in a process of its own."""

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GraphChanges:
-    """Numbers of nodes and Casts, subgraphs included (and functions, in the file).
+    """The numbers of nodes and Casts in the file and in the graph that ONNX Runtime optimized.
 
-    ``inserted_casts``: Casts of the optimised graph that are not in the file. ``new_ops``: how many nodes it has of op
-    types that the file does not have (``domain::type`` outside the standard domain): fused operators, changes of
-    layout, copies between devices.
+    Subgraphs count, and in the file the bodies of functions, too: ONNX Runtime inlines them. ``inserted_casts``: Casts
+    of the optimized graph that are not in the file. ``new_ops``: by name, the number of its nodes of op types that the
+    file does not have: fused operators, changes of layout, copies between devices. A name is ``domain::type`` outside
+    the standard domain.
     """
 
     nodes: int
@@ -31,37 +32,54 @@ class GraphChanges:
     new_ops: dict[str, int] = field(default_factory=dict)
 
 
-def graph_changes(model: ModelProto, optimised: ModelProto) -> GraphChanges:
-    """Compare a ModelProto with the one that ONNX Runtime saved after optimising it.
+def compare_graphs(model: ModelProto, optimized_model: ModelProto) -> GraphChanges:
+    """Compare a ModelProto with the one that ONNX Runtime saved after its optimization.
 
-    A Cast is known by the tensor it makes, which keeps its name, or ends in it after a function was inlined.
+    A Cast of the optimized graph is from the file if a Cast of the file makes a tensor of this name. Inlining changes
+    the names of tensors inside functions, but only in front: ``h`` becomes for example ``_inlfunc_f_h``.
     """
-    before, after = list(nodes_in(model.graph)), list(nodes_in(optimised.graph))
-    inside = list(nodes_in(*model.functions))
-    casts = [n for n in (*before, *inside) if n.op_type == "Cast"]
-    known = {n.output[0] for n in casts} | set(_yielded_casts(model, (*before, *inside)))
-    endings = tuple(f"_{n.output[0]}" for n in inside if n.op_type == "Cast")
-    left = [n for n in after if n.op_type == "Cast"]
-    inserted = [n for n in left if n.output[0] not in known and not n.output[0].endswith(endings)]
-    ops = {(n.domain, n.op_type) for n in (*before, *inside)}
-    new = Counter(operator_name(n.domain, n.op_type) for n in after if (n.domain, n.op_type) not in ops)
+    file_nodes, optimized_nodes = list(nodes_in(model.graph)), list(nodes_in(optimized_model.graph))
+    function_nodes = list(nodes_in(*model.functions))
+    casts = [node for node in (*file_nodes, *function_nodes) if node.op_type == "Cast"]
+    cast_outputs = {node.output[0] for node in casts} | set(
+        _call_results_of_casts(model, (*file_nodes, *function_nodes))
+    )
+    inlined_endings = tuple(f"_{node.output[0]}" for node in function_nodes if node.op_type == "Cast")
+    optimized_casts = [node for node in optimized_nodes if node.op_type == "Cast"]
+    inserted_casts = [
+        node
+        for node in optimized_casts
+        if node.output[0] not in cast_outputs and not node.output[0].endswith(inlined_endings)
+    ]
+    file_ops = {(node.domain, node.op_type) for node in (*file_nodes, *function_nodes)}
+    new_ops = Counter(
+        operator_name(node.domain, node.op_type)
+        for node in optimized_nodes
+        if (node.domain, node.op_type) not in file_ops
+    )
     return GraphChanges(
-        nodes=len(before) + len(inside),
+        nodes=len(file_nodes) + len(function_nodes),
         casts=len(casts),
-        optimised_nodes=len(after),
-        optimised_casts=len(left),
-        inserted_casts=len(inserted),
-        new_ops=dict(sorted(new.items())),
+        optimised_nodes=len(optimized_nodes),
+        optimised_casts=len(optimized_casts),
+        inserted_casts=len(inserted_casts),
+        new_ops=dict(sorted(new_ops.items())),
     )
 
 
-def _yielded_casts(model: ModelProto, nodes: Iterable[NodeProto]) -> Iterator[str]:
-    """Yield the outputs of function calls that a Cast inside the function makes, by their names in the caller."""
-    made = {
-        (f.domain, f.name): [any(n.op_type == "Cast" and n.output[0] == name for n in f.node) for name in f.output]
-        for f in model.functions
+def _call_results_of_casts(model: ModelProto, nodes: Iterable[NodeProto]) -> Iterator[str]:
+    """Yield the results of function calls that a Cast inside the function makes, by their names in the caller.
+
+    After inlining, such a Cast makes the tensor with the caller's name.
+    """
+    is_cast_output = {
+        (function.domain, function.name): [
+            any(node.op_type == "Cast" and node.output[0] == name for node in function.node) for name in function.output
+        ]
+        for function in model.functions
     }
     for node in nodes:
-        for name, is_cast in zip(node.output, made.get((node.domain, node.op_type), ()), strict=False):
+        flags = is_cast_output.get((node.domain, node.op_type), ())
+        for name, is_cast in zip(node.output, flags, strict=False):
             if is_cast:
                 yield name

@@ -1,4 +1,7 @@
-"""Count the low-precision nodes of a model, and those that have a kernel in their low type."""
+"""Count the low-precision nodes of a model, and the nodes among them that have a kernel in their low type.
+
+ONNX Runtime computes the other ones in float32, with Casts around them.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.targets.kernels import has_low_kernel
 
 
-def low_coverage(model: LoadedModel, provider: str) -> tuple[int, int]:
-    """Count the nodes that compute in float16 or bfloat16, and those of them with a kernel of that type.
+def count_low_kernels(model: LoadedModel, provider: str) -> tuple[int, int]:
+    """Return the number of nodes that compute in float16 or bfloat16, and of those among them with a kernel.
 
-    Subgraphs and functions count; Casts, calls and control flow do not. Raises UsageError if the installed ONNX Runtime
-    has no such provider.
+    Nodes in subgraphs and functions count. Casts, Constants, calls and control flow do not, because they compute
+    nothing. Raises UsageError if the installed ONNX Runtime has no such provider.
     """
     main = build_graph(model.proto, show_marked_casts=True)
     has_kernel = [
@@ -29,14 +32,15 @@ def low_coverage(model: LoadedModel, provider: str) -> tuple[int, int]:
 
 
 def _low_type(node: Node) -> int | None:
-    """Return the low type that a node computes in, None if it computes in none."""
+    """Return the low type in which a node computes; None if it computes in none."""
     if node.bodies or node.function is not None or (node.op_type in ("Cast", "Constant") and not node.domain):
         return None
+    # Inputs count, too: a comparison of float16 tensors has no float output.
     elements = (types.element(value.type) for value in (*node.outputs, *node.inputs) if value is not None)
     return next((elem for elem in elements if elem in LOW_TYPES), None)
 
 
 def _has_kernel(node: Node, elem: int, opset: int, provider: str) -> bool:
     outputs = enumerate(node.outputs)
-    low = tuple(i for i, value in outputs if value is not None and types.element(value.type) == elem)
-    return has_low_kernel(provider, node.domain, node.op_type, opset, types.type_name(elem), low)
+    low_outputs = tuple(slot for slot, value in outputs if value is not None and types.element(value.type) == elem)
+    return has_low_kernel(provider, node.domain, node.op_type, opset, types.type_name(elem), low_outputs)

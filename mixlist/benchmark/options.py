@@ -13,16 +13,17 @@ from mixlist.option_fields import option
 from mixlist.progress import ProgressCallback
 from mixlist.targets.providers import ProviderOption
 
-PROFILE_NAMES = ("original", "other")  # the names of the two models in file names
+PROFILE_NAMES = ("original", "other")  # the two models, in the names of the profile files
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions(ProviderOption):
     """The options of ``bench``.
 
-    ``rounds`` pairs of turns are timed, after ``warmup`` runs of each batch. ``transfers``: time inputs and outputs on
-    their way too. ``threads``: within an operator, None for ONNX Runtime's own choice. ``profiles``: a folder that
-    keeps ONNX Runtime's profiles. ``progress`` gets a Progress after each round.
+    ``rounds``: how many pairs of turns are timed, one turn of each model (``benchmark/timing.py`` explains turns).
+    ``warmup``: the runs of each batch before that. ``transfers``: whether the time of copying inputs to the device and
+    outputs back counts. ``threads``: the threads within an operator; None for ONNX Runtime's own choice. ``profiles``:
+    a folder for ONNX Runtime's profiles. ``progress``: called with a Progress after each round.
     """
 
     rounds: int = option(30, "Pairs of turns that are timed.", "integer", minimum=1)

@@ -1,4 +1,7 @@
-"""Statistics of timings that were taken in pairs, so that what slows the machine for a while slows both."""
+"""Statistics of timings that were taken in pairs, one timing of each model.
+
+Another load on the machine slows both timings of a pair, so the ratio of a pair hardly depends on it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Spread:
-    """Seconds per run: the median, the quartiles and the least, of ``count`` timings."""
+    """Seconds per run: the median, the quartiles and the least of ``count`` timings."""
 
     median: float
     q1: float
@@ -22,10 +25,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The time of the other model over that of the original: below 1 is faster.
+    """The time of the other model divided by the time of the original: below 1, the other model is faster.
 
-    ``value`` is the median of the ratios of all pairs; ``low`` and ``high`` bound it with ``confidence``, by a
-    bootstrap of the pairs (percentiles of 2000 resamples, seeded: the same timings give the same bounds).
+    ``value``: the median of the ratios of all pairs. ``low`` and ``high``: the bounds of this median with the
+    probability ``confidence``. They are percentiles of a bootstrap with 2000 resamples of the pairs. Its seed is fixed,
+    so that the same timings give the same bounds.
     """
 
     value: float
@@ -35,7 +39,7 @@ class Ratio:
 
     @property
     def decided(self) -> bool:
-        """Return True if the bounds show which of the two models is faster."""
+        """Return True if 1 is outside the bounds: they show which of the two models is faster."""
         return self.high < 1 or self.low > 1
 
 
@@ -48,11 +52,13 @@ def compute_spread(seconds: Sequence[float]) -> Spread:
 
 
 def compute_ratio(original: Sequence[float], other: Sequence[float]) -> Ratio:
-    """Return the ratio of two equally long lists of timings, pair by pair."""
+    """Return the ratio of two lists of timings with the same length, pair by pair."""
     import numpy as np
 
-    pairs = np.asarray(other, np.float64) / np.asarray(original, np.float64)
-    picks = np.random.default_rng(0).integers(0, pairs.size, (RESAMPLES, pairs.size))
-    tail = (1 - CONFIDENCE) / 2 * 100
-    low, high = np.percentile(np.median(pairs[picks], axis=1), [tail, 100 - tail])
-    return Ratio(float(np.median(pairs)), float(low), float(high))
+    pair_ratios = np.asarray(other, np.float64) / np.asarray(original, np.float64)
+    # Bootstrap: each resample draws as many pairs as there are, with repetition.
+    resampled_pairs = np.random.default_rng(0).integers(0, pair_ratios.size, (RESAMPLES, pair_ratios.size))
+    tail_percent = (1 - CONFIDENCE) / 2 * 100
+    medians = np.median(pair_ratios[resampled_pairs], axis=1)
+    low, high = np.percentile(medians, [tail_percent, 100 - tail_percent])
+    return Ratio(float(np.median(pair_ratios)), float(low), float(high))

@@ -1,4 +1,4 @@
-"""The result of ``bench``: values only, rendered by the report rooms (schema: ``mixlist.bench/1``)."""
+"""The result of ``bench``: values only. ``mixlist/report/`` renders it; its JSON has the schema ``mixlist.bench/1``."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TimedModel:
-    """One of the two models: how fast it ran, what it took, and what really ran.
+    """The measurements of one of the two models. A measurement that failed is None.
 
-    ``seconds``: per run. ``host_memory``: the most resident bytes that loading and running it added to a process of its
-    own, inputs and outputs included. ``low_nodes`` of its file compute in float16 or bfloat16, ``low_kernels`` of these
-    have a kernel of that type on the provider. ``graph``: what ONNX Runtime made of it; ``profile``: what ran, its
-    ``arena`` the most bytes in use in the provider's own memory. None stands for what could not be had. ``failure``:
-    why it could not be timed, or "".
+    ``low_nodes``: the nodes of its file that compute in float16 or bfloat16. ``low_kernels``: those of them that have a
+    kernel of this type on the provider. ``seconds``: the time of a run. ``host_memory``: the bytes by which loading and
+    running the model raised the peak of the resident memory of its process, inputs and outputs included. ``graph``: how
+    ONNX Runtime changed the graph. ``profile``: the nodes that ran, and the peak of the provider's own memory
+    (``arena``, in bytes). ``failure``: why the model could not be timed, or "".
     """
 
     name: str
@@ -38,12 +38,13 @@ class TimedModel:
 
 @dataclass(frozen=True, repr=False)
 class BenchReport:
-    """Two models, timed in turn.
+    """The times of two models that ran in turn.
 
-    ``rounds`` pairs of turns were timed, after ``warmup`` runs of each batch; a turn is ``repeats`` runs of one batch
-    in a row. ``batches`` differ and take turns too. ``transfers``: whether the times include carrying inputs to the
-    device and outputs back. ``threads``: within an operator, None for ONNX Runtime's own choice. ``ratio`` is None
-    where one of the two could not be timed. ``notes``: what one must know to read the figures, a sentence each.
+    ``threads``: the threads within an operator; None for ONNX Runtime's own choice. ``rounds``: the number of timed
+    pairs of turns, after ``warmup`` runs of each batch. ``repeats``: how often one turn runs its batch. ``batches``:
+    the number of different batches. ``transfers``: whether the times include copying inputs to the device and outputs
+    back. ``ratio``: None if one of the models could not be timed. ``notes``: sentences that a reader needs to interpret
+    the figures.
     """
 
     provider: str
@@ -76,15 +77,15 @@ class BenchReport:
 
 
 def estimate_json(original: Work, other: Work, warnings: tuple[Diagnostic, ...] = ()) -> dict[str, object]:
-    """Return the ``mixlist.bench/1`` object of an estimate alone: the accounts of both models."""
-    works = {"original": _work(original), "other": _work(other)}
+    """Return the ``mixlist.bench/1`` object of an estimate, without a timing."""
+    works = {"original": _work_json(original), "other": _work_json(other)}
     return _bench_json(original.model, other.model, {"estimate": works}, warnings)
 
 
 def _bench_json(
     model: str, other: str, part: Mapping[str, object], warnings: tuple[Diagnostic, ...]
 ) -> dict[str, object]:
-    """Return the object with a timing or an estimate; the other one is null."""
+    """Return the object with ``part``, which is a timing or an estimate; the other of these is null."""
     parts = {"timing": None, "estimate": None, **part}
     return {
         "format": "mixlist.bench/1",
@@ -95,5 +96,5 @@ def _bench_json(
     }
 
 
-def _work(work: Work) -> dict[str, object]:
+def _work_json(work: Work) -> dict[str, object]:
     return {**asdict(work), "low_share": work.low_share}

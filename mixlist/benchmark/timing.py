@@ -1,10 +1,12 @@
-"""Time two models in turn, pair by pair, and look at what really ran.
+"""Time two models in turn, and find out what ONNX Runtime ran.
 
-Each model has a process of its own, so that a crash of ONNX Runtime ends one session and not the command, and so that
-memory can be told apart. A *turn* is one batch run several times in a row, at least ``TURN`` seconds long, after one
-run that is not timed: short models are not measured by the time it takes to wake a process. The two take their turns
-one after the other and swap who goes first, so that what slows the machine for a while slows both; the ratio is taken
-pair by pair. Profiling slows a session, so the profiles come from other sessions, after the timing.
+Each model has a process of its own. A crash of ONNX Runtime then ends one session and not the command, and the memory
+of the two models can be measured apart.
+
+A *turn* is one batch, run several times in a row for at least ``TURN_SECONDS``, after one run that is not timed.
+Without the repetitions, the time of a small model would be the time that a process takes to wake up. The models take
+their turns one after the other and change their order, so that another load on the machine slows both. The ratio is
+computed pair by pair. Profiling slows a session, so the profiles come from other sessions, after the timing.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
-from mixlist.benchmark.graph_changes import GraphChanges, graph_changes
-from mixlist.benchmark.kernel_coverage import low_coverage
+from mixlist.benchmark.graph_changes import GraphChanges, compare_graphs
+from mixlist.benchmark.kernel_coverage import count_low_kernels
 from mixlist.benchmark.options import PROFILE_NAMES, BenchOptions
 from mixlist.benchmark.paired_statistics import compute_ratio, compute_spread
 from mixlist.benchmark.result import BenchReport, TimedModel
@@ -45,19 +47,19 @@ if TYPE_CHECKING:
     from mixlist.graph.proto_types import ModelSource
     from mixlist.runtime.session import Feed
 
-    Rival: TypeAlias = Policy | Plan | ModelSource | LoadedModel
+    ComparedModel: TypeAlias = Policy | Plan | ModelSource | LoadedModel
 
 P = ParamSpec("P")
 T = TypeVar("T")
-TURN = 0.01  # seconds: a hundred times what a process takes to wake
+TURN_SECONDS = 0.01  # the least length of a turn: a hundred times the time that a process takes to wake up
 _MOST_REPEATS = 1000
-_PROFILED = 4  # batches
-_PROFILED_RUNS = 5  # of each
+_PROFILED_BATCHES = 4
+_PROFILED_RUNS = 5  # of each batch
 
 
 def bench(
     model: ModelSource | LoadedModel,
-    policy_or_other: Rival,
+    policy_or_other: ComparedModel,
     batches: object,
     *,
     provider: str = BenchOptions.provider,
@@ -70,12 +72,12 @@ def bench(
 ) -> BenchReport:
     """Time ``model`` against the mixed model that a Policy or a Plan makes of it, or against another model.
 
-    ``batches`` are those of ``runtime.feeds.as_batches``: paths, or arrays by input name; the first ``rounds`` of them
-    are used. The keyword arguments are the fields of ``BenchOptions``. A model that ONNX Runtime refuses or dies of is
-    named in the report.
+    ``batches``: paths, or arrays by input name, as ``runtime.feeds.as_batches`` takes them; the first ``rounds`` of
+    them are used. The keyword arguments are the fields of ``BenchOptions``. If ONNX Runtime refuses one of the models
+    or crashes on it, the report says so and has no ratio.
 
-    Raises UsageError where there is no batch, no such provider or no round, FileError for data that cannot be read, and
-    what ``load`` and ``resolve`` raise.
+    Raises UsageError if there is no batch, no such provider or no round, FileError for data that cannot be read, and
+    the errors of ``load_model`` and ``resolve``.
     """
     options = BenchOptions(
         provider=provider,
@@ -89,36 +91,44 @@ def bench(
     return run_bench(model, policy_or_other, batches, options)
 
 
-def run_bench(model: ModelSource | LoadedModel, other: Rival, batches: object, options: BenchOptions) -> BenchReport:
-    """Do what ``bench`` says, with its options in one object."""
+def run_bench(
+    model: ModelSource | LoadedModel, other: ComparedModel, batches: object, options: BenchOptions
+) -> BenchReport:
+    """Do the same as ``bench``, with its options in one object."""
     original = load_model(model)
     refuse_large_expansion(original.proto)
     data = as_batches(batches, original.proto)
-    feeds = list(islice(data, options.rounds))
-    with ScratchFolder() as home:
-        comparison = _Comparison(home, feeds, options)
-        warnings = (*data.warnings, *comparison.enter(original, other))
-        comparison.run()
-        comparison.look()
+    feeds = list(islice(data, options.rounds))  # more batches than rounds would never be timed
+    with ScratchFolder() as folder:
+        comparison = _Comparison(folder, feeds, options)
+        warnings = (*data.warnings, *comparison.add_models(original, other))
+        comparison.time_models()
+        comparison.profile_models()
         return comparison.report(warnings)
 
 
-class _Entry:
-    """One of the two models: its process and what was measured."""
+class _Measurement:
+    """One of the two models, its process, and the measurements so far.
+
+    ``model``: what the process loads. ``loaded``: the same model in this process, for its inputs and its types.
+    """
 
     def __init__(self, name: str, loaded: LoadedModel, model: Path | ModelProto) -> None:
         self.name = name
         self.loaded = loaded
         self.model = model
-        self.session: TimedSession  # once it has started
-        self.times: list[float] = []
+        self.session: TimedSession  # set when the process has started
+        self.times: list[float] = []  # seconds of one run, by round
         self.memory: int | None = None
         self.graph: GraphChanges | None = None
         self.profile: Profile | None = None
         self.failure = ""
 
     def attempt(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """Return the result, or None where ONNX Runtime refuses the model or dies of it, which is noted."""
+        """Return the result of ``work``; None if ONNX Runtime refuses the model or crashes, now or before.
+
+        The error is stored in ``failure``, so that the other model can still be timed.
+        """
         if self.failure:
             return None
         try:
@@ -129,115 +139,124 @@ class _Entry:
 
 
 class _Comparison:
-    """The two models, the batches, and the folder ``home`` for files."""
+    """The two models and the batches on which they are compared; ``folder`` is for temporary files."""
 
-    def __init__(self, home: Path, feeds: Sequence[Feed], options: BenchOptions) -> None:
-        self.home = home
+    def __init__(self, folder: Path, feeds: Sequence[Feed], options: BenchOptions) -> None:
+        self.folder = folder
         self.feeds = feeds
         self.options = options
         self.transfers = options.transfers
         self.repeats = 1
         self.notes: list[str] = []
-        self.entries: list[_Entry] = []
+        self.measurements: list[_Measurement] = []  # the original model first
 
-    def enter(self, original: LoadedModel, policy_or_other: Rival) -> tuple[Diagnostic, ...]:
-        """Make the entries of both models; return the warnings of the resolution."""
-        self.entries.append(_Entry(original.name, original, _source(original)))
+    def add_models(self, original: LoadedModel, policy_or_other: ComparedModel) -> tuple[Diagnostic, ...]:
+        """Add both models; return the warnings about the mixed one."""
+        self.measurements.append(_Measurement(original.name, original, _loadable_source(original)))
         if isinstance(policy_or_other, Policy | Plan):
             plan = policy_or_other if isinstance(policy_or_other, Plan) else resolve(original, policy_or_other)
             result = rewrite(plan.solution.loaded, plan)
-            result.save(self.home / "mixed.onnx")  # converts its constants, as ``apply`` does
-            mixed = load_model(self.home / "mixed.onnx")
-            # Not the file, which is removed: if ONNX Runtime dies of the model, its session keeps a copy.
-            self.entries.append(_Entry(f"{original.name}, mixed", mixed, mixed.proto))
+            result.save(self.folder / "mixed.onnx")  # converts its constants, as ``apply`` does
+            mixed = load_model(self.folder / "mixed.onnx")
+            # The process gets the message and not the file, which is temporary: if ONNX Runtime crashes on the model,
+            # the session saves a copy for the user.
+            self.measurements.append(_Measurement(f"{original.name}, mixed", mixed, mixed.proto))
             return result.warnings
         other = load_model(policy_or_other)
         refuse_large_expansion(other.proto)
-        self.entries.append(_Entry(other.name, other, _source(other)))
+        self.measurements.append(_Measurement(other.name, other, _loadable_source(other)))
         return ()
 
-    def _open(
-        self, entry: _Entry, feeds: Sequence[Feed], profile: Path | None = None, optimized_model: Path | None = None
+    def _start_session(
+        self,
+        measurement: _Measurement,
+        feeds: Sequence[Feed],
+        profile: Path | None = None,
+        optimized_model: Path | None = None,
     ) -> TimedSession:
-        """Start a process with the entry's model and send it the batches."""
+        """Start a process with a model and send it the batches."""
         provider, threads = self.options.provider, self.options.threads
         options = SessionOptions(provider, threads=threads, profile=profile, optimized_model=optimized_model)
-        session = TimedSession(entry.model, options, folder=entry.loaded.folder)
-        inputs = model_inputs(entry.loaded.proto)
-        fitted = [make_feed(feed, inputs, f"batch {at}")[0] for at, feed in enumerate(feeds)]
-        if session.load_batches(fitted, self.transfers) and not self.transfers:
+        session = TimedSession(measurement.model, options, folder=measurement.loaded.folder)
+        inputs = model_inputs(measurement.loaded.proto)
+        # The other model may declare other types: each gets the batches in its own.
+        converted_feeds = [make_feed(feed, inputs, f"batch {index}")[0] for index, feed in enumerate(feeds)]
+        if session.load_batches(converted_feeds, self.transfers) and not self.transfers:
             self.transfers = True
-            self.notes.append("inputs or outputs that are no tensors cannot wait on the device: transfers are timed")
+            self.notes.append("inputs or outputs that are no tensors cannot stay on the device: transfers are timed")
         return session
 
     # --- timing ---
 
-    def run(self) -> None:
-        """Load both, warm up, and time them in turn."""
+    def time_models(self) -> None:
+        """Load both models, warm them up, and time them in turn."""
         with ExitStack() as stack:
-            for entry in self.entries:
-                entry.attempt(self._start, entry, stack)
-            once = [entry.attempt(self._warm, entry) for entry in self.entries]
-            fastest = min((seconds for seconds in once if seconds), default=TURN)
-            self.repeats = min(max(math.ceil(TURN / fastest), 1), _MOST_REPEATS)
+            for measurement in self.measurements:
+                measurement.attempt(self._start_timing, measurement, stack)
+            warm_seconds = [measurement.attempt(self._warm_up, measurement) for measurement in self.measurements]
+            # Both models have the same number of repeats, so that a turn of the faster one is long enough.
+            fastest = min((seconds for seconds in warm_seconds if seconds), default=TURN_SECONDS)
+            self.repeats = min(max(math.ceil(TURN_SECONDS / fastest), 1), _MOST_REPEATS)
             rounds = ProgressCounter(self.options.progress, "rounds", self.options.rounds)
-            for count in range(self.options.rounds):
-                batch = count % len(self.feeds)
-                swap = (batch + count // len(self.feeds)) % 2  # so that each batch meets both orders
-                for entry in self.entries[::-1] if swap else self.entries:
-                    entry.attempt(self._turn, entry, batch)
+            for index in range(self.options.rounds):
+                batch, pass_number = index % len(self.feeds), index // len(self.feeds)
+                # The order changes from batch to batch, and for the same batch from pass to pass over the batches.
+                is_swapped = (batch + pass_number) % 2
+                for measurement in self.measurements[::-1] if is_swapped else self.measurements:
+                    measurement.attempt(self._take_turn, measurement, batch)
                 rounds.add()
-            for entry in self.entries:
-                if not entry.failure:
-                    entry.memory = entry.attempt(entry.session.peak_memory)
+            for measurement in self.measurements:
+                if not measurement.failure:
+                    measurement.memory = measurement.attempt(measurement.session.peak_memory)
 
-    def _start(self, entry: _Entry, stack: ExitStack) -> None:
-        entry.session = stack.enter_context(self._open(entry, self.feeds))
+    def _start_timing(self, measurement: _Measurement, stack: ExitStack) -> None:
+        measurement.session = stack.enter_context(self._start_session(measurement, self.feeds))
 
-    def _warm(self, entry: _Entry) -> float:
-        """Run every batch; return the least seconds that one took."""
-        turns = self.options.warmup * len(self.feeds)
-        return min(entry.session.time_runs(turn % len(self.feeds), 1) for turn in range(turns))
+    def _warm_up(self, measurement: _Measurement) -> float:
+        """Run every batch ``warmup`` times; return the seconds of the fastest run."""
+        runs = self.options.warmup * len(self.feeds)
+        return min(measurement.session.time_runs(run % len(self.feeds), 1) for run in range(runs))
 
-    def _turn(self, entry: _Entry, batch: int) -> None:
+    def _take_turn(self, measurement: _Measurement, batch: int) -> None:
         if self.repeats > 1:
-            entry.session.time_runs(batch, 1)
-        entry.times.append(entry.session.time_runs(batch, self.repeats) / self.repeats)
+            measurement.session.time_runs(batch, 1)
+        measurement.times.append(measurement.session.time_runs(batch, self.repeats) / self.repeats)
 
-    # --- what really ran ---
+    # --- profiles ---
 
-    def look(self) -> None:
-        """Run a few batches of each once more, with a profile and the optimized graph written."""
-        for place, entry in zip(PROFILE_NAMES, self.entries, strict=True):
-            folder = self.home / f"{place}-profile"
+    def profile_models(self) -> None:
+        """Run a few batches of each model again, with ONNX Runtime's profile and the optimized graph as files."""
+        for profile_name, measurement in zip(PROFILE_NAMES, self.measurements, strict=True):
+            folder = self.folder / f"{profile_name}-profile"
             folder.mkdir()
             try:
-                if not entry.failure:
-                    self._look(entry, folder)
-            except ModelError as error:  # it could be timed: that stands
-                self.notes.append(f"what ran of {entry.name} is not known: {error.message}")
-            if self.options.profiles is not None and entry.profile is not None:
-                _keep(folder, self.options.profiles, place)
+                if not measurement.failure:
+                    self._profile_model(measurement, folder)
+            except ModelError as error:  # the times are valid without a profile
+                self.notes.append(f"there is no profile of {measurement.name}: {error.message}")
+            if self.options.profiles is not None and measurement.profile is not None:
+                _copy_profile(folder, self.options.profiles, profile_name)
 
-    def _look(self, entry: _Entry, folder: Path) -> None:
+    def _profile_model(self, measurement: _Measurement, folder: Path) -> None:
         import onnx
 
-        feeds = self.feeds[:_PROFILED]
-        graph = folder / "optimized.onnx"
-        with self._open(entry, feeds, folder / "profile", graph) as session:
-            for runs in (1, _PROFILED_RUNS):
+        feeds = self.feeds[:_PROFILED_BATCHES]
+        optimized_model = folder / "optimized.onnx"
+        with self._start_session(measurement, feeds, folder / "profile", optimized_model) as session:
+            for runs in (1, _PROFILED_RUNS):  # the first run of each batch is a warm-up, which read_profile skips
                 for batch in range(len(feeds)):
                     session.time_runs(batch, runs)
-            entry.profile = read_profile(session.end_profile(), warmup=len(feeds))
-        entry.graph = graph_changes(entry.loaded.proto, onnx.load(graph, load_external_data=False))
+            measurement.profile = read_profile(session.end_profile(), warmup=len(feeds))
+        optimized_proto = onnx.load(optimized_model, load_external_data=False)
+        measurement.graph = compare_graphs(measurement.loaded.proto, optimized_proto)
 
     # --- the report ---
 
     def report(self, warnings: tuple[Diagnostic, ...]) -> BenchReport:
-        """Return everything that was measured."""
+        """Return the report of all measurements."""
         options = self.options
-        original, other = (self._contender(entry) for entry in self.entries)
-        times = [entry.times for entry in self.entries]
+        original, other = (self._timed_model(measurement) for measurement in self.measurements)
+        original_times, other_times = (measurement.times for measurement in self.measurements)
         return BenchReport(
             provider=options.provider,
             threads=options.threads,
@@ -248,34 +267,34 @@ class _Comparison:
             transfers=self.transfers,
             original=original,
             other=other,
-            ratio=None if original.failure or other.failure else compute_ratio(times[0], times[1]),
+            ratio=None if original.failure or other.failure else compute_ratio(original_times, other_times),
             notes=(*self.notes, *_notes(options.provider, original, other)),
             warnings=warnings,
         )
 
-    def _contender(self, entry: _Entry) -> TimedModel:
-        low, covered = low_coverage(entry.loaded, self.options.provider)
+    def _timed_model(self, measurement: _Measurement) -> TimedModel:
+        low_nodes, low_kernels = count_low_kernels(measurement.loaded, self.options.provider)
         return TimedModel(
-            name=entry.name,
-            low_nodes=low,
-            low_kernels=covered,
-            seconds=compute_spread(entry.times) if entry.times else None,
-            host_memory=entry.memory,
-            graph=entry.graph,
-            profile=entry.profile,
-            failure=entry.failure,
+            name=measurement.name,
+            low_nodes=low_nodes,
+            low_kernels=low_kernels,
+            seconds=compute_spread(measurement.times) if measurement.times else None,
+            host_memory=measurement.memory,
+            graph=measurement.graph,
+            profile=measurement.profile,
+            failure=measurement.failure,
         )
 
 
-def _source(loaded: LoadedModel) -> Path | ModelProto:
-    """Return the model's own file, or the message where there is none or its data cannot be read where it lies."""
+def _loadable_source(loaded: LoadedModel) -> Path | ModelProto:
+    """Return the model's own file; the message if there is no file, or if a session cannot read its external data."""
     if loaded.path is not None and is_readable_in_place(loaded.proto, loaded.folder):
         return loaded.path
     return loaded.proto
 
 
-def _keep(folder: Path, profiles: Path, name: str) -> None:
-    """Copy a profile to where the user wants it."""
+def _copy_profile(folder: Path, profiles: Path, name: str) -> None:
+    """Copy the profile in ``folder`` to the user's folder ``profiles``."""
     try:
         profiles.mkdir(parents=True, exist_ok=True)
         for path in folder.glob("profile*.json"):
@@ -285,7 +304,7 @@ def _keep(folder: Path, profiles: Path, name: str) -> None:
 
 
 def _notes(provider: str, original: TimedModel, other: TimedModel) -> Iterator[str]:
-    """Yield what one must know to read the figures."""
+    """Yield the sentences that a reader needs to interpret the figures."""
     if provider == "cpu":
         yield (
             "float16 timing on the CPU says nothing about an accelerator: ONNX Runtime's CPU provider computes most"
@@ -293,12 +312,12 @@ def _notes(provider: str, original: TimedModel, other: TimedModel) -> Iterator[s
         )
         return
     yield "float32 products may run in TF32, as is ONNX Runtime's default on CUDA"
-    for contender in (original, other):
-        profile = contender.profile
+    for model in (original, other):
+        profile = model.profile
         if profile is None:
             continue
-        elsewhere = profile.nodes - profile.providers.get(PROVIDERS[provider], 0)
-        if elsewhere:
-            yield f"{elsewhere} of {profile.nodes} nodes of {contender.name} ran outside the {provider} provider"
+        outside_nodes = profile.nodes - profile.providers.get(PROVIDERS[provider], 0)
+        if outside_nodes:
+            yield f"{outside_nodes} of {profile.nodes} nodes of {model.name} ran outside the {provider} provider"
         if not profile.device_times:
-            yield f"times by operator of {contender.name} are those of the host, which only launches the kernels"
+            yield f"times by operator of {model.name} are those of the host, which only launches the kernels"

@@ -7,8 +7,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from mixlist.benchmark.graph_changes import graph_changes
-from mixlist.benchmark.kernel_coverage import low_coverage
+from mixlist.benchmark.graph_changes import compare_graphs
+from mixlist.benchmark.kernel_coverage import count_low_kernels
 from mixlist.graph.load import load_model
 from mixlist.runtime.inference_session import open_session
 from mixlist.runtime.session import SessionOptions
@@ -24,14 +24,14 @@ g (float[4] x) => (float[4] y)
 
 
 def test_casts_that_are_not_in_the_file() -> None:
-    told = graph_changes(model(FILE), model(OPTIMISED, check=False))
+    told = compare_graphs(model(FILE), model(OPTIMISED, check=False))
     assert (told.nodes, told.casts) == (4, 2)
     assert (told.optimised_nodes, told.optimised_casts, told.inserted_casts) == (6, 4, 2)
     assert told.new_ops == {"com.microsoft::QuickGelu": 1}
 
 
 def test_nothing_changed() -> None:
-    told = graph_changes(model(FILE), model(FILE))
+    told = compare_graphs(model(FILE), model(FILE))
     assert (told.inserted_casts, told.new_ops) == (0, {})
     assert told.optimised_casts == told.casts == 2
 
@@ -42,7 +42,7 @@ def test_subgraphs_count() -> None:
       else_branch = b () => (float[4] e) {{ {} e = Relu (x) }}> }}"""
     before = model(branches.format(""))
     after = model(branches.format("extra = Cast <to = 10> (x) "))
-    told = graph_changes(before, after)
+    told = compare_graphs(before, after)
     assert (told.nodes, told.casts, told.optimised_casts, told.inserted_casts) == (4, 2, 3, 1)
 
 
@@ -60,13 +60,13 @@ def no_kernel() -> None:
 
 def test_onnx_runtime_puts_casts_around_what_has_no_kernel(no_kernel: None, tmp_path: Path) -> None:
     made = model("g (float16[4] x) => (float16[4] y) { a = Sigmoid (x)  y = Softplus (a) }", check=False)
-    told = graph_changes(made, optimised(made, tmp_path))
+    told = compare_graphs(made, optimised(made, tmp_path))
     assert (told.casts, told.optimised_casts, told.inserted_casts) == (0, 2, 2)  # one in, one out
 
 
 def test_a_users_casts_that_stay_are_not_inserted(no_kernel: None, tmp_path: Path) -> None:
     made = model("g (float[4] x) => (float16[4] y) { a = Sigmoid (x)  y = Cast <to = 10> (a) }")
-    told = graph_changes(made, optimised(made, tmp_path))
+    told = compare_graphs(made, optimised(made, tmp_path))
     assert (told.casts, told.optimised_casts, told.inserted_casts) == (1, 1, 0)
 
 
@@ -78,7 +78,7 @@ def test_casts_of_an_inlined_function_are_the_files(tmp_path: Path) -> None:
         f (a) => (c) { h = Cast <to = 10> (a)  i = Cast <to = 1> (h)  j = Relu (i)  k = Cast <to = 10> (j)
           c = Cast <to = 1> (k) }"""
     )
-    told = graph_changes(made, optimised(made, tmp_path))
+    told = compare_graphs(made, optimised(made, tmp_path))
     assert told.casts == 4
     assert told.inserted_casts == 0
 
@@ -94,7 +94,7 @@ def test_low_nodes_and_their_kernels() -> None:
         has_low_kernel("cpu", "", "Identity", 17, "float16", (0,)),
         has_low_kernel("cpu", "", "Equal", 17, "float16", ()),
     ]
-    assert low_coverage(load_model(made), "cpu") == (3, sum(kernels))
+    assert count_low_kernels(load_model(made), "cpu") == (3, sum(kernels))
 
 
 def test_low_nodes_inside_bodies_and_functions() -> None:
@@ -107,4 +107,4 @@ def test_low_nodes_inside_bodies_and_functions() -> None:
         f (p) => (q) { q = Exp (p) }""",
         check=False,
     )
-    assert low_coverage(load_model(made), "cpu")[0] == 3
+    assert count_low_kernels(load_model(made), "cpu")[0] == 3
