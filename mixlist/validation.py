@@ -1,6 +1,7 @@
-"""Check a list file alone, against a library, and against a model.
+"""Check a list file, also against a library and against a model: the function ``mixlist.validate``.
 
-The rooms that know operators and models are imported where they are needed: a list file alone needs neither.
+``lists/validate_file.py`` checks the file alone. The rooms that know operators and models are imported only where they
+are used, because a file alone needs neither.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ def validate(
     model: ModelSource | None = None,
     op_names: str = "auto",
 ) -> FileReport:
-    """Return every finding about a list file (``-``: standard input; a directory is an ops-info library).
+    """Return every finding about a list file (``-``: standard input) or a library directory.
 
-    ``kind`` ``auto`` goes by the content; ``strict`` makes comments and trailing commas errors. With ``ops_info`` or
-    ``model``, the names are also checked against that library (default: the built-in ``onnx``), and against the
-    operators and nodes of the model. Raises FileError if a file cannot be read, and what ``resolve`` raises for the
-    model; everything else that is wrong is a finding.
+    The kind ``auto`` detects the kind by the content. ``strict`` makes comments and trailing commas errors. With
+    ``ops_info`` or ``model``, the names in the file are also checked against that library (with a model alone, against
+    the built-in library ``onnx``), and against the operators and nodes of the model. Raises FileError if a file cannot
+    be read, and the errors of ``resolve`` for the model; every other error is a finding.
     """
-    return validator(kind, strict=strict, ops_info=ops_info, model=model, op_names=op_names)(path)
+    return make_validator(kind, strict=strict, ops_info=ops_info, model=model, op_names=op_names)(path)
 
 
-def validator(
+def make_validator(
     kind: Literal["auto"] | FileKind,
     *,
     strict: bool,
@@ -51,25 +52,26 @@ def validator(
     model: ModelSource | None,
     op_names: str,
 ) -> Callable[[ListPath], FileReport]:
-    """Return ``validate`` for many files; the library is read here, once."""
-    against = DEFAULT_LIBRARY if ops_info is None and model is not None else ops_info
-    _rewind_standard_input(against)
-    library = None if against is None else load_library(against)[0]
+    """Return a function that does what ``validate`` does, for many files: the library is read only once, here."""
+    library_path = DEFAULT_LIBRARY if ops_info is None and model is not None else ops_info
+    _rewind_standard_input(library_path)
+    library = None if library_path is None else load_library(library_path)[0]
 
-    def check(path: ListPath) -> FileReport:
+    def validate_path(path: ListPath) -> FileReport:
         _rewind_standard_input(path)
         report = validate_file(path, kind, strict=strict, library=library)
-        if against is None or any(finding.severity == "error" for finding in report.findings):
+        # A file with errors gives no policy whose names could be checked.
+        if library_path is None or any(finding.severity == "error" for finding in report.findings):
             return report
-        _rewind_standard_input(path, against)
-        options = _with_file(PolicyOptions(ops_info=against, op_names=op_names), report.kind, path)
-        return replace(report, findings=(*report.findings, *_doubts(read_policy(options), model)))
+        _rewind_standard_input(path, library_path)
+        options = _with_file(PolicyOptions(ops_info=library_path, op_names=op_names), report.kind, path)
+        return replace(report, findings=(*report.findings, *_check_names(read_policy(options), model)))
 
-    return check
+    return validate_path
 
 
 def _with_file(options: PolicyOptions, kind: str, path: ListPath) -> PolicyOptions:
-    """Return the options with the file in the place that its kind has in a policy."""
+    """Return the options with the file as the option for its kind."""
     if kind == "modify-mixlist":
         return replace(options, mixlist=path)
     if kind == "ops-info":
@@ -80,7 +82,10 @@ def _with_file(options: PolicyOptions, kind: str, path: ListPath) -> PolicyOptio
 
 
 def _rewind_standard_input(*paths: ListPath | None) -> None:
-    """Let ``-`` be read from its beginning: a file is read alone, and again as a part of a policy."""
+    """Let standard input be read from its beginning if one of the paths is ``-``.
+
+    A file is read twice: alone, and as a part of a policy. A pipe is read into memory, because it cannot be rewound.
+    """
     if "-" not in paths:
         return
     if not sys.stdin.seekable():
@@ -88,8 +93,8 @@ def _rewind_standard_input(*paths: ListPath | None) -> None:
     sys.stdin.seek(0)
 
 
-def _doubts(policy: Policy, model: ModelSource | None) -> Sequence[Diagnostic]:
-    """Return the findings about the names of a policy, against its library alone or against a model."""
+def _check_names(policy: Policy, model: ModelSource | None) -> Sequence[Diagnostic]:
+    """Return the findings about the names of a policy: against a model, or without one against its library."""
     if model is None:
         from mixlist.ops.name_warnings import find_name_warnings
 

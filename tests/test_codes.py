@@ -25,5 +25,5 @@ def test_sarif_rules_carry_the_documentation() -> None:
 
     (rule,) = sarif([Diagnostic("ML104", "error", "m")])["runs"][0]["tool"]["driver"]["rules"]
     assert rule["id"] == "ML104"
-    assert rule["shortDescription"]["text"] == "actions that must not meet"
+    assert rule["shortDescription"]["text"] == "combination of actions that is not allowed"
     assert "63 combinations" in rule["fullDescription"]["text"]

@@ -113,7 +113,7 @@ def test_a_folder_is_told_as_one_where_opening_it_lacks_permission(
         return real_open(path, *args, **keywords)
 
     monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(FileError, match="is a directory, a file is needed"):
+    with pytest.raises(FileError, match="this is a directory, but a file is needed"):
         read_bytes(tmp_path)
     with pytest.raises((FileError, ModelError), match="is a directory, not an ONNX model"):
         load_model(tmp_path)

@@ -40,12 +40,12 @@ def command(paths: tuple[str, ...], check: bool, kind: FileKind | Literal["auto"
       mixlist fmt --check lists/*.json
     """
     from mixlist.cli.error_output import report_error
-    from mixlist.lists.ops_info import files
+    from mixlist.lists.ops_info import library_files
 
     refuse_second_standard_input()
     status = 0
-    # ``files`` raises for a wrong path only when its turn comes, so the files before it are formatted.
-    for file in chain.from_iterable(map(files, paths)):
+    # ``library_files`` raises for a wrong path only when its turn comes, so the files before it are formatted.
+    for file in chain.from_iterable(map(library_files, paths)):
         try:
             status = max(status, int(_format(str(file), kind, check) and check))
         except MixlistError as error:

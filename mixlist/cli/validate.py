@@ -59,10 +59,10 @@ def command(
       mixlist validate modify.json --ops-info ascend910b --model model.onnx
       mixlist validate --format sarif lists/*.json > findings.sarif
     """
-    from mixlist.validation import validator
+    from mixlist.validation import make_validator
 
     refuse_second_standard_input()
-    check = validator(kind, strict=strict, ops_info=ops_info, model=model, op_names=op_names or "auto")
+    check = make_validator(kind, strict=strict, ops_info=ops_info, model=model, op_names=op_names or "auto")
     reports, unreadable = [], False
     for path in paths:
         try:

@@ -1,1 +1,1 @@
-"""Write files whole or not at all; read JSON with the position of each value."""
+"""Write files atomically, lock folders, and read JSON with the line and column of each value."""

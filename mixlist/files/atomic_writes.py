@@ -1,4 +1,4 @@
-"""Write the bytes of a file whole or not at all, and test before a long run that this will work."""
+"""Write a file atomically, and test before a long run that this will work."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mixlist.files.temporary_files import new_file
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace the file's content in one step; a reader sees the old content or the new.
+    """Replace the content of a file in one step: a reader sees the old content or the new, and no mixture.
 
-    A symbolic link is followed, an existing file keeps its permissions and owner; a device or a pipe stays what it is
-    and takes the bytes. Raises FileError with what the system said; then nothing has changed.
+    A symbolic link is followed, and an existing file keeps its permissions and owner. A device or a named pipe is not
+    replaced: the bytes are written into it. Raises FileError with the message of the system; then nothing has changed.
     """
-    if _is_device(path):
+    if _is_irregular(path):
         try:
             with Path(path).open("wb") as device:
                 device.write(data)
@@ -29,19 +29,19 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise FileError where ``write_atomically`` would fail; a file is created in the folder, and removed."""
-    if not _is_device(path):
+    """Raise FileError if ``write_atomically`` would fail. The test creates a file in the folder and removes it."""
+    if not _is_irregular(path):
         with new_file(path):
             return
     if not os.access(path, os.W_OK):
         raise FileError(f"{os.fspath(path)}: cannot be written: Permission denied")
 
 
-def _is_device(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path is a device, a pipe or a folder; a new file does not take the place of these."""
+def _is_irregular(path: str | os.PathLike[str]) -> bool:
+    """Return True for a device, a named pipe or a folder, which a new file must not replace."""
     try:
         return not stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
-    except (FileNotFoundError, ValueError):  # ValueError: a NUL in the path, which ``new_file`` reports
+    except (FileNotFoundError, ValueError):  # ValueError: a NUL in the path; new_file reports it
         return False
     except OSError as error:
         raise _unwritable(path, error) from None

@@ -1,7 +1,8 @@
-"""Lock a folder against other runs of mixlist, without a file that a killed run would leave.
+"""Lock a folder against other processes of mixlist.
 
-The system takes the lock from a process that ends, however it ends. On POSIX the folder itself is locked; where the
-system cannot do that (Windows, some network file systems), a hidden file in the folder is locked instead.
+The operating system releases the lock when the process ends, also if it is killed. On POSIX the folder itself is
+locked, so that no file is left behind. Where the system cannot lock folders (Windows, some network file systems), a
+hidden file in the folder is locked instead.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from mixlist.errors import FileError
 from mixlist.files.temporary_files import import_fcntl
 
 WAIT = 120.0  # seconds; an edit or a save holds the lock for much less than one
-LOCK_FILE = ".mixlist-lock"  # where a folder cannot be locked itself
-_PAUSE = 0.01  # seconds between two tries
-_HELD_ERRNOS = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # of a lock that another process holds, by system
+LOCK_FILE = ".mixlist-lock"  # used where a folder cannot be locked itself
+_PAUSE = 0.01  # seconds between two attempts
+# The errors of a lock that another process holds: flock gives EAGAIN, on some systems EACCES; msvcrt the last two.
+_HELD_ERRNOS = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 
 fcntl = import_fcntl()
 
@@ -30,20 +32,22 @@ class _HeldError(OSError):
 
 @contextmanager
 def lock_folders(folders: Iterable[Path]) -> Iterator[bool]:
-    """Hold the locks of folders; wait while other processes hold them. Yield False where a file system has no locks.
+    """Lock folders for a ``with`` block, and wait while other processes hold a lock of one of them.
 
-    Raises FileError if another process holds a lock for longer than ``WAIT`` seconds.
+    Yields False if a file system has no locks: then the block runs without this lock. Raises FileError if a folder
+    cannot be locked, or if another process holds a lock for longer than ``WAIT`` seconds.
     """
-    with ExitStack() as held:
-        is_locked = True
-        for folder in sorted({folder.resolve() for folder in folders}):  # one order for all: two runs cannot block
-            is_locked = held.enter_context(_locked(folder)) and is_locked
-        yield is_locked
+    with ExitStack() as locks:
+        are_locked = True
+        # All processes lock in the same order. In different orders, two processes could wait for each other.
+        for folder in sorted({folder.resolve() for folder in folders}):
+            are_locked = locks.enter_context(_lock_one_folder(folder)) and are_locked
+        yield are_locked
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    descriptor = _wait_for(folder)
+def _lock_one_folder(folder: Path) -> Iterator[bool]:
+    descriptor = _wait_for_lock(folder)
     try:
         yield descriptor is not None
     finally:
@@ -52,18 +56,24 @@ def _locked(folder: Path) -> Iterator[bool]:
 
 
 def _unlock(descriptor: int, folder: Path) -> None:
+    """Release a lock, and remove the hidden file if the lock is on that file."""
+    # Windows removes no open file, so the file is closed first there.
     if fcntl is None:
-        os.close(descriptor)  # Windows removes no open file
+        os.close(descriptor)
+    # On POSIX the file is removed while it is still locked: a process that waits for the lock gets it then, sees that
+    # the file has lost its name (_is_lock_file), and makes a new file.
     with suppress(OSError):
-        # Removed while it is locked: a process that waits for it sees that the name is free, and makes a new file.
         if fcntl is None or _is_lock_file(descriptor, folder):
             (folder / LOCK_FILE).unlink()
     if fcntl is not None:
         os.close(descriptor)
 
 
-def _wait_for(folder: Path) -> int | None:
-    """Return the open folder, or the open file in it, whose lock this process holds now; None without locks."""
+def _wait_for_lock(folder: Path) -> int | None:
+    """Lock a folder, or the hidden file in it; return the descriptor of the open folder or file.
+
+    Returns None if the file system has no locks.
+    """
     deadline = time.monotonic() + WAIT
     while True:
         try:
@@ -82,15 +92,15 @@ def _wait_for(folder: Path) -> int | None:
 
 
 def _lock_folder(folder: Path) -> int | None:
-    """Lock the folder itself and return it open; None where the system cannot. Raises _HeldError."""
+    """Lock the folder itself and return its descriptor; None if the system cannot. Raises _HeldError."""
     if fcntl is None:
         return None
     try:
         descriptor = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # a folder that may be written and not be read
+    except PermissionError:  # a folder with write permission and without read permission
         return None
     try:
-        if _lock(descriptor):
+        if _try_lock(descriptor):
             return descriptor
     except _HeldError:
         os.close(descriptor)
@@ -100,15 +110,18 @@ def _lock_folder(folder: Path) -> int | None:
 
 
 def _lock_file_in(folder: Path) -> int | None:
-    """Lock the hidden file and return it open; None without locks. Raises _HeldError, also if the file is gone."""
+    """Lock the hidden file and return its descriptor; None if there are no locks.
+
+    Raises _HeldError if another process holds the lock, or removed the file meanwhile.
+    """
     try:
         descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
     except PermissionError:
-        if fcntl is None:  # Windows still removes the file
+        if fcntl is None:  # another process on Windows is just removing the file
             raise _HeldError from None
         raise
     try:
-        has_locks = _lock(descriptor)
+        has_locks = _try_lock(descriptor)
         if not _is_lock_file(descriptor, folder):
             raise _HeldError
     except _HeldError:
@@ -120,8 +133,8 @@ def _lock_file_in(folder: Path) -> int | None:
     return None
 
 
-def _lock(descriptor: int) -> bool:
-    """Lock an open file until it is closed; return False where there are no locks. Raises _HeldError."""
+def _try_lock(descriptor: int) -> bool:
+    """Lock an open file until it is closed; return False if there are no locks. Raises _HeldError."""
     try:
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -137,7 +150,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _is_lock_file(descriptor: int, folder: Path) -> bool:
-    """Return whether an open file is the one that has the lock file's name now."""
+    """Return True if an open file is the one that has the name ``LOCK_FILE`` in the folder now."""
     try:
         return os.path.samestat(os.fstat(descriptor), (folder / LOCK_FILE).stat())
     except OSError:

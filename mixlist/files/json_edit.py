@@ -1,90 +1,109 @@
-"""Changes to a JSON text that leave every other byte alone.
+"""Insert and remove members of JSON objects; every other character of the text stays.
 
-A change is a ``Cut``: a stretch of the text and what takes its place. Inserted members look like
-their neighbours: the same white space before the key, around the colon and inside brackets.
+The result of each function is a ``Replacement``: a range of the text and its new text. An inserted member has the
+white space of the members around it: before the key, around the colon, and inside the braces.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mixlist.files.json_scanner import Cut as Cut
-from mixlist.files.json_scanner import after_blank
-from mixlist.files.json_scanner import apply as apply
+from mixlist.files.json_scanner import Replacement as Replacement
+from mixlist.files.json_scanner import apply_replacements as apply_replacements
+from mixlist.files.json_scanner import skip_blanks
 from mixlist.files.jsonc import Document
 
-_BLANK = " \t\r\n"
+_BLANKS = " \t\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
-    """White space inside the braces of an object: after ``{``, around the colon, before ``}``."""
+class ObjectLayout:
+    """The white space of an object: after its ``{``, around a colon (with the colon), and before its ``}``.
 
-    first: str = ""
+    Example: ``{ "a": 1 }`` has the layout ``(" ", ": ", " ")``.
+    """
+
+    opening: str = ""
     colon: str = ": "
-    last: str = ""
+    closing: str = ""
 
-    def deeper(self) -> Style:
-        """The same, one level further in."""
-        if "\n" not in self.first:
+    def nested(self) -> ObjectLayout:
+        """Return the layout of an object inside an object of this layout: one level of indentation deeper."""
+        if "\n" not in self.opening:
             return self
-        return Style(self.first + self.first.removeprefix(self.last), self.colon, self.first)
+        # The indentation of one level is the difference between the line of a member and that of the closing brace.
+        indentation = self.opening.removeprefix(self.closing)
+        return ObjectLayout(self.opening + indentation, self.colon, self.opening)
 
 
-def style_of(document: Document, at: int) -> Style | None:
-    """Return the layout of the object that starts at ``at``; None for an empty one."""
-    members = list(document.members(at).values())
+def layout_of(document: Document, offset: int) -> ObjectLayout | None:
+    """Return the layout of the object that starts at ``offset``; None if the object is empty."""
+    members = list(document.members(offset).values())
     if not members:
         return None
     clean, first = document.clean, members[0]
+    # Search backward from the value: the key can hold a colon or an escaped quote.
     key_end = clean.rindex('"', 0, clean.rindex(":", 0, first.value)) + 1
-    return Style(
-        _blank_before(document.text, first.key),
+    return ObjectLayout(
+        _blanks_before(document.text, first.key),
         clean[key_end : first.value],
-        _blank_before(document.text, _closing(document, members[-1].end)),
+        _blanks_before(document.text, _closing_brace(document, members[-1].end)),
     )
 
 
-def insert(document: Document, at: int, key: str, value: str, style: Style) -> Cut:
-    """Append a member to the object that starts at ``at``; ``style`` serves where it is empty."""
-    members = list(document.members(at).values())
+def insert_member(document: Document, offset: int, key: str, value: str, layout: ObjectLayout) -> Replacement:
+    """Append a member to the object that starts at ``offset``. ``layout`` is used if the object is empty.
+
+    ``value`` is the JSON text of the value.
+    """
+    members = list(document.members(offset).values())
     if not members:
-        return Cut(at + 1, _closing(document, at + 1), f'{style.first}"{key}"{style.colon}{value}{style.last}')
-    own = style_of(document, at) or style
-    between = _blank_before(document.text, members[-1].key)
-    if len(members) == 1 and "\n" not in between:  # one line: a blank after the comma if after the colon
-        between = " " if own.colon.endswith(" ") else ""
-    return Cut(members[-1].end, members[-1].end, f',{between}"{key}"{own.colon}{value}')
+        text = f'{layout.opening}"{key}"{layout.colon}{value}{layout.closing}'
+        return Replacement(offset + 1, _closing_brace(document, offset + 1), text)
+    own_layout = layout_of(document, offset) or layout
+    separator = _blanks_before(document.text, members[-1].key)
+    if len(members) == 1 and "\n" not in separator:
+        # An object on one line with one member has no comma yet: put a blank after the comma if the colon has one.
+        separator = " " if own_layout.colon.endswith(" ") else ""
+    return Replacement(members[-1].end, members[-1].end, f',{separator}"{key}"{own_layout.colon}{value}')
 
 
-def remove(document: Document, at: int, key: str) -> list[Cut]:
-    """Take a member out of the object that starts at ``at``, with the comma that it no longer needs."""
-    members = document.members(at)
+def remove_member(document: Document, offset: int, key: str) -> list[Replacement]:
+    """Remove a member, and the comma that is not needed then, from the object that starts at ``offset``.
+
+    Comments before and after the member stay. Commas are searched in ``document.clean``, where comments and trailing
+    commas are blank, so that a comma inside a comment is not found.
+    """
+    members = document.members(offset)
     order = list(members)
     member, index = members[key], order.index(key)
     text, clean = document.text, document.clean
-    start = member.key - len(_blank_before(text, member.key))
-    after = after_blank(text, member.end)
-    if index == len(order) - 1 > 0 and text[after] == ",":  # a trailing comma: then the one before it stays
-        return [Cut(start, after + 1, "")]
+    start = member.key - len(_blanks_before(text, member.key))
+    after = skip_blanks(text, member.end)
+    # The last of several members, with a trailing comma: the comma before the member becomes the trailing comma.
+    if index == len(order) - 1 > 0 and text[after] == ",":
+        return [Replacement(start, after + 1, "")]
+    # Not the first member: remove the comma before it.
     if index > 0:
         comma = clean.index(",", members[order[index - 1]].end)
-        return [Cut(comma, comma + 1, ""), Cut(start, member.end, "")]
+        return [Replacement(comma, comma + 1, ""), Replacement(start, member.end, "")]
+    # The first of several members: remove the comma after it.
     if len(order) > 1:
         comma = clean.index(",", member.end)
-        return [Cut(member.key, member.end, ""), Cut(comma, after_blank(text, comma + 1), "")]
-    end = _closing(document, member.end)
-    left = text[at + 1 : member.key] + text[member.end : end].replace(",", "", 1)
-    return [Cut(at + 1, end, left if left.strip(_BLANK) else "")]
+        return [Replacement(member.key, member.end, ""), Replacement(comma, skip_blanks(text, comma + 1), "")]
+    # The only member: keep the comments around it, and remove a trailing comma.
+    end = _closing_brace(document, member.end)
+    remaining = text[offset + 1 : member.key] + text[member.end : end].replace(",", "", 1)
+    return [Replacement(offset + 1, end, remaining if remaining.strip(_BLANKS) else "")]
 
 
-def _closing(document: Document, at: int) -> int:
-    """The offset of the brace that closes an object, from behind its last member (or its opening brace)."""
-    return after_blank(document.clean, at)
+def _closing_brace(document: Document, offset: int) -> int:
+    """Return the offset of an object's closing brace. ``offset`` is the end of its last member or of its ``{``."""
+    return skip_blanks(document.clean, offset)
 
 
-def _blank_before(text: str, at: int) -> str:
-    start = at
-    while start and text[start - 1] in _BLANK:
+def _blanks_before(text: str, offset: int) -> str:
+    start = offset
+    while start and text[start - 1] in _BLANKS:
         start -= 1
-    return text[start:at]
+    return text[start:offset]

@@ -1,7 +1,7 @@
-"""The scanner behind ``jsonc``: one pass over a JSON text that says what is wrong with it, and where.
+"""Scan a JSON text that is not strict JSON: say what is wrong with it, and where. ``jsonc`` uses this scanner.
 
-One regular expression per token, a stack of its own, no recursion: time and memory are linear in
-the text, whatever it holds.
+The scanner has one regular expression for all tokens and a stack of its own instead of recursion. Its time and memory
+are therefore linear in the length of the text, whatever the text holds.
 """
 
 from __future__ import annotations
@@ -17,79 +17,81 @@ from mixlist.errors import FileError, ListError
 
 MAX_DEPTH = 200  # an operator information library needs 4
 MAX_COMMENTS = 100_000
-MAX_DIGITS = 600  # of an integer; below 640, the lowest limit that Python can be told for int()
+MAX_DIGITS = 600  # of an integer; Python lets a user lower its own limit for int() to 640 digits, and not further
 MAX_STRING = 4 << 20  # characters; the longest string of a real library has some hundred
 
-_STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+'
+# The quantifiers ++, *+ and ?+ never give characters back. Without them a damaged text could cost quadratic time.
+_STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+'  # without the closing quote
 TOKEN = re.compile(
     r"[ \t\r\n]*+(?:"
-    r"(?P<punct>[{}\[\]:,])"
+    r"(?P<punctuation>[{}\[\]:,])"
     rf'|(?P<string>{_STRING}")'
-    r"|(?P<bare>[^ \t\r\n\"{}\[\]:,/\x00-\x1f]++)"
+    r"|(?P<bare>[^ \t\r\n\"{}\[\]:,/\x00-\x1f]++)"  # a number, true, false, null, or a word that is not JSON
     r"|(?P<comment>//[^\r\n]*+|/\*(?s:.*?)\*/)"
     r")"
 )
-_BLANK = re.compile(r"[ \t\r\n]*+")
-_OPEN_STRING = re.compile(_STRING)
+_BLANKS = re.compile(r"[ \t\r\n]*+")
+_STRING_START = re.compile(_STRING)
 _NUMBER = re.compile(r"-?+(?P<int>0|[1-9][0-9]*+)(?P<real>(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+)")
-_NEWLINE = re.compile(r"\r\n|\r|\n")
-_LONE = re.compile("[\ud800-\udfff]")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_SURROGATE_HALF = re.compile("[\ud800-\udfff]")
 
 
 class Lines:
-    """Line and column of an offset: lines end with LF, CRLF or CR, both count from 1."""
+    """The starts of the lines of a text. A line ends with LF, CRLF or CR."""
 
     def __init__(self, text: str) -> None:
-        self._starts = [0, *(m.end() for m in _NEWLINE.finditer(text))]
+        self._starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
 
-    def position(self, offset: int) -> tuple[int, int]:
-        """The place of the character at ``offset``."""
+    def line_column(self, offset: int) -> tuple[int, int]:
+        """Return the line and the column of the character at ``offset``; both count from 1."""
         line = bisect_right(self._starts, offset)
         return line, offset - self._starts[line - 1] + 1
 
 
 def quoted(text: str, limit: int = 60) -> str:
-    """``text`` as a message shows it: in double quotes, on one line, printable, cut when long."""
-    cut = text if len(text) <= limit else text[:limit] + "..."
-    return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut) + '"'
+    """Return ``text`` for a message: in double quotes, printable, on one line, and cut after ``limit`` characters."""
+    short = text if len(text) <= limit else text[:limit] + "..."
+    return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in short) + '"'
 
 
-def after_blank(text: str, offset: int) -> int:
-    """The offset of the first character from ``offset`` on that is no JSON white space."""
-    blank = _BLANK.match(text, offset)
-    return blank.end() if blank else offset
+def skip_blanks(text: str, offset: int) -> int:
+    """Return the offset of the first character at or after ``offset`` that is not JSON white space."""
+    blanks = _BLANKS.match(text, offset)
+    return blanks.end() if blanks else offset
 
 
-class Cut(NamedTuple):
-    """Replace ``text[start:end]``."""
+class Replacement(NamedTuple):
+    """A new text for ``text[start:end]`` of a JSON text."""
 
     start: int
     end: int
     text: str
 
 
-def apply(text: str, cuts: Iterable[Cut]) -> str:
-    """Return the text after the cuts, which do not overlap."""
+def apply_replacements(text: str, replacements: Iterable[Replacement]) -> str:
+    """Return the text after the replacements, whose ranges do not overlap."""
     parts: list[str] = []
-    done = 0
-    for cut in sorted(cuts):
-        parts += [text[done : cut.start], cut.text]
-        done = cut.end
-    return "".join([*parts, text[done:]])
+    end = 0
+    for replacement in sorted(replacements):
+        parts += [text[end : replacement.start], replacement.text]
+        end = replacement.end
+    return "".join([*parts, text[end:]])
 
 
-def stop(findings: list[Diagnostic]) -> NoReturn:
-    """Raise ListError for the last of the findings, carrying all of them."""
+def raise_last(findings: list[Diagnostic]) -> NoReturn:
+    """Raise a ListError with the message of the last finding. The error holds all findings."""
     last = findings[-1]
     raise ListError(f"{last.place}: {last.message}", hint=last.hint, diagnostics=tuple(findings))
 
 
-# The things that may come next, as messages name them.
+# The states of the scanner. Each is the text by which messages name what must come next.
 _VALUE, _ITEM = "a value", 'a value or "]"'
 _KEY, _FIRST_KEY, _COLON = "a key in double quotes", 'a key in double quotes or "}"', '":" after the key'
 _NEXT_MEMBER, _NEXT_ITEM, _END = '"," or "}"', '"," or "]"', "the end of the file"
 
-_HINTS = {
+_DAMAGED = "check whether the file is damaged"
+_BARE_WORD_HINTS = {
     "True": "write true",
     "False": "write false",
     "None": "write null",
@@ -98,177 +100,200 @@ _HINTS = {
 
 
 class Scanner:
-    """One pass over a text that the C module refused: all warnings and duplicate keys, the first error.
+    """A scan of a text that Python's ``json`` refused, or that has duplicate keys.
 
-    ``open`` holds, for each bracket that is open, its offset and (for an object) its keys' offsets.
+    The scan finds all comments, trailing commas and duplicate keys, and stops at the first other error.
+    ``_open`` is the stack of open brackets: the offset of each and, for an object, the offsets of its keys.
     """
 
     def __init__(self, text: str, path: str, strict: bool) -> None:
         self.text, self.path = text, path
-        self.mild: Severity = "error" if strict else "warning"
-        self.lines = Lines(text)
-        self.open: list[tuple[int, dict[str, int] | None]] = []
-        self.expect = _VALUE
-        self.last_comma = -1  # offset of the comma just read, else -1
-        self.comments: list[tuple[int, int]] = []
-        self.commas: list[int] = []
-        self.duplicates: list[tuple[str, int, int]] = []
+        self._lines = Lines(text)
+        self._extension_severity: Severity = "error" if strict else "warning"  # of comments and trailing commas
+        self._open: list[tuple[int, dict[str, int] | None]] = []
+        self._expected = _VALUE
+        self._last_comma = -1  # offset of the latest token (comments do not count) if that is a comma, else -1
+        self._comments: list[tuple[int, int]] = []  # start and end
+        self._trailing_commas: list[int] = []
+        self._duplicates: list[tuple[str, int, int]] = []  # the key, its first offset, its offset here
 
     def scan(self) -> tuple[str, list[Diagnostic]]:
-        """The strict JSON of the same length, and the findings; raises ListError at the first error."""
-        at, match = 0, TOKEN.match
-        while found := match(self.text, at):
-            kind, at = found.lastgroup or "", found.end()
-            start = found.start(kind)
+        """Return strict JSON of the same length as the text, and the findings.
+
+        Raises ListError at the first error that is not a duplicate key, and FileError for too many comments.
+        """
+        offset, match_token = 0, TOKEN.match
+        while match := match_token(self.text, offset):
+            kind, offset = match.lastgroup or "", match.end()
+            start = match.start(kind)
             if kind == "comment":
-                if len(self.comments) == MAX_COMMENTS:
+                if len(self._comments) == MAX_COMMENTS:
                     raise FileError(f"{self.path}: more than {MAX_COMMENTS:,} comments, which no list file has")
-                self.comments.append((start, at))
+                self._comments.append((start, offset))
                 continue
-            token = found[kind]
-            if kind == "punct":
-                self.punctuation(token, start)
-            elif kind == "string" and self.expect in (_KEY, _FIRST_KEY):
-                self.key(token, start)
+            token = match[kind]
+            if kind == "punctuation":
+                self._read_punctuation(token, start)
+            elif kind == "string" and self._expected in (_KEY, _FIRST_KEY):
+                self._read_key(token, start)
             else:
-                self.scalar(kind, token, start)
-            self.last_comma = start if token == "," else -1
-        at = after_blank(self.text, at)
-        if at < len(self.text) or self.expect != _END:
-            self.no_token(at)
-        return self.cleaned(), self.findings()
+                self._read_scalar(kind, token, start)
+            self._last_comma = start if token == "," else -1
+        # No token starts here: this is the end of the text, or an error.
+        offset = skip_blanks(self.text, offset)
+        if offset < len(self.text) or self._expected != _END:
+            self._fail_without_token(offset)
+        return self._strict_text(), self._findings()
 
-    def punctuation(self, token: str, at: int) -> None:
+    def _read_punctuation(self, token: str, offset: int) -> None:
         if token in "{[":
-            if self.expect not in (_VALUE, _ITEM):
-                self.unexpected(token, at)
-            if len(self.open) == MAX_DEPTH:
-                self.fail("ML004", f"nested deeper than {MAX_DEPTH} levels", at)
-            self.open.append((at, {} if token == "{" else None))
-            self.expect = _FIRST_KEY if token == "{" else _ITEM
+            if self._expected not in (_VALUE, _ITEM):
+                self._fail_at_token(token, offset)
+            if len(self._open) == MAX_DEPTH:
+                message = f"arrays and objects are nested deeper than {MAX_DEPTH} levels"
+                self._fail("ML004", message, offset, f"a list file needs 4 levels: {_DAMAGED}")
+            self._open.append((offset, {} if token == "{" else None))
+            self._expected = _FIRST_KEY if token == "{" else _ITEM
         elif token in "}]":
-            self.close(token, at)
-        elif token == ":" and self.expect == _COLON:
-            self.expect = _VALUE
-        elif token == "," and self.expect in (_NEXT_MEMBER, _NEXT_ITEM):
-            self.expect = _KEY if self.expect == _NEXT_MEMBER else _VALUE
+            self._read_closing_bracket(token, offset)
+        elif token == ":" and self._expected == _COLON:
+            self._expected = _VALUE
+        elif token == "," and self._expected in (_NEXT_MEMBER, _NEXT_ITEM):
+            self._expected = _KEY if self._expected == _NEXT_MEMBER else _VALUE
         else:
-            self.unexpected(token, at)
+            self._fail_at_token(token, offset)
 
-    def close(self, token: str, at: int) -> None:
-        allowed = (_FIRST_KEY, _NEXT_MEMBER) if token == "}" else (_ITEM, _NEXT_ITEM)
-        in_own = bool(self.open) and (self.open[-1][1] is None) == (token == "]")
-        if in_own and self.last_comma >= 0:
-            self.commas.append(self.last_comma)
-        elif self.expect not in allowed:
-            self.unexpected(token, at)
-        self.open.pop()
-        self.after_value()
+    def _read_closing_bracket(self, token: str, offset: int) -> None:
+        closing_states = (_FIRST_KEY, _NEXT_MEMBER) if token == "}" else (_ITEM, _NEXT_ITEM)
+        is_same_kind = bool(self._open) and (self._open[-1][1] is None) == (token == "]")
+        if is_same_kind and self._last_comma >= 0:
+            # A comma is only read after a member or an item: [,] and [1,,] fail before they come here.
+            self._trailing_commas.append(self._last_comma)
+        elif self._expected not in closing_states:
+            self._fail_at_token(token, offset)
+        self._open.pop()
+        self._expect_after_value()
 
-    def after_value(self) -> None:
-        if not self.open:
-            self.expect = _END
+    def _expect_after_value(self) -> None:
+        if not self._open:
+            self._expected = _END
         else:
-            self.expect = _NEXT_ITEM if self.open[-1][1] is None else _NEXT_MEMBER
+            self._expected = _NEXT_ITEM if self._open[-1][1] is None else _NEXT_MEMBER
 
-    def key(self, token: str, at: int) -> None:
-        name = self.string(token, at)
-        keys = self.open[-1][1]
-        if keys is not None:
-            if name in keys:
-                self.duplicates.append((name, keys[name], at))
-            keys[name] = at
-        self.expect = _COLON
+    def _read_key(self, token: str, offset: int) -> None:
+        key = self._decode_string(token, offset)
+        key_offsets = self._open[-1][1]
+        if key_offsets is not None:
+            if key in key_offsets:
+                self._duplicates.append((key, key_offsets[key], offset))
+            key_offsets[key] = offset
+        self._expected = _COLON
 
-    def scalar(self, kind: str, token: str, at: int) -> None:
-        if self.expect not in (_VALUE, _ITEM):
-            self.unexpected(token, at)
+    def _read_scalar(self, kind: str, token: str, offset: int) -> None:
+        if self._expected not in (_VALUE, _ITEM):
+            self._fail_at_token(token, offset)
         if kind == "string":
-            self.string(token, at)
+            self._decode_string(token, offset)
         elif token not in ("true", "false", "null"):
             number = _NUMBER.fullmatch(token)
             if not number:
-                hint = _HINTS.get(token, "strings stand in double quotes" if token[0] not in "-+.0123456789" else None)
-                self.fail("ML001", f"{quoted(token, 30)} is no JSON value", at, hint)
+                is_word = token[0] not in "-+.0123456789"
+                hint = _BARE_WORD_HINTS.get(token, "write strings in double quotes" if is_word else None)
+                self._fail("ML001", f"{quoted(token, 30)} is not a JSON value", offset, hint)
             if not number["real"] and len(token) > MAX_DIGITS:
-                self.fail("ML008", f"an integer of {len(number['int'])} digits; at most {MAX_DIGITS} are read", at)
-        self.after_value()
+                message = f"the integer has {len(number['int'])} digits; mixlist reads at most {MAX_DIGITS}"
+                self._fail("ML008", message, offset, _DAMAGED)
+        self._expect_after_value()
 
-    def string(self, token: str, at: int) -> str:
+    def _decode_string(self, token: str, offset: int) -> str:
         if len(token) > MAX_STRING:
-            self.fail("ML012", f"a string of {len(token) - 2} characters; at most {MAX_STRING - 2} are read", at)
+            message = f"the string has {len(token) - 2} characters; mixlist reads at most {MAX_STRING - 2}"
+            self._fail("ML012", message, offset, _DAMAGED)
         if "\\" not in token:
             return token[1:-1]
         value: str = json.loads(token)
-        if _LONE.search(value):
-            self.fail("ML009", f"{quoted(value)} holds half of a surrogate pair, which is no character", at)
+        if _SURROGATE_HALF.search(value):
+            message = f"the string {quoted(value)} holds one half of a surrogate pair, which is not a character"
+            self._fail("ML009", message, offset, "write the character itself, or both halves")
         return value
 
-    def unexpected(self, token: str, at: int) -> NoReturn:
-        found = f"the string {quoted(token[1:-1])}" if token[0] == '"' else quoted(token, 30)
+    def _fail_at_token(self, token: str, offset: int) -> NoReturn:
+        """Raise ListError for a token that cannot come here."""
+        shown = f"the string {quoted(token[1:-1])}" if token[0] == '"' else quoted(token, 30)
         hint = None
-        if self.expect in (_NEXT_MEMBER, _NEXT_ITEM) and token not in (":", "}", "]"):
-            hint = "a comma is missing before it"
-        elif self.expect in (_NEXT_MEMBER, _NEXT_ITEM, _FIRST_KEY, _ITEM) and token in "}]":
-            hint = self.opened()
-        self.fail("ML001", f"expected {self.expect}, found {found}", at, hint)
+        if self._expected in (_NEXT_MEMBER, _NEXT_ITEM) and token not in (":", "}", "]"):
+            hint = "put a comma before it"
+        elif self._expected in (_NEXT_MEMBER, _NEXT_ITEM, _FIRST_KEY, _ITEM) and token in "}]":
+            hint = self._unclosed_bracket()
+        self._fail("ML001", f"expected {self._expected}, found {shown}", offset, hint)
 
-    def no_token(self, at: int) -> NoReturn:
-        """The text ends too early, or holds what starts no token."""
-        rest = self.text[at : at + 2]
-        if not rest and not self.text.strip(" \t\r\n"):
-            self.fail("ML003", "the file is empty", 0, "an empty modify_mixlist is written {}")
-        if not rest:
-            hint = self.opened() if self.open else None
-            self.fail("ML001", f"the file ends here, but {self.expect} is missing", at, hint)
-        if rest[0] == '"':
-            self.bad_string(at)
-        if rest == "/*":
-            self.fail("ML001", "the comment that starts here has no end", at, 'end it with "*/"')
-        if rest[0] == "\0":
-            self.fail("ML002", "a NUL byte: the file is damaged, or no text", at)
-        self.fail("ML001", f"expected {self.expect}, found {quoted(rest[0])}", at)
+    def _fail_without_token(self, offset: int) -> NoReturn:
+        """Raise ListError for a text that ends too early, or whose next characters start no token."""
+        start = self.text[offset : offset + 2]
+        if not start and not self.text.strip(" \t\r\n"):
+            self._fail("ML003", "the file is empty", 0, "a modify_mixlist without edits is written {}")
+        if not start:
+            hint = self._unclosed_bracket() if self._open else None
+            self._fail("ML001", f"the file ends here, but {self._expected} is missing", offset, hint)
+        if start[0] == '"':
+            self._fail_in_string(offset)
+        if start == "/*":
+            self._fail("ML001", "the comment that starts here has no end", offset, 'end it with "*/"')
+        if start[0] == "\0":
+            hint = "give a text file, or restore the damaged file"
+            self._fail("ML002", "the file holds a NUL byte: it is damaged, or not a text file", offset, hint)
+        self._fail("ML001", f"expected {self._expected}, found {quoted(start[0])}", offset)
 
-    def bad_string(self, at: int) -> NoReturn:
-        found = _OPEN_STRING.match(self.text, at)
-        end = found.end() if found else at
-        wrong = self.text[end : end + 2]
-        if not wrong or wrong[0] in "\r\n":
-            self.fail("ML001", "the string that starts here is not closed on its line", at, 'end it with "')
-        if wrong[0] == "\\":
-            self.fail("ML001", f"{quoted(wrong)} is no JSON escape", end, "write a backslash as \\\\")
-        self.fail("ML001", f"the control character {quoted(wrong[0])} in a string", end, "write it as an escape")
+    def _fail_in_string(self, offset: int) -> NoReturn:
+        """Raise ListError for the string that starts at ``offset``, which is not a valid one."""
+        match = _STRING_START.match(self.text, offset)
+        end = match.end() if match else offset
+        invalid = self.text[end : end + 2]
+        if not invalid or invalid[0] in "\r\n":
+            self._fail("ML001", "the string that starts here is not closed on its line", offset, 'close it with "')
+        if invalid[0] == "\\":
+            self._fail("ML001", f"{quoted(invalid)} is not a JSON escape", end, "write a backslash as \\\\")
+        message = f"a string holds the control character {quoted(invalid[0])}"
+        self._fail("ML001", message, end, "write it as an escape, such as \\t or \\u0009")
 
-    def opened(self) -> str:
-        """Return the bracket that was opened last and its place, for messages."""
-        offset = self.open[-1][0]
-        return f'"{self.text[offset]}" was opened at {self.at(offset)}'
+    def _unclosed_bracket(self) -> str:
+        """Return a hint that names the innermost open bracket and its place."""
+        offset = self._open[-1][0]
+        return f'"{self.text[offset]}" at {self._place(offset)} is not closed yet'
 
-    def cleaned(self) -> str:
-        """The text with comments and trailing commas blanked; what blanks mean to lines stays."""
-        spans = [*self.comments, *((at, at + 1) for at in self.commas)]
-        return apply(self.text, [Cut(start, end, " " * (end - start)) for start, end in spans])
+    def _strict_text(self) -> str:
+        """Return the text with blanks for comments and trailing commas: all other characters keep their offsets."""
+        ranges = [*self._comments, *((offset, offset + 1) for offset in self._trailing_commas)]
+        return apply_replacements(self.text, [Replacement(start, end, " " * (end - start)) for start, end in ranges])
 
-    def findings(self) -> list[Diagnostic]:
+    def _findings(self) -> list[Diagnostic]:
         """Return a finding for each comment, trailing comma and duplicate key so far, in file order."""
-        hint = "the engine's JSON reader rejects it; mixlist fmt writes the strict form"
-        comments = [start for start, _ in self.comments]
-        found = findings_for(comments, lambda at: self.finding("ML006", self.mild, "a comment", at, hint))
-        found += findings_for(self.commas, lambda at: self.finding("ML007", self.mild, "a trailing comma", at, hint))
-        found += findings_for(self.duplicates, self.duplicate)
-        return sorted(found, key=lambda d: (d.line or 0, d.column or 0))
+        hint = "the Ascend engine rejects it: remove it, or let mixlist fmt remove it"
 
-    def duplicate(self, key: tuple[str, int, int]) -> Diagnostic:
-        name, first, at = key
-        message = f"the key {quoted(name)} stands here again, first at {self.at(first)}"
-        return self.finding("ML005", "error", message, at, "keep one: the engine silently takes the last")
+        def comment(start: int) -> Diagnostic:
+            return self._finding("ML006", self._extension_severity, "JSON does not allow this comment", start, hint)
 
-    def finding(self, code: str, severity: Severity, message: str, at: int, hint: str | None) -> Diagnostic:
-        return Diagnostic(code, severity, message, self.path, *self.lines.position(at), hint)
+        def trailing_comma(offset: int) -> Diagnostic:
+            message = "JSON does not allow this trailing comma"
+            return self._finding("ML007", self._extension_severity, message, offset, hint)
 
-    def at(self, offset: int) -> str:
-        line, column = self.lines.position(offset)
+        findings = findings_for([start for start, _ in self._comments], comment)
+        findings += findings_for(self._trailing_commas, trailing_comma)
+        findings += findings_for(self._duplicates, self._duplicate)
+        return sorted(findings, key=lambda finding: (finding.line or 0, finding.column or 0))
+
+    def _duplicate(self, duplicate: tuple[str, int, int]) -> Diagnostic:
+        key, first, offset = duplicate
+        message = f"the key {quoted(key)} is in the object twice: here and at {self._place(first)}"
+        hint = "remove one of the two: the Ascend engine uses the last one without a warning"
+        return self._finding("ML005", "error", message, offset, hint)
+
+    def _finding(self, code: str, severity: Severity, message: str, offset: int, hint: str | None) -> Diagnostic:
+        return Diagnostic(code, severity, message, self.path, *self._lines.line_column(offset), hint)
+
+    def _place(self, offset: int) -> str:
+        line, column = self._lines.line_column(offset)
         return f"{line}:{column}"
 
-    def fail(self, code: str, message: str, at: int, hint: str | None = None) -> NoReturn:
-        stop([*self.findings(), self.finding(code, "error", message, at, hint)])
+    def _fail(self, code: str, message: str, offset: int, hint: str | None = None) -> NoReturn:
+        raise_last([*self._findings(), self._finding(code, "error", message, offset, hint)])

@@ -1,14 +1,16 @@
-"""JSON with comments and trailing commas, and a line:column for every key and value.
+"""Read JSON with comments and trailing commas, and find the line and column of every key and value.
 
-An ordinary file goes through the C ``json`` module and costs what that costs. Only a text that it
-refuses, or that holds a duplicate key, goes through the scanner (jsonscan.py), which says what is
-wrong and where. Places are found when a message needs
-them: the C scanner skips the values in between, so asking for every place stays linear.
+Python's ``json`` (in C) reads an ordinary file. Only a text that ``json`` refuses, or that has a duplicate key, goes
+through the scanner in Python (``json_scanner.py``), which finds what is wrong and where. Lines and columns are computed
+when a message needs them: ``json`` skips each value in C, so that the places of all values cost linear time.
 
-What is accepted beyond JSON (each with a warning, because the Ascend engine's JSON reader rejects
-it): ``//`` and ``/* */`` comments and trailing commas. A UTF-8 byte-order mark is accepted in
-silence. Duplicate keys are errors that do not stop the reading (the last value stands, as in the
-engine). Everything else that is not JSON stops it with a ListError.
+Three things are accepted beyond JSON (Rules S2.6 and S2.7):
+
+- ``//`` and ``/* */`` comments and trailing commas, with a warning each, because the Ascend engine rejects them;
+- a UTF-8 byte-order mark, without a warning;
+- duplicate keys, with an error that does not stop the reading. The last value counts, as in the engine.
+
+Any other text that is not JSON stops the reading with a ListError.
 """
 
 from __future__ import annotations
@@ -26,13 +28,14 @@ from typing import NamedTuple, NoReturn
 
 from mixlist.diagnostics import Diagnostic, Severity
 from mixlist.errors import FileError
-from mixlist.files.json_scanner import MAX_DEPTH, MAX_DIGITS, MAX_STRING, Lines, Scanner, after_blank, stop
+from mixlist.files.json_scanner import MAX_DEPTH, MAX_DIGITS, MAX_STRING, Lines, Scanner, raise_last, skip_blanks
 from mixlist.files.json_scanner import quoted as quoted
 
 MAX_BYTES = 64 << 20  # a real library has 1.4 MB; a device file has no end
-# Characters, each with the number that a file may hold, and the words for this bound in messages: short values take up
-# to 130 times their size in memory. A real library of 1.4 MB has 60,000 lines, 120,000 strings and 20,000 objects.
-_MOST: tuple[tuple[bytes, int, str], ...] = (
+# A byte, the number of times that a file may hold it, and this bound in the words of the message. Short values take up
+# to 130 times their size in memory, so MAX_BYTES alone would allow gigabytes. A real library of 1.4 MB has 60,000
+# lines, 120,000 strings and 20,000 objects.
+_MAX_COUNTS: tuple[tuple[bytes, int, str], ...] = (
     (b'"', 1_000_000, "500,000 strings"),
     (b"{", 100_000, "100,000 objects"),
     (b"[", 100_000, "100,000 arrays"),
@@ -41,14 +44,14 @@ _MOST: tuple[tuple[bytes, int, str], ...] = (
     (b"\r", 1_000_000, "1,000,000 lines"),
 )
 
-Steps = Sequence[str | int]
+Steps = Sequence[str | int]  # the keys and indices that lead from the top of a file to a value
 
-_LONG = re.compile(rf'"[^"]{{{MAX_STRING - 2}}}')  # may be a string that is too long; the scanner knows
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_LONG_STRING = re.compile(rf'"[^"]{{{MAX_STRING - 2}}}')  # also matches a long text between two strings
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")  # also matches a valid pair of halves
 
 
 class Member(NamedTuple):
-    """Offsets of one member of an object: its key, its value, and the end of the value."""
+    """The offsets of one member of an object: of its key, of its value, and of the end of its value."""
 
     key: int
     value: int
@@ -57,11 +60,11 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Document:
-    """A JSON text, read.
+    """A JSON text that was read.
 
-    ``text`` is the text without byte-order mark; ``clean`` has the same length, with comments and
-    trailing commas blanked, and is strict JSON. ``value`` is what ``json.loads`` makes of it.
-    ``findings`` are the warnings and the duplicate keys. Offsets count characters from 0.
+    ``text`` is the text without its byte-order mark. ``clean`` is strict JSON of the same length: it has blanks where
+    ``text`` has comments and trailing commas. ``value`` is the result of ``json.loads(clean)``. ``findings`` are the
+    comments, the trailing commas and the duplicate keys. All offsets count characters from 0.
     """
 
     path: str
@@ -69,44 +72,48 @@ class Document:
     clean: str
     value: object
     findings: tuple[Diagnostic, ...] = ()
+    # Offsets that were computed already, by the offset of the object or array.
     _members: dict[int, dict[str, Member]] = field(default_factory=dict, repr=False, compare=False)
     _items: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def root(self) -> int:
-        """The offset of the top-level value."""
-        return after_blank(self.clean, 0)
+        """Return the offset of the top-level value."""
+        return skip_blanks(self.clean, 0)
 
     def members(self, offset: int) -> dict[str, Member]:
-        """The members of the object that starts at ``offset`` (the last of a duplicate key)."""
+        """Return the members of the object that starts at ``offset``; of a duplicate key, the last one."""
         if offset not in self._members:
             self._members[offset] = dict(_scan_members(self.clean, offset))
         return self._members[offset]
 
     def items(self, offset: int) -> list[int]:
-        """The offsets of the items of the array that starts at ``offset``."""
+        """Return the offsets of the items of the array that starts at ``offset``."""
         if offset not in self._items:
             self._items[offset] = list(_scan_items(self.clean, offset))
         return self._items[offset]
 
     def offset(self, steps: Steps = (), *, key: bool = False) -> int:
-        """Return the offset of the value at ``steps`` (keys and indices from the top); with ``key``, of its key."""
-        at = self.root
+        """Return the offset of the value at ``steps``; with ``key``, the offset of its key.
+
+        Raises KeyError or IndexError if there is no such value.
+        """
+        offset = self.root
         for index, step in enumerate(steps):
             if isinstance(step, int):
-                at = self.items(at)[step]
+                offset = self.items(offset)[step]
             else:
-                member = self.members(at)[step]
-                at = member.key if key and index == len(steps) - 1 else member.value
-        return at
+                member = self.members(offset)[step]
+                offset = member.key if key and index == len(steps) - 1 else member.value
+        return offset
 
-    def position(self, steps: Steps = (), *, key: bool = False) -> tuple[int, int]:
-        """Line and column (characters, both from 1) of the value at ``steps``, or of its key."""
-        return self._lines.position(self.offset(steps, key=key))
+    def line_column(self, steps: Steps = (), *, key: bool = False) -> tuple[int, int]:
+        """Return the line and the column of the value at ``steps``, or of its key. Both count characters from 1."""
+        return self._lines.line_column(self.offset(steps, key=key))
 
-    def places(self, steps: Steps = ()) -> list[tuple[int, int]]:
-        """Line and column of every item of the array at ``steps``."""
-        return [self._lines.position(at) for at in self.items(self.offset(steps))]
+    def item_line_columns(self, steps: Steps = ()) -> list[tuple[int, int]]:
+        """Return the line and the column of each item of the array at ``steps``."""
+        return [self._lines.line_column(offset) for offset in self.items(self.offset(steps))]
 
     def finding(
         self,
@@ -118,8 +125,8 @@ class Document:
         key: bool = False,
         hint: str | None = None,
     ) -> Diagnostic:
-        """A Diagnostic at the value at ``steps``, or at its key."""
-        line, column = self.position(steps, key=key)
+        """Return a finding about the value at ``steps``, or about its key."""
+        line, column = self.line_column(steps, key=key)
         return Diagnostic(code, severity, message, self.path, line, column, hint)
 
     @cached_property
@@ -128,7 +135,7 @@ class Document:
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:
-    """``path`` as messages show it: ``<stdin>`` for ``-``, and always printable."""
+    """Return ``path`` for a message: ``<stdin>`` for ``-``, and always text that can be printed as UTF-8."""
     name = os.fspath(path)
     return "<stdin>" if name == "-" else name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
@@ -141,23 +148,23 @@ def is_directory(path: str | os.PathLike[str]) -> bool:
 def read(path: str | os.PathLike[str], *, strict: bool = False) -> Document:
     """Read a JSON file (``-``: standard input).
 
-    Raises FileError if it cannot be read and ListError if it is not JSON; see ``parse``.
+    Raises FileError if the file cannot be read, and ListError if it is not JSON; see ``parse``.
     """
     return parse(read_text(path), shown_path(path), strict=strict)
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The text of a UTF-8 file (``-``: standard input), without byte-order mark.
+    """Return the text of a UTF-8 file (``-``: standard input), without its byte-order mark.
 
-    Raises FileError if the file cannot be read, ListError if it is not UTF-8.
+    Raises FileError if the file cannot be read, and ListError if it is not UTF-8.
     """
     return decode(read_bytes(path), shown_path(path))
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a file (``-``: standard input); raises FileError."""
+    """Return the bytes of a file (``-``: standard input); raise FileError if it cannot be read or is too large."""
     shown = shown_path(path)
-    if not shown:  # to Path that is the current directory
+    if not shown:  # Path("") would be the current directory
         raise FileError("the path is empty")
     try:
         if os.fspath(path) == "-":
@@ -167,63 +174,67 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
                 data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise FileError(f"{shown}: no such file") from None
-    except (OSError, ValueError, AttributeError) as error:  # ValueError: NUL in the path; no stdin at all
-        if is_directory(path):  # Windows reports a lack of permission
-            raise FileError(f"{shown}: is a directory, a file is needed") from None
+    # ValueError: the path holds a NUL. AttributeError: the process has no standard input.
+    except (OSError, ValueError, AttributeError) as error:
+        if is_directory(path):  # Windows raises PermissionError for a directory
+            raise FileError(f"{shown}: this is a directory, but a file is needed") from None
         reason = getattr(error, "strerror", None) or str(error)
         raise FileError(f"{shown}: cannot be read: {reason}") from None
     if len(data) > MAX_BYTES:
-        raise FileError(f"{shown}: larger than {MAX_BYTES >> 20} MiB, which no list file is")
+        raise FileError(f"{shown}: the file is larger than {MAX_BYTES >> 20} MiB, which no list file is")
     return data
 
 
 def decode(data: bytes, path: str) -> str:
-    """Return UTF-8 bytes as text, without byte-order mark.
+    """Return UTF-8 bytes as text, without byte-order marks. ``path`` is for messages.
 
-    Raises ListError with the place of a bad byte, and FileError for more content than a list file has.
+    Raises ListError at the first byte that is not UTF-8, and FileError for more content than a list file has.
     """
     start = 0
     while data.startswith(codecs.BOM_UTF8, start):  # several, where files were joined
         start += len(codecs.BOM_UTF8)
     body = data[start:]
+    # UTF-16 and UTF-32 start with a byte-order mark, or have a NUL among the first two bytes of an ASCII text.
     first = body[:2]
     if first in (b"\xff\xfe", b"\xfe\xff") or (len(first) > 1 and 0 in first and first != b"\0\0"):
-        hint = "save it as UTF-8"
-        stop([Diagnostic("ML002", "error", "the file is UTF-16 or UTF-32 text, not UTF-8", path, 1, 1, hint)])
-    for sign, most, what in _MOST:
-        if body.count(sign) > most:
-            raise FileError(f"{path}: more than {what}, which no list file has")
+        message = "the file is UTF-16 or UTF-32 text, not UTF-8"
+        raise_last([Diagnostic("ML002", "error", message, path, 1, 1, "save the file as UTF-8")])
+    for byte, max_count, bound in _MAX_COUNTS:
+        if body.count(byte) > max_count:
+            raise FileError(f"{path}: more than {bound}, which no list file has")
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
-        before = body[: error.start].decode("utf-8")
-        line, column = Lines(before).position(len(before))
-        at = error.start + len(data) - len(body)
-        message = f"byte 0x{body[error.start]:02x} at byte offset {at} is not UTF-8"
-        stop([Diagnostic("ML002", "error", message, path, line, column, "save the file as UTF-8")])
+        valid = body[: error.start].decode("utf-8")
+        line, column = Lines(valid).line_column(len(valid))
+        offset = error.start + len(data) - len(body)
+        message = f"byte 0x{body[error.start]:02x} at byte offset {offset} is not UTF-8"
+        raise_last([Diagnostic("ML002", "error", message, path, line, column, "save the file as UTF-8")])
 
 
 def parse(text: str, path: str, *, strict: bool = False) -> Document:
-    """Parse a JSON text, see the top of this module for what is accepted.
+    """Parse a JSON text. The docstring of this module says what is accepted beyond JSON. ``path`` is for messages.
 
-    ``strict`` makes comments and trailing commas errors (they stay findings: the value is read).
-    Raises ListError, with every finding up to there, where the text is empty or not JSON, nested
-    deeper than ``MAX_DEPTH``, or holds what no file can mean (a lone surrogate, an integer of more
-    than ``MAX_DIGITS`` digits, a string of more than ``MAX_STRING`` characters).
+    ``strict`` makes comments and trailing commas errors; they stay findings, and the value is read. Raises ListError,
+    with every finding up to that place, if the text is empty, not JSON, or nested deeper than ``MAX_DEPTH``, or if it
+    holds half of a surrogate pair, an integer of more than ``MAX_DIGITS`` digits, or a string of more than
+    ``MAX_STRING`` characters.
     """
     try:
         value = _loads(text)
     except (ValueError, RecursionError):
-        pass
+        pass  # the scanner below finds the reason and its place
     else:
-        if not _too_deep(value) and not _SURROGATE.search(text) and not _LONG.search(text):
+        # json accepts deep nesting, surrogate halves and long strings. The two patterns also match some valid texts:
+        # the scanner then finds nothing wrong.
+        if not _is_too_deep(value) and not _SURROGATE_ESCAPE.search(text) and not _LONG_STRING.search(text):
             return Document(path, text, text, value)
     clean, findings = Scanner(text, path, strict).scan()
     return Document(path, text, clean, json.loads(clean), tuple(findings))
 
 
 def _loads(text: str) -> object:
-    """``json.loads`` that raises ValueError for duplicate keys, NaN, Infinity and endless integers."""
+    """Return ``json.loads(text)``; raise ValueError also for duplicate keys, NaN, Infinity and too long integers."""
     value: object = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_int=_short_int)
     return value
 
@@ -245,39 +256,43 @@ def _short_int(digits: str) -> int:
     return int(digits)
 
 
-def _too_deep(value: object) -> bool:
+def _is_too_deep(value: object) -> bool:
+    """Return True if a value is nested deeper than ``MAX_DEPTH``. It descends level by level, without recursion."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
         if not level:
             return False
-        below = []
-        for node in level:
-            for child in node.values() if type(node) is dict else node:
+        next_level = []
+        for container in level:
+            for child in container.values() if type(container) is dict else container:
                 if type(child) is dict or type(child) is list:
-                    below.append(child)
-        level = below
+                    next_level.append(child)
+        level = next_level
     return bool(level)
 
 
-_skip = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
+# Skip one value in C: numbers stay text, so that a long one costs no conversion.
+_skip_value = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
 
 
 def _scan_members(text: str, start: int) -> Iterator[tuple[str, Member]]:
-    at = after_blank(text, start + 1)
-    while text[at] != "}":
-        key, end = _skip(text, at)
-        value = after_blank(text, after_blank(text, end) + 1)
-        end = _skip(text, value)[1]
-        yield key, Member(at, value, end)
-        at = after_blank(text, end)
-        if text[at] == ",":
-            at = after_blank(text, at + 1)
+    """Yield the key and the offsets of each member of the object at ``start``, in strict JSON."""
+    offset = skip_blanks(text, start + 1)
+    while text[offset] != "}":
+        key, end = _skip_value(text, offset)
+        value = skip_blanks(text, skip_blanks(text, end) + 1)  # + 1: after the colon
+        end = _skip_value(text, value)[1]
+        yield key, Member(offset, value, end)
+        offset = skip_blanks(text, end)
+        if text[offset] == ",":
+            offset = skip_blanks(text, offset + 1)
 
 
 def _scan_items(text: str, start: int) -> Iterator[int]:
-    at = after_blank(text, start + 1)
-    while text[at] != "]":
-        yield at
-        at = after_blank(text, _skip(text, at)[1])
-        if text[at] == ",":
-            at = after_blank(text, at + 1)
+    """Yield the offset of each item of the array at ``start``, in strict JSON."""
+    offset = skip_blanks(text, start + 1)
+    while text[offset] != "]":
+        yield offset
+        offset = skip_blanks(text, _skip_value(text, offset)[1])
+        if text[offset] == ",":
+            offset = skip_blanks(text, offset + 1)

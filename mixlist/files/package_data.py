@@ -1,4 +1,4 @@
-"""Find the data files that ship with mixlist, in a wheel and in an editable install."""
+"""Find the data folders that come with mixlist, in a wheel and in an editable install."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def data_folder(name: str) -> Path:
-    """The folder ``schemas``, ``sample_lists`` or ``demo_data``.
+    """Return the path of a data folder, such as ``schemas``, ``sample_lists`` or ``demo_data``.
 
-    A wheel carries them inside the package; a checkout keeps the canonical copies at its top level.
+    A wheel has these folders inside the package. A checkout has them at its top level.
     """
     inside = PACKAGE / name
     return inside if inside.is_dir() else PACKAGE.parent / name

@@ -13,9 +13,11 @@ from mixlist.errors import FileError
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file to read its bytes.
 
-    Raises FileError for a pipe, a device or a socket, and OSError where the file cannot be opened.
+    Raises FileError for a named pipe, a device or a socket, and OSError if the file cannot be opened.
     """
-    refuse_irregular(path, os.stat(path).st_mode)  # noqa: PTH116  # before it is opened: a pipe waits there
+    # The first test comes before the file is opened, because opening a named pipe waits for a writer. The second one
+    # finds a file that was replaced between the first test and the opening.
+    refuse_irregular(path, os.stat(path).st_mode)  # noqa: PTH116
     file = path.open("rb")
     try:
         refuse_irregular(path, os.fstat(file.fileno()).st_mode)
@@ -26,7 +28,10 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def refuse_irregular(path: Path, mode: int) -> None:
-    """Raise FileError if ``mode`` is that of neither a regular file nor a directory."""
+    """Raise FileError unless ``mode``, the ``st_mode`` of the path, is that of a regular file or a directory.
+
+    A directory passes because opening it raises an OSError that says so.
+    """
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return
     kind = "a named pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"

@@ -1,7 +1,7 @@
-"""Folders for files that a process needs while it runs, in the system's folder for temporary files.
+"""Folders for temporary files, in the system's folder for temporary files.
 
-Each holds a file that its process locks. A folder whose lock is free was left by a process that was killed: the next
-process that makes such a folder removes it.
+Each folder holds a file that its process locks. If the lock of a folder is free, its process was killed: the next
+process that makes such a folder removes the old one.
 """
 
 from __future__ import annotations
@@ -20,28 +20,34 @@ from typing import IO
 from mixlist.errors import FileError
 from mixlist.files.temporary_files import ATTEMPTS, open_locked, remove_if_free
 
-_PREFIX, _LOCK = "mixlist-", ".lock"
-_NAME = re.compile(r"mixlist-[a-z0-9_]{8}")
+_PREFIX, _LOCK_FILE = "mixlist-", ".lock"
+_NAME = re.compile(r"mixlist-[a-z0-9_]{8}")  # as tempfile.mkdtemp makes it
 
 
 class ScratchFolder:
-    """A folder that is removed with this object, at the end of a ``with``, or when the process ends."""
+    """A folder for temporary files.
+
+    The folder is removed at the end of a ``with``, together with this object, or at the latest when the process ends.
+    """
 
     def __init__(self) -> None:
-        _remove_once(_temporary_folder())
-        self.path, lock = _locked_folder()
-        self._lock = lock
-        self._end = weakref.finalize(self, _remove, self.path, lock)
+        _remove_abandoned_folders_once(_temporary_folder())
+        self.path, lock_file = _make_locked_folder()
+        self._lock_file = lock_file
+        self._finalizer = weakref.finalize(self, _remove_folder, self.path, lock_file)
 
     def remove(self) -> None:
-        """Remove the folder, unless it was kept. On Windows files that are open stay; a later process removes them."""
-        self._end()
+        """Remove the folder unless ``keep`` was called.
+
+        On Windows, files that are open stay: the next process that makes such a folder removes them.
+        """
+        self._finalizer()
 
     def keep(self) -> None:
-        """Leave the folder to the user."""
-        if self._end.detach():
-            self._lock.close()
-            (self.path / _LOCK).unlink(missing_ok=True)
+        """Leave the folder to the user: only the lock file is removed."""
+        if self._finalizer.detach():
+            self._lock_file.close()
+            (self.path / _LOCK_FILE).unlink(missing_ok=True)
 
     def __enter__(self) -> Path:
         return self.path
@@ -51,77 +57,79 @@ class ScratchFolder:
 
 
 def _temporary_folder() -> str:
-    """Return the system's folder for temporary files; raise FileError where none takes a file."""
+    """Return the system's folder for temporary files; raise FileError if no folder takes a file."""
     try:
         return tempfile.gettempdir()
-    except FileNotFoundError as error:  # Python tries several, and does not say why they take none
-        hint = "their disks are full or read-only; TMPDIR names another place"
+    except FileNotFoundError as error:  # Python tries several folders, and does not say why each of them failed
+        hint = "their disks are full or read-only: set TMPDIR to another folder"
         raise FileError(f"no folder takes temporary files: {error.strerror}", hint=hint) from None
 
 
 def write_scratch(path: Path, data: bytes) -> None:
-    """Write a file in a scratch folder. Raises FileError, where the folder's disk is full."""
+    """Write a file in a scratch folder. Raises FileError if the system refuses, as with a full disk."""
     with report_write_errors(path):
         path.write_bytes(data)
 
 
 @contextmanager
 def report_write_errors(path: Path) -> Iterator[None]:
-    """Raise FileError, which names a file in a scratch folder, where the system refuses to write the file."""
+    """Turn an OSError inside the ``with`` into a FileError that names ``path``, a file in a scratch folder."""
     try:
         yield
     except OSError as error:
-        if error.filename not in (None, os.fspath(path)):  # of a file that was read meanwhile
+        if error.filename not in (None, os.fspath(path)):  # the error is about another file, which is read meanwhile
             raise
         reason = error.strerror or error
-        hint = "check the space there; TMPDIR names another place for temporary files"
+        hint = "make space there, or set TMPDIR to another folder for temporary files"
         raise FileError(f"{path}: the temporary file cannot be written: {reason}", hint=hint) from None
 
 
-def remove_left_folders(parent: str) -> None:
-    """Remove the scratch folders in ``parent`` of processes that were killed."""
+def remove_abandoned_folders(parent: str) -> None:
+    """Remove the scratch folders in ``parent`` that killed processes of this user left there."""
     with suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
-            if _NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False) and _is_own(entry):
+            if _NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False) and _is_own_folder(entry):
                 path = Path(entry.path)
-                if remove_if_free(os.fspath(path / _LOCK)):
+                if remove_if_free(os.fspath(path / _LOCK_FILE)):
                     shutil.rmtree(path, ignore_errors=True)
                 with suppress(OSError):
-                    path.rmdir()  # one that is empty: its process was killed before it made the lock
+                    path.rmdir()  # succeeds if empty: its process was killed before it made the lock file
 
 
-_remove_once = cache(remove_left_folders)  # once per process
+_remove_abandoned_folders_once = cache(remove_abandoned_folders)  # once per process and parent folder
 
 
-def _is_own(entry: os.DirEntry[str]) -> bool:
-    """Return whether a folder is this user's; Windows has a folder for temporary files for each user."""
+def _is_own_folder(entry: os.DirEntry[str]) -> bool:
+    """Return True if a folder belongs to this user. On Windows, each user has a folder for temporary files."""
     return not hasattr(os, "getuid") or entry.stat(follow_symlinks=False).st_uid == os.getuid()
 
 
-def _locked_folder() -> tuple[Path, IO[bytes]]:
-    """Make a folder, and return it with the open file that locks it."""
+def _make_locked_folder() -> tuple[Path, IO[bytes]]:
+    """Make a folder, and return its path and the open file that locks it."""
     try:
         for _ in range(ATTEMPTS):
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            with suppress(FileNotFoundError):  # another process has taken the empty folder for a leftover
-                if lock := open_locked(folder / _LOCK, 0o600):
-                    return folder, lock
+            # Until the lock file exists, another process can take the empty folder for an abandoned one and remove it.
+            with suppress(FileNotFoundError):
+                if lock_file := open_locked(folder / _LOCK_FILE, 0o600):
+                    return folder, lock_file
     except OSError as error:
         reason = error.strerror or error
         message = f"no folder for temporary files can be made in {tempfile.gettempdir()}: {reason}"
-        raise FileError(message, hint="TMPDIR names another place for them") from None
-    raise FileError(f"no folder for temporary files stays in {tempfile.gettempdir()}", hint="set TMPDIR")
+        raise FileError(message, hint="set TMPDIR to another folder for temporary files") from None
+    message = f"another process removes each folder for temporary files in {tempfile.gettempdir()}"
+    raise FileError(message, hint="set TMPDIR to another folder for temporary files")
 
 
-def _remove(folder: Path, lock: IO[bytes]) -> None:
-    """Remove a folder; where files of it stay, the lock stays too, by which a later process knows the folder."""
-    lock.close()
+def _remove_folder(folder: Path, lock_file: IO[bytes]) -> None:
+    """Remove a folder. If a file of it stays, the lock file stays too, so that a later process finds the folder."""
+    lock_file.close()
     with suppress(OSError):
         for path in list(folder.iterdir()):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
-            elif path.name != _LOCK:
-                with suppress(OSError):  # Windows removes no file that a session has mapped
+            elif path.name != _LOCK_FILE:
+                with suppress(OSError):  # Windows does not remove a file that a session has mapped into memory
                     path.unlink()
-        if [path.name for path in folder.iterdir()] == [_LOCK]:
+        if [path.name for path in folder.iterdir()] == [_LOCK_FILE]:
             shutil.rmtree(folder)

@@ -7,15 +7,18 @@ from collections.abc import Mapping
 
 
 def to_strict_json(members: Mapping[str, object]) -> dict[str, object]:
-    """Return the members with lists for tuples, and with ``"inf"``, ``"-inf"`` and ``"nan"`` for such numbers."""
-    return {name: _strict(value) for name, value in members.items()}
+    """Return the members in the types of JSON.
+
+    Tuples become lists, and numbers that are not finite become the strings ``"inf"``, ``"-inf"`` and ``"nan"``.
+    """
+    return {name: _to_strict_value(value) for name, value in members.items()}
 
 
-def _strict(value: object) -> object:
+def _to_strict_value(value: object) -> object:
     if isinstance(value, dict):
         return to_strict_json(value)
     if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
+        return [_to_strict_value(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     return value

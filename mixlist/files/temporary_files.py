@@ -1,8 +1,8 @@
 """Create a file in the folder of its target, write it, and give it its final name in one step.
 
-Where the system allows it (Linux), the file has no name until then, so a process that is killed leaves nothing.
-Elsewhere it has a hidden random name, and its process holds a lock on it. A file with such a name whose lock is free is
-a leftover: the next process that writes into the folder removes it.
+Where the system allows it (``O_TMPFILE`` on Linux), the file has no name until then, so that a killed process leaves
+nothing behind. Elsewhere the file has a hidden random name, and its process holds a lock on it. If the lock of such a
+file is free, its process was killed: the next process that writes into the folder removes the abandoned file.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import IO
 from mixlist.errors import FileError
 
 _PREFIX, _SUFFIX = ".mixlist-", ".tmp"  # not .json: an engine loads every .json file of a library's folder
-_TEMPORARY = re.compile(r"\.mixlist-[a-z0-9_]{8}\.tmp")
-ATTEMPTS = 100  # names that are tried
-_RECENT = 60.0  # seconds; without locks, a file this young may be one that is just being renamed
+_HIDDEN_NAME = re.compile(r"\.mixlist-[a-z0-9_]{8}\.tmp")
+ATTEMPTS = 100  # random names that are tried
+_RECENT = 60.0  # seconds; without locks, a file that is younger may belong to a process that is about to rename it
 
 
 def import_fcntl() -> ModuleType | None:
-    """Return the module of file locks; None on Windows, which has another one, and refuses to remove an open file."""
+    """Return the module fcntl, which locks files; None on Windows, which has no such module."""
     try:
         import fcntl
     except ImportError:
@@ -39,35 +39,40 @@ _fcntl = import_fcntl()
 
 
 class NewFile:
-    """A file that is not placed yet; ``file`` is open for writing and reading, ``target`` is its final path."""
+    """A file without its final name: ``replace`` or ``link`` gives it one.
+
+    ``file`` is open for writing and reading. ``target`` is the final path. ``path`` is the hidden path, or None if the
+    file has no name.
+    """
 
     def __init__(self, target: Path) -> None:
         folder = target.parent
-        # A file that replaces one with narrow permissions is not readable by others meanwhile.
+        # The target may be readable by its owner only, so its new content is too until it gets the same permissions.
         mode = 0o600 if target.exists() else 0o666
         self.target = target
-        self.path: Path | None = None  # the hidden name, if there is one
-        if _prepare_folder(os.fspath(folder)):
+        self.path: Path | None = None
+        if _takes_unnamed_files(os.fspath(folder)):
             self.file: IO[bytes] = os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR, mode), "w+b")
         else:
             self.file, self.path = _open_hidden(folder, mode)
         lock(self.file)
 
     def replace(self) -> None:
-        """Put the file in the place of the target, whose permissions and owner it takes over if there is one."""
+        """Give the file the name of the target; an existing target is replaced, and its permissions and owner stay."""
         self._sync()
         if self.target.exists():
-            _copy_owner(self.target, self.file.fileno())
+            _copy_permissions(self.target, self.file.fileno())
         if self.path is None:
-            self.path = _hidden_name(self.target.parent)
-            _link_open(self.file.fileno(), self.path)
+            # A link cannot replace a file, but a rename can: the file gets a hidden name first.
+            self.path = _make_hidden_path(self.target.parent)
+            _link_unnamed(self.file.fileno(), self.path)
         if _fcntl is None:
-            self.file.close()  # Windows renames no open file
+            self.file.close()  # Windows does not rename an open file
         self.path.replace(self.target)
         self.path = None
 
     def link(self, name: str, *, durable: bool = True) -> bool:
-        """Give the file this name in its folder; return False, and change nothing, where the name is used already.
+        """Give the file ``name`` in its folder. If the name exists already, change nothing and return False.
 
         Without ``durable`` the content is not flushed to the disk: after a power failure the file can be empty.
         """
@@ -75,42 +80,42 @@ class NewFile:
             self._sync()
         else:
             self.file.flush()
-        place = self.target.with_name(name)
+        path = self.target.with_name(name)
         try:
             if self.path is None:
-                _link_open(self.file.fileno(), place)
+                _link_unnamed(self.file.fileno(), path)
             else:
-                os.link(self.path, place)  # fails where a file exists, unlike a rename
+                os.link(self.path, path)  # fails if the name exists; a rename would replace that file
         except FileExistsError:
             return False
-        except OSError:  # a file system without hard links: claim the name, then replace the empty file
+        except OSError:  # the file system has no hard links: reserve the name with an empty file, then replace that
             try:
-                place.open("xb").close()
+                path.open("xb").close()
             except FileExistsError:
                 return False
-            self.target = place
+            self.target = path
             try:
                 self.replace()
             except OSError:
-                place.unlink()
+                path.unlink()
                 raise
         return True
 
-    def has_content_of(self, other: Path) -> bool:
-        """Return whether another file holds the same bytes as this one, which is not placed yet."""
+    def has_content_of(self, path: Path) -> bool:
+        """Return True if the file at ``path`` holds the same bytes as this one."""
         self.file.flush()
-        if os.fstat(self.file.fileno()).st_size != other.stat().st_size:
+        if os.fstat(self.file.fileno()).st_size != path.stat().st_size:
             return False
         self.file.seek(0)
-        with other.open("rb") as file:
-            while piece := file.read(2**20):
-                if piece != self.file.read(2**20):
+        with path.open("rb") as file:
+            while chunk := file.read(2**20):
+                if chunk != self.file.read(2**20):
                     return False
         return True
 
     def close(self) -> None:
-        """Close the file, and remove it unless it was placed."""
-        with suppress(OSError):  # of a full disk, which the writer has seen already
+        """Close the file, and remove it unless it has got its final name."""
+        with suppress(OSError):  # the disk is full: writing has raised this error before
             self.file.close()
         if self.path is not None:
             with suppress(OSError):
@@ -123,9 +128,9 @@ class NewFile:
 
 @contextmanager
 def new_file(path: str | os.PathLike[str]) -> Iterator[NewFile]:
-    """Yield a new file for ``path``, which the caller writes and places; a file that was not placed is removed.
+    """Yield a new file for ``path``. The caller writes it and calls ``replace`` or ``link``; else it is removed.
 
-    A symbolic link is followed. Errors of the system become FileError.
+    A symbolic link is followed. Raises FileError for errors of the system, also inside the ``with``.
     """
     try:
         new = NewFile(Path(os.path.realpath(path)))
@@ -139,9 +144,10 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[NewFile]:
 
 
 def lock(file: IO[bytes] | int) -> bool:
-    """Lock an open file for this process without waiting; return False if another one holds the lock.
+    """Lock an open file without waiting; return False if another process holds the lock.
 
-    The lock ends with the process. Where a file system has no locks, and on Windows, nothing is locked.
+    The lock ends with the process. If the file system has no locks, and on Windows, nothing is locked and the result is
+    True.
     """
     if _fcntl is not None:
         try:
@@ -153,70 +159,77 @@ def lock(file: IO[bytes] | int) -> bool:
     return True
 
 
-def remove_leftovers(folder: str) -> None:
-    """Remove the files that processes of mixlist left in a folder when they were killed."""
+def remove_abandoned_files(folder: str) -> None:
+    """Remove the hidden files that killed processes of mixlist left in a folder."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if _TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            if _HIDDEN_NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 remove_if_free(entry.path)
 
 
 def remove_if_free(path: str) -> bool:
-    """Remove a file unless a process holds a lock on it; return whether it was removed."""
+    """Remove a file unless a process holds a lock on it; return True if it was removed.
+
+    Windows does not remove an open file. There a file must also be older than ``_RECENT``.
+    """
     try:
         if _fcntl is None:
             if time.time() - os.stat(path).st_mtime < _RECENT:  # noqa: PTH116
                 return False
-            os.unlink(path)  # noqa: PTH108 - Windows refuses this for a file that is open
+            os.unlink(path)  # noqa: PTH108
             return True
-        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        # A user can put a link or a named pipe there: neither follow the one nor wait for a writer of the other.
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            _fcntl.flock(handle, _fcntl.LOCK_EX | _fcntl.LOCK_NB)  # raises where it is held, or without locks
+            _fcntl.flock(descriptor, _fcntl.LOCK_EX | _fcntl.LOCK_NB)  # raises if it is locked, or cannot be
             os.unlink(path)  # noqa: PTH108
         finally:
-            os.close(handle)
+            os.close(descriptor)
     except OSError:
         return False
     return True
 
 
 @cache
-def _prepare_folder(folder: str) -> bool:
-    """Remove leftovers; return whether the folder takes files without a name that get one later. Once per process."""
-    remove_leftovers(folder)
+def _takes_unnamed_files(folder: str) -> bool:
+    """Return True if a file in the folder can be made without a name and get one later; remove abandoned files before.
+
+    Both are done once per process and folder.
+    """
+    remove_abandoned_files(folder)
     if not hasattr(os, "O_TMPFILE"):
         return False
-    name = _hidden_name(Path(folder))
+    path = _make_hidden_path(Path(folder))
     try:
-        handle = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+        descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
     except OSError:
         return False
     try:
-        _link_open(handle, name)  # needs /proc, and a file system with hard links
+        _link_unnamed(descriptor, path)  # needs /proc, and a file system with hard links
     except OSError:
         return False
     finally:
-        os.close(handle)
+        os.close(descriptor)
         with suppress(OSError):
-            name.unlink()
+            path.unlink()
     return True
 
 
-def _link_open(handle: int, path: Path) -> None:
-    """Give an open file without a name a name; raise FileExistsError where it is used already."""
-    # With a folder given, even one that an absolute path ignores, Python follows the link in /proc to the open file.
-    os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
+def _link_unnamed(descriptor: int, path: Path) -> None:
+    """Give an open file without a name the name ``path``; raise FileExistsError if that exists already."""
+    # An absolute path ignores src_dir_fd. But only with it Python calls linkat, which follows the link in /proc.
+    os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
 
 
-def _hidden_name(folder: Path) -> Path:
-    """Return a name that was free a moment ago."""
+def _make_hidden_path(folder: Path) -> Path:
+    """Return a random hidden path in the folder. Another process can still create a file there."""
     return Path(tempfile.mktemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder))
 
 
 def _open_hidden(folder: Path, mode: int) -> tuple[IO[bytes], Path]:
-    """Create a file with a hidden name."""
+    """Create and lock a file with a hidden name; return the open file and its path."""
     for _ in range(ATTEMPTS):
-        path = _hidden_name(folder)
+        path = _make_hidden_path(folder)
         with suppress(FileExistsError):
             if file := open_locked(path, mode):
                 return file, path
@@ -224,7 +237,7 @@ def _open_hidden(folder: Path, mode: int) -> tuple[IO[bytes], Path]:
 
 
 def open_locked(path: Path, mode: int) -> IO[bytes] | None:
-    """Create a file and lock it; return None where another process removed it as a leftover before it was locked."""
+    """Create a file and lock it; return None if another process removed it as abandoned before it was locked."""
     file = open(path, "x+b", opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
     with suppress(FileNotFoundError):
         if lock(file) and os.path.samestat(path.stat(), os.fstat(file.fileno())):
@@ -233,11 +246,11 @@ def open_locked(path: Path, mode: int) -> IO[bytes] | None:
     return None
 
 
-def _copy_owner(source: Path, handle: int) -> None:
-    """Give an open file the permissions of another, and its owner where that is allowed; Windows has neither."""
+def _copy_permissions(source: Path, descriptor: int) -> None:
+    """Give an open file the permissions of ``source``, and its owner if the system allows it. Windows has neither."""
     status = source.stat()
     if hasattr(os, "fchown"):
-        with suppress(PermissionError):  # only root may give files away
-            os.fchown(handle, status.st_uid, status.st_gid)
+        with suppress(PermissionError):  # only root may change the owner of a file
+            os.fchown(descriptor, status.st_uid, status.st_gid)
     if hasattr(os, "fchmod"):
-        os.fchmod(handle, status.st_mode & 0o7777)
+        os.fchmod(descriptor, status.st_mode & 0o7777)

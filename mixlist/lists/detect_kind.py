@@ -1,4 +1,4 @@
-"""Detect by its content which kind of list file a text is."""
+"""Detect the kind of a list file by its content."""
 
 from __future__ import annotations
 
@@ -12,53 +12,60 @@ JsonKind = Literal["modify-mixlist", "ops-info"]
 TextKind = Literal["keep-dtype", "customize-dtypes"]
 FileKind = Literal[JsonKind, TextKind]
 
-LISTS = ("black-list", "white-list", "gray-list")  # the keys of a modify_mixlist, in canonical order (Rule S2.8)
-EDITS = ("to-add", "to-remove")
+LIST_KEYS = ("black-list", "white-list", "gray-list")  # of a modify_mixlist, in canonical order (Rule S2.8)
+ACTION_KEYS = ("to-add", "to-remove")  # of each list
 
-# Blanks around a node rule and its parts, with the byte-order mark of a file that was joined to another. Other blank
-# characters belong to the name.
+# Blanks around a node rule and its parts. A byte-order mark can stand in the middle of joined files. All other white
+# space belongs to the name of a node.
 BLANKS = " \t\r\ufeff"
 
-# Comments may precede the first bracket; a node name starts with neither "//" nor "/*" nor a bracket.
+# The first bracket or quote of a JSON file, after blanks and comments. The name of a node starts with none of these.
 _JSON_START = re.compile(r"(?:[ \t\r\n\ufeff]++|//[^\r\n]*+|#[^\n]*+|/\*(?s:.*?)\*/)*+[{\[\"]")
-_LIST_LIKE = re.compile(r"(black|white|gr[ae]y)[-_ ]?lists?$", re.IGNORECASE)
-_ENTRY_KEYS = ("precision_reduce", "input0", "output0", "attr", "opFile", "opInterface")
+_LIST_KEY = re.compile(r"(black|white|gr[ae]y)[-_ ]?lists?$", re.IGNORECASE)  # misspelled ones too
+_ENTRY_KEYS = ("precision_reduce", "input0", "output0", "attr", "opFile", "opInterface")  # of an op type in a library
 
 
 def text_kind(text: str, path: str) -> TextKind | None:
-    """Return the kind of a node rule file; None for a text that is JSON, or should be (``.json``, or empty)."""
+    """Return the kind of a node rule file; None for a JSON file, also an invalid one.
+
+    A file is JSON if it starts like JSON, is empty or blank, or has a name that ends with ``.json``.
+    """
     if path.lower().endswith(".json") or not text.strip(BLANKS + "\n") or _JSON_START.match(text):
         return None
     return "customize-dtypes" if "InputDtype:" in text or "OutputDtype:" in text else "keep-dtype"
 
 
 def json_kind(document: Document) -> JsonKind:
-    """Return the kind of a JSON list file; raise ListError if nothing tells."""
+    """Return the kind of a JSON list file; raise ListError if its content is not typical of any kind."""
     kind = guess_kind(document.value)
     if kind is None:
-        found = "an object with keys of neither kind" if isinstance(document.value, dict) else "no object"
-        message = f"the file holds {found}: it is neither a modify_mixlist nor an operator information library"
-        finding = document.finding("ML010", "error", message, hint="name its kind with --kind")
+        is_object = isinstance(document.value, dict)
+        reason = "no key is typical of either kind" if is_object else "it holds no JSON object"
+        message = f"the file is neither a modify_mixlist nor an operator information library: {reason}"
+        finding = document.finding("ML010", "error", message, hint="correct its keys, or give its kind with --kind")
         raise_for_errors([*document.findings, finding])
     assert kind is not None
     return kind
 
 
 def guess_kind(value: object) -> JsonKind | None:
-    """Return the kind of a JSON value; None if nothing tells."""
+    """Return the most probable kind of a JSON value; None if there is no sign of a kind.
+
+    An object of objects without typical keys is a library, because the keys of a library are names of op types.
+    """
     if not isinstance(value, dict):
         return None
     if not value.keys() - {"$schema"}:
         return "modify-mixlist"
-    objects = any(isinstance(part, dict) for part in value.values())
-    return evident_kind(value) or ("ops-info" if objects else None)
+    has_objects = any(isinstance(member, dict) for member in value.values())
+    return evident_kind(value) or ("ops-info" if has_objects else None)
 
 
 def evident_kind(value: object) -> JsonKind | None:
-    """Return the kind of which a JSON value has a typical key; None if it has none."""
+    """Return the kind that a typical key of a JSON value shows; None if the value has no typical key."""
     if not isinstance(value, dict):
         return None
-    objects = [part for part in value.values() if isinstance(part, dict)]
-    if any(map(_LIST_LIKE.match, value)) or any(key in part for part in objects for key in EDITS):
+    objects = [member for member in value.values() if isinstance(member, dict)]
+    if any(map(_LIST_KEY.match, value)) or any(key in member for member in objects for key in ACTION_KEYS):
         return "modify-mixlist"
-    return "ops-info" if any(key in part for part in objects for key in _ENTRY_KEYS) else None
+    return "ops-info" if any(key in member for member in objects for key in _ENTRY_KEYS) else None

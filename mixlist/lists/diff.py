@@ -1,59 +1,68 @@
-"""The modify_mixlist that turns one set of lists into another.
+"""Compute the modify_mixlist that turns one set of lists into another.
 
-Of the legal ways to move an op type (Rule S2.2) it takes the one that says where the op
-was, so that applied to another library it warns: black to white is white-list to-add with
-black-list to-remove, to gray is the removal alone. Op types that do not differ are not named.
+Several legal combinations of actions move an op type to the same list (Rule S2.2). The one that is written here also
+names the list from which the op type goes, so that ``apply`` and ``validate`` warn if it is used with a library that
+has the op type on another list:
+
+- black to white: white-list to-add and black-list to-remove;
+- black to gray: black-list to-remove;
+- gray to white: white-list to-add.
+
+Op types whose list does not change are left out.
 """
 
 from __future__ import annotations
 
 from mixlist.errors import UsageError
-from mixlist.lists.detect_kind import EDITS, LISTS
+from mixlist.lists.detect_kind import ACTION_KEYS, LIST_KEYS
 from mixlist.lists.library import Lists
 from mixlist.lists.policy import Policy
 
 
 def diff(base: Policy, target: Policy) -> dict[str, dict[str, list[str]]]:
-    """Return the modify_mixlist object that turns the lists of one policy into those of another.
+    """Return the modify_mixlist object that turns the lists of ``base`` into those of ``target``.
 
-    Its form is that of ``diff_lists``. Raises UsageError for libraries that are written in different name spaces.
+    ``diff_lists`` describes its form. Raises UsageError if the two libraries have names of different name spaces.
     """
     if base.space != target.space:
-        first, second = base.lists.library.name, target.lists.library.name
+        base_name, target_name = base.lists.library.name, target.lists.library.name
         raise UsageError(
-            f"{first} is written in {base.space} names and {second} in {target.space} names: no mixlist joins them",
-            hint="compare libraries of one name space; --op-names sets it for files",
+            f"{base_name} has {base.space} names, but {target_name} has {target.space} names:"
+            " no modify_mixlist turns one into the other",
+            hint="compare libraries of one name space; --op-names sets the name space of files",
         )
     return diff_lists(base.lists, target.lists)
 
 
 def diff_lists(base: Lists, target: Lists) -> dict[str, dict[str, list[str]]]:
-    """Return a modify_mixlist object; applied to a library of ``base``'s effective lists it gives ``target``'s.
+    """Return a modify_mixlist object. Applied to a library with the lists of ``base``, it gives those of ``target``.
 
-    Names are sorted; a list or an array that would be empty is left out, so equal lists give ``{}``.
+    Names are sorted. Empty arrays and lists without arrays are left out: equal lists give ``{}``.
     """
-    edits: dict[str, dict[str, list[str]]] = {name: {key: [] for key in EDITS} for name in LISTS}
+    edits: dict[str, dict[str, list[str]]] = {name: {key: [] for key in ACTION_KEYS} for name in LIST_KEYS}
     for op in sorted(_ops(base) | _ops(target)):
         before, after = base.list_of(op), target.list_of(op)
-        pinned = _needs_pin(op, base, target)
-        if before == after and not pinned:
+        needs_entry = _needs_own_entry(op, base, target)
+        if before == after and not needs_entry:
             continue
+        # gray-list to-add moves nothing: it only gives a gray op type an entry of its own.
         if after != "gray" or before == after:
             edits[f"{after}-list"]["to-add"].append(op)
         if before not in ("gray", after):
             edits[f"{before}-list"]["to-remove"].append(op)
-    filled = {name: {key: ops for key, ops in arrays.items() if ops} for name, arrays in edits.items()}
-    return {name: arrays for name, arrays in filled.items() if arrays}
+    nonempty = {name: {key: ops for key, ops in arrays.items() if ops} for name, arrays in edits.items()}
+    return {name: arrays for name, arrays in nonempty.items() if arrays}
 
 
 def _ops(lists: Lists) -> set[str]:
     return set(lists.library.lists) | lists.named_ops
 
 
-def _needs_pin(op: str, base: Lists, target: Lists) -> bool:
+def _needs_own_entry(op: str, base: Lists, target: Lists) -> bool:
     """Return True if ``domain::Op``, which base does not name, needs an entry of its own to keep its list.
 
-    Without an entry it would follow the bare name to the list that the bare name has in the target.
+    Without an entry, ``domain::Op`` is on the list of ``Op``, and the edits can move ``Op`` to another list than the
+    one that ``domain::Op`` has in the target.
     """
-    bare = op.rpartition("::")[2]
-    return bare != op and op not in _ops(base) and target.list_of(op) != target.list_of(bare)
+    bare_op = op.rpartition("::")[2]
+    return bare_op != op and op not in _ops(base) and target.list_of(op) != target.list_of(bare_op)

@@ -1,10 +1,12 @@
-"""The strict canonical form of list files.
+"""Write list files in the strict canonical form (Rule S2.8): what ``mixlist fmt`` does.
 
-JSON: no comments, no trailing commas, two spaces of indentation, one entry a line, a newline at the
-end. A modify_mixlist has its keys in one order (black-list, white-list, gray-list; to-add,
-to-remove) and each name once per array, in the user's order; strings are written out, not as
-escapes. Of an operator information library only the white space changes: order, numbers and escapes
-stay as they are. Node rule files: no blanks around a rule, no blank lines, no comments, each rule once.
+JSON files have no comments and no trailing commas, an indentation of two spaces, one entry per line, and a newline at
+the end. The three kinds of list files keep different parts of the user's text:
+
+- A modify_mixlist gets its keys in one order (black-list, white-list, gray-list; to-add, to-remove). The names of an
+  array keep the user's order, each once. Characters replace escapes.
+- An operator information library changes only its white space: the order, numbers and escapes stay.
+- A node rule file has no blank lines, no blanks around a rule and no comments, and each rule once.
 """
 
 from __future__ import annotations
@@ -16,84 +18,88 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import raise_for_errors
 from mixlist.files.json_scanner import TOKEN
 from mixlist.files.jsonc import parse
-from mixlist.lists.detect_kind import BLANKS, EDITS, LISTS, FileKind, json_kind, text_kind
+from mixlist.lists.detect_kind import ACTION_KEYS, BLANKS, LIST_KEYS, FileKind, json_kind, text_kind
 from mixlist.lists.schema_check import check_structure
 
-_OPEN, _CLOSE = frozenset("{["), frozenset("}]")
-_PARTS = 10_000  # of a text in hand: a short token takes ten times its size in memory
+_OPENING, _CLOSING = frozenset("{["), frozenset("}]")
+_MAX_PARTS = 10_000  # strings in memory before they are joined: a short string takes ten times its length
 
 
 def format_text(text: str, path: str, kind: Literal["auto"] | FileKind = "auto") -> str:
-    """The canonical form of a list file's text; formatting that again changes nothing.
+    """Return the text of a list file in its canonical form. Formatting the result again changes nothing.
 
-    ``path`` stands in messages. Raises ListError for a text that is not JSON, has duplicate keys,
-    or keys and types that its kind does not allow. What cannot be kept ``find_lost_comments`` tells.
+    ``path`` is for messages. Raises ListError for a text that is not JSON, has duplicate keys, or has keys and types
+    that its kind does not allow. Comments are lost: ``find_lost_comments`` returns a warning about them.
     """
     if kind == "auto":
-        if _has_no_rules(text, path):
+        if _is_empty_rule_file(text, path):
             return ""
         kind = text_kind(text, path) or "auto"
     if kind in ("keep-dtype", "customize-dtypes"):
-        return "".join(f"{line}\n" for line in _rules(text))
+        return "".join(f"{line}\n" for line in _unique_rules(text))
     document = parse(text, path)
     kind = json_kind(document) if kind == "auto" else kind
-    errors = [*document.findings, *check_structure(document, "ops-info" if kind == "ops-info" else "modify-mixlist")]
-    raise_for_errors(errors)
-    return _layout(document.clean) if kind == "ops-info" else _mixlist(document.value)
+    structure = check_structure(document, "ops-info" if kind == "ops-info" else "modify-mixlist")
+    raise_for_errors([*document.findings, *structure])
+    return _indent(document.clean) if kind == "ops-info" else _format_mixlist(document.value)
 
 
 def find_lost_comments(text: str, path: str) -> list[Diagnostic]:
-    """A warning if the canonical form of the text loses comments; raises ListError as ``format_text`` does."""
-    if _has_no_rules(text, path):
+    """Return a warning if the canonical form of the text loses comments. Raises ListError as ``format_text`` does."""
+    if _is_empty_rule_file(text, path):
         return []
     if text_kind(text, path):
         lines = enumerate(text.split("\n"), start=1)
         places = [(number, line.index("#") + 1) for number, line in lines if line.lstrip(BLANKS).startswith("#")]
     else:
-        comments = [f for f in parse(text, path).findings if f.code == "ML006"]
-        places = [(f.line or 1, f.column or 1) for f in comments]
+        comments = [finding for finding in parse(text, path).findings if finding.code == "ML006"]
+        places = [(comment.line or 1, comment.column or 1) for comment in comments]
     if not places:
         return []
-    count = "a comment is" if len(places) == 1 else f"{len(places)} comments are"
-    hint = "the strict form has no comments; keep them in another file"
-    return [Diagnostic("ML011", "warning", f"{count} lost in the strict form", path, *places[0], hint)]
+    count = "a comment" if len(places) == 1 else f"{len(places)} comments"
+    hint = "the strict form has no comments: keep them in another file"
+    return [Diagnostic("ML011", "warning", f"the strict form of the file loses {count}", path, *places[0], hint)]
 
 
-def _has_no_rules(text: str, path: str) -> bool:
-    """Return whether a file is empty, and so one of node rules without any; an empty .json file is an error."""
+def _is_empty_rule_file(text: str, path: str) -> bool:
+    """Return True if a file is empty and so a node rule file without rules. An empty .json file is an error."""
     return not text and not path.lower().endswith(".json")
 
 
-def _rules(text: str) -> list[str]:
-    """The rules of a node rule file, stripped, each once."""
+def _unique_rules(text: str) -> list[str]:
+    """Return the rules of a node rule file in file order, without blanks around them, each once."""
     lines = (line.strip(BLANKS) for line in text.split("\n"))
     return list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
 
 
-def _mixlist(value: object) -> str:
+def _format_mixlist(value: object) -> str:
     assert isinstance(value, dict)  # check_structure found no error
     ordered = {
-        top: {edit: list(dict.fromkeys(value[top][edit])) for edit in EDITS if edit in value[top]}
-        for top in LISTS
-        if top in value
+        list_key: {key: list(dict.fromkeys(value[list_key][key])) for key in ACTION_KEYS if key in value[list_key]}
+        for list_key in LIST_KEYS
+        if list_key in value
     }
     return json.dumps(ordered, indent=2, ensure_ascii=False) + "\n"
 
 
-def _layout(clean: str) -> str:
-    """Strict JSON with two spaces of indentation; every token stays as it is written."""
+def _indent(clean: str) -> str:
+    """Return strict JSON with two spaces of indentation. Every token stays as it is written.
+
+    ``json.dumps`` cannot do this: it writes 1.50e+3 as 1500.0 and decodes escapes.
+    """
     blocks: list[str] = []
     parts: list[str] = []
-    depth, at, before = 0, 0, ":"
-    while found := TOKEN.match(clean, at):
-        token, at = found[found.lastgroup or 0], found.end()
-        depth -= token in _CLOSE
-        if before == "," or (before in _OPEN) != (token in _CLOSE):
-            if len(parts) > _PARTS:
+    depth, offset, previous = 0, 0, ":"
+    while match := TOKEN.match(clean, offset):
+        token, offset = match[match.lastgroup or 0], match.end()
+        depth -= token in _CLOSING
+        # A new line starts after a comma, after an opening bracket, and before a closing one. {} and [] stay together.
+        if previous == "," or (previous in _OPENING) != (token in _CLOSING):
+            if len(parts) > _MAX_PARTS:
                 blocks.append("".join(parts))
                 parts.clear()
             parts.append("\n" + "  " * depth)
         parts.append(": " if token == ":" else token)
-        depth += token in _OPEN
-        before = token
+        depth += token in _OPENING
+        previous = token
     return "".join([*blocks, *parts, "\n"])

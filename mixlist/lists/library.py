@@ -1,7 +1,10 @@
-"""The list of each op type: a library's three lists, and the lists after a mixlist's edits.
+"""The list of each op type: in a library, and after the edits of a modify_mixlist file (Rules S4.4 to S4.6).
 
-White: the op is computed in low precision. Black: it keeps the type the model was authored in.
-Gray: it follows the operator upstream. (Rules S4.4 to S4.6.)
+White: the operator is computed in low precision. Black: it keeps its authored type. Gray: it follows the operator
+upstream.
+
+A name is an op type, for all domains (``Attention``), or an op type of one domain (``com.microsoft::Attention``). A
+name with a domain that has no entry of its own is on the list of the op type without the domain.
 """
 
 from __future__ import annotations
@@ -14,17 +17,17 @@ from mixlist.diagnostics import FilePlace
 
 ListName = Literal["white", "black", "gray"]
 NameSpace = Literal["onnx", "ascend"]
-LIST_OF_FLAG: dict[str, ListName] = {"true": "white", "false": "black"}  # by the flag of precision_reduce (Rule S1.1)
+LIST_OF_FLAG: dict[str, ListName] = {"true": "white", "false": "black"}  # the flag of precision_reduce (Rule S1.1)
 
 
 @dataclass(frozen=True)
 class Library:
-    """An operator information library, read.
+    """An operator information library that was read.
 
-    ``lists`` holds every op type that the library knows, gray ones included. ``locate`` finds an
-    op's place in the files when a message needs it (positions are not computed before that).
-    ``space`` is the fixed name space of a built-in library, None where it has to be found out.
-    ``clear`` are the op types without numeric effect of TensorFlow's fourth list.
+    ``lists`` holds the list of every op type in the library, also of gray ones. ``space`` is the name space of a
+    built-in library, and None for a file, whose name space must be found out (Rule S5.1). ``locate`` finds the place of
+    an op type in the files, and is called only when a message needs the place. ``clear_ops`` are the op types of
+    TensorFlow's fourth list, the clear list: operators without numeric effect.
     """
 
     name: str
@@ -34,18 +37,17 @@ class Library:
     clear_ops: frozenset[str] = frozenset()
 
     def list_of(self, op: str) -> ListName:
-        """The list before any edit: ``domain::Op`` without an entry of its own starts where ``Op`` is."""
-        found = self.lists.get(op)
-        return found or self.lists.get(op.rpartition("::")[2], "gray")
+        """Return the list of an op type before any edit. An unknown op type is gray (Rule S2.5)."""
+        return self.lists.get(op) or self.lists.get(op.rpartition("::")[2], "gray")
 
     def place(self, op: str) -> FilePlace | None:
-        """Return the place that puts ``op`` on its list; None in a built-in library, and for an unknown op."""
+        """Return the place that puts ``op`` on its list; None for a built-in library or an unknown op type."""
         return self.locate(op) if self.locate else None
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The move of one op type by a modify_mixlist file; ``place`` is the entry that decided."""
+    """The move of one op type to another list. ``place`` is the entry of the modify_mixlist that decides it, if any."""
 
     op: str
     before: ListName
@@ -55,29 +57,31 @@ class Move:
 
 @dataclass(frozen=True)
 class Lists:
-    """The effective lists: a library and the moves of a modify_mixlist file."""
+    """The effective lists: those of a library after the moves of a modify_mixlist file.
+
+    ``named_ops`` are all op types that the modify_mixlist names, also those that it does not move. ``entry_places``
+    holds the place where it names each op type first.
+    """
 
     library: Library
     moves: Mapping[str, Move] = field(default_factory=dict)
-    named_ops: frozenset[str] = frozenset()  # every op type that the modify_mixlist file names
-    entry_places: Mapping[str, FilePlace] = field(
-        default_factory=dict, compare=False, repr=False
-    )  # where it names it first
+    named_ops: frozenset[str] = frozenset()
+    entry_places: Mapping[str, FilePlace] = field(default_factory=dict, compare=False, repr=False)
 
     def list_of(self, op: str) -> ListName:
-        """The list of an op type; an op nobody names is gray, ``domain::Op`` nobody names is where ``Op`` is."""
+        """Return the list of an op type after the edits. An unknown op type is gray (Rule S2.5)."""
         move = self.moves.get(op)
         if move:
             return move.after
-        bare = op.rpartition("::")[2]
-        return self.library.list_of(op) if bare == op or self.has_entry(op) else self.list_of(bare)
+        bare_op = op.rpartition("::")[2]
+        return self.library.list_of(op) if bare_op == op or self.has_entry(op) else self.list_of(bare_op)
 
     def has_entry(self, op: str) -> bool:
-        """Return True if the library or the mixlist names the op type."""
+        """Return True if the library or the modify_mixlist names exactly this op type."""
         return op in self.library.lists or op in self.named_ops
 
     def source(self, op: str) -> str:
-        """Return the place in a file that put the op on its list, or the name of the library if no file did."""
+        """Return the place in a file that puts the op type on its list; for a built-in library, the library's name."""
         move = self.moves.get(op)
         if move and move.place:
             return str(move.place)

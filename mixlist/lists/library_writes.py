@@ -1,8 +1,14 @@
 """Write the files of an edited library, so that no edit is lost and none stays half done (Rules S1.5 and S1.6).
 
-The originals are saved first, in a directory that the engine does not load. Then all new files are written under other
-names, and then each replaces its original. Meanwhile a record in the library's directory names the flags: if the
-process is killed, the next edit finds the record and sets the flags in the files that still lack them.
+The steps, while the folder of the library is locked:
+
+1. Copy the originals into the backup folder, which is outside of the library because the engine would load the copies.
+2. Write all new files under temporary names. A full disk shows here, when nothing has changed yet.
+3. If there are several files, write a record of the flags into the library's folder.
+4. Let each new file replace its original.
+5. Remove the record.
+
+If the process is killed during step 4, the next edit finds the record and sets the flags in the files that lack them.
 """
 
 from __future__ import annotations
@@ -22,13 +28,13 @@ from mixlist.files.jsonc import shown_path
 from mixlist.files.temporary_files import NewFile, new_file
 
 FLAGS = ("true", "false", "none")
-RECORD = ".mixlist-ops-info-set"  # not .json: the engine loads every .json file of the directory
-_FORMAT = "mixlist.ops-info-set/1"
+RECORD_FILE = ".mixlist-ops-info-set"  # not .json: the engine loads every .json file of the folder
+_RECORD_FORMAT = "mixlist.ops-info-set/1"
 
 
 @dataclass(frozen=True)
 class EditedFile:
-    """A file before and after."""
+    """A file of a library with its bytes before and after an edit."""
 
     path: Path
     before: bytes
@@ -36,149 +42,159 @@ class EditedFile:
 
 
 @dataclass(frozen=True)
-class InterruptedEdit:
-    """The flags that an edit sets in files of a directory; its record lies there while the files are replaced."""
+class RecordedEdit:
+    """An edit of several files of a library. Its record is in the library's folder while the files are replaced.
+
+    ``changes`` maps op types to flags.
+    """
 
     folder: Path
     changes: Mapping[str, str]
     files: tuple[Path, ...] = ()
 
-    def record(self, files: Iterable[Path]) -> None:
+    def write_record(self, files: Iterable[Path]) -> None:
         """Write the record."""
         names = [path.name for path in files]
-        content = {"format": _FORMAT, "changes": dict(self.changes), "files": names}
-        write_atomically(self.folder / RECORD, json.dumps(content).encode())
+        content = {"format": _RECORD_FORMAT, "changes": dict(self.changes), "files": names}
+        write_atomically(self.folder / RECORD_FILE, json.dumps(content).encode())
 
-    def forget(self) -> None:
-        """Remove the record."""
+    def remove_record(self) -> None:
+        """Remove the record if there is one."""
         try:
-            (self.folder / RECORD).unlink(missing_ok=True)
+            (self.folder / RECORD_FILE).unlink(missing_ok=True)
         except OSError as error:
-            raise _unusable(self.folder / RECORD, error.strerror) from None
+            raise _unusable_record(self.folder / RECORD_FILE, error.strerror) from None
 
 
-def interrupted_edit(folder: Path) -> InterruptedEdit | None:
-    """Return the edit that was killed in a directory; raise FileError if its record cannot be read.
+def find_interrupted_edit(folder: Path) -> RecordedEdit | None:
+    """Return the edit of a folder that was killed; None if there is no record. Raises FileError for a bad record.
 
-    A record that names anything but flags and files of the directory is refused, so it can change no other file.
+    Another program can write a record. A record is therefore refused unless it holds only flags and names of files in
+    the folder: it can change no other file.
     """
-    path = folder / RECORD
+    path = folder / RECORD_FILE
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise _unusable(path, getattr(error, "strerror", None) or "it is no JSON") from None
+        raise _unusable_record(path, getattr(error, "strerror", None) or "it is not JSON") from None
     changes, names = (content.get(key) for key in ("changes", "files")) if isinstance(content, dict) else (None, None)
     if not isinstance(changes, dict) or not set(map(str, changes.values())) <= set(FLAGS):
-        raise _unusable(path, "it names no flags")
-    if not isinstance(names, list) or not all(map(_is_library_file, names)):
-        raise _unusable(path, "it names other files than those of the library")
-    return InterruptedEdit(folder, changes, tuple(folder / name for name in names))
+        raise _unusable_record(path, "it holds something else than flags")
+    if not isinstance(names, list) or not all(map(_is_library_file_name, names)):
+        raise _unusable_record(path, "it names other files than those of the library")
+    return RecordedEdit(folder, changes, tuple(folder / name for name in names))
 
 
-def _is_library_file(name: object) -> bool:
+def _is_library_file_name(name: object) -> bool:
     return isinstance(name, str) and name.endswith(".json") and name == Path(name).name and "\0" not in name
 
 
-def _unusable(path: Path, reason: str | None) -> FileError:
+def _unusable_record(path: Path, reason: str | None) -> FileError:
     return FileError(
         f"{shown_path(path)}: the record of an interrupted edit cannot be used: {reason}",
         hint="compare the library with its backup, then remove this file",
     )
 
 
-def write_files(edited: list[EditedFile], edit: InterruptedEdit, backup: Path, make_writable: bool) -> None:
-    """Save the originals, then replace the files; if one fails, the others get their old bytes back."""
-    if not edited:
+def write_files(edited_files: list[EditedFile], edit: RecordedEdit, backup: Path, make_writable: bool) -> None:
+    """Copy the originals into the folder ``backup``, then replace all files or none.
+
+    ``make_writable`` makes the folders writable for this time. Raises FileError; then no file has changed.
+    """
+    if not edited_files:
         return
-    targets = [file.path.resolve() for file in edited]
+    targets = [file.path.resolve() for file in edited_files]
     if not make_writable:
         _refuse_read_only(targets)
     folders = {target.parent for target in targets}
-    with _copies(edited, backup) as copies, writable(folders), ExitStack() as staged:
-        new_files = [staged.enter_context(new_file(file.path)) for file in edited]
-        for file, new in zip(edited, new_files, strict=True):
+    with _back_up(edited_files, backup) as copies, writable(folders), ExitStack() as staged:
+        new_files = [staged.enter_context(new_file(file.path)) for file in edited_files]
+        for file, new in zip(edited_files, new_files, strict=True):
             _stage(file, new)
-        for file in edited:
+        for file in edited_files:
             _refuse_changed(file)
-        if len(edited) > 1:  # a single file is replaced in one step
-            edit.record(file.path for file in edited)
-        copies.clear()  # the library changes from here on: the copies stay
-        _replace_all(edited, new_files, edit)
-        edit.forget()
+        if len(edited_files) > 1:  # a single file is replaced in one step and needs no record
+            edit.write_record(file.path for file in edited_files)
+        copies.clear()  # the library changes from here on, so the copies stay also if an error follows
+        _replace_all(edited_files, new_files, edit)
+        edit.remove_record()
 
 
 def _stage(file: EditedFile, new: NewFile) -> None:
-    """Write a new file to the disk; raise FileError for a full one, while nothing has changed."""
+    """Write a new file to the disk. Raises FileError, for example if the disk is full."""
     try:
         new.file.write(file.after)
         new.file.flush()
         os.fsync(new.file.fileno())
     except OSError as error:
-        raise _unwritten(file, error) from None
+        raise _unwritable(file, error) from None
 
 
-def _replace_all(edited: list[EditedFile], new_files: list[NewFile], edit: InterruptedEdit) -> None:
-    """Let each new file replace its original; if one fails, the others get their old bytes back."""
-    done: list[EditedFile] = []
-    for file, new in zip(edited, new_files, strict=True):
+def _replace_all(edited_files: list[EditedFile], new_files: list[NewFile], edit: RecordedEdit) -> None:
+    """Let each new file replace its original. If one fails, write the old bytes of the others back."""
+    replaced: list[EditedFile] = []
+    for file, new in zip(edited_files, new_files, strict=True):
         try:
             new.replace()
         except OSError as error:
-            for earlier in done:
+            for earlier in replaced:
                 write_atomically(earlier.path, earlier.before)
-            edit.forget()
-            raise _unwritten(file, error) from None
-        done.append(file)
+            edit.remove_record()
+            raise _unwritable(file, error) from None
+        replaced.append(file)
 
 
-def _unwritten(file: EditedFile, error: OSError) -> FileError:
+def _unwritable(file: EditedFile, error: OSError) -> FileError:
     return FileError(f"{shown_path(file.path)}: cannot be written: {error.strerror or error}")
 
 
 def _refuse_changed(file: EditedFile) -> None:
     if file.path.read_bytes() != file.before:
         raise FileError(
-            f"{shown_path(file.path)}: another program changed the file meanwhile",
-            hint="nothing was edited; run this command again",
+            f"{shown_path(file.path)}: another program changed the file during the edit",
+            hint="no file was edited; run this command again",
         )
 
 
 def _refuse_read_only(targets: Iterable[Path]) -> None:
-    for path in (place for target in targets for place in (target, target.parent)):
-        if not _may_write(path):
-            what = "directory is" if path.is_dir() else "library is"
+    for path in (path for target in targets for path in (target, target.parent)):
+        if not _is_writable(path):
+            kind = "directory" if path.is_dir() else "library"
             raise FileError(
-                f"{shown_path(path)}: the {what} read-only",
-                hint="--make-writable edits it all the same and restores its permissions",
+                f"{shown_path(path)}: the {kind} is read-only",
+                hint="with --make-writable it is edited, and then gets its permissions back",
             )
 
 
-def _may_write(path: Path) -> bool:
-    """Return True if the file is meant to be written: for root and the owner, its permission bits decide."""
+def _is_writable(path: Path) -> bool:
+    """Return True if a file or folder is meant to be written by this user.
+
+    For its owner and for root, the owner's write permission decides: root itself may write everything.
+    """
     status = path.stat()
-    if not hasattr(os, "geteuid") or os.geteuid() in (0, status.st_uid):  # Windows has the bit and no owner
+    if not hasattr(os, "geteuid") or os.geteuid() in (0, status.st_uid):  # Windows has this bit, and no owner
         return bool(status.st_mode & stat.S_IWUSR)
     return os.access(path, os.W_OK)
 
 
 @contextmanager
-def _copies(edited: Iterable[EditedFile], backup: Path) -> Iterator[list[Path]]:
-    """Copy the originals into the backup directory; yield the new copies.
+def _back_up(edited_files: Iterable[EditedFile], backup: Path) -> Iterator[list[Path]]:
+    """Copy the originals into the backup folder; yield the paths of the new copies.
 
-    At an error, those that the list still holds are removed. The directory is locked, because another edit relies on a
-    copy that it finds.
+    If the ``with`` block raises an error, the copies that are still in the list are removed. The backup folder is
+    locked meanwhile: another edit could find a copy, rely on it, and then lose it.
     """
     try:
         backup.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise _unsaved(backup, error) from None
+        raise _failed_backup(backup, error) from None
     copies: list[Path] = []
     with lock_folders([backup]):
         try:
-            for file in edited:
-                if (copy := _save(file, backup)) is not None:
+            for file in edited_files:
+                if (copy := _copy_original(file, backup)) is not None:
                     copies.append(copy)
             yield copies
         except BaseException:
@@ -188,10 +204,10 @@ def _copies(edited: Iterable[EditedFile], backup: Path) -> Iterator[list[Path]]:
             raise
 
 
-def _save(file: EditedFile, backup: Path) -> Path | None:
-    """Copy a file into the backup directory under a name that is free there; return the copy.
+def _copy_original(file: EditedFile, backup: Path) -> Path | None:
+    """Copy a file into the backup folder under a free name, such as ``math.json`` or ``math.json.1``; return its path.
 
-    Return None where the same copy is there already.
+    Returns None if the folder has a copy with the same bytes already.
     """
     try:
         with new_file(backup / file.path.name) as copy:
@@ -203,19 +219,25 @@ def _save(file: EditedFile, backup: Path) -> Path | None:
                 if copy.has_content_of(backup / name):
                     return None
     except (OSError, ValueError, FileError) as error:
-        raise _unsaved(backup, error) from None
-    raise FileError(f"{shown_path(backup)}: ten thousand backups of {file.path.name} are enough")
+        raise _failed_backup(backup, error) from None
+    raise FileError(
+        f"{shown_path(backup)}: the directory holds ten thousand backups of {file.path.name}",
+        hint="name another directory with --backup",
+    )
 
 
-def _unsaved(backup: Path, error: Exception) -> FileError:
+def _failed_backup(backup: Path, error: Exception) -> FileError:
     reason = getattr(error, "strerror", None) or str(error)
     return FileError(f"{shown_path(backup)}: the original cannot be saved: {reason}")
 
 
 @contextmanager
 def writable(folders: Iterable[Path]) -> Iterator[None]:
-    """Let the owner write in the directories (replacing a file needs no more), then restore their modes."""
-    modes = {folder: stat.S_IMODE(folder.stat().st_mode) for folder in folders if not _may_write(folder)}
+    """Let the owner write in the folders during a ``with`` block, then restore their permissions.
+
+    Replacing a file needs write permission only for its folder.
+    """
+    modes = {folder: stat.S_IMODE(folder.stat().st_mode) for folder in folders if not _is_writable(folder)}
     try:
         for folder, mode in modes.items():
             try:

@@ -1,4 +1,4 @@
-"""Read everything that decides a node's precision into one Policy."""
+"""Read the list files and options that decide the precision of nodes into one Policy."""
 
 from __future__ import annotations
 
@@ -14,84 +14,88 @@ from mixlist.lists import presets
 from mixlist.lists.library import Library, Lists, NameSpace
 from mixlist.lists.modes import find_mode
 from mixlist.lists.modify_mixlist import apply_edits, read_edits
-from mixlist.lists.node_rules import Rules, read_customize_dtypes, read_keep_dtype
-from mixlist.lists.op_catalog import TITLE, guess_space
+from mixlist.lists.node_rules import RulesAndFindings, read_customize_dtypes, read_keep_dtype
+from mixlist.lists.op_catalog import SPACE_TITLES, guess_space
 from mixlist.lists.ops_info import load_ops_info
 from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, OpNames, PolicyOptions
 from mixlist.lists.policy import RULE_SET, Constants, GrayPolicy, Mode, Policy, Protection
-from mixlist.lists.suggestions import choices
+from mixlist.lists.suggestions import choices_hint
 from mixlist.option_fields import with_fields
 
-_LOWERS = ("lists", "force", "cube")  # the actions that make nodes low precision: the others have nothing to protect
+_LOWERING_ACTIONS = ("lists", "force", "cube")  # the actions that make nodes low precision; only these need protections
 
-_T = TypeVar("_T")
+Choice = TypeVar("Choice")
 
 
 @with_fields(PolicyOptions)
 def load_policy(options: PolicyOptions) -> Policy:
-    """Return the policy that the options of the command line describe.
+    """Read the list files and return the policy.
 
-    The arguments are the fields of ``PolicyOptions``. ``Policy.warnings`` holds warnings about the files and options.
+    The arguments are the fields of ``PolicyOptions``, which are also options of the command line. ``Policy.warnings``
+    holds the warnings about the files and options.
 
-    Raises UsageError for options that are unknown or contradict each other, FileError for a file
-    that cannot be read and ListError, with every finding, for one that is not valid.
+    Raises UsageError for unknown values and for options that contradict each other, FileError for a file that cannot be
+    read, and ListError, with every finding, for a file that is not valid.
     """
     return read_policy(options)
 
 
 def read_policy(options: PolicyOptions) -> Policy:
-    """Do what ``load_policy`` says, with its options in one object."""
-    names = _choice("--op-names", options.op_names, get_args(OpNames))
-    gray = _choice("--gray-policy", options.gray_policy, get_args(GrayPolicy))
-    treat = _choice("--constants", options.constants, get_args(Constants))
+    """Read the list files and return the policy, as ``load_policy`` does, with the options in one object."""
+    # The options come before the files, so that a wrong option is reported at once.
+    op_names = _check_choice("--op-names", options.op_names, get_args(OpNames))
+    gray_policy = _check_choice("--gray-policy", options.gray_policy, get_args(GrayPolicy))
+    constants = _check_choice("--constants", options.constants, get_args(Constants))
     mode = find_mode(options.precision_mode, options.precision_mode_v2, has_mixlist=options.mixlist is not None)
     library, warnings = load_library(options.ops_info, strict=options.strict)
     if mode.action != "lists" and os.fspath(options.ops_info) != DEFAULT_LIBRARY:
-        message = f"the library {library.name} is not used: the precision mode {mode.name} has no lists"
-        warnings.append(Diagnostic("ML401", "warning", message, hint="leave --ops-info out, or use mixed_float16"))
-    space, doubts = find_space(library, names)
-    warnings += doubts
+        message = f"library {library.name} is not used: the precision mode {mode.name} has no lists"
+        hint = "leave --ops-info out, or use a mode with lists, such as mixed_float16"
+        warnings.append(Diagnostic("ML401", "warning", message, hint=hint))
+    space, space_warnings = find_space(library, op_names)
+    warnings += space_warnings
     lists = Lists(library)
     if options.mixlist is not None:
-        edits, said = read_edits(options.mixlist, strict=options.strict)
-        lists, more = apply_edits(library, edits)
-        warnings += [*said, *more]
-    rules, said = _rules(options, mode)
+        edits, file_warnings = read_edits(options.mixlist, strict=options.strict)
+        lists, edit_warnings = apply_edits(library, edits)
+        warnings += [*file_warnings, *edit_warnings]
+    rules, rule_warnings = _read_node_rules(options, mode)
     policy = Policy(
         mode=mode,
         lists=lists,
         rules=rules,
-        gray_policy=gray,
-        constants=treat,
+        gray_policy=gray_policy,
+        constants=constants,
         protect=_protections(options.protect, library, space),
-        op_names=names,
+        op_names=op_names,
         space=space,
-        warnings=(*warnings, *said),
+        warnings=(*warnings, *rule_warnings),
     )
     return replace(policy, digest=_digest(policy))
 
 
 def load_library(ops_info: ListPath, *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
-    """The built-in library of that name, else the library in that file or directory, and the warnings about it."""
+    """Return the built-in library of this name, or the library in this file or directory, and the warnings about it."""
     name = os.fspath(ops_info)
     if name in presets.names():
         return presets.load(name), []
-    if name != "-" and not os.path.exists(name) and not os.path.dirname(name):  # noqa: PTH110, PTH120  # "" and NUL too
-        hint = choices(name, presets.names(), "built-in libraries are")
+    # A name without a folder that is no file is probably a misspelled built-in library. os.path takes "" and NUL, too.
+    if name != "-" and not os.path.exists(name) and not os.path.dirname(name):  # noqa: PTH110, PTH120
+        hint = choices_hint(name, presets.names(), "the built-in libraries are")
         raise FileError(f"{name}: no such file or directory, and no built-in library", hint=hint)
     return load_ops_info(ops_info, strict=strict)
 
 
 def find_space(library: Library, op_names: OpNames = "auto") -> tuple[NameSpace, list[Diagnostic]]:
-    """The name space a library is written in, and a warning where that is in doubt.
+    """Return the name space of the op types of a library, and a warning if it is not certain (Rule S5.1).
 
-    Raises UsageError if ``op_names`` contradicts a built-in library, whose space is fixed.
+    Raises UsageError if ``op_names`` contradicts a built-in library, whose name space is fixed.
     """
     if library.space:
         if op_names not in ("auto", library.space):
             raise UsageError(
-                f"--op-names {op_names}: the built-in library {library.name} is written in {library.space} names",
-                hint="leave --op-names out, or give a library of that space with --ops-info",
+                f"--op-names {op_names}: the built-in library {library.name} has {library.space} names",
+                hint=f"leave --op-names out, or give a library with {op_names} names (--ops-info)",
             )
         return library.space, []
     if op_names != "auto":
@@ -99,23 +103,25 @@ def find_space(library: Library, op_names: OpNames = "auto") -> tuple[NameSpace,
     space, doubt = guess_space(library.lists)
     if not doubt:
         return space, []
-    message = f"the library {library.name} is read as {TITLE[space]} names: {doubt}"
-    hint = "--op-names onnx or --op-names ascend says which it is"
+    message = f"library {library.name} is read with {SPACE_TITLES[space]} names, but this is not certain: {doubt}"
+    hint = "set the name space with --op-names onnx or --op-names ascend"
     return space, [Diagnostic("ML402", "warning", message, library.name, hint=hint)]
 
 
-def _choice(option: str, value: str, allowed: tuple[_T, ...], lead: str = "it takes") -> _T:
+def _check_choice(option: str, value: str, allowed: tuple[Choice, ...], lead: str = "the allowed values are") -> Choice:
+    """Return the value with the type of the allowed values; raise UsageError if it is not one of them."""
     if value in allowed:
-        return cast(_T, value)
-    hint = choices(str(value), [str(a) for a in allowed], lead, 1)
+        return cast(Choice, value)
+    hint = choices_hint(str(value), [str(choice) for choice in allowed], lead, 1)
     raise UsageError(f"{option} has no value {value!r}", hint=hint)
 
 
 def _protections(text: str | None, library: Library, space: NameSpace) -> frozenset[Protection]:
-    """Return what ``--protect`` says, or without it the default of the library.
+    """Return the protections that ``--protect`` names, or without this option the default of the library.
 
-    Rule S4.34: All are on for the built-in library `onnx` and for users' libraries in ONNX names, and off for
-    libraries that model an engine or a framework: the other built-in ones, and users' libraries in Ascend names.
+    Rule S4.34: the default is all protections for the built-in library `onnx` and for a user's library with ONNX names.
+    It is none for libraries that model an engine or a framework: the other built-in ones, and a user's library with
+    Ascend names.
     """
     everything: tuple[Protection, ...] = get_args(Protection)
     if text is None:
@@ -123,27 +129,35 @@ def _protections(text: str | None, library: Library, space: NameSpace) -> frozen
         return frozenset() if is_of_engine else frozenset(everything)
     if text == "none":
         return frozenset()
-    lead = "it takes none, or with commas between them"
-    return frozenset([_choice("--protect", name.strip(), everything, lead) for name in text.split(",")])
+    lead = "the allowed values are none, or with commas between them"
+    return frozenset([_check_choice("--protect", name.strip(), everything, lead) for name in text.split(",")])
 
 
-def _rules(options: PolicyOptions, mode: Mode) -> Rules:
-    """Return the node rules in order of precedence: customize_dtypes by name, then by type, then keep_dtype."""
-    customized, keep = options.customize_dtypes, options.keep_dtype
-    rules, warnings = read_customize_dtypes(customized) if customized is not None else ((), [])
-    if keep is not None:
-        kept, kept_warnings = read_keep_dtype(keep)
-        warnings += kept_warnings
+def _read_node_rules(options: PolicyOptions, mode: Mode) -> RulesAndFindings:
+    """Return the node rules in order of precedence, and the warnings about the files.
+
+    The order: the rules of customize_dtypes by name, those by op type, the rules of keep_dtype.
+    """
+    customize_path, keep_path = options.customize_dtypes, options.keep_dtype
+    rules, warnings = read_customize_dtypes(customize_path) if customize_path is not None else ((), [])
+    if keep_path is not None:
+        keep_rules, keep_warnings = read_keep_dtype(keep_path)
+        warnings += keep_warnings
         if mode.action == "origin":
-            message = f"--keep-dtype is not used: the precision mode {mode.name} keeps every node's type"
-            warnings.append(Diagnostic("ML403", "warning", message, os.fspath(keep)))
+            message = f"--keep-dtype is not used: the precision mode {mode.name} keeps the type of every node"
+            hint = "leave --keep-dtype out"
+            warnings.append(Diagnostic("ML403", "warning", message, os.fspath(keep_path), hint=hint))
         else:
-            rules += kept
+            rules += keep_rules
     return rules, warnings
 
 
 def _digest(policy: Policy) -> str:
-    """Return a SHA-256 over what the policy says and the rules that read it, not over how and where it is written."""
+    """Return a SHA-256 of the meaning of the policy and of the version of the rules that read it (Rule S7.11).
+
+    The names of the files and the order of their entries have no influence. A setting that has no effect under the mode
+    of the policy is left out.
+    """
     lists = policy.lists
     meaning: dict[str, object] = {
         "rule set": RULE_SET,
@@ -151,7 +165,7 @@ def _digest(policy: Policy) -> str:
         "constants": policy.constants,
         "rules": [[rule.by, rule.pattern, rule.keep, rule.inputs, rule.outputs] for rule in policy.rules],
     }
-    if policy.mode.action in _LOWERS:
+    if policy.mode.action in _LOWERING_ACTIONS:
         meaning["protect"] = sorted(policy.protect)
     if policy.mode.action == "lists":
         meaning |= {

@@ -1,18 +1,18 @@
-"""Precision modes, old names and new (Rules S3.1 to S3.3).
+"""Precision modes by their new and old names (Rules S3.1 to S3.3).
 
-Source of the names and their equivalences: the documents of the Ascend compiler's options
-``--precision_mode`` and ``--precision_mode_v2`` and its option checks (CANN, hicann/ge).
+The names and their equivalences come from the documents of the options ``--precision_mode`` and
+``--precision_mode_v2`` of the Ascend compiler, and from its checks of these options (CANN, hicann/ge).
 """
 
 from __future__ import annotations
 
 from mixlist.errors import UsageError
 from mixlist.lists.policy import Mode
-from mixlist.lists.suggestions import closest
+from mixlist.lists.suggestions import closest_names
 
-DEFAULT = "mixed_float16"
+DEFAULT_MODE = "mixed_float16"
 
-V2 = {
+NEW_MODES = {
     "mixed_float16": Mode("mixed_float16", "lists", "float16"),
     "mixed_bfloat16": Mode("mixed_bfloat16", "lists", "bfloat16"),
     "fp16": Mode("fp16", "force", "float16"),
@@ -20,7 +20,7 @@ V2 = {
     "cube_fp16in_fp32out": Mode("cube_fp16in_fp32out", "raise"),
 }
 
-OLD = {
+OLD_MODES = {
     "allow_mix_precision": Mode("allow_mix_precision", "lists", "float16"),
     "allow_mix_precision_fp16": Mode("allow_mix_precision_fp16", "lists", "float16"),
     "allow_mix_precision_bf16": Mode("allow_mix_precision_bf16", "lists", "bfloat16"),
@@ -32,18 +32,17 @@ OLD = {
     "allow_fp32_to_bf16": Mode("allow_fp32_to_bf16", "cube", "bfloat16"),
 }
 
-# Names that the reference engine knows and an ONNX graph cannot have, or that its own command line refuses.
-_HIF8 = ("mixed_hif8", "cube_hif8")
-_INTERNAL = ("force_lowerprecision", "allow_fp32_to_lowprecision")
+_HIFLOAT8_NAMES = ("mixed_hif8", "cube_hif8")  # need a type that ONNX does not have
+_INTERNAL_NAMES = ("force_lowerprecision", "allow_fp32_to_lowprecision")  # the Ascend compiler refuses them, too
 
 
 def find_mode(
     precision_mode: str | None = None, precision_mode_v2: str | None = None, *, has_mixlist: bool = False
 ) -> Mode:
-    """The mode that ``--precision-mode`` or ``--precision-mode-v2`` names; ``mixed_float16`` if neither is given.
+    """Return the mode that ``--precision-mode`` or ``--precision-mode-v2`` names; ``mixed_float16`` without both.
 
-    Raises UsageError for a name that is not one, for both options at once (the Ascend compiler's
-    E10056), and, with ``has_mixlist``, for a mode that has no lists to modify (its E10001).
+    Raises UsageError for an unknown name, for both options at once (error E10056 of the Ascend compiler), and, with
+    ``has_mixlist``, for a mode without lists that a modify_mixlist could edit (its error E10001).
     """
     if precision_mode is not None and precision_mode_v2 is not None:
         raise UsageError(
@@ -51,34 +50,41 @@ def find_mode(
             hint="give one of them; --precision-mode-v2 has the newer names",
         )
     if precision_mode is not None:
-        mode = _look_up(precision_mode, "--precision-mode", OLD, "--precision-mode-v2", V2)
+        mode = _look_up(precision_mode, "--precision-mode", OLD_MODES, "--precision-mode-v2", NEW_MODES)
     else:
-        name = DEFAULT if precision_mode_v2 is None else precision_mode_v2
-        mode = _look_up(name, "--precision-mode-v2", V2, "--precision-mode", OLD)
+        name = DEFAULT_MODE if precision_mode_v2 is None else precision_mode_v2
+        mode = _look_up(name, "--precision-mode-v2", NEW_MODES, "--precision-mode", OLD_MODES)
     if has_mixlist and mode.action != "lists":
-        with_lists = [each.name for each in (*V2.values(), *OLD.values()) if each.action == "lists"]
+        all_modes = (*NEW_MODES.values(), *OLD_MODES.values())
+        modes_with_lists = [candidate.name for candidate in all_modes if candidate.action == "lists"]
         raise UsageError(
-            f"--mixlist is given, but the precision mode {mode.name} has no lists that it could modify",
-            hint=f"leave --mixlist out, or use one of {', '.join(with_lists)}",
+            f"--mixlist is given, but the precision mode {mode.name} has no lists that it could edit",
+            hint=f"leave --mixlist out, or use one of {', '.join(modes_with_lists)}",
         )
     return mode
 
 
-def _look_up(name: str, option: str, modes: dict[str, Mode], other: str, others: dict[str, Mode]) -> Mode:
+def _look_up(name: str, option: str, modes: dict[str, Mode], other_option: str, other_modes: dict[str, Mode]) -> Mode:
+    """Return the mode with a name of ``option``; raise UsageError, with what to write, for any other name."""
     if name in modes:
         return modes[name]
-    if name in _HIF8:
+    if name in _HIFLOAT8_NAMES:
         raise UsageError(
             f"{option} {name}: HiFloat8 is a type of Ascend 950 chips; ONNX has no such type",
             hint="use mixed_float16 or mixed_bfloat16",
         )
-    if name in _INTERNAL:
+    if name in _INTERNAL_NAMES:
         raise UsageError(
             f"{option} {name}: this mode is internal to the Ascend compiler, whose own command line refuses it",
-            hint=f"{option} takes " + ", ".join(modes),
+            hint=f"the modes of {option} are {', '.join(modes)}",
         )
-    if name in others:
-        raise UsageError(f"{option} has no mode {name!r}", hint=f"it is a value of {other}: write {other} {name}")
-    near = [*closest(name, modes), *(f"{near} (of {other})" for near in closest(name, others, 1))][:3]
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise UsageError(f"{option} has no mode {name!r}", hint=f"{hint}{option} takes " + ", ".join(modes))
+    if name in other_modes:
+        hint = f"this is a mode of {other_option}: write {other_option} {name}"
+        raise UsageError(f"{option} has no mode {name!r}", hint=hint)
+    similar = [
+        *closest_names(name, modes),
+        *(f"{mode_name} (of {other_option})" for mode_name in closest_names(name, other_modes, 1)),
+    ][:3]
+    question = f"did you mean {' or '.join(similar)}? " if similar else ""
+    hint = f"{question}the modes of {option} are {', '.join(modes)}"
+    raise UsageError(f"{option} has no mode {name!r}", hint=hint)

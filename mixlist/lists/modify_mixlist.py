@@ -1,15 +1,15 @@
-"""The modify_mixlist file: edits that move op types between a library's lists.
+"""Read the modify_mixlist file and apply its edits: they move op types between the lists of a library.
 
-Top keys ``black-list``, ``white-list`` and ``gray-list``, in each ``to-add`` and ``to-remove`` with
-arrays of op type names. What the edits do (Rules S2.3 to S2.5):
+The file has the keys ``black-list``, ``white-list`` and ``gray-list``. Each holds the keys ``to-add`` and
+``to-remove``, and each of these an array of op type names. These six pairs of keys are the six actions. They take
+effect in this order (Rules S2.3 to S2.5):
 
-1. A removal acts only where the op type is on that list in the library: it becomes gray. Elsewhere
-   it changes nothing, and warns.
-2. Then add-black makes it black, else add-white makes it white.
-3. add-gray moves nothing.
+1. A removal makes an op type gray if the library has it on that list. Otherwise it has no effect, and warns.
+2. Then add-black makes the op type black; without add-black, add-white makes it white.
+3. add-gray has no effect.
 
-Of the 63 ways to combine the six actions on one op type exactly the 11 in ``LEGAL`` are accepted;
-any other rejects the whole file (Rule S2.2). An op type that the library does not know starts gray.
+An op type that the library does not hold starts gray. 11 of the 63 combinations of actions on one op type are allowed
+(``LEGAL``). Any other combination makes the whole file invalid (Rule S2.2).
 """
 
 from __future__ import annotations
@@ -46,173 +46,194 @@ LEGAL: frozenset[frozenset[EditAction]] = frozenset(
         ("add-black", "rm-white"),
     )
 )
-_LEGAL_FORMS = (
-    "legal for one op type: an addition alone or with a removal from another list"
-    " (gray-list to-add: from black or white), or a removal from black-list or white-list alone"
+_LEGAL_HINT = (
+    "allowed for one op type: one to-add; one to-add with one to-remove of another list"
+    " (with gray-list to-add: of black-list or white-list); or one to-remove of black-list or white-list"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One name in one array of a modify_mixlist file; ``place`` is where the name stands."""
+    """One name in one array of a modify_mixlist file. ``place`` is the place of the name."""
 
     op: str
     action: EditAction
     place: FilePlace
 
 
-_ByOp = dict[str, dict[EditAction, Edit]]
+_EditsByOp = dict[str, dict[EditAction, Edit]]
 
 
 def read_edits(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[tuple[Edit, ...], list[Diagnostic]]:
     """Return the edits of a modify_mixlist file (``-``: standard input) in file order, and the warnings about it.
 
-    ``strict`` makes comments and trailing commas errors. Raises FileError if the file cannot be
-    read, ListError (with every finding) if it is not a valid modify_mixlist.
+    ``strict`` makes comments and trailing commas errors. Raises FileError if the file cannot be read, and ListError,
+    with every finding, if it is not a valid modify_mixlist.
     """
-    edits, findings = inspect(read(path, strict=strict))
+    edits, findings = parse_edits(read(path, strict=strict))
     return edits, raise_for_errors(findings)
 
 
-def inspect(document: Document) -> tuple[tuple[Edit, ...], list[Diagnostic]]:
-    """Return the edits as far as they can be read, and every finding about the file."""
+def parse_edits(document: Document) -> tuple[tuple[Edit, ...], list[Diagnostic]]:
+    """Return the edits that can be read, and every finding about the file. Errors are findings here."""
     findings = [*document.findings, *check_structure(document, "modify-mixlist")]
-    edits = _edits(document)
-    findings += [*_named_twice(edits), *_no_names(edits), *_illegal(edits)]
+    edits = _edits_in_file_order(document)
+    findings += [*_find_duplicates(edits), *_find_inexact_names(edits), *_find_illegal_combinations(edits)]
     return edits, findings
 
 
-def _edits(document: Document) -> tuple[Edit, ...]:
+def _edits_in_file_order(document: Document) -> tuple[Edit, ...]:
+    """Return the edits of the document. Parts with a wrong type are left out: ``check_structure`` reports them."""
     value = document.value if isinstance(document.value, dict) else {}
     edits: list[Edit] = []
     for action in get_args(EditAction):
-        top, inner = _keys(action)
-        part = value.get(top)
-        names = part.get(inner) if isinstance(part, dict) else None
+        list_key, action_key = _keys(action)
+        arrays = value.get(list_key)
+        names = arrays.get(action_key) if isinstance(arrays, dict) else None
         if isinstance(names, list):
             if len(names) + len(edits) > MAX_NAMES:
-                raise FileError(f"{document.path}: more than {MAX_NAMES:,} names, which no mixlist has")
-            places = [FilePlace(document.path, *position) for position in document.places((top, inner))]
+                raise FileError(f"{document.path}: more than {MAX_NAMES:,} names, which no modify_mixlist has")
+            positions = document.item_line_columns((list_key, action_key))
+            places = [FilePlace(document.path, line, column) for line, column in positions]
             edits += [Edit(op, action, place) for op, place in zip(names, places, strict=True) if isinstance(op, str)]
     return tuple(sorted(edits, key=lambda edit: (edit.place.line, edit.place.column)))
 
 
 def _keys(action: EditAction) -> tuple[str, str]:
-    """Return the two keys of the action in a file, for example ``black-list`` and ``to-add``."""
+    """Return the two keys of an action in a file: ``black-list`` and ``to-add`` for add-black."""
     verb, _, color = action.partition("-")
     return f"{color}-list", "to-add" if verb == "add" else "to-remove"
 
 
-def _array(action: EditAction) -> str:
+def _array_name(action: EditAction) -> str:
+    """Return the array of an action as messages name it: ``black-list to-add``."""
     return " ".join(_keys(action))
 
 
-def _by_op(edits: Iterable[Edit]) -> _ByOp:
-    """Return the first edit of each action, per op type in file order."""
-    by_op: _ByOp = {}
+def _group_by_op(edits: Iterable[Edit]) -> _EditsByOp:
+    """Return, for each op type in file order, the first edit of each action."""
+    edits_by_op: _EditsByOp = {}
     for edit in edits:
-        by_op.setdefault(edit.op, {}).setdefault(edit.action, edit)
-    return by_op
+        edits_by_op.setdefault(edit.op, {}).setdefault(edit.action, edit)
+    return edits_by_op
 
 
-def _named_twice(edits: Iterable[Edit]) -> list[Diagnostic]:
-    first: dict[tuple[str, EditAction], Edit] = {}
-    again = [edit for edit in edits if first.setdefault((edit.op, edit.action), edit) is not edit]
+def _find_duplicates(edits: Iterable[Edit]) -> list[Diagnostic]:
+    first_edits: dict[tuple[str, EditAction], Edit] = {}
+    duplicates = [edit for edit in edits if first_edits.setdefault((edit.op, edit.action), edit) is not edit]
 
     def describe(edit: Edit) -> Diagnostic:
-        place = first[edit.op, edit.action].place
-        message = f"{quoted(edit.op)} stands twice in {_array(edit.action)}, first at {place.line}:{place.column}"
+        first = first_edits[edit.op, edit.action].place
+        message = f"{quoted(edit.op)} is in {_array_name(edit.action)} twice: here and at {first.line}:{first.column}"
         return edit.place.finding("ML105", "warning", message, "remove one of the two")
 
-    return findings_for(again, describe)
+    return findings_for(duplicates, describe)
 
 
-def _no_names(edits: Iterable[Edit]) -> list[Diagnostic]:
+def _find_inexact_names(edits: Iterable[Edit]) -> list[Diagnostic]:
     def describe(edit: Edit) -> Diagnostic:
-        message = f"{quoted(edit.op)} is {'a name with blanks around it' if edit.op.strip() else 'no name'}"
-        return edit.place.finding("ML110", "warning", message, "names are exact: no op type is called that")
+        is_blank = not edit.op.strip()
+        message = f"the name {quoted(edit.op)} is {'blank' if is_blank else 'not exact: it has blanks around it'}"
+        return edit.place.finding("ML110", "warning", message, "write the exact name of an op type, without blanks")
 
     return findings_for([edit for edit in edits if edit.op != edit.op.strip() or not edit.op], describe)
 
 
-def _illegal(edits: Iterable[Edit]) -> list[Diagnostic]:
-    def describe(actions: dict[EditAction, Edit]) -> Diagnostic:
-        *others, last = actions.values()
-        shown = [f"{_array(e.action)} ({e.place.line}:{e.place.column})" for e in actions.values()]
-        if others:
-            message = f"{quoted(last.op)} stands in {', '.join(shown[:-1])} and {shown[-1]}, which must not meet"
+def _find_illegal_combinations(edits: Iterable[Edit]) -> list[Diagnostic]:
+    def describe(edits_of_op: dict[EditAction, Edit]) -> Diagnostic:
+        arrays = [f"{_array_name(e.action)} ({e.place.line}:{e.place.column})" for e in edits_of_op.values()]
+        *earlier, last = edits_of_op.values()
+        if earlier:
+            message = f"{quoted(last.op)} is in {', '.join(arrays[:-1])} and {arrays[-1]}: not allowed together"
         else:
-            message = f"{quoted(last.op)} stands in {shown[0]} alone, which the engine rejects"
-        return last.place.finding("ML104", "error", message, _LEGAL_FORMS)
+            message = f"{quoted(last.op)} is in {arrays[0]} and in no other array: not allowed alone"
+        return last.place.finding("ML104", "error", message, _LEGAL_HINT)
 
-    return findings_for([actions for actions in _by_op(edits).values() if frozenset(actions) not in LEGAL], describe)
+    illegal = [edits_of_op for edits_of_op in _group_by_op(edits).values() if frozenset(edits_of_op) not in LEGAL]
+    return findings_for(illegal, describe)
 
 
 def apply_edits(library: Library, edits: Sequence[Edit]) -> tuple[Lists, list[Diagnostic]]:
-    """Return the lists after the edits, and warnings about edits that do nothing or name unknown op types.
+    """Return the lists after the edits, and warnings about edits without effect and unknown op types.
 
-    ``edits`` are legal, as ``read_edits`` returns them. ``Lists.moves`` holds the op types whose
-    list changed.
+    ``edits`` must be legal, as those of ``read_edits`` are. ``Lists.moves`` holds the op types whose list changes.
     """
-    by_op = _by_op(edits)
+    edits_by_op = _group_by_op(edits)
     moves: dict[str, Move] = {}
-    for op, actions in by_op.items():
+    for op, edits_of_op in edits_by_op.items():
         before = library.list_of(op)
-        after, decides = _move(before, actions)
-        if after != before and decides:
-            moves[op] = Move(op, before, after, decides.place)
-    warnings = [*_unknown(library, by_op), *_idle_removals(library, by_op), *gray_alone(edits, library)]
-    warnings.sort(key=lambda w: (w.line or 0, w.column or 0))
-    places = {op: next(iter(actions.values())).place for op, actions in by_op.items()}
-    return Lists(library, moves, frozenset(by_op), places), warnings
+        after, deciding_edit = _decide_list(before, edits_of_op)
+        if after != before and deciding_edit:
+            moves[op] = Move(op, before, after, deciding_edit.place)
+    warnings = [
+        *_find_unknown_ops(library, edits_by_op),
+        *_find_idle_removals(library, edits_by_op),
+        *find_lone_gray_additions(edits, library),
+    ]
+    warnings.sort(key=lambda warning: (warning.line or 0, warning.column or 0))
+    places = {op: next(iter(edits_of_op.values())).place for op, edits_of_op in edits_by_op.items()}
+    return Lists(library, moves, frozenset(edits_by_op), places), warnings
 
 
-def _move(before: ListName, actions: Mapping[EditAction, Edit]) -> tuple[ListName, Edit | None]:
-    """Return the list to which an op type goes, and the edit that decides it (Rule S2.3)."""
-    if "add-black" in actions:
-        return "black", actions["add-black"]
-    if "add-white" in actions:
-        return "white", actions["add-white"]
-    for edit in actions.values():
+def _decide_list(before: ListName, edits_of_op: Mapping[EditAction, Edit]) -> tuple[ListName, Edit | None]:
+    """Return the list to which an op type goes, and the edit that decides it, if any (Rule S2.3)."""
+    if "add-black" in edits_of_op:
+        return "black", edits_of_op["add-black"]
+    if "add-white" in edits_of_op:
+        return "white", edits_of_op["add-white"]
+    for edit in edits_of_op.values():
         if edit.action == f"rm-{before}":
             return "gray", edit
     return before, None
 
 
-def _unknown(library: Library, by_op: _ByOp) -> list[Diagnostic]:
+def _find_unknown_ops(library: Library, edits_by_op: _EditsByOp) -> list[Diagnostic]:
     def describe(op: str) -> Diagnostic:
-        hint = did_you_mean(op, library.lists) or "names are exact; an op type that the library lacks starts gray"
-        message = f"library {library.name} knows no op type {quoted(op)}"
-        return next(iter(by_op[op].values())).place.finding("ML108", "warning", message, hint)
+        hint = did_you_mean(op, library.lists) or "check the name and its case; an op type outside the library is gray"
+        message = f"library {library.name} has no op type {quoted(op)}"
+        return next(iter(edits_by_op[op].values())).place.finding("ML108", "warning", message, hint)
 
-    known = library.lists
-    return findings_for([op for op in by_op if op not in known and op.rpartition("::")[2] not in known], describe)
+    # domain::Op is known if Op is: it starts on the list of Op.
+    known_ops = library.lists
+    unknown = [op for op in edits_by_op if op not in known_ops and op.rpartition("::")[2] not in known_ops]
+    return findings_for(unknown, describe)
 
 
-def _idle_removals(library: Library, by_op: _ByOp) -> list[Diagnostic]:
+def _find_idle_removals(library: Library, edits_by_op: _EditsByOp) -> list[Diagnostic]:
     def describe(edit: Edit) -> Diagnostic:
         color, actual = edit.action.removeprefix("rm-"), library.list_of(edit.op)
-        message = f"this removal does nothing: {quoted(edit.op)} is {actual} in library {library.name}, not {color}"
-        alone = actual != "gray" and not any(action.startswith("add-") for action in by_op[edit.op])
-        hint = f"to make it gray, name it in {actual}-list to-remove" if alone else "remove this entry"
+        message = f"this removal has no effect: {quoted(edit.op)} is {actual} in library {library.name}, not {color}"
+        # With an addition, or a gray op type, the result is right without this removal. Alone it was meant to act.
+        is_alone = not any(action.startswith("add-") for action in edits_by_op[edit.op])
+        if is_alone and actual != "gray":
+            hint = f"to make it gray, name it in {actual}-list to-remove"
+        else:
+            hint = "remove this entry"
         return edit.place.finding("ML106", "warning", message, hint)
 
-    removals = (edit for actions in by_op.values() for action, edit in actions.items() if action.startswith("rm-"))
-    return findings_for([e for e in removals if e.action != f"rm-{library.list_of(e.op)}"], describe)
+    edits = (edit for edits_of_op in edits_by_op.values() for edit in edits_of_op.values())
+    removals = (edit for edit in edits if edit.action.startswith("rm-"))
+    return findings_for([edit for edit in removals if edit.action != f"rm-{library.list_of(edit.op)}"], describe)
 
 
-def gray_alone(edits: Iterable[Edit], library: Library | None = None) -> list[Diagnostic]:
-    """Return a warning for each op type that gray-list to-add alone names, which needs no library to be wrong."""
+def find_lone_gray_additions(edits: Iterable[Edit], library: Library | None = None) -> list[Diagnostic]:
+    """Return a warning for each op type that only gray-list to-add names: this action has no effect (Rule S2.4).
+
+    Without a library, the warning cannot name the list of the op type.
+    """
 
     def describe(edit: Edit) -> Diagnostic:
         actual = library.list_of(edit.op) if library else None
         if actual == "gray":
-            message, hint = f"gray-list to-add does nothing: {quoted(edit.op)} is gray already", "remove this entry"
+            message, hint = f"gray-list to-add has no effect: {quoted(edit.op)} is gray already", "remove this entry"
         else:
-            message = f"gray-list to-add by itself moves nothing: {quoted(edit.op)} stays {actual or 'where it is'}"
-            where = f"{actual}-list to-remove" if actual else "to-remove of the list that it is on"
-            hint = f"to make it gray, name it in {where}"
+            state = actual or "on its list"
+            message = f"gray-list to-add alone has no effect: {quoted(edit.op)} stays {state}"
+            array = f"{actual}-list to-remove" if actual else "to-remove of the list on which the library has it"
+            hint = f"to make it gray, name it in {array}"
         return edit.place.finding("ML107", "warning", message, hint)
 
-    alone = [actions["add-gray"] for actions in _by_op(edits).values() if set(actions) == {"add-gray"}]
-    return findings_for(alone, describe)
+    lone_edits = [
+        edits_of_op["add-gray"] for edits_of_op in _group_by_op(edits).values() if set(edits_of_op) == {"add-gray"}
+    ]
+    return findings_for(lone_edits, describe)

@@ -1,12 +1,15 @@
-"""Node rule files: keep_dtype and customize_dtypes (Rules S6.1 to S6.3).
+"""Read node rule files: keep_dtype and customize_dtypes (Rules S6.1 to S6.3).
 
-keep_dtype has one rule per line: a node name, or ``OpType::Type``. customize_dtypes has
-``name::InputDtype:float16,,OutputDtype:float32`` or ``OpType::Type:InputDtype:...,OutputDtype:...``.
+A line of a keep_dtype file is ``NODE`` or ``OpType::TYPE``. A line of a customize_dtypes file is
+``NODE::InputDtype:float16,,OutputDtype:float32`` or ``OpType::TYPE:InputDtype:float16,OutputDtype:float32``.
 
-Rules that the formats leave open: a line is split at the last ``::InputDtype:`` (names hold
-colons); a comma separates slots, and the one before ``OutputDtype:`` ends the inputs; a blank entry
-means any type; of two rules for one name the first wins. Blank lines mean nothing. No document
-allows comments, so a line that starts with ``#`` is skipped with a warning.
+The documents of the formats leave these points open:
+
+- The name ends before the last ``::InputDtype:`` of the line, because names can hold colons.
+- Types are separated by commas. The comma before ``OutputDtype:`` ends the last input: it separates no further input.
+- An empty type means any type.
+- The first of two rules for one name counts.
+- Empty lines mean nothing. A line that starts with ``#`` is a comment, which is skipped with a warning.
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ from mixlist.errors import FileError, raise_for_errors
 from mixlist.files.jsonc import read_text, shown_path
 from mixlist.lists.detect_kind import BLANKS, TextKind
 from mixlist.lists.policy import NodeRule
-from mixlist.lists.suggestions import closest
+from mixlist.lists.suggestions import closest_names
 
-# The names the documents use, and the aliases found in the field; three types are all that a rule can ask for.
+# The type names in the documents, and the aliases that users write. A rule can ask for one of three types.
 DTYPES = {
     "float16": "float16",
     "float32": "float32",
@@ -37,173 +40,199 @@ DTYPES = {
 
 MAX_LINES = 100_000  # the largest models have some 100,000 nodes, and few of them need a rule
 
-Rules = tuple[tuple[NodeRule, ...], list[Diagnostic]]
+RulesAndFindings = tuple[tuple[NodeRule, ...], list[Diagnostic]]
 _Path = str | os.PathLike[str]
-_TYPE = "OpType::"
-_BY_NAME = "::InputDtype:"
-_BY_TYPE = ":InputDtype:"
+_OP_TYPE = "OpType::"
+_INPUTS_OF_NODE = "::InputDtype:"
+_INPUTS_OF_TYPE = ":InputDtype:"
 _OUTPUTS = "OutputDtype:"
 
 
-class _MalformedError(Exception):
-    """An error in a line; ``column`` counts from 1, from the line's first character that is not blank."""
+class _InvalidLineError(Exception):
+    """An error in a line. ``column`` counts from 1 at the first character of the line that is not blank."""
 
     def __init__(self, message: str, column: int, hint: str | None = None, code: str = "ML301") -> None:
         super().__init__(message)
         self.message, self.column, self.hint, self.code = message, column, hint, code
 
 
-def read_keep_dtype(path: _Path) -> Rules:
-    """The rules of a keep_dtype file and the warnings about it.
+def read_keep_dtype(path: _Path) -> RulesAndFindings:
+    """Return the rules of a keep_dtype file and the warnings about it.
 
-    Raises FileError if it cannot be read, ListError (with every finding) if a line is malformed.
+    Raises FileError if the file cannot be read, and ListError, with every finding, if a line is not valid.
     """
-    return _read(path, _keep_line)
+    return _read_rules(path, _parse_keep_line)
 
 
-def read_customize_dtypes(path: _Path) -> Rules:
-    """The rules of a customize_dtypes file, those by name before those by type, and the warnings about it.
+def read_customize_dtypes(path: _Path) -> RulesAndFindings:
+    """Return the rules of a customize_dtypes file, those by name before those by op type, and the warnings about it.
 
-    Raises FileError if it cannot be read, ListError (with every finding) if a line is malformed.
+    Raises FileError if the file cannot be read, and ListError, with every finding, if a line is not valid.
     """
-    rules, warnings = _read(path, _customize_line)
+    rules, warnings = _read_rules(path, _parse_customize_line)
     return tuple(sorted(rules, key=lambda rule: rule.by == "type")), warnings
 
 
 def format_customize_line(rule: NodeRule) -> str:
-    """A line of a customize_dtypes file that says what the rule says; a ``keep`` rule has no such line."""
-    subject = f"{_TYPE}{rule.pattern}:" if rule.by == "type" else f"{rule.pattern}::"
-    inputs, outputs = (",".join(t or "" for t in slots) for slots in (rule.inputs, rule.outputs))
+    """Return the line of a customize_dtypes file for a rule. A rule with ``keep`` has no such line."""
+    subject = f"{_OP_TYPE}{rule.pattern}:" if rule.by == "type" else f"{rule.pattern}::"
+    inputs, outputs = (",".join(dtype or "" for dtype in dtypes) for dtypes in (rule.inputs, rule.outputs))
     return f"{subject}InputDtype:{inputs},{_OUTPUTS}{outputs}"
 
 
 def is_nameable(name: str) -> bool:
-    """Return True if a line of a customize_dtypes file can name a node of this name, and no other node."""
-    rules, findings = _parse(f"{name}{_BY_NAME},{_OUTPUTS}", "", _customize_line)
-    told = [(rule.by, rule.pattern) for rule in rules]
-    return not findings and told == [("name", name)] and "*" not in name and "?" not in name
+    """Return True if a line of a customize_dtypes file can name the node of this name, and no other node.
+
+    Names with ``*`` or ``?`` are patterns there. Some names read as something else, such as ``OpType::Conv``.
+    """
+    rules, findings = _parse_rules(f"{name}{_INPUTS_OF_NODE},{_OUTPUTS}", "", _parse_customize_line)
+    subjects = [(rule.by, rule.pattern) for rule in rules]
+    return not findings and subjects == [("name", name)] and "*" not in name and "?" not in name
 
 
-def check(text: str, name: str, kind: TextKind) -> list[Diagnostic]:
-    """Return every finding about the text of a node rule file, errors too; ``name`` is the path in messages."""
-    return _parse(text, name, _keep_line if kind == "keep-dtype" else _customize_line)[1]
+def check_text(text: str, path: str, kind: TextKind) -> list[Diagnostic]:
+    """Return every finding about the text of a node rule file, errors too. ``path`` is for messages."""
+    return _parse_rules(text, path, _parse_keep_line if kind == "keep-dtype" else _parse_customize_line)[1]
 
 
-def _read(path: _Path, parse: Callable[[str, FilePlace], NodeRule]) -> Rules:
-    rules, findings = _parse(read_text(path), shown_path(path), parse)
+def _read_rules(path: _Path, parse_line: Callable[[str, FilePlace], NodeRule]) -> RulesAndFindings:
+    rules, findings = _parse_rules(read_text(path), shown_path(path), parse_line)
     return rules, raise_for_errors(findings)
 
 
-def _parse(source: str, name: str, parse: Callable[[str, FilePlace], NodeRule]) -> Rules:
-    """The rules as far as they can be read, and every finding."""
+def _parse_rules(source: str, path: str, parse_line: Callable[[str, FilePlace], NodeRule]) -> RulesAndFindings:
+    """Return the rules of all valid lines, and every finding."""
     rules: dict[tuple[str, str], NodeRule] = {}
     findings: list[Diagnostic] = []
     if source.count("\n") > MAX_LINES:
-        raise FileError(f"{name}: more than {MAX_LINES:,} lines, which no node rule file has")
+        raise FileError(f"{path}: more than {MAX_LINES:,} lines, which no node rule file has")
     for number, text in enumerate(source.split("\n"), start=1):
         line = text.strip(BLANKS)
-        place = FilePlace(name, number, len(text) - len(text.lstrip(BLANKS)) + 1)
+        place = FilePlace(path, number, len(text) - len(text.lstrip(BLANKS)) + 1)
         if line.startswith("#"):
-            findings.append(place.finding("ML303", "warning", "a comment, which no document allows here"))
+            message = "this comment is skipped: no document of the format allows comments"
+            findings.append(place.finding("ML303", "warning", message, "remove the line"))
             continue
         if not line:
             continue
         try:
             if "\0" in line:
-                raise _MalformedError("a NUL byte: this is no text file", line.index("\0") + 1, code="ML002")
-            rule = parse(line, place)
-        except _MalformedError as error:
-            there = replace(place, column=place.column + error.column - 1)
-            findings.append(there.finding(error.code, "error", error.message, error.hint))
+                message = "the line holds a NUL byte: the file is damaged, or not a text file"
+                hint = "give a text file, or restore the damaged file"
+                raise _InvalidLineError(message, line.index("\0") + 1, hint, code="ML002")
+            rule = parse_line(line, place)
+        except _InvalidLineError as error:
+            error_place = replace(place, column=place.column + error.column - 1)
+            findings.append(error_place.finding(error.code, "error", error.message, error.hint))
             continue
         first = rules.setdefault((rule.by, rule.pattern), rule)
         if first is not rule:
-            findings.append(_again(first, rule))
+            findings.append(_second_rule_finding(first, rule))
     return tuple(rules.values()), findings
 
 
-def _again(first: NodeRule, rule: NodeRule) -> Diagnostic:
-    same = (first.inputs, first.outputs) == (rule.inputs, rule.outputs)
-    said = "repeats that of" if same else "is not heeded, the first one counts: that of"
-    message = f"this rule for {rule.pattern} {said} line {first.place.line}"
-    return rule.place.finding("ML304", "warning", message, "remove one of the two")
-
-
-def _keep_line(line: str, place: FilePlace) -> NodeRule:
-    if line.startswith(_TYPE):
-        return NodeRule("type", _type_name(line.removeprefix(_TYPE), len(_TYPE) + 1), True, place)
-    if "InputDtype:" in line:
-        column = line.index("InputDtype:") + 1
-        raise _MalformedError(
-            "a keep_dtype line names a node or OpType::Type and no types", column, "see --customize-dtypes"
+def _second_rule_finding(first: NodeRule, second: NodeRule) -> Diagnostic:
+    if (first.inputs, first.outputs) == (second.inputs, second.outputs):
+        message = f"this rule for {second.pattern} repeats the rule in line {first.place.line}"
+    else:
+        message = (
+            f"this rule for {second.pattern} has no effect: the first rule for it counts, in line {first.place.line}"
         )
+    return second.place.finding("ML304", "warning", message, "remove one of the two")
+
+
+def _parse_keep_line(line: str, place: FilePlace) -> NodeRule:
+    """Return the rule of a line ``NODE`` or ``OpType::TYPE``."""
+    if line.startswith(_OP_TYPE):
+        return NodeRule("type", _parse_op_type(line.removeprefix(_OP_TYPE), len(_OP_TYPE) + 1), True, place)
+    if "InputDtype:" in line:
+        message = "this line gives types, but a line of a keep_dtype file is a node name or OpType::TYPE"
+        hint = "give a file with types as --customize-dtypes"
+        raise _InvalidLineError(message, line.index("InputDtype:") + 1, hint)
     return NodeRule("name", line, True, place)
 
 
-def _customize_line(line: str, place: FilePlace) -> NodeRule:
-    by: Literal["name", "type"] = "type" if line.startswith(_TYPE) else "name"
-    mark = _BY_TYPE if by == "type" else _BY_NAME
-    start = len(_TYPE) if by == "type" else 0
-    at = line.rfind(mark)
-    if at < start:
-        raise _no_input_dtype(line, by, start)
-    subject = _type_name(line[start:at].removesuffix(":"), start + 1) if by == "type" else line[:at].strip(BLANKS)
+def _parse_customize_line(line: str, place: FilePlace) -> NodeRule:
+    """Return the rule of a line ``NODE::InputDtype:...,OutputDtype:...`` or ``OpType::TYPE:InputDtype:...``."""
+    by: Literal["name", "type"] = "type" if line.startswith(_OP_TYPE) else "name"
+    separator = _INPUTS_OF_TYPE if by == "type" else _INPUTS_OF_NODE
+    subject_start = len(_OP_TYPE) if by == "type" else 0
+    subject_end = line.rfind(separator)
+    if subject_end < subject_start:
+        raise _missing_inputs_error(line, by, subject_start)
+    subject = line[subject_start:subject_end].strip(BLANKS)
+    if by == "type":
+        # OpType::TYPE::InputDtype: is accepted, too: users write the two colons of a rule by name.
+        subject = _parse_op_type(line[subject_start:subject_end].removesuffix(":"), subject_start + 1)
     if not subject:
-        raise _MalformedError("a rule without a node name", 1, f"write NAME{_BY_NAME}float16,{_OUTPUTS}float32")
-    inputs, outputs = _slots(line, at + len(mark))
+        hint = f"write NAME{_INPUTS_OF_NODE}float16,{_OUTPUTS}float32"
+        raise _InvalidLineError("the rule has no node name", 1, hint)
+    inputs, outputs = _parse_slots(line, subject_end + len(separator))
     return NodeRule(by, subject, False, place, inputs, outputs)
 
 
-def _no_input_dtype(line: str, by: str, start: int) -> _MalformedError:
-    form = f"OpType::TYPE{_BY_TYPE}..." if by == "type" else f"NAME{_BY_NAME}..."
-    hint = f"the form is {form},{_OUTPUTS}..."
-    first, then = line.find("InputDtype:", start), line.find(_OUTPUTS, start)
-    if then >= 0 and (first < 0 or then < first):
-        message = "OutputDtype without InputDtype before it: InputDtype comes first, blank for any type"
-        return _MalformedError(message, then + 1, hint)
-    if first >= 0:
-        return _MalformedError("InputDtype does not follow the name as it must", first + 1, hint)
-    return _MalformedError("this line is no rule: it has no InputDtype", len(line) + 1, hint)
+def _missing_inputs_error(line: str, by: str, subject_start: int) -> _InvalidLineError:
+    """Return the error of a line without ``InputDtype:`` behind its name. Three mistakes lead here."""
+    separator = _INPUTS_OF_TYPE if by == "type" else _INPUTS_OF_NODE
+    hint = f"write {'OpType::TYPE' if by == 'type' else 'NAME'}{separator}...,{_OUTPUTS}..."
+    inputs, outputs = line.find("InputDtype:", subject_start), line.find(_OUTPUTS, subject_start)
+    if outputs >= 0 and (inputs < 0 or outputs < inputs):
+        message = "OutputDtype has no InputDtype before it: InputDtype comes first, and is empty for any type"
+        return _InvalidLineError(message, outputs + 1, hint)
+    if inputs >= 0:
+        message = f'InputDtype does not follow the name: "{separator}" must stand between them'
+        return _InvalidLineError(message, inputs + 1, hint)
+    return _InvalidLineError("the line is not a rule: it has no InputDtype", len(line) + 1, hint)
 
 
-def _type_name(text: str, column: int) -> str:
+def _parse_op_type(text: str, column: int) -> str:
+    """Return the op type, which can have a domain (``com.microsoft::Gelu``)."""
     name = text.strip(BLANKS)
     if not name or any(c.isspace() or c == ":" for c in name.replace("::", "")):
-        raise _MalformedError(f"{name!r} is no op type", column, "write OpType::Conv, without spaces")
+        hint = "write for example OpType::Conv, without blanks"
+        raise _InvalidLineError(f"{name!r} is not the name of an op type", column, hint)
     return name
 
 
-def _slots(line: str, start: int) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
-    """The two lists of types: what stands between ``start`` and ``OutputDtype:``, and what follows it."""
-    at = line.find(_OUTPUTS, start)
-    if at < 0:
-        raise _MalformedError("OutputDtype is missing", len(line) + 1, f"append ,{_OUTPUTS} and the output types")
-    again = re.search("(In|Out)putDtype:", line[at + len(_OUTPUTS) :])
-    if again:
-        column = at + len(_OUTPUTS) + again.start() + 1
-        raise _MalformedError("InputDtype comes first, then OutputDtype, each once", column)
-    inputs = line[start:at].rstrip(BLANKS)
+def _parse_slots(line: str, start: int) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
+    """Return the types of the inputs and of the outputs. The inputs begin at ``start`` and end at ``OutputDtype:``."""
+    inputs_end = line.find(_OUTPUTS, start)
+    if inputs_end < 0:
+        hint = f"append ,{_OUTPUTS} and the output types"
+        raise _InvalidLineError("OutputDtype is missing", len(line) + 1, hint)
+    outputs_start = inputs_end + len(_OUTPUTS)
+    second = re.search("(In|Out)putDtype:", line[outputs_start:])
+    if second:
+        name = second.group().rstrip(":")
+        message = f"{name} is given twice: a rule has InputDtype and OutputDtype once each, in this order"
+        raise _InvalidLineError(message, outputs_start + second.start() + 1, "remove one of the two")
+    inputs = line[start:inputs_end].rstrip(BLANKS)
     if inputs and not inputs.endswith(","):
-        raise _MalformedError("a comma is missing before OutputDtype", at + 1)
-    return _types(inputs.removesuffix(","), start + 1), _types(line[at + len(_OUTPUTS) :], at + len(_OUTPUTS) + 1)
+        raise _InvalidLineError("a comma is missing before OutputDtype", inputs_end + 1, f"write ,{_OUTPUTS}")
+    # The comma before OutputDtype ends the last input: float16,,OutputDtype: has two inputs, the second of any type.
+    return _parse_types(inputs.removesuffix(","), start + 1), _parse_types(line[outputs_start:], outputs_start + 1)
 
 
-def _types(text: str, column: int) -> tuple[str | None, ...]:
-    """One type or None (any) per comma-separated entry; nothing at all is the empty tuple: any for every slot."""
+def _parse_types(text: str, column: int) -> tuple[str | None, ...]:
+    """Return the type of each slot, None for any type. The empty tuple, of an empty text, means any type for all slots.
+
+    ``column`` is that of the text in its line.
+    """
     if not text.strip(BLANKS):
         return ()
-    found: list[str | None] = []
+    dtypes: list[str | None] = []
     for entry in text.split(","):
         name = entry.strip(BLANKS)
         if name and name not in DTYPES:
-            near = closest(name, DTYPES, 1)
-            meant = f"did you mean {near[0]}? " if near else ""
-            raise _MalformedError(
-                f"{name!r} is not a type that a rule can ask for",
+            similar = closest_names(name, DTYPES, 1)
+            question = f"did you mean {similar[0]}? " if similar else ""
+            choices = "float16, float32 and bfloat16 (or fp16, fp32, bf16, float), and nothing for any type"
+            raise _InvalidLineError(
+                f"{name!r} is not a type that a node rule can ask for",
                 column + len(entry) - len(entry.lstrip(BLANKS)),
-                f"{meant}allowed are float16, float32 and bfloat16 (or fp16, fp32, bf16, float), and blank for any",
+                f"{question}allowed are {choices}",
                 "ML302",
             )
-        found.append(DTYPES[name] if name else None)
+        dtypes.append(DTYPES[name] if name else None)
         column += len(entry) + 1
-    return tuple(found)
+    return tuple(dtypes)

@@ -1,6 +1,6 @@
-"""The op type names that exist, per name space, and which space a library is written in (Rule S5.1).
+"""The op types that exist in each name space, and the guess of a library's name space (Rule S5.1).
 
-The names are data, written by tools/make_names.py: no onnx has to be imported to know them.
+The names are data files that tools/make_names.py writes, so that this room needs no import of onnx.
 """
 
 from __future__ import annotations
@@ -12,53 +12,61 @@ from pathlib import Path
 
 from mixlist.lists.library import NameSpace
 
-TITLE = {"onnx": "ONNX", "ascend": "Ascend"}  # of a name space
+SPACE_TITLES = {"onnx": "ONNX", "ascend": "Ascend"}  # the name spaces as messages write them
 _DATA = Path(__file__).parent / "data"
 
 
 @cache
 def onnx_domains() -> Mapping[str, frozenset[str]]:
-    """Op types by ONNX domain ("" is the standard one), every version and deprecated ones included."""
+    """Return the op types of each ONNX domain, in all opset versions, deprecated ones too.
+
+    The standard domain is "".
+    """
     data = json.loads((_DATA / "onnx_ops.json").read_text("utf-8"))
     return {domain: frozenset(names) for domain, names in data["domains"].items()}
 
 
 @cache
 def onnx_ops() -> frozenset[str]:
-    """Op types of all ONNX domains, without their domain: list names match any domain."""
+    """Return the op types of all ONNX domains without their domain: a name in a list means all domains."""
     return frozenset().union(*onnx_domains().values())
 
 
 @cache
 def ascend_ops() -> frozenset[str]:
-    """Op types of the six Ascend libraries that ship with mixlist."""
+    """Return the op types of the six Ascend libraries that come with mixlist."""
     return frozenset(json.loads((_DATA / "ascend_ops.json").read_text("utf-8"))["ops"])
 
 
 def is_known(name: str, space: NameSpace) -> bool:
-    """Return True if an op type of that name exists; in ONNX names ``domain::Op`` is looked up in its domain."""
+    """Return True if an op type of that name exists. The ONNX name ``domain::Op`` is searched in its domain."""
     if space == "ascend":
         return name in ascend_ops()
-    domain, mark, op = name.rpartition("::")
-    if not mark:
+    domain, separator, op = name.rpartition("::")
+    if not separator:
         return name in onnx_ops()
     return op in onnx_domains().get("" if domain == "ai.onnx" else domain, ())
 
 
-def guess_space(names: Iterable[str]) -> tuple[NameSpace, str]:
-    """Return the space that knows more of the names, and why it could be the other one ("" if nothing speaks for it).
+def guess_space(ops: Iterable[str]) -> tuple[NameSpace, str]:
+    """Return the name space that has more of the op types, and the reason why this is not certain, "" if it is.
 
-    A tie is ONNX.
+    A tie gives ONNX.
     """
-    names = list(names)
-    onnx = {name for name in names if is_known(name, "onnx")}
-    ascend = {name for name in names if is_known(name, "ascend")}
+    ops = list(ops)
+    onnx = {op for op in ops if is_known(op, "onnx")}
+    ascend = {op for op in ops if is_known(op, "ascend")}
     space: NameSpace = "ascend" if len(ascend) > len(onnx) else "onnx"
     if len(onnx) == len(ascend):
-        count = "none" if not onnx else f"{len(onnx)} of {len(names)}"
-        return space, f"{count} of its names are known as ONNX and as many as Ascend op types" if names else ""
-    winner, loser = (ascend - onnx, onnx - ascend) if space == "ascend" else (onnx - ascend, ascend - onnx)
-    if not loser:
+        if not onnx:
+            return space, "none of its op types exists in ONNX or in the Ascend libraries" if ops else ""
+        return space, f"{len(onnx)} of its {len(ops)} op types exist in ONNX, and as many in the Ascend libraries"
+    for_space, against_space = (ascend - onnx, onnx - ascend) if space == "ascend" else (onnx - ascend, ascend - onnx)
+    if not against_space:
         return space, ""
-    few = ", ".join(sorted(loser)[:3])
-    return space, f"{len(winner)} of its names are only {TITLE[space]}'s, but {len(loser)} are not ({few}, ...)"
+    other = "onnx" if space == "ascend" else "ascend"
+    examples = ", ".join(sorted(against_space)[:3])
+    return space, (
+        f"{len(for_space)} of its op types exist only in {SPACE_TITLES[space]},"
+        f" but {len(against_space)} only in {SPACE_TITLES[other]}, such as {examples}"
+    )

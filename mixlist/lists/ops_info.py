@@ -1,9 +1,9 @@
-"""Operator information libraries: three lists from one file, a directory of files, or one file per op.
+"""Read operator information libraries: the list of each op type (Rules S1.1 to S1.4).
 
-An op type is white if its ``precision_reduce.flag`` is ``"true"``, black if ``"false"`` and gray
-without ``precision_reduce``; the flag is read without case and without blanks around it. A directory
-stands for all ``.json`` files directly in it, loaded as one library, as the engine does; an op type
-that two files put on different lists is an error. Names are exact. (Rules S1.1 to S1.4.)
+A library is one file, or a directory of files. The engine loads all ``.json`` files directly in a directory as one
+library; some libraries have one file per op type. An op type is white if its ``precision_reduce.flag`` is ``"true"``,
+black if the flag is ``"false"``, and gray if it has no ``precision_reduce``. The flag is compared without case and
+without blanks around it; names are exact. It is an error if two files put one op type on different lists.
 """
 
 from __future__ import annotations
@@ -17,96 +17,101 @@ from mixlist.errors import FileError, ListError, raise_for_errors
 from mixlist.files.jsonc import Document, is_directory, quoted, read, shown_path
 from mixlist.lists.library import LIST_OF_FLAG, Library, ListName
 from mixlist.lists.schema_check import check_structure
-from mixlist.lists.suggestions import closest
+from mixlist.lists.suggestions import closest_names
 
-Entry = dict[str, object]  # of an op type
-Entries = dict[str, Entry]
+Entry = dict[str, object]  # the members of one op type
+Entries = dict[str, Entry]  # by op type
 
-_FLAG = ("precision_reduce", "flag")
+_FLAG_STEPS = ("precision_reduce", "flag")
 
 
 def load_ops_info(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
     """Return the library in a file, or in all ``.json`` files directly in a directory, and the warnings about it.
 
-    ``strict`` makes comments and trailing commas errors. Raises FileError if a file cannot be read
-    or a directory holds no JSON, ListError (with every finding) if a file is not valid.
+    ``strict`` makes comments and trailing commas errors. Raises FileError if a file cannot be read or a directory has
+    no ``.json`` file, and ListError, with every finding, if a file is not valid.
     """
-    library, findings = inspect(path, strict=strict)
+    library, findings = inspect_library(path, strict=strict)
     return library, raise_for_errors(findings)
 
 
-def inspect(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
-    """Return the library as far as it can be read, and every finding; raise FileError only."""
+def inspect_library(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
+    """Return the op types that can be read, and every finding. Errors are findings here. Raises only FileError."""
     documents: list[Document] = []
     findings: list[Diagnostic] = []
-    for file in files(path):
+    for file in library_files(path):
         try:
             documents.append(read(file, strict=strict))
         except ListError as error:
             findings += error.diagnostics
-    library, more = from_documents(shown_path(path), documents)
-    return library, [*findings, *more]
+    library, library_findings = library_from_documents(shown_path(path), documents)
+    return library, [*findings, *library_findings]
 
 
-def files(path: str | os.PathLike[str]) -> Sequence[str | os.PathLike[str]]:
-    """Return the files of a library, by name; raise FileError for a directory without JSON."""
+def library_files(path: str | os.PathLike[str]) -> Sequence[str | os.PathLike[str]]:
+    """Return the files of a library, sorted by name; raise FileError for a directory without ``.json`` files."""
     if not is_directory(path):
         return [path]
     try:
-        found = [entry for entry in Path(path).iterdir() if entry.suffix == ".json" and not entry.is_dir()]
+        json_files = [entry for entry in Path(path).iterdir() if entry.suffix == ".json" and not entry.is_dir()]
     except OSError as error:
         raise FileError(f"{shown_path(path)}: cannot be read: {error.strerror}") from None
-    if not found:
+    if not json_files:
         hint = "a library is one .json file or a directory with .json files directly in it"
         raise FileError(f"{shown_path(path)}: the directory holds no .json file", hint=hint)
-    return sorted(found)
+    return sorted(json_files)
 
 
-def from_documents(name: str, documents: Iterable[Document]) -> tuple[Library, list[Diagnostic]]:
-    """Return the library in files that were read, and every finding about them."""
+def library_from_documents(name: str, documents: Iterable[Document]) -> tuple[Library, list[Diagnostic]]:
+    """Return the library in files that were read, and every finding about them. ``name`` is for messages."""
     lists: dict[str, ListName] = {}
-    homes: dict[str, Document] = {}
+    first_documents: dict[str, Document] = {}  # the first document that has the op type
     findings: list[Diagnostic] = []
     for document in documents:
         findings += document.findings
         findings += check_structure(document, "ops-info")
-        for op, found in _lists(document, findings).items():
-            if lists.setdefault(op, found) != found:
-                findings.append(_conflict(op, homes[op], lists[op], document, found))
-            homes.setdefault(op, document)
+        for op, list_name in _read_lists(document, findings).items():
+            if lists.setdefault(op, list_name) != list_name:
+                findings.append(_conflict(op, first_documents[op], lists[op], document, list_name))
+            first_documents.setdefault(op, document)
 
     def locate(op: str) -> FilePlace | None:
-        return _place(homes[op], op) if op in homes else None
+        return _place_of(first_documents[op], op) if op in first_documents else None
 
     return Library(name, lists, locate=locate), findings
 
 
 def entries_of(document: Document) -> Entries:
-    """Return the entries of a file by op type, without those that are no objects."""
+    """Return the entries of a file by op type, without those that are not objects."""
     value = document.value
     return {op: entry for op, entry in value.items() if isinstance(entry, dict)} if isinstance(value, dict) else {}
 
 
-def _lists(document: Document, findings: list[Diagnostic]) -> dict[str, ListName]:
-    """Return the list of each op type of one file (Rule S1.1), except where the schema rejects the entry."""
+def _read_lists(document: Document, findings: list[Diagnostic]) -> dict[str, ListName]:
+    """Return the list of each op type of one file (Rule S1.1), and append the warnings to ``findings``.
+
+    Entries that the schema rejects are left out: ``check_structure`` reports them.
+    """
     if document.value == {}:
-        findings.append(document.finding("ML207", "warning", "the library names no op type"))
+        hint = "check that this is the right file"
+        findings.append(document.finding("ML207", "warning", "the library holds no op type", hint=hint))
     lists: dict[str, ListName] = {}
     for op, entry in entries_of(document).items():
         reduce = entry.get("precision_reduce", entry)
-        if reduce is entry:
+        if reduce is entry:  # the key is missing; None would mean the value null, which the schema rejects
             lists[op] = "gray"
-            findings += _misspelt(document, op, entry)
+            findings += _find_misspelled_keys(document, op, entry)
         elif isinstance(reduce, dict):
+            # The schema accepts a flag that is not plainly "true" or "false" only in the forms of Rule S1.2.
             flag = reduce.get("flag")
-            color = LIST_OF_FLAG.get(flag) if isinstance(flag, str) else None
-            color = color or _unusual(document, op, reduce, findings)
-            if color:
-                lists[op] = color
+            list_name = LIST_OF_FLAG.get(flag) if isinstance(flag, str) else None
+            list_name = list_name or _read_unusual_flag(document, op, reduce, findings)
+            if list_name:
+                lists[op] = list_name
     return lists
 
 
-def _unusual(document: Document, op: str, reduce: Entry, findings: list[Diagnostic]) -> ListName | None:
+def _read_unusual_flag(document: Document, op: str, reduce: Entry, findings: list[Diagnostic]) -> ListName | None:
     """Return the list for a flag that is not plainly "true" or "false" (Rule S1.2); None if the schema rejects it."""
     if "flag" not in reduce:
         message = f"precision_reduce of {quoted(op)} has no flag: the op type is gray"
@@ -116,31 +121,36 @@ def _unusual(document: Document, op: str, reduce: Entry, findings: list[Diagnost
     flag = reduce["flag"]
     if isinstance(flag, bool):
         text = "true" if flag else "false"
-        message = f"the flag of {quoted(op)} is the boolean {text}; the engine expects a string"
-        findings.append(document.finding("ML204", "warning", message, (op, *_FLAG), hint=f'write "{text}" in quotes'))
+        message = f"the flag of {quoted(op)} is the boolean {text}, but the Ascend engine expects a string"
+        hint = f'write "{text}", with the quotes'
+        findings.append(document.finding("ML204", "warning", message, (op, *_FLAG_STEPS), hint=hint))
         return LIST_OF_FLAG[text]
     return LIST_OF_FLAG.get(flag.strip(" \t\n\r\f\v").lower()) if isinstance(flag, str) else None
 
 
-def _misspelt(document: Document, op: str, entry: Entry) -> Iterator[Diagnostic]:
-    """Yield a warning for each key of a gray op type that looks like precision_reduce: entries may hold any key."""
+def _find_misspelled_keys(document: Document, op: str, entry: Entry) -> Iterator[Diagnostic]:
+    """Yield a warning for each key of a gray op type that looks like ``precision_reduce``.
+
+    The schema cannot find these, because an entry may hold any key.
+    """
     for key in entry:
-        if key[:2].lower() == "pr" and closest(key, ["precision_reduce"]):
-            message = f"{quoted(op)} has the key {quoted(key)}, which nothing reads: the op type is gray"
+        if key[:2].lower() == "pr" and closest_names(key, ["precision_reduce"]):
+            message = f"{quoted(op)} has the unknown key {quoted(key)} and no precision_reduce: the op type is gray"
             hint = 'did you mean "precision_reduce"?'
             yield document.finding("ML209", "warning", message, (op, key), key=True, hint=hint)
 
 
-def _place(document: Document, op: str) -> FilePlace:
-    """Return the position of an op type's flag; the position of its name if it has none."""
+def _place_of(document: Document, op: str) -> FilePlace:
+    """Return the place of an op type's flag, or the place of its name if it has no flag."""
     try:
-        return FilePlace(document.path, *document.position((op, *_FLAG)))
+        return FilePlace(document.path, *document.line_column((op, *_FLAG_STEPS)))
     except KeyError:
-        return FilePlace(document.path, *document.position((op,), key=True))
+        return FilePlace(document.path, *document.line_column((op,), key=True))
 
 
-def _conflict(op: str, first: Document, before: ListName, second: Document, found: ListName) -> Diagnostic:
-    place, other = _place(second, op), _place(first, op)
-    message = f"{quoted(op)} is {found} here but {before} at {other}"
-    hint = "a directory is one library: remove or correct one of the two"
-    return place.finding("ML206", "error", message, hint)
+def _conflict(
+    op: str, first_document: Document, first_list: ListName, document: Document, list_name: ListName
+) -> Diagnostic:
+    message = f"{quoted(op)} is {list_name} here but {first_list} at {_place_of(first_document, op)}"
+    hint = "the files of a directory are one library: remove or correct one of the two"
+    return _place_of(document, op).finding("ML206", "error", message, hint)

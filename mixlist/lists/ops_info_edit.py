@@ -1,7 +1,8 @@
-"""Edit an operator information library in place: only the given flags change (Rules S1.5 and S1.6).
+"""Edit the flags of an operator information library in place (Rules S1.5 and S1.6).
 
-The rest of each file stays byte for byte: indentation, order, line ends, byte-order mark, unknown entries, comments.
-The new text is read again and compared before a file is replaced. ``library_writes.py`` writes the files.
+Every other byte of each file stays: indentation, order, line ends, byte-order mark, unknown entries, comments. Before a
+file is replaced, its new text is read again and compared with the expected value. ``library_writes.py`` writes the
+files.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from mixlist.errors import FileError, ListError, UsageError, raise_for_errors
 from mixlist.files import json_edit
 from mixlist.files.folder_lock import lock_folders
 from mixlist.files.jsonc import Document, decode, parse, quoted, read_bytes, shown_path
-from mixlist.lists.library_writes import FLAGS, EditedFile, InterruptedEdit, interrupted_edit, writable, write_files
-from mixlist.lists.ops_info import Entries, Entry, entries_of, files, from_documents
+from mixlist.lists.library_writes import FLAGS, EditedFile, RecordedEdit, find_interrupted_edit, writable, write_files
+from mixlist.lists.ops_info import Entries, Entry, entries_of, library_files, library_from_documents
 from mixlist.lists.suggestions import did_you_mean
 
 _Path = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
-class _File:
-    """A file of a library as it is before an edit."""
+class _LibraryFile:
+    """A file of a library before an edit."""
 
     path: Path
     data: bytes
@@ -34,11 +35,11 @@ class _File:
 
 
 @dataclass(frozen=True)
-class _Target:
-    """The files of a library that are edited together, and where they are saved first."""
+class _LibraryPaths:
+    """The library to edit: its path (a file or a directory), its folder, its files, and the backup directory."""
 
-    path: Path  # of the library: a file or a directory
-    folder: Path  # that holds the files
+    path: Path
+    folder: Path  # of the files
     files: Sequence[Path]
     backup: Path
     make_writable: bool
@@ -47,115 +48,122 @@ class _Target:
 def set_flags(
     library_path: _Path, changes: Mapping[str, str], backup_dir: _Path, make_writable: bool = False
 ) -> tuple[list[Path], Mapping[str, str]]:
-    """Set the precision flag of op types; return the files that changed, and the flags of an edit that was finished.
+    """Set the precision flags of op types in a library.
+
+    Returns the files that changed, and the flags of an earlier edit that was killed and is finished here.
 
     ``changes`` maps op types to ``true`` (white), ``false`` (black) or ``none`` (gray: removes ``precision_reduce``).
-    An op type that several files hold changes in each. Files that have these flags already stay untouched.
-    ``backup_dir`` is made if need be; it must not be inside the library's own directory, and nothing in it is
+    An op type that is in several files changes in each of them. A file that has these flags already stays untouched.
+    ``backup_dir`` is made if it does not exist. It must not be inside the library's own directory, and nothing in it is
     overwritten. ``make_writable`` edits a read-only library and restores its permissions.
 
-    Edits of one library wait for each other. An edit that was killed while it replaced the files is finished first.
+    Edits of one library wait for each other.
 
-    Raises UsageError for an unknown op type or flag, and a backup directory inside the library's; FileError if
-    something cannot be read or written, a read-only library among it (then every file is as it was), or if another
-    program changed a file meanwhile; ListError if the library is not valid.
+    Raises UsageError for an unknown op type or flag, and for a backup directory inside the library's. Raises ListError
+    if the library is not valid. Raises FileError if a file cannot be read or written, if the library is read-only, or
+    if another program changed a file during the edit; then every file is as it was.
     """
     if os.fspath(library_path) == "-":
-        raise UsageError("the library is edited in place: '-' (standard input) cannot be", hint="give its path")
+        raise UsageError("the library is edited in place: '-' (standard input) cannot be edited", hint="give its path")
     for op, flag in changes.items():
         if flag not in FLAGS:
-            raise UsageError(f"{quoted(op)}: {flag!r} is no flag", hint=f"it takes {', '.join(FLAGS)}")
-    paths = [Path(path) for path in files(library_path)]
-    read_bytes(paths[0])  # raises the right error for a path that is no file, before its folder is locked
-    target = _Target(Path(library_path), paths[0].parent, paths, Path(backup_dir), make_writable)
-    _refuse_inside(target.path, paths, target.backup)
-    with lock_folders({target.folder, *(path.resolve().parent for path in paths)}):
-        interrupted = interrupted_edit(target.folder)
-        finished = _finish(interrupted, target) if interrupted is not None else {}
-        return _set(target, changes), finished
+            raise UsageError(f"{quoted(op)}: {flag!r} is not a flag", hint=f"allowed flags: {', '.join(FLAGS)}")
+    paths = [Path(path) for path in library_files(library_path)]
+    read_bytes(paths[0])  # for a path that does not exist, this error is better than that of the lock of its folder
+    library = _LibraryPaths(Path(library_path), paths[0].parent, paths, Path(backup_dir), make_writable)
+    _refuse_backup_inside(library.path, paths, library.backup)
+    # A file of the folder can be a link: the folder of its target changes, too.
+    with lock_folders({library.folder, *(path.resolve().parent for path in paths)}):
+        interrupted = find_interrupted_edit(library.folder)
+        finished_changes = _finish(interrupted, library) if interrupted is not None else {}
+        return _set_flags(library, changes), finished_changes
 
 
-def _finish(interrupted: InterruptedEdit, target: _Target) -> Mapping[str, str]:
-    """Set the flags of an edit that was killed, as far as the files still hold its op types; return them.
+def _finish(interrupted: RecordedEdit, library: _LibraryPaths) -> Mapping[str, str]:
+    """Set the flags of an edit that was killed, for the op types that the files still hold; return these flags.
 
-    The files are not judged together: half of them have new flags, and op types can have two flags.
+    The files are not checked as one library: some of them have the new flags, so an op type can have two flags.
     """
-    files = _read([path for path in interrupted.files if path.is_file()])
-    known = {op for file in files for op in entries_of(file.document)}
-    changes = {op: flag for op, flag in interrupted.changes.items() if op in known}
-    with writable({target.folder} if target.make_writable else ()):
-        _write(files, changes, target)
-        interrupted.forget()
+    files = _read_files([path for path in interrupted.files if path.is_file()])
+    ops = {op for file in files for op in entries_of(file.document)}
+    changes = {op: flag for op, flag in interrupted.changes.items() if op in ops}
+    with writable({library.folder} if library.make_writable else ()):
+        _write_flags(files, changes, library)
+        interrupted.remove_record()
     return changes
 
 
-def _set(target: _Target, changes: Mapping[str, str]) -> list[Path]:
-    """Set flags in files that are locked; return the files that changed."""
-    files = _read(target.files)
-    library, findings = from_documents(shown_path(target.path), [file.document for file in files])
+def _set_flags(library: _LibraryPaths, changes: Mapping[str, str]) -> list[Path]:
+    """Set flags in the files of a locked library; return the files that changed."""
+    files = _read_files(library.files)
+    content, findings = library_from_documents(shown_path(library.path), [file.document for file in files])
     raise_for_errors(findings)
-    _refuse_unknown(changes, library.lists, library.name)
-    return _write(files, changes, target)
+    _refuse_unknown(changes, content.lists, content.name)
+    return _write_flags(files, changes, library)
 
 
-def _read(paths: Iterable[Path]) -> list[_File]:
+def _read_files(paths: Iterable[Path]) -> list[_LibraryFile]:
     files = ((path, read_bytes(path)) for path in paths)
-    return [_File(path, data, parse(decode(data, shown_path(path)), shown_path(path))) for path, data in files]
+    return [_LibraryFile(path, data, parse(decode(data, shown_path(path)), shown_path(path))) for path, data in files]
 
 
-def _write(files: Iterable[_File], changes: Mapping[str, str], target: _Target) -> list[Path]:
-    edited = [
+def _write_flags(files: Iterable[_LibraryFile], changes: Mapping[str, str], library: _LibraryPaths) -> list[Path]:
+    edited_files = [
         EditedFile(file.path, file.data, (BOM_UTF8 if file.data.startswith(BOM_UTF8) else b"") + text.encode())
         for file in files
-        if (text := _edit(file.document, changes)) != file.document.text
+        if (text := _edit_text(file.document, changes)) != file.document.text
     ]
-    write_files(edited, InterruptedEdit(target.folder, changes), target.backup, target.make_writable)
-    return [file.path for file in edited]
+    write_files(edited_files, RecordedEdit(library.folder, changes), library.backup, library.make_writable)
+    return [file.path for file in edited_files]
 
 
-def _refuse_inside(library: Path, paths: Iterable[Path], backup: Path) -> None:
-    """Refuse a backup directory that is, or is inside, a directory from which the library loads."""
+def _refuse_backup_inside(library: Path, paths: Iterable[Path], backup: Path) -> None:
+    """Refuse a backup directory that is, or is inside, a directory from which the library is loaded."""
     try:
-        place = backup.resolve()
+        resolved = backup.resolve()
     except (OSError, ValueError, RuntimeError) as error:  # a NUL in the path, links in a circle
-        raise FileError(f"{shown_path(backup)}: is no directory: {error}") from None
-    own = {library.resolve()} if library.is_dir() else set()
-    own |= {folder for path in paths for folder in (path.parent.resolve(), path.resolve().parent)}
-    for folder in own:
-        if place.is_relative_to(folder):
+        raise FileError(f"{shown_path(backup)}: not a directory: {error}") from None
+    library_folders = {library.resolve()} if library.is_dir() else set()
+    library_folders |= {folder for path in paths for folder in (path.parent.resolve(), path.resolve().parent)}
+    for folder in library_folders:
+        if resolved.is_relative_to(folder):
             raise UsageError(
                 f"{shown_path(backup)}: the backup directory is inside the library's own directory {folder}",
-                hint="the engine loads every .json file that it finds there; name a directory outside",
+                hint="the engine loads every .json file of that directory; name a directory outside of it",
             )
 
 
-def _refuse_unknown(changes: Iterable[str], known: Mapping[str, object], name: str) -> None:
-    unknown = [op for op in changes if op not in known]
+def _refuse_unknown(changes: Iterable[str], known_ops: Mapping[str, object], name: str) -> None:
+    unknown = [op for op in changes if op not in known_ops]
     if not unknown:
         return
-    hint = did_you_mean(unknown[0], known) or "names are exact; set changes only op types that it has"
-    raise UsageError(f"library {name} knows no op type {', '.join(map(quoted, unknown[:5]))}", hint=hint)
+    hint = did_you_mean(unknown[0], known_ops) or "check the name and its case; only op types of the library can be set"
+    raise UsageError(f"library {name} has no op type {', '.join(map(quoted, unknown[:5]))}", hint=hint)
 
 
-def _edit(document: Document, changes: Mapping[str, str]) -> str:
-    """Return the text after the changes to the op types that the file holds, which is read again to be sure."""
+def _edit_text(document: Document, changes: Mapping[str, str]) -> str:
+    """Return the text of a file after the changes to the op types in it.
+
+    The new text is read again: if its value is not the expected one, a ListError is raised and nothing is written.
+    """
     entries = entries_of(document)
-    expected = {op: _changed(entries[op], flag) for op, flag in changes.items() if op in entries}
-    cuts = [cut for op in expected for cut in _cuts(document, entries, op, changes[op])]
-    if not cuts:
+    expected = {op: _edited_entry(entries[op], flag) for op, flag in changes.items() if op in entries}
+    replacements = [part for op in expected for part in _replacements(document, entries, op, changes[op])]
+    if not replacements:
         return document.text
-    text = json_edit.apply(document.text, cuts)
+    text = json_edit.apply_replacements(document.text, replacements)
     try:
         after = entries_of(parse(text, document.path))
     except ListError:
         after = {}
     if list(after.items()) != list({**entries, **expected}.items()):
-        raise ListError(f"{document.path}: the edit would not come out right", hint="edit the file by hand")
+        message = f"{document.path}: mixlist cannot edit the file without another change"
+        raise ListError(message, hint="edit the file by hand")
     return text
 
 
-def _changed(entry: Entry, flag: str) -> Entry:
-    """Return the entry that an edit must give."""
+def _edited_entry(entry: Entry, flag: str) -> Entry:
+    """Return the value that an entry must have after the edit."""
     if flag == "none":
         return {key: value for key, value in entry.items() if key != "precision_reduce"}
     reduce = entry.get("precision_reduce")
@@ -165,43 +173,52 @@ def _changed(entry: Entry, flag: str) -> Entry:
 
 
 def _has_flag(reduce: Entry, flag: str) -> bool:
-    """Return whether ``precision_reduce`` has the flag already, as a string that the engine reads so."""
+    """Return True if ``precision_reduce`` has the flag already, as a string that the engine reads alike (Rule S1.2)."""
     current = reduce.get("flag")
     return isinstance(current, str) and current.strip().lower() == flag
 
 
-def _cuts(document: Document, entries: Entries, op: str, flag: str) -> list[json_edit.Cut]:
-    at = document.offset((op,))
+def _replacements(document: Document, entries: Entries, op: str, flag: str) -> list[json_edit.Replacement]:
+    """Return the replacements in the text that set the flag of one op type."""
+    entry_offset = document.offset((op,))
     reduce = entries[op].get("precision_reduce")
+    # gray: remove precision_reduce
     if flag == "none":
-        return [] if reduce is None else json_edit.remove(document, at, "precision_reduce")
+        return [] if reduce is None else json_edit.remove_member(document, entry_offset, "precision_reduce")
     value = f'"{flag}"'
+    # no precision_reduce yet: insert one that looks like the others of the file
     if not isinstance(reduce, dict):
-        inner = _flag_style(document, entries, op)
-        value = f'{{{inner.first}"flag"{inner.colon}{value}{inner.last}}}'
-        return [json_edit.insert(document, at, "precision_reduce", value, _entry_style(document, entries))]
+        inner = _flag_layout(document, entries, op)
+        reduce_text = f'{{{inner.opening}"flag"{inner.colon}{value}{inner.closing}}}'
+        outer = _entry_layout(document, entries)
+        return [json_edit.insert_member(document, entry_offset, "precision_reduce", reduce_text, outer)]
     if _has_flag(reduce, flag):
         return []
-    inside = document.offset((op, "precision_reduce"))
+    # a precision_reduce without a flag, or with another one
+    reduce_offset = document.offset((op, "precision_reduce"))
     if "flag" not in reduce:
-        return [json_edit.insert(document, inside, "flag", value, _flag_style(document, entries, op))]
-    member = document.members(inside)["flag"]
-    return [json_edit.Cut(member.value, member.end, value)]
+        return [json_edit.insert_member(document, reduce_offset, "flag", value, _flag_layout(document, entries, op))]
+    member = document.members(reduce_offset)["flag"]
+    return [json_edit.Replacement(member.value, member.end, value)]
 
 
-def _flag_style(document: Document, entries: Entries, op: str) -> json_edit.Style:
-    """Return the layout of a ``precision_reduce`` in the file, else of an object in an entry, the op's own first."""
+def _flag_layout(document: Document, entries: Entries, op: str) -> json_edit.ObjectLayout:
+    """Return the layout for a new ``precision_reduce``.
+
+    It is that of the first ``precision_reduce`` of the file, else that of the first object inside an entry (the op
+    type's own entry first), else that of the entries, indented one level deeper.
+    """
     flags = ((name, "precision_reduce") for name in entries)
-    others = ((name, key) for name in (op, *entries) for key in entries[name])
-    for name, key in chain(flags, others):
+    all_members = ((name, key) for name in (op, *entries) for key in entries[name])
+    for name, key in chain(flags, all_members):
         if isinstance(value := entries[name].get(key), dict) and value:
-            return json_edit.style_of(document, document.offset((name, key))) or json_edit.Style()
-    return _entry_style(document, entries).deeper()
+            return json_edit.layout_of(document, document.offset((name, key))) or json_edit.ObjectLayout()
+    return _entry_layout(document, entries).nested()
 
 
-def _entry_style(document: Document, entries: Entries) -> json_edit.Style:
-    """Return the layout of the first entry that has members, else one for the layout of the file."""
-    filled = next((name for name, entry in entries.items() if entry), None)
-    if filled is not None:
-        return json_edit.style_of(document, document.offset((filled,))) or json_edit.Style()
-    return (json_edit.style_of(document, document.root) or json_edit.Style()).deeper()
+def _entry_layout(document: Document, entries: Entries) -> json_edit.ObjectLayout:
+    """Return the layout of the first entry with members; without one, a layout that is derived from the whole file."""
+    name = next((name for name, entry in entries.items() if entry), None)
+    if name is not None:
+        return json_edit.layout_of(document, document.offset((name,))) or json_edit.ObjectLayout()
+    return (json_edit.layout_of(document, document.root) or json_edit.ObjectLayout()).nested()

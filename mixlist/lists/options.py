@@ -1,7 +1,7 @@
 """The options of a policy.
 
-To add one: declare it here, as a field of ``PolicyOptions``, and read it in ``lists/load.py``. The argument of
-``load_policy``, the command-line option and the TOML key follow.
+To add an option, declare it here as a field of ``PolicyOptions`` and read it in ``lists/load.py``. The argument of
+``load_policy``, the option of the command line and the TOML key need no other code.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ ListPath = str | os.PathLike[str]
 class PolicyOptions:
     """The options of ``load_policy`` (docs/semantics.md, S1 to S6).
 
-    ``ops_info`` is a built-in library's name, a file or a directory; ``mixlist`` a modify_mixlist file; ``keep_dtype``
-    and ``customize_dtypes`` are node rule files; ``-`` reads a file from standard input. ``precision_mode`` is a mode
-    by its old name, ``precision_mode_v2`` by its new one (Rule S3.1). ``protect`` is ``none`` or some of
-    ``masks,positions``; None leaves it to the library (Rule S4.34). ``strict`` makes comments and trailing commas in
-    the files errors.
+    ``ops_info``: the library, as the name of a built-in library, a file, or a directory.
+    ``mixlist``: a modify_mixlist file. ``keep_dtype`` and ``customize_dtypes``: node rule files. For each of these
+    paths, ``-`` means standard input.
+    ``precision_mode``: a mode by its old name. ``precision_mode_v2``: a mode by its new name (Rule S3.1).
+    ``protect``: ``none``, or one or both of ``masks,positions``; with None the library decides (Rule S4.34).
+    ``strict``: if True, comments and trailing commas in the files are errors.
     """
 
     ops_info: ListPath = option(

@@ -1,4 +1,4 @@
-"""Everything that decides a node's precision, in one value: lists, mode, node rules, constants, protections, grays."""
+"""The policy: everything that decides the precision of nodes, apart from the model."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ Constants = Literal["keep", "ieee", "clamp"]
 Protection = Literal["masks", "positions"]
 Action = Literal["lists", "force", "origin", "raise", "cube"]
 
-# The version of the rules in docs/semantics.md that decide a precision. Raise it by one in each release in which a
-# changed rule decides a node otherwise: a file or a search state of other rules is then recognized (Rule S7.11).
+# The version of the rules in docs/semantics.md that decide a precision. Raise it by one in each release in which a rule
+# changes the decision for a node. It is part of the digest of a policy, so that a model or a search state that was
+# written under other rules is recognized (Rule S7.11).
 RULE_SET = 2
 
 
@@ -23,10 +24,16 @@ RULE_SET = 2
 class Mode:
     """A precision mode (Rule S3.1).
 
-    ``action``: ``lists`` follow the lists; ``force`` lower all that can be; ``origin`` change
-    nothing; ``raise`` bring low nodes up to float32; ``cube`` lower MatMul, Gemm, Conv and
-    ConvTranspose only. ``low`` is the low type; under ``origin`` and ``raise`` it says which type
-    counts as low in messages (float16).
+    ``action``:
+
+    - ``lists``: the lists decide;
+    - ``force``: every node that can be low precision is;
+    - ``origin``: no node changes;
+    - ``raise``: nodes in low precision become float32;
+    - ``cube``: only MatMul, Gemm, Conv and ConvTranspose become low precision (an Ascend chip computes them in its
+      cube unit).
+
+    ``low`` is the low type. With ``origin`` and ``raise``, only messages use it.
     """
 
     name: str
@@ -38,9 +45,9 @@ class Mode:
 class NodeRule:
     """One line of a keep_dtype or customize_dtypes file (Rules S6.1 and S6.2).
 
-    ``by`` tells whether ``pattern`` is a node name (``*`` and ``?`` as in a shell, ``scope/name``
-    narrows) or an op type. ``keep`` keeps the authored type; else ``inputs`` and ``outputs`` hold a
-    dtype name per slot, None for a blank entry (any).
+    ``by`` says what ``pattern`` is: the name of a node (``*`` and ``?`` match as in a shell; ``scope/name`` means one
+    scope) or an op type. With ``keep``, the nodes keep their authored type. Without it, ``inputs`` and ``outputs`` hold
+    the name of a dtype for each slot, and None for any type.
     """
 
     by: Literal["name", "type"]
@@ -51,17 +58,19 @@ class NodeRule:
     outputs: tuple[str | None, ...] = ()
 
     def __hash__(self) -> int:
-        return hash(self.pattern)  # Python keeps the hash of a str, and a search looks up the same rules all the time
+        return hash(self.pattern)  # fast: Python stores the hash of a str, and tune looks up the same rules very often
 
 
 @dataclass(frozen=True, repr=False)
 class Policy:
-    """Everything that decides precisions, without a model: ``load_policy`` returns it, and ``resolve`` obeys it.
+    """Everything that decides the precision of nodes, apart from the model. ``load_policy`` returns it.
 
-    ``rules`` stand in order of precedence: customize_dtypes by name, then by type, then keep_dtype.
-    ``protect`` names what no list makes low precision (Rule S4.34).
-    ``digest`` identifies the policy's meaning (not its file names) and the ``RULE_SET`` that reads it: two policies
-    that decide alike from the same texts have the same digest on every machine.
+    ``rules`` are in order of precedence: customize_dtypes by name, then by op type, then keep_dtype.
+    ``constants`` says what happens to constants that are out of the range of the low type (Rule S4.19).
+    ``protect`` names the values that no list makes low precision (Rule S4.34).
+    ``space`` is the name space of the lists; with ``op_names`` "auto" it was guessed (Rule S5.1).
+    ``digest`` identifies the meaning of the policy and the version ``RULE_SET`` of the rules. It is the same on every
+    machine, and does not depend on the names of files.
     """
 
     mode: Mode
@@ -71,7 +80,7 @@ class Policy:
     constants: Constants = "keep"
     protect: frozenset[Protection] = frozenset()
     op_names: Literal["auto", "onnx", "ascend"] = "auto"
-    space: NameSpace = "onnx"  # the name space the lists are read in, found out when op_names is auto
+    space: NameSpace = "onnx"
     digest: str = ""
     warnings: tuple[Diagnostic, ...] = field(default=(), compare=False)
 
@@ -83,7 +92,7 @@ class Policy:
 
 
 def require_policy(argument: object) -> None:
-    """Raise TypeError, with what to pass, if an argument is not a Policy."""
+    """Raise TypeError if an argument is not a Policy. The message says what to pass."""
     if not isinstance(argument, Policy):
-        given = repr(argument) if isinstance(argument, str | os.PathLike) else f"a {type(argument).__name__}"
-        raise TypeError(f"policy is {given}: pass a Policy, such as mixlist.load_policy(mixlist='modify.json')")
+        shown = repr(argument) if isinstance(argument, str | os.PathLike) else f"a {type(argument).__name__}"
+        raise TypeError(f"policy is {shown}: pass a Policy, such as mixlist.load_policy(mixlist='modify.json')")

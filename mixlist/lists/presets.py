@@ -1,4 +1,4 @@
-"""The built-in libraries: ordinary ops-info files under sample_lists/presets/, made by tools/make_presets.py."""
+"""The built-in libraries: ordinary library files in sample_lists/presets/, made by tools/make_presets.py."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from pathlib import Path
 from mixlist.errors import UsageError
 from mixlist.files.package_data import data_folder
 from mixlist.lists.library import LIST_OF_FLAG, Library, NameSpace
-from mixlist.lists.suggestions import choices
+from mixlist.lists.suggestions import choices_hint
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A built-in library: what it is, where its facts come from (with version), and its file.
+    """A built-in library.
 
-    ``space`` is the name space it is written in; ``clear`` are TensorFlow's ops without numeric effect.
+    ``title`` describes it in a few words. ``origin`` is the source of its lists, with the version. ``space`` is the
+    name space of its op types. ``path`` is its file. ``clear_ops`` are the op types of TensorFlow's clear list:
+    operators without numeric effect.
     """
 
     name: str
@@ -29,31 +31,35 @@ class Preset:
 
 
 @cache
-def _index() -> dict[str, Preset]:
-    home = data_folder("sample_lists")
-    entries = json.loads((Path(__file__).parent / "data" / "presets.json").read_text("utf-8"))["presets"]
+def _presets_by_name() -> dict[str, Preset]:
+    samples = data_folder("sample_lists")
+    presets = json.loads((Path(__file__).parent / "data" / "presets.json").read_text("utf-8"))["presets"]
     return {
-        e["name"]: Preset(e["name"], e["title"], e["origin"], e["space"], home / e["file"], frozenset(e["clear"]))
-        for e in entries
+        p["name"]: Preset(p["name"], p["title"], p["origin"], p["space"], samples / p["file"], frozenset(p["clear"]))
+        for p in presets
     }
 
 
 def names() -> list[str]:
-    """The names of the built-in libraries, the default first."""
-    return list(_index())
+    """Return the names of the built-in libraries, the default one first."""
+    return list(_presets_by_name())
 
 
 def find(name: str) -> Preset:
-    """Return the Preset of this name; raise UsageError with the nearest names if there is none."""
-    known = _index()
-    if name not in known:
-        raise UsageError(f"there is no built-in library {name!r}", hint=choices(name, known, "they are"))
-    return known[name]
+    """Return the built-in library with this name; raise UsageError, with the nearest names, if there is none."""
+    presets = _presets_by_name()
+    if name not in presets:
+        hint = choices_hint(name, presets, "the built-in libraries are")
+        raise UsageError(f"there is no built-in library {name!r}", hint=hint)
+    return presets[name]
 
 
 @cache
 def load(name: str) -> Library:
-    """The built-in library ``name``; raises UsageError as ``describe`` does."""
+    """Return the lists of a built-in library. Raises UsageError if there is none with this name.
+
+    tests/lists/test_presets.py checks that the files are valid, so this skips the checks of ``ops_info.py``.
+    """
     preset = find(name)
     entries = json.loads(preset.path.read_text("utf-8"))
     flags = {op: entry.get("precision_reduce", {}).get("flag") for op, entry in entries.items()}

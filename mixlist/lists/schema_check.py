@@ -1,8 +1,9 @@
-"""Check the form of JSON list files: which keys and types are allowed in which place (Rules S2.1 and S1.2).
+"""Check JSON list files against their JSON schemas: the keys and types at each place (Rules S2.1 and S1.2).
 
-The schemas (schemas/*.json) are the only source. This module reads the few keywords that they use: `type`,
-`properties`, `additionalProperties`, `items`, `pattern`, `description` and `$ref`. To import `jsonschema` would take a
-third of the time of `mixlist validate`; a test compares the two on random files.
+The schemas in schemas/*.json are the only source. This module supports the keywords that they use: ``type``,
+``properties``, ``additionalProperties``, ``items``, ``pattern``, ``description`` and ``$ref``. The package
+``jsonschema`` is not used, because its import would take a third of the time of ``mixlist validate``; a test compares
+the two on random files.
 """
 
 from __future__ import annotations
@@ -18,129 +19,135 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.files import package_data
 from mixlist.files.jsonc import Document, quoted
 from mixlist.lists.detect_kind import JsonKind, evident_kind
-from mixlist.lists.suggestions import choices
+from mixlist.lists.suggestions import choices_hint
 
-Steps = tuple[str | int, ...]  # keys and indices from the top of a file
+Steps = tuple[str | int, ...]  # the keys and indices that lead from the top of a file to a value
 
 MAX_FINDINGS = 100
 
 _TYPES: Mapping[str, type] = {"object": dict, "array": list, "string": str, "boolean": bool}
-_CODES = {"modify-mixlist": ["ML102"] * 4, "ops-info": ["ML201", "ML201", "ML202", "ML203"]}  # by depth
+# The code of a wrong value by the number of its steps: a library is an object of entries of precision_reduce of flags.
+_CODES_BY_DEPTH = {"modify-mixlist": ["ML102"] * 4, "ops-info": ["ML201", "ML201", "ML202", "ML203"]}
 _TITLES = {"modify-mixlist": "a modify_mixlist", "ops-info": "an operator information library"}
 _WRONG_KIND = {"modify-mixlist": "ML109", "ops-info": "ML208"}
 _OPTIONS = {"modify-mixlist": "--mixlist", "ops-info": "--ops-info"}
 
 
 @dataclass(frozen=True)
-class Form:
-    """A part of a schema: the types that a value may have, and the forms of its members or items.
+class Schema:
+    """A JSON schema, or a part of one: the allowed types of a value, and the schemas of its members or items.
 
-    ``others`` is the form of the members that ``members`` does not name; None if they may have any value. No value
-    has a form without ``types``: that of a key that may not be there, whose ``members`` are the keys that may.
+    ``members`` holds the schemas of the members of an object by key. ``other_members`` is the schema of all other
+    members; None allows any value. A schema without ``types`` allows no value: it is the schema of a key that is not
+    allowed, and its ``members`` are then the keys that are allowed there.
     """
 
     description: str
     types: tuple[type, ...]
     pattern: re.Pattern[str] | None = None
-    members: Mapping[str, Form] = field(default_factory=dict)
-    others: Form | None = None
-    items: Form | None = None
+    members: Mapping[str, Schema] = field(default_factory=dict)
+    other_members: Schema | None = None
+    items: Schema | None = None
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A value in a file, and the form that it does not have."""
+    """A value in a file, and the schema that does not allow it."""
 
     steps: Steps
     value: object
-    form: Form
+    schema: Schema
 
 
 def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
-    """Return an error for each of the first hundred places of a file that its kind does not allow."""
+    """Return an error for each value and key of a file that the schema of its kind does not allow.
+
+    A file of another kind has one finding. Of more than ``MAX_FINDINGS`` errors, the last finding counts the rest.
+    """
     evident = evident_kind(document.value)
     if evident and evident != kind:
         message = f"this is {_TITLES[evident]}, but {_TITLES[kind]} is expected here"
-        hint = f"give it with {_OPTIONS[evident]}"
+        hint = f"give this file as {_OPTIONS[evident]}"
         return [document.finding(_WRONG_KIND[kind], "error", message, hint=hint)]
-    violations = check_form(document.value, form_of(kind))
+    violations = find_violations(document.value, load_schema(kind))
     findings = [_finding(document, kind, violation) for violation in islice(violations, MAX_FINDINGS)]
-    rest = sum(1 for _ in violations)
-    if rest > 0:
-        findings.append(
-            document.finding(findings[-1].code, "error", f"{rest} more places that are not as they must be")
-        )
+    more_count = sum(1 for _ in violations)
+    if more_count > 0:
+        message = f"{more_count} more errors like these"
+        findings.append(document.finding(findings[-1].code, "error", message))
     return findings
 
 
 @cache
-def form_of(kind: JsonKind) -> Form:
-    """Return the form that the schema of a kind of file describes."""
-    schema = json.loads((package_data.data_folder("schemas") / f"{kind}.json").read_text("utf-8"))
+def load_schema(kind: JsonKind) -> Schema:
+    """Return the schema of a kind of file."""
+    root = json.loads((package_data.data_folder("schemas") / f"{kind}.json").read_text("utf-8"))
 
-    def read(part: dict[str, object]) -> Form:
+    def read(part: dict[str, object]) -> Schema:
         if "$ref" in part:
-            part = schema["$defs"][str(part["$ref"]).removeprefix("#/$defs/")]
-        names = part["type"] if isinstance(part["type"], list) else [part["type"]]
-        properties, others, items = (part.get(key) for key in ("properties", "additionalProperties", "items"))
+            part = root["$defs"][str(part["$ref"]).removeprefix("#/$defs/")]
+        type_names = part["type"] if isinstance(part["type"], list) else [part["type"]]
+        properties, additional, items = (part.get(key) for key in ("properties", "additionalProperties", "items"))
         members = {key: read(member) for key, member in properties.items()} if isinstance(properties, dict) else {}
-        no_others = Form("no other key", (), members=members) if others is False else None
-        return Form(
+        no_member = Schema("no other key", (), members=members) if additional is False else None
+        return Schema(
             description=str(part["description"]),
-            types=tuple(_TYPES[str(name)] for name in names),
+            types=tuple(_TYPES[str(name)] for name in type_names),
             pattern=re.compile(str(part["pattern"])) if "pattern" in part else None,
             members=members,
-            others=read(others) if isinstance(others, dict) else no_others,
+            other_members=read(additional) if isinstance(additional, dict) else no_member,
             items=read(items) if isinstance(items, dict) else None,
         )
 
-    return read(schema)
+    return read(root)
 
 
-def check_form(value: object, form: Form, steps: Steps = ()) -> Iterator[Violation]:
-    """Yield the parts of a value that do not have the form; unknown keys come before the members of their object.
+def find_violations(value: object, schema: Schema, steps: Steps = ()) -> Iterator[Violation]:
+    """Yield the parts of a value that the schema does not allow. ``steps`` lead to the value.
 
-    ``steps`` leads to the value.
+    The unknown keys of an object come before its members.
     """
-    if not isinstance(value, form.types):
-        yield Violation(steps, value, form)
+    if not isinstance(value, schema.types):
+        yield Violation(steps, value, schema)
     elif isinstance(value, dict):
-        if form.others is not None:
-            for key, part in value.items():
-                if key not in form.members:
-                    yield from check_form(part, form.others, (*steps, key))
-        for key, member in form.members.items():
+        if schema.other_members is not None:
+            for key, member in value.items():
+                if key not in schema.members:
+                    yield from find_violations(member, schema.other_members, (*steps, key))
+        for key, member_schema in schema.members.items():
             if key in value:
-                yield from check_form(value[key], member, (*steps, key))
+                yield from find_violations(value[key], member_schema, (*steps, key))
     elif isinstance(value, list):
-        if form.items is not None:
-            for index, part in enumerate(value):
-                yield from check_form(part, form.items, (*steps, index))
-    elif form.pattern is not None and isinstance(value, str) and not form.pattern.search(value):
-        yield Violation(steps, value, form)
+        if schema.items is not None:
+            for index, item in enumerate(value):
+                yield from find_violations(item, schema.items, (*steps, index))
+    elif schema.pattern is not None and isinstance(value, str) and not schema.pattern.search(value):
+        yield Violation(steps, value, schema)
 
 
 def _finding(document: Document, kind: JsonKind, violation: Violation) -> Diagnostic:
-    steps, form = violation.steps, violation.form
-    if not form.types:
-        return _unknown_key(document, steps, list(form.members))
-    where = ".".join(quoted(s) if isinstance(s, str) else f"[{s}]" for s in steps).replace(".[", "[")
-    message = f"{where or 'the file'} is {_shown(violation.value)}"
-    return document.finding(_CODES[kind][len(steps)], "error", message, steps, hint=f"allowed here: {form.description}")
+    steps, schema = violation.steps, violation.schema
+    if not schema.types:
+        return _unknown_key_finding(document, steps, list(schema.members))
+    place = ".".join(quoted(step) if isinstance(step, str) else f"[{step}]" for step in steps).replace(".[", "[")
+    message = f"{place or 'the file'} is {_describe(violation.value)}"
+    code = _CODES_BY_DEPTH[kind][len(steps)]
+    return document.finding(code, "error", message, steps, hint=f"allowed here: {schema.description}")
 
 
-def _unknown_key(document: Document, steps: Steps, allowed: list[str]) -> Diagnostic:
-    *above, key = map(str, steps)
-    if key == "$schema" and not above:
-        message = 'the key "$schema" is not allowed in the file: the engine rejects every key that it does not know'
-        hint = "remove it; name the schema in the editor's settings"
+def _unknown_key_finding(document: Document, steps: Steps, allowed: list[str]) -> Diagnostic:
+    *parents, key = map(str, steps)
+    if key == "$schema" and not parents:
+        # Editors offer to insert this key, so users need to know why it is an error and what replaces it.
+        message = 'the key "$schema" is not allowed: the Ascend engine rejects every key that it does not know'
+        hint = "remove the key, and name the schema in the settings of your editor"
         return document.finding("ML103", "error", message, steps, key=True, hint=hint)
-    where = f" in {quoted(above[-1])}" if above else ""
-    hint = choices(key, allowed, "allowed here:", 1)
-    return document.finding("ML101", "error", f"unknown key {quoted(key)}{where}", steps, key=True, hint=hint)
+    place = f" in {quoted(parents[-1])}" if parents else ""
+    hint = choices_hint(key, allowed, "allowed here:", 1)
+    return document.finding("ML101", "error", f"unknown key {quoted(key)}{place}", steps, key=True, hint=hint)
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, str):
         return f"the string {quoted(value)}"
     if isinstance(value, dict | list):

@@ -1,38 +1,39 @@
-"""The nearest known names, for every "did you mean"."""
+"""Find the known names that are most similar to a misspelled one, for hints such as "did you mean MatMul?"."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-LONGEST = 200  # no op type or key is longer; comparing endless names would take endless time
+LONGEST = 200  # characters; no op type or key is longer, and comparing endless names would take endless time
 
 
-def closest(name: str, known: Iterable[str], n: int = 3) -> list[str]:
-    """Up to ``n`` of the ``known`` names, nearest first.
+def closest_names(name: str, known_names: Iterable[str], count: int = 3) -> list[str]:
+    """Return up to ``count`` known names that are similar to ``name``, but not equal; the most similar first.
 
-    A name that differs only in case comes first; then by difflib's similarity, taken without case.
+    The comparison ignores case, so a name that differs only in case comes first.
     """
     if len(name) > LONGEST:
         return []
     import difflib
 
-    folded: dict[str, list[str]] = {}
-    for candidate in known:
-        folded.setdefault(candidate.lower(), []).append(candidate)
-    wanted = name.lower()
-    near = difflib.get_close_matches(wanted, folded, n, cutoff=0.7)
-    return [candidate for low in near for candidate in sorted(folded[low]) if candidate != name][:n]
+    names_by_lowercase: dict[str, list[str]] = {}
+    for known_name in known_names:
+        names_by_lowercase.setdefault(known_name.lower(), []).append(known_name)
+    matches = difflib.get_close_matches(name.lower(), names_by_lowercase, count, cutoff=0.7)
+    similar = [known_name for match in matches for known_name in sorted(names_by_lowercase[match])]
+    return [known_name for known_name in similar if known_name != name][:count]
 
 
-def choices(name: str, known: Collection[str], lead: str, n: int = 3) -> str:
-    """Return the hint for a name that is not known: the nearest known names, then all of them after ``lead``."""
-    near = closest(name, known, n)
-    question = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"{question}{lead} {', '.join(known)}"
+def choices_hint(name: str, allowed: Collection[str], lead: str, count: int = 3) -> str:
+    """Return the hint for an unknown name: the most similar allowed names, then ``lead`` and all allowed names."""
+    similar = closest_names(name, allowed, count)
+    question = f"did you mean {' or '.join(similar)}? " if similar else ""
+    return f"{question}{lead} {', '.join(allowed)}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """The hint for a name that nothing knows, None where nothing is near."""
-    near = closest(name, known)
-    near = [n for n in near if n.lower() == name.lower()] or near  # only the case is wrong: then it is that one
-    return f"did you mean {' or '.join(near)}?" if near else None
+def did_you_mean(name: str, known_names: Iterable[str]) -> str | None:
+    """Return a hint with the known names that are most similar to an unknown name; None if no name is similar."""
+    similar = closest_names(name, known_names)
+    # If only the case is wrong, the other names are no candidates.
+    similar = [known_name for known_name in similar if known_name.lower() == name.lower()] or similar
+    return f"did you mean {' or '.join(similar)}?" if similar else None

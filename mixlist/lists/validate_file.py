@@ -1,4 +1,4 @@
-"""Check a list file of any kind, and return every finding about it."""
+"""Check one list file of any kind, or a library directory, and return every finding about it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from mixlist.lists.library import Library
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FileReport:
-    """The findings about one path; ``kind`` stays ``auto`` if the kind of file is unknown.
+    """The findings about one path. ``kind`` is ``auto`` if the kind of the file is unknown.
 
-    The findings of a directory have the paths of its files; ``by_file`` separates them.
+    The findings about a directory have the paths of its files. ``by_file`` separates them.
     """
 
     path: str
@@ -29,11 +29,11 @@ class FileReport:
         return f"<FileReport of {self.path!r}: {self.kind}; findings {len(self.findings)}>"
 
     def by_file(self) -> list[FileReport]:
-        """One report per file that has findings; this report, if none has or it is about one file."""
-        files: dict[str, list[Diagnostic]] = {}
+        """Return one report for each file that has findings; without findings, only this report."""
+        findings_by_file: dict[str, list[Diagnostic]] = {}
         for finding in self.findings:
-            files.setdefault(finding.path or self.path, []).append(finding)
-        return [FileReport(path, self.kind, tuple(found)) for path, found in files.items()] or [self]
+            findings_by_file.setdefault(finding.path or self.path, []).append(finding)
+        return [FileReport(path, self.kind, tuple(group)) for path, group in findings_by_file.items()] or [self]
 
 
 def validate_file(
@@ -43,35 +43,39 @@ def validate_file(
     strict: bool = False,
     library: Library | None = None,
 ) -> FileReport:
-    """Every finding about a list file (``-``: standard input; a directory is an ops-info library).
+    """Return every finding about a list file (``-``: standard input) or a library directory.
 
-    ``kind`` ``auto`` goes by the content. ``strict`` makes comments and trailing commas errors.
-    With a ``library``, a modify_mixlist is also checked against it: names that it does not know,
-    removals that do nothing. Raises FileError if the path cannot be read; everything else that is
-    wrong is a finding.
+    The kind ``auto`` detects the kind by the content. ``strict`` makes comments and trailing commas errors. With a
+    ``library``, a modify_mixlist is also checked against it: unknown op types, removals without effect. Raises
+    FileError if the path cannot be read; every other error is a finding.
     """
     name = shown_path(path)
     if kind in ("auto", "ops-info") and is_directory(path):
-        return FileReport(name, "ops-info", tuple(ops_info.inspect(path, strict=strict)[1]))
+        return FileReport(name, "ops-info", tuple(ops_info.inspect_library(path, strict=strict)[1]))
     try:
         text = read_text(path)
         if kind == "auto":
             kind = text_kind(text, name) or "auto"
         if kind in ("keep-dtype", "customize-dtypes"):
-            findings = node_rules.check(text, name, kind)
+            findings = node_rules.check_text(text, name, kind)
         else:
             document = parse(text, name, strict=strict)
             kind = json_kind(document) if kind == "auto" else kind
             if kind == "ops-info":
-                findings = ops_info.from_documents(name, [document])[1]
+                findings = ops_info.library_from_documents(name, [document])[1]
             else:
-                findings = _mixlist(document, library)
+                findings = _check_mixlist(document, library)
     except ListError as error:
         findings = list(error.diagnostics)
-    return FileReport(name, kind, tuple(sorted(findings, key=lambda f: (f.line or 0, f.column or 0))))
+    return FileReport(name, kind, tuple(sorted(findings, key=_line_column)))
 
 
-def _mixlist(document: Document, library: Library | None) -> list[Diagnostic]:
-    edits, findings = modify_mixlist.inspect(document)
-    warnings = modify_mixlist.gray_alone(edits) if library is None else modify_mixlist.apply_edits(library, edits)[1]
-    return [*findings, *warnings]
+def _line_column(finding: Diagnostic) -> tuple[int, int]:
+    return finding.line or 0, finding.column or 0
+
+
+def _check_mixlist(document: Document, library: Library | None) -> list[Diagnostic]:
+    edits, findings = modify_mixlist.parse_edits(document)
+    if library is None:
+        return [*findings, *modify_mixlist.find_lone_gray_additions(edits)]
+    return [*findings, *modify_mixlist.apply_edits(library, edits)[1]]

@@ -13,7 +13,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.lists.library import Lists
 from mixlist.lists.op_catalog import is_known
 from mixlist.lists.policy import Policy
-from mixlist.lists.suggestions import closest
+from mixlist.lists.suggestions import closest_names
 from mixlist.ops.names import ambiguous_names, ascend_names, onnx_names, onnx_ops_of
 from mixlist.ops.traits import Trait, operators
 
@@ -42,7 +42,7 @@ def find_name_warnings(
         # A name of the other space is absent from the model, too: one warning is enough.
         if model_names is None or space_warnings or op in model_names or _bare_name(op) in function_names:
             continue
-        hint = _join_names("the model has", closest(op, model_names)) or "it changes nothing there"
+        hint = _join_names("the model has", closest_names(op, model_names)) or "it changes nothing there"
         diagnostics.append(_diagnostic(lists, op, "ML406", f"no node of the model is of op type {op}", hint))
     return sorted(diagnostics, key=lambda diagnostic: (diagnostic.line or 0, diagnostic.column or 0))
 

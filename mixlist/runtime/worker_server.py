@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Concatenate, ParamSpec, TypeVar
 
-from mixlist.files.scratch_folder import remove_left_folders
+from mixlist.files.scratch_folder import remove_abandoned_folders
 from mixlist.runtime import pipe_protocol
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import SessionOptions
@@ -62,7 +62,7 @@ def _open_streams() -> tuple[IO[bytes], IO[bytes]]:
 def _remove_orphaned_folders() -> None:
     """Remove the temporary folders of the parent, which was killed."""
     time.sleep(0.2)  # the system frees the locks of the parent a moment after it closes the pipes
-    remove_left_folders(tempfile.gettempdir())
+    remove_abandoned_folders(tempfile.gettempdir())
 
 
 def _disable_core_dumps() -> None:

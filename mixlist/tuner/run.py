@@ -15,7 +15,7 @@ from mixlist.checker.run import run_check
 from mixlist.diagnostics import warning
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.save import content_digest
-from mixlist.lists.modes import V2
+from mixlist.lists.modes import NEW_MODES
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.runtime import executors
@@ -124,7 +124,7 @@ def _check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, opt
     It replaces the base check as the source of float32 ranges. Raises ModelError if the model does not run in float32
     either.
     """
-    float32_policy = replace(policy, mode=V2["cube_fp16in_fp32out"], rules=())
+    float32_policy = replace(policy, mode=NEW_MODES["cube_fp16in_fp32out"], rules=())
     report = run_check(loaded, float32_policy, batches, replace(options.check_options(), per_tensor=True))
     if not report.batches:
         raise ModelError(f"{loaded.name} cannot be tuned: {report.reasons[0]}")

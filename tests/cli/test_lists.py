@@ -93,7 +93,7 @@ def test_invalid_mixlist_is_unusable_input(run, library: Path) -> None:
         (("--mixlist", "."), "is a directory"),
         (("--gray-policy", "grey"), "'grey'"),
         (("--protect", "masks,quantized"), "--protect has no value 'quantized'"),
-        (("--op-names", "onnx", "--ops-info", "ascend910b"), "written in ascend names"),
+        (("--op-names", "onnx", "--ops-info", "ascend910b"), "has ascend names"),
     ],
 )
 def test_wrong_usage(run, library: Path, options: tuple[str, ...], told: str) -> None:

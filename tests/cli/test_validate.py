@@ -143,7 +143,7 @@ def test_the_library_may_come_from_standard_input(run: Callable[..., Any], tmp_p
         (tmp_path / name).write_text('{"black-list": {"to-add": ["MatMul", "Softmax"]}}')
     ran = run("validate", tmp_path / "one.json", tmp_path / "two.json", "--ops-info", "-", stdin=library)
     assert ran.status == 0
-    assert ran.out.count('ML108: library <stdin> knows no op type "Softmax"') == 2
+    assert ran.out.count('ML108: library <stdin> has no op type "Softmax"') == 2
     assert '"MatMul"' not in ran.out
 
 

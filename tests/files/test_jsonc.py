@@ -55,25 +55,30 @@ def of_bytes(tmp_path: Path, data: bytes) -> Document:
         ('{"a": 1\n "b": 2}', "ML001", (2, 2), 'expected "," or "}", found the string "b"'),
         ("{'a': 1}", "ML001", (1, 2), 'expected a key in double quotes or "}", found "\'a\'"'),
         ("{a: 1}", "ML001", (1, 2), 'expected a key in double quotes or "}", found "a"'),
-        ('{"a": NaN}', "ML001", (1, 7), '"NaN" is no JSON value'),
-        ("[-Infinity]", "ML001", (1, 2), '"-Infinity" is no JSON value'),
-        ("[True]", "ML001", (1, 2), '"True" is no JSON value'),
-        ("[01]", "ML001", (1, 2), '"01" is no JSON value'),
+        ('{"a": NaN}', "ML001", (1, 7), '"NaN" is not a JSON value'),
+        ("[-Infinity]", "ML001", (1, 2), '"-Infinity" is not a JSON value'),
+        ("[True]", "ML001", (1, 2), '"True" is not a JSON value'),
+        ("[01]", "ML001", (1, 2), '"01" is not a JSON value'),
         ("[1", "ML001", (1, 3), 'the file ends here, but "," or "]" is missing'),
         ('{"a": 1}}', "ML001", (1, 9), 'expected the end of the file, found "}"'),
         ("{} {}", "ML001", (1, 4), 'expected the end of the file, found "{"'),
         ('{"a', "ML001", (1, 2), "the string that starts here is not closed on its line"),
         ('{"a": "x\ny"}', "ML001", (1, 7), "the string that starts here is not closed on its line"),
-        ('{"a": "C:\\x"}', "ML001", (1, 10), '"\\x" is no JSON escape'),
-        ('["a\tb"]', "ML001", (1, 4), 'the control character "\\t" in a string'),
+        ('{"a": "C:\\x"}', "ML001", (1, 10), '"\\x" is not a JSON escape'),
+        ('["a\tb"]', "ML001", (1, 4), 'a string holds the control character "\\t"'),
         ("[1] /", "ML001", (1, 5), 'expected the end of the file, found "/"'),
         ("[1] /* x", "ML001", (1, 5), "the comment that starts here has no end"),
-        ('{"a": \0}', "ML002", (1, 7), "a NUL byte: the file is damaged, or no text"),
+        ('{"a": \0}', "ML002", (1, 7), "the file holds a NUL byte: it is damaged, or not a text file"),
         ("", "ML003", (1, 1), "the file is empty"),
         (" \n\t\n", "ML003", (1, 1), "the file is empty"),
-        ('["\\ud800"]', "ML009", (1, 2), '"\\ud800" holds half of a surrogate pair, which is no character'),
-        ("[" + "1" * 601 + "]", "ML008", (1, 2), "an integer of 601 digits; at most 600 are read"),
-        ("[" * 201 + "]" * 201, "ML004", (1, 201), "nested deeper than 200 levels"),
+        (
+            '["\\ud800"]',
+            "ML009",
+            (1, 2),
+            'the string "\\ud800" holds one half of a surrogate pair, which is not a character',
+        ),
+        ("[" + "1" * 601 + "]", "ML008", (1, 2), "the integer has 601 digits; mixlist reads at most 600"),
+        ("[" * 201 + "]" * 201, "ML004", (1, 201), "arrays and objects are nested deeper than 200 levels"),
     ],
 )
 def test_refused(text: str, code: str, place: tuple[int, int], message: str) -> None:
@@ -84,12 +89,12 @@ def test_refused(text: str, code: str, place: tuple[int, int], message: str) -> 
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("['a']", "strings stand in double quotes"),
-        ('{"a": 1 "b": 2}', "a comma is missing before it"),
+        ("['a']", "write strings in double quotes"),
+        ('{"a": 1 "b": 2}', "put a comma before it"),
         ("[True]", "write true"),
         ("[NaN]", "JSON has no such number"),
-        ('{"a": [\n1, 2}', '"[" was opened at 1:7'),
-        ('{\n"a": {', '"{" was opened at 2:6'),
+        ('{"a": [\n1, 2}', '"[" at 1:7 is not closed yet'),
+        ('{\n"a": {', '"{" at 2:6 is not closed yet'),
     ],
 )
 def test_hints(text: str, hint: str) -> None:
@@ -100,7 +105,7 @@ def test_endless_strings_are_refused_and_long_ones_read() -> None:
     for text in ('["' + "é" * (4 << 20) + '"]', '{"' + "\\n" * (2 << 20) + '": 1}'):
         found = refusal(text)
         assert (found.code, found.line, found.column) == ("ML012", 1, 2)
-        assert found.message == "a string of 4194304 characters; at most 4194302 are read"
+        assert found.message == "the string has 4194304 characters; mixlist reads at most 4194302"
     for text in ('["' + "a" * ((4 << 20) - 2) + '"]', "[1," + " " * (5 << 20) + "2]"):
         assert parse(text, "f").value == json.loads(text)
 
@@ -117,7 +122,7 @@ def test_comments_and_trailing_commas_warn_one_by_one() -> None:
         ("ML007", "warning", 2, 26),
         ("ML006", "warning", 2, 28),
     ]
-    assert all(f.hint and "the engine's JSON reader rejects it" in f.hint for f in document.findings)
+    assert all(f.hint and "the Ascend engine rejects it" in f.hint for f in document.findings)
     assert {f.severity for f in parse(text, "f", strict=True).findings} == {"error"}
 
 
@@ -139,31 +144,31 @@ def test_duplicate_keys_name_both_places_and_the_last_stands() -> None:
     assert document.value == {"a": 3, "b": {"c": 2}}
     told = [(f.code, f.severity, f.line, f.column, f.message) for f in document.findings]
     assert told == [
-        ("ML005", "error", 2, 16, 'the key "c" stands here again, first at 2:8'),
-        ("ML005", "error", 3, 2, 'the key "a" stands here again, first at 1:2'),
+        ("ML005", "error", 2, 16, 'the key "c" is in the object twice: here and at 2:8'),
+        ("ML005", "error", 3, 2, 'the key "a" is in the object twice: here and at 1:2'),
     ]
 
 
 def test_places_of_keys_and_values() -> None:
     document = parse('\n{ "a" : [ 10, {"b": "ü€😀", "c":null} ],\r\n"d":{}, "e": true }', "f")
-    assert document.position() == (2, 1)
-    assert document.position(("a",), key=True) == (2, 3)
-    assert document.position(("a",)) == (2, 9)
-    assert document.position(("a", 0)) == (2, 11)
-    assert document.position(("a", 1, "b")) == (2, 21)
-    assert document.position(("a", 1, "c"), key=True) == (2, 28)  # characters, not bytes
-    assert document.position(("d",), key=True) == (3, 1)
-    assert document.position(("e",)) == (3, 14)
+    assert document.line_column() == (2, 1)
+    assert document.line_column(("a",), key=True) == (2, 3)
+    assert document.line_column(("a",)) == (2, 9)
+    assert document.line_column(("a", 0)) == (2, 11)
+    assert document.line_column(("a", 1, "b")) == (2, 21)
+    assert document.line_column(("a", 1, "c"), key=True) == (2, 28)  # characters, not bytes
+    assert document.line_column(("d",), key=True) == (3, 1)
+    assert document.line_column(("e",)) == (3, 14)
 
 
 def test_lines_end_with_lf_crlf_or_cr() -> None:
-    assert parse("[1,\n2,\r\n3,\r4]", "f").places() == [(1, 2), (2, 1), (3, 1), (4, 1)]
+    assert parse("[1,\n2,\r\n3,\r4]", "f").item_line_columns() == [(1, 2), (2, 1), (3, 1), (4, 1)]
 
 
 def test_byte_order_mark_is_accepted_in_silence(tmp_path: Path) -> None:
     document = of_bytes(tmp_path, b'\xef\xbb\xbf{"a": 1}')
     assert document.value == {"a": 1} and not document.findings
-    assert document.position(("a",), key=True) == (1, 2)
+    assert document.line_column(("a",), key=True) == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +288,7 @@ def test_reading_is_linear() -> None:
             start = time.process_time()
             document = parse(text, "f")
             for key in document.value:
-                document.position((key, "flag"))
+                document.line_column((key, "flag"))
             best = min(best, time.process_time() - start)
         return best
 
@@ -339,7 +344,7 @@ def test_every_place_holds_its_value(value: Any, indent: Any) -> None:
     lines = text.split("\n")
 
     def check(part: Any, steps: tuple[str | int, ...]) -> None:
-        line, column = document.position(steps)
+        line, column = document.line_column(steps)
         rest = "\n".join([lines[line - 1][column - 1 :], *lines[line:]])
         assert json.JSONDecoder().raw_decode(rest)[0] == part
         for step, inner in (

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mixlist.errors import FileError
 from mixlist.files import scratch_folder, temporary_files
-from mixlist.files.scratch_folder import ScratchFolder, remove_left_folders
+from mixlist.files.scratch_folder import ScratchFolder, remove_abandoned_folders
 from tests.support.systems import posix_only
 
 
@@ -28,15 +28,15 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
-    scratch_folder._remove_once.cache_clear()
+    scratch_folder._remove_abandoned_folders_once.cache_clear()
     yield place
-    scratch_folder._remove_once.cache_clear()
+    scratch_folder._remove_abandoned_folders_once.cache_clear()
 
 
 def test_a_folder_lives_as_long_as_its_object(parent: Path) -> None:
     scratch = ScratchFolder()
     (scratch.path / "weights").write_bytes(b"text")
-    remove_left_folders(str(parent))
+    remove_abandoned_folders(str(parent))
     assert (scratch.path / "weights").exists()
     del scratch
     assert list(parent.iterdir()) == []
@@ -50,7 +50,7 @@ def test_a_folder_that_is_kept_is_no_leftover(parent: Path) -> None:
     (scratch.path / "model.onnx").write_bytes(b"text")
     scratch.keep()
     scratch.remove()
-    remove_left_folders(str(parent))
+    remove_abandoned_folders(str(parent))
     assert [path.name for path in scratch.path.iterdir()] == ["model.onnx"]
 
 
@@ -60,14 +60,14 @@ def test_without_locks(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "getuid", raising=False)
     with ScratchFolder() as path:
         (path / "weights").write_bytes(b"text")
-        remove_left_folders(str(parent))
+        remove_abandoned_folders(str(parent))
         assert (path / "weights").exists()
     assert list(parent.iterdir()) == []
     left = parent / "mixlist-abcdefgh"
     left.mkdir()
     (left / ".lock").write_bytes(b"")
     os.utime(left / ".lock", (time.time() - 3600,) * 2)
-    remove_left_folders(str(parent))
+    remove_abandoned_folders(str(parent))
     assert list(parent.iterdir()) == []
 
 
@@ -81,7 +81,7 @@ def test_an_empty_folder_is_a_leftover(parent: Path, monkeypatch: pytest.MonkeyP
         nonlocal calls
         calls += 1
         if calls == 1:
-            remove_left_folders(str(parent))
+            remove_abandoned_folders(str(parent))
         return real_open(path, mode)
 
     monkeypatch.setattr(scratch_folder, "open_locked", remove_first)
@@ -99,7 +99,7 @@ def test_folders_of_others_are_no_leftovers(parent: Path, tmp_path: Path) -> Non
     target.mkdir()
     (target / ".lock").write_bytes(b"")
     (parent / "mixlist-abcdefgi").symlink_to(target)
-    remove_left_folders(str(parent))
+    remove_abandoned_folders(str(parent))
     assert (target / ".lock").exists()
     assert sorted(path.name for path in parent.iterdir()) == [
         "abcdefgh",

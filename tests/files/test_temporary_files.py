@@ -15,14 +15,14 @@ import pytest
 from mixlist.errors import FileError
 from mixlist.files import temporary_files
 from mixlist.files.atomic_writes import check_writable, write_atomically
-from mixlist.files.temporary_files import new_file, remove_leftovers
+from mixlist.files.temporary_files import new_file, remove_abandoned_files
 from tests.support.systems import posix_only
 
 
 @pytest.fixture(params=["without a name", "with a hidden name", "without locks"])
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Let the module think that it runs on Linux, on a system without O_TMPFILE, or on Windows."""
-    temporary_files._prepare_folder.cache_clear()
+    temporary_files._takes_unnamed_files.cache_clear()
     if request.param != "without a name":
         monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     if request.param == "without locks":
@@ -30,7 +30,7 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         for name in ("fchown", "fchmod"):
             monkeypatch.delattr(os, name, raising=False)
     yield request.param
-    temporary_files._prepare_folder.cache_clear()
+    temporary_files._takes_unnamed_files.cache_clear()
 
 
 def _names(folder: Path) -> list[str]:
@@ -127,12 +127,12 @@ def test_a_killed_writer_leaves_nothing_for_long(tmp_path: Path, form: str) -> N
         left = _names(tmp_path)
         assert len(left) == (form == "hidden" or not hasattr(os, "O_TMPFILE"))
         assert not any(name.endswith(".json") for name in left)
-        remove_leftovers(os.fspath(tmp_path))
+        remove_abandoned_files(os.fspath(tmp_path))
         assert _names(tmp_path) == left
         writer.kill()
     for name in left:  # without locks, the age decides
         os.utime(tmp_path / name, (time.time() - 3600,) * 2)
-    temporary_files._prepare_folder.cache_clear()
+    temporary_files._takes_unnamed_files.cache_clear()
     write_atomically(tmp_path / "other", b"text")
     assert _names(tmp_path) == ["other"]
 
@@ -145,7 +145,7 @@ def test_files_of_others_are_no_leftovers(tmp_path: Path) -> None:
     (tmp_path / ".mixlist-abcdefgh.tmp").symlink_to(tmp_path / names[0])
     os.mkfifo(tmp_path / ".mixlist-abcdefgi.tmp")
     expected = _names(tmp_path)
-    remove_leftovers(os.fspath(tmp_path))
+    remove_abandoned_files(os.fspath(tmp_path))
     assert _names(tmp_path) == expected
 
 
@@ -155,7 +155,7 @@ def test_without_locks_a_leftover_must_be_old(tmp_path: Path, monkeypatch: pytes
     for path in (young, old):
         path.write_bytes(b"")
     os.utime(old, (time.time() - 3600,) * 2)
-    remove_leftovers(os.fspath(tmp_path))
+    remove_abandoned_files(os.fspath(tmp_path))
     assert _names(tmp_path) == [young.name]
 
 

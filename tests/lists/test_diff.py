@@ -14,7 +14,7 @@ from mixlist.files.jsonc import parse
 from mixlist.lists import presets
 from mixlist.lists.diff import diff_lists
 from mixlist.lists.library import Library, Lists
-from mixlist.lists.modify_mixlist import apply_edits, inspect
+from mixlist.lists.modify_mixlist import apply_edits, parse_edits
 
 COLORS = ["white", "black", "gray"]
 OPS = ["A", "B", "C", "D", "ai.onnx::A", "com.microsoft::A", "com.microsoft::D"]
@@ -22,7 +22,7 @@ OPS = ["A", "B", "C", "D", "ai.onnx::A", "com.microsoft::A", "com.microsoft::D"]
 
 def applied(edits: dict[str, Any], library: Library) -> Lists:
     """The edits as a file would have them, refused if the file would be."""
-    read, findings = inspect(parse(json.dumps(edits), "edits.json"))
+    read, findings = parse_edits(parse(json.dumps(edits), "edits.json"))
     assert [f for f in findings if f.severity == "error"] == []
     lists, _ = apply_edits(library, read)
     return lists

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mixlist.errors import ListError
 from mixlist.files.jsonc import parse
 from mixlist.lists.fmt import find_lost_comments, format_text
-from mixlist.lists.modify_mixlist import inspect
+from mixlist.lists.modify_mixlist import parse_edits
 from tests.support.systems import linux_only
 
 MIXLIST = """// why
@@ -34,10 +34,10 @@ def test_a_mixlist_gets_its_keys_in_order_and_keeps_the_names_order() -> None:
 def test_lost_comments_are_told() -> None:
     (warning,) = find_lost_comments(MIXLIST, "f")
     assert (warning.code, warning.severity, warning.place) == ("ML011", "warning", "f:1:1")
-    assert warning.message == "2 comments are lost in the strict form"
+    assert warning.message == "the strict form of the file loses 2 comments"
     assert not find_lost_comments('{"a": "// none"}', "f")
     (warning,) = find_lost_comments("node\n  # why\n", "keep.txt")
-    assert (warning.place, warning.message) == ("keep.txt:2:3", "a comment is lost in the strict form")
+    assert (warning.place, warning.message) == ("keep.txt:2:3", "the strict form of the file loses a comment")
 
 
 def test_a_library_keeps_all_but_its_white_space() -> None:
@@ -82,7 +82,7 @@ def test_formatting_a_mixlist_twice_is_formatting_it_once(value: Any, data: Any)
     once = format_text(text, "f", "modify-mixlist")
     assert format_text(once, "f", "modify-mixlist") == once
     assert find_lost_comments(once, "f") == [] == list(parse(once, "f").findings)
-    before, after = (inspect(parse(t, "f"))[0] for t in (text, once))
+    before, after = (parse_edits(parse(t, "f"))[0] for t in (text, once))
     assert {(e.op, e.action) for e in before} == {(e.op, e.action) for e in after}
 
 

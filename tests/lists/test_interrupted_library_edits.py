@@ -73,13 +73,13 @@ def test_an_edit_of_other_op_types_finishes_a_killed_one_too(tmp_path: Path, ser
 def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule S1.6: An editor that knows of no lock loses nothing either."""
     write_library(tmp_path / "lib")
-    save = library_writes._save
+    save = library_writes._copy_original
 
     def save_and_change(*args: object) -> None:
         save(*args)  # type: ignore[arg-type]
         (tmp_path / "lib" / "part3.json").write_text("{}")
 
-    monkeypatch.setattr(library_writes, "_save", save_and_change)
+    monkeypatch.setattr(library_writes, "_copy_original", save_and_change)
     with pytest.raises(FileError, match=r"part3\.json: .*changed"):
         set_flags(tmp_path / "lib", dict.fromkeys(OPS, "false"), tmp_path / "backup")
     files = sorted((tmp_path / "lib").iterdir())
@@ -104,7 +104,7 @@ def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path, monkey
 def test_a_record_that_names_something_else_is_refused(tmp_path: Path, record: str) -> None:
     write_library(tmp_path / "lib")
     (tmp_path / "other.json").write_text('{"Add": {}}')
-    (tmp_path / "lib" / library_writes.RECORD).write_text(record)
+    (tmp_path / "lib" / library_writes.RECORD_FILE).write_text(record)
     with pytest.raises(FileError, match="record of an interrupted edit cannot be used"):
         set_flags(tmp_path / "lib", {"Add": "false"}, tmp_path / "backup")
     assert (tmp_path / "other.json").read_text() == '{"Add": {}}'
@@ -113,7 +113,7 @@ def test_a_record_that_names_something_else_is_refused(tmp_path: Path, record: s
 def test_a_finished_edit_is_told_and_its_record_removed(tmp_path: Path) -> None:
     write_library(tmp_path / "lib")
     record = {"changes": {"Add": "false", "Gone": "true"}, "files": ["part1.json", "part2.json", "gone.json"]}
-    (tmp_path / "lib" / library_writes.RECORD).write_text(json.dumps(record))
+    (tmp_path / "lib" / library_writes.RECORD_FILE).write_text(json.dumps(record))
     (tmp_path / "lib" / "part0.json").write_text('{"Relu": {"precision_reduce": {"flag": "true"}}}')
     for name in ("part3.json", "part4.json", "part5.json"):
         (tmp_path / "lib" / name).unlink()

@@ -15,7 +15,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError
 from mixlist.lists.library import Library, ListName
 from mixlist.lists.modify_mixlist import LEGAL, apply_edits, read_edits
-from mixlist.lists.suggestions import closest
+from mixlist.lists.suggestions import closest_names
 
 Write = Callable[[str], Path]
 
@@ -71,7 +71,7 @@ def test_combination(fact: dict[str, Any], write: Write) -> None:
             verb, color = action.split("-")
             line = _line_of(path, f"{color}-list", "to-add" if verb == "add" else "to-remove")
             assert f"{color}-list to-{'add' if verb == 'add' else 'remove'} ({line}:" in found.message
-        assert found.hint and found.hint.startswith("legal for one op type")
+        assert found.hint and found.hint.startswith("allowed for one op type")
         return
     edits, warnings = read_edits(path)
     assert not warnings
@@ -134,7 +134,7 @@ def test_a_name_listed_twice_is_harmless(write: Write) -> None:
     path = write('{"black-list": {"to-add": ["Relu",\n"Relu"]}}')
     (found,) = warnings_of(path)
     assert (found.code, found.severity, found.line, found.column) == ("ML105", "warning", 2, 1)
-    assert "first at 1:28" in found.message
+    assert "here and at 1:28" in found.message
     assert apply_edits(LIBRARY, read_edits(path)[0])[0].list_of("Relu") == "black"
 
 
@@ -152,7 +152,7 @@ def test_the_empty_object_is_legal_and_the_empty_file_is_not(write: Write) -> No
 @pytest.mark.parametrize(
     ("text", "code", "place", "words"),
     [
-        ('{"$schema": "x"}', "ML103", (1, 2), "the engine rejects every key"),
+        ('{"$schema": "x"}', "ML103", (1, 2), "the Ascend engine rejects every key"),
         ('{"black-lists": {}}', "ML101", (1, 2), 'unknown key "black-lists"'),
         ('{"black-list": {"add": []}}', "ML101", (1, 17), 'unknown key "add" in "black-list"'),
         ('{"black-list": ["MatMul"]}', "ML102", (1, 16), '"black-list" is an array'),
@@ -160,7 +160,7 @@ def test_the_empty_object_is_legal_and_the_empty_file_is_not(write: Write) -> No
         ('{"black-list": {"to-add": [\n "MatMul", 3]}}', "ML102", (2, 12), '"black-list"."to-add"[1] is the number 3'),
         ('["MatMul"]', "ML102", (1, 1), "the file is an array"),
         ('{"MatMul": {"precision_reduce": {"flag": "true"}}}', "ML109", (1, 1), "operator information library"),
-        ('{"black-list": {}, "black-list": {}}', "ML005", (1, 20), "first at 1:2"),
+        ('{"black-list": {}, "black-list": {}}', "ML005", (1, 20), "here and at 1:2"),
     ],
 )
 def test_rejected(text: str, code: str, place: tuple[int, int], words: str, write: Write) -> None:
@@ -198,16 +198,16 @@ def test_many_unknown_names_end_soon(write: Write) -> None:
     names = [f"Op{i}" for i in range(100_000)]
     library = Library("lib", {f"Known{i}": "gray" for i in range(1500)})
     warnings = warnings_of(write(json.dumps({"white-list": {"to-add": names}})), library)
-    assert len(warnings) == 101 and warnings[-1].message == "99900 more like this"
+    assert len(warnings) == 101 and warnings[-1].message == "99900 more findings of this kind"
 
 
 def test_closest() -> None:
     known = ["MatMul", "BatchMatMul", "Softmax", "Conv", "conv"]
-    assert closest("Matmul", known)[0] == "MatMul"
-    assert closest("Conv", known) == ["conv"]
-    assert closest("Softmaks", known) == ["Softmax"]
-    assert closest("zzz", known) == []
-    assert closest("x" * 10_000_000, known) == []
+    assert closest_names("Matmul", known)[0] == "MatMul"
+    assert closest_names("Conv", known) == ["conv"]
+    assert closest_names("Softmaks", known) == ["Softmax"]
+    assert closest_names("zzz", known) == []
+    assert closest_names("x" * 10_000_000, known) == []
 
 
 NAMES = ["A", "B", "C", "D"]
@@ -220,7 +220,7 @@ NAMES = ["A", "B", "C", "D"]
 def test_legal_edits_do_what_the_facts_say(before: dict[str, ListName], wanted: dict[str, list[str]]) -> None:
     """Rule S2.3: Removals act first, then additions."""
     from mixlist.files.jsonc import parse
-    from mixlist.lists.modify_mixlist import inspect
+    from mixlist.lists.modify_mixlist import parse_edits
 
     content: dict[str, dict[str, list[str]]] = {}
     for op, actions in wanted.items():
@@ -228,7 +228,7 @@ def test_legal_edits_do_what_the_facts_say(before: dict[str, ListName], wanted: 
             verb, color = action.split("-")
             key = "to-add" if verb == "add" else "to-remove"
             content.setdefault(f"{color}-list", {}).setdefault(key, []).append(op)
-    edits, findings = inspect(parse(json.dumps(content), "f"))
+    edits, findings = parse_edits(parse(json.dumps(content), "f"))
     assert not findings
     lists, _ = apply_edits(Library("lib", before), edits)
     by_actions = {frozenset(c["actions"]): c for c in COMBINATIONS}

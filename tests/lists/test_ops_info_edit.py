@@ -216,14 +216,14 @@ def test_a_read_only_library_needs_make_writable(tmp_path: Path, file_mode: int,
 
 
 def test_unknown_op_names_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match='knows no op type "add"') as caught:
+    with pytest.raises(UsageError, match='has no op type "add"') as caught:
         edit(tmp_path, LIBRARY, add="true", Relu="true")
     assert caught.value.hint and caught.value.hint.startswith("did you mean Add")
     assert (tmp_path / "lib" / "ops.json").read_text() == LIBRARY
 
 
 def test_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no flag"):
+    with pytest.raises(UsageError, match="is not a flag"):
         edit(tmp_path, LIBRARY, Add="yes")
     with pytest.raises(ListError, match="this is a modify_mixlist"):
         edit(tmp_path, '{"black-list": {"to-add": ["Add"]}}', Add="true")

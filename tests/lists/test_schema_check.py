@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from mixlist.files import package_data
 from mixlist.files.jsonc import parse
 from mixlist.lists.detect_kind import guess_kind
-from mixlist.lists.schema_check import check_form, check_structure, form_of
+from mixlist.lists.schema_check import check_structure, find_violations, load_schema
 
 SCHEMAS = {
     path.stem: json.loads(path.read_text("utf-8")) for path in package_data.data_folder("schemas").glob("*.json")
@@ -50,12 +50,12 @@ def rejected_places(value: Any, kind: Any) -> list[tuple[tuple[Any, ...], bool]]
 def judged_alike(value: Any, kind: Any) -> None:
     """The violations and the findings are the errors of jsonschema, in place and number."""
     rejected = rejected_places(value, kind)
-    violations = list(check_form(value, form_of(kind)))
-    assert sorted(map(repr, rejected)) == sorted(repr((v.steps, not v.form.types)) for v in violations)
+    violations = list(find_violations(value, load_schema(kind)))
+    assert sorted(map(repr, rejected)) == sorted(repr((v.steps, not v.schema.types)) for v in violations)
     document = parse(json.dumps(value), "f")
     findings = check_structure(document, kind)
     if [f.code for f in findings] not in (["ML109"], ["ML208"]):  # a file of the other kind is told in one finding
-        expected = [document.position(steps, key=key) for steps, key in rejected]
+        expected = [document.line_column(steps, key=key) for steps, key in rejected]
         assert sorted((f.line, f.column) for f in findings) == sorted(expected)
 
 
@@ -80,7 +80,7 @@ def test_the_hundred_and_first_error_is_counted() -> None:
     library = {f"Op{k}": {"precision_reduce": {"flag": " True" if k % 2 else "yes"}} for k in range(220)}
     findings = check_structure(parse(json.dumps(library), "f"), "ops-info")
     assert len(findings) == 101 and findings[-1].code == "ML203"
-    assert findings[-1].message == "10 more places that are not as they must be"
+    assert findings[-1].message == "10 more errors like these"
 
 
 @pytest.mark.parametrize(
