@@ -1,8 +1,8 @@
-"""Output shapes of ONNX Runtime's own operators (``com.microsoft``), which ONNX's shape inference does not know.
+"""Infer the output shapes of ONNX Runtime's own operators (``com.microsoft``), which ONNX's shape inference lacks.
 
-ONNX Runtime's optimiser makes them out of standard operators, so many have the shape of one, which can stand in for
-them in a copy of the model that is for shapes alone; for the others there are rules. (Source: the operators'
-documentation in ONNX Runtime, ContribOperators.) Nodes with other uses of these operators stay unknown.
+ONNX Runtime's optimizer fuses standard operators into these. Many have the output shape of a standard operator. That
+operator can replace them in a copy of the model that is only for shapes. The others have a rule here. Shapes that
+neither way covers stay unknown. Source: ContribOperators.md of ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -16,36 +16,52 @@ if TYPE_CHECKING:
     Attributes = dict[str, AttributeProto]
 
 Shape = tuple[int, ...]
-Shapes = Sequence[Shape | None]
+InputShapes = Sequence[Shape | None]  # None for an omitted input or an unknown shape
 DOMAIN = "com.microsoft"
-_SKIP = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
-_AS_FIRST_INPUT = _SKIP | {"BiasGelu", "FastGelu", "Gelu", "GroupNorm", "QuickGelu", "RotaryEmbedding"}
-_STANDARD = {"FusedConv": ("Conv", 3), "FusedGemm": ("Gemm", 3), "GemmFastGelu": ("MatMul", 2)}  # and inputs it takes
+_SKIP_NORMALIZATIONS = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
+# Operators whose output has the shape of the first input.
+_SHAPE_OF_FIRST_INPUT = _SKIP_NORMALIZATIONS | {
+    "BiasGelu",
+    "FastGelu",
+    "Gelu",
+    "GroupNorm",
+    "QuickGelu",
+    "RotaryEmbedding",
+}
+# The standard operator with the same output shape, and the number of inputs to pass to it.
+_STANDARD_OPERATORS = {"FusedConv": ("Conv", 3), "FusedGemm": ("Gemm", 3), "GemmFastGelu": ("MatMul", 2)}
 
 
 def replace_with_standard_node(node: NodeProto) -> bool:
-    """Turn a NodeProto into a standard one whose output has the same shape; False where there is none."""
+    """Change a node in place to a standard one with the same output shape; return False if there is none.
+
+    The new node computes other numbers.
+    """
     op = node.op_type
     if len(node.output) > 1:
         return False
-    written_early = op == "LayerNormalization" and not node.domain  # by ONNX Runtime, at opsets that lack it
-    if written_early or (op in _AS_FIRST_INPUT and node.domain == DOMAIN):
+    # ONNX Runtime writes LayerNormalization into the standard domain also below opset 17, where ONNX has none.
+    is_layer_normalization = op == "LayerNormalization" and not node.domain
+    if is_layer_normalization or (op in _SHAPE_OF_FIRST_INPUT and node.domain == DOMAIN):
         _become(node, "Identity", 1)
     elif node.domain != DOMAIN:
         return False
-    elif op in _STANDARD:
-        _become(node, *_STANDARD[op], [a for a in node.attribute if not a.name.startswith("activation")])
+    elif op in _STANDARD_OPERATORS:
+        _become(node, *_STANDARD_OPERATORS[op], [a for a in node.attribute if not a.name.startswith("activation")])
     elif op in ("FusedMatMul", "TransposeMatMul"):
         flags = {a.name: bool(a.i) for a in node.attribute}
         if flags.get("transBatchA") or flags.get("transBatchB"):
             return False
-        left, right = flags.get("transA", False), flags.get("transB", False)
-        if left or right:
-            _become(node, "Einsum", 2, equation=f"...{'ji' if left else 'ij'},...{'kj' if right else 'jk'}->...ik")
+        transpose_a, transpose_b = flags.get("transA", False), flags.get("transB", False)
+        if transpose_a or transpose_b:
+            a, b = "ji" if transpose_a else "ij", "kj" if transpose_b else "jk"
+            _become(node, "Einsum", 2, equation=f"...{a},...{b}->...ik")
         else:
             _become(node, "MatMul", 2)
     elif op == "MultiHeadAttention" and len(node.input) > 2 and node.input[2]:
-        node.input[1] = node.input[2]  # the width of a value for each place of a query
+        # query (batch, query length, width) and value (batch, key length, value width)
+        # give (batch, query length, value width).
+        node.input[1] = node.input[2]
         _become(node, "Einsum", 2, equation="abc,ade->abe")
     else:
         return False
@@ -53,81 +69,91 @@ def replace_with_standard_node(node: NodeProto) -> bool:
 
 
 def _become(
-    node: NodeProto, op_type: str, inputs: int, attributes: Sequence[AttributeProto] = (), **texts: str
+    node: NodeProto, op_type: str, inputs: int, attributes: Sequence[AttributeProto] = (), **text_attributes: str
 ) -> None:
-    """Turn a node into one with the first ``inputs``, some ``attributes`` of its own, and new ones with ``texts``."""
+    """Change a node in place to ``op_type``, with its first ``inputs`` inputs.
+
+    ``attributes`` are those of the node that stay, ``text_attributes`` are new.
+    """
     from onnx import helper
 
-    made = helper.make_node(op_type, node.input[:inputs], node.output, node.name, **texts)
-    made.attribute.extend(attributes)
-    node.CopyFrom(made)
+    standard_node = helper.make_node(op_type, node.input[:inputs], node.output, node.name, **text_attributes)
+    standard_node.attribute.extend(attributes)
+    node.CopyFrom(standard_node)
 
 
-def infer_output_shapes(node: NodeProto, inputs: Shapes) -> list[Shape | None]:
-    """The shapes of a com.microsoft node's outputs for those of its inputs, as far as there is a rule; else nothing."""
+def infer_output_shapes(node: NodeProto, inputs: InputShapes) -> list[Shape | None]:
+    """Return the output shapes of a com.microsoft node for its input shapes; an empty list without a rule."""
     rule = _RULES.get(node.op_type) if node.domain == DOMAIN else None
     attributes = {a.name: a for a in node.attribute}
     try:
         return rule(attributes, inputs) if rule else []
-    except (IndexError, KeyError, TypeError, ValueError):  # shapes that are not known, or not these
+    except (IndexError, KeyError, TypeError, ValueError):  # a shape is unknown, or is not what the operator requires
         return []
 
 
-def _skip(attributes: Attributes, inputs: Shapes) -> list[Shape | None]:
-    """Output, mean, inverse deviation, and the sum that was normalised."""
-    (whole,) = _known(inputs, 0)
-    return [whole, (*whole[:-1], 1), (*whole[:-1], 1), whole]
+def _skip_normalization(attributes: Attributes, inputs: InputShapes) -> list[Shape | None]:
+    """Return the shapes of the output, the mean, the inverse standard deviation, and the normalized sum."""
+    (data,) = _known_shapes(inputs, 0)
+    return [data, (*data[:-1], 1), (*data[:-1], 1), data]
 
 
-def _embed(attributes: Attributes, inputs: Shapes) -> list[Shape | None]:
-    """Embedded words, the mask's index, and the sum that was normalised."""
-    ids, words = _known(inputs, 0, 2)
-    made = (*ids, words[1])
-    return [made, ids[:1], made]
+def _embed_normalization(attributes: Attributes, inputs: InputShapes) -> list[Shape | None]:
+    """Return the shapes of the output, the mask index, and the normalized sum."""
+    ids, word_embedding = _known_shapes(inputs, 0, 2)
+    output = (*ids, word_embedding[1])
+    return [output, ids[:1], output]
 
 
-def _attention(attributes: Attributes, inputs: Shapes) -> list[Shape | None]:
-    """Input (batch, length, width) and weights (width, q + k + v)."""
-    given, weights = _known(inputs, 0, 1)
-    sizes = list(attributes["qkv_hidden_sizes"].ints) if "qkv_hidden_sizes" in attributes else [weights[1] // 3] * 3
-    return [(*given[:2], sizes[2])]
+def _attention(attributes: Attributes, inputs: InputShapes) -> list[Shape | None]:
+    """Return the output shape for the data (batch, length, width) and the weights (width, q + k + v)."""
+    data, weights = _known_shapes(inputs, 0, 1)
+    widths = list(attributes["qkv_hidden_sizes"].ints) if "qkv_hidden_sizes" in attributes else [weights[1] // 3] * 3
+    return [(*data[:2], widths[2])]
 
 
-def _grouped_attention(attributes: Attributes, inputs: Shapes) -> list[Shape | None]:
-    (query,) = _known(inputs, 0)
-    heads, groups = attributes["num_heads"].i, attributes["kv_num_heads"].i
-    packed = len(inputs) < 2 or inputs[1] is None
-    return [(*query[:2], query[2] * heads // (heads + 2 * groups) if packed else query[2])]
+def _grouped_attention(attributes: Attributes, inputs: InputShapes) -> list[Shape | None]:
+    """Return the output shape for the query (batch, length, width).
+
+    Without a key, the query is packed: it has the heads of the query, the key and the value one behind the other.
+    """
+    (query,) = _known_shapes(inputs, 0)
+    heads, key_heads = attributes["num_heads"].i, attributes["kv_num_heads"].i
+    is_packed = len(inputs) < 2 or inputs[1] is None
+    return [(*query[:2], query[2] * heads // (heads + 2 * key_heads) if is_packed else query[2])]
 
 
-def _quantized_lstm(attributes: Attributes, inputs: Shapes) -> list[Shape | None]:
-    """All hidden states (length, directions, batch, hidden), the last ones, the last cells."""
-    given, recurrence = _known(inputs, 0, 2)
+def _quantized_lstm(attributes: Attributes, inputs: InputShapes) -> list[Shape | None]:
+    """Return the shapes of all hidden states (length, directions, batch, hidden), the last state, and the last cell."""
+    data, recurrence = _known_shapes(inputs, 0, 2)
+    length, batch = data[:2]
     directions, hidden = recurrence[:2]
-    last = (directions, given[1], hidden)
-    return [(given[0], directions, given[1], hidden), last, last]
+    last = (directions, batch, hidden)
+    return [(length, directions, batch, hidden), last, last]
 
 
-def _matmul(attributes: Attributes, inputs: Shapes) -> list[Shape | None]:
+def _matmul(attributes: Attributes, inputs: InputShapes) -> list[Shape | None]:
+    """Return the shape of a matrix product; the leading dimensions broadcast."""
     import numpy as np
 
-    left, right = _known(inputs, 0, 1)
+    left, right = _known_shapes(inputs, 0, 1)
     return [(*np.broadcast_shapes(left[:-2], right[:-2]), left[-2], right[-1])]
 
 
-def _known(inputs: Shapes, *slots: int) -> list[Shape]:
+def _known_shapes(inputs: InputShapes, *slots: int) -> list[Shape]:
+    """Return the shapes of input slots; raise ValueError for an unknown shape, IndexError for a missing slot."""
     shapes = [inputs[slot] for slot in slots]
     if any(shape is None for shape in shapes):
-        raise ValueError("an input's shape is not known")
+        raise ValueError("the shape of an input is unknown")
     return [shape for shape in shapes if shape is not None]
 
 
-_RULES = {
+_RULES = {  # the function that infers the output shapes, by operator
     "Attention": _attention,
     "DynamicQuantizeLSTM": _quantized_lstm,
     "DynamicQuantizeMatMul": _matmul,
-    "EmbedLayerNormalization": _embed,
+    "EmbedLayerNormalization": _embed_normalization,
     "GroupQueryAttention": _grouped_attention,
     "MatMulIntegerToFloat": _matmul,
-    **dict.fromkeys(_SKIP, _skip),
+    **dict.fromkeys(_SKIP_NORMALIZATIONS, _skip_normalization),
 }

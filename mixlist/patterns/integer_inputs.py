@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from mixlist.graph.control_flow import CONTROL_FLOW, links_of
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.naming import node_ref
+from mixlist.graph.shape_folding import MAX_KNOWN_ELEMENTS
 from mixlist.graph.shape_propagation import (
-    MAX_KNOWN_ELEMENTS,
     KnownShapes,
     Shape,
     propagate_shapes,
