@@ -37,7 +37,7 @@ from mixlist.graph.model import Graph, Node, Value
 from mixlist.lists.library import ListName
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
-from mixlist.ops.names import ListMatch, find_list
+from mixlist.ops.list_lookup import ListMatch, find_list
 from mixlist.ops.traits import Trait, operators
 from mixlist.resolver.shape_arithmetic import is_shape_arithmetic
 

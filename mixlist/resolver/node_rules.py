@@ -37,7 +37,8 @@ from mixlist.graph.refs import NodeRef, accepted_names
 from mixlist.graph.traversal import linked_scopes
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
-from mixlist.ops.names import ascend_names, find_list, onnx_names
+from mixlist.ops.list_lookup import find_list
+from mixlist.ops.names import ascend_names, onnx_names
 from mixlist.ops.signature import Assignment
 from mixlist.resolver.classification import Classification, explain_unknown_types, unknown_inputs
 
