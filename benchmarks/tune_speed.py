@@ -137,7 +137,7 @@ def _trial(name: str, path: Path, way: str) -> dict[str, Any]:
 def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
     """One search: seconds and count; seconds of random trials; some choices of either kind, and what each has low."""
     import mixlist
-    from mixlist.checker.accuracy import Limits
+    from mixlist.checker.limits import Limits
     from mixlist.runtime.executors import open_workers
     from mixlist.tuner.candidate_ranking import CandidateRanking
     from mixlist.tuner.candidates import find_list_candidates, find_node_candidates
@@ -258,7 +258,7 @@ def _solve(models: Mapping[str, Path]) -> None:
 
 def _solved(name: str, path: Path, library: str) -> dict[str, Any]:
     import mixlist
-    from mixlist.checker.accuracy import Limits
+    from mixlist.checker.limits import Limits
 
     start = time.perf_counter()
     limits = Limits(normalized=ERROR, cosine=None)
@@ -297,7 +297,7 @@ def _percent(share: float | None) -> str:
 
 def _ours_share(name: str, path: Path) -> dict[str, Any]:
     import mixlist
-    from mixlist.checker.accuracy import Limits
+    from mixlist.checker.limits import Limits
 
     start, feed = time.perf_counter(), _feeds(name)[0]
     limits = Limits(normalized=ERROR, cosine=None)

@@ -13,7 +13,7 @@ from mixlist.version import __version__ as __version__
 if TYPE_CHECKING:
     from mixlist.benchmark.result import BenchReport as BenchReport
     from mixlist.benchmark.timing import bench as bench
-    from mixlist.checker.accuracy import Limits as Limits
+    from mixlist.checker.limits import Limits as Limits
     from mixlist.checker.result import CheckReport as CheckReport
     from mixlist.checker.result import NodeError as NodeError
     from mixlist.checker.result import NodeFinding as NodeFinding
@@ -50,7 +50,7 @@ _MODULE_OF = {
     "Decision": "mixlist.resolver",
     "Diagnostic": "mixlist.diagnostics",
     "FileReport": "mixlist.lists.validate_file",
-    "Limits": "mixlist.checker.accuracy",
+    "Limits": "mixlist.checker.limits",
     "MixlistError": "mixlist.errors",
     "NodeError": "mixlist.checker.result",
     "NodeFinding": "mixlist.checker.result",

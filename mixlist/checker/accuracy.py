@@ -1,9 +1,12 @@
-"""Measure how far the mixed model's outputs are from the reference, and apply the limits (Rules S8.15 to S8.19).
+"""Measure how far the mixed model's outputs are from the reference (Rules S8.15 to S8.19).
 
-Batch by batch, in sums of float64; no array is kept. A NaN of the reference says nothing about precision: it is
-ignored, with a warning (``OutputAccuracy.warnings``). An infinity of the reference agrees with the same infinity of
-the mixed model. Any other difference between values of which one is not finite is an infinite error. Integers and
-bools are compared exactly and as numbers; texts as unit vectors, at right angles where they differ.
+Outputs are compared batch by batch, in sums of float64. No array is kept.
+
+- A value that is NaN in the reference is ignored, with a warning (``OutputAccuracy.warnings``).
+- An infinity of the reference agrees with the same infinity of the mixed model.
+- Any other difference between two values of which one is not finite is an infinite error.
+- Integers and bools are compared twice: by the share of values that differ, and by the same measures as floats.
+- Strings have such measures too: each counts as a unit vector, and two that differ are at right angles.
 """
 
 from __future__ import annotations
@@ -21,190 +24,108 @@ from mixlist.checker.array_comparison import (
     nested_arrays,
     root_of_ratio,
 )
+from mixlist.checker.limits import MEASURES, Limits, failed_limits
 from mixlist.checker.result import OutputFinding
 from mixlist.diagnostics import Diagnostic, warning
-from mixlist.option_fields import option
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Array
 
-BLOCK = 2**15  # values compared at a time: the float64 copies stay in the processor's cache, and in the heap
-FEW = 0.01  # share of differing integers that passes where nobody asked for another
-_TEXT = "OSTU"  # numpy kinds of strings; tensors of strings come as objects
-_EXACT = "biu"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The limits of an output; None is no limit. Errors are upper limits, ``cosine``, ``snr`` and ``top1`` lower ones.
-
-    ``normalized`` 1e-2: rounding to float16 errs by up to 2^-11 (4.9e-4), to bfloat16 by 2^-8 (3.9e-3), and independent
-    roundings add up as the root of their number, so 1e-2 leaves room for some 400 roundings in sequence in float16
-    (6 in bfloat16, where a deep model may need more), and is far below what a wrong value costs. It is 40 dB.
-    ``cosine`` 0.999: follows from that (an error of e leaves a cosine of at least sqrt(1 - e^2), 0.99995); it judges
-    by itself where ``normalized`` was raised or taken off, and then allows 4.5 %.
-    The others depend on what an output means, so they are off unless asked for. ``max_abs`` has the output's unit,
-    ``snr`` is in dB, ``mismatch`` and ``top1`` are shares from 0 to 1.
-
-    An integer, bool or string output is judged by ``mismatch`` if that is given. By default it passes if at most 1 % of
-    its values differ (ids), or if it holds ``normalized``, ``cosine`` and ``snr`` (quantised values, off by one step).
-    """
-
-    max_abs: float | None = option(
-        None, "Largest absolute error of any output.", "number", flag="--max-abs-error", minimum=0
-    )
-    max_rel: float | None = option(
-        None, "Largest relative error, where the reference is not zero.", "number", flag="--max-rel-error", minimum=0
-    )
-    normalized: float | None = option(
-        1e-2,
-        "L2 norm of the difference over that of the reference ('inf': no limit).",
-        "number",
-        flag="--max-normalized-error",
-        minimum=0,
-    )
-    cosine: float | None = option(
-        0.999, "Cosine similarity ('-1': no limit).", "number", flag="--min-cosine", minimum=-1, maximum=1
-    )
-    snr: float | None = option(None, "Signal-to-noise ratio, in dB.", "number", flag="--min-snr")
-    mismatch: float | None = option(
-        None,
-        "Share of differing values of an integer, bool or string output.  [default: 0.01, or any if they err little]",
-        "number",
-        flag="--max-mismatch",
-        minimum=0,
-        maximum=1,
-    )
-    top1: float | None = option(
-        None,
-        "Share of rows whose largest element is at the same place.",
-        "number",
-        flag="--min-top1",
-        minimum=0,
-        maximum=1,
-    )
-
-    def enabled(self) -> dict[str, float]:
-        """The limits that are set, by name."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-
-# The limits' names and the fields of an OutputFinding that they bound.
-MEASURES = {
-    "max_abs": "max_abs_error",
-    "max_rel": "max_rel_error",
-    "normalized": "normalized_error",
-    "mismatch": "mismatches",
-    "cosine": "cosine",
-    "snr": "snr_db",
-    "top1": "top1",
-}
-_UPPER = ("max_abs", "max_rel", "normalized", "mismatch")
-
-
-def failed_limits(finding: OutputFinding, limits: Limits, max_ignored: float = 1.0) -> tuple[str, ...]:
-    """Return the names of the limits that an output does not keep. NaN keeps no limit.
-
-    ``shape`` among the finding's failed limits (the outputs could not be compared) stays. ``max_ignored`` is the
-    largest share of values that may be ignored (Rule S8.21).
-    """
-    failed = ["shape"] if "shape" in finding.failed_limits else []
-    asked = limits.enabled()
-    for name, field in MEASURES.items():
-        value = getattr(finding, field)
-        if name in asked and value is not None:
-            keeps = value <= asked[name] if name in _UPPER else value >= asked[name]
-            failed += [] if keeps else [name]
-    if finding.mismatches is not None and (limits.mismatch is not None or finding.mismatches <= FEW):
-        failed = [name for name in failed if name not in ("normalized", "cosine", "snr")]
-    if finding.ignored_share > max_ignored:
-        failed.append("max_ignored")
-    return tuple(failed)
+BLOCK_SIZE = 2**15  # values compared at a time: float64 copies of this size stay in the processor's cache
+_STRING_KINDS = "OSTU"  # numpy kinds; tensors of strings come as objects
+_INTEGER_KINDS = "biu"
 
 
 class OutputAccuracy:
-    """The metrics of one output, or one tensor, over all batches.
+    """The measures of one output over all batches.
 
     Largest errors, normalized error, cosine and SNR are those of the worst batch, so that one bad batch does not drown
-    in many good ones; the shares (mismatches, top-1 agreement) are over all batches.
-    ``only``: limits that are asked for, None for any; what they do not ask for is two thirds of the work.
-    ``saturated_magnitude``: what the mixed model makes of values out of range, infinity unless it saturates.
+    in many good ones. The shares (mismatches, top-1 agreement) are over all batches.
+
+    ``limits``: only the measures that these limits bound are needed, None for all measures. To leave out the other
+    measures saves up to two thirds of the work. ``saturated_magnitude``: the magnitude that the mixed model gives to
+    values out of range, infinity if it does not saturate.
     """
 
-    def __init__(self, name: str, only: Limits | None = None, saturated_magnitude: float = math.inf) -> None:
+    def __init__(self, name: str, limits: Limits | None = None, saturated_magnitude: float = math.inf) -> None:
         self.name = name
-        self._saturated = saturated_magnitude
-        self._measured = frozenset(MEASURES if only is None else only.enabled())
+        self._saturated_magnitude = saturated_magnitude
+        self._measured = frozenset(MEASURES if limits is None else limits.enabled())
         self._max_abs = self._max_rel = self._normalized = 0.0
         self._cosine = 1.0
-        self._reference = 0.0  # sum of squares over all batches
-        self._from_zeros = 0.0  # the largest sum of squares of a difference from a batch that is all zeros
-        self._differing, self._agreeing = _Share(), _Share()
-        self._values = 0
-        self._ignored = 0  # NaN in the reference
-        self._from_nan = 0  # of batches that hold nothing but NaN
-        self._revived = 0  # of those, no NaN in the mixed model
-        self._other_infinities = 0  # infinite in the reference, and not the same in the mixed model
-        self._unfit = ""  # why the first pair that cannot be compared cannot
+        self._reference_squares = 0.0  # sum over all batches
+        self._zero_reference_squares = 0.0  # largest sum of squares of a difference from a batch of zeros
+        self._differing, self._same_argmax = _Share(), _Share()
+        self._values = 0  # the following counts are parts of this one
+        self._nan_values = 0  # NaN in the reference
+        self._nan_batch_values = 0  # values of batches that hold nothing but NaN (Rule S8.28)
+        self._lost_nan_values = 0  # NaN in the reference, and not in the mixed model
+        self._lost_infinities = 0  # infinite in the reference, and not the same infinity in the mixed model
+        self._incomparable_reason = ""  # why the first pair of values that cannot be compared cannot, "" for none
 
     def add(self, reference: object, mixed: object) -> None:
         """Add one batch. A value is an array, a sequence of values, a map of values by key, or None (absent)."""
         sums = _Sums()
-        expected, actual = dict(nested_arrays(reference)), dict(nested_arrays(mixed))
-        if expected.keys() != actual.keys():
-            counts = f"{len(expected)} in the reference, {len(actual)} in the mixed model"
-            self._refuse(f"it holds other tensors ({counts})", sums)
+        reference_arrays, mixed_arrays = dict(nested_arrays(reference)), dict(nested_arrays(mixed))
+        if reference_arrays.keys() != mixed_arrays.keys():
+            counts = f"{len(reference_arrays)} in the reference, {len(mixed_arrays)} in the mixed model"
+            self._add_incomparable(f"it holds other tensors ({counts})", sums)
         else:
-            for place, array in expected.items():
-                self._add_array(array, actual[place], sums)
+            for path, array in reference_arrays.items():
+                self._add_array(array, mixed_arrays[path], sums)
         self._end_batch(sums)
 
     def ignore(self, reference: object) -> None:
         """Count a batch whose float inputs hold nothing but NaN; its values are not compared (Rule S8.28)."""
         count = sum(array.size for _, array in nested_arrays(reference))
         self._values += count
-        self._from_nan += count
+        self._nan_batch_values += count
 
     def merge(self, other: OutputAccuracy) -> None:
-        """Add the batches of another one of the same output; the order makes no difference."""
-        for name in ("_max_abs", "_max_rel", "_normalized", "_from_zeros"):
+        """Add the batches of another object for the same output. The order of merges makes no difference."""
+        for name in ("_max_abs", "_max_rel", "_normalized", "_zero_reference_squares"):
             setattr(self, name, max(getattr(self, name), getattr(other, name)))
-        for name in ("_reference", "_values", "_ignored", "_from_nan", "_revived", "_other_infinities"):
+        counts = ("_values", "_nan_values", "_nan_batch_values", "_lost_nan_values", "_lost_infinities")
+        for name in ("_reference_squares", *counts):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self._cosine = _least(self._cosine, other._cosine)
-        for share, of_other in ((self._differing, other._differing), (self._agreeing, other._agreeing)):
-            if of_other.whole is not None:
-                share.add(of_other.part, of_other.whole)
-        self._unfit = self._unfit or other._unfit
+        self._cosine = _smaller_or_nan(self._cosine, other._cosine)
+        self._differing.merge(other._differing)
+        self._same_argmax.merge(other._same_argmax)
+        self._incomparable_reason = self._incomparable_reason or other._incomparable_reason
 
     def cannot_pass(self, limits: Limits) -> bool:
-        """Return whether a limit is broken whatever the next batches are: shares may recover, largest errors cannot."""
-        if self._differing.share is not None:
-            return bool(self._unfit)
-        final = {"shape", "max_abs", "max_rel"} | (set() if self._from_zeros else {"normalized", "cosine", "snr"})
-        return not final.isdisjoint(self.finding(limits).failed_limits)
+        """Return True if a limit is broken whatever the next batches are: shares may recover, largest errors cannot."""
+        if self._differing.share is not None:  # an integer output may still pass by the share of its mismatches
+            return bool(self._incomparable_reason)
+        final_limits = {"shape", "max_abs", "max_rel"}
+        # After a reference of zeros the normalized error depends on the batches to come, see ``_measures``.
+        final_limits |= set() if self._zero_reference_squares else {"normalized", "cosine", "snr"}
+        return not final_limits.isdisjoint(self.finding(limits).failed_limits)
 
     @property
     def ignored_share(self) -> float:
-        """Return the share of values that are NaN in the reference or come from NaN alone; 1 where there are none."""
-        return (self._ignored + self._from_nan) / self._values if self._values else float(not self._unfit)
+        """Return the share of values that are NaN in the reference or come from NaN alone; 1 if there are no values."""
+        if not self._values:
+            return float(not self._incomparable_reason)
+        return (self._nan_values + self._nan_batch_values) / self._values
 
     def finding(self, limits: Limits, max_ignored: float = 1.0) -> OutputFinding:
-        """Return the metrics so far, with the limits that they break; ``max_ignored`` as in ``failed_limits``.
+        """Return the measures so far, with the limits that they break; ``max_ignored`` as in ``failed_limits``.
 
-        If nothing was compared, the metrics are None.
+        If nothing was compared, the measures are None.
         """
-        finding = self._metrics()
+        finding = self._measures()
         failed = failed_limits(finding, limits, max_ignored)
         return replace(finding, passed=not failed, failed_limits=failed)
 
-    def _metrics(self) -> OutputFinding:
-        """Return the metrics so far, without a judgement."""
-        if self.ignored_share == 1 and not self._unfit:
+    def _measures(self) -> OutputFinding:
+        """Return the measures so far, before any limit but ``shape`` is applied."""
+        if self.ignored_share == 1 and not self._incomparable_reason:
             return _nothing_compared(self.name)
         normalized = self._normalized
-        if self._from_zeros:  # measured by the other batches, since its own are all zeros
-            normalized = max(normalized, root_of_ratio(self._from_zeros, self._reference))
+        if self._zero_reference_squares:
+            # A batch whose reference is all zeros has no norm to divide by: take that of all batches.
+            normalized = max(normalized, root_of_ratio(self._zero_reference_squares, self._reference_squares))
         return OutputFinding(
             name=self.name,
             max_abs_error=self._max_abs,
@@ -213,54 +134,57 @@ class OutputAccuracy:
             cosine=self._cosine,
             snr_db=-20 * math.log10(normalized) if normalized else math.inf,
             mismatches=self._differing.share,
-            top1=self._agreeing.share,
+            top1=self._same_argmax.share,
             passed=True,
-            failed_limits=("shape",) if self._unfit else (),
+            failed_limits=("shape",) if self._incomparable_reason else (),
             ignored_share=self.ignored_share,
         )
 
     def warnings(self) -> tuple[Diagnostic, ...]:
-        """Return a warning (ML603) for each kind of values that the figures leave out."""
+        """Return a warning (ML603) for each kind of values that the measures leave out."""
         messages = []
-        if self._unfit:
-            messages.append(f"{self.name!r} cannot be compared: {self._unfit}")
+        if self._incomparable_reason:
+            messages.append(f"{self.name!r} cannot be compared: {self._incomparable_reason}")
         values = f"of {self._values} values of {self.name!r}"
-        if self._ignored:
-            revived = f"; {self._revived} of them are no NaN in the mixed model" if self._revived else ""
-            messages.append(f"{self._ignored} {values} are NaN in the reference and do not count{revived}")
-        if self._from_nan:
-            messages.append(f"{self._from_nan} {values} do not count: all float inputs of their batches are NaN")
-        if self._other_infinities:
+        if self._nan_values:
+            lost = f"; {self._lost_nan_values} of them are not NaN in the mixed model" if self._lost_nan_values else ""
+            messages.append(f"{self._nan_values} {values} are NaN in the reference and do not count{lost}")
+        if self._nan_batch_values:
+            ignored = f"{self._nan_batch_values} {values} do not count"
+            messages.append(f"{ignored}: all float inputs of their batches are NaN")
+        if self._lost_infinities:
             differ = "are infinite in the reference and not the same infinity in the mixed model"
-            messages.append(f"{self._other_infinities} {values} {differ}")
+            messages.append(f"{self._lost_infinities} {values} {differ}")
         return tuple(warning("ML603", message) for message in messages)
 
     def _add_array(self, reference: Array, mixed: Array, sums: _Sums) -> None:
-        text = reference.dtype.kind in _TEXT
+        """Add one array of a batch in both models to the sums of the batch."""
+        is_string = reference.dtype.kind in _STRING_KINDS
         if reference.shape != mixed.shape:
-            self._refuse(f"shape {list(reference.shape)} became {list(mixed.shape)}", sums)
+            self._add_incomparable(f"shape {list(reference.shape)} became {list(mixed.shape)}", sums)
             return
-        if text != (mixed.dtype.kind in _TEXT):
-            self._refuse(f"type {reference.dtype} became {mixed.dtype}", sums)
+        if is_string != (mixed.dtype.kind in _STRING_KINDS):
+            self._add_incomparable(f"type {reference.dtype} became {mixed.dtype}", sums)
             return
         self._values += reference.size
-        exact = text or (reference.dtype.kind in _EXACT and mixed.dtype.kind in _EXACT)
-        if exact:
-            self._differing.add(0, 0)
+        is_exact = is_string or (reference.dtype.kind in _INTEGER_KINDS and mixed.dtype.kind in _INTEGER_KINDS)
+        if is_exact:
+            self._differing.add(0, 0)  # an empty array has a share of mismatches too
         elif "top1" in self._measured and has_classes(reference):
-            self._agreeing.add(*count_same_argmax(reference, mixed))
-        flat, flat_mixed = reference.reshape(-1), mixed.reshape(-1)
-        for start in range(0, flat.size, BLOCK):
-            block, mixed_block = flat[start : start + BLOCK], flat_mixed[start : start + BLOCK]
-            differing = int((block != mixed_block).sum()) if exact else 0
-            if exact:
+            self._same_argmax.add(*count_same_argmax(reference, mixed))
+        flat_reference, flat_mixed = reference.reshape(-1), mixed.reshape(-1)
+        for start in range(0, flat_reference.size, BLOCK_SIZE):
+            block, mixed_block = flat_reference[start : start + BLOCK_SIZE], flat_mixed[start : start + BLOCK_SIZE]
+            differing = int((block != mixed_block).sum()) if is_exact else 0
+            if is_exact:
                 self._differing.add(differing, block.size)
-            if text:
-                self._add_texts(differing, block.size, sums)
+            if is_string:
+                self._add_strings(differing, block.size, sums)
             else:
                 self._add_numbers(block, mixed_block, sums)
 
-    def _add_texts(self, differing: int, count: int, sums: _Sums) -> None:
+    def _add_strings(self, differing: int, count: int, sums: _Sums) -> None:
+        """Add ``count`` strings, of which some differ: unit vectors, whose difference has a square of 2."""
         if differing:
             self._max_abs = self._max_rel = 1.0
         sums.difference += 2 * differing
@@ -269,10 +193,11 @@ class OutputAccuracy:
         sums.product += count - differing
 
     def _add_numbers(self, reference: Array, mixed: Array, sums: _Sums) -> None:
+        """Add a block of numbers; only the measures that are needed are computed."""
         import numpy as np
 
         a, b = reference.astype(np.float64), mixed.astype(np.float64)
-        with np.errstate(all="ignore"):  # doubles beyond 1e154 have infinite squares: an infinite error then
+        with np.errstate(all="ignore"):  # doubles beyond 1e154 have infinite squares, which make an infinite error
             squares = dot(a, a)
             if not math.isfinite(squares):  # the reference may hold infinities and NaN
                 a, b = self._finite_in_reference(a, b, sums)
@@ -280,53 +205,57 @@ class OutputAccuracy:
             if "cosine" in self._measured:
                 sums.mixed += dot(b, b)
                 sums.product += dot(a, b)
-            difference = np.subtract(b, a, out=b)
-            error = dot(difference, difference)
+            difference = np.subtract(b, a, out=b)  # in place: ``b`` is not needed any more
+            difference_squares = dot(difference, difference)
             sums.reference += squares
-            sums.difference += error
-            if not math.isfinite(error) and not np.isfinite(difference).all():
-                self._break(sums)
+            sums.difference += difference_squares
+            if not math.isfinite(difference_squares) and not np.isfinite(difference).all():
+                self._add_infinite_error(sums)
             elif a.size and not self._measured.isdisjoint(("max_abs", "max_rel")):
                 np.abs(difference, out=difference)
                 self._max_abs = max(self._max_abs, float(difference.max()))
                 if "max_rel" in self._measured:
-                    self._max_rel = max(self._max_rel, largest_relative_error(difference, np.abs(a, out=a)))
+                    relative_error = largest_relative_error(difference, np.abs(a, out=a))
+                    self._max_rel = max(self._max_rel, relative_error)
 
     def _finite_in_reference(self, reference: Doubles, mixed: Doubles, sums: _Sums) -> tuple[Doubles, Doubles]:
         """Return the values that are finite in the reference; judge its infinities, ignore its NaN (Rule S8.19)."""
         import numpy as np
 
-        nan, infinite = np.isnan(reference), np.isinf(reference)
-        # A larger value is none that saturated: a node in float32 computed it from one, so it is wrong.
-        agree = (mixed == reference) | (mixed == np.copysign(self._saturated, reference))
-        self._ignored += int(nan.sum())
-        self._revived += int((nan & ~np.isnan(mixed)).sum())
-        differing = int((infinite & ~agree).sum())
-        self._other_infinities += differing
-        if differing:
-            self._break(sums)
-        finite = ~(nan | infinite)
-        return reference[finite], mixed[finite]
+        is_nan, is_infinite = np.isnan(reference), np.isinf(reference)
+        # Rule S8.19: where the model saturates, the largest finite value agrees with an infinity. A still larger value
+        # does not: a float32 node computed it from a saturated one.
+        agrees = (mixed == reference) | (mixed == np.copysign(self._saturated_magnitude, reference))
+        self._nan_values += int(is_nan.sum())
+        self._lost_nan_values += int((is_nan & ~np.isnan(mixed)).sum())
+        lost_infinities = int((is_infinite & ~agrees).sum())
+        self._lost_infinities += lost_infinities
+        if lost_infinities:
+            self._add_infinite_error(sums)
+        is_finite = ~(is_nan | is_infinite)
+        return reference[is_finite], mixed[is_finite]
 
-    def _refuse(self, reason: str, sums: _Sums) -> None:
-        self._unfit = self._unfit or reason
-        self._break(sums)
+    def _add_incomparable(self, reason: str, sums: _Sums) -> None:
+        """Add a pair of values whose shapes or types differ, so that they cannot be compared."""
+        self._incomparable_reason = self._incomparable_reason or reason
+        self._add_infinite_error(sums)
 
-    def _break(self, sums: _Sums) -> None:
+    def _add_infinite_error(self, sums: _Sums) -> None:
         self._max_abs = self._max_rel = math.inf
-        sums.broken = True
+        sums.has_infinite_error = True
 
     def _end_batch(self, sums: _Sums) -> None:
-        if sums.broken:
+        """Add the sums of a whole batch to the measures of the worst batch."""
+        if sums.has_infinite_error:
             self._normalized, self._cosine = math.inf, math.nan
             return
-        self._reference += sums.reference
+        self._reference_squares += sums.reference
         if sums.difference and sums.reference:
             self._normalized = max(self._normalized, root_of_ratio(sums.difference, sums.reference))
             if "cosine" in self._measured:
-                self._cosine = _least(self._cosine, sums.cosine())
-        elif sums.difference:
-            self._from_zeros = max(self._from_zeros, sums.difference)
+                self._cosine = _smaller_or_nan(self._cosine, sums.cosine())
+        elif sums.difference:  # the reference is all zeros
+            self._zero_reference_squares = max(self._zero_reference_squares, sums.difference)
 
 
 def _nothing_compared(name: str) -> OutputFinding:
@@ -336,37 +265,42 @@ def _nothing_compared(name: str) -> OutputFinding:
 
 @dataclass
 class _Sums:
-    """Sums of squares and products over one batch."""
+    """The sums over one batch: squares of the difference and of both models' values, and products of these values."""
 
     difference: float = 0.0
     reference: float = 0.0
     mixed: float = 0.0
     product: float = 0.0
-    broken: bool = False
+    has_infinite_error: bool = False
 
     def cosine(self) -> float:
-        length = math.sqrt(self.reference) * math.sqrt(self.mixed)
-        if not math.isfinite(length):
+        """Return the cosine similarity; 0 if one side is all zeros, NaN if a square overflowed."""
+        norms = math.sqrt(self.reference) * math.sqrt(self.mixed)
+        if not math.isfinite(norms):
             return math.nan
-        return max(-1.0, min(1.0, self.product / length)) if length else 0.0
+        return max(-1.0, min(1.0, self.product / norms)) if norms else 0.0
 
 
 @dataclass
 class _Share:
-    """A part of a whole; no share (None) until something was added, if only an empty whole."""
+    """A count as a share of a total. The share is None until ``add`` is called, and 0 for a total of 0."""
 
-    part: int = 0
-    whole: int | None = None
+    count: int = 0
+    total: int | None = None
 
-    def add(self, part: int, whole: int) -> None:
-        self.part += part
-        self.whole = (self.whole or 0) + whole
+    def add(self, count: int, total: int) -> None:
+        self.count += count
+        self.total = (self.total or 0) + total
+
+    def merge(self, other: _Share) -> None:
+        if other.total is not None:
+            self.add(other.count, other.total)
 
     @property
     def share(self) -> float | None:
-        return None if self.whole is None else self.part / max(self.whole, 1)
+        return None if self.total is None else self.count / max(self.total, 1)
 
 
-def _least(a: float, b: float) -> float:
+def _smaller_or_nan(a: float, b: float) -> float:
     """Return the smaller number, NaN if one is NaN."""
     return math.nan if math.isnan(a) or math.isnan(b) else min(a, b)

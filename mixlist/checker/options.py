@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mixlist.checker.accuracy import Limits
 from mixlist.checker.exception_rate import DEFAULT_RATE_LIMIT
+from mixlist.checker.limits import Limits
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
 from mixlist.progress import ProgressCallback
@@ -30,18 +30,19 @@ BASELINES = ("float32", "float64")
 
 @dataclass(frozen=True, kw_only=True)
 class JudgingOptions(ProviderOption):
-    """Declare how both models run, and the limits of the mixed one.
+    """The options about how both models run, and the limits of the mixed model.
 
-    ``limits``: of the outputs; None for the defaults of ``Limits``. ``labels``: the right answers to the samples of all
-    batches (``label_accuracy.read_labels``). ``type_hints``: the types of tensors that custom operators make, as for
-    ``resolve``. ``isolate``: run sessions in a process of their own, or in the one given, so that a crash of ONNX
-    Runtime is a finding; batches with an empty array, of which it may die, have such a process anyway. Sessions run in
-    ``jobs`` processes of this machine, on the Dask cluster of ``scheduler``, or through ``executor``.
+    ``limits``: the limits of outputs, None for the defaults of ``Limits``. ``labels``: the right answers to the samples
+    of all batches (``label_accuracy.read_labels``). ``type_hints``: the types of tensors that custom operators make, as
+    for ``resolve``. ``isolate``: run sessions in another process, a new one or this SessionProcess, so that a crash of
+    ONNX Runtime makes the verdict ``fail`` instead of ending this process. A batch with an empty array runs in another
+    process in any case, because ONNX Runtime may die of it. Sessions run in ``jobs`` processes of this machine, on the
+    Dask cluster of ``scheduler``, or through ``executor``.
     """
 
     overflow_mode: str = option(
         "inf",
-        "What the accelerator makes of a value out of range: infinity, or its largest finite value.",
+        "The result of the accelerator for a value out of range: infinity, or the largest finite value.",
         choices=OVERFLOW_MODES,
     )
     steps: int | None = option(None, "Stop after N batches.", "integer", minimum=1)
@@ -65,12 +66,13 @@ class JudgingOptions(ProviderOption):
     )
     jobs: int | None = option(
         None,
-        "Processes that run batches, or the trials of 'tune'.  [default: one beside the command's own, for 'tune' one"
-        " for every two cores]",
+        "Processes that run batches, or the trials of 'tune'.  [default: one, for 'tune' one for every two cores]",
         "integer",
         minimum=1,
     )
-    scheduler: str | None = option(None, "Run them on the workers of this Dask scheduler instead.", metavar="ADDRESS")
+    scheduler: str | None = option(
+        None, "Run batches or trials on the workers of this Dask scheduler instead.", metavar="ADDRESS"
+    )
     executor: Executor | None = None
     type_hints: Mapping[str, str] | None = None
     isolate: bool | SessionProcess = False
@@ -80,55 +82,57 @@ class JudgingOptions(ProviderOption):
 class CheckOptions(JudgingOptions):
     """The options of ``check``.
 
-    ``against``: a mixed model that is judged instead of the one that the policy makes. ``progress`` gets a Progress
-    after each batch.
+    ``against``: a mixed model that is judged instead of the one that the policy makes. ``progress`` is called with a
+    Progress after each batch.
     """
 
     against: Model | None = option(
-        None, "Judge this file instead of what the lists make.", "model file", metavar="MIXED"
+        None, "Judge this model file instead of the mixed model that the lists make.", "model file", metavar="MIXED"
     )
     full_statistics: bool = option(
         False, "Count the values of every low tensor: not finite, became zero, subnormal, near the limit.", "flag"
     )
     baseline: str = option(
-        "float32", "What the reference is computed in; float64 where the operators allow.", choices=BASELINES
+        "float32",
+        "The type of the reference; with float64, operators without a kernel for it use float32.",
+        choices=BASELINES,
     )
-    layerwise: bool = option(False, "Rank nodes by the error that they add to exact inputs.", "flag")
+    layerwise: bool = option(False, "Rank nodes by the error that each adds to exact inputs.", "flag")
     compare_emulated: bool = option(
-        False, "Run the emulation too, beside a native check, and report where the two differ.", "flag"
+        False, "After a native check, run the emulated one too, and report where the two differ.", "flag"
     )
     per_tensor: bool = option(False, "Report the range of every tensor (--html always does).", "flag")
     progress: ProgressCallback | None = None
 
     def __post_init__(self) -> None:
         if self.overflow_mode not in OVERFLOW_MODES:
-            raise UsageError(f"overflow mode {self.overflow_mode!r}: it is inf or saturate")
+            raise UsageError(f"overflow mode {self.overflow_mode!r} is not known", hint="use inf or saturate")
         if self.baseline not in BASELINES:
-            raise UsageError(f"baseline {self.baseline!r}: it is float32 or float64")
+            raise UsageError(f"baseline {self.baseline!r} is not known", hint="use float32 or float64")
         if self.compare_emulated and self.provider == "cpu":
             raise UsageError(
-                "on the CPU a check is emulated: there is nothing native to compare", hint="use --provider cuda"
+                "a check on the CPU is emulated itself: there is no native check to compare", hint="use --provider cuda"
             )
         if isinstance(self.jobs, int) and self.jobs < 1:
-            raise UsageError("a check needs one process at least")
+            raise UsageError(f"jobs must be at least 1, not {self.jobs}")
 
     @property
     def saturate(self) -> bool:
-        """Return whether values out of range become the largest finite value."""
+        """Return True if values out of range become the largest finite value, and not infinity."""
         return self.overflow_mode == "saturate"
 
     @property
     def output_limits(self) -> Limits:
-        """Return the limits of the outputs."""
+        """Return the limits of outputs: those that were given, or the defaults."""
         return self.limits or Limits()
 
     def all_limits(self) -> dict[str, float]:
-        """Return every limit that is set, by name, the exception rate among them."""
+        """Return every limit that is not None by name, those of the exception rate and of ignored values too."""
         limits = {"exception_rate": self.max_exception_rate, **self.output_limits.enabled()}
         return limits | {"max_ignored": self.max_ignored}
 
     def of_emulation(self) -> CheckOptions:
-        """Return the options of the check on the CPU that a native one is compared with."""
+        """Return the options of the emulated check that a native check is compared with."""
         return CheckOptions(
             overflow_mode=self.overflow_mode,
             steps=self.steps,

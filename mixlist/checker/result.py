@@ -1,4 +1,4 @@
-"""Hold the result of ``check`` as values only; the report room renders them (schemas/check.json)."""
+"""The classes that hold the result of ``check``. ``mixlist/report`` renders them, schemas/check.json is their JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ FindingKind = Literal[
 
 @dataclass(frozen=True)
 class LowSource(NodeResult):
-    """The low node whose values a high node computes with: what made it low, and what would keep it high."""
+    """The low node whose values a high node computes with.
+
+    ``source``: the list entry or rule that made the node low; ``suggestion``: the smallest change that keeps it high.
+    """
 
     source: str
     suggestion: str
@@ -34,18 +37,23 @@ class LowSource(NodeResult):
 
 @dataclass(frozen=True)
 class NodeFinding(NodeResult):
-    """One node and what happened to its output ``tensor`` in low precision, or to a tensor that it reads converted.
+    """One finding: one node, and one kind of event at its output or at a tensor that it reads converted.
 
-    ``input``: the name of the converted tensor, which is ``tensor`` then; "" for an output. ``first``: among the first
-    offenders, whose inputs were all finite, and not saturated. ``count``: values concerned in the worst batch, None if
-    they were not counted. ``batches``: indices of the batches where it happened, from 0.
-    ``max_abs_fp32`` and ``max_abs_low``: largest magnitude in float32 and in the mixed model (inf where it overflowed,
-    NaN if a value is NaN, and if the run was ``refused``, so that it was not computed). ``max_number_fp32`` and
-    ``max_number_low``: the same without NaN. If there is a NaN, they are those of the first batch of each kind, and
-    None if there is no other value or it was not computed.
-    ``list``: white, black, gray or none; ``source``: the list entry or rule that made it low; ``suggestion``: the
-    smallest list change that would keep it high ("" where there is none to give). Where the node is high already, or is
-    refused because of an integer, ``low_source`` is the low node upstream, and ``suggestion`` is about that one.
+    ``tensor``: the name of the output or of the converted tensor; ``input``: the same name for a converted tensor, ""
+    for an output. ``first``: the node is a first offender in some batch: it overflows although all its inputs are
+    finite and not saturated, or it reads a value that its conversion loses. ``count``: the number of values concerned
+    in the worst batch, None if they were not counted. ``batches``: the indices of the batches with this finding, from
+    0.
+
+    ``max_abs_fp32`` and ``max_abs_low``: the largest magnitude in float32 and in the mixed model: inf if a value is
+    infinite, NaN if a value is NaN. If the kind is ``refused``, the latter is NaN, because nothing was computed.
+    ``max_number_fp32`` and ``max_number_low``: the same without NaN. In a tensor with a NaN they are those of the first
+    batch of each kind. They are None if all values are NaN, or if they were not computed.
+
+    ``list``: the list of the operator: white, black, gray or none. ``source``: the list entry or rule that decided the
+    node. ``suggestion``: the smallest change of the lists that keeps the node high, "" if there is none. If the node is
+    high already, or is refused because of an integer, ``low_source`` is the low node upstream, and ``suggestion`` is
+    about that node.
     """
 
     tensor: str
@@ -68,12 +76,12 @@ class NodeFinding(NodeResult):
 class OutputFinding:
     """The errors of one graph output of the mixed model against the reference, the worst over all batches.
 
-    ``max_rel_error`` is relative to the reference's magnitude; ``normalized_error`` is the L2 norm of the difference
-    over that of the reference; ``snr_db`` is 20 log10 of its inverse (inf where they are equal). ``mismatches`` is the
-    share of differing values of an integer, bool or string output, None for floats; ``top1`` the share of rows whose
-    largest element is at the same place, None where that means nothing. ``ignored_share`` is the share of values that
-    are NaN in the reference or come from NaN alone, and say nothing; 1 where no batch has a value. All figures are None
-    then, because nothing was compared.
+    ``max_rel_error``: relative to the reference's magnitude. ``normalized_error``: the L2 norm of the difference over
+    that of the reference. ``snr_db``: 20 log10 of the inverse of ``normalized_error``; inf for equal outputs.
+    ``mismatches``: the share of differing values of an integer, bool or string output, None for floats. ``top1``: the
+    share of rows whose largest element is at the same place, None if the output has no axis that may hold classes.
+    ``ignored_share``: the share of values that are not compared, because they are NaN in the reference or come from
+    batches of NaN alone. It is 1 if no batch has a value. Then all errors are None, because nothing was compared.
     """
 
     name: str
@@ -98,11 +106,11 @@ class OutputFinding:
 
 @dataclass(frozen=True)
 class ValueCounts:
-    """The exact numbers of a tensor's values in the mixed model, by kind (``--full-statistics``).
+    """The numbers of a tensor's values in the mixed model, by kind (``--full-statistics``).
 
-    ``values``: all of them. ``nonzero``: not zero in float32. ``nonfinite``: infinite or NaN. ``flushed``: zeros beyond
-    those of float32. ``subnormal``: not zero, and below the smallest normal number of the low type. ``near_limit``:
-    finite, from half the largest finite value on.
+    ``values``: all values. ``nonzero``: not zero in float32. ``nonfinite``: infinite or NaN. ``flushed``: zeros beyond
+    the number of zeros in float32. ``subnormal``: not zero, and below the smallest normal number of the low type.
+    ``near_limit``: finite, and at least half of the largest finite value.
     """
 
     values: int
@@ -113,18 +121,19 @@ class ValueCounts:
     near_limit: int
 
     def __add__(self, other: ValueCounts) -> ValueCounts:
-        """The counts of both."""
-        return ValueCounts(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+        """Return the sum of each count."""
+        return ValueCounts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
 
 @dataclass(frozen=True)
 class TensorRange:
-    """The dynamic range of one float tensor over all batches, in float32 and in the mixed model.
+    """The range of one float tensor over all batches, in float32 and in the mixed model.
 
-    ``smallest`` is the smallest non-zero magnitude in float32, None where nobody looked or all values are zero.
-    ``low``: held in low precision. ``counts``: over all batches, None where nobody counted or the tensor is not low.
-    ``nan`` and ``low_nan``: True if there is a NaN. The minimum and maximum leave it out, and may miss other values
-    then; they are NaN if it hides all values.
+    ``low``: the mixed model holds the tensor in low precision. ``smallest``: the smallest magnitude in float32 that is
+    not zero, None if it was not computed or all values are zero. ``counts``: over all batches, None if the values were
+    not counted or the tensor is not low. ``nan`` and ``low_nan``: a value is NaN. Then minimum and maximum are those of
+    the other values, of which a few may be missing, because reductions may drop values next to a NaN. They are NaN if
+    the NaN hides all other values.
     """
 
     scope: str
@@ -143,30 +152,30 @@ class TensorRange:
 
     @property
     def producer(self) -> NodeRef:
-        """The node that makes the tensor; one without a name for a graph input."""
+        """Return the node that makes the tensor; a node without a name for a graph input."""
         return NodeRef(self.scope, self.node)
 
     @property
     def qualified_name(self) -> str:
-        """The tensor's name with its scope, as reports show it."""
+        """Return the tensor's name with its scope, as reports show it."""
         return qualified_name(self.scope, self.tensor)
 
     @property
     def magnitude(self) -> float:
-        """The largest magnitude in float32, NaN where a value is NaN."""
+        """Return the largest magnitude in float32, NaN if a value is NaN."""
         return math.nan if self.nan else max(abs(self.minimum), abs(self.maximum))
 
     @property
     def low_magnitude(self) -> float:
-        """The largest magnitude in the mixed model, NaN where a value is NaN."""
+        """Return the largest magnitude in the mixed model, NaN if a value is NaN."""
         return math.nan if self.low_nan else max(abs(self.low_minimum), abs(self.low_maximum))
 
 
 @dataclass(frozen=True)
 class NodeError(NodeResult):
-    """The error that one node adds when all its inputs are exact (``--layerwise``), as normalised error.
+    """The normalized error that one low node adds if its inputs are those of the reference (``--layerwise``).
 
-    ``source``: the list entry or rule that made it low; ``suggestion``: the smallest change that would keep it high.
+    ``source``: the list entry or rule that made the node low; ``suggestion``: the smallest change that keeps it high.
     """
 
     normalized_error: float
@@ -176,9 +185,10 @@ class NodeError(NodeResult):
 
 @dataclass(frozen=True)
 class TaskResult:
-    """Task accuracy with ``--labels``: share of right answers of the reference and of the mixed model.
+    """The task accuracy with ``--labels``: the shares of right answers of the reference and of the mixed model.
 
-    ``count``: labels that counted. ``used``: labels that had their samples, those of padding too.
+    ``used``: the number of labels whose samples were in the data. ``count``: the labels among them that count, which
+    are those without padding (negative labels).
     """
 
     reference: float
@@ -189,7 +199,7 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class EmulationComparison:
-    """The result of the emulation on the CPU for a natively checked model; ``differences``: one sentence each."""
+    """The result of the emulated check of a natively checked model, and the differences, one sentence each."""
 
     verdict: Verdict
     exception_rate: float
@@ -198,14 +208,14 @@ class EmulationComparison:
 
 @dataclass(frozen=True, repr=False)
 class CheckReport:
-    """The verdict and everything behind it.
+    """The verdict of a check and everything behind it.
 
-    ``mode``: ``emulated`` (float32 with rounding) or ``native`` (real low precision on ``provider``).
-    ``exception_rate``: share of batches with at least one overflow or saturation. ``limits``: name to value.
-    ``reasons``: why the verdict is what it is, one sentence each. ``precision``: the low type. ``emulated``: the
-    emulation beside a native check, where it was asked for; it changes no verdict. ``layerwise`` is filled where it was
-    asked for, and where nothing but the limits of outputs is missed. ``next_command``: the command line that searches a
-    list that passes, "" from Python and where there is none.
+    ``reasons``: why the verdict is what it is, one sentence each. ``mode``: ``emulated`` (float32 with rounding) or
+    ``native`` (real low precision on ``provider``). ``precision``: the low type. ``exception_rate``: the share of
+    batches with an overflow or a saturated value. ``limits``: the value of each limit by its name. ``layerwise``: the
+    errors that nodes add, with ``--layerwise`` or if only limits of outputs fail. ``emulated``: the emulated check
+    after a native one, with ``--compare-emulated``; it does not change the verdict. ``next_command``: the command line
+    that searches a list that passes, "" if there is none, and from Python.
     """
 
     model: str

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.checker.accuracy import Limits
+from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions
 from mixlist.cli.command_files import Command, load_model
 from mixlist.cli.data_options import DataOptions, make_batches, take_data

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from mixlist.checker.accuracy import Limits
+from mixlist.checker.limits import Limits
 from mixlist.cli.command_files import Command, load_model
 from mixlist.cli.data_options import DataOptions, make_batches, take_data
 from mixlist.cli.declared_options import build_options, declared_options

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mixlist.checker.accuracy import Limits
+from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.result import (
     CheckReport,

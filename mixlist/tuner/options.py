@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from mixlist.checker.accuracy import Limits
+from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions, JudgingOptions
 from mixlist.errors import UsageError
 from mixlist.option_fields import option

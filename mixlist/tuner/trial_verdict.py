@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mixlist.checker.accuracy import MEASURES, Limits, OutputAccuracy
+from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.exception_rate import too_many_exceptions
+from mixlist.checker.limits import MEASURES, Limits
 from mixlist.checker.result import CheckReport
 from mixlist.tuner.trial_worker import AnswerCounts, BatchResult
 

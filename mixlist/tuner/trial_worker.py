@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mixlist.checker.accuracy import Limits, OutputAccuracy
+from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.label_accuracy import Labels, TaskAccuracy
+from mixlist.checker.limits import Limits
 from mixlist.runtime.executors import read_sent_file
 from mixlist.runtime.inference_session import open_session
 from mixlist.runtime.local_session import LocalSession

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mixlist.checker import accuracy
-from mixlist.checker.accuracy import Limits, OutputAccuracy, failed_limits
+from mixlist.checker.accuracy import OutputAccuracy
+from mixlist.checker.limits import Limits, failed_limits
 from mixlist.checker.result import OutputFinding
 
 NONE = Limits(normalized=None, cosine=None)
@@ -118,7 +119,7 @@ def test_nan_in_the_reference_does_not_count_but_is_reported() -> None:
     assert output.finding(NONE).max_abs_error == 0.5
     (warning,) = output.warnings()
     assert warning.message.startswith("3 of 9 values")
-    assert warning.message.endswith("2 of them are no NaN in the mixed model")
+    assert warning.message.endswith("2 of them are not NaN in the mixed model")
 
 
 def test_a_batch_of_zeros_is_measured_by_the_others() -> None:
@@ -226,7 +227,7 @@ def test_blocks_change_nothing(monkeypatch) -> None:
     reference = rng.normal(size=(40, 25)).astype(F32)
     mixed = reference.astype(np.float16)
     whole = measured((reference, mixed))
-    monkeypatch.setattr(accuracy, "BLOCK", 7)
+    monkeypatch.setattr(accuracy, "BLOCK_SIZE", 7)
     pieces = measured((reference, mixed))
     for name in ("max_abs_error", "max_rel_error", "top1"):
         assert getattr(pieces, name) == getattr(whole, name)
@@ -242,7 +243,7 @@ def test_memory_is_that_of_a_block() -> None:
         output.add(values, values)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 20 * accuracy.BLOCK * 8 / 2  # ten float64 copies of a block, a sixth of one of the whole array
+    assert peak < 20 * accuracy.BLOCK_SIZE * 8 / 2  # ten float64 copies of a block, a sixth of one of the whole array
     assert output.finding(NONE).passed
 
 

@@ -73,5 +73,5 @@ def test_what_float64_alone_holds_is_no_fault_of_the_list() -> None:
 
 
 def test_an_unknown_baseline_is_refused() -> None:
-    with pytest.raises(UsageError, match="it is float32 or float64"):
+    with pytest.raises(UsageError, match="baseline 'float16' is not known"):
         mixlist.check(model(TEXT), policy(), [], baseline="float16")

@@ -14,8 +14,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import mixlist
-from mixlist.checker.accuracy import Limits, OutputAccuracy
+from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.evidence import missing_evidence
+from mixlist.checker.limits import Limits
 from mixlist.checker.result import CheckReport, OutputFinding
 from mixlist.files.package_data import data_folder
 from mixlist.report import check_html, check_terminal, tune_terminal
@@ -227,7 +228,7 @@ def test_merged_batches_are_ignored_together() -> None:
     whole.merge(half)
     assert whole.ignored_share == 0.75
     assert [warning.message for warning in whole.warnings()] == [
-        "3 of 4 values of 'y' are NaN in the reference and do not count; 1 of them are no NaN in the mixed model"
+        "3 of 4 values of 'y' are NaN in the reference and do not count; 1 of them are not NaN in the mixed model"
     ]
 
 

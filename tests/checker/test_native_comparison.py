@@ -36,7 +36,7 @@ def test_a_finding_and_an_output_that_differ_are_told(report: CheckReport) -> No
 
 
 def test_on_the_cpu_there_is_nothing_native() -> None:
-    with pytest.raises(UsageError, match="nothing native"):
+    with pytest.raises(UsageError, match="no native check"):
         mixlist.check(
             model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), mixlist.load_policy(), [], compare_emulated=True
         )

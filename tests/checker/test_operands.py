@@ -93,7 +93,7 @@ def test_saturate_clamps_operands() -> None:
 def test_the_thresholds_are_those_of_outputs(value: float, kind: str | None) -> None:
     """Rule S8.4: an underflow never fails; a value that was infinite or NaN before its conversion is no finding."""
     report = checked("g (float[2] x) => (float[2] y) { [v] y = Tanh(x) }", {"x": floats(value, 0)}, white="Tanh",
-                     limits=mixlist.checker.accuracy.Limits(normalized=None, cosine=None))  # fmt: skip
+                     limits=mixlist.Limits(normalized=None, cosine=None))  # fmt: skip
     found = operands(report)
     assert (found["v", "x"].kind if found else None) == kind
     assert report.verdict == ("fail" if kind == "overflow" else "pass")

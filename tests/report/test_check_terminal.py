@@ -127,7 +127,7 @@ def test_a_share_is_whole_only_where_it_is() -> None:
 
 
 def test_limits_are_told_as_the_options_that_set_them() -> None:
-    from mixlist.checker.accuracy import Limits
+    from mixlist.checker.limits import Limits
 
     every = {"exception_rate": 1.0, **Limits(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0).enabled()}
     assert words.limits_text(every) == [

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 
 import mixlist
-from mixlist.checker.accuracy import Limits
+from mixlist.checker.limits import Limits
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.runtime.executors import Workers

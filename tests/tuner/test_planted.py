@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mixlist
-from mixlist.checker.accuracy import Limits
+from mixlist.checker.limits import Limits
 from mixlist.tuner.result import TuneReport
 from tests.support.builders import model
 from tests.support.local_workers import Here

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.accuracy import Limits
+from mixlist.checker.limits import Limits
 from mixlist.errors import FileError, UsageError
 from mixlist.tuner.result import TuneReport
 from mixlist.tuner.trial_log import TrialLog

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 import mixlist
-from mixlist.checker.accuracy import Limits
+from mixlist.checker.limits import Limits
 from mixlist.tuner import trial_worker
 from mixlist.tuner.candidates import edit_policy, find_list_candidates, find_node_candidates
 from tests.checker.test_exact import Case, cases

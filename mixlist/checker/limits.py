@@ -1,0 +1,107 @@
+"""The limits of outputs, and which of them an output breaks (Rules S8.15 to S8.19)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mixlist.checker.result import OutputFinding
+from mixlist.option_fields import option
+
+_DEFAULT_MAX_MISMATCH = 0.01  # Rule S8.17: the share of differing integers that passes if ``mismatch`` is not set
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of an output; None is no limit. Errors are upper limits, ``cosine``, ``snr`` and ``top1`` lower ones.
+
+    ``normalized`` is 1e-2 by default, which is 40 dB. Rounding to float16 has an error of up to 2^-11 (4.9e-4), to
+    bfloat16 of up to 2^-8 (3.9e-3), and the error of n independent roundings grows with the root of n. So the limit
+    allows some 400 roundings in sequence in float16, and 6 in bfloat16, where a deep model may need a higher limit. A
+    wrong value breaks it by far.
+
+    ``cosine`` is 0.999 by default. It follows from the default of ``normalized``: an error of e leaves a cosine of at
+    least sqrt(1 - e^2), which is 0.99995. It decides only if ``normalized`` is raised or None, and then it allows an
+    error of 4.5 %.
+
+    The other limits depend on the meaning of an output, so they are None by default. ``max_abs`` has the unit of the
+    output, ``snr`` is in dB, ``mismatch`` and ``top1`` are shares from 0 to 1.
+
+    If ``mismatch`` is set, it alone judges an integer, bool or string output. Otherwise such an output passes if at
+    most 1 % of its values differ (ids), or if it keeps ``normalized``, ``cosine`` and ``snr`` (quantized values, which
+    differ by one step).
+    """
+
+    max_abs: float | None = option(
+        None, "Largest absolute error of any output.", "number", flag="--max-abs-error", minimum=0
+    )
+    max_rel: float | None = option(
+        None, "Largest relative error, where the reference is not zero.", "number", flag="--max-rel-error", minimum=0
+    )
+    normalized: float | None = option(
+        1e-2,
+        "L2 norm of the difference over that of the reference ('inf': no limit).",
+        "number",
+        flag="--max-normalized-error",
+        minimum=0,
+    )
+    cosine: float | None = option(
+        0.999, "Cosine similarity ('-1': no limit).", "number", flag="--min-cosine", minimum=-1, maximum=1
+    )
+    snr: float | None = option(None, "Signal-to-noise ratio, in dB.", "number", flag="--min-snr")
+    mismatch: float | None = option(
+        None,
+        "Share of differing values of an integer, bool or string output.  [default: 0.01, or any share if the limits of"
+        " a float output hold]",
+        "number",
+        flag="--max-mismatch",
+        minimum=0,
+        maximum=1,
+    )
+    top1: float | None = option(
+        None,
+        "Share of rows whose largest element is at the same place.",
+        "number",
+        flag="--min-top1",
+        minimum=0,
+        maximum=1,
+    )
+
+    def enabled(self) -> dict[str, float]:
+        """Return the limits that are not None, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+# By the name of each limit, the field of an OutputFinding that it bounds.
+MEASURES = {
+    "max_abs": "max_abs_error",
+    "max_rel": "max_rel_error",
+    "normalized": "normalized_error",
+    "mismatch": "mismatches",
+    "cosine": "cosine",
+    "snr": "snr_db",
+    "top1": "top1",
+}
+_UPPER_LIMITS = ("max_abs", "max_rel", "normalized", "mismatch")
+
+
+def failed_limits(finding: OutputFinding, limits: Limits, max_ignored: float = 1.0) -> tuple[str, ...]:
+    """Return the names of the limits that an output breaks. NaN breaks every limit.
+
+    ``shape`` is kept if it is among the failed limits of ``finding``: the outputs could not be compared.
+    ``max_ignored`` is the largest share of values that may be ignored (Rule S8.21).
+    """
+    failed = ["shape"] if "shape" in finding.failed_limits else []
+    enabled = limits.enabled()
+    for name, field in MEASURES.items():
+        value = getattr(finding, field)
+        if name in enabled and value is not None:
+            # A comparison with NaN is false, so NaN keeps no limit.
+            keeps_limit = value <= enabled[name] if name in _UPPER_LIMITS else value >= enabled[name]
+            failed += [] if keeps_limit else [name]
+    # Rule S8.17: an integer output with few mismatches, or with a limit for them, needs no other limit of its values.
+    mismatches = finding.mismatches
+    if mismatches is not None and (limits.mismatch is not None or mismatches <= _DEFAULT_MAX_MISMATCH):
+        failed = [name for name in failed if name not in ("normalized", "cosine", "snr")]
+    if finding.ignored_share > max_ignored:
+        failed.append("max_ignored")
+    return tuple(failed)
