@@ -1,1 +1,1 @@
-"""Emulate low precision on float32 hardware: the graph that rounds, probes inside it, what a run observed."""
+"""Emulate low precision on float32 hardware: the graph that rounds, its probes, and the ranges that a run observes."""

@@ -1,8 +1,11 @@
-"""Find the conversions of a mixed model: the tensors that nodes read in a low type they do not have (Rule S8.4).
+"""Find the conversions of a mixed model: tensors that nodes read in a low type that the tensors do not have (Rule
+S8.4).
 
-A conversion rounds the tensor that it reads. The range of that tensor shows the result, so there is no probe at the
-Cast. Only a tensor that the reader's scope does not compute is observed once more, in that scope: a body may not run,
-or run several times.
+    x (float32) -> Cast to float16 -> Sigmoid        x is a conversion, and Sigmoid is its reader
+
+A conversion rounds the tensor that it reads. The range of that tensor shows whether values are lost, so the Cast needs
+no probe of its own. A tensor that another scope computes gets one more probe in the scope of the reader, because a body
+may not run, or may run several times.
 """
 
 from __future__ import annotations
@@ -22,12 +25,15 @@ from mixlist.ops.low_precision import LOW_TYPES
 
 @dataclass(frozen=True)
 class Conversion:
-    """A tensor called ``name`` that nodes read converted to the low type ``elem``.
+    """A tensor that nodes read in the low type ``elem``.
 
-    ``readers``: these nodes, as the original names them; of an output of a body, the owner of the body. ``probe``: the
-    tensor's name where it is observed before its conversion: in the mixed model, or (``in_reference``: a graph input
-    that the mixed model declares low) in the reference. ``source``: its name in the reference, None if the reference
-    does not observe it.
+    name: the tensor.
+    probe: the identity under which it is observed before the conversion, in the mixed model.
+    source: its identity in the reference; None if the reference does not observe it.
+    readers: the nodes that read it converted, as the original names them. The node with the body reads an output of the
+        body.
+    in_reference: the tensor is observed in the reference instead of the mixed model. So it is with an input of the
+        graph that the mixed model declares in the low type, because the mixed model never has its unrounded values.
     """
 
     name: str
@@ -40,9 +46,9 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Conversions:
-    """The conversions of a mixed model, and the probes that they need in addition to those of nodes.
+    """The conversions of a mixed model in the order of computation, and the probes that they need.
 
-    ``probes``: by scope and tensor.
+    probes: by scope path and tensor name. They come in addition to the probes of node outputs.
     """
 
     conversions: tuple[Conversion, ...]
@@ -50,17 +56,19 @@ class Conversions:
 
 
 def find_conversions(mixed: Graph, original: Graph, in_original: Callable[[TensorRef], TensorRef]) -> Conversions:
-    """Return the conversions of a mixed model, in order of computation; constants are converted in the file already.
+    """Return the conversions of a mixed model. Constants do not count, because the file has them converted.
 
-    ``in_original`` renames tensors of a function that mixlist specialized.
+    in_original: returns the identity that a tensor of the mixed model has in the original. The two differ in functions
+        that mixlist specialized.
     """
-    return _Finder(original, in_original).run(mixed)
+    return _ConversionFinder(original, in_original).run(mixed)
 
 
-class _Finder:
+class _ConversionFinder:
     def __init__(self, original: Graph, in_original: Callable[[TensorRef], TensorRef]) -> None:
         self.original, self.in_original = original, in_original
         self.probes: dict[str, dict[str, Probe]] = {}
+        # By the probe and the low type: the conversion without its readers, and the readers in order.
         self.drafts: dict[tuple[TensorRef, int], Conversion] = {}
         self.readers: dict[tuple[TensorRef, int], dict[NodeRef, None]] = {}
 
@@ -69,39 +77,46 @@ class _Finder:
             for node in graph.nodes:
                 for slot, value in enumerate(node.inputs):
                     if value is not None and node.input_types[slot] in LOW_TYPES:
-                        self._read(graph, node, slot, value)
+                        self._visit_input(graph, node, slot, value)
                 for body in node.bodies.values():
-                    for value, wanted in zip(body.outputs, body.output_types, strict=True):
-                        if wanted in LOW_TYPES and _differs(value, wanted):
-                            self._add(graph, body, value, wanted, node)
+                    for value, output_type in zip(body.outputs, body.output_types, strict=True):
+                        if output_type in LOW_TYPES and _is_converted(value, output_type):
+                            self._add(graph, body, value, types.element(output_type), node)
         conversions = [replace(draft, readers=tuple(self.readers[key])) for key, draft in self.drafts.items()]
         return Conversions(tuple(conversions), self.probes)
 
-    def _read(self, graph: Graph, node: Node, slot: int, value: Value) -> None:
-        """Add the conversion of one input, if it is one."""
-        wanted = types.element(node.input_types[slot])
-        if _differs(value, wanted):
-            self._add(graph, node.scope, value, wanted, node)
+    def _visit_input(self, graph: Graph, node: Node, slot: int, value: Value) -> None:
+        """Add the conversion of an input that a node reads in a low type, if the input is converted."""
+        elem = types.element(node.input_types[slot])
+        # value (float32) -> Cast of mixlist -> node. The graph hides the Casts of mixlist.
+        if _is_converted(value, elem):
+            self._add(graph, node.scope, value, elem, node)
             return
         cast = value.producer
         if cast is None:
+            # graph input, declared in the low type -> node
             if find_observed_ref(graph, value) is not None:
-                self._add_declared(graph, value, wanted, node)
+                self._add_declared_input(graph, value, elem, node)
         elif cast.op_type == "Cast" and not cast.domain and cast.inputs[0] is not None:
+            # source (float32) -> Cast of the author -> node
             source = cast.inputs[0]
-            if _differs(source, wanted) and not self._is_authored(graph, node, slot, value):
-                self._add(graph, node.scope, source, wanted, node)
+            if _is_converted(source, elem) and not self._reads_in_original(graph, node, slot, value):
+                self._add(graph, node.scope, source, elem, node)
 
-    def _is_authored(self, graph: Graph, node: Node, slot: int, value: Value) -> bool:
-        """Return True if the Cast is the author's: the node reads its output in the original too."""
-        before = self._original_nodes.get(self._reader(graph, node))
-        if before is None or slot >= len(before.inputs):
+    def _reads_in_original(self, graph: Graph, node: Node, slot: int, value: Value) -> bool:
+        """Return True if the node reads the same tensor in the original, so that the conversion is the author's.
+
+        The result is True as well if the original does not have the node or the slot.
+        """
+        original_node = self._original_nodes.get(self._reader_ref(graph, node))
+        if original_node is None or slot >= len(original_node.inputs):
             return True
-        read = before.inputs[slot]
-        return read is None or read.name == value.name
+        original_value = original_node.inputs[slot]
+        return original_value is None or original_value.name == value.name
 
     @cached_property
     def _original_nodes(self) -> dict[NodeRef, Node]:
+        # Reversed, so that the first of several graphs with the same node (a function called in several types) wins.
         return {
             node_ref(graph, node): node for graph in reversed(reachable_graphs(self.original)) for node in graph.nodes
         }
@@ -110,40 +125,42 @@ class _Finder:
     def _original_inputs(self) -> dict[str, tuple[int, types.Type]]:
         return {value.name: (slot, value.type) for slot, value in enumerate(self.original.root.inputs)}
 
-    def _add_declared(self, graph: Graph, value: Value, wanted: int, node: Node) -> None:
-        """Add a graph input that the mixed model declares low, and the original does not."""
-        slot, authored = self._original_inputs.get(value.name, (0, wanted))
-        if authored in types.MIXABLE and authored != wanted:
+    def _add_declared_input(self, graph: Graph, value: Value, elem: int, node: Node) -> None:
+        """Add an input of the main graph that the mixed model declares in the low type and the original does not."""
+        slot, authored_type = self._original_inputs.get(value.name, (0, elem))
+        if authored_type in types.MIXABLE and authored_type != elem:
             ref = TensorRef("", "", slot)
-            self._put(Conversion(value.name, wanted, ref, ref, (), in_reference=True), graph, node)
+            self._store(Conversion(value.name, elem, ref, ref, (), in_reference=True), graph, node)
 
-    def _add(self, graph: Graph, scope: Scope, value: Value, wanted: int, node: Node) -> None:
-        """Add a conversion; the tensor is observed in ``scope``."""
+    def _add(self, graph: Graph, scope: Scope, value: Value, elem: int, node: Node) -> None:
+        """Add the conversion of a tensor that ``node`` reads in ``scope``."""
         observed = find_observed_ref(graph, value)
-        probe = observed if observed is not None and value.scope is scope else self._probe(graph, scope, value)
-        source = self._source(observed, value) if observed is not None else None
-        self._put(Conversion(value.name, wanted, probe, source, ()), graph, node)
+        probe = observed if observed is not None and value.scope is scope else self._add_probe(graph, scope, value)
+        source = self._reference_ref(observed, value) if observed is not None else None
+        self._store(Conversion(value.name, elem, probe, source, ()), graph, node)
 
-    def _put(self, draft: Conversion, graph: Graph, node: Node) -> None:
+    def _store(self, draft: Conversion, graph: Graph, node: Node) -> None:
         key = draft.probe, draft.elem
         self.drafts.setdefault(key, draft)
-        self.readers.setdefault(key, {})[self._reader(graph, node)] = None
+        self.readers.setdefault(key, {})[self._reader_ref(graph, node)] = None
 
-    def _reader(self, graph: Graph, node: Node) -> NodeRef:
+    def _reader_ref(self, graph: Graph, node: Node) -> NodeRef:
+        """Return the identity of a node in the original."""
         return self.in_original(TensorRef(*node_ref(graph, node), 0)).producer
 
-    def _source(self, observed: TensorRef, value: Value) -> TensorRef:
-        """Return the reference's tensor for one that the mixed model observes; inputs may have another order there."""
+    def _reference_ref(self, observed: TensorRef, value: Value) -> TensorRef:
+        """Return the identity in the reference of a tensor that the mixed model observes."""
         if observed.node:
             return self.in_original(observed)
+        # An input of the graph has its position as identity, and the inputs of the original may have another order.
         slot, _ = self._original_inputs.get(value.name, (observed.slot, 0))
         return TensorRef("", "", slot)
 
-    def _probe(self, graph: Graph, scope: Scope, value: Value) -> TensorRef:
-        """Add a probe of a tensor in the scope that reads it; the slot -1 marks a tensor of an outer scope."""
+    def _add_probe(self, graph: Graph, scope: Scope, value: Value) -> TensorRef:
+        """Add a probe of a tensor in the scope that reads it, and return the identity of the observed tensor."""
         path = scope_path(graph, scope)
         if value.scope is not scope or (value.producer is None and value not in scope.inputs):
-            ref = TensorRef(path, value.name, -1)
+            ref = TensorRef(path, value.name, -1)  # the slot -1 marks a tensor that an outer scope computes
         elif value.producer is not None:
             ref = output_ref(graph, value.producer, value.output_slot)
         else:
@@ -154,21 +171,25 @@ class _Finder:
 
 
 def find_observed_ref(graph: Graph, value: Value) -> TensorRef | None:
-    """Return the tensor that a value is, if a node computes it or it is an input of the main graph.
+    """Return the identity of a value that a node computes or that is an input of the main graph.
 
-    Return None for inputs of bodies and functions, and for outputs of control flow and calls.
+    Return None for an input of a body or function, and for an output of control flow or of a call: these only pass on
+    the values of other tensors.
     """
     producer = value.producer
     if producer is not None:
-        passes = bool(producer.bodies) or producer.function is not None
-        return None if passes else output_ref(graph, producer, value.output_slot)
+        passes_values_on = bool(producer.bodies) or producer.function is not None
+        return None if passes_values_on else output_ref(graph, producer, value.output_slot)
     if value.kind == "input" and value.scope.owner is None and not graph.path:
         return TensorRef("", "", value.scope.inputs.index(value))
     return None
 
 
-def _differs(value: Value, wanted: types.Type) -> bool:
-    """Return whether a value is a tensor of another float type, and no constant that is stored in both types."""
-    if value.type not in types.MIXABLE or value.type == wanted:
+def _is_converted(value: Value, read_type: types.Type) -> bool:
+    """Return True if a value has another float type than the one in which it is read.
+
+    A constant does not count: the file has it in both types. An overridable initializer is not a constant.
+    """
+    if value.type not in types.MIXABLE or value.type == read_type:
         return False
     return value.constant_proto is None or value.kind == "overridable"

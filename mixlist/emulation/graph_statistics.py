@@ -1,4 +1,4 @@
-"""The statistics of observed tensors, and their places in the outputs of an instrumented model."""
+"""The statistics that probes compute of tensors, and their positions in the outputs of an instrumented model."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ from mixlist.ops import types
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-Build = Callable[[str, str, int, NameGenerator], "list[NodeProto]"]  # (tensor, out, elem, names) -> nodes
+# Returns the nodes that compute a statistic: (name of the tensor, name of the result, element type of the tensor, new
+# names).
+NodeBuilder = Callable[[str, str, int, NameGenerator], "list[NodeProto]"]
 
 
 @dataclass(frozen=True)
 class Probe:
-    """An observed tensor; ``source`` is the tensor whose range it shares, or None."""
+    """A tensor to observe.
+
+    ref: its identity. tensor: its name in the file. op_type: the operator that computes it, "" if no node of the scope
+        does. elem: its element type.
+    source: the tensor that has the same values, so that its range is that of this tensor too; None if there is none.
+    """
 
     ref: TensorRef
     tensor: str
@@ -29,32 +36,46 @@ class Probe:
 
 @dataclass(frozen=True)
 class Statistic:
-    """One reduction: how it is computed, how values of several runs join, and the neutral element."""
+    """A number that probes compute of a tensor, for example its minimum.
+
+    neutral: the neutral element of the reduction (inf for a minimum). A tensor that is not computed has this value.
+    join_op_type: the operator that reduces the values of a loop's iterations to one value.
+    build: returns the nodes that compute the number.
+    elem: the element type of the number; UNKNOWN if it is that of the tensor.
+    """
 
     name: str
     neutral: float
-    join_op_type: str  # the operator that reduces the results of a Loop's iterations
-    build: Build
-    elem: int = types.UNKNOWN  # the type of the result; UNKNOWN: the tensor's own
+    join_op_type: str
+    build: NodeBuilder
+    elem: int = types.UNKNOWN
 
 
-def _reduce(op_type: str) -> Build:
+def _build_reduction(op_type: str) -> NodeBuilder:
     return lambda tensor, out, elem, names: [names.make_node(op_type, [tensor], out, keepdims=0)]
 
 
-SUM = Statistic("sum", 0.0, "ReduceSum", _reduce("ReduceL1"))
-RANGE = (
-    Statistic("minimum", float("inf"), "ReduceMin", _reduce("ReduceMin")),
-    Statistic("maximum", float("-inf"), "ReduceMax", _reduce("ReduceMax")),
+# The sum of magnitudes is part of a range because it shows every NaN. ONNX Runtime's ReduceMin and ReduceMax ignore a
+# NaN that is not the first value (1.31.1, CPU).
+SUM = Statistic("sum", 0.0, "ReduceSum", _build_reduction("ReduceL1"))
+RANGE_STATISTICS = (
+    Statistic("minimum", float("inf"), "ReduceMin", _build_reduction("ReduceMin")),
+    Statistic("maximum", float("-inf"), "ReduceMax", _build_reduction("ReduceMax")),
     SUM,
 )
 
 
 @dataclass
 class InstrumentedModel:
-    """A model with statistics: ``proto``; ``outputs`` where each (TensorRef, statistic) is, in several places where
-    a function is called several times; ``widths`` the columns of each output; ``probes`` in order of computation;
-    ``parts`` what stands last before each cut: the tensor, and the statistics packed there."""
+    """A model that also yields statistics.
+
+    proto: the model.
+    probes: the observed tensors in the order of computation.
+    outputs: the columns in which each statistic of each tensor is. A tensor in a function has a column for each call.
+    widths: the number of columns of each output with statistics.
+    cut_outputs: for each cut, the names of the last tensors before it: the outputs of the node, and the statistics that
+        are packed there.
+    """
 
     proto: ModelProto
     probes: list[Probe] = field(default_factory=list)
@@ -64,14 +85,17 @@ class InstrumentedModel:
 
 
 def has_where(model: ModelProto) -> bool:
-    """Return True if every scope of a model can use Where and IsNaN, which are new in opset 9."""
+    """Return True if every scope of a model can use Where and IsNaN, which exist since opset 9."""
     imports = [*model.opset_import, *(entry for body in model.functions for entry in body.opset_import)]
     return min((entry.version for entry in imports if not entry.domain), default=0) >= 9
 
 
 @dataclass(frozen=True)
 class OutputColumn:
-    """A column of a graph output: of shape [columns], or [iterations, columns] out of a Loop or Scan (``stacked``)."""
+    """One column of a graph output that holds statistics.
+
+    The output has the shape [columns], or with ``stacked`` (from a Loop or Scan) the shape [iterations, columns].
+    """
 
     output: str
     column: int

@@ -1,16 +1,19 @@
-"""Statistics computed inside the graph, so that only scalars leave the device.
+"""Add probes to a model: statistics that are computed inside the graph, so that only scalars leave the device.
 
-Every observed float tensor gets reductions behind it. Each scope packs their results into one vector per statistic:
-thousands of outputs one by one would cost more than the model. The vectors become graph outputs. Out of a branch they
-come as outputs of the If (the other branch yields the neutral elements), out of a Loop or Scan as scan outputs, one
-row per iteration (reduced once more where loops nest, since inner ones may differ in length), out of a function as
-further outputs of its calls.
+Reductions stand behind every observed float tensor. Each scope packs their results into one vector for each statistic.
+The vectors become outputs of the main graph, in this way:
+* from a branch of an If as outputs of the If; the other branch yields the neutral elements;
+* from the body of a Loop or Scan as scan outputs, with one row for each iteration. A loop inside another body reduces
+  these rows to one, because its number of iterations may differ from one run of the outer body to the next;
+* from a function as further outputs of its calls.
 
-ONNX Runtime's ReduceMax and ReduceMin pass over NaN, a sum does not: so the range takes three reductions. The sum is
-that of magnitudes: large values of both signs would overflow to inf - inf, a NaN that no value is.
+A range takes three reductions, because ONNX Runtime's ReduceMax and ReduceMin may ignore a NaN and a sum does not. The
+sum is that of the magnitudes: large values of both signs could overflow to inf - inf, which would be a NaN that no
+value is.
 
-Low tensors are reduced in float32: ONNX Runtime's CUDA provider has no bfloat16 ReduceMax, ReduceMin and ReduceL1, and
-a sum in float16 overflows where no value does. In an emulation, float32 already, the Cast is dropped.
+Tensors of a low type are reduced in float32: ONNX Runtime's CUDA provider has no ReduceMax, ReduceMin and ReduceL1 for
+bfloat16, and a sum in float16 overflows although no value does. The emulation is in float32 already, so there the Cast
+is an Identity.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from mixlist.emulation.graph_statistics import RANGE, InstrumentedModel, OutputColumn, Probe, Statistic
-from mixlist.emulation.packing import PackedStatistic, ScalarStatistic, add_output, join_rows, neutral, pack
+from mixlist.emulation.graph_statistics import RANGE_STATISTICS, InstrumentedModel, OutputColumn, Probe, Statistic
+from mixlist.emulation.packing import PackedStatistic, ScalarStatistic, add_neutral_vector, add_output, join_rows, pack
 from mixlist.emulation.safe_reductions import make_reductions_safe
 from mixlist.graph.build import build_graph
 from mixlist.graph.model import FunctionKey, Graph, Node, Scope, function_key
@@ -37,12 +40,12 @@ if TYPE_CHECKING:
     from mixlist.graph.proto_types import ScopeProto
 
 _SAME_VALUES = operators(Trait.SAME_VALUES)
-_OBSERVED = frozenset({types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE})
+_OBSERVED_TYPES = frozenset({types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE})
 
 
 def instrument(
     model: ModelProto,
-    statistics: tuple[Statistic, ...] = RANGE,
+    statistics: tuple[Statistic, ...] = RANGE_STATISTICS,
     is_observed: Callable[[Probe], bool] = lambda _: True,
     *,
     safe_reductions: bool = False,
@@ -54,8 +57,8 @@ def instrument(
 
     is_observed: chooses the tensors.
     safe_reductions: for a provider that refuses to reduce empty tensors (CUDA).
-    needs_own_range: tensors that are reduced themselves although they only hold the values of another tensor, because
-        they may be rounded.
+    needs_own_range: chooses tensors that are reduced themselves although they only hold the values of another tensor,
+        because they may be rounded.
     cut_tensors: tensors of the main graph. Behind the node that computes one, the statistics so far are packed, so that
         the graph can be cut there.
     extra_probes: see ``Instrumenter``.
@@ -68,14 +71,16 @@ def instrument(
 
 @dataclass(eq=False)
 class Instrumenter:
-    """One instrumentation; ``observe`` may be replaced to compute something else of each tensor.
+    """Adds the statistics to a copy of a model; for the parameters see ``instrument``.
 
-    ``extra_probes``: further tensors to observe, by scope and name. No node of the scope computes them itself: captured
-    tensors, and the results of calls and control flow.
+    extra_probes: further tensors to observe, by scope path and tensor name. No node of the scope computes them: they
+        are tensors of outer scopes, and results of calls and control flow.
+
+    A subclass may override ``observe`` to compute something else of each tensor.
     """
 
     model: InitVar[ModelProto]
-    statistics: tuple[Statistic, ...] = RANGE
+    statistics: tuple[Statistic, ...] = RANGE_STATISTICS
     is_observed: Callable[[Probe], bool] = lambda _: True
     safe_reductions: bool = False
     needs_own_range: Callable[[TensorRef], bool] = lambda _: False
@@ -87,81 +92,91 @@ class Instrumenter:
         self.graph = build_graph(self.proto)
         self.new_names = NameGenerator(names_in(self.proto.graph, *self.proto.functions))
         self.instrumented = InstrumentedModel(self.proto)
-        self.function_outputs: dict[
-            FunctionKey, tuple[int, list[PackedStatistic]]
-        ] = {}  # a function's own outputs, and what it adds
+        # By function: the number of its own outputs, and the statistics that it yields behind them. A function is
+        # instrumented at its first call.
+        self.function_outputs: dict[FunctionKey, tuple[int, list[PackedStatistic]]] = {}
 
     def run(self) -> InstrumentedModel:
-        """Instrument everything."""
-        for packed in self._scope(self.graph, self.graph.root, self.proto.graph):
-            add_output(self.proto.graph, packed, packed.name, rows=packed.stacked)
+        """Instrument the whole model, and return it."""
+        for packed in self._instrument_scope(self.graph, self.graph.root, self.proto.graph):
+            add_output(self.proto.graph, packed, packed.name, stacked=packed.stacked)
             self.instrumented.widths[packed.name] = len(packed.refs)
-            for column, ref in enumerate(packed.refs):
-                place = OutputColumn(packed.name, column, packed.stacked)
-                self.instrumented.outputs.setdefault((ref, packed.statistic.name), []).append(place)
+            for index, ref in enumerate(packed.refs):
+                column = OutputColumn(packed.name, index, packed.stacked)
+                self.instrumented.outputs.setdefault((ref, packed.statistic.name), []).append(column)
         return self.instrumented
 
     # --- scopes ---
 
-    def _scope(self, graph: Graph, scope: Scope, proto: ScopeProto) -> list[PackedStatistic]:
-        """Observe a scope; each reduction stands right behind what it reads, so that the tensor can go."""
-        results: list[ScalarStatistic] = []
-        handed: list[PackedStatistic] = []
+    def _instrument_scope(self, graph: Graph, scope: Scope, scope_proto: ScopeProto) -> list[PackedStatistic]:
+        """Add probes to a scope and to its bodies, and return the packed statistics that the scope yields.
+
+        The reductions stand directly behind the node that computes their tensor, so that the tensor can be freed.
+        """
+        scalars: list[ScalarStatistic] = []  # statistics of this scope that are not packed yet
+        vectors: list[PackedStatistic] = []  # the same of its bodies and calls
         packed: list[PackedStatistic] = []
         path = scope_path(graph, scope)
-        known: dict[str, TensorRef] = {}
-        main = scope.owner is None and not graph.path
+        sources: dict[str, TensorRef] = {}  # by tensor: the tensor whose range it has
+        is_main = scope.owner is None and not graph.path
+        # A function may not import the standard domain. ``_instrument_call`` then imports the version of the model.
         opset = graph.opsets.get("") or self.graph.opsets.get("", 0)
-        count = len(proto.node)
-        added: list[tuple[int, list[NodeProto]]] = []  # new nodes, each list behind the node at a position
+        node_count = len(scope_proto.node)
+        added: list[tuple[int, list[NodeProto]]] = []  # the new nodes behind the node at a position of the file
+        # Tensors that no node of the scope computes: their reductions come first.
         first: list[NodeProto] = []
-        for probe in (*(self._input_probes(scope) if main else ()), *self._probes_of_reads(scope, path)):
-            observed, made = self.observe(probe)
-            results += observed
-            first += made
+        for probe in (*(self._input_probes(scope) if is_main else ()), *self._outer_probes(scope, path)):
+            statistics, nodes = self.observe(probe)
+            scalars += statistics
+            first += nodes
         added.append((-1, first))
+        # The nodes of the scope, each with the probes of its outputs.
         for node in scope.nodes:
-            target = proto.node[node.position]
+            node_proto = scope_proto.node[node.position]
             behind: list[NodeProto] = []
             if node.function is not None:
-                handed += self._call(node.function, target)
+                vectors += self._instrument_call(node.function, node_proto)
             elif node.bodies:
-                handed += self._control_flow(graph, node, target, behind)
-            for probe in self._probes(node, path, known):
-                observed, made = self.observe(probe, node, target)
-                results += observed
-                behind += made
-            if main and any(name in self.cut_tensors for name in target.output):
-                part, made = pack(results, handed, opset, self.new_names)
-                behind += made
-                self.instrumented.cut_outputs.append(
-                    (*target.output, *(vector.name for vector in part if not vector.stacked))
-                )
-                packed, results, handed = packed + part, [], []
+                vectors += self._instrument_control_flow(graph, node, node_proto, behind)
+            for probe in self._output_probes(node, path, sources):
+                statistics, nodes = self.observe(probe, node, node_proto)
+                scalars += statistics
+                behind += nodes
+            if is_main and any(name in self.cut_tensors for name in node_proto.output):
+                packed_here, nodes = pack(scalars, vectors, opset, self.new_names)
+                behind += nodes
+                last_outputs = (*node_proto.output, *(vector.name for vector in packed_here if not vector.stacked))
+                self.instrumented.cut_outputs.append(last_outputs)
+                packed, scalars, vectors = packed + packed_here, [], []
             added.append((node.position, behind))
-        part, last = pack(results, handed, opset, self.new_names)
-        added.append((count, last))
-        keys: list[SortKey] = [(position, 0, 0) for position in range(count)]
-        for position, made in added:
-            proto.node.extend(made)
-            keys += [(position, 1, order) for order in range(len(made))]
-        reorder_messages(proto.node, keys)
-        return packed + part
+        packed_here, last = pack(scalars, vectors, opset, self.new_names)
+        added.append((node_count, last))
+        # Move the new nodes to their positions.
+        keys: list[SortKey] = [(position, 0, 0) for position in range(node_count)]
+        for position, nodes in added:
+            scope_proto.node.extend(nodes)
+            keys += [(position, 1, index) for index in range(len(nodes))]
+        reorder_messages(scope_proto.node, keys)
+        return packed + packed_here
 
-    def _probes(self, node: Node, path: str, known: dict[str, TensorRef]) -> Iterator[Probe]:
-        """The float tensors that a node makes; constants and control flow's own outputs are seen where they arise."""
+    def _output_probes(self, node: Node, path: str, sources: dict[str, TensorRef]) -> Iterator[Probe]:
+        """Yield the probes of the float outputs of a node, and enter the outputs in ``sources``.
+
+        A constant is not observed. The outputs of control flow and calls are observed in the bodies that compute them,
+        and here only if they are in ``extra_probes``.
+        """
         if node.op_type == "Constant" or node.bodies or node.function is not None:
-            read = self.extra_probes.get(path, {})
-            yield from self._take(
-                read[v.name_in_file] for v in node.outputs if v is not None and v.name_in_file in read
+            extra_probes = self.extra_probes.get(path, {})
+            yield from self._register(
+                extra_probes[v.name_in_file] for v in node.outputs if v is not None and v.name_in_file in extra_probes
             )
             return
         for slot, value in enumerate(node.outputs):
-            if value is None or not isinstance(value.type, int) or value.type not in _OBSERVED:
+            if value is None or not isinstance(value.type, int) or value.type not in _OBSERVED_TYPES:
                 continue
             ref = TensorRef(path, display_name(node), slot)
-            source = None if self.needs_own_range(ref) else _source(node, known)
-            known[value.name] = source or ref
+            source = None if self.needs_own_range(ref) else _find_source(node, sources)
+            sources[value.name] = source or ref
             probe = Probe(ref, value.name_in_file, node.op_type, value.type, source)
             if self.is_observed(probe):
                 self.instrumented.probes.append(probe)
@@ -169,138 +184,154 @@ class Instrumenter:
                     yield probe
 
     def observe(
-        self, probe: Probe, node: Node | None = None, target: NodeProto | None = None
+        self, probe: Probe, node: Node | None = None, node_proto: NodeProto | None = None
     ) -> tuple[list[ScalarStatistic], list[NodeProto]]:
-        """Return the statistics of a tensor and the nodes that compute them; ``target`` is the message of ``node``."""
-        results: list[ScalarStatistic] = []
+        """Return the statistics of one tensor, and the nodes that compute them.
+
+        node: the node that computes the tensor, and ``node_proto`` its message; None if no node of the scope does.
+        """
+        scalars: list[ScalarStatistic] = []
         nodes: list[NodeProto] = []
         tensor, elem = probe.tensor, probe.elem
-        called = elem == types.FLOAT and probe.ref.scope.startswith("function:")  # perhaps another type elsewhere
-        if elem in LOW_TYPES or called:
+        # Another call of the function may compute this tensor in another type, and the reductions serve all calls.
+        is_float_of_function = elem == types.FLOAT and probe.ref.scope.startswith("function:")
+        if elem in LOW_TYPES or is_float_of_function:
             tensor, elem = self.new_names.make_name(f"{probe.tensor}_exact"), types.FLOAT
             nodes.append(self.new_names.make_cast(probe.tensor, tensor, elem))
         for statistic in self.statistics:
             out = self.new_names.make_name(f"{probe.tensor}_{statistic.name}")
-            made = statistic.build(tensor, out, elem, self.new_names)
-            nodes += (
-                make_reductions_safe(made, out, statistic.elem or elem, self.new_names)
-                if self.safe_reductions
-                else made
-            )
-            results.append(ScalarStatistic(probe.ref, statistic, out, statistic.elem or elem))
-        return results, nodes
+            result_elem = statistic.elem or elem
+            reductions = statistic.build(tensor, out, elem, self.new_names)
+            if self.safe_reductions:
+                reductions = make_reductions_safe(reductions, out, result_elem, self.new_names)
+            nodes += reductions
+            scalars.append(ScalarStatistic(probe.ref, statistic, out, result_elem))
+        return scalars, nodes
 
     def _input_probes(self, scope: Scope) -> Iterator[Probe]:
-        """Yield the float inputs of the model."""
-        yield from self._take(
+        """Yield the probes of the float inputs of the model."""
+        yield from self._register(
             Probe(TensorRef("", "", slot), value.name_in_file, "", value.type)
             for slot, value in enumerate(scope.inputs)
-            if value.kind == "input" and isinstance(value.type, int) and value.type in _OBSERVED
+            if value.kind == "input" and isinstance(value.type, int) and value.type in _OBSERVED_TYPES
         )
 
-    def _probes_of_reads(self, scope: Scope, path: str) -> Iterator[Probe]:
-        """Yield the tensors that are read in a scope and computed outside of it."""
-        read = self.extra_probes.get(path)
-        if read:
-            made = {v.name_in_file for node in scope.nodes for v in node.outputs if v is not None}
-            yield from self._take(probe for name, probe in read.items() if name not in made)
+    def _outer_probes(self, scope: Scope, path: str) -> Iterator[Probe]:
+        """Yield the extra probes of tensors that a scope reads and does not compute."""
+        extra_probes = self.extra_probes.get(path)
+        if extra_probes:
+            computed = {v.name_in_file for node in scope.nodes for v in node.outputs if v is not None}
+            yield from self._register(probe for name, probe in extra_probes.items() if name not in computed)
 
-    def _take(self, probes: Iterable[Probe]) -> Iterator[Probe]:
+    def _register(self, probes: Iterable[Probe]) -> Iterator[Probe]:
+        """Yield the probes that are observed, and add them to the result."""
         for probe in filter(self.is_observed, probes):
             self.instrumented.probes.append(probe)
             yield probe
 
-    # --- out of bodies ---
+    # --- statistics out of bodies ---
 
-    def _control_flow(
-        self, graph: Graph, node: Node, target: NodeProto, behind: list[NodeProto]
+    def _instrument_control_flow(
+        self, graph: Graph, node: Node, node_proto: NodeProto, behind: list[NodeProto]
     ) -> list[PackedStatistic]:
-        """Observe the bodies of a node, and return what it hands out of them; adds the nodes that go behind it."""
-        bodies = {a.name: a.g for a in target.attribute if a.name in node.bodies}
+        """Instrument the bodies of a node, and return the statistics that the node yields.
+
+        Nodes that must stand behind the node are added to ``behind``.
+        """
+        bodies = {a.name: a.g for a in node_proto.attribute if a.name in node.bodies}
         if node.op_type == "If" and not node.domain:
-            packed = {name: self._scope(graph, node.bodies[name], body) for name, body in bodies.items()}
-            return self._out_of_branches(target, bodies, packed)
+            packed = {name: self._instrument_scope(graph, node.bodies[name], body) for name, body in bodies.items()}
+            return self._yield_from_branches(node_proto, bodies, packed)
         if node.op_type in ("Loop", "Scan") and not node.domain:
-            own = self._scope(graph, node.bodies["body"], bodies["body"])
-            nested = node.scope.owner is not None or bool(graph.path)
-            opset = graph.opsets.get("", 0) if nested else None
-            return self._out_of_loop(target, bodies["body"], own, opset, behind)
-        return []  # SequenceMap and custom operators yield nothing but what they are defined to yield
+            body_packed = self._instrument_scope(graph, node.bodies["body"], bodies["body"])
+            is_nested = node.scope.owner is not None or bool(graph.path)
+            opset = graph.opsets.get("", 0) if is_nested else None
+            return self._yield_from_loop(node_proto, bodies["body"], body_packed, opset, behind)
+        return []  # the number of outputs of SequenceMap and of custom operators is fixed
 
-    def _out_of_branches(
-        self, target: NodeProto, bodies: dict[str, GraphProto], found: dict[str, list[PackedStatistic]]
+    def _yield_from_branches(
+        self, if_proto: NodeProto, bodies: dict[str, GraphProto], packed_by_branch: dict[str, list[PackedStatistic]]
     ) -> list[PackedStatistic]:
-        handed = []
-        for name, own in found.items():
-            for packed in own:
-                out = self.new_names.make_name(packed.name)
-                for other, body in bodies.items():
-                    inner = packed.name if other == name else neutral(body, packed, self.new_names)
-                    add_output(body, packed, inner)
-                target.output.append(out)
-                handed.append(replace(packed, name=out))
-        return handed
+        """Add the statistics of both branches to the outputs of an If, and return them.
 
-    def _out_of_loop(
+        The branch that does not compute a statistic yields its neutral elements.
+        """
+        yielded = []
+        for branch, branch_packed in packed_by_branch.items():
+            for packed in branch_packed:
+                out = self.new_names.make_name(packed.name)
+                for body_name, body in bodies.items():
+                    is_own = body_name == branch
+                    inner_name = packed.name if is_own else add_neutral_vector(body, packed, self.new_names)
+                    add_output(body, packed, inner_name)
+                if_proto.output.append(out)
+                yielded.append(replace(packed, name=out))
+        return yielded
+
+    def _yield_from_loop(
         self,
-        target: NodeProto,
+        loop_proto: NodeProto,
         body: GraphProto,
-        own: list[PackedStatistic],
+        body_packed: list[PackedStatistic],
         opset: int | None,
         behind: list[NodeProto],
     ) -> list[PackedStatistic]:
-        """``opset`` is that of a loop inside something else, whose iterations join here, None for one that is not."""
-        _name_outputs(target, len(body.output) - (1 if target.op_type == "Loop" else 0), own)
-        handed = []
-        for packed in own:
+        """Add the statistics of a body to the scan outputs of a Loop or Scan, and return them.
+
+        opset: for a loop inside another body or a function, the version of the standard domain: the iterations are
+            reduced to one vector. None for a loop in the main graph, whose statistics stay stacked.
+        """
+        # A Loop has one output less than its body, which also yields the condition.
+        _fill_outputs(loop_proto, len(body.output) - (1 if loop_proto.op_type == "Loop" else 0), body_packed)
+        yielded = []
+        for packed in body_packed:
             add_output(body, packed, packed.name)
             stacked = self.new_names.make_name(f"{packed.name}_stacked")
-            target.output.append(stacked)
+            loop_proto.output.append(stacked)
             if opset is None:
-                handed.append(replace(packed, name=stacked, stacked=True))
+                yielded.append(replace(packed, name=stacked, stacked=True))
                 continue
             out = self.new_names.make_name(packed.name)
-            joined = join_rows(packed.statistic.join_op_type, stacked, out, opset, self.new_names)
-            behind += (
-                make_reductions_safe(joined, out, packed.elem, self.new_names, len(packed.refs))
-                if self.safe_reductions
-                else joined
-            )
-            handed.append(replace(packed, name=out))
-        for attribute in target.attribute:
+            reductions = join_rows(packed.statistic.join_op_type, stacked, out, opset, self.new_names)
+            if self.safe_reductions:
+                reductions = make_reductions_safe(reductions, out, packed.elem, self.new_names, len(packed.refs))
+            behind += reductions
+            yielded.append(replace(packed, name=out))
+        # A Scan may list an axis and a direction for each scan output. 0 is the default of both.
+        for attribute in loop_proto.attribute:
             if attribute.name in ("scan_output_axes", "scan_output_directions"):
-                attribute.ints.extend([0] * len(own))
-        return handed
+                attribute.ints.extend([0] * len(body_packed))
+        return yielded
 
-    def _call(self, body: Graph, target: NodeProto) -> list[PackedStatistic]:
-        """Return the statistics of a function, as further outputs of this call."""
+    def _instrument_call(self, body: Graph, call_proto: NodeProto) -> list[PackedStatistic]:
+        """Add the statistics of a function to the outputs of a call, and return them."""
         function = body.function
         key = function_key(function)
         if key not in self.function_outputs:
-            count = len(function.output)
-            packed = self._scope(body, body.root, function)
+            own_count = len(function.output)
+            packed = self._instrument_scope(body, body.root, function)
             if "" not in body.opsets and packed:
                 function.opset_import.add(domain="", version=self.graph.opsets.get("", 0))
             function.output.extend(vector.name for vector in packed)
-            self.function_outputs[key] = count, packed
-        count, packed = self.function_outputs[key]
-        _name_outputs(target, count, packed)
-        handed = [replace(vector, name=self.new_names.make_name(vector.name)) for vector in packed]
-        target.output.extend(vector.name for vector in handed)
-        return handed
+            self.function_outputs[key] = own_count, packed
+        own_count, packed = self.function_outputs[key]
+        _fill_outputs(call_proto, own_count, packed)
+        yielded = [replace(vector, name=self.new_names.make_name(vector.name)) for vector in packed]
+        call_proto.output.extend(vector.name for vector in yielded)
+        return yielded
 
 
-def _name_outputs(target: NodeProto, count: int, packed: list[PackedStatistic]) -> None:
-    """Give a node all of its ``count`` outputs, without names, if statistics are to follow them."""
+def _fill_outputs(node_proto: NodeProto, count: int, packed: list[PackedStatistic]) -> None:
+    """Give a node empty names for omitted trailing outputs, up to ``count``, if statistics follow them."""
     if packed:
-        target.output.extend([""] * (count - len(target.output)))
+        node_proto.output.extend([""] * (count - len(node_proto.output)))
 
 
-def _source(node: Node, known: dict[str, TensorRef]) -> TensorRef | None:
-    """Return the TensorRef of the tensor that a node only moves."""
+def _find_source(node: Node, sources: dict[str, TensorRef]) -> TensorRef | None:
+    """Return the tensor whose values a node only moves: x -> Transpose -> y has the range of x. None otherwise."""
     if node.op_type not in _SAME_VALUES or node.domain:
         return None
     first = node.inputs[0] if node.inputs else None
-    if first is None or node.input_types[0] != first.type:  # it reads the tensor through a Cast that mixlist made
+    if first is None or node.input_types[0] != first.type:  # a Cast of mixlist before the node rounds the values
         return None
-    return known.get(first.name)
+    return sources.get(first.name)

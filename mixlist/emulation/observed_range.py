@@ -1,20 +1,22 @@
-"""The range of one tensor in one batch, as the probes of a run give it."""
+"""The range of the values of one tensor in one batch, as the probes of a run observe it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
 
-_FLOAT32_LARGEST = float.fromhex("0x1.fffffep127")
+_FLOAT32_MAX = float.fromhex("0x1.fffffep127")
 
 
 @dataclass(frozen=True)
 class ObservedRange:
-    """The statistics of one tensor in one batch.
+    """The range of one tensor in one batch.
 
-    ``ran`` is False where the tensor was not computed (a branch not taken, a loop without iterations).
-    ``first_nonfinite`` is the first iteration in which a value was not finite, 0 outside loops, None for none.
-    ``first_largest`` is the first iteration that had the largest magnitude, 0 outside loops.
+    minimum, maximum: the smallest and the largest value; NaN does not count.
+    nan: True if a value is NaN.
+    ran: False if the tensor was not computed (its branch was not taken, its loop had no iteration).
+    first_nonfinite: the first iteration in which a value was not finite; 0 outside loops; None if all were finite.
+    first_largest: the first iteration in which the largest magnitude occurred; 0 outside loops.
     """
 
     minimum: float
@@ -31,37 +33,41 @@ class ObservedRange:
 
     @property
     def magnitude(self) -> float:
-        """The largest magnitude; NaN counts as infinite."""
+        """Return the largest magnitude. NaN counts as infinite."""
         if not self.ran:
             return 0.0
         return math.inf if self.nan else max(abs(self.minimum), abs(self.maximum))
 
     @property
     def hidden_by_nan(self) -> bool:
-        """Return True if the ends are set to infinity because the provider reduced values with a NaN to NaN."""
+        """Return True if the minimum and the maximum are unknown: the provider returned NaN for them.
+
+        The reader of the range then sets them to -inf and inf.
+        """
         return self.nan and self.minimum == -math.inf and self.maximum == math.inf
 
     @property
     def largest(self) -> float:
-        """The largest magnitude for reports: NaN if there is a NaN."""
+        """Return the largest magnitude for reports: NaN if a value is NaN."""
         return math.nan if self.nan and self.ran else self.magnitude
 
     def in_float32(self) -> ObservedRange:
-        """Return the range of the same float64 values in float32: what is beyond its range is infinite there."""
-        if not self.ran or self.magnitude <= _FLOAT32_LARGEST or not self.finite:
+        """Return the range that float64 values have in float32, where values beyond its range are infinite."""
+        if not self.ran or self.magnitude <= _FLOAT32_MAX or not self.finite:
             return self
-        minimum = -math.inf if self.minimum < -_FLOAT32_LARGEST else self.minimum
-        maximum = math.inf if self.maximum > _FLOAT32_LARGEST else self.maximum
+        minimum = -math.inf if self.minimum < -_FLOAT32_MAX else self.minimum
+        maximum = math.inf if self.maximum > _FLOAT32_MAX else self.maximum
         return ObservedRange(minimum, maximum, self.nan, True, 0, self.first_largest)
 
     def later(self, runs: int) -> ObservedRange:
-        """Return the range as one of a tensor that was computed this many iterations or calls later."""
+        """Return the range with its iterations counted as if ``runs`` iterations or calls came before them."""
         first = None if self.first_nonfinite is None else self.first_nonfinite + runs
         return replace(self, first_nonfinite=first, first_largest=self.first_largest + runs)
 
     def union(self, other: ObservedRange) -> ObservedRange:
-        """Return the range of both; both ran."""
+        """Return the range of the values of both ranges. Both tensors must have been computed."""
         first = min((run for run in (self.first_nonfinite, other.first_nonfinite) if run is not None), default=None)
         minimum, maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
-        larger = min(self, other, key=lambda each: (-each.magnitude, each.first_largest))
+        # The range with the larger magnitude; of two equal ones that of the earlier iteration.
+        larger = min(self, other, key=lambda observed: (-observed.magnitude, observed.first_largest))
         return ObservedRange(minimum, maximum, self.nan or other.nan, True, first, larger.first_largest)

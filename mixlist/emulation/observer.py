@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from mixlist.emulation.graph_statistics import RANGE, InstrumentedModel, OutputColumn
+from mixlist.emulation.graph_statistics import RANGE_STATISTICS, InstrumentedModel, OutputColumn
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.refs import TensorRef
 from mixlist.runtime.feeds import as_float32
@@ -21,55 +21,62 @@ if TYPE_CHECKING:
     from mixlist.runtime.inputs import Input
 
 Ranges: TypeAlias = Mapping[TensorRef, ObservedRange]
-ObservedBatch: TypeAlias = tuple[dict[str, Array], Ranges]  # the model's outputs by name, and the ranges
-_RANGE = tuple(statistic.name for statistic in RANGE)
+ObservedBatch: TypeAlias = tuple[dict[str, Array], Ranges]  # the outputs of the model by name, and the ranges
+_RANGE_NAMES = tuple(statistic.name for statistic in RANGE_STATISTICS)
 _NOT_COMPUTED = ObservedRange(0.0, 0.0, nan=False, ran=False)
 
 
 class RangeReader:
-    """Reads the ranges out of the outputs of an instrumented model."""
+    """Reads the ranges of tensors from the outputs of an instrumented model."""
 
     def __init__(self, instrumented: InstrumentedModel) -> None:
-        self._places = instrumented.outputs
-        # Most tensors have one value per statistic, and are read all at once. A tensor has several values where a
-        # function is called several times, or in a loop. One that only moves the values of another has its range.
-        self._single: list[TensorRef] = []
-        self._several: list[TensorRef] = []
-        self._moved: list[tuple[TensorRef, TensorRef]] = []
+        self._columns = instrumented.outputs
+        # Most tensors have one value per statistic; they are read all at once, in vectors. A tensor in a loop, or in a
+        # function that is called several times, has several values. A tensor that only holds the values of another one
+        # has the range of that one.
+        self._with_one_value: list[TensorRef] = []
+        self._with_several_values: list[TensorRef] = []
+        self._with_source: list[tuple[TensorRef, TensorRef]] = []
         for probe in instrumented.probes:
-            places = self._places.get((probe.ref, _RANGE[0]))
+            columns = self._columns.get((probe.ref, _RANGE_NAMES[0]))
             if probe.source is not None:
-                self._moved.append((probe.ref, probe.source))
-            elif places is not None:
-                (self._several if len(places) > 1 or places[0].stacked else self._single).append(probe.ref)
-        self._columns = [self._find(name, instrumented.widths) for name in _RANGE] if self._single else []
+                self._with_source.append((probe.ref, probe.source))
+            elif columns is not None:
+                has_several = len(columns) > 1 or columns[0].stacked
+                (self._with_several_values if has_several else self._with_one_value).append(probe.ref)
+        widths = instrumented.widths
+        self._gathers = [self._plan_gather(name, widths) for name in _RANGE_NAMES] if self._with_one_value else []
 
-    def _find(self, statistic: str, widths: Mapping[str, int]) -> tuple[list[str], NDArray[np.intp]]:
-        """Return the outputs that hold a statistic of the single tensors, and its positions in these outputs joined."""
-        places = [self._places[tensor, statistic][0] for tensor in self._single]
-        names = list(dict.fromkeys(place.output for place in places))
-        starts = dict(zip(names, accumulate((widths[name] for name in names), initial=0), strict=False))
-        return names, np.array([starts[place.output] + place.column for place in places], np.intp)
+    def _plan_gather(self, statistic: str, widths: Mapping[str, int]) -> tuple[list[str], NDArray[np.intp]]:
+        """Return the outputs that hold a statistic of the tensors with one value, and the indices of these values.
+
+        The indices refer to the concatenation of the outputs.
+        """
+        columns = [self._columns[tensor, statistic][0] for tensor in self._with_one_value]
+        names = list(dict.fromkeys(column.output for column in columns))
+        offsets = dict(zip(names, accumulate((widths[name] for name in names), initial=0), strict=False))
+        return names, np.array([offsets[column.output] + column.column for column in columns], np.intp)
 
     def read(self, values: Mapping[str, Array]) -> Ranges:
-        """Return the ranges from the values of a run's outputs."""
+        """Return the ranges of all tensors; ``values`` are the values of the outputs of a run by name."""
         ranges: dict[TensorRef, ObservedRange] = {}
-        if self._single:
-            columns = [np.concatenate([values[name] for name in names])[at] for names, at in self._columns]
-            ranges = dict(zip(self._single, _ranges(*columns), strict=True))
-        for tensor in self._several:
-            ranges[tensor] = _joined(*(_values_at(values, self._places[tensor, name]) for name in _RANGE))
-        for tensor, source in self._moved:
+        if self._with_one_value:
+            statistics = [np.concatenate([values[name] for name in names])[indices] for names, indices in self._gathers]
+            ranges = dict(zip(self._with_one_value, _make_ranges(*statistics), strict=True))
+        for tensor in self._with_several_values:
+            ranges[tensor] = _join_ranges(*(_gather(values, self._columns[tensor, name]) for name in _RANGE_NAMES))
+        for tensor, source in self._with_source:
             if source in ranges:
                 ranges[tensor] = ranges[source]
         return ranges
 
 
 class Observer:
-    """An instrumented model in a session.
+    """A session of an instrumented model.
 
-    ``output_names``: the model's own outputs that are fetched. ``raised``: the inputs of the model before it was raised
-    to float32, () where it runs as it is. ``wide``: its float inputs are float64.
+    output_names: the outputs of the model itself that a run returns.
+    original_inputs: the inputs of the model before it was raised to float32; () for a model that was not raised.
+    float64_inputs: the float inputs of the graph are float64.
     """
 
     def __init__(
@@ -81,21 +88,24 @@ class Observer:
         float64_inputs: bool = False,
     ) -> None:
         self.instrumented, self.output_names = instrumented, output_names
-        self._session, self._raised, self._wide = session, original_inputs, float64_inputs
+        self._session, self._original_inputs, self._float64_inputs = session, original_inputs, float64_inputs
         self._reader = RangeReader(instrumented)
-        self._begun: tuple[Feed, Callable[[], ObservedBatch]] | None = None
+        self._started_ahead: tuple[Feed, Callable[[], ObservedBatch]] | None = None
 
     def run(self, feed: Feed) -> ObservedBatch:
-        """Run one batch; return the model's outputs, and the ranges."""
+        """Run one batch, and return the outputs of the model and the ranges."""
         return self.start(feed)()
 
     def start(self, feed: Feed) -> Callable[[], ObservedBatch]:
-        """Begin to run one batch, where the session is in another process; what is returned waits for it."""
-        begun, self._begun = self._begun, None
-        if begun is not None and begun[0] is feed:
-            return begun[1]
+        """Start to run one batch, and return a function that waits for the run and returns its results.
+
+        A session in another process runs the batch while this process continues.
+        """
+        started, self._started_ahead = self._started_ahead, None
+        if started is not None and started[0] is feed:
+            return started[1]
         names = [*self.output_names, *self.instrumented.widths]
-        outputs = self._session.start(names, self._as_read(feed))
+        outputs = self._session.start(names, self._convert_feed(feed))
 
         def finish() -> ObservedBatch:
             values = dict(zip(names, outputs(), strict=True))
@@ -104,57 +114,68 @@ class Observer:
         return finish
 
     def start_ahead(self, feed: Feed | None) -> None:
-        """Begin with a batch for which the next ``start`` is called."""
+        """Start to run a batch early. The next call of ``start`` with this batch returns the same run."""
         if feed is not None:
-            self._begun = feed, self.start(feed)
+            self._started_ahead = feed, self.start(feed)
 
-    def _as_read(self, feed: Feed) -> Feed:
-        """Return a feed in the types that the graph reads."""
-        feed = as_float32(feed, self._raised) if self._raised else feed
-        if not self._wide:
+    def _convert_feed(self, feed: Feed) -> Feed:
+        """Return a feed in the types of the graph's inputs."""
+        feed = as_float32(feed, self._original_inputs) if self._original_inputs else feed
+        if not self._float64_inputs:
             return feed
-        return {n: v.astype(np.float64) if getattr(v, "dtype", None) == np.float32 else v for n, v in feed.items()}
+        return {
+            name: value.astype(np.float64) if getattr(value, "dtype", None) == np.float32 else value
+            for name, value in feed.items()
+        }
 
     def read_statistics(
         self, feed: Feed, statistics: Sequence[str]
     ) -> dict[tuple[TensorRef, str], NDArray[np.float64]]:
-        """Run one batch; return these statistics: a value for each call of a function and iteration of a loop."""
-        wanted = {which: places for which, places in self.instrumented.outputs.items() if which[1] in statistics}
-        names = list(dict.fromkeys(place.output for places in wanted.values() for place in places))
-        if not names:  # to ONNX Runtime that would mean all outputs
+        """Run one batch, and return the named statistics of each tensor.
+
+        The array of a tensor has one value, or one for each call of its function and each iteration of its loop.
+        """
+        requested = {key: columns for key, columns in self.instrumented.outputs.items() if key[1] in statistics}
+        names = list(dict.fromkeys(column.output for columns in requested.values() for column in columns))
+        if not names:  # an empty list would request all outputs from ONNX Runtime
             return {}
-        values = dict(zip(names, self._session.run(names, self._as_read(feed)), strict=True))
-        return {which: _values_at(values, places) for which, places in wanted.items()}
+        values = dict(zip(names, self._session.run(names, self._convert_feed(feed)), strict=True))
+        return {key: _gather(values, columns) for key, columns in requested.items()}
 
     def close(self) -> None:
         """Release the session."""
         self._session.close()
 
 
-def _values_at(values: Mapping[str, Array], places: Iterable[OutputColumn]) -> NDArray[np.float64]:
-    """Return the numbers at some places: of a place in a loop one for each iteration."""
-    parts = [np.asarray(values[place.output][..., place.column], np.float64) for place in places]
+def _gather(values: Mapping[str, Array], columns: Iterable[OutputColumn]) -> NDArray[np.float64]:
+    """Return the numbers in some columns as a vector. A stacked column has one number for each iteration."""
+    parts = [np.asarray(values[column.output][..., column.column], np.float64) for column in columns]
     return np.concatenate([part.reshape(-1) for part in parts])
 
 
-def _ranges(low: NDArray[np.floating], high: NDArray[np.floating], total: NDArray[np.floating]) -> list[ObservedRange]:
-    """Return the ranges of many tensors, each with one value per statistic."""
+def _make_ranges(
+    low: NDArray[np.floating], high: NDArray[np.floating], total: NDArray[np.floating]
+) -> list[ObservedRange]:
+    """Return the ranges of many tensors from their minimum, maximum, and sum of magnitudes."""
     undefined = np.isnan(low) | np.isnan(high)
-    nan = undefined | np.isnan(total)  # not where the total is infinite: a sum of magnitudes may overflow
+    # The total is infinite for large finite values too, so only a NaN counts.
+    nan = undefined | np.isnan(total)
     nonfinite = nan | np.isinf(low) | np.isinf(high)
     if undefined.any():
         low, high = np.where(undefined, -math.inf, low), np.where(undefined, math.inf, high)
     rows = zip(low.tolist(), high.tolist(), nan.tolist(), nonfinite.tolist(), strict=True)
+    # A tensor that was not computed has the neutral elements: its minimum is above its maximum.
     return [
         ObservedRange(minimum, maximum, has_nan, True, 0 if is_bad else None) if minimum <= maximum else _NOT_COMPUTED
         for minimum, maximum, has_nan, is_bad in rows
     ]
 
 
-def _joined(low: NDArray[np.float64], high: NDArray[np.float64], total: NDArray[np.float64]) -> ObservedRange:
-    """Return the range over the calls of a function or the iterations of a loop.
+def _join_ranges(low: NDArray[np.float64], high: NDArray[np.float64], total: NDArray[np.float64]) -> ObservedRange:
+    """Return the range of one tensor over all calls of its function and all iterations of its loop.
 
-    The statistics of a tensor that was not computed are neutral: inf and -inf, on CUDA the largest finite values.
+    An entry of a call or iteration that did not compute the tensor has the neutral elements inf and -inf, on CUDA the
+    largest finite numbers.
     """
     ran = ~(low > high)
     if not ran.any():
@@ -162,10 +183,10 @@ def _joined(low: NDArray[np.float64], high: NDArray[np.float64], total: NDArray[
     undefined = np.isnan(low) | np.isnan(high)
     nan = undefined | np.isnan(total)
     nonfinite = ran & (nan | np.isinf(low) | np.isinf(high))
-    first = int(np.argmax(nonfinite)) if nonfinite.any() else None
-    usual = ran & ~undefined
-    if not usual.any():  # nothing but NaN
-        return ObservedRange(-math.inf, math.inf, True, True, first)
-    magnitude = np.where(usual, np.maximum(np.abs(low), np.abs(high)), -1.0)
-    ends = float(low[usual].min()), float(high[usual].max())
-    return ObservedRange(*ends, bool(nan[ran].any()), True, first, int(np.argmax(magnitude)))
+    first_nonfinite = int(np.argmax(nonfinite)) if nonfinite.any() else None
+    defined = ran & ~undefined
+    if not defined.any():  # every value is NaN, or the provider returned NaN for all ranges
+        return ObservedRange(-math.inf, math.inf, True, True, first_nonfinite)
+    magnitude = np.where(defined, np.maximum(np.abs(low), np.abs(high)), -1.0)
+    minimum, maximum = float(low[defined].min()), float(high[defined].max())
+    return ObservedRange(minimum, maximum, bool(nan[ran].any()), True, first_nonfinite, int(np.argmax(magnitude)))

@@ -1,7 +1,9 @@
-"""Let reductions meet an empty tensor on ONNX Runtime's CUDA provider, which refuses to reduce one.
+"""Rewrite reductions so that they never reduce an empty tensor, which ONNX Runtime's CUDA provider refuses.
 
-(By its source it refuses a tensor of more than eight dimensions too.) The tensor is flattened, and the neutral element
-of the reduction is appended to its values.
+By its source code, the CUDA provider also refuses to reduce a tensor of more than eight dimensions. Therefore the
+tensor is flattened, and the neutral element of the reduction is appended to its values:
+
+    x -> ReduceMax  becomes  x -> Reshape [-1] -> Concat with -inf -> ReduceMax
 """
 
 from __future__ import annotations
@@ -15,37 +17,37 @@ from mixlist.ops import types
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-_NEUTRAL = {"ReduceMin": float("inf"), "ReduceMax": float("-inf"), "ReduceL1": 0.0, "ReduceSum": 0.0}
+_NEUTRAL_ELEMENTS = {"ReduceMin": float("inf"), "ReduceMax": float("-inf"), "ReduceL1": 0.0, "ReduceSum": 0.0}
 
 
 def make_reductions_safe(
     nodes: list[NodeProto], out: str, elem: int, names: NameGenerator, columns: int | None = None
 ) -> list[NodeProto]:
-    """Return ``nodes`` where the one that makes ``out`` reduces at least one value, of the element type ``elem``.
+    """Return ``nodes`` with the reduction to the tensor ``out`` rewritten so that it reduces at least one value.
 
-    A reduction over the first axis of [rows, ``columns``] gets one more row; any other tensor is flattened first.
+    elem: the element type of the reduced tensor.
+    columns: None if all values are reduced. Otherwise a matrix [rows, ``columns``] is reduced over its rows, and gets a
+        row of neutral elements.
     """
-    made: list[NodeProto] = []
+    safe_nodes: list[NodeProto] = []
     for node in nodes:
-        if out in node.output and node.op_type in _NEUTRAL:
+        if out in node.output and node.op_type in _NEUTRAL_ELEMENTS:
             tensor, dims = node.input[0], [1] if columns is None else [1, columns]
             if columns is None:
                 shape, flat = names.make_name(f"{out}_shape"), names.make_name(f"{out}_flat")
-                made += [
-                    names.make_constant(shape, types.INT64, [1], [-1]),
-                    names.make_node("Reshape", [tensor, shape], flat),
-                ]
+                safe_nodes.append(names.make_constant(shape, types.INT64, [1], [-1]))
+                safe_nodes.append(names.make_node("Reshape", [tensor, shape], flat))
                 tensor = flat
-            rest, more = names.make_name(f"{out}_neutral"), names.make_name(f"{out}_more")
-            made += float_constant(rest, elem, dims, _NEUTRAL[node.op_type], names)
-            made.append(names.make_node("Concat", [tensor, rest], more, axis=0))
-            node.input[0] = more
-        made.append(node)
-    return made
+            neutral, extended = names.make_name(f"{out}_neutral"), names.make_name(f"{out}_more")
+            safe_nodes += make_float_constant(neutral, elem, dims, _NEUTRAL_ELEMENTS[node.op_type], names)
+            safe_nodes.append(names.make_node("Concat", [tensor, neutral], extended, axis=0))
+            node.input[0] = extended
+        safe_nodes.append(node)
+    return safe_nodes
 
 
-def float_constant(out: str, elem: int, dims: list[int], number: float, names: NameGenerator) -> list[NodeProto]:
-    """Return the nodes that make a tensor of one number in a float type."""
-    single = out if elem == types.FLOAT else names.make_name(f"{out}_float")
-    constant = names.make_constant(single, types.FLOAT, dims, [number] * prod(dims))
-    return [constant] if single == out else [constant, names.make_cast(single, out, elem)]
+def make_float_constant(out: str, elem: int, dims: list[int], number: float, names: NameGenerator) -> list[NodeProto]:
+    """Return the nodes that make the tensor ``out`` of shape ``dims`` with one number, in any float type."""
+    float32_name = out if elem == types.FLOAT else names.make_name(f"{out}_float")
+    constant = names.make_constant(float32_name, types.FLOAT, dims, [number] * prod(dims))
+    return [constant] if float32_name == out else [constant, names.make_cast(float32_name, out, elem)]

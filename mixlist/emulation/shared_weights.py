@@ -1,7 +1,7 @@
-"""Put large weights into a file of their own, written once, for all sessions of a check to map.
+"""Write large weights to a file once, so that all sessions of a check map the same file.
 
-A check instruments, raises and copies its models several times, and sends them to another process: with their weights
-inside, each step would copy these again.
+A check copies its models several times: it instruments them, raises them to float32, and sends them to another process.
+If the weights were inside the models, each of these steps would copy them.
 """
 
 from __future__ import annotations
@@ -24,61 +24,69 @@ if TYPE_CHECKING:
     from onnx import TensorProto
 
 _STRING = 8  # TensorProto.STRING
-LARGE = 2**14  # bytes: smaller ones stay in the model, where ONNX Runtime may read them while it infers shapes
-_PAGE = 4096  # where a tensor starts, so that it can be mapped
+# Bytes from which on a tensor goes to the file. A smaller one stays in the model, because ONNX Runtime may read its
+# values while it infers shapes.
+LARGE = 2**14
+_PAGE = 4096  # bytes; ONNX Runtime maps a tensor that starts at a multiple of this offset
 
 
 class SharedWeights:
-    """A temporary folder of weights, which is removed with this object."""
+    """A temporary folder of weight files, which is removed together with this object."""
 
     def __init__(self) -> None:
         self._scratch = ScratchFolder()
         self.folder = self._scratch.path
-        self._numbers = count(1)  # of the files
+        self._file_numbers = count(1)
 
     def share(self, loaded: LoadedModel, raised: bool, clamp: bool = False) -> LoadedModel:
-        """Return the model with its large initializers in this folder, and no data elsewhere.
+        """Return the model with its large initializers in this folder, and all other data inside the model.
 
-        Pending conversions are done (``clamp``: into the finite range). With ``raised``, weights of a low type are
-        written as the same numbers in float32, so that an emulation raises them to float32 at no cost.
+        raised: write weights of a low type as the same numbers in float32, so that the emulation need not copy them.
+        clamp: limit values to the finite range in conversions that are still pending; all of these are done here.
         """
         proto = loaded.proto
-        slim = type(proto)()
-        copy_fields(proto, slim, "graph")
-        copy_fields(proto.graph, slim.graph, "initializer")
-        inline_external_data(slim, loaded.folder, clamp)  # the weights in attributes and bodies
-        path = self.folder / f"weights_{next(self._numbers)}"
+        slim_proto = type(proto)()
+        copy_fields(proto, slim_proto, "graph")
+        copy_fields(proto.graph, slim_proto.graph, "initializer")
+        inline_external_data(slim_proto, loaded.folder, clamp)  # the weights in attributes and bodies
+        path = self.folder / f"weights_{next(self._file_numbers)}"
         with report_write_errors(path), path.open("wb") as file:
             for tensor in proto.graph.initializer:
-                made = slim.graph.initializer.add()
-                if self._stays(tensor, loaded):
-                    made.CopyFrom(tensor)
+                slim_tensor = slim_proto.graph.initializer.add()
+                if self._stays_in_place(tensor, loaded):
+                    slim_tensor.CopyFrom(tensor)
                     continue
-                made.name, made.data_type = tensor.name, tensor.data_type
-                made.dims.extend(tensor.dims)
+                slim_tensor.name, slim_tensor.data_type = tensor.name, tensor.data_type
+                slim_tensor.dims.extend(tensor.dims)
                 data = stream_tensor(tensor, loaded.folder, clamp, {})
                 if declared_byte_size(tensor) < LARGE:
-                    made.raw_data = b"".join(data)
+                    slim_tensor.raw_data = b"".join(data)
                 else:
-                    _put(made, data, file, path.name, raised and tensor.data_type in LOW_TYPES)
-        return replace(loaded, proto=slim, folder=self.folder)
+                    _write_tensor(slim_tensor, data, file, path.name, raised and tensor.data_type in LOW_TYPES)
+        return replace(loaded, proto=slim_proto, folder=self.folder)
 
-    def _stays(self, tensor: TensorProto, loaded: LoadedModel) -> bool:
-        """Return whether a tensor is small, or in this folder already in the type that it is declared with."""
+    def _stays_in_place(self, tensor: TensorProto, loaded: LoadedModel) -> bool:
+        """Return True if a tensor is small, or already in this folder in the type that it declares."""
         if is_external(tensor):
             return loaded.folder == self.folder and stored_type(tensor) == tensor.data_type
         return tensor.data_type == _STRING or stored_byte_size(tensor) < LARGE
 
 
-def _put(made: TensorProto, data: Iterator[bytes], file: IO[bytes], location: str, raised: bool) -> None:
-    """Write the bytes of a tensor from the start of a page on; ``raised``: the same numbers in float32."""
+def _write_tensor(tensor: TensorProto, data: Iterator[bytes], file: IO[bytes], location: str, in_float32: bool) -> None:
+    """Write the bytes of a tensor at the start of a page, and let ``tensor`` refer to them.
+
+    in_float32: write the same numbers in float32. The tensor still declares its low type, and notes the stored type.
+    """
     import numpy as np
 
-    start = -(-file.tell() // _PAGE) * _PAGE
+    start = -(-file.tell() // _PAGE) * _PAGE  # rounded up
     file.seek(start)
     for piece in data:
-        file.write(np.frombuffer(piece, numpy_type(made.data_type)).astype(np.float32).data if raised else piece)
-    set_external(made, location, start, file.tell() - start)
-    if raised:
-        made.external_data.add(key=STORED_TYPE, value=str(types.FLOAT))
-        made.external_data.add(key=LOSSLESS, value="1")
+        if in_float32:
+            file.write(np.frombuffer(piece, numpy_type(tensor.data_type)).astype(np.float32).data)
+        else:
+            file.write(piece)
+    set_external(tensor, location, start, file.tell() - start)
+    if in_float32:
+        tensor.external_data.add(key=STORED_TYPE, value=str(types.FLOAT))
+        tensor.external_data.add(key=LOSSLESS, value="1")  # a conversion back to the low type changes no number

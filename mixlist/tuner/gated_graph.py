@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mixlist.emulation.emulate import EmulationBuilder
+from mixlist.emulation.emulation_builder import EmulationBuilder
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import display_names, node_ref, scope_path
@@ -272,7 +272,7 @@ class GateBuilder(EmulationBuilder):
             elem = rounding.outputs[slot] if rounding is not None and slot < len(rounding.outputs) else 0
             if elem:
                 rounded = self.new_names.make_name(f"{name}_rounded")
-                added += self.rounding_nodes(name, elem, rounded)
+                added += self.make_rounding_nodes(name, elem, rounded)
                 name = rounded
             outputs.append(name)
         return self._build_node_body(added, outputs, node)
@@ -321,7 +321,7 @@ class GateBuilder(EmulationBuilder):
             rounded = self.constants.add_initializer(carried.name, carried.constant_proto, elem, clamp=False)
             return rounded if rounded != carried.name else value.name
         out = self.new_names.make_name(f"{value.name}_rounded")
-        added += self.rounding_nodes(value.name, elem, out)
+        added += self.make_rounding_nodes(value.name, elem, out)
         return out
 
     def _find_carried_constant(self, value: Value) -> Value | None:

@@ -59,7 +59,7 @@ def test_recurrent_operators_stay_float32_and_are_told(op: str, gates: int) -> N
     feed = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     report = mixlist.check(model(text), policy(), [feed], baseline="float64")
     assert [w.message for w in report.warnings if op in w.message] == [
-        f"the float64 reference computes in float32 what ONNX Runtime has no float64 kernel of: {op} (1)"
+        f"the float64 reference computes operators in float32 that have no float64 kernel in ONNX Runtime: {op} (1)"
     ]
     assert report.outputs[0].max_abs_error < 1e-6
     assert not any(op in w.message for w in mixlist.check(model(text), policy(), [feed]).warnings)

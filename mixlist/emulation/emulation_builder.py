@@ -1,0 +1,339 @@
+"""Rewrite a model node by node into a wider type: the work of ``emulate`` and of the gated graph of ``tune``.
+
+``emulate`` explains what the new model computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from mixlist.graph.build import build_graph
+from mixlist.graph.load import LoadedModel
+from mixlist.graph.model import Graph, Node, Scope, Value
+from mixlist.graph.naming import NameGenerator, names_in
+from mixlist.graph.proto_edits import SortKey, copy_message, reorder_messages
+from mixlist.graph.save import set_inline
+from mixlist.graph.traversal import is_graph, protos_by_scope, reachable_graphs
+from mixlist.graph.weights import (
+    declare_stored_type,
+    embedded_array,
+    is_external,
+    read_pieces,
+    stored_element_count,
+    stored_type,
+)
+from mixlist.ops import types
+from mixlist.ops.low_precision import FINITE_MAX, LOW_TYPES
+from mixlist.ops.schema import TYPE_ATTRIBUTES
+from mixlist.ops.signature import Signature
+from mixlist.ops.traits import Trait, operators
+from mixlist.rewriter.tensor_conversion import inline_external_data, stream_tensor
+
+if TYPE_CHECKING:
+    from onnx import FunctionProto, ModelProto, NodeProto, TensorProto
+
+    from mixlist.graph.proto_types import ScopeProto
+
+# A constant with at most this number of elements may be one whose values type and shape inference reads: sizes, scales.
+_MAX_INFERENCE_ELEMENTS = 1024
+# Attributes that fix the output type of a node and are raised with it. Not ``to``: ``_rewrite_cast`` changes that of a
+# Cast, and a BitCast keeps the type of its bits.
+_RAISED_ATTRIBUTES = TYPE_ATTRIBUTES - {"to"}
+_VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
+
+
+@dataclass(eq=False)
+class EmulationBuilder:
+    """Builds a copy of a model in which all tensors of ``raised_types`` have the wider ``target_type``.
+
+    rounding: insert the pair of Casts behind each node that computes a tensor of a raised type.
+    saturate, keep_external: see ``emulate``.
+    has_kernel: whether a node can be computed in the target type.
+
+    A subclass may override ``_rewrite_scope`` and ``_rewrite_node`` to do more with each scope and node.
+    """
+
+    loaded: LoadedModel
+    rounding: bool
+    saturate: bool = False
+    raised_types: frozenset[int] = LOW_TYPES
+    target_type: int = types.FLOAT
+    has_kernel: Callable[[Node], bool] = lambda _: True
+    keep_external: bool = False
+
+    def __post_init__(self) -> None:
+        self.proto = copy_message(self.loaded.proto)
+        # The Casts that mixlist inserted must stay nodes here: each of them rounds.
+        self.graph = build_graph(self.proto, show_marked_casts=True)
+        functions = self.proto.functions
+        self.new_names = NameGenerator(
+            chain(names_in(self.proto.graph, *functions), (function.name for function in functions))
+        )
+        # A Graph exists for each combination of types with which a function is called. Each gets its own function.
+        self.specialized: dict[Graph, FunctionProto] = {}
+
+    def run(self) -> ModelProto:
+        """Rewrite the main graph and a copy of each function body, and return the model."""
+        for body in reachable_graphs(self.graph)[1:]:
+            function = copy_message(body.function)
+            if any(other.function is body.function for other in self.specialized):
+                function.name = self.new_names.make_name(function.name)
+            self.specialized[body] = function
+        self._rewrite_graph(self.graph, self.proto.graph)
+        for body, function in self.specialized.items():
+            self._rewrite_graph(body, function)
+        # Functions that no reachable node calls stay as they are.
+        called = [body.function for body in self.specialized]
+        uncalled = [copy_message(f) for f in self.proto.functions if not any(f is original for original in called)]
+        del self.proto.functions[:]
+        self.proto.functions.extend([*self.specialized.values(), *uncalled])
+        if not self.keep_external:
+            self.inline_external()
+        return self.proto
+
+    def inline_external(self) -> None:
+        """Move external data into the model, so that a session can be made of the model alone."""
+        inline_external_data(self.proto, self.loaded.folder)
+
+    # --- one scope ---
+
+    def _rewrite_graph(self, graph: Graph, root_proto: ScopeProto) -> None:
+        """Rewrite all scopes of a graph; ``root_proto`` is the message of its outermost scope."""
+        # Bodies come first: their nodes read constants of outer scopes, which must still have their authored values.
+        for scope, scope_proto in reversed(protos_by_scope(graph.root, root_proto).items()):
+            self._rewrite_scope(graph, scope, scope_proto)
+
+    def _rewrite_scope(self, graph: Graph, scope: Scope, scope_proto: ScopeProto) -> None:
+        # Nodes. The node at position p of the topological order gets the key (p, 0, 0), new nodes behind it (p, 1, i),
+        # and new nodes before it (p - 1, 3, i).
+        keys: list[SortKey | None] = [None] * len(scope_proto.node)
+        added: list[NodeProto] = []
+        for position, node in enumerate(scope.nodes):
+            before, after = self._rewrite_node(graph, node, scope_proto.node[node.position])
+            keys[node.position] = (position, 0, 0)
+            keys += [(position - 1, 3, index) for index in range(len(before))]
+            keys += [(position, 1, index) for index in range(len(after))]
+            added += before + after
+        scope_proto.node.extend(added)
+        reorder_messages(scope_proto.node, keys)
+        # Weights, and the declared types of tensors.
+        infos = [*scope_proto.value_info]
+        if is_graph(scope_proto):
+            infos += [*scope_proto.input, *scope_proto.output]
+            weights = [*scope_proto.initializer, *(sparse.values for sparse in scope_proto.sparse_initializer)]
+            for tensor in weights:
+                if tensor.data_type in self.raised_types:
+                    self._raise_tensor(tensor)
+        for info in infos:
+            declared_type = types.from_proto(info.type)
+            if types.element(declared_type) in self.raised_types:
+                types.set_proto(info.type, types.with_element(declared_type, self.target_type))
+
+    def _raise_tensor(self, tensor: TensorProto) -> None:
+        """Store the same numbers in the target type, in place. The wider type represents all of them."""
+        import numpy as np
+
+        if self.keep_external and declare_stored_type(tensor, self.target_type):
+            return  # the file has the numbers in the target type already
+        dtype = np.float64 if self.target_type == types.DOUBLE else np.float32
+        if is_external(tensor) and stored_type(tensor) != tensor.data_type:
+            # The file has numbers that are still to be rounded to the declared type: round them first.
+            set_inline(tensor, b"".join(stream_tensor(tensor, self.loaded.folder, False, {})))
+        data = b"".join(piece.astype(dtype).tobytes() for piece in read_pieces(tensor, self.loaded.folder))
+        tensor.data_type = self.target_type
+        set_inline(tensor, data)
+
+    # --- one node ---
+
+    def _rewrite_node(self, graph: Graph, node: Node, node_proto: NodeProto) -> tuple[list[NodeProto], list[NodeProto]]:
+        """Raise a node in place, and return the new nodes before it and behind it."""
+        if node.function is not None:
+            node_proto.op_type = self.specialized[node.function].name
+            return [], []
+        signature = node.signature
+        if node.bodies or signature is None or not any(self._is_raised(v) for v in (*node.inputs, *node.outputs)):
+            return [], []
+        if node.op_type == "Cast" and not node.domain:
+            return [], self._rewrite_cast(node, node_proto)
+        if signature.reads_any_type and not signature.has_fixed_output:
+            return [], []  # Shape, Size: their outputs are integers, whatever the input is
+        if not self._can_raise(node, signature):  # the operator is unknown, or does not take the target type
+            output_types = [None if value is None else value.type for value in node.outputs]
+            return self._insert_type_casts(node, node_proto, node.input_types, output_types)
+        before: list[NodeProto] = []
+        after: list[NodeProto] = []
+        if signature.has_fixed_output:
+            self._raise_attributes(node, node_proto)
+        else:
+            assignment = signature.assign(self._requested_types(signature))
+            before, after = self._insert_type_casts(node, node_proto, assignment.inputs, assignment.outputs)
+        # A value-preserving operator computes low-precision values from low-precision values: it needs no rounding.
+        # The values of a constant are rounded in the file.
+        if not self.rounding or node.op_type in _VALUE_PRESERVING or node.op_type in ("Constant", "ConstantOfShape"):
+            return before, after
+        for slot, value in enumerate(node.outputs):
+            after += self._round_output(node_proto, slot, value)
+        return before, after
+
+    def _insert_type_casts(
+        self,
+        node: Node,
+        node_proto: NodeProto,
+        input_types: Iterable[types.Type | None],
+        output_types: Iterable[types.Type | None],
+    ) -> tuple[list[NodeProto], list[NodeProto]]:
+        """Connect the slots that keep a raised type, and return the Casts before and behind the node.
+
+        ``input_types`` and ``output_types`` are the types that the node has in the new model. Examples of such slots in
+        a float64 graph: the scales of Resize, and the output Mean of LayerNormalization, are float32.
+        """
+        before, after = [], []
+        for slot, (value, input_type) in enumerate(zip(node.inputs, input_types, strict=False)):
+            if value is not None and self._is_raised(value) and self._keeps_type(input_type):
+                assert isinstance(input_type, int)
+                name = self.new_names.make_name(f"{value.name}_low")
+                before.append(
+                    self._copy_small_constant(value, name, input_type)
+                    or self.new_names.make_cast(value.name, name, input_type)
+                )
+                node_proto.input[slot] = name
+        for slot, (value, output_type) in enumerate(zip(node.outputs, output_types, strict=False)):
+            if value is not None and self._is_raised(value) and self._keeps_type(output_type):
+                name = self.new_names.make_name(f"{value.name}_low")
+                after.append(self.new_names.make_cast(name, value.name, self.target_type))
+                node_proto.output[slot] = name
+        return before, after
+
+    def _rewrite_cast(self, node: Node, node_proto: NodeProto) -> list[NodeProto]:
+        """Raise a Cast in place, and return the new nodes behind it."""
+        value, source = node.outputs[0], node.inputs[0]
+        authored_source = types.element(source.type) if source is not None else types.UNKNOWN
+        source_type = self.target_type if authored_source in self.raised_types else authored_source
+        if not self._is_raised(value):
+            # float16 -> Cast -> float32 has a float32 input now.
+            if value is not None and types.element(value.type) == source_type:
+                _make_identity(node_proto)
+            return []
+        if not self.rounding:
+            self._set_cast_type(node_proto, source_type, self.target_type)
+            return []
+        assert value is not None
+        if self.saturate and authored_source in (types.FLOAT, *LOW_TYPES):
+            # The Clip must come before the rounding, so the Cast itself must not round.
+            self._set_cast_type(node_proto, source_type, types.FLOAT)
+            return self._round_output(node_proto, 0, value)
+        # The Cast itself rounds: one more Cast goes back to float32.
+        low = self.new_names.make_name(f"{value.name}_low")
+        node_proto.output[0] = low
+        return [self.new_names.make_cast(low, value.name, types.FLOAT)]
+
+    def _set_cast_type(self, cast: NodeProto, source_type: int, elem: int) -> None:
+        if source_type == elem:
+            _make_identity(cast)
+        else:
+            next(attribute for attribute in cast.attribute if attribute.name == "to").i = elem
+
+    def _round_output(self, node_proto: NodeProto, slot: int, value: Value | None) -> list[NodeProto]:
+        """Rename one output of a low type, and return the nodes that round it and write it under its old name."""
+        if value is None or not self._is_raised(value) or isinstance(value.type, tuple):
+            return []  # the tensors of a sequence are rounded where they are computed
+        unrounded = node_proto.output[slot] = self.new_names.make_name(f"{value.name}_exact")
+        return self.make_rounding_nodes(unrounded, types.element(value.type), value.name)
+
+    def make_rounding_nodes(self, name: str, elem: int, out: str) -> list[NodeProto]:
+        """Return the nodes that round the float32 tensor ``name`` to ``elem`` and write it as the float32 ``out``."""
+        low = self.new_names.make_name(f"{out}_low")
+        clip_nodes = self._make_clip(name, elem) if self.saturate else []
+        clipped = clip_nodes[-1].output[0] if clip_nodes else name
+        return [
+            *clip_nodes,
+            self.new_names.make_cast(clipped, low, elem),
+            self.new_names.make_cast(low, out, types.FLOAT),
+        ]
+
+    def _make_clip(self, name: str, elem: int) -> list[NodeProto]:
+        """Return the nodes that limit a tensor to the finite range of a low type; the Clip comes last. NaN stays."""
+        largest = FINITE_MAX[elem]
+        out = self.new_names.make_name(f"{name}_clipped")
+        if self.graph.opsets.get("", 13) < 11:  # the bounds are attributes before opset 11
+            return [self.new_names.make_node("Clip", [name], out, min=-largest, max=largest)]
+        bounds = {self.new_names.make_name(f"{out}_bound"): number for number in (-largest, largest)}
+        nodes = [self.new_names.make_constant(bound, types.FLOAT, [], [number]) for bound, number in bounds.items()]
+        return [*nodes, self.new_names.make_node("Clip", [name, *bounds], out)]
+
+    def _copy_small_constant(self, value: Value, name: str, elem: int) -> NodeProto | None:
+        """Return a Constant with the authored numbers of a small constant; None if the value is not one.
+
+        Shape inference reads the values of some slots, for example the scales of Resize. It can read a Constant, but
+        not the output of a Cast.
+        """
+        from onnx import TensorProto, helper, numpy_helper
+
+        tensor = value.constant_proto
+        if not isinstance(tensor, TensorProto) or is_external(tensor):
+            return None
+        if stored_element_count(tensor) > _MAX_INFERENCE_ELEMENTS:
+            return None
+        array = embedded_array(tensor).astype(helper.tensor_dtype_to_np_dtype(elem))
+        return self.new_names.make_node("Constant", [], name, value=numpy_helper.from_array(array))
+
+    def _raise_attributes(self, node: Node, node_proto: NodeProto) -> None:
+        """Raise the attributes that fix the output type of a node, including those that have their default value."""
+        from onnx import TensorProto, helper
+
+        for attribute in node_proto.attribute:
+            if attribute.name in _RAISED_ATTRIBUTES and attribute.i in self.raised_types:
+                attribute.i = self.target_type
+            elif attribute.name == "value" and attribute.t.data_type in self.raised_types:
+                self._raise_tensor(attribute.t)
+            elif attribute.name == "sparse_value" and attribute.sparse_tensor.values.data_type in self.raised_types:
+                self._raise_tensor(attribute.sparse_tensor.values)
+            elif attribute.name in ("value_float", "value_floats") and self.target_type == types.DOUBLE:
+                # These attributes always mean float32: float64 needs a tensor.
+                is_list = attribute.name == "value_floats"
+                numbers = list(attribute.floats) if is_list else [attribute.f]
+                tensor = helper.make_tensor("", TensorProto.DOUBLE, [len(numbers)] if is_list else [], numbers)
+                attribute.CopyFrom(helper.make_attribute("value", tensor))
+        schema = node.signature.schema if node.signature is not None else None
+        present = {attribute.name for attribute in node_proto.attribute}
+        if node.op_type == "ConstantOfShape" and "value" not in present and self.target_type == types.DOUBLE:
+            zero = helper.make_tensor("", TensorProto.DOUBLE, [1], [0.0])  # the default is a float32 zero
+            node_proto.attribute.append(helper.make_attribute("value", zero))
+        for name, default in (schema.type_attributes if schema is not None else {}).items():
+            if name in _RAISED_ATTRIBUTES and name not in present and default in self.raised_types:
+                node_proto.attribute.append(helper.make_attribute(name, self.target_type))
+
+    def _is_raised(self, value: Value | None) -> bool:
+        """Return True if a value gets the target type."""
+        return value is not None and types.element(value.type) in self.raised_types
+
+    def _keeps_type(self, slot_type: types.Type | None) -> bool:
+        """Return True if a slot has a raised type in the new model too."""
+        return isinstance(slot_type, int) and slot_type in self.raised_types
+
+    def _can_raise(self, node: Node, signature: Signature) -> bool:
+        """Return True if the operator takes the target type, and a kernel computes it."""
+        if not self.has_kernel(node):
+            return False
+        if signature.has_fixed_output:
+            return True
+        if signature.schema is None or not signature.groups:
+            return False
+        return not signature.assign(self._requested_types(signature)).refused
+
+    def _requested_types(self, signature: Signature) -> tuple[int, ...]:
+        """Return the element type of each group of slots: the target type if the authored type is raised."""
+        return tuple([self.target_type if g.authored in self.raised_types else g.authored for g in signature.groups])
+
+
+def _make_identity(cast: NodeProto) -> None:
+    """Turn a Cast to the type of its input into an Identity, in place.
+
+    ONNX Runtime removes such a Cast even if a subgraph reads its output (a gate of ``tune`` does). It keeps an
+    Identity.
+    """
+    cast.op_type = "Identity"
+    del cast.attribute[:]
