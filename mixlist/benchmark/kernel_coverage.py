@@ -11,7 +11,7 @@ from mixlist.graph.model import Node
 from mixlist.graph.traversal import linked_scopes, reachable_graphs
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW_TYPES
-from mixlist.targets.kernels import has_low_kernel
+from mixlist.targets.kernels import has_kernel_for
 
 
 def count_low_kernels(model: LoadedModel, provider: str) -> tuple[int, int]:
@@ -43,4 +43,4 @@ def _low_type(node: Node) -> int | None:
 def _has_kernel(node: Node, elem: int, opset: int, provider: str) -> bool:
     outputs = enumerate(node.outputs)
     low_outputs = tuple(slot for slot, value in outputs if value is not None and types.element(value.type) == elem)
-    return has_low_kernel(provider, node.domain, node.op_type, opset, types.type_name(elem), low_outputs)
+    return has_kernel_for(provider, node.domain, node.op_type, opset, types.type_name(elem), low_outputs)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Node
 from mixlist.ops import types
-from mixlist.targets.kernels import has_any_kernel, has_low_kernel
+from mixlist.targets.kernels import has_any_kernel, has_kernel_for
 
 # ONNX Runtime 1.31.1's CPU provider registers float64 kernels of these operators, but refuses to run them.
 _REFUSED_OPERATORS = frozenset({"LSTM", "GRU", "RNN"})
@@ -25,7 +25,7 @@ def has_float64_kernel(node: Node) -> bool:
     if not has_any_kernel("cpu", node.domain, node.op_type):
         return False
     outputs = tuple(i for i, v in enumerate(node.outputs) if v is not None and types.element(v.type) == types.FLOAT)
-    return has_low_kernel("cpu", node.domain, node.op_type, schema.since_version, "double", outputs)
+    return has_kernel_for("cpu", node.domain, node.op_type, schema.since_version, "double", outputs)
 
 
 def describe_float32_nodes(nodes: Iterable[DataflowNode]) -> str:

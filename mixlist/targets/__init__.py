@@ -1,1 +1,1 @@
-"""Hold what targets can run: kernel tables and provider names, as data."""
+"""The execution providers of ONNX Runtime, and tables of their kernels."""

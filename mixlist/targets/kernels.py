@@ -1,13 +1,16 @@
-"""Look up the kernels of ONNX Runtime's providers by operator version and type.
+"""Look up whether an execution provider of ONNX Runtime has a kernel for an operator and a type.
 
-A build without providers that load as libraries is asked itself (``get_all_opkernel_def``), so the answer is true for
-the build at hand. Any other is not asked, because ONNX Runtime 1.31.1 dies of a segmentation fault there when one of
-its providers does not load: onnxruntime-gpu without TensorRT's libraries, which is how most people have it. For these,
-and for CUDA on machines without it, data/kernels_PROVIDER.json holds the registry of one release;
-tools/make_kernels.py writes it, and ``kernel_release`` says which release.
+The kernels come from one of two sources:
 
-A kernel fits a node by the runtime's rule: it starts at the version in which the operator last changed, or it
-is a closed range around that version.
+- The installed ONNX Runtime (``get_all_opkernel_def``), if all its providers are built into it. The answer is then true
+  for the installed build.
+- The file data/kernels_PROVIDER.json, which tools/make_kernels.py writes from one release (``kernel_release``). It is
+  used for CUDA on machines without CUDA, and for every build that loads providers as libraries. ONNX Runtime 1.31.1
+  dies of a segmentation fault when it is asked for its kernels and one of these libraries does not load. This is so for
+  onnxruntime-gpu without the libraries of TensorRT, which most users do not have.
+
+ONNX Runtime chooses a kernel by its version range: a kernel fits a node if its range starts at the version in which the
+operator last changed, or if its range has an end and contains that version.
 """
 
 from __future__ import annotations
@@ -25,112 +28,133 @@ from mixlist.resolver import Decision, Plan
 from mixlist.targets.providers import PROVIDERS
 
 DATA = Path(__file__).parent / "data"
-FLOATS = ("float16", "bfloat16", "float", "double")
-_BUILT_IN = frozenset({"CPUExecutionProvider", "AzureExecutionProvider", "CoreMLExecutionProvider"})
-_OPEN = 2**31 - 1  # the end of a version range that has none
+FLOATS = ("float16", "bfloat16", "float", "double")  # the float types that the tables hold, as ONNX Runtime names them
+_BUILT_IN_PROVIDERS = frozenset({"CPUExecutionProvider", "AzureExecutionProvider", "CoreMLExecutionProvider"})
+_NO_END = 2**31 - 1  # ONNX Runtime's value for the end of a version range without an end
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel: the first and last operator version it is for (None: no last) and, for each of its type parameters,
-    which of FLOATS it takes there."""
+    """One kernel of an operator.
+
+    ``start`` and ``end`` are the first and the last operator version of the kernel; ``end`` is None for a range without
+    an end. ``types`` holds, for each type parameter, those of ``FLOATS`` that the kernel accepts there.
+    """
 
     start: int
     end: int | None
     types: Mapping[str, frozenset[str]]
 
-    def fits(self, since: int) -> bool:
-        """Return True if the kernel is for an operator that last changed in version ``since``."""
-        return self.start == since or (self.end is not None and self.start <= since <= self.end)
+    def fits(self, since_version: int) -> bool:
+        """Return True if the kernel fits an operator that last changed in version ``since_version``."""
+        return self.start == since_version or (self.end is not None and self.start <= since_version <= self.end)
 
-    def takes(self, dtype: str, wanted: set[str]) -> bool:
-        """Return True if the kernel takes ``dtype`` in a parameter, and in all ``wanted`` parameters that it names."""
-        known = [self.types[parameter] for parameter in wanted if parameter in self.types]
-        return any(dtype in types for types in self.types.values()) and all(dtype in types for types in known)
+    def accepts(self, dtype: str, parameters: set[str]) -> bool:
+        """Return True if the kernel accepts ``dtype`` for ``parameters``, and for at least one of its parameters.
+
+        A kernel does not restrict the parameters that it does not name.
+        """
+        restricted = [self.types[parameter] for parameter in parameters if parameter in self.types]
+        return any(dtype in types for types in self.types.values()) and all(dtype in types for types in restricted)
 
 
 class KernelData(TypedDict):
-    """A data file: the release, and by domain and op type the kernels, [start, end, {parameter: "float16 float"}]."""
+    """The content of a data file.
+
+    ``source`` is the release. ``kernels`` holds, by domain and op type, a list for each kernel: its start, its end, and
+    its types as ``{"T": "float16 float"}``.
+    """
 
     source: str
     kernels: dict[str, dict[str, list[tuple[int, int | None, dict[str, str]]]]]
 
 
-Registry = Mapping[tuple[str, str], tuple[Kernel, ...]]  # by domain and op type; () has kernels, none of a float type
+# The kernels by domain and op type. An empty tuple: the operator has kernels, but none for a float type.
+Registry = Mapping[tuple[str, str], tuple[Kernel, ...]]
 
 
 def find_nodes_without_low_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
-    """The low nodes of the plan for which ``provider`` has no kernel in their low type."""
-    low = plan.policy.mode.low
-    found = []
+    """Return the decisions of the low-precision nodes for which ``provider`` has no kernel in the low type."""
+    low_type = plan.policy.mode.low
+    decisions = []
+    # These loops visit the nodes in the order of ``plan.nodes``.
     scopes = ((s.graph, scope) for s in plan.solution.solutions for scope in linked_scopes(s.graph.root))
     nodes = ((graph.opsets, node) for graph, scope in scopes for node in scope.nodes)
     for decision, (opsets, node) in zip(plan.nodes, nodes, strict=True):
-        if decision.precision != low:
+        if decision.precision != low_type:
             continue
-        outputs = tuple(at for at, v in enumerate(node.outputs) if v is not None and decision.outputs[v.name] == low)
-        if not has_low_kernel(provider, node.domain, node.op_type, opsets.get(node.domain, 1), low, outputs):
-            found.append(decision)
-    return tuple(found)
+        low_outputs = tuple(
+            index
+            for index, value in enumerate(node.outputs)
+            if value is not None and decision.outputs[value.name] == low_type
+        )
+        opset = opsets.get(node.domain, 1)
+        if not has_kernel_for(provider, node.domain, node.op_type, opset, low_type, low_outputs):
+            decisions.append(decision)
+    return tuple(decisions)
 
 
-def has_low_kernel(provider: str, domain: str, op_type: str, opset: int, low: str, outputs: tuple[int, ...]) -> bool:
-    """Return True if ``provider`` (``cpu``, ``cuda``) has a kernel of the operator for the low type.
+def has_kernel_for(provider: str, domain: str, op_type: str, opset: int, dtype: str, outputs: tuple[int, ...]) -> bool:
+    """Return True if ``provider`` (``cpu`` or ``cuda``) can run the operator in the float type ``dtype``.
 
-    ``low`` is one of FLOATS, ``outputs`` the indices of the outputs that have it; where there are none (ArgMax,
-    Equal), any type parameter of the kernel may. True also for an operator that has no kernel of any type but a
-    function body: the runtime expands it into other operators.
+    ``dtype`` is one of ``FLOATS``. ``outputs`` are the indices of the outputs of this type. If there are none (as with
+    ArgMax and Equal), it is enough that the kernel accepts the type for any parameter.
+
+    The result is also True for an operator without kernels that has a function body in ONNX: the runtime replaces it
+    with the operators of the body.
     """
     schema = find_schema(domain, op_type, opset)
-    found = _kernels(provider).get((domain, op_type))
-    if schema is None or found is None:
-        native = schema.onnx_schema if schema is not None else None
-        return native is not None and bool(native.has_function or native.has_context_dependent_function)
+    kernels = _kernels(provider).get((domain, op_type))
+    if schema is None or kernels is None:
+        onnx_schema = schema.onnx_schema if schema is not None else None
+        return onnx_schema is not None and bool(onnx_schema.has_function or onnx_schema.has_context_dependent_function)
     slots = schema.formal_slots(schema.outputs, max(outputs, default=-1) + 1)
-    wanted = {slots[index].parameter for index in outputs if index < len(slots)}
-    return any(kernel.fits(schema.since_version) and kernel.takes(low, wanted) for kernel in found)
+    parameters = {slots[index].parameter for index in outputs if index < len(slots)}
+    return any(kernel.fits(schema.since_version) and kernel.accepts(dtype, parameters) for kernel in kernels)
 
 
 def has_any_kernel(provider: str, domain: str, op_type: str) -> bool:
-    """Return True if ``provider`` has any kernel of the operator; without one it expands or refuses the operator."""
+    """Return True if ``provider`` has a kernel of the operator for any type, also for types that are not floats."""
     return (domain, op_type) in _kernels(provider)
 
 
 def kernel_release(provider: str) -> str:
-    """The release that the kernels are of, as ``onnxruntime 1.31.1``; "" where the installed one was asked."""
-    return "" if _can_be_asked(provider) else _data(provider)["source"]
+    """Return the release of the kernels, such as ``onnxruntime 1.31.1``; "" if they are those of the installed one."""
+    return "" if _can_list_kernels(provider) else _data(provider)["source"]
 
 
 @cache
 def _kernels(provider: str) -> Registry:
-    return read_registered_kernels(provider) if _can_be_asked(provider) else parse_registry(_data(provider))
+    return read_registered_kernels(provider) if _can_list_kernels(provider) else parse_registry(_data(provider))
 
 
-def _can_be_asked(provider: str) -> bool:
+def _can_list_kernels(provider: str) -> bool:
+    """Return True if the installed ONNX Runtime has the provider and can list its kernels without a crash."""
     import onnxruntime
 
     available = onnxruntime.get_available_providers()
-    return PROVIDERS[provider] in available and _BUILT_IN.issuperset(available)
+    return PROVIDERS[provider] in available and _BUILT_IN_PROVIDERS.issuperset(available)
 
 
 def read_registered_kernels(provider: str) -> Registry:
-    """Ask the installed ONNX Runtime for the kernels of ``provider``. The question may end the process: see above."""
+    """Return the kernels of ``provider`` in the installed ONNX Runtime. This can end the process: see the module."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    found: dict[tuple[str, str], tuple[Kernel, ...]] = {}
-    for each in state.get_all_opkernel_def():
-        if each.provider == PROVIDERS[provider]:
-            start, end = each.version_range
-            types = {parameter: _floats(names) for parameter, names in each.type_constraints.items()}
-            kernel = Kernel(start, None if end == _OPEN else end, types)
-            kernels = found.setdefault((each.domain, each.op_name), ())
+    registry: dict[tuple[str, str], tuple[Kernel, ...]] = {}
+    for kernel_def in state.get_all_opkernel_def():
+        if kernel_def.provider == PROVIDERS[provider]:
+            start, end = kernel_def.version_range
+            types = {parameter: _float_types(names) for parameter, names in kernel_def.type_constraints.items()}
+            kernel = Kernel(start, None if end == _NO_END else end, types)
+            kernels = registry.setdefault((kernel_def.domain, kernel_def.op_name), ())
+            # Many kernels differ only in types that are not floats: keep one of these.
             if any(types.values()) and kernel not in kernels:
-                found[each.domain, each.op_name] = (*kernels, kernel)
-    return found
+                registry[kernel_def.domain, kernel_def.op_name] = (*kernels, kernel)
+    return registry
 
 
-def _floats(names: Iterable[str]) -> frozenset[str]:
-    """The float types of ``tensor(float)``, and of the sequences and optionals of such tensors."""
+def _float_types(names: Iterable[str]) -> frozenset[str]:
+    """Return the float types in names such as ``tensor(float)``, also of sequences and optionals of tensors."""
     return frozenset(FLOATS).intersection(name.rpartition("(")[2].rstrip(")") for name in names)
 
 
@@ -141,7 +165,7 @@ def _data(provider: str) -> KernelData:
 
 
 def parse_registry(data: KernelData) -> Registry:
-    """Return the registry that a data file holds."""
+    """Return the registry of a data file."""
     return {
         (domain, op_type): tuple(
             Kernel(start, end, {parameter: frozenset(names.split()) for parameter, names in types.items()})

@@ -1,4 +1,4 @@
-"""The execution providers of ONNX Runtime that mixlist knows, by their short names."""
+"""The execution providers of ONNX Runtime that mixlist can use, by their short names."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderOption:
-    """The option of all commands that run models. ``provider``: one of ``PROVIDERS``."""
+    """The option ``provider`` of all commands that run models: a key of ``PROVIDERS``."""
 
-    provider: str = option("cpu", "What runs the models.", choices=tuple(PROVIDERS))
+    provider: str = option("cpu", "The execution provider that runs the models.", choices=tuple(PROVIDERS))
 
 
 def available_providers() -> tuple[str, ...]:
-    """The providers of the installed ONNX Runtime that mixlist knows: ``cpu``, and ``cuda`` where there is one."""
+    """Return the short names of the providers in the installed ONNX Runtime: ``cpu``, and ``cuda`` if it has CUDA."""
     import onnxruntime
 
     available = onnxruntime.get_available_providers()
-    return tuple(name for name, full in PROVIDERS.items() if full in available)
+    return tuple(short_name for short_name, name in PROVIDERS.items() if name in available)

@@ -16,7 +16,7 @@ from mixlist.runtime.inference_session import open_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import SessionOptions
 from mixlist.runtime.subprocess_session import SubprocessSession
-from mixlist.targets.kernels import has_low_kernel
+from mixlist.targets.kernels import has_kernel_for
 from tests.support.builders import model
 from tests.support.cuda import missing
 from tests.support.rounding import unfaithful
@@ -52,7 +52,7 @@ def test_cast_pairs_round(optimize: bool) -> None:
 @pytest.mark.parametrize("op_type", UNARY)
 def test_the_kernels_of_the_data_file_are_those_that_run(op_type: str, low: str, tmp_path: Path) -> None:
     """Where the file says that there is a kernel, the node runs on the GPU in the low type, without Casts."""
-    told = has_low_kernel("cuda", "", op_type, 17, low, (0,))
+    told = has_kernel_for("cuda", "", op_type, 17, low, (0,))
     try:
         ran = ran_on(op_type, low, "cuda", tmp_path / "profile")
     except ModelError as refused:
