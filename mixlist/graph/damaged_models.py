@@ -30,6 +30,7 @@ def refuse_damaged_model(model: ModelProto, model_name: str) -> None:
     for opset in _opset_imports(model):
         if not 1 <= opset.version <= _MAX_VERSION:
             raise ModelError(f"{model_name} is damaged: opset version {opset.version} of domain {opset.domain!r}")
+        # For a later version, onnx would return the newest schema that it knows, which may be the wrong one.
         if opset.domain in ("", "ai.onnx") and opset.version > newest:
             raise ModelError(
                 f"{model_name} is written in opset {opset.version}; the installed onnx ends at {newest}",

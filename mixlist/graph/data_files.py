@@ -60,6 +60,7 @@ class ChecksumWriter:
             self._sha256.update(piece)
             self._file.write(piece)
             return
+        # Both release Python's global lock. Waiting for the checksum keeps the pieces in order.
         update = self._threads.submit(self._sha256.update, piece)
         self._file.write(piece)
         update.result()
@@ -87,6 +88,7 @@ def place_data_file(new: NewFile, model: str, checksum: str) -> str:
 
 def _stem(model: str) -> str:
     """Return the name of a model, shortened, and without characters that a system or a reader of locations refuses."""
+    # "replace" is for lone surrogates, which a path can contain; "ignore" for a character that the limit cuts in two.
     text = _FORBIDDEN.sub("_", model.encode("utf-8", "replace").decode())
     return text.encode()[:_MAX_STEM_BYTES].decode("utf-8", "ignore")
 
@@ -120,7 +122,8 @@ def remove_unused_data_files(
     folder = model.parent
     name_pattern = re.compile(re.escape(_stem(model.name)) + _NAME_END)
     entries = _list_folder(folder)
-    # Data files of earlier models at the same path count too, for example after a run that was killed.
+    # Files with the name of this model count too, even if the old model does not refer to them: an earlier run may have
+    # been killed before it removed them.
     candidates = {normpath(name) for name in old_locations if not leaves_folder(name)}
     candidates |= {entry.name for entry in entries or () if name_pattern.fullmatch(entry.name)}
     input_ids = {_file_id(path) for path in inputs}
@@ -135,7 +138,7 @@ def remove_unused_data_files(
     warnings = []
     for name in old_files:
         if not name_pattern.fullmatch(name) or (folder / name).is_symlink():
-            # A file of another program. Without a warning if another model uses the file: then it is in its place.
+            # Another program made this file. No warning if another model uses it.
             reason = None if references.reason_to_keep(name) else "another program made it"
         elif not is_locked:
             reason = "the folder cannot be locked"
@@ -159,11 +162,10 @@ class _References:
         name_of_path = {os.path.realpath(folder / name): name for name in self._encoded_names}
         total_bytes = 0
         for entry in entries or ():
-            if entry.is_symlink() and (name := name_of_path.get(os.path.realpath(entry.path))) not in (
-                None,
-                entry.name,
-            ):
-                self._reasons[name] = f"{entry.name} is a link to it"
+            if entry.is_symlink():
+                name = name_of_path.get(os.path.realpath(entry.path))
+                if name is not None and name != entry.name:
+                    self._reasons[name] = f"{entry.name} is a link to it"
             if entry.name == new_model or not _may_be_model(entry.name):
                 continue
             size = _size(entry)

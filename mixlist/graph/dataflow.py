@@ -143,8 +143,8 @@ def _runs_at_most_once(outer: Scope, inner: Scope) -> bool:
     return True
 
 
-def _earlier(timing: Timing, other: Timing) -> Timing:
-    """Return the timing of two steps together: the earlier of the two."""
-    if "before" in (timing, other):
+def _earlier(first: Timing, second: Timing) -> Timing:
+    """Return the timing of two steps one after the other: the earlier of the two."""
+    if "before" in (first, second):
         return "before"
-    return "next" if "next" in (timing, other) else "same"
+    return "next" if "next" in (first, second) else "same"

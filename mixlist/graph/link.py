@@ -39,6 +39,7 @@ def _define_values(graph: Graph, scope: Scope) -> None:
     All values are defined before any node is connected, because the nodes of a file may come in any order.
     """
     proto = scope.proto
+    # Inputs and initializers. A function has none here: build_function() defines its inputs.
     if is_graph(proto):
         for info in proto.input:
             if info.name in scope.values:
@@ -50,6 +51,7 @@ def _define_values(graph: Graph, scope: Scope) -> None:
             _define_initializer(graph, scope, tensor.name, tensor, tensor.data_type)
         for sparse in proto.sparse_initializer:
             _define_initializer(graph, scope, sparse.values.name, sparse, sparse.values.data_type)
+    # Nodes and their outputs, without the marked Casts.
     if not graph.show_marked_casts:
         scope.marked_casts = _find_marked_casts(scope)
     for position, node_proto in enumerate(proto.node):
@@ -80,7 +82,7 @@ def _define_initializer(graph: Graph, scope: Scope, name: str, tensor: ConstantP
         value = add_value(graph, scope, name, "initializer")
         value.type = elem
     elif value.kind == "input":
-        value.kind = "overridable"
+        value.kind = "overridable"  # before IR version 4, every initializer had to be a graph input too
         if value.type not in (elem, types.UNKNOWN):
             declared, stored = types.type_name(value.type), types.type_name(elem)
             raise ModelError(f"input {name!r} is declared {declared}, but its initializer is {stored}")
@@ -101,6 +103,7 @@ def _find_marked_casts(scope: Scope) -> set[int]:
     marks = {position: mark for position, mark in marks.items() if mark}
     if not marks:
         return set()
+    # All names that this scope defines; the outputs of nodes are not in scope.values yet.
     defined = set(scope.values).union(*(node.output for node in proto.node))
     graph_outputs = set(scope.output_names()) if scope.parent is None else set()
     return {
@@ -155,6 +158,7 @@ def link_scope(graph: Graph, scope: Scope, depth: int) -> None:
                 )
             inputs.append(value if value.kind != "absent" else None)
             producer = value.producer
+            # A node that reads the output of a later node: some tools write files in this order.
             if producer is not None and producer.scope is scope and producer.position >= node.position:
                 scope.is_sorted = False
         _link_bodies(graph, scope, node, depth)
@@ -180,7 +184,7 @@ def _link_bodies(graph: Graph, scope: Scope, node: Node, depth: int) -> None:
     """Link the bodies of a node, and check that the bodies of a control-flow node fit the node."""
     for attribute in node.proto.attribute:
         if attribute.type == attribute.GRAPHS:
-            graph.unlinked_bodies.extend(attribute.graphs)
+            graph.unlinked_bodies.extend(attribute.graphs)  # no standard operator has such an attribute
         if attribute.type != attribute.GRAPH:
             continue
         if depth > MAX_NESTING:
@@ -188,7 +192,7 @@ def _link_bodies(graph: Graph, scope: Scope, node: Node, depth: int) -> None:
         body = Scope(attribute.g, scope, node, attribute.name)
         node.bodies[attribute.name] = body
         link_scope(graph, body, depth + 1)
-        for value in body.captures:  # what a body captures, its node reads
+        for value in body.captures:  # the node reads the captures of its bodies
             producer = value.producer
             if producer is not None and value.scope is scope and producer.position >= node.position:
                 scope.is_sorted = False
@@ -206,8 +210,9 @@ def _link_outputs(scope: Scope) -> None:
             raise ModelError(f"nothing defines the graph output {name!r}", hint="check the model with onnx.checker")
         scope.outputs.append(value)
     proto = scope.proto
-    declared = [types.from_proto(info.type) for info in proto.output] if is_graph(proto) else None
-    scope.declared_output_types = declared or [types.UNKNOWN] * len(scope.outputs)
+    # The outputs of a function are names without types.
+    declared_types = [types.from_proto(info.type) for info in proto.output] if is_graph(proto) else None
+    scope.declared_output_types = declared_types or [types.UNKNOWN] * len(scope.outputs)
 
 
 def values_read_by(node: Node) -> list[Value]:
@@ -227,6 +232,7 @@ def _sort(scope: Scope) -> None:
         raise ModelError(f"the graph has a cycle through {', '.join(map(describe_node, cycle[:5]))}") from None
     ready: list[tuple[int, Node]] = []  # a heap; positions differ, so the heap never compares two Nodes
     scope.nodes = []
+    # TopologicalSorter alone does not keep the order of the file: it returns all ready nodes in any order.
     while sorter.is_active():
         for node in sorter.get_ready():
             heappush(ready, (node.position, node))

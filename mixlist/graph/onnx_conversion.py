@@ -131,6 +131,7 @@ def _run_onnx_tool(call: str, model: ModelProto) -> ModelProto:
         data = model.SerializeToString()
     except Exception:  # protobuf's own error type differs by implementation
         raise _ToolError("it is larger than 2 GiB in one piece") from None
+    # The same sys.path, so that the other process imports the same onnx.
     command = [sys.executable, "-c", _CHILD.replace("{call}", call), *sys.path]
     process = subprocess.run(command, input=data, capture_output=True)
     status = process.returncode
@@ -166,6 +167,7 @@ def _count_preserved(model: ModelProto, *nodes: NodeProto) -> Counter[str]:
     pending: list[Message] = [model.graph, *nodes]
     while pending:
         for field, value in pending.pop().ListFields():
+            # A repeated field of messages has many elements, a single message is one.
             elements = value if hasattr(value, "__len__") and field.message_type else [value]
             if field.name in _PRESERVED_FIELDS:
                 counts[field.name] += len(elements)

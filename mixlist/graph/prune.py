@@ -44,6 +44,7 @@ def _skip_identities(graph: GraphProto) -> None:
     An Identity stays if its output is a graph output, or if a body defines a tensor of the same name.
     """
     fixed_names = {output.name for output in graph.output}  # names that must keep their meaning
+    # Where a body defines a tensor ``y`` itself, ``y`` in the body is not the output of an outer Identity.
     inner = scopes_in(*(body for node in graph.node for body in bodies_of(node)))
     for body in inner:
         fixed_names.update(info.name for info in body.input)

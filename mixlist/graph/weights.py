@@ -97,6 +97,7 @@ def locate_external_data(tensor: TensorProto, folder: Path | None) -> tuple[Path
             f"external tensor {tensor.name!r} points out of the model's folder: {location!r}",
             hint="external data must lie in the model's folder or below",
         )
+    # Check the file before its content is read, so that the message names the tensor.
     path = folder / location
     try:
         status = path.stat()
@@ -126,6 +127,7 @@ def locate_external_data(tensor: TensorProto, folder: Path | None) -> tuple[Path
 
 def leaves_folder(location: str) -> bool:
     """Return True for a location that leaves the folder: an absolute path, a drive, ``..``, or no valid path."""
+    # Backslashes count on all systems: a model must not read other files on Windows than on Linux.
     first = normpath(location.replace("\\", "/")).partition("/")[0]  # "" for an absolute path
     return first in ("..", "") or location[1:2] == ":" or "\0" in location
 
@@ -189,6 +191,7 @@ def read_pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArra
             raise ModelError(
                 f"tensor {constant.name!r} has {len(data)} bytes, its shape needs {stored_byte_size(constant)}"
             )
+        # A view of the bytes: slices of it copy nothing.
         flat = np.frombuffer(data, _numpy_type(constant, stored_type(constant)))
         step = max(PIECE_BYTES // flat.itemsize, 1)
         for start in range(0, flat.size, step):
@@ -228,6 +231,7 @@ def prefetch(pieces: Iterator[PieceT]) -> Iterator[PieceT]:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as worker:
+        # next() returns None at the end. At most one piece is waiting, so the memory stays bounded.
         next_piece = worker.submit(next, pieces, None)
         while (piece := next_piece.result()) is not None:
             next_piece = worker.submit(next, pieces, None)
