@@ -244,6 +244,7 @@ class _CastLayoutBuilder:
     def _convert_constant(self, value: Value, uses: list[Use]) -> None:
         """Convert a constant once for each type, and each limit of a mask, that its readers want (Rule S7.6)."""
         authored = types.element(value.type)
+        # These uses named the Cast of the constant; now they read the constant itself.
         unconverted = [u for u in uses if u.wanted_type == authored and (u.node, u.scope, u.slot) in self.redirected]
         self._connect(unconverted, value.name)
         variants = {(u.wanted_type, u.magnitude_limit) for u in uses if u.wanted_type is not None}

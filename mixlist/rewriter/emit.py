@@ -89,7 +89,8 @@ class Emitter:
         value_by_name = scope.values
         if self.renames_values:
             value_by_name = {self.layout.final_name(value): value for value in scope.values.values()}
-        keys: list[SortKey | None] = []  # None removes the entry
+        # An entry whose tensor does not exist any more gets the key None, which removes it (Rule S7.10).
+        keys: list[SortKey | None] = []
         for index, info in enumerate(proto.value_info):
             cast, value = cast_by_name.get(info.name), value_by_name.get(info.name)
             keys.append((index, 0, 0) if cast is not None or value is not None else None)
@@ -106,7 +107,7 @@ class Emitter:
         is_root = scope is self.solution.graph.root
         for slot, (value, info) in enumerate(zip(scope.outputs, proto.output, strict=True)):
             final_type = self._final_type(value)
-            if is_root and value.name in cast_types:
+            if is_root and value.name in cast_types:  # the Cast that makes this graph output has its name
                 final_type = types.with_element(value.type, cast_types[value.name])
             elif slot in new_names:
                 final_type = types.with_element(value.type, self._type_of_name(new_names[slot]))

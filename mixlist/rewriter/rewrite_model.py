@@ -100,6 +100,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
     for solution in model_solution.solutions:
         function = function_names.copy_function(solution) if solution.graph.path else None
         message = function or model.graph
+        # Only the main graph has an interface to keep; callers of a function are rewritten with it.
         layout = lay_out_casts(
             solution,
             name_generator,

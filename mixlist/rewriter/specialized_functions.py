@@ -24,7 +24,7 @@ class FunctionNames:
     def __init__(self, model_solution: ModelSolution) -> None:
         used_names = {(function.domain, function.name) for function in model_solution.loaded.proto.functions}
         self._names: dict[GraphSolution, str] = {}
-        for solution in model_solution.solutions[1:]:
+        for solution in model_solution.solutions[1:]:  # the first one is the main graph's
             proto = solution.graph.function
             name, k = proto.name, 2
             if any(earlier.graph.function is proto for earlier in self._names):
@@ -55,7 +55,7 @@ def replace_functions(
     model: ModelProto, model_solution: ModelSolution, specializations: dict[GraphSolution, FunctionProto]
 ) -> None:
     """Replace each function of the model by its specializations; a function that is never called stays as it is."""
-    if len(model_solution.solutions) == 1:
+    if len(model_solution.solutions) == 1:  # nothing calls a function
         return
     by_function: dict[FunctionKey, list[FunctionProto]] = {}
     for solution, function in specializations.items():
