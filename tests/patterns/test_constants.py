@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from mixlist.graph.build import build_graph
 from mixlist.patterns.constants import ConstantRange, ConstantRanges, find_origins
 from tests.support.builders import apply, model, policy
-from tests.support.resolver_cases import one
+from tests.support.resolver_cases import decide_node
 
 # How a constant of 8 elements is made of k = {1000000, 1, 1, 1} and small = {1, 2, 3, 4}.
 MOVED = {
@@ -43,20 +43,22 @@ GRAPH = """g (float[8] x) => (float[8] y) <float[4] k = {{1000000, 1, 1, 1}}, fl
 @pytest.mark.parametrize("made", MOVED.values(), ids=MOVED)
 def test_a_moved_constant_out_of_range_keeps_the_reader_high(made: str) -> None:
     text = GRAPH.format(made)
-    decision = one(text, "a", white=["Add"])
+    decision = decide_node(text, "a", white=["Add"])
     assert (decision.precision, decision.rule) == ("float32", "constant") and "reaches 1e+06" in decision.reason
     original, feed = model(text), {"x": np.arange(8, dtype=np.float32)}
     (expected,) = ReferenceEvaluator(original).run(None, feed)
     (mixed,) = ReferenceEvaluator(apply(original, policy(white=["Add"]))).run(None, feed)
     np.testing.assert_array_equal(mixed, expected)
-    assert expected.max() > 65504 and one(text, "a", white=["Add"], mode="mixed_bfloat16").precision == "bfloat16"
+    assert (
+        expected.max() > 65504 and decide_node(text, "a", white=["Add"], mode="mixed_bfloat16").precision == "bfloat16"
+    )
 
 
 def test_a_moved_argument_of_a_function_keeps_the_reader_high() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[4] x) => (float[4] y)
       <float[4] k = {1000000, 1, 1, 1}> { [call] y = f.F(x, k) }
       <domain: "f", opset_import: ["" : 17]> F (p, c) => (q) { t = Identity(c) [a] q = Add(p, t) }"""
-    assert one(text, "function:f:F/a", white=["Add"]).rule == "constant"
+    assert decide_node(text, "function:f:F/a", white=["Add"]).rule == "constant"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_a_single_value_stays_one_through_movers(made: str, precision: str) -> N
       int64[1] one = {{1}}, int64[1] two = {{2}},
       int64[1] four = {{4}}, int64[1] eight = {{8}}, int64[1, 1] place = {{0}}, int64[2] pads = {{3, 4}},
       bool[4] some = {{1, 0, 0, 0}}> {{ {made} [a] y = Add(x, t) }}"""
-    assert one(text, "a", white=["Add"]).precision == precision
+    assert decide_node(text, "a", white=["Add"]).precision == precision
 
 
 def test_ranges_of_computed_and_moved_constants() -> None:

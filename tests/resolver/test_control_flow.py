@@ -1,12 +1,14 @@
-"""Rules S4.25 to S4.31, control flow and functions: one type per value that crosses a body's border."""
+"""Control flow, sequences and functions: one type for each value that crosses a border (Rules S4.25 to S4.31)."""
 
 from __future__ import annotations
 
 import onnx
 import pytest
 
+import mixlist
 from mixlist.rewriter import rewrite
-from tests.support.resolver_cases import nodes, plan, precisions
+from tests.support.builders import model, policy
+from tests.support.resolver_cases import decide_nodes, find_precisions, resolve_text
 
 LOW, HIGH = "float16", "float32"
 
@@ -20,7 +22,7 @@ LISTS = {"white": ["Exp"], "black": ["Log"]}
 
 
 @pytest.mark.parametrize(
-    ("then", "other", "expected"),
+    ("then_branch", "else_branch", "expected"),
     [
         ("Exp(x)", "Exp(x)", LOW),
         ("Exp(x)", "Log(x)", HIGH),
@@ -29,12 +31,12 @@ LISTS = {"white": ["Exp"], "black": ["Log"]}
         ("Relu(w)", "Relu(x)", HIGH),
     ],
 )
-def test_an_if_output_is_low_only_if_all_branches_give_low(then: str, other: str, expected: str) -> None:
+def test_an_if_output_is_low_only_if_all_branches_give_low(then_branch: str, else_branch: str, expected: str) -> None:
     """Rule S4.26: An If output needs all branches."""
-    found = nodes(IF.format(then, other), **LISTS)
-    assert (found["i"].precision, found["i"].rule) == ("none", "control-flow")
-    assert dict(found["i"].outputs) == {"z": expected}
-    assert found["n"].precision == expected
+    decisions = decide_nodes(IF.format(then_branch, else_branch), **LISTS)
+    assert (decisions["i"].precision, decisions["i"].rule) == ("none", "control-flow")
+    assert dict(decisions["i"].outputs) == {"z": expected}
+    assert decisions["n"].precision == expected
 
 
 def test_each_output_of_an_if_is_decided_alone() -> None:
@@ -42,22 +44,22 @@ def test_each_output_of_an_if_is_decided_alone() -> None:
       [i] a, b = If(c) <then_branch = t () => (float[4] p, float[4] q) { p = Exp(x) q = Log(x) },
                         else_branch = e () => (float[4] r, float[4] s) { r = Exp(x) s = Exp(x) }>
       [m] y = Neg(a) [n] z = Neg(b) }"""
-    found = nodes(text, **LISTS)
-    assert dict(found["i"].outputs) == {"a": LOW, "b": HIGH}
-    assert (found["m"].precision, found["n"].precision) == (LOW, HIGH)
+    decisions = decide_nodes(text, **LISTS)
+    assert dict(decisions["i"].outputs) == {"a": LOW, "b": HIGH}
+    assert (decisions["m"].precision, decisions["n"].precision) == (LOW, HIGH)
 
 
 def test_the_producer_of_a_captured_value_is_the_outer_one() -> None:
     """Rule S4.25: Control flow carries no precision."""
-    found = nodes(IF.format("Relu(w)", "Relu(w)"), **LISTS)
-    assert found["i/then_branch/t"].precision == LOW
-    assert found["i/then_branch/t"].follows[0] == "w"
+    decisions = decide_nodes(IF.format("Relu(w)", "Relu(w)"), **LISTS)
+    assert decisions["i/then_branch/t"].precision == LOW
+    assert decisions["i/then_branch/t"].follows[0] == "w"
 
 
 def test_naming_control_flow_in_a_list_warns() -> None:
     """Rule S4.25: Control flow carries no precision."""
     for target in ("white", "black"):
-        warnings = plan(IF.format("Relu(x)", "Relu(x)"), edits={"If": target}).warnings
+        warnings = resolve_text(IF.format("Relu(x)", "Relu(x)"), edits={"If": target}).warnings
         assert any("If" in w.message for w in warnings), target
 
 
@@ -86,26 +88,26 @@ LOOP = """g (float[4] x, int64 m) => (float[4] y) <bool go = {{1}}, float[4] k =
         ("k", "Add(w, s)", LOW),
     ],
 )
-def test_a_loop_state_has_one_type_the_greatest_fixpoint(start: str, step: str, expected: str) -> None:
+def test_a_loop_state_has_one_type(start: str, step: str, expected: str) -> None:
     """Rules S4.27, S4.28."""
-    found = nodes(LOOP.format(start, step), **LISTS)
-    assert dict(found["l"].outputs) == {"z": expected}
-    assert found["o"].precision == expected
+    decisions = decide_nodes(LOOP.format(start, step), **LISTS)
+    assert dict(decisions["l"].outputs) == {"z": expected}
+    assert decisions["o"].precision == expected
 
 
 @pytest.mark.parametrize("gray_policy", ["ascend", "black-wins", "promote"])
-def test_what_follows_a_value_that_no_vote_decides_is_authored_too(gray_policy: str) -> None:
-    """A float16 constant that a loop hands on is decided last. (t was float32 with inputs in float16 once.)"""
+def test_a_node_after_a_value_that_no_vote_decides_stays_as_authored(gray_policy: str) -> None:
+    """A float16 constant that a loop only passes on is decided last. (Once, t was float32 and read float16.)"""
     text = """g (float[1,4] x) => (float[1,4] y) <float16[4] w = {1,2,3,4}, int64 n = {3}, bool go = {1}> {
       [l] y, a = Loop(n, go, x, w) <body = body (int64 i, bool on, float[1,4] s, float16[4] k)
         => (bool more, float[1,4] t, float16[4] k) {
           [more] more = Identity(on) [c] c = Cast<to=1>(k) [p] p = Log(s) [t] t = Add(c, p) }> }"""
-    found = plan(text, black=["Log"], gray_policy=gray_policy)
-    made = rewrite(found.solution.loaded, found).model
-    onnx.checker.check_model(made, full_check=True)
-    node = next(node for node in found.nodes if node.name == "t")
+    plan = resolve_text(text, black=["Log"], gray_policy=gray_policy)
+    mixed_model = rewrite(plan.solution.loaded, plan).model
+    onnx.checker.check_model(mixed_model, full_check=True)
+    node = next(node for node in plan.nodes if node.name == "t")
     assert (node.precision, dict(node.outputs)) == (HIGH, {"t": HIGH})
-    assert ("no input decides its type" in found.explain("t")[0].reason) == (gray_policy == "ascend")
+    assert ("no input decides its type" in plan.explain("t")[0].reason) == (gray_policy == "ascend")
 
 
 def test_states_that_swap_share_a_type() -> None:
@@ -114,20 +116,20 @@ def test_states_that_swap_share_a_type() -> None:
       [l] a, b = Loop(m, go, START) <body = body (int64 i, bool c, float[4] s, float[4] t) =>
          (bool c, float[4] t, float[4] s) { }>
       [p] y = Neg(a) [q] z = Neg(b) }"""
-    mixed = precisions(text.replace("START", "w, x"), **LISTS)
+    mixed = find_precisions(text.replace("START", "w, x"), **LISTS)
     assert (mixed["p"], mixed["q"]) == (HIGH, HIGH)
-    low = precisions(text.replace("START", "w, w"), **LISTS)
+    low = find_precisions(text.replace("START", "w, w"), **LISTS)
     assert (low["p"], low["q"]) == (LOW, LOW)
 
 
-def test_a_scan_output_has_the_type_of_what_is_collected() -> None:
+def test_a_scan_output_has_the_type_of_the_collected_value() -> None:
     text = """g (float[4] x) => (float[4] y, float[3,4] z) <int64 m = {3}, bool go = {1}> {
       [l] a, b = Loop(m, go, x) <body = body (int64 i, bool c, float[4] s) => (bool c, float[4] t, float[4] u)
         { t = Relu(s) u = Exp(s) }>
       [p] y = Neg(a) [q] z = Neg(b) }"""
-    found = nodes(text, **LISTS)
-    assert dict(found["l"].outputs) == {"a": HIGH, "b": LOW}
-    assert (found["p"].precision, found["q"].precision) == (HIGH, LOW)
+    decisions = decide_nodes(text, **LISTS)
+    assert dict(decisions["l"].outputs) == {"a": HIGH, "b": LOW}
+    assert (decisions["p"].precision, decisions["q"].precision) == (HIGH, LOW)
 
 
 SCAN = """g (float[3,4] x) => (float[4] y, float[3,4] z) <float[4] k = {{0,0,0,0}}> {{
@@ -147,13 +149,13 @@ SCAN = """g (float[3,4] x) => (float[4] y, float[3,4] z) <float[4] k = {{0,0,0,0
         ("x", "Log(s)", HIGH, HIGH),
     ],
 )
-def test_scan(rows: str, step: str, state: str, collected: str) -> None:
-    found = nodes(SCAN.format(rows, step), **LISTS)
-    assert dict(found["s"].outputs) == {"a": state, "b": collected}
-    assert (found["p"].precision, found["q"].precision) == (state, collected)
+def test_a_scan_decides_states_and_collected_values_apart(rows: str, step: str, state: str, collected: str) -> None:
+    decisions = decide_nodes(SCAN.format(rows, step), **LISTS)
+    assert dict(decisions["s"].outputs) == {"a": state, "b": collected}
+    assert (decisions["p"].precision, decisions["q"].precision) == (state, collected)
 
 
-def test_nested_loops_share_one_solution() -> None:
+def test_nested_loops_are_solved_together() -> None:
     """Rule S4.28: States are decided by the greatest fixpoint."""
     text = """g (float[4] x) => (float[4] y) <int64 m = {3}, bool go = {1}> {
       [w] w = Exp(x)
@@ -161,9 +163,9 @@ def test_nested_loops_share_one_solution() -> None:
         [p] t = Loop(m, go, s) <body = inner (int64 j, bool d, float[4] u) => (bool d, float[4] v) { [n] v = STEP(u) }>
       }>
       [q] y = Neg(z) }"""
-    low = nodes(text.replace("STEP", "Relu"), **LISTS)
+    low = decide_nodes(text.replace("STEP", "Relu"), **LISTS)
     assert (low["o/body/p/body/n"].precision, low["q"].precision) == (LOW, LOW)
-    high = nodes(text.replace("STEP", "Log"), **LISTS)
+    high = decide_nodes(text.replace("STEP", "Log"), **LISTS)
     assert (high["q"].precision, dict(high["o"].outputs)) == (HIGH, {"z": HIGH})
 
 
@@ -172,32 +174,32 @@ def test_a_sequence_has_one_type() -> None:
     """Rule S4.29: All elements of a sequence share one type."""
     text = """g (float[4] x) => (float[4] y) <int64 i = {0}> {
       [w] w = Exp(x) [b] b = Log(x) [c] s = SequenceConstruct(w, b) [a] t = SequenceAt(s, i) [n] y = Neg(t) }"""
-    found = nodes(text, **LISTS)
-    assert dict(found["c"].outputs) == {"s": "seq(float16)"}
-    assert (found["c"].precision, found["a"].precision, found["n"].precision) == (LOW, LOW, LOW)
+    decisions = decide_nodes(text, **LISTS)
+    assert dict(decisions["c"].outputs) == {"s": "seq(float16)"}
+    assert (decisions["c"].precision, decisions["a"].precision, decisions["n"].precision) == (LOW, LOW, LOW)
 
 
-def test_a_cluster_with_a_fixed_type_stays() -> None:
+def test_sequences_whose_type_an_attribute_fixes_stay_as_authored() -> None:
     text = """g (float[4] x) => (float[4] y) <int64 i = {0}> {
       [w] w = Exp(x) [e] s = SequenceEmpty<dtype=1>() [c] t = SequenceInsert(s, w) [a] u = SequenceAt(t, i)
       [n] y = Neg(u) }"""
     for settings in (LISTS, {"white": ["Exp", "SequenceInsert", "SequenceAt"]}):
-        found = nodes(text, **settings)
-        assert dict(found["c"].outputs) == {"t": "seq(float32)"}
+        decisions = decide_nodes(text, **settings)
+        assert dict(decisions["c"].outputs) == {"t": "seq(float32)"}
 
 
-def test_a_cluster_that_lacks_bfloat16_stays() -> None:
+def test_sequences_stay_as_authored_if_an_operator_lacks_bfloat16() -> None:
     text = """g (float[4] x) => (float[4] y) <int64 i = {0}> {
       [w] w = Exp(x) [c] s = SequenceConstruct(w, w) [a] t = SequenceAt(s, i) [n] y = Neg(t) }"""
-    found = precisions(text, mode="mixed_bfloat16", **LISTS)
-    assert found == {"w": "bfloat16", "c": HIGH, "a": HIGH, "n": HIGH}
+    precision_of = find_precisions(text, mode="mixed_bfloat16", **LISTS)
+    assert precision_of == {"w": "bfloat16", "c": HIGH, "a": HIGH, "n": HIGH}
 
 
 def test_an_optional_and_its_content_share_a_type() -> None:
     """Rule S4.29: All elements of a sequence share one type."""
     text = """g (float[4] x) => (float[4] y) {
       [w] w = Exp(x) [o] s = Optional(w) [g] t = OptionalGetElement(s) [n] y = Neg(t) }"""
-    assert precisions(text, **LISTS) == {"w": LOW, "o": LOW, "g": LOW, "n": LOW}
+    assert find_precisions(text, **LISTS) == {"w": LOW, "o": LOW, "g": LOW, "n": LOW}
 
 
 # -- functions ------------------------------------------------------------------------------------
@@ -209,25 +211,25 @@ g (float[4] x) => (float[4] y, float[4] z) {
 F (a) => (b) { [n] b = Relu(a) }"""
 
 
-def test_a_function_is_specialised_per_signature() -> None:
+def test_a_function_is_specialized_per_signature() -> None:
     """Rule S4.31: Functions are specialized per call."""
-    found = nodes(FUNCTION.replace("OTHER", "x"), **LISTS)
-    assert [d.precision for n, d in found.items() if n.startswith("function:f:F#")] == [LOW, HIGH]
-    assert dict(found["c"].outputs) == {"y": LOW}
-    assert dict(found["d"].outputs) == {"z": HIGH}
+    decisions = decide_nodes(FUNCTION.replace("OTHER", "x"), **LISTS)
+    assert [d.precision for n, d in decisions.items() if n.startswith("function:f:F#")] == [LOW, HIGH]
+    assert dict(decisions["c"].outputs) == {"y": LOW}
+    assert dict(decisions["d"].outputs) == {"z": HIGH}
 
 
-def test_equal_specialisations_are_shared() -> None:
+def test_equal_specializations_are_shared() -> None:
     """Rule S4.31: Functions are specialized per call."""
-    found = nodes(FUNCTION.replace("OTHER", "w"), **LISTS)
-    assert found["function:f:F/n"].precision == LOW
-    assert not [name for name in found if "#" in name]
+    decisions = decide_nodes(FUNCTION.replace("OTHER", "w"), **LISTS)
+    assert decisions["function:f:F/n"].precision == LOW
+    assert not [name for name in decisions if "#" in name]
 
 
-def test_lists_reach_into_functions_and_naming_one_warns() -> None:
+def test_lists_reach_into_functions_and_a_list_that_names_a_function_warns() -> None:
     text = FUNCTION.replace("OTHER", "x")
-    assert {d.precision for d in plan(text, white=["Relu"]).nodes if d.scope.startswith("function:")} == {LOW}
-    assert any("F" in w.message for w in plan(text, edits={"F": "white"}).warnings)
+    assert {d.precision for d in resolve_text(text, white=["Relu"]).nodes if d.scope.startswith("function:")} == {LOW}
+    assert any("F" in w.message for w in resolve_text(text, edits={"F": "white"}).warnings)
 
 
 def test_a_functions_own_opset_applies() -> None:
@@ -236,11 +238,8 @@ def test_a_functions_own_opset_applies() -> None:
     g (float[4] x) => (float[4] y) { [c] y = f.F(x) }
     <domain: "f", opset_import: ["" : 12]>
     F (a) => (b) { [n] b = Relu(a) }"""
-    from mixlist import resolve
-    from tests.support.builders import model, policy
-
-    found = resolve(model(text, check=False), policy(white=["Relu"], mode="mixed_bfloat16")).nodes
-    assert [d.precision for d in found if d.name == "n"] == [HIGH]
+    decisions = mixlist.resolve(model(text, check=False), policy(white=["Relu"], mode="mixed_bfloat16")).nodes
+    assert [d.precision for d in decisions if d.name == "n"] == [HIGH]
 
 
 # -- names ----------------------------------------------------------------------------------------
@@ -249,7 +248,7 @@ def test_nodes_without_a_name_are_numbered_by_type_and_scope() -> None:
       a = Relu(x) [Relu_1] b = Relu(a) d = Relu(b) e = Neg(d)
       y = If(c) <then_branch = t () => (float[4] p) { p = Relu(e) },
                  else_branch = e () => (float[4] q) { q = Neg(e) }> }"""
-    found = list(nodes(text))
+    names = list(decide_nodes(text))
     inside = ["If_0/then_branch/Relu_0", "If_0/else_branch/Neg_0"]
-    assert set(found) == {"Relu_0", "Relu_1", "Relu_2", "Neg_0", "If_0", *inside}
-    assert [name for name in found if "/" not in name] == ["Relu_0", "Relu_1", "Relu_2", "Neg_0", "If_0"]
+    assert set(names) == {"Relu_0", "Relu_1", "Relu_2", "Neg_0", "If_0", *inside}
+    assert [name for name in names if "/" not in name] == ["Relu_0", "Relu_1", "Relu_2", "Neg_0", "If_0"]

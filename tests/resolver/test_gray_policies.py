@@ -1,10 +1,10 @@
-"""Rules S4.6, S4.8 and S4.15 to S4.24: gray follows upstream, and the three other gray policies."""
+"""Gray nodes follow upstream, and the three other gray policies (Rules S4.6, S4.8, S4.15 to S4.24)."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.support.resolver_cases import nodes, one, plan, precisions
+from tests.support.resolver_cases import decide_node, decide_nodes, find_precisions, resolve_text
 
 LOW = "float16"
 HIGH = "float32"
@@ -21,41 +21,41 @@ PAIR = """g (float[4] x) => (float[4] y) <float[4] k = {{1,2,3,4}}> {{
 )
 def test_gray_follows_its_first_float_input_that_is_no_constant(inputs: str, expected: str) -> None:
     """Rule S4.6: Gray nodes follow upstream."""
-    assert one(PAIR.format(inputs), "n", white=["Exp"], black=["Log"]).precision == expected
+    assert decide_node(PAIR.format(inputs), "n", white=["Exp"], black=["Log"]).precision == expected
 
 
 def test_only_constants_keep_the_authored_type() -> None:
     """Rule S4.6: Gray nodes follow upstream."""
-    decision = one(PAIR.format("k, k"), "n", white=["Exp"])
+    decision = decide_node(PAIR.format("k, k"), "n", white=["Exp"])
     assert (decision.precision, decision.changed) == (HIGH, False)
 
 
 def test_a_graph_input_is_a_producer_with_its_declared_type() -> None:
     text = "g (float16[4] x, float[4] z) => (float16[4] y, float[4] w) { [a] y = Relu(x) [b] w = Relu(z) }"
-    assert precisions(text) == {"a": LOW, "b": HIGH}
+    assert find_precisions(text) == {"a": LOW, "b": HIGH}
 
 
 def test_follows_names_the_producer_and_the_node_that_decided() -> None:
     text = "g (float[4] x) => (float[4] y) { [w] a = Exp(x) [r] b = Relu(a) [t] c = Tanh(b) [n] y = Neg(c) }"
-    found = nodes(text, white=["Exp"])
-    assert found["n"].follows == ("t", "w")
-    assert {found["r"].follows[0], found["r"].follows[-1]} == {"w"}
-    assert found["w"].follows == ()
-    assert [d.rule for d in found.values()] == ["white", "follow", "follow", "follow"]
+    decisions = decide_nodes(text, white=["Exp"])
+    assert decisions["n"].follows == ("t", "w")
+    assert {decisions["r"].follows[0], decisions["r"].follows[-1]} == {"w"}
+    assert decisions["w"].follows == ()
+    assert [d.rule for d in decisions.values()] == ["white", "follow", "follow", "follow"]
 
 
 def test_gray_reads_the_type_of_the_output_that_it_consumes() -> None:
     text = """g (float[2,4] x, float[4] s) => (float[2,1] y) {
       [n] a, b = LayerNormalization(x, s) [r] y = Relu(b) }"""
-    assert precisions(text, white=["LayerNormalization"]) == {"n": LOW, "r": HIGH}
+    assert find_precisions(text, white=["LayerNormalization"]) == {"n": LOW, "r": HIGH}
 
 
 def test_a_type_that_is_not_possible_leaves_the_authored_one() -> None:
     text = """<ir_version: 8, opset_import: ["" : 9]>
     g (float[2,3,4,4] x) => (float[2,3,4,4] y) {
       [w] a = Relu(x) [n] b = MeanVarianceNormalization(a) [r] y = Neg(b) }"""
-    found = nodes(text, white=["Relu"])
-    assert [(d.precision, d.rule) for d in found.values()] == [(LOW, "white"), (HIGH, "schema"), (HIGH, "follow")]
+    decisions = decide_nodes(text, white=["Relu"])
+    assert [(d.precision, d.rule) for d in decisions.values()] == [(LOW, "white"), (HIGH, "schema"), (HIGH, "follow")]
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_what_counts_as_a_constant(constant: str, expected: str) -> None:
     """Rule S4.15: A constant is an initializer, or is computed from constants."""
     text = f"""g (float[4] x) => (float[4] y) <float[4] i = {{1,2,3,4}}> {{
       [w] low = Exp(x) {constant} [n] y = Add(k, low) }}"""
-    assert one(text, "n", white=["Exp"]).precision == expected
+    assert decide_node(text, "n", white=["Exp"]).precision == expected
 
 
 def test_an_overridable_initializer_counts_as_a_constant() -> None:
     """Rule S4.16: An initializer that is also an input is a constant with a fixed type."""
     text = "g (float[4] x, float[4] k = {1,2,3,4}) => (float[4] y) { [w] low = Exp(x) [n] y = Add(k, low) }"
-    assert one(text, "n", white=["Exp"]).precision == LOW
+    assert decide_node(text, "n", white=["Exp"]).precision == LOW
 
 
 def test_a_constant_with_captured_constants_is_one() -> None:
@@ -89,15 +89,15 @@ def test_a_constant_with_captured_constants_is_one() -> None:
       [w] low = Exp(x)
       k = If(c) <then_branch = t () => (float[4] p) { p = Neg(j) }, else_branch = e () => (float[4] q) { q = Abs(j) }>
       [n] y = Add(k, low) }"""
-    assert one(text, "n", white=["Exp"]).precision == LOW
-    assert one(text.replace("Neg(j)", "Neg(x)"), "n", white=["Exp"]).precision == HIGH
+    assert decide_node(text, "n", white=["Exp"]).precision == LOW
+    assert decide_node(text.replace("Neg(j)", "Neg(x)"), "n", white=["Exp"]).precision == HIGH
 
 
 # -- looking through a Cast -----------------------------------------------------------------------
 def behind_cast(source: str, cast: str, **settings: object) -> str:
     """Precision of a gray Relu behind user Casts of a graph input."""
     text = f"g ({source}[4] x) => (float[4] y) {{ {cast} [n] y = Relu(a) }}"
-    return one(text, "n", **settings).precision
+    return decide_node(text, "n", **settings).precision
 
 
 def test_one_exact_user_cast_is_looked_through() -> None:
@@ -133,14 +133,14 @@ def test_only_one_cast_is_looked_through() -> None:
 def test_looking_through_names_the_source_as_producer() -> None:
     text = """g (float[4] x) => (float[4] y) {
       [d] h = Cast<to=10>(x) [r] i = Neg(h) [u] a = Cast<to=1>(i) [n] y = Relu(a) }"""
-    found = nodes(text)
-    assert (found["n"].precision, found["n"].follows[0]) == (LOW, "r")
+    decisions = decide_nodes(text)
+    assert (decisions["n"].precision, decisions["n"].follows[0]) == (LOW, "r")
 
 
 def test_a_low_producer_behind_a_cast_that_mixlist_lowered() -> None:
     """The Cast's source is decided low, not authored low: Cast(low -> float32) is then exact too."""
     text = "g (float[4] x) => (float[4] y) { [w] h = Exp(x) [u] a = Cast<to=1>(h) [n] y = Relu(a) }"
-    decisions = nodes(text, white=["Exp"])
+    decisions = decide_nodes(text, white=["Exp"])
     assert decisions["w"].precision == LOW
 
 
@@ -171,14 +171,14 @@ BETWEEN = {"white": ["Exp"], "black": ["Log"], "gray_policy": "between"}
 )
 def test_between_needs_white_on_both_sides_and_no_black_before(body: str, expected: str) -> None:
     """Rule S4.22: between: low precision only between white nodes."""
-    assert one(f"g (float[4] x) => (float[4] y) {{ {body} }}", "n", **BETWEEN).precision == expected
+    assert decide_node(f"g (float[4] x) => (float[4] y) {{ {body} }}", "n", **BETWEEN).precision == expected
 
 
 def test_a_white_node_that_cannot_be_low_precision_ends_a_path() -> None:
     """Rule S4.22: between: low precision only between white nodes."""
     text = "g (float[4] x) => (float[4] y) { a = Exp(x) [n] b = Relu(a) y = MeanVarianceNormalization<axes = [0]>(b) }"
     lists = {**BETWEEN, "white": ["Exp", "MeanVarianceNormalization"]}
-    assert one(text, "n", **lists).precision == HIGH
+    assert decide_node(text, "n", **lists).precision == HIGH
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_kept_position_ends_a_path_unless_it_is_black(
     text = """g (int64[4] i, float[4] x) => (float[4] y) {
       p = Cast<to = 1>(i) s = Sin(p) a = Neg(x) [n] r = Add(s, a) y = Exp(r) }"""
     settings = {"white": white, "black": black, "protect": protect, "gray_policy": "between"}
-    assert one(text, "n", **settings).precision == expected
+    assert decide_node(text, "n", **settings).precision == expected
 
 
 @pytest.mark.parametrize(("output", "expected"), [("x", HIGH), ("t", LOW)])
@@ -207,7 +207,7 @@ def test_a_white_operator_on_a_sequence_that_stays_high_ends_a_path(output: str,
       t_s = SequenceConstruct(a) s = SequenceInsert({output}_s, b) i = Constant<value = int64 {{0}}>()
       e = SequenceAt(s, i) y = Neg(e) }}"""
     lists = {**BETWEEN, "white": ["Exp", "SequenceInsert", "SequenceConstruct"]}
-    assert one(text, "n", **lists).precision == expected
+    assert decide_node(text, "n", **lists).precision == expected
 
 
 IF = """g (float[4] x, bool c) => (float[4] y) { t = Exp(x)
@@ -226,7 +226,7 @@ def test_control_flow_without_the_low_type_ends_a_path(
 ) -> None:
     """Rule S4.22: If and Loop take bfloat16 from opset 16 on."""
     head = f'<ir_version: 8, opset_import: ["" : {opset}]>'
-    assert one(head + text, name, **BETWEEN, mode=mode).precision == expected
+    assert decide_node(head + text, name, **BETWEEN, mode=mode).precision == expected
 
 
 # -- rule 8: black-wins ---------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_control_flow_without_the_low_type_ends_a_path(
 def test_black_wins(body: str, expected: str) -> None:
     """Rule S4.23: black-wins: one black producer makes high precision."""
     text = f"g (float[4] x) => (float[4] y) {{ {body} }}"
-    assert one(text, "n", white=["Exp"], black=["Log"], gray_policy="black-wins").precision == expected
+    assert decide_node(text, "n", white=["Exp"], black=["Log"], gray_policy="black-wins").precision == expected
 
 
 # -- rule 8: promote ------------------------------------------------------------------------------
@@ -261,11 +261,11 @@ def test_black_wins(body: str, expected: str) -> None:
 def test_promote_takes_the_widest(body: str, expected: str) -> None:
     """Rule S4.24: promote: the widest input decides."""
     text = f"g (float[4] x) => (float[4] y) <float[4] k = {{1,2,3,4}}> {{ {body} }}"
-    assert one(text, "n", white=["Exp"], black=["Log"], gray_policy="promote").precision == expected
+    assert decide_node(text, "n", white=["Exp"], black=["Log"], gray_policy="promote").precision == expected
 
 
 # -- warnings -------------------------------------------------------------------------------------
 def test_a_gray_policy_is_named_in_the_result() -> None:
     """Rule S4.8: The gray policy says how gray behaves."""
-    made = plan("g (float[4] x) => (float[4] y) { [n] y = Relu(x) }", gray_policy="promote").to_json()
+    made = resolve_text("g (float[4] x) => (float[4] y) { [n] y = Relu(x) }", gray_policy="promote").to_json()
     assert made["gray_policy"] == "promote"

@@ -1,4 +1,4 @@
-"""Deciding again against deciding from nothing: the same decisions, reasons and roundings, choice after choice."""
+"""The IncrementalSolver gives the decisions, notes and roundings that a fresh resolve gives, policy after policy."""
 
 from __future__ import annotations
 
@@ -21,54 +21,68 @@ from tests.tuner.test_gated_graph import jobs
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "125"))
 
 
-def told(main: GraphSolution) -> list[Any]:
-    """All that a GraphSolution and those below it say, in the order of their first calls."""
-    found, waiting, seen = [], [main], {main}
+def comparable_decisions(main: GraphSolution) -> list[Any]:
+    """Return the decisions of a solution and of all solutions below it, in the order of their first calls."""
+    decisions, waiting, visited = [], [main], {main}
     while waiting:
-        at = waiting.pop(0)
-        by_black = sorted(at.high_by_black)
-        facts = [fact if fact.kind != "rule" else "rule" for fact in at.classifications]  # its list decides nothing
-        notes = (
-            at.reason_notes if not at.graph.path else sorted(at.reason_notes)
-        )  # calls share a body: the text is of one of them
-        found.append((facts, at.decided_types, at.assignments, at.followed_values, notes, at.rule_overrides, by_black))
-        for _, callee in sorted(at.callees.items()):
-            if callee not in seen:
-                seen.add(callee)
-                waiting.append(callee)
-    return found
-
-
-class Both:
-    """One model and policy; ``compare`` decides a choice both ways. ``halfway`` counts what was begun from another."""
-
-    def __init__(self, proto: Any, rules: Policy) -> None:
-        self.resolver, self.rules = Resolver(proto), rules
-        self.again: IncrementalSolver = self.resolver.make_incremental_solver(rules)
-        self.planner = RoundingPlanner()
-        self.halfway = 0
-
-    def compare(self, choice: EditSet) -> None:
-        tried = edit_policy(self.rules, choice)
-        whole = self.resolver.plan(tried).solution.solutions[0]
-        main = self.again.solve(tried)
-        assert told(main) == told(whole)
-        rounded = {}
-        for calls, solution in self.planner.walk_calls(main):
-            self.halfway += self.again.find_origin(solution) is not None
-            local = self.planner.find_local(solution, self.again.find_origin)
-            both = {**local.nodes, **local.slots}
-            rounded.update((site.called_through(calls), what) for site, what in both.items())
-        assert rounded == RoundingPlanner().find_roundings(whole)
-
-    def units(self) -> tuple[Candidate, ...]:
-        main = self.again.solve(self.rules)
-        low = {site.node for site in RoundingPlanner().find_roundings(main)}
-        lists = (
-            *find_list_candidates(main, self.rules, "black", None),
-            *find_list_candidates(main, self.rules, "white", None),
+        solution = waiting.pop(0)
+        # The IncrementalSolver shows the list of the base for a node under a rule, and the list does not matter there.
+        classifications = [c if c.kind != "rule" else "rule" for c in solution.classifications]
+        # Several calls share the body of a function, and each could have written the text of the notes.
+        notes = sorted(solution.reason_notes) if solution.graph.path else solution.reason_notes
+        decisions.append(
+            (
+                classifications,
+                solution.decided_types,
+                solution.assignments,
+                solution.followed_values,
+                notes,
+                solution.rule_overrides,
+                sorted(solution.high_by_black),
+            )
         )
-        return (*lists, *find_node_candidates(main, low))
+        for _, callee in sorted(solution.callees.items()):
+            if callee not in visited:
+                visited.add(callee)
+                waiting.append(callee)
+    return decisions
+
+
+class SolverComparison:
+    """One model decided under many policies, each by the IncrementalSolver and by a fresh resolve.
+
+    ``reused_count`` counts the solutions that the IncrementalSolver computed from an earlier one.
+    """
+
+    def __init__(self, proto: Any, base: Policy) -> None:
+        self.resolver, self.base = Resolver(proto), base
+        self.incremental: IncrementalSolver = self.resolver.make_incremental_solver(base)
+        self.planner = RoundingPlanner()
+        self.reused_count = 0
+
+    def compare(self, edits: EditSet) -> None:
+        """Assert that both give the same decisions and roundings under the base policy with these edits."""
+        edited_policy = edit_policy(self.base, edits)
+        fresh_main = self.resolver.plan(edited_policy).solution.solutions[0]
+        main = self.incremental.solve(edited_policy)
+        assert comparable_decisions(main) == comparable_decisions(fresh_main)
+        roundings = {}
+        for calls, solution in self.planner.walk_calls(main):
+            self.reused_count += self.incremental.find_origin(solution) is not None
+            local = self.planner.find_local(solution, self.incremental.find_origin)
+            by_point = {**local.nodes, **local.slots}
+            roundings.update((point.called_through(calls), rounding) for point, rounding in by_point.items())
+        assert roundings == RoundingPlanner().find_roundings(fresh_main)
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Return the candidates that a search has: moves to the black and the white list, and rules for low nodes."""
+        main = self.incremental.solve(self.base)
+        low_nodes = {point.node for point in RoundingPlanner().find_roundings(main)}
+        moves = (
+            *find_list_candidates(main, self.base, "black", None),
+            *find_list_candidates(main, self.base, "white", None),
+        )
+        return (*moves, *find_node_candidates(main, low_nodes))
 
 
 @settings(
@@ -78,41 +92,41 @@ class Both:
     suppress_health_check=list(HealthCheck),
 )
 @given(jobs(), st.data())
-def test_a_choice_after_others_is_decided_as_if_it_were_the_first(
-    job: tuple[Case, Policy], data: st.DataObject
-) -> None:
+def test_earlier_policies_do_not_change_a_decision(job: tuple[Case, Policy], data: st.DataObject) -> None:
     case, rules = job
-    assume("duplicate node name" not in case.features)  # ONNX Runtime loads no such model, and sites go by names
-    both = Both(case.model, rules)
-    units = both.units()
+    assume("duplicate node name" not in case.features)  # roundings go by names, and ONNX Runtime refuses such a model
+    comparison = SolverComparison(case.model, rules)
+    candidates = comparison.candidates()
     for _ in range(6):
-        both.compare(frozenset(unit.edit for unit in units if data.draw(st.booleans())))
+        comparison.compare(frozenset(candidate.edit for candidate in candidates if data.draw(st.booleans())))
 
 
-def test_only_what_a_change_reaches_is_decided_anew() -> None:
-    both = Both(
+def test_only_nodes_that_a_change_reaches_are_decided_again() -> None:
+    comparison = SolverComparison(
         model("""g (float[2] x) => (float[2] y, float[2] z)
         { [a] a = Mul (x, x) [b] b = Relu (a) [y] y = Neg (b) [c] c = Mul (x, x) [d] d = Relu (c) [z] z = Neg (d) }"""),
         policy(white=["Mul"]),
     )
-    both.compare(frozenset())
-    units = {unit.nodes[0][1]: unit for unit in both.units() if not hasattr(unit.edit, "after")}
-    both.compare(frozenset([units["c"].edit]))
-    main = both.again.solve(edit_policy(both.rules, frozenset([units["c"].edit])))
-    origin = both.again.find_origin(main)
+    comparison.compare(frozenset())
+    rules = (candidate for candidate in comparison.candidates() if not hasattr(candidate.edit, "after"))
+    candidates = {candidate.nodes[0][1]: candidate for candidate in rules}
+    comparison.compare(frozenset([candidates["c"].edit]))
+    main = comparison.incremental.solve(edit_policy(comparison.base, frozenset([candidates["c"].edit])))
+    origin = comparison.incremental.find_origin(main)
     assert origin is not None and {node.proto.name for node in origin[1]} == {"c", "d", "z"}
 
 
-def test_functions_that_a_change_does_not_reach_are_the_same_ones() -> None:
+def test_the_solution_of_a_function_that_a_change_does_not_reach_is_reused() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
     g (float[2] x) => (float[2] y) { a = my.f (x) y = my.h (a) }
     <domain: "my", opset_import: ["" : 17]> f (a) => (c) { [m] b = Mul (a, a) c = Relu (b) }
     <domain: "my", opset_import: ["" : 17]> h (a) => (c) { [n] b = Mul (a, a) c = Neg (b) }"""
-    both = Both(model(text), policy(white=["Mul"]))
-    both.compare(frozenset())
-    first = both.again.solve(edit_policy(both.rules, frozenset()))
-    (edit,) = (unit.edit for unit in both.units() if unit.nodes[0][1] == "n" and not hasattr(unit.edit, "after"))
-    both.compare(frozenset([edit]))
-    second = both.again.solve(edit_policy(both.rules, frozenset([edit])))
-    same = [one is other for one, other in zip(first.callees.values(), second.callees.values(), strict=True)]
-    assert same == [True, False] and both.halfway > 0
+    comparison = SolverComparison(model(text), policy(white=["Mul"]))
+    comparison.compare(frozenset())
+    first = comparison.incremental.solve(edit_policy(comparison.base, frozenset()))
+    rules = (candidate for candidate in comparison.candidates() if not hasattr(candidate.edit, "after"))
+    (edit,) = (candidate.edit for candidate in rules if candidate.nodes[0][1] == "n")
+    comparison.compare(frozenset([edit]))
+    second = comparison.incremental.solve(edit_policy(comparison.base, frozenset([edit])))
+    pairs = zip(first.callees.values(), second.callees.values(), strict=True)
+    assert [before is after for before, after in pairs] == [True, False] and comparison.reused_count > 0

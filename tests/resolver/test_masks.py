@@ -1,4 +1,4 @@
-"""Rules S4.34 to S4.37: masks that leave the range of the low type."""
+"""Masks that leave the range of the low type (Rules S4.34 to S4.37)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import mixlist
 from mixlist.emulation.emulate import emulate
 from mixlist.graph.load import load_model
 from mixlist.lists.policy import Policy
-from tests.resolver.test_incremental_solver import Both
+from tests.resolver.test_incremental_solver import SolverComparison
 from tests.support.attention import Attention, attention, attentions, mask_policies
 from tests.support.builders import customise, keep, model, policy
 from tests.support.contract import check_idempotent
 from tests.support.evaluation import run_ort, run_reference
-from tests.support.resolver_cases import nodes, plan, precisions
+from tests.support.resolver_cases import decide_nodes, find_precisions, resolve_text
 from tests.support.rewriter_cases import Case, case
 from tests.tuner.test_gated_graph import PROFILE, Bench, subset
 
@@ -31,30 +31,35 @@ WHERE = """g (float[4,4] x, float[4,4] k, bool[4,4] b) => (float[4,4] y) <float 
 WHITE = ["MatMul", "Add", "Mul", "Where"]
 
 
-def masked(text: str, **settings: Any) -> dict[str, str]:
-    """The precisions by node name under `--protect masks`, with ``mask`` where that rule decided."""
-    found = nodes(text, protect=["masks"], **settings)
-    return {name: "mask" if d.rule == "mask" else d.precision for name, d in found.items()}
+def outcomes_under_protection(text: str, **settings: Any) -> dict[str, str]:
+    """Return by node name the precision under `--protect masks`, or ``mask`` if the rule `mask` decided."""
+    decisions = decide_nodes(text, protect=["masks"], **settings)
+    return {name: "mask" if d.rule == "mask" else d.precision for name, d in decisions.items()}
 
 
-def constants(made: Case) -> dict[str, float]:
-    """The initializers of the result that hold one number."""
-    return {t.name: float(numpy_helper.to_array(t)) for t in made.after.graph.initializer}
+def constants(result: Case) -> dict[str, float]:
+    """Return the values of the initializers of the rewritten model that hold one number."""
+    return {t.name: float(numpy_helper.to_array(t)) for t in result.after.graph.initializer}
 
 
-# -- a softmax in high precision ------------------------------------------------------------------
-def test_the_way_of_a_mask_to_a_high_softmax_stays_as_authored() -> None:
+# --- a softmax in high precision ---
+def test_the_nodes_between_a_mask_and_a_high_softmax_stay_as_authored() -> None:
     """Rule S4.35: A mask before a float32 softmax stays as authored."""
-    found = masked(PRODUCT, white=WHITE, black=["Softmax"], constants="ieee")
-    assert (found["scores"], found["mul"], found["add"], found["softmax"]) == ("float16", "mask", "mask", "float32")
-    without = precisions(PRODUCT, white=WHITE, black=["Softmax"], constants="ieee")
+    outcomes = outcomes_under_protection(PRODUCT, white=WHITE, black=["Softmax"], constants="ieee")
+    assert (outcomes["scores"], outcomes["mul"], outcomes["add"], outcomes["softmax"]) == (
+        "float16",
+        "mask",
+        "mask",
+        "float32",
+    )
+    without = find_precisions(PRODUCT, white=WHITE, black=["Softmax"], constants="ieee")
     assert (without["mul"], without["add"]) == ("float16", "float16")
 
 
 def test_the_reason_names_the_mask_and_the_softmax() -> None:
     """Rule S4.33: Every decision carries its reason."""
-    found = nodes(PRODUCT, white=WHITE, black=["Softmax"], protect=["masks"])
-    assert found["add"].reason == (
+    decisions = decide_nodes(PRODUCT, white=WHITE, black=["Softmax"], protect=["masks"])
+    assert decisions["add"].reason == (
         "white by library test (Add), but a mask of magnitude 1e+09 (constant 'c') passes through it on the way "
         "to Softmax 'softmax': it stays float32 (S4.35)"
     )
@@ -62,35 +67,37 @@ def test_the_reason_names_the_mask_and_the_softmax() -> None:
 
 @pytest.mark.parametrize("constant", ["-65504", "-50000", "-49530"])
 def test_a_mask_counts_with_the_scores_that_are_added(constant: str) -> None:
-    """Rule S4.37: -65504 is a float16, and -65504 - 16000 is none."""
+    """Rule S4.37: float16 holds -65504, but not -65504 - 16000."""
     text = PRODUCT.replace("-1e9", constant)
-    found = masked(text, white=WHITE, black=["Softmax"])
-    assert (found["add"], found["mul"]) == ("mask", "float16")
-    assert masked(WHERE.replace("-1e9", constant), white=WHITE, black=["Softmax"])["where"] == "float16"
+    outcomes = outcomes_under_protection(text, white=WHITE, black=["Softmax"])
+    assert (outcomes["add"], outcomes["mul"]) == ("mask", "float16")
+    assert (
+        outcomes_under_protection(WHERE.replace("-1e9", constant), white=WHITE, black=["Softmax"])["where"] == "float16"
+    )
 
 
 @pytest.mark.parametrize(("constant", "mode"), [("-49504", "mixed_float16"), ("-1e9", "mixed_bfloat16")])
 def test_a_mask_in_range_changes_nothing(constant: str, mode: str) -> None:
     text = PRODUCT.replace("-1e9", constant)
     settings = {"white": WHITE, "black": ["Softmax"], "mode": mode}
-    assert masked(text, **settings) == precisions(text, **settings)
+    assert outcomes_under_protection(text, **settings) == find_precisions(text, **settings)
 
 
 def test_the_lowest_float32_is_out_of_the_range_of_bfloat16() -> None:
     text = PRODUCT.replace("-1e9", "-3.4028235e38")
-    assert masked(text, white=WHITE, black=["Softmax"], mode="mixed_bfloat16")["add"] == "mask"
+    assert outcomes_under_protection(text, white=WHITE, black=["Softmax"], mode="mixed_bfloat16")["add"] == "mask"
 
 
-def test_an_infinity_of_the_author_is_no_reason() -> None:
+def test_an_infinity_of_the_author_is_no_mask() -> None:
     """Rule S4.36: Infinities of the author stay."""
     infinite = model(WHERE)
     infinite.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array(-np.inf, np.float32), "c"))
-    made = case(infinite, white=[*WHITE, "Softmax"], protect=["masks"])
-    assert made.low == {"scores", "where", "softmax"}
-    assert constants(made) == {"c": -np.inf}
+    result = case(infinite, white=[*WHITE, "Softmax"], protect=["masks"])
+    assert result.low == {"scores", "where", "softmax"}
+    assert constants(result) == {"c": -np.inf}
 
 
-# -- a softmax in low precision -------------------------------------------------------------------
+# --- a softmax in low precision ---
 LOW = [*WHITE, "Softmax"]
 
 
@@ -99,36 +106,36 @@ LOW = [*WHITE, "Softmax"]
 def test_the_constant_becomes_half_the_lowest_value(treatment: str, mode: str, limit: float) -> None:
     """Rule S4.36: A mask before a low-precision softmax becomes half the lowest value."""
     text = PRODUCT.replace("-1e9", "-3.4028235e38")
-    made = case(text, white=LOW, protect=["masks"], constants=treatment, mode=mode)
-    assert {"mul", "add", "softmax"} <= made.low
-    assert constants(made)["c"] == pytest.approx(limit)
+    result = case(text, white=LOW, protect=["masks"], constants=treatment, mode=mode)
+    assert {"mul", "add", "softmax"} <= result.low
+    assert constants(result)["c"] == pytest.approx(limit)
 
 
 def test_the_constant_is_reduced_where_its_reader_is_high() -> None:
-    """Mul follows an integer's Cast: it stays float32, and what it hands to the low Add is in range."""
-    made = case(PRODUCT, white=["MatMul", "Add", "Softmax"], protect=["masks"])
-    assert {"add", "softmax"} <= made.low and "mul" not in made.low
-    assert made.initializers()["c"] == "float32"
-    (report,) = mixlist.rewrite(made.before, made.plan).constants
+    """Mul follows the Cast of an integer and stays float32; its output, which the low Add reads, is in range."""
+    result = case(PRODUCT, white=["MatMul", "Add", "Softmax"], protect=["masks"])
+    assert {"add", "softmax"} <= result.low and "mul" not in result.low
+    assert result.initializers()["c"] == "float32"
+    (report,) = mixlist.rewrite(result.before, result.plan).constants
     assert (report.name, report.masked, report.max_abs) == ("c", 1, 1e9)
-    assert "constant 'c' of a mask is reduced to magnitude 32752 (S4.36)" in made.nodes["mul"].reason
+    assert "constant 'c' of a mask is reduced to magnitude 32752 (S4.36)" in result.nodes["mul"].reason
 
 
 def test_other_readers_of_the_constant_keep_it() -> None:
     """Rule S7.6: A constant exists once per type that is read."""
     text = WHERE.replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] z)")
     text = text.replace(" }", " [other] z = Max(x, c) }")
-    made = case(text, white=LOW, protect=["masks"])
-    assert constants(made) == {"c": -1e9, "c_mask_float16": -32752.0}
-    assert made.nodes["other"].precision == "float32"
+    result = case(text, white=LOW, protect=["masks"])
+    assert constants(result) == {"c": -1e9, "c_mask_float16": -32752.0}
+    assert result.nodes["other"].precision == "float32"
 
 
-def test_masks_that_are_added_share_the_half() -> None:
-    """Rule S4.36: Two masks that are added are -32752 together."""
+def test_masks_that_are_added_share_half_the_lowest_value() -> None:
+    """Rule S4.36: two masks that are added have the sum -32752."""
     text = PRODUCT.replace("[softmax]", "[again] t = Add(a, m) [softmax]").replace("Softmax(a)", "Softmax(t)")
-    made = case(text, white=LOW, protect=["masks"])
-    assert constants(made)["c"] == -16376.0
-    assert "again" in made.low
+    result = case(text, white=LOW, protect=["masks"])
+    assert constants(result)["c"] == -16376.0
+    assert "again" in result.low
 
 
 REDUCED = {
@@ -149,12 +156,12 @@ REDUCED = {
 }
 
 
-@pytest.mark.parametrize("how", REDUCED)
-def test_a_mask_with_a_constant_is_reduced(how: str) -> None:
+@pytest.mark.parametrize("name", REDUCED)
+def test_a_mask_with_a_constant_is_reduced(name: str) -> None:
     """Rule S4.36: A mask before a low-precision softmax becomes half the lowest value."""
-    made = case(REDUCED[how], white=LOW, protect=["masks"], black=["Sub"])
-    assert {"scores", "add", "softmax"} <= made.low
-    assert constants(made)["c"] == {"three masks": np.float16(-65504 / 6)}.get(how, -32752.0)
+    result = case(REDUCED[name], white=LOW, protect=["masks"], black=["Sub"])
+    assert {"scores", "add", "softmax"} <= result.low
+    assert constants(result)["c"] == {"three masks": np.float16(-65504 / 6)}.get(name, -32752.0)
 
 
 UNREDUCED = {
@@ -176,13 +183,17 @@ UNREDUCED = {
 }
 
 
-@pytest.mark.parametrize("why", UNREDUCED)
-def test_a_mask_without_a_constant_to_reduce_keeps_its_readers_high(why: str) -> None:
+@pytest.mark.parametrize("cause", UNREDUCED)
+def test_a_mask_without_a_constant_to_reduce_keeps_its_readers_high(cause: str) -> None:
     """Rule S4.36: A mask that cannot be reduced keeps its readers, the softmax included, in high precision."""
-    found = nodes(UNREDUCED[why], white=LOW, protect=["masks"])
-    name = "where" if "where" in found else "add"
-    assert (found[name].rule, found["softmax"].rule, found["scores"].precision) == ("mask", "mask", "float16")
-    assert "S4.36" in found["softmax"].reason
+    decisions = decide_nodes(UNREDUCED[cause], white=LOW, protect=["masks"])
+    name = "where" if "where" in decisions else "add"
+    assert (decisions[name].rule, decisions["softmax"].rule, decisions["scores"].precision) == (
+        "mask",
+        "mask",
+        "float16",
+    )
+    assert "S4.36" in decisions["softmax"].reason
 
 
 @pytest.mark.parametrize("product", ["Mul(add, f)", "Mul(f, add)", "Mul(add, k)"])
@@ -193,25 +204,25 @@ def test_a_product_of_masks_has_the_magnitude_of_both(product: str, low: list[st
       float f = {{-60000}}, float k = {{-2e4}}> {{
       w = Where(b, zero, c) [add] add = Add(x, w) [product] m = {product} [softmax] y = Softmax(m) }}"""
     lists = {"white": ["Add", "Mul", "Where", *low], "black": [] if low else ["Softmax"]}
-    found = masked(text, constants="clamp", **lists)
-    assert (found["add"], found["product"], found["softmax"]) == ("float16", "mask", softmax)
+    outcomes = outcomes_under_protection(text, constants="clamp", **lists)
+    assert (outcomes["add"], outcomes["product"], outcomes["softmax"]) == ("float16", "mask", softmax)
 
 
 @pytest.mark.parametrize(("constant", "expected"), [("-60000", "mask"), ("-1e5", "float16")])
 def test_a_mask_goes_through_a_cast_that_keeps_it_finite(constant: str, expected: str) -> None:
-    """Rule S4.35: only the mask itself tells whether the author's Cast makes it infinite, not the scores."""
+    """Rule S4.35: the mask alone decides whether the author's Cast makes it infinite; the scores do not count."""
     text = PRODUCT.replace("-1e9", constant).replace("Softmax(a)", "Softmax(e)")
     text = text.replace("[softmax]", "d = Cast<to=10>(a) e = Cast<to=1>(d) [softmax]")
-    assert masked(text, white=WHITE, black=["Softmax"], constants="ieee")["add"] == expected
+    assert outcomes_under_protection(text, white=WHITE, black=["Softmax"], constants="ieee")["add"] == expected
 
 
-def test_only_what_brings_a_mask_to_a_softmax_is_kept() -> None:
+def test_only_nodes_between_a_mask_and_a_softmax_are_kept() -> None:
     """Rule S4.35: the Cast makes -2e5 infinite, so that it is no mask; -50000 is one for the other softmax."""
     text = """g (float[4] x, bool[4] b) => (float[4] y, float[4] z) <float c = {-50000}, float d = {-1e5},
       float n = {0}, float two = {2}> { [kept] a = Add(x, c) y = Softmax(a) w = Where(b, n, d) [twice] m = Mul(w, two)
       [sum] t = Add(a, m) e = Cast<to=10>(t) f = Cast<to=1>(e) z = Softmax(f) }"""
-    found = masked(text, white=["Add", "Mul"], black=["Softmax", "Where"], constants="ieee")
-    assert {name: found[name] for name in ("kept", "twice", "sum")} == {
+    outcomes = outcomes_under_protection(text, white=["Add", "Mul"], black=["Softmax", "Where"], constants="ieee")
+    assert {name: outcomes[name] for name in ("kept", "twice", "sum")} == {
         "kept": "mask",
         "twice": "float16",
         "sum": "float16",
@@ -219,13 +230,13 @@ def test_only_what_brings_a_mask_to_a_softmax_is_kept() -> None:
 
 
 @pytest.mark.parametrize("divided", ["Div(x, c)", "Div(x, m)"])
-def test_what_is_divided_by_a_large_number_carries_no_mask(divided: str) -> None:
+def test_a_large_divisor_is_no_mask(divided: str) -> None:
     text = f"""g (float[4] x, int64[4] mask, bool[4] b) => (float[4] y, float[4] z) <float c = {{-1e9}}> {{
       f = Cast<to=1>(mask) m = Mul(f, c) [div] d = {divided} [first] y = Softmax(d)
       [where] w = Where(b, x, c) [second] z = Softmax(w) }}"""
-    found = nodes(text, white=["Div", "Where", "Softmax"], constants="ieee", protect=["masks"])
-    assert {found[name].precision for name in ("div", "first", "where", "second")} == {"float16"}
-    assert "reduced" in found["where"].reason and "reduced" not in found["div"].reason
+    decisions = decide_nodes(text, white=["Div", "Where", "Softmax"], constants="ieee", protect=["masks"])
+    assert {decisions[name].precision for name in ("div", "first", "where", "second")} == {"float16"}
+    assert "reduced" in decisions["where"].reason and "reduced" not in decisions["div"].reason
 
 
 SMALLER = """g (float[4] x, bool[4] b, bool[4] u) => (float[4] y) <float k = {-1e5}, float t = {T}> {
@@ -234,13 +245,13 @@ SMALLER = """g (float[4] x, bool[4] b, bool[4] u) => (float[4] y) <float k = {-1
 
 @pytest.mark.parametrize("smaller", [("Mul", "0.5"), ("Div", "2"), ("Div", "20000")])
 def test_a_constant_that_becomes_smaller_on_its_way_is_still_out_of_range(smaller: tuple[str, str]) -> None:
-    """Rules S4.35, S4.36: the node that reads it is kept, or reads it reduced."""
+    """Rules S4.35, S4.36: the reader of the constant is kept, or reads a reduced constant."""
     text = SMALLER.replace("OP", smaller[0]).replace("{T}", f"{{{smaller[1]}}}").replace("20000", "1e4")
     lists = {"white": ["Mul", "Div"], "constants": "ieee"}
-    assert masked(text, black=["Softmax", "Where"], **lists)["smaller"] == "mask"
-    made = case(text, protect=["masks"], white=["Mul", "Div", "Where", "Softmax"], constants="ieee")
-    assert {"smaller", "where", "softmax"} <= made.low
-    assert constants(made)["k"] == -32752.0
+    assert outcomes_under_protection(text, black=["Softmax", "Where"], **lists)["smaller"] == "mask"
+    result = case(text, protect=["masks"], white=["Mul", "Div", "Where", "Softmax"], constants="ieee")
+    assert {"smaller", "where", "softmax"} <= result.low
+    assert constants(result)["k"] == -32752.0
 
 
 SCATTERS = {
@@ -253,16 +264,16 @@ SCATTERS = {
 @pytest.mark.parametrize("reduction", ["add", "mul", "none", "min", "max"])
 @pytest.mark.parametrize("low", [True, False])
 def test_a_scatter_that_adds_may_add_any_number_of_masks(scatter: str, reduction: str, low: bool) -> None:
-    """Rules S4.35, S4.36: one place may be written several times."""
+    """Rules S4.35, S4.36: the node may write one place several times."""
     text = f"""<ir_version: 8, opset_import: ["" : 18]>
       g (float[4] x, int64[4] at, int64[4,1] places) => (float[4] y) <float[4] k = {{-30000, 0, 0, 0}}> {{
       [scatter] a = {SCATTERS[scatter].replace("REDUCTION", f'"{reduction}"')} [softmax] y = Softmax(a) }}"""
     lists = {"white": ["ScatterElements", "ScatterND", *(["Softmax"] if low else [])]}
-    found = masked(text, black=[] if low else ["Softmax"], **lists)
+    outcomes = outcomes_under_protection(text, black=[] if low else ["Softmax"], **lists)
     if reduction in ("add", "mul"):
-        assert (found["scatter"], found["softmax"]) == ("mask", "mask" if low else "float32")
+        assert (outcomes["scatter"], outcomes["softmax"]) == ("mask", "mask" if low else "float32")
     else:
-        assert (found["scatter"], found["softmax"]) == ("float16", "float16" if low else "float32")
+        assert (outcomes["scatter"], outcomes["softmax"]) == ("float16", "float16" if low else "float32")
 
 
 FACTORS = {
@@ -290,24 +301,24 @@ def test_a_computed_factor_counts_with_its_largest_magnitude(factor: str) -> Non
     )
     text = text.replace("int64[4,4] mask", "int64[4,4] mask, bool[4,4] b")
     text = text.replace("[sub]", f"g = Sub(f, f) h = Add(f, one) d = Cast<to=11>(f) t = {factor} [sub]")
-    made = case(text.replace("Mul(inv, c)", "Mul(t, c)"), white=LOW, protect=["masks"])
-    assert {"add", "softmax"} <= made.low
-    assert constants(made)["c"] == -32752.0 / max(FACTORS[factor], 1.0)
+    result = case(text.replace("Mul(inv, c)", "Mul(t, c)"), white=LOW, protect=["masks"])
+    assert {"add", "softmax"} <= result.low
+    assert constants(result)["c"] == -32752.0 / max(FACTORS[factor], 1.0)
 
 
 @pytest.mark.parametrize("factor", ["Div(one, f)", "Sqrt(f)", "Sub(k, f)", "Div(f, f)"])
-def test_a_factor_without_a_bound_is_none(factor: str) -> None:
-    """Rule S4.36: it may be a score, or infinite."""
+def test_a_mask_with_an_unbounded_factor_is_not_reduced(factor: str) -> None:
+    """Rule S4.36: the factor may be a score, or infinite."""
     text = PRODUCT.replace("[sub]", f"t = {factor} [sub]").replace("Mul(inv, c)", "Mul(t, c)")
-    assert masked(text, white=LOW)["softmax"] == "mask"
+    assert outcomes_under_protection(text, white=LOW)["softmax"] == "mask"
 
 
 @pytest.mark.parametrize(("divisor", "softmax"), [("h", "float16"), ("f", "mask"), ("two", "float16")])
-def test_what_divides_a_mask_is_not_zero(divisor: str, softmax: str) -> None:
-    """Rule S4.36: a mask that is divided by what may be zero or a score has no constant to reduce."""
+def test_a_mask_with_a_divisor_that_may_be_zero_is_not_reduced(divisor: str, softmax: str) -> None:
+    """Rule S4.36: a mask with a divisor that may be zero or a score has no constant to reduce."""
     text = PRODUCT.replace("float one = {1.0}", "float one = {1}, float[4] two = {2, 2, 4, 4}")
     text = text.replace("[mul] m = Mul(inv, c)", f"h = Add(f, one) [mul] m = Div(c, {divisor})")
-    assert masked(text, white=[*LOW, "Div"])["softmax"] == softmax
+    assert outcomes_under_protection(text, white=[*LOW, "Div"])["softmax"] == softmax
 
 
 def test_the_reason_names_the_constants_that_change() -> None:
@@ -316,46 +327,46 @@ def test_the_reason_names_the_constants_that_change() -> None:
     text = text.replace("[softmax]", "n = Mul(f, k2) [again] t = Add(a, n) [softmax]").replace(
         "Softmax(a)", "Softmax(t)"
     )
-    made = case(text.replace("n = Mul", "[small] n = Mul"), white=LOW, protect=["masks"])
-    assert "constant 'c' of a mask is reduced to magnitude 16376" in made.nodes["mul"].reason
-    assert "reduced" not in made.nodes["small"].reason
-    assert constants(made)["k2"] == -10000.0
+    result = case(text.replace("n = Mul", "[small] n = Mul"), white=LOW, protect=["masks"])
+    assert "constant 'c' of a mask is reduced to magnitude 16376" in result.nodes["mul"].reason
+    assert "reduced" not in result.nodes["small"].reason
+    assert constants(result)["k2"] == -10000.0
 
 
-# -- the circle -----------------------------------------------------------------------------------
-def test_a_gray_softmax_follows_what_the_mask_leaves_low() -> None:
-    """Add is low, so that the gray Softmax is; Softmax is low, so that Add may be."""
-    assert masked(PRODUCT, white=WHITE)["softmax"] == "float16"
-    assert masked(PRODUCT, white=["Mul", "MatMul"], black=["Add"])["softmax"] == "float32"
+# --- a gray softmax and its mask depend on each other ---
+def test_a_gray_softmax_follows_a_node_that_the_mask_leaves_low() -> None:
+    """Softmax is low because Add is low, and Add may be low because Softmax is low."""
+    assert outcomes_under_protection(PRODUCT, white=WHITE)["softmax"] == "float16"
+    assert outcomes_under_protection(PRODUCT, white=["Mul", "MatMul"], black=["Add"])["softmax"] == "float32"
 
 
-def test_a_node_rule_turns_the_group() -> None:
+def test_a_node_rule_for_the_softmax_decides_for_the_mask() -> None:
     """Rule S4.2: A node rule wins."""
-    found = masked(PRODUCT, white=LOW, rules=keep("softmax"))
-    assert (found["add"], found["mul"], found["softmax"]) == ("mask", "mask", "float32")
+    outcomes = outcomes_under_protection(PRODUCT, white=LOW, rules=keep("softmax"))
+    assert (outcomes["add"], outcomes["mul"], outcomes["softmax"]) == ("mask", "mask", "float32")
     low = (customise("add", ["float16", "float16"], ["float16"]),)
-    assert masked(PRODUCT, white=WHITE, black=["Softmax"], rules=low)["add"] == "float16"
+    assert outcomes_under_protection(PRODUCT, white=WHITE, black=["Softmax"], rules=low)["add"] == "float16"
 
 
 def test_one_low_softmax_of_a_shared_mask_decides() -> None:
-    """The mask is reduced for both: a float32 softmax of -32752 is as good."""
+    """The mask is reduced for both softmaxes: -32752 masks as well in float32."""
     both = attention("product", ["add", "add"], -1e9)
     next(node for node in both.model.graph.node if node.op_type == "Softmax").name = "first"
-    made = mixlist.resolve(both.model, policy(white=LOW, protect=["masks"], rules=keep("first")))
-    assert [d.precision for d in made.nodes if d.op_type == "Softmax"] == ["float32", "float16"]
-    assert {d.precision for d in made.nodes if d.op_type == "Add"} == {"float16"}
+    plan = mixlist.resolve(both.model, policy(white=LOW, protect=["masks"], rules=keep("first")))
+    assert [d.precision for d in plan.nodes if d.op_type == "Softmax"] == ["float32", "float16"]
+    assert {d.precision for d in plan.nodes if d.op_type == "Add"} == {"float16"}
 
 
-# -- bodies and functions -------------------------------------------------------------------------
-def test_in_the_body_of_a_function() -> None:
+# --- bodies and functions ---
+def test_a_mask_in_the_body_of_a_function() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
       g (float[4,4] x, bool[4,4] b) => (float[4,4] y) { [low] l = Exp(x) y = f.F(l, b) }
       <domain: "f", opset_import: ["" : 17]> F (s, b) => (p) {
         c = Constant<value_float=-1e9>() [where] a = Where(b, c, s) [softmax] p = Softmax(a) }"""
-    high = masked(text, white=["Exp", "Where"], black=["Softmax"])
+    high = outcomes_under_protection(text, white=["Exp", "Where"], black=["Softmax"])
     assert high["function:f:F/where"] == "mask"
-    made = case(text, white=["Exp", "Where", "Softmax"], protect=["masks"])
-    assert {"function:f:F/where", "function:f:F/softmax"} <= made.low
+    result = case(text, white=["Exp", "Where", "Softmax"], protect=["masks"])
+    assert {"function:f:F/where", "function:f:F/softmax"} <= result.low
 
 
 def test_a_mask_that_a_branch_captures() -> None:
@@ -363,33 +374,34 @@ def test_a_mask_that_a_branch_captures() -> None:
       f = Cast<to=1>(mask) [sub] i = Sub(one, f) [mul] m = Mul(i, c)
       y = If(d) <then_branch = t () => (float[4,4] p) { [add] a = Add(x, m) [softmax] p = Softmax(a) },
                  else_branch = e () => (float[4,4] q) { [neg] q = Neg(x) }> }"""
-    assert masked(text, white=["Add", "Mul"], black=["Softmax"])["If_0/then_branch/add"] == "mask"
-    made = case(text, white=["Add", "Mul", "Softmax"], protect=["masks"])
-    assert {"mul", "If_0/then_branch/add", "If_0/then_branch/softmax"} <= made.low
+    assert outcomes_under_protection(text, white=["Add", "Mul"], black=["Softmax"])["If_0/then_branch/add"] == "mask"
+    result = case(text, white=["Add", "Mul", "Softmax"], protect=["masks"])
+    assert {"mul", "If_0/then_branch/add", "If_0/then_branch/softmax"} <= result.low
 
 
-# -- without protection ---------------------------------------------------------------------------
+# --- without protection ---
 def test_without_protection_a_mask_that_breaks_warns() -> None:
     """Rule S4.34: Protections are part of the policy; libraries of engines warn instead."""
-    (warning,) = plan(PRODUCT, white=WHITE, black=["Softmax"]).warnings
+    (warning,) = resolve_text(PRODUCT, white=WHITE, black=["Softmax"]).warnings
     assert warning.code == "ML508"
     assert "magnitude 1e+09 (constant 'c') leaves the range of float16 at add (Add)" in warning.message
-    assert plan(PRODUCT, white=["MatMul"], black=["Softmax", "Add"]).warnings == ()
-    assert plan(PRODUCT, white=WHITE, black=["Softmax"], protect=["masks"]).warnings == ()
+    assert resolve_text(PRODUCT, white=["MatMul"], black=["Softmax", "Add"]).warnings == ()
+    assert resolve_text(PRODUCT, white=WHITE, black=["Softmax"], protect=["masks"]).warnings == ()
 
 
 def test_a_node_rule_that_breaks_a_mask_warns() -> None:
     low = (customise("add", ["float16", "float16"], ["float16"]),)
-    (warning,) = plan(PRODUCT, white=WHITE, black=["Softmax"], protect=["masks"], rules=low).warnings
+    (warning,) = resolve_text(PRODUCT, white=WHITE, black=["Softmax"], protect=["masks"], rules=low).warnings
     assert warning.code == "ML508"
 
 
-# -- numbers --------------------------------------------------------------------------------------
-def not_a_number(outputs: list[Any]) -> bool:
+# --- numbers ---
+def has_nan(outputs: list[Any]) -> bool:
+    """Return whether any output has a NaN."""
     return any(bool(np.isnan(output).any()) for output in outputs)
 
 
-# What torch exports for a decoder: a causal mask, in which the padding is filled in.
+# A decoder as torch exports it: the padding is filled into a causal mask.
 DECODER = """g (float[1,1,4,4] x, float[1,1,4,4] k, int64[1,4] mask, int64[4] square) => (float[1,1,4,4] y)
   <float low = {-3.4028235e38}, float zero = {0.0}, float scale = {0.5}, int64 above = {1}, int64[2] axes = {1, 2}> {
   filled = MAKE upper = Trilu<upper=1>(filled, above)
@@ -410,33 +422,33 @@ def test_a_decoder_as_torch_exports_it(made_by: str, softmax: str) -> None:
     random = np.random.default_rng(0)
     feed = {name: random.normal(size=(1, 1, 4, 4)).astype(np.float32) for name in ("x", "k")}
     feed |= {"mask": np.array([[0, 1, 1, 0]]), "square": np.array([1, 1, 4, 4])}  # row 0 sees only itself
-    assert not not_a_number(run_ort(proto, feed))
+    assert not has_nan(run_ort(proto, feed))
     lists = {"white": [*WHITE, "Softmax"]} if softmax == "white" else {"white": WHITE, "black": ["Softmax"]}
     for protect in (["masks"], []):
         mixed = mixlist.rewrite(proto, mixlist.resolve(proto, policy(**lists, protect=protect))).model
-        assert not_a_number(run_ort(emulate(load_model(mixed)), feed)) == (not protect)
+        assert has_nan(run_ort(emulate(load_model(mixed)), feed)) == (not protect)
 
 
 @PROFILE
 @given(attentions(), mask_policies())
-def test_no_row_becomes_nan(drawn: Attention, rules: Policy) -> None:
+def test_no_row_becomes_nan(attention_case: Attention, rules: Policy) -> None:
     """Rule S4.37: No NaN from a fully masked row."""
-    if not_a_number(run_ort(drawn.model, drawn.feed)):
+    if has_nan(run_ort(attention_case.model, attention_case.feed)):
         return  # two masks of float32's lowest value are -infinity in float32 already
-    mixed = mixlist.rewrite(drawn.model, mixlist.resolve(drawn.model, rules)).model
-    assert not not_a_number(run_ort(emulate(load_model(mixed)), drawn.feed))
+    mixed = mixlist.rewrite(attention_case.model, mixlist.resolve(attention_case.model, rules)).model
+    assert not has_nan(run_ort(emulate(load_model(mixed)), attention_case.feed))
     check_idempotent(mixed, lambda before: mixlist.rewrite(before, mixlist.resolve(before, rules)).model)
 
 
 @pytest.mark.parametrize("constant", ["-1e9", "-40000"])
 def test_applying_again_changes_nothing(constant: str) -> None:
-    """Rule S7.9: a low node hands a mask in range to a kept one, and a mask in float16 is still a mask."""
+    """Rule S7.9: a kept node reads the mask in range of a low node, and a mask in float16 is still a mask."""
     text = """g (float[4] x, bool[4] b, int64[4] mask) => (float[4] y, float[4] z)
       <float c = {CONSTANT}, float t = {10.0}> {
       [w] w = Where(b, x, c) [m] m = Mul(w, t) [s] y = Softmax(m) [r] z = Relu(w) }""".replace("CONSTANT", constant)
-    made = case(text, white=["Where", "Mul", "Softmax"], protect=["masks"])
-    assert [made.nodes[name].rule for name in "ms"] == ["mask", "mask"]
-    again = mixlist.resolve(made.after, made.plan.policy)
+    result = case(text, white=["Where", "Mul", "Softmax"], protect=["masks"])
+    assert [result.nodes[name].rule for name in "ms"] == ["mask", "mask"]
+    again = mixlist.resolve(result.after, result.plan.policy)
     assert [d.precision for d in again.nodes if d.op_type == "Softmax"] == ["float32"]
 
 
@@ -444,33 +456,35 @@ def test_applying_again_changes_nothing(constant: str) -> None:
 @pytest.mark.parametrize("black", [[], ["Softmax"]])
 def test_no_row_becomes_nan_in_float16_itself(shared: str, black: list[str]) -> None:
     """Rule S4.37: No NaN from a fully masked row."""
-    drawn = attention(shared, ["add", "where"], -3.4028235e38)
+    attention_case = attention(shared, ["add", "where"], -3.4028235e38)
     for protect in (["masks"], []):
         rules = policy(white=[op for op in LOW if op not in black], black=black, constants="ieee", protect=protect)
-        mixed = mixlist.rewrite(drawn.model, mixlist.resolve(drawn.model, rules)).model
-        assert not_a_number(run_reference(mixed, drawn.feed)) == (not protect)
+        mixed = mixlist.rewrite(attention_case.model, mixlist.resolve(attention_case.model, rules)).model
+        assert has_nan(run_reference(mixed, attention_case.feed)) == (not protect)
 
 
 @PROFILE
 @given(attentions(), mask_policies(), st.data())
-def test_a_choice_after_others_is_decided_as_if_it_were_the_first(
-    drawn: Attention, rules: Policy, data: st.DataObject
+def test_earlier_policies_do_not_change_a_decision(
+    attention_case: Attention, rules: Policy, data: st.DataObject
 ) -> None:
-    """A trial that turns Softmax black or white turns its mask, too."""
+    """A trial that moves Softmax to the black or white list also changes how its mask is treated."""
     if rules.mode.action != "lists":
         return
-    both = Both(drawn.model, rules)
-    units = both.units()
+    comparison = SolverComparison(attention_case.model, rules)
+    candidates = comparison.candidates()
     for _ in range(4):
-        both.compare(subset(data, units))
+        comparison.compare(subset(data, candidates))
 
 
 @settings(PROFILE, max_examples=PROFILE.max_examples // 4)
 @given(attentions(), mask_policies(), st.data())
-def test_trials_round_as_the_rewritten_model_does(drawn: Attention, rules: Policy, data: st.DataObject) -> None:
+def test_trials_round_as_the_rewritten_model_does(
+    attention_case: Attention, rules: Policy, data: st.DataObject
+) -> None:
     if rules.mode.action != "lists":
         return
-    bench = Bench(drawn.model, rules, drawn.feed)
+    bench = Bench(attention_case.model, rules, attention_case.feed)
     try:
         for _ in range(3):
             bench.compare(subset(data, (*bench.candidates(), *bench.nodes())))
@@ -478,7 +492,7 @@ def test_trials_round_as_the_rewritten_model_does(drawn: Attention, rules: Polic
         bench.close()
 
 
-# -- masks that enter and leave functions -------------------------------------------------------------
+# --- masks that enter and leave functions ---
 FUNCTIONS = """<ir_version: 8, opset_import: ["" : 17, "l" : 1]>
   g (float[1,2,4,4] s, bool[4] mask) => (float[1,2,4,4] y) {{ zero = Constant<value_float=0.0>()
     low = Constant<value_float=-3.4e38>() {main} }}
@@ -500,47 +514,48 @@ CROSSING = {
 }
 
 
-def crossing(way: str) -> str:
-    function, main = CROSSING[way]
+def crossing_model(route: str) -> str:
+    """Return a model in ONNX text whose mask takes a route of CROSSING."""
+    function, main = CROSSING[route]
     return FUNCTIONS.format(main=main, function=function)
 
 
-@pytest.mark.parametrize("way", CROSSING)
+@pytest.mark.parametrize("route", CROSSING)
 @pytest.mark.parametrize("low", [True, False])
 @pytest.mark.parametrize("protect", [["masks"], []])
-def test_a_mask_is_followed_through_functions(way: str, low: bool, protect: list[str]) -> None:
+def test_a_mask_is_followed_through_functions(route: str, low: bool, protect: list[str]) -> None:
     """Rule S4.37: No NaN from a fully masked row. Rule S4.34: without protection this warns."""
     lists = {"white": ["Add", "Max", "Where", *(["Softmax"] if low else [])], "black": [] if low else ["Softmax"]}
-    before = model(crossing(way))
-    made = mixlist.resolve(before, policy(**lists, constants="ieee", protect=protect))
+    before = model(crossing_model(route))
+    plan = mixlist.resolve(before, policy(**lists, constants="ieee", protect=protect))
     feed = {"s": np.ones((1, 2, 4, 4), np.float32), "mask": np.zeros(4, bool)}
-    assert not not_a_number(run_ort(before, feed))
-    mixed = mixlist.rewrite(before, made).model
-    assert not_a_number(run_ort(emulate(load_model(mixed)), feed)) == (not protect and "constant" not in way)
-    assert {d.op_type: d.precision for d in made.nodes}["Softmax"] == ("float16" if low and not protect else "float32")
-    codes = {warning.code for warning in made.warnings}
+    assert not has_nan(run_ort(before, feed))
+    mixed = mixlist.rewrite(before, plan).model
+    assert has_nan(run_ort(emulate(load_model(mixed)), feed)) == (not protect and "constant" not in route)
+    assert {d.op_type: d.precision for d in plan.nodes}["Softmax"] == ("float16" if low and not protect else "float32")
+    codes = {warning.code for warning in plan.warnings}
     assert codes == (set() if protect else {"ML508"})
 
 
 def test_calls_without_a_mask_are_low_and_share_their_decisions() -> None:
-    """Rule S4.31: only the call that brings a mask out of range is decided apart."""
+    """Rule S4.31: only the call with a mask out of range has a specialization of its own."""
     main = "[w] b = Where(mask, zero, low) t = l.F(s, s) u = l.F(s, b) v = l.F(s, s) y = Max(t, u, v)"
-    found = mixlist.resolve(
+    plan = mixlist.resolve(
         model(FUNCTIONS.format(main=main, function=BODY)), policy(white=["Add", "Where", "Softmax"], protect=["masks"])
     )
-    assert sorted(d.precision for d in found.nodes if d.op_type == "Add") == ["float16", "float32"]
+    assert sorted(d.precision for d in plan.nodes if d.op_type == "Add") == ["float16", "float32"]
 
 
 def test_a_mask_that_only_a_function_has_is_reduced_there() -> None:
     """Rule S4.36: A mask before a low-precision softmax becomes half the lowest value."""
     function = """(s, b) => (y) { low = Constant<value_float=-1e9>() [w] a = Where(b, s, low)
       [sm] y = Softmax<axis=-1>(a) }"""
-    found = nodes(
+    decisions = decide_nodes(
         FUNCTIONS.format(main="t = l.F(s, mask) y = l.F(t, mask)", function=function),
         white=["Where", "Softmax"],
         protect=["masks"],
     )
-    assert {found[name].precision for name in found if name.endswith(("/w", "/sm"))} == {"float16"}
+    assert {decisions[name].precision for name in decisions if name.endswith(("/w", "/sm"))} == {"float16"}
 
 
 def test_a_large_constant_that_a_function_reads_elsewhere_is_no_mask() -> None:
@@ -548,11 +563,15 @@ def test_a_large_constant_that_a_function_reads_elsewhere_is_no_mask() -> None:
     main = """few = Constant<value_float=-10000.0>() [w] b = Where(mask, zero, few) [here] t = Add(s, b)
       [own] u = Softmax<axis=-1>(t) y = l.F(u, b, low)"""
     text = FUNCTIONS.format(main=main, function=function).replace("Outer (s, b)", "Outer (s, b, w)")
-    found = nodes(text.replace("l.F(s, b)", "l.F(s, b, w)"), white=["Add", "Where", "Softmax"], protect=["masks"])
-    assert {d.precision for d in found.values() if d.op_type in ("Add", "Softmax")} == {"float16"}
+    decisions = decide_nodes(
+        text.replace("l.F(s, b)", "l.F(s, b, w)"), white=["Add", "Where", "Softmax"], protect=["masks"]
+    )
+    assert {d.precision for d in decisions.values() if d.op_type in ("Add", "Softmax")} == {"float16"}
 
 
 def test_arguments_that_a_function_does_not_have_carry_no_mask() -> None:
     main = "[w] b = Where(mask, zero, low) y = l.F(s, zero, b, b)"
-    found = nodes(FUNCTIONS.format(main=main, function=BODY), white=["Add", "Where", "Softmax"], protect=["masks"])
-    assert {d.precision for d in found.values() if d.op_type in ("Add", "Softmax")} == {"float16"}
+    decisions = decide_nodes(
+        FUNCTIONS.format(main=main, function=BODY), white=["Add", "Where", "Softmax"], protect=["masks"]
+    )
+    assert {d.precision for d in decisions.values() if d.op_type in ("Add", "Softmax")} == {"float16"}

@@ -1,4 +1,4 @@
-"""Rules S4.31, S4.34 to S4.37: masks and their factors that cross the border of a function, as in the inlined model."""
+"""Masks that enter or leave a function are treated as in the inlined model (Rules S4.31, S4.34 to S4.37)."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from tests.support.reference import decide
 from tests.support.reference_compare import differences
 
 
-def functions(main: str, bodies: list[str], constants: str, outputs: str = "") -> str:
-    """A model in ONNX text: its main graph, and the functions of domain l."""
+def model_with_functions(main: str, bodies: list[str], constants: str, outputs: str = "") -> str:
+    """Return a model in ONNX text of a main graph and functions of the domain l."""
     head = f"g (float[4] s, bool[4] mask) => (float[4] y{outputs}) <float zero = {{0}}, {constants}>"
     nested = "".join(f'<domain: "l", opset_import: ["" : 17, "l" : 1]> {body}\n' for body in bodies)
     return f'<ir_version: 8, opset_import: ["" : 17, "l" : 1]> {head} {{ {main} }} {nested}'
 
 
-def decided(text: str, rules: Policy) -> Plan:
-    """Resolve a model as the reference of the rules does, twice, and see that no fully masked row is NaN."""
+def resolve_and_verify(text: str, rules: Policy) -> Plan:
+    """Resolve a model; assert that it and its inlined form agree with the reference and make no masked row NaN."""
     for proto in (model(text), onnx.inliner.inline_local_functions(model(text))):
-        found = mixlist.resolve(proto, rules)
-        assert not differences(found, decide(proto, rules))
+        plan = mixlist.resolve(proto, rules)
+        assert not differences(plan, decide(proto, rules))
         feed = {"s": np.ones(4, np.float32), "mask": np.zeros(4, bool)}
-        mixed = mixlist.rewrite(proto, found).model
+        mixed = mixlist.rewrite(proto, plan).model
         check_idempotent(mixed, lambda before: mixlist.rewrite(before, mixlist.resolve(before, rules)).model)
         for original, result in zip(run_ort(proto, feed), run_ort(emulate(load_model(mixed)), feed), strict=True):
             assert not np.isnan(original).any() and not np.isnan(result).any()
     return mixlist.resolve(model(text), rules)
 
 
-def precisions(found: Plan) -> dict[str, str]:
-    """The precisions by node name, without the scope."""
-    return {node.name: node.precision for node in found.nodes}
+def precisions_by_name(plan: Plan) -> dict[str, str]:
+    """Return the precisions by node name, without the scope."""
+    return {node.name: node.precision for node in plan.nodes}
 
 
-# -- magnitudes ---------------------------------------------------------------------------------------
+# --- magnitudes ---
 @pytest.mark.parametrize(("first", "second"), [("-6e8", "-1e9"), ("-1e9", "-6e8")])
-def test_calls_with_masks_of_like_size_are_decided_by_their_own_mask(first: str, second: str) -> None:
+def test_calls_with_masks_of_similar_magnitude_are_decided_apart(first: str, second: str) -> None:
     """Rule S4.35: -6e8 times 1e-4 is in the range of float16, and -1e9 times 1e-4 is not, whichever comes first."""
     main = """ma = Where(mask, zero, a) mb = Where(mask, zero, b) ca = l.F(ma) cb = l.F(mb)
       [wa] wa = Where(mask, s, ca) [wb] wb = Where(mask, s, cb) y = Softmax(wa) z = Softmax(wb)"""
     body = "F (m) => (r) { k = Constant<value_float=0.0001>() [mul] r = Mul(m, k) }"
-    text = functions(main, [body], f"float a = {{{first}}}, float b = {{{second}}}", ", float[4] z")
-    found = decided(text, policy(white=["Where", "Mul"], black=["Softmax"], protect=["masks"]))
-    by_size = {first: precisions(found)["wa"], second: precisions(found)["wb"]}
+    text = model_with_functions(main, [body], f"float a = {{{first}}}, float b = {{{second}}}", ", float[4] z")
+    plan = resolve_and_verify(text, policy(white=["Where", "Mul"], black=["Softmax"], protect=["masks"]))
+    by_size = {first: precisions_by_name(plan)["wa"], second: precisions_by_name(plan)["wb"]}
     assert by_size == {"-6e8": "float16", "-1e9": "float32"}
-    assert sum(node.op_type == "Mul" for node in found.nodes) == 1  # both read a mask out of range
+    assert sum(node.op_type == "Mul" for node in plan.nodes) == 1  # both read a mask out of range
 
 
 @pytest.mark.parametrize("depth", [8, 40])
@@ -65,16 +65,16 @@ def test_functions_that_call_functions_twice_share_decisions(depth: int) -> None
     bodies = [f"F{k} (s, b) => (y) {{ t = l.F{k - 1}(s, b) y = l.F{k - 1}(t, b) }}" for k in range(1, depth)]
     bodies.append("F0 (s, b) => (y) { y = Add(s, b) }")
     main = f"[w] b = Where(mask, zero, low) t = l.F{depth - 1}(s, b) y = Softmax(t)"
-    text = functions(main, bodies, "float low = {-1e9}")
+    text = model_with_functions(main, bodies, "float low = {-1e9}")
     started = time.perf_counter()
     rules = policy(white=["Add", "Where"], protect=["masks"])
-    found = mixlist.resolve(model(text, check=False), rules).nodes
-    assert {node.precision for node in found if node.op_type == "Add"} == {"float32"}
-    assert len(found) < depth**2 * 4  # 2**depth nodes after inlining
+    decisions = mixlist.resolve(model(text, check=False), rules).nodes
+    assert {node.precision for node in decisions if node.op_type == "Add"} == {"float32"}
+    assert len(decisions) < depth**2 * 4  # 2**depth nodes after inlining
     assert time.perf_counter() - started < 60
 
 
-# -- constant arguments -------------------------------------------------------------------------------
+# --- constant arguments ---
 CONSTANTS: list[Constants] = ["keep", "ieee", "clamp"]
 SCALED = """F (s, mask, p) => (y) { z = Constant<value_float=0.0>() c = Constant<value_float=-30000.0>()
   [k] k = Where(mask, z, c) [m] m = Mul(k, p) [w] w = Where(mask, s, m) [sm] y = Softmax(w) }"""
@@ -83,21 +83,21 @@ SCALED = """F (s, mask, p) => (y) { z = Constant<value_float=0.0>() c = Constant
 @pytest.mark.parametrize("constants", CONSTANTS)
 def test_a_factor_that_is_an_argument_has_the_value_of_the_call(constants: Constants) -> None:
     """Rule S4.36: -30000 times 10 is out of range, and -30000 times 1 is not."""
-    text = functions(
+    text = model_with_functions(
         "y = l.F(s, mask, p) z = l.F(s, mask, q)", [SCALED], "float p = {10}, float q = {1}", ", float[4] z"
     )
     rules = policy(white=["Where", "Mul"], black=["Softmax"], protect=["masks"], constants=constants)
-    found = decided(text, rules)
-    assert sorted(node.precision for node in found.nodes if node.name == "m") == ["float16", "float32"]
+    plan = resolve_and_verify(text, rules)
+    assert sorted(node.precision for node in plan.nodes if node.name == "m") == ["float16", "float32"]
 
 
 def test_calls_with_factors_of_one_effect_share_their_decisions() -> None:
     """Rule S4.31: the mask is out of range times 10 and times 20."""
-    text = functions(
+    text = model_with_functions(
         "y = l.F(s, mask, p) z = l.F(s, mask, q)", [SCALED], "float p = {10}, float q = {20}", ", float[4] z"
     )
-    found = decided(text, policy(white=["Where", "Mul"], black=["Softmax"], protect=["masks"]))
-    assert [node.precision for node in found.nodes if node.name == "m"] == ["float32"]
+    plan = resolve_and_verify(text, policy(white=["Where", "Mul"], black=["Softmax"], protect=["masks"]))
+    assert [node.precision for node in plan.nodes if node.name == "m"] == ["float32"]
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -107,12 +107,12 @@ def test_a_mask_that_a_function_computes_of_its_arguments(nested: bool) -> None:
     outer = "G (s, mask, p) => (y) { y = l.F(s, mask, p) }"
     call = "l.G" if nested else "l.F"
     main = f"y = {call}(s, mask, p) z = {call}(s, mask, q)"
-    text = functions(main, [body, outer], "float p = {1e10}, float q = {25}", ", float[4] z")
-    found = decided(text, policy(white=["Where", "Sqrt", "Neg", "Softmax"], protect=["masks"]))
-    assert sorted(node.precision for node in found.nodes if node.name == "w") == ["float16", "float32"]
+    text = model_with_functions(main, [body, outer], "float p = {1e10}, float q = {25}", ", float[4] z")
+    plan = resolve_and_verify(text, policy(white=["Where", "Sqrt", "Neg", "Softmax"], protect=["masks"]))
+    assert sorted(node.precision for node in plan.nodes if node.name == "w") == ["float16", "float32"]
 
 
-# -- constants that a mask is computed from ------------------------------------------------------------
+# --- constants that a mask is computed from ---
 COMPUTED = {
     "a power": ("[k] k = Pow(p, three)", "-50"),
     "what a root is computed from": ("[j] j = Mul(p, p) [r] r = Sqrt(j) [k] k = Neg(r)", "1e6"),
@@ -139,43 +139,47 @@ PLACES: dict[str, tuple[str, list[str]]] = {
 
 @pytest.mark.parametrize("constants", CONSTANTS)
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("how", COMPUTED)
-def test_a_mask_that_is_computed_from_constants_stays_finite(how: str, place: str, constants: Constants) -> None:
+@pytest.mark.parametrize("method", COMPUTED)
+def test_a_mask_that_is_computed_from_constants_stays_finite(method: str, place: str, constants: Constants) -> None:
     """Rules S4.36, S4.37: the nodes that compute it stay as authored, whatever `--constants` says."""
     main, bodies = PLACES[place]
-    code, number = COMPUTED[how]
-    text = functions(main.replace("BODY", code), [b.replace("BODY", code) for b in bodies], f"float p = {{{number}}}")
+    code, number = COMPUTED[method]
+    text = model_with_functions(
+        main.replace("BODY", code), [b.replace("BODY", code) for b in bodies], f"float p = {{{number}}}"
+    )
     white = ["Where", "Mul", "Pow", "Sqrt", "Neg", "Div"]
-    found = decided(text, policy(white=white, black=["Softmax"], protect=["masks"], constants=constants))
-    assert {name: p for name, p in precisions(found).items() if name in ("j", "r", "k")} == {
+    plan = resolve_and_verify(text, policy(white=white, black=["Softmax"], protect=["masks"], constants=constants))
+    assert {name: p for name, p in precisions_by_name(plan).items() if name in ("j", "r", "k")} == {
         "a power": {"k": "float32"},
         "what a root is computed from": {"j": "float32", "r": "float32", "k": "float32"},
         "a quotient": {"k": "float32"},
         "a root in range of a square that is not": {"j": "float32", "r": "float32", "k": "float16"},
         "a factor": {"j": "float32", "r": "float32", "k": "float32"},
-    }[how]
+    }[method]
 
 
 def test_calls_that_compute_no_mask_convert_their_constants() -> None:
     """Rule S4.19: 0.001 cubed becomes zero in float16; Rule S4.36: -50 cubed is a mask."""
     body = f"F (s, mask, p) => (y) {{ {CONSTANT} [k] k = Pow(p, three) {CHOSEN} }}"
-    text = functions(
+    text = model_with_functions(
         "y = l.F(s, mask, p) z = l.F(s, mask, q)", [body], "float p = {-50}, float q = {1e-3}", ", float[4] z"
     )
-    found = decided(text, policy(white=["Where", "Pow"], black=["Softmax"], protect=["masks"], constants="ieee"))
-    assert sorted(node.precision for node in found.nodes if node.name == "k") == ["float16", "float32"]
+    plan = resolve_and_verify(
+        text, policy(white=["Where", "Pow"], black=["Softmax"], protect=["masks"], constants="ieee")
+    )
+    assert sorted(node.precision for node in plan.nodes if node.name == "k") == ["float16", "float32"]
 
 
 def test_the_reason_names_the_constant_that_a_mask_is_computed_from() -> None:
     """Rules S4.33, S4.34: the reason under protection, and a warning without."""
-    text = functions(f"{CONSTANT} [k] k = Pow(p, three) {CHOSEN}", [], "float p = {-50}")
-    rules = [policy(white=["Pow"], black=["Softmax"], protect=each, constants="ieee") for each in (["masks"], [])]
-    found = mixlist.resolve(model(text), rules[0])
-    assert next(node for node in found.nodes if node.name == "k").reason == (
+    text = model_with_functions(f"{CONSTANT} [k] k = Pow(p, three) {CHOSEN}", [], "float p = {-50}")
+    rules = [policy(white=["Pow"], black=["Softmax"], protect=protect, constants="ieee") for protect in (["masks"], [])]
+    plan = mixlist.resolve(model(text), rules[0])
+    assert next(node for node in plan.nodes if node.name == "k").reason == (
         "white by library test (Pow), but constant 'k' reaches 125000, which float16 turns into infinity, and a mask "
         "is computed from it: it stays float32 (S4.36)"
     )
-    assert not found.warnings
+    assert not plan.warnings
     (warning,) = mixlist.resolve(model(text), rules[1]).warnings
     assert warning.code == "ML508"
     assert (
@@ -184,25 +188,25 @@ def test_the_reason_names_the_constant_that_a_mask_is_computed_from() -> None:
     )
 
 
-# -- a softmax that reads an argument ------------------------------------------------------------------
+# --- a softmax that reads an argument ---
 @pytest.mark.parametrize("constants", CONSTANTS)
 @pytest.mark.parametrize("body", ["[sm] y = Softmax(s)", "y = l.H(s)"])
 def test_a_softmax_that_reads_the_mask_of_an_argument_is_high(body: str, constants: Constants) -> None:
     """Rule S4.36: a mask that enters a function has no constant to reduce."""
     bodies = [f"F (s) => (y) {{ {body} }}", "H (s) => (y) { t = l.I(s) [sm] y = Softmax(t) }", "I (s) => (s) { }"]
-    text = functions("[w] b = Where(mask, s, c) y = l.F(b)", bodies, "float c = {-1e9}")
+    text = model_with_functions("[w] b = Where(mask, s, c) y = l.F(b)", bodies, "float c = {-1e9}")
     rules = policy(white=["Softmax", "Where"], protect=["masks"], constants=constants)
-    found = mixlist.resolve(model(text, check=False), rules)
-    assert precisions(found)["sm"] == precisions(found)["w"] == "float32"
-    assert not differences(found, decide(model(text, check=False), rules))
+    plan = mixlist.resolve(model(text, check=False), rules)
+    assert precisions_by_name(plan)["sm"] == precisions_by_name(plan)["w"] == "float32"
+    assert not differences(plan, decide(model(text, check=False), rules))
 
 
-def test_a_mask_that_ends_behind_a_call_is_none() -> None:
-    """Rule S4.35: the Cast makes -1e9 infinite, so that nothing keeps the function before it."""
+def test_a_mask_that_becomes_infinite_behind_a_call_keeps_nothing() -> None:
+    """Rule S4.35: the Cast makes -1e9 infinite, so no rule keeps the nodes of the function before the Cast."""
     main = """[w] b = Where(mask, zero, c) r = l.H(b) [a] a = Add(s, r) [t] t = Add(a, d) e = Cast<to=10>(t)
       f = Cast<to=1>(e) y = Softmax(f)"""
-    text = functions(main, ["H (b) => (y) { [h] y = Mul(b, b) }"], "float c = {-60000}, float d = {-1e9}")
+    text = model_with_functions(main, ["H (b) => (y) { [h] y = Mul(b, b) }"], "float c = {-60000}, float d = {-1e9}")
     rules = policy(white=["Where", "Mul", "Add"], black=["Softmax"], protect=["masks"], constants="ieee")
-    found = mixlist.resolve(model(text), rules)
-    assert {precisions(found)[name] for name in ("w", "h", "a", "t")} == {"float16"}
-    assert not differences(found, decide(model(text), rules))
+    plan = mixlist.resolve(model(text), rules)
+    assert {precisions_by_name(plan)[name] for name in ("w", "h", "a", "t")} == {"float16"}
+    assert not differences(plan, decide(model(text), rules))

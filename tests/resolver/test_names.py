@@ -1,4 +1,4 @@
-"""Names of nodes in node rules and ``--explain`` (Rules S6.4, S6.5), and the chain to the node that decided."""
+"""The names of nodes in node rules and ``--explain`` (Rules S6.4, S6.5), and the chain to the node that decided."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mixlist.graph.traversal import nodes_in
 from mixlist.resolver import Plan
 from tests.support.builders import customise, keep, model, policy
 from tests.support.graphs import Case, cases
-from tests.support.resolver_cases import nodes, plan
+from tests.support.resolver_cases import decide_nodes, resolve_text
 from tests.test_properties import EXAMPLES
 
 TWICE = """g (float[4] x, bool c) => (float[4] y, float[4] z) {
@@ -27,15 +27,17 @@ BOTH = ("fc", "i/then_branch/fc")
 
 
 def with_slashes(text: str, **settings: Any) -> Plan:
+    """Resolve a model after its nodes got the names with slashes."""
     named = model(text)
     for node in nodes_in(named.graph):
         node.name = SLASHES.get(node.name, node.name)
     return mixlist.resolve(named, policy(**settings))
 
 
-def kept(*names: str) -> list[str]:
-    found = with_slashes(TWICE, white=["Exp", "Neg"], rules=keep(*names)).nodes
-    return [str(node.ref) for node in found if node.rule == "node-rule"]
+def names_kept_by_rules(*names: str) -> list[str]:
+    """Return the nodes that keep_dtype rules of these names decide."""
+    decisions = with_slashes(TWICE, white=["Exp", "Neg"], rules=keep(*names)).nodes
+    return [str(node.ref) for node in decisions if node.rule == "node-rule"]
 
 
 @pytest.mark.parametrize(
@@ -51,70 +53,70 @@ def kept(*names: str) -> list[str]:
 )
 def test_a_rule_for_the_main_graph_only(name: str, expected: list[str]) -> None:
     """Rule S6.5: ./NAME means the main graph."""
-    assert kept(name) == expected
+    assert names_kept_by_rules(name) == expected
 
 
 def test_a_rule_of_customize_dtypes_for_the_main_graph_only() -> None:
     """Rule S6.5: ./NAME means the main graph."""
-    found = nodes(TWICE, rules=(customise("./fc", ["float16"], ["float16"]),))
-    assert [found[name].precision for name in BOTH] == ["float16", "float32"]
+    decisions = decide_nodes(TWICE, rules=(customise("./fc", ["float16"], ["float16"]),))
+    assert [decisions[name].precision for name in BOTH] == ["float16", "float32"]
 
 
 def test_a_rule_for_the_main_graph_that_names_nothing_warns() -> None:
     """Rule S6.6: A rule without a node warns or fails."""
-    (warning,) = plan(TWICE, rules=keep("./p")).warnings
+    (warning,) = resolve_text(TWICE, rules=keep("./p")).warnings
     assert warning.code == "ML305"
 
 
-def test_explain_prints_names_that_can_be_typed() -> None:
+def test_explain_suggests_names_that_it_accepts() -> None:
     """Rule S6.5: ./NAME means the main graph."""
-    found = with_slashes(TWICE, white=["Exp"])
+    plan = with_slashes(TWICE, white=["Exp"])
     with pytest.raises(UsageError, match="several nodes are called 'fc'") as caught:
-        found.explain("fc")
+        plan.explain("fc")
     assert caught.value.hint == "choose one of ./fc, i/then_branch/fc"
-    scopes = [found.explain(text)[0].scope for text in caught.value.hint.removeprefix("choose one of ").split(", ")]
+    scopes = [plan.explain(text)[0].scope for text in caught.value.hint.removeprefix("choose one of ").split(", ")]
     assert scopes == ["", "i/then_branch"]
-    assert found.explain(".//fc/n")[0].scope == ""
+    assert plan.explain(".//fc/n")[0].scope == ""
 
 
-def test_a_name_with_slashes_is_no_other_node_of_a_body() -> None:
+def test_a_name_with_slashes_does_not_hide_a_node_of_a_body() -> None:
     text = """g (float[4] x, bool c) => (float[4] y, float[4] z) {
       [fc_in_i] y = Exp(x)
       [i] z = If(c) <then_branch = t () => (float[4] p) { [fc] p = Neg(x) },
                      else_branch = e () => (float[4] q) { q = Abs(x) }> }"""
-    found = with_slashes(text)
-    assert found.explain("i/then_branch/fc")[0].op_type == "Neg"
-    assert found.explain("./i/then_branch/fc")[0].op_type == "Exp"
+    plan = with_slashes(text)
+    assert plan.explain("i/then_branch/fc")[0].op_type == "Neg"
+    assert plan.explain("./i/then_branch/fc")[0].op_type == "Exp"
 
 
-def test_the_chain_goes_to_the_node_that_decided_and_not_to_one_of_its_name() -> None:
+def test_the_chain_does_not_confuse_nodes_of_one_name() -> None:
     text = """g (float[4] x, int64 m) => (float[4] y) <bool go = {1}> {
       [a] a = Exp(x) [b] b = Log(x)
       [b2] y = Loop(m, go, x) <body = body (int64 i, bool c, float[4] s) => (bool c, float[4] t) {
         [b] v = Neg(a) [a] t = Relu(v) }> }"""
-    chain = plan(text, white=["Exp"], black=["Log"]).explain("b2/body/a")
+    chain = resolve_text(text, white=["Exp"], black=["Log"]).explain("b2/body/a")
     assert [(node.scope, node.name) for node in chain] == [("b2/body", "a"), ("b2/body", "b"), ("", "a")]
     assert chain[0].follows == ("b", "a")
 
 
 def test_the_chain_ends_at_a_node_that_cannot_follow() -> None:
-    """Rule S4.33: a gray node that its schema keeps has decided itself."""
+    """Rule S4.33: a gray node that its schema keeps as authored follows no other node."""
     text = """<ir_version: 8, opset_import: ["" : 9]>
     g (float[2,3,4,4] x) => (float[2,3,4,4] y) {
       [w] a = Relu(x) [n] b = MeanVarianceNormalization(a) [r] y = Neg(b) }"""
-    found = nodes(text, white=["Relu"])
-    assert (found["n"].follows, found["r"].follows) == ((), ("n", "n"))
+    decisions = decide_nodes(text, white=["Relu"])
+    assert (decisions["n"].follows, decisions["r"].follows) == ((), ("n", "n"))
 
 
 @settings(max_examples=EXAMPLES // 4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(cases())
-def test_explain_ends_where_follows_says(case: Case) -> None:
+def test_explain_ends_at_the_node_that_follows_names(case: Case) -> None:
     """Rule S4.33: ``follows`` and ``--explain`` agree on the node that decided."""
     for gray_policy in ("ascend", "black-wins", "promote"):
         rules = policy(white=["MatMul", "Exp", "Mul"], black=["Add"], gray_policy=gray_policy)  # type: ignore[arg-type]
-        found = mixlist.resolve(case.model, rules)
-        for node in found.nodes:
-            chain = found.explain(scoped_name(node.ref))
+        plan = mixlist.resolve(case.model, rules)
+        for node in plan.nodes:
+            chain = plan.explain(scoped_name(node.ref))
             assert chain[0] is node
             if node.decider is not None:
                 assert chain[-1].ref == node.decider and node.follows[1] == chain[-1].name

@@ -1,4 +1,4 @@
-"""Rule S4.38: which nodes are position arithmetic, and what a policy makes of them."""
+"""Position arithmetic: which nodes belong to it, and how a policy treats them (Rule S4.38)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mixlist.lists.policy import GrayPolicy
 from mixlist.resolver import Plan, Resolver
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.resolver.reasons import find_rule
-from tests.resolver.test_incremental_solver import EXAMPLES, Both
+from tests.resolver.test_incremental_solver import EXAMPLES, SolverComparison
 from tests.support.builders import apply, customise, keep, model, policy
-from tests.support.resolver_cases import nodes, one, precisions
+from tests.support.resolver_cases import decide_node, decide_nodes, find_precisions
 from tests.support.rotary import ARITHMETIC, ROTARY, late_positions
 
 MATRIX = {"white": ["MatMul", "Mul", "Add", "Einsum", "Expand"], "protect": ["positions"]}
@@ -29,25 +29,25 @@ CONSTANTS = "<float k = {0.125}, float one = {1}, int64 zero = {0}, float[4] tab
 
 
 def rules_of(body: str, **settings: object) -> dict[str, str]:
-    """The rules by node name, where every operator is white."""
+    """Return the rules by node name for a body in which every operator is white."""
     white = ["Add", "Concat", "Cos", "CumSum", "Div", "Exp", "Mul", "Pow", "Sin", "Sub", "Where"]
     options: dict[str, object] = {"white": white, "protect": ["positions"], **settings}
     text = f"{HEAD} {CONSTANTS} {{ {body} }}"
-    return {name: decision.rule for name, decision in nodes(text, **options).items()}
+    return {name: decision.rule for name, decision in decide_nodes(text, **options).items()}
 
 
 def test_a_rotary_embedding_stays_as_authored() -> None:
     """Rule S4.38: A position computation stays as authored."""
-    decisions = nodes(ROTARY, **MATRIX)
-    assert {name for name, each in decisions.items() if each.rule == "position"} == set(ARITHMETIC)
+    decisions = decide_nodes(ROTARY, **MATRIX)
+    assert {name for name, decision in decisions.items() if decision.rule == "position"} == set(ARITHMETIC)
     assert {decisions[name].precision for name in ARITHMETIC} == {"float32"}
     assert {decisions[name].precision for name in ("scale", "left", "right", "sum")} == {"float16"}
-    unprotected = precisions(ROTARY, **{**MATRIX, "protect": []})
+    unprotected = find_precisions(ROTARY, **{**MATRIX, "protect": []})
     assert {unprotected[name] for name in ARITHMETIC} == {"float16"}
 
 
 def test_the_reason_says_which_integers_reach_which_reader() -> None:
-    decisions = nodes(ROTARY, **MATRIX)
+    decisions = decide_nodes(ROTARY, **MATRIX)
     source = "which come from the integers of 'position_ids'"
     exact = "float16 is exact only for integers up to 2048: it stays float32 (S4.38)"
     assert decisions["angles"].reason == f"it computes positions for Cos cos, {source}, and {exact}"
@@ -55,7 +55,7 @@ def test_the_reason_says_which_integers_reach_which_reader() -> None:
     assert decisions["place"].reason == (
         "it computes an operand of the positions that Cos cos reads: it stays float32 (S4.38)"
     )
-    assert "up to 256" in one(ROTARY, "angles", mode="mixed_bfloat16", **MATRIX).reason
+    assert "up to 256" in decide_node(ROTARY, "angles", mode="mixed_bfloat16", **MATRIX).reason
 
 
 @pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16"])
@@ -105,28 +105,29 @@ def test_cosines_at_late_positions_are_exact(mode: str) -> None:
         ("[g] t = Gather (table, n) [a] a = Mul (t, k) [r] y = Sin (a)", ""),
     ],
 )
-def test_what_is_position_arithmetic(body: str, protected: str) -> None:
+def test_position_arithmetic_is_recognized(body: str, protected: str) -> None:
     """Rule S4.38: A position computation stays as authored."""
     rules = rules_of(body)
     assert {name for name, rule in rules.items() if rule == "position"} == set(protected.split())
     assert "position" not in rules_of(body, protect=[]).values()
 
 
-def test_the_grid_of_grid_sample() -> None:
+def test_the_grid_of_grid_sample_is_a_reader() -> None:
     text = """g (float[1, 3, 8, 8] x, int64[1, 4, 4, 2] at) => (float[1, 3, 4, 4] y)
       <float k = {0.25}, float one = {1}> {
       p = Cast<to = 1> (at) [a] a = Mul (p, k) [b] b = Sub (a, one) [r] y = GridSample (x, b) }"""
-    decisions = nodes(text, white=["Mul", "Sub", "GridSample"], protect=["positions"])
+    decisions = decide_nodes(text, white=["Mul", "Sub", "GridSample"], protect=["positions"])
     assert [decisions[name].rule for name in "abr"] == ["position"] * 3
     turned = """g (int64[1, 1, 4, 4] at, float[1, 4, 4, 2] grid) => (float[1, 1, 4, 4] y) <float k = {0.25}> {
       p = Cast<to = 1> (at) [a] a = Mul (p, k) [r] y = GridSample (a, grid) }"""
     rules = {
-        name: each.rule for name, each in nodes(turned, white=["Mul", "GridSample"], protect=["positions"]).items()
+        name: decision.rule
+        for name, decision in decide_nodes(turned, white=["Mul", "GridSample"], protect=["positions"]).items()
     }
     assert rules["a"] == rules["r"] == "white"  # an image of integers is no grid
 
 
-def test_what_is_found_lives_as_long_as_the_model() -> None:
+def test_the_positions_of_a_model_are_freed_with_the_model() -> None:
     resolver = Resolver(model(ROTARY))
     resolver.plan(policy(**MATRIX))
     graph = weakref.ref(resolver.graph)
@@ -135,10 +136,10 @@ def test_what_is_found_lives_as_long_as_the_model() -> None:
     assert graph() is None
 
 
-def test_node_rules_win() -> None:
+def test_node_rules_win_over_positions() -> None:
     text = f"{HEAD} {CONSTANTS} {{ p = Cast<to = 1> (n) [a] a = Mul (p, k) [r] y = Sin (a) }}"
     rules = (customise("a", ["float16", "float16"], ["float16"]), *keep("r"))
-    decisions = nodes(text, white=["Mul", "Sin"], protect=["positions"], rules=rules)
+    decisions = decide_nodes(text, white=["Mul", "Sin"], protect=["positions"], rules=rules)
     assert (decisions["a"].rule, decisions["a"].precision) == ("node-rule", "float16")
     assert decisions["r"].rule == "node-rule"
 
@@ -146,24 +147,24 @@ def test_node_rules_win() -> None:
 def test_shape_arithmetic_keeps_its_rule() -> None:
     text = """g (float[N] x) => (float[N] y) <float k = {0.5}, int64 zero = {0}, int64 one = {1}> {
       n = Size (x) i = Range (zero, n, one) p = Cast<to = 1> (i) [a] a = Mul (p, k) [r] y = Sin (a) }"""
-    decisions = nodes(text, white=["Mul", "Sin"], protect=["positions"])
+    decisions = decide_nodes(text, white=["Mul", "Sin"], protect=["positions"])
     assert [decisions[name].rule for name in "ar"] == ["shape", "shape"]
 
 
 @pytest.mark.parametrize("gray", ["ascend", "between", "black-wins", "promote"])
-def test_every_gray_policy(gray: GrayPolicy) -> None:
-    decisions = nodes(ROTARY, white=["MatMul", "Add"], black=["Cos"], gray_policy=gray, protect=["positions"])
-    assert {name for name, each in decisions.items() if each.rule == "position"} == set(ARITHMETIC)
+def test_positions_are_protected_under_every_gray_policy(gray: GrayPolicy) -> None:
+    decisions = decide_nodes(ROTARY, white=["MatMul", "Add"], black=["Cos"], gray_policy=gray, protect=["positions"])
+    assert {name for name, decision in decisions.items() if decision.rule == "position"} == set(ARITHMETIC)
 
 
 @pytest.mark.parametrize(
     ("mode", "rule"), [("fp16", "position"), ("allow_fp32_to_fp16", "position"), ("origin", "mode")]
 )
-def test_modes(mode: str, rule: str) -> None:
-    assert one(ROTARY, "angles", mode=mode, protect=["positions"]).rule == rule
+def test_positions_are_protected_in_modes_that_lower_nodes(mode: str, rule: str) -> None:
+    assert decide_node(ROTARY, "angles", mode=mode, protect=["positions"]).rule == rule
 
 
-def test_through_bodies() -> None:
+def test_positions_are_followed_through_bodies() -> None:
     text = f"""{HEAD.replace("float[N] y", "float[M, N] y")} {CONSTANTS} {{ p = Cast<to = 1> (n)
       count = Constant<value_int = 3> () go = Constant<value = bool {{1}}> () [if] q = If (go)
         <then_branch = t () => (float[N] a) {{ [a] a = Mul (p, k) }},
@@ -171,12 +172,12 @@ def test_through_bodies() -> None:
       [loop] state, y = Loop (count, go, q)
         <body = l (int64 i, bool c, float[N] s) => (bool d, float[N] next, float[N] out)
           {{ d = Identity (c) j = Cast<to = 1> (i) [step] next = Add (s, j) [r] out = Sin (s) }}> }}"""
-    decisions = nodes(text, white=["Mul", "Add", "Sin"], protect=["positions"])
-    rules = {name.rpartition("/")[2]: each.rule for name, each in decisions.items()}
+    decisions = decide_nodes(text, white=["Mul", "Add", "Sin"], protect=["positions"])
+    rules = {name.rpartition("/")[2]: decision.rule for name, decision in decisions.items()}
     assert [rules[name] for name in ("a", "o", "step", "r")] == ["position"] * 4
     data = text.replace("Mul (p, k)", "Mul (p, x)")  # data enters in one branch
     assert "position" not in {
-        each.rule for each in nodes(data, white=["Mul", "Add", "Sin"], protect=["positions"]).values()
+        decision.rule for decision in decide_nodes(data, white=["Mul", "Add", "Sin"], protect=["positions"]).values()
     }
 
 
@@ -192,8 +193,8 @@ g (int64[N] n, float[N] x) => (float[N] y, float[N] z) <float k = {0.125}> {
 
 def test_a_function_is_judged_as_if_it_were_inlined() -> None:
     plan = mixlist.resolve(model(CALLED), policy(white=["Mul", "Sin"], protect=["positions"]))
-    told = {(each.scope, each.name): each.rule for each in plan.nodes if each.rule in ("position", "white")}
-    assert told == {
+    rules = {(node.scope, node.name): node.rule for node in plan.nodes if node.rule in ("position", "white")}
+    assert rules == {
         ("function:d:Turn#0", "r"): "position",
         ("function:d:Turn#1", "r"): "white",
         ("function:d:Scale#0", "a"): "position",
@@ -201,15 +202,15 @@ def test_a_function_is_judged_as_if_it_were_inlined() -> None:
     }
 
 
-def test_a_function_that_only_counts_and_one_that_only_reads() -> None:
+def test_positions_leave_one_function_and_enter_another() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "d" : 1]>
     g (int64[N] n) => (float[N] y, float[N] z) <float k = {0.125}> {
       p = d.Scale (n, k) [read] y = d.Read (p) q = d.Scale (n, k) [z] z = Exp (q) }
     <domain: "d", opset_import: ["" : 17]> Scale (v, f) => (w) { c = Cast<to = 1> (v) [a] w = Mul (c, f) }
     <domain: "d", opset_import: ["" : 17]> Read (v) => (w) { [r] w = Sin (v) }"""
     plan = mixlist.resolve(model(text), policy(white=["Mul", "Sin", "Exp"], protect=["positions"]))
-    told = sorted((each.scope, each.rule) for each in plan.nodes if each.name in "arz")
-    assert told == [
+    rules = sorted((node.scope, node.rule) for node in plan.nodes if node.name in "arz")
+    assert rules == [
         ("", "white"),
         ("function:d:Read", "position"),
         ("function:d:Scale#0", "position"),
@@ -218,31 +219,34 @@ def test_a_function_that_only_counts_and_one_that_only_reads() -> None:
 
 
 def _random_body(rng: random.Random, floats: list[str], integers: list[str], functions: int, size: int) -> list[str]:
-    """Lines of random operators over tensors of one shape; names are numbered, and ``floats`` grows."""
+    """Return lines of random operators over tensors of one shape, and add the names of their outputs to ``floats``.
+
+    ``functions`` is the number of functions that a line may call.
+    """
     lines = []
-    for at in range(size):
-        made, one, two = f"t{at}", rng.choice(floats), rng.choice(floats)
+    for number in range(size):
+        output, a, b = f"t{number}", rng.choice(floats), rng.choice(floats)
         if functions and rng.random() < 0.3:
-            line = f"{made} = d.F{rng.randrange(functions)} ({one}, {two}, {rng.choice(integers)})"
+            line = f"{output} = d.F{rng.randrange(functions)} ({a}, {b}, {rng.choice(integers)})"
         else:
-            line = made + " = " + rng.choice([
-                f"Cast<to = 1> ({rng.choice(integers)})", f"Mul ({one}, {two})", f"Add ({one}, {two})", f"Exp ({one})",
-                f"Sin ({one})", f"Cos ({one})", f"Neg ({one})", f"Identity ({one})", "Constant<value_float = 0.5> ()",
+            line = f"{output} = " + rng.choice([
+                f"Cast<to = 1> ({rng.choice(integers)})", f"Mul ({a}, {b})", f"Add ({a}, {b})", f"Exp ({a})",
+                f"Sin ({a})", f"Cos ({a})", f"Neg ({a})", f"Identity ({a})", "Constant<value_float = 0.5> ()",
             ])  # fmt: skip
         lines.append(line)
-        floats.append(made)
+        floats.append(output)
     return lines
 
 
 def _random_calls(seed: int) -> onnx.ModelProto:
-    """A model with functions that call each other, over float and integer inputs."""
+    """Return a model with functions that call each other, over float and integer inputs."""
     rng = random.Random(seed)
     functions = []
-    for at in range(3):
+    for number in range(3):
         floats = ["u", "v"]
-        body = _random_body(rng, floats, ["i"], at, 4)
+        body = _random_body(rng, floats, ["i"], number, 4)
         functions.append(
-            f'<domain: "d", opset_import: ["" : 17, "d" : 1]> F{at} (u, v, i) => (w)\n'
+            f'<domain: "d", opset_import: ["" : 17, "d" : 1]> F{number} (u, v, i) => (w)\n'
             f"{{ {' '.join(body)} w = {rng.choice(['Mul', 'Add'])} ({rng.choice(floats)}, {floats[-1]}) }}"
         )
     floats = ["x", "k"]
@@ -258,16 +262,16 @@ def _random_calls(seed: int) -> onnx.ModelProto:
 
 
 def _rules_of_calls(plan: Plan) -> Counter[tuple[str, str]]:
-    """How often each operator was decided by each rule, where a function counts for each call."""
+    """Return how often each operator was decided by each rule; a function counts once per call."""
 
     def count(solution: GraphSolution) -> Counter[tuple[str, str]]:
-        found: Counter[tuple[str, str]] = Counter()
+        rules: Counter[tuple[str, str]] = Counter()
         for node in solution.graph.nodes:
             if node.function is None:
-                found[node.op_type, find_rule(solution, node)] += 1
+                rules[node.op_type, find_rule(solution, node)] += 1
             else:
-                found += count(solution.callees[node.id])
-        return found
+                rules += count(solution.callees[node.id])
+        return rules
 
     return count(plan.solution.solutions[0])
 
@@ -301,24 +305,24 @@ def test_a_policy_that_does_not_protect_warns() -> None:
 
 
 @pytest.mark.parametrize("text", [ROTARY, CALLED])
-def test_tune_decides_alike(text: str) -> None:
+def test_the_incremental_solver_decides_positions_alike(text: str) -> None:
     lists = policy(white=["MatMul", "Mul", "Sin"], protect=["positions"])
-    both = Both(model(text), lists)
-    edits = [unit.edit for unit in both.units()]
+    comparison = SolverComparison(model(text), lists)
+    edits = [candidate.edit for candidate in comparison.candidates()]
     assert edits
     for edit in edits:
-        both.compare(frozenset([edit]))
-    both.compare(frozenset(edits[:3]))
-    both.compare(frozenset())
-    assert both.halfway
+        comparison.compare(frozenset([edit]))
+    comparison.compare(frozenset(edits[:3]))
+    comparison.compare(frozenset())
+    assert comparison.reused_count
 
 
 @pytest.mark.parametrize("gray", ["ascend", "between", "black-wins", "promote"])
-def test_tune_decides_random_calls_alike(gray: GrayPolicy) -> None:
+def test_the_incremental_solver_decides_random_calls_alike(gray: GrayPolicy) -> None:
     lists = policy(white=["Mul", "Sin"], black=["Cos"], protect=["positions"], gray_policy=gray)
     for seed in range(1 + EXAMPLES // 20):
         rng = random.Random(seed)
-        both = Both(_random_calls(seed), lists)
-        edits = [unit.edit for unit in both.units()]
+        comparison = SolverComparison(_random_calls(seed), lists)
+        edits = [candidate.edit for candidate in comparison.candidates()]
         for _ in range(4):
-            both.compare(frozenset(edit for edit in edits if rng.random() < 0.4))
+            comparison.compare(frozenset(edit for edit in edits if rng.random() < 0.4))

@@ -48,9 +48,9 @@ LOW, HIGH = "float16", "float32"
     ],
 )
 def test_which_nodes_of_a_vision_network_are_low(name: str, low: list[str]) -> None:
-    found = precisions(VISION, name)
-    assert set(found.values()) == {LOW, HIGH} if len(low) < len(found) else {LOW}
-    assert [node for node, precision in found.items() if precision == LOW] == low
+    precision_of = precisions(VISION, name)
+    assert set(precision_of.values()) == {LOW, HIGH} if len(low) < len(precision_of) else {LOW}
+    assert [node for node, precision in precision_of.items() if precision == LOW] == low
 
 
 @pytest.mark.parametrize("name", [name for name in presets.names() if name.startswith("ascend")])
@@ -107,11 +107,11 @@ def test_tensorflow_infer_ops_are_low_only_between_allow_ops() -> None:
       risky = Identity(third)
     }
     """
-    found = precisions(text, "tensorflow", gray_policy="between")
-    assert [found[name] for name in ("first", "inner", "clear", "second", "third")] == [LOW] * 5
-    assert found["power"] == HIGH
-    assert found["unsafe"] == HIGH  # its own example: in Exp -> Add the Add is unsafe due to the Exp
-    assert found["last"] == HIGH  # nothing after it asks for low precision
+    precision_of = precisions(text, "tensorflow", gray_policy="between")
+    assert [precision_of[name] for name in ("first", "inner", "clear", "second", "third")] == [LOW] * 5
+    assert precision_of["power"] == HIGH
+    assert precision_of["unsafe"] == HIGH  # its own example: in Exp -> Add the Add is unsafe due to the Exp
+    assert precision_of["last"] == HIGH  # nothing after it asks for low precision
 
 
 def test_tensorflow_clear_ops_are_low_beside_a_low_op() -> None:
@@ -134,5 +134,5 @@ def test_pytorch_promotes_to_the_widest() -> None:
       c = Add(product, soft)
     }
     """
-    found = precisions(text, "pytorch", gray_policy="promote")
-    assert found == {"product": LOW, "a": HIGH, "b": LOW, "soft": HIGH, "c": HIGH}
+    precision_of = precisions(text, "pytorch", gray_policy="promote")
+    assert precision_of == {"product": LOW, "a": HIGH, "b": LOW, "soft": HIGH, "c": HIGH}

@@ -1,4 +1,4 @@
-"""Rules S4.1 to S4.5, S4.7 and S6.3 to S6.9: nodes without a choice, node rules, shapes, white, black, constants."""
+"""Nodes without a choice, node rules, shapes, white, black and constants (Rules S4.1 to S4.7, S6.3 to S6.9)."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import pytest
 from mixlist.errors import MixlistError
 from mixlist.lists.policy import NodeRule
 from tests.support.builders import customise, keep
-from tests.support.resolver_cases import nodes, one, plan, precisions
+from tests.support.resolver_cases import decide_node, decide_nodes, find_precisions, resolve_text
 
 UNARY = "g (float[4] x) => (float[4] y) { [n] y = Relu(x) }"
 CHAIN = "g (float[4] x) => (float[4] y) { [a] h = Exp(x) [b] i = Relu(h) [c] y = Neg(i) }"
 
 
-# -- rule 1: nodes without a float slot that may vary ---------------------------------------------
+# --- nodes without a float slot that may vary ---
 def test_a_node_without_floats_has_no_precision() -> None:
     """Rule S4.1: Nodes with nothing to vary have no precision."""
-    decision = one("g (int64[4] x) => (int64[4] y) { [n] y = Add(x, x) }", "n", white=["Add"])
+    decision = decide_node("g (int64[4] x) => (int64[4] y) { [n] y = Add(x, x) }", "n", white=["Add"])
     assert (decision.precision, decision.rule, decision.changed) == ("none", "no-float", False)
     assert dict(decision.outputs) == {"y": "int64"}
 
 
 def test_a_double_node_has_no_precision() -> None:
     """Rule S4.1: Nodes with nothing to vary have no precision."""
-    decision = one("g (double[4] x) => (double[4] y) { [n] y = Relu(x) }", "n", white=["Relu"])
+    decision = decide_node("g (double[4] x) => (double[4] y) { [n] y = Relu(x) }", "n", white=["Relu"])
     assert (decision.precision, dict(decision.outputs)) == ("none", {"y": "float64"})
 
 
 @pytest.mark.parametrize("settings", [{"white": ["Cast"]}, {"black": ["Cast"]}, {}, {"mode": "fp16"}])
-def test_a_cast_keeps_what_it_says(settings: dict[str, object]) -> None:
+def test_a_cast_keeps_its_output_type(settings: dict[str, object]) -> None:
     """Rule S4.13: A fixed output type is kept."""
     text = "g (int64[4] x) => (float[4] y) { [n] a = Cast<to=1>(x) [r] y = Relu(a) }"
-    decision = one(text, "n", **settings)
+    decision = decide_node(text, "n", **settings)
     assert (decision.changed, decision.rule, dict(decision.outputs)) == (False, "cast", {"a": "float32"})
 
 
@@ -44,23 +44,23 @@ def test_a_cast_keeps_what_it_says(settings: dict[str, object]) -> None:
         "RandomUniform<shape=[4], dtype=1>()",
     ],
 )
-def test_a_type_from_an_attribute_given_or_default_is_kept(node: str) -> None:
+def test_an_output_type_that_an_attribute_or_its_default_gives_is_kept(node: str) -> None:
     """Rule S4.13: A fixed output type is kept."""
     text = f"g (int64[1] s) => (float[K] y) {{ [n] a = {node} [r] y = Relu(a) }}"
     op = node.split("<")[0].split("(")[0]
-    decisions = nodes(text, white=[op])
+    decisions = decide_nodes(text, white=[op])
     assert not decisions["n"].changed
     assert dict(decisions["n"].outputs) == {"a": "float32"}
     assert decisions["r"].precision == "float32"
 
 
 @pytest.mark.parametrize("op", ["RandomNormalLike", "RandomUniformLike", "EyeLike"])
-def test_without_its_attribute_such_an_op_is_ordinary(op: str) -> None:
+def test_an_operator_without_its_type_attribute_is_ordinary(op: str) -> None:
     text = f"g (float[4,4] x) => (float[4,4] y) {{ [h] a = Exp(x) [n] b = {op}(a) [r] y = Relu(b) }}"
-    assert precisions(text, white=["Exp"]) == {"h": "float16", "n": "float16", "r": "float16"}
+    assert find_precisions(text, white=["Exp"]) == {"h": "float16", "n": "float16", "r": "float16"}
     fixed = text.replace(f"{op}(", f"{op}<dtype=1>(")
-    found = nodes(fixed, white=["Exp", op])
-    assert (dict(found["n"].outputs), found["r"].precision) == ({"b": "float32"}, "float32")
+    decisions = decide_nodes(fixed, white=["Exp", op])
+    assert (dict(decisions["n"].outputs), decisions["r"].precision) == ({"b": "float32"}, "float32")
 
 
 @pytest.mark.parametrize(
@@ -73,79 +73,79 @@ def test_without_its_attribute_such_an_op_is_ordinary(op: str) -> None:
 def test_a_node_rule_for_a_node_without_choice_is_an_error(text: str) -> None:
     """Rule S6.8: A rule for a node with nothing to vary is an error."""
     with pytest.raises(MixlistError, match="n"):
-        plan(text, rules=(customise("n", ["float16"], ["float16"]),))
+        resolve_text(text, rules=(customise("n", ["float16"], ["float16"]),))
 
 
 @pytest.mark.parametrize("rules", [keep("n"), keep("Add", by_type=True)])
 def test_keep_dtype_for_a_node_without_choice_warns(rules: tuple[NodeRule, ...]) -> None:
     """Rule S6.9: keep_dtype on a node with nothing to vary warns."""
-    found = plan("g (int64[4] x) => (int64[4] y) { [n] y = Add(x, x) }", rules=rules)
-    (warning,) = found.warnings
+    plan = resolve_text("g (int64[4] x) => (int64[4] y) { [n] y = Add(x, x) }", rules=rules)
+    (warning,) = plan.warnings
     assert (warning.code, warning.severity, warning.line) == ("ML306", "warning", 1)
     assert "Add" in warning.message and "does nothing" in warning.message
-    assert found.nodes[0].rule == "no-float"
+    assert plan.nodes[0].rule == "no-float"
 
 
 def test_a_type_that_no_node_has_is_an_error_in_both_files() -> None:
     """Rule S6.6: A rule without a node warns or fails."""
     for rule in (*keep("Conv", by_type=True), customise("Conv", ["float16"], [], by_type=True)):
         with pytest.raises(MixlistError, match="is not in the model"):
-            plan(UNARY, rules=(rule,))
+            resolve_text(UNARY, rules=(rule,))
 
 
-# -- rule 2: node rules ---------------------------------------------------------------------------
+# --- node rules ---
 @pytest.mark.parametrize("settings", [{"white": ["Relu"]}, {"mode": "fp16"}])
 def test_keep_dtype_wins_over_lists_and_modes(settings: dict[str, object]) -> None:
     """Rule S4.2: A node rule wins."""
-    decision = one(UNARY, "n", rules=keep("n"), **settings)
+    decision = decide_node(UNARY, "n", rules=keep("n"), **settings)
     assert (decision.precision, decision.rule) == ("float32", "node-rule")
     assert "keep.cfg:1" in decision.reason
 
 
 def test_customize_dtypes_lowers_a_black_node() -> None:
     """Rule S4.2: A node rule wins."""
-    decision = one(UNARY, "n", black=["Relu"], rules=(customise("n", ["float16"], ["float16"]),))
+    decision = decide_node(UNARY, "n", black=["Relu"], rules=(customise("n", ["float16"], ["float16"]),))
     assert (decision.precision, decision.rule, dict(decision.outputs)) == ("float16", "node-rule", {"y": "float16"})
     assert "custom.cfg:1" in decision.reason
 
 
-def test_customize_dtypes_leaves_blank_entries_open() -> None:
+def test_a_blank_entry_of_customize_dtypes_asks_for_no_type() -> None:
     text = "g (float[4] x) => (float[4] y) { [h] a = Exp(x) [n] y = Pow(a, x) }"
-    decision = one(text, "n", rules=(customise("n", [None, "float32"], ["float16"]),))
+    decision = decide_node(text, "n", rules=(customise("n", [None, "float32"], ["float16"]),))
     assert (decision.precision, dict(decision.outputs)) == ("float16", {"y": "float16"})
 
 
-def test_the_order_of_node_rules_is_name_type_keep() -> None:
+def test_rules_by_name_come_first_then_rules_by_type_then_keep_dtype() -> None:
     """Rule S6.3: The first rule that names a node decides."""
     by_name = customise("n", ["float16"], ["float16"])
     by_type = customise("Relu", ["float32"], ["float32"], by_type=True)
-    assert one(UNARY, "n", rules=(by_name, by_type, *keep("n"))).precision == "float16"
-    assert one(UNARY, "n", mode="fp16", rules=(by_type, *keep("n"))).precision == "float32"
+    assert decide_node(UNARY, "n", rules=(by_name, by_type, *keep("n"))).precision == "float16"
+    assert decide_node(UNARY, "n", mode="fp16", rules=(by_type, *keep("n"))).precision == "float32"
     low_by_type = customise("Relu", ["float16"], ["float16"], by_type=True)
-    assert one(UNARY, "n", rules=(low_by_type, *keep("n"))).precision == "float16"
+    assert decide_node(UNARY, "n", rules=(low_by_type, *keep("n"))).precision == "float16"
 
 
 def test_the_first_rule_for_a_name_wins() -> None:
     """Rule S6.3: The first rule that names a node decides."""
     rules = (customise("n", ["float16"], ["float16"]), customise("n", ["float32"], ["float32"]))
-    assert one(UNARY, "n", rules=rules).precision == "float16"
+    assert decide_node(UNARY, "n", rules=rules).precision == "float16"
 
 
 def test_a_rule_that_the_schema_refuses_is_an_error() -> None:
     """Rule S6.7: A rule that the schema refuses is an error."""
     with pytest.raises(MixlistError, match="n"):
-        plan(UNARY, rules=(customise("n", ["float16"], ["float32"]),))
+        resolve_text(UNARY, rules=(customise("n", ["float16"], ["float32"]),))
 
 
 def test_a_rule_by_type_that_matches_no_node_is_an_error() -> None:
     """Rule S6.6: A rule without a node warns or fails."""
     with pytest.raises(MixlistError, match="Tanh"):
-        plan(UNARY, rules=keep("Tanh", by_type=True))
+        resolve_text(UNARY, rules=keep("Tanh", by_type=True))
 
 
 def test_a_rule_by_name_that_matches_no_node_warns() -> None:
     """Rule S6.6: A rule without a node warns or fails."""
-    warnings = plan(UNARY, rules=keep("nobody")).warnings
+    warnings = resolve_text(UNARY, rules=keep("nobody")).warnings
     assert any("nobody" in w.message for w in warnings)
 
 
@@ -158,27 +158,27 @@ NAMED = """g (float[4] x, bool c) => (float[4] y, float[4] z) {
 
 def test_a_name_matches_in_every_scope_and_a_scope_narrows_it() -> None:
     """Rule S6.4: A name matches in every scope."""
-    every = precisions(NAMED, white=["Relu"], rules=keep("n"))
-    assert every["n"] == every["if/then_branch/n"] == "float32"
-    assert every["if/else_branch/m"] == "float16"
-    narrow = precisions(NAMED, white=["Relu"], rules=keep("if/then_branch/n"))
-    assert (narrow["n"], narrow["if/then_branch/n"]) == ("float16", "float32")
+    all_scopes = find_precisions(NAMED, white=["Relu"], rules=keep("n"))
+    assert all_scopes["n"] == all_scopes["if/then_branch/n"] == "float32"
+    assert all_scopes["if/else_branch/m"] == "float16"
+    one_scope = find_precisions(NAMED, white=["Relu"], rules=keep("if/then_branch/n"))
+    assert (one_scope["n"], one_scope["if/then_branch/n"]) == ("float16", "float32")
 
 
 def test_a_name_may_hold_wildcards() -> None:
     """Rule S6.4: A name matches in every scope."""
     text = 'g (float[4] x) => (float[4] y) { ["/a/Relu"] h = Relu(x) ["/b/Relu"] i = Relu(h) ["/ab"] y = Relu(i) }'
-    found = precisions(text, white=["Relu"], rules=keep("/?/*"))
-    assert list(found.values()) == ["float32", "float32", "float16"]
+    precision_of = find_precisions(text, white=["Relu"], rules=keep("/?/*"))
+    assert list(precision_of.values()) == ["float32", "float32", "float16"]
 
 
 def test_a_name_that_two_nodes_of_a_scope_share_is_an_error() -> None:
     """Rule S6.4: A name matches in every scope."""
     with pytest.raises(MixlistError, match="twin"):
-        plan("g (float[4] x) => (float[4] y) { [twin] h = Relu(x) [twin] y = Relu(h) }", rules=keep("twin"))
+        resolve_text("g (float[4] x) => (float[4] y) { [twin] h = Relu(x) [twin] y = Relu(h) }", rules=keep("twin"))
 
 
-# -- rule 3: shape arithmetic ---------------------------------------------------------------------
+# --- shape arithmetic ---
 SHAPES = """g (float[N,4] x) => (float[N,4] y, float[1] r) {
   [s] s = Shape<start=0, end=1>(x)
   [f] f = Cast<to=1>(s)
@@ -192,25 +192,29 @@ SHAPES = """g (float[N,4] x) => (float[N,4] y, float[1] r) {
 @pytest.mark.parametrize("settings", [{"white": ["Mul", "Sqrt", "Div"]}, {"mode": "fp16"}])
 def test_shape_arithmetic_stays_as_authored_in_every_mode(settings: dict[str, object]) -> None:
     """Rule S4.3: Shape arithmetic stays as authored."""
-    found = nodes(SHAPES, **settings)
-    assert {name: found[name].precision for name in ("m", "q", "d")} == {"m": "float32", "q": "float32", "d": "float16"}
-    assert {found["m"].rule, found["q"].rule} == {"shape"}
+    decisions = decide_nodes(SHAPES, **settings)
+    assert {name: decisions[name].precision for name in ("m", "q", "d")} == {
+        "m": "float32",
+        "q": "float32",
+        "d": "float16",
+    }
+    assert {decisions["m"].rule, decisions["q"].rule} == {"shape"}
 
 
-def test_a_float_that_comes_from_data_makes_it_ordinary() -> None:
+def test_arithmetic_with_data_is_no_shape_arithmetic() -> None:
     """Rule S4.3: Shape arithmetic stays as authored."""
     text = """g (float[N,4] x) => (float[N,4] y) {
       s = Size(x) f = Cast<to=1>(s) [m] y = Mul(x, f) }"""
-    assert one(text, "m", white=["Mul"]).precision == "float16"
+    assert decide_node(text, "m", white=["Mul"]).precision == "float16"
 
 
-# -- rule 4: white --------------------------------------------------------------------------------
-def test_white_is_low_and_says_so() -> None:
+# --- white nodes ---
+def test_a_white_node_is_low_and_its_decision_says_so() -> None:
     """Rules S3.2, S4.4."""
-    decision = one(UNARY, "n", white=["Relu"])
+    decision = decide_node(UNARY, "n", white=["Relu"])
     assert (decision.list, decision.precision, decision.rule, decision.changed) == ("white", "float16", "white", True)
     assert dict(decision.outputs) == {"y": "float16"}
-    assert one(UNARY, "n", white=["Relu"], mode="mixed_bfloat16").precision == "bfloat16"
+    assert decide_node(UNARY, "n", white=["Relu"], mode="mixed_bfloat16").precision == "bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -221,11 +225,11 @@ def test_white_is_low_and_says_so() -> None:
         (17, "Softsign", "mixed_bfloat16"),
     ],
 )
-def test_white_that_schema_or_inference_refuse_keeps_its_precision(opset: int, op: str, mode: str) -> None:
+def test_a_white_node_that_schema_or_inference_refuses_keeps_its_type(opset: int, op: str, mode: str) -> None:
     """Rule S4.4: White nodes are in the low type on every slot that can be."""
     head = f'<ir_version: 8, opset_import: ["" : {opset}]>'
     text = f"{head} g (float[2,3,4,4] x) => (float[2,3,4,4] y) {{ [n] y = {op}(x) }}"
-    decision = one(text, "n", white=[op], mode=mode)
+    decision = decide_node(text, "n", white=[op], mode=mode)
     assert (decision.list, decision.precision, decision.rule) == ("white", "float32", "schema")
     assert not decision.changed
 
@@ -235,18 +239,18 @@ NORMS = """g (float[2,4] x, float[4] s) => (float[2,4] y, float[2,1] m) {
 
 
 @pytest.mark.parametrize("low", ["float16", "bfloat16"])
-def test_a_slot_that_only_allows_float32_stays(low: str) -> None:
+def test_a_slot_that_only_allows_float32_stays_float32(low: str) -> None:
     """Rule S4.11: A slot can be low precision only if schema and inference agree."""
-    found = nodes(NORMS, white=["LayerNormalization"], mode=f"mixed_{low}")
-    assert dict(found["n"].outputs) == {"a": low, "b": "float32"}
-    assert (found["n"].precision, found["f"].precision, found["g"].precision) == (low, low, "float32")
+    decisions = decide_nodes(NORMS, white=["LayerNormalization"], mode=f"mixed_{low}")
+    assert dict(decisions["n"].outputs) == {"a": low, "b": "float32"}
+    assert (decisions["n"].precision, decisions["f"].precision, decisions["g"].precision) == (low, low, "float32")
 
 
-def test_type_parameters_of_their_own_go_low_too() -> None:
+def test_all_type_parameters_of_a_white_node_become_low() -> None:
     """Rule S4.11: A slot can be low precision only if schema and inference agree."""
     text = """g (float[2,3,4] x, float[3] s, float[3] m) => (float[2,3,4] y) {
       [n] y = BatchNormalization(x, s, s, m, m) }"""
-    assert dict(one(text, "n", white=["BatchNormalization"]).outputs) == {"y": "float16"}
+    assert dict(decide_node(text, "n", white=["BatchNormalization"]).outputs) == {"y": "float16"}
 
 
 @pytest.mark.parametrize(("opset", "expected"), [(12, "float32"), (13, "bfloat16")])
@@ -254,25 +258,25 @@ def test_bfloat16_needs_a_cast_that_makes_it(opset: int, expected: str) -> None:
     """Rule S4.11: A slot can be low precision only if schema and inference agree."""
     text = f"""<ir_version: 7, opset_import: ["" : {opset}, "com.microsoft" : 1]>
       g (float[4] x) => (float[4] y) {{ [n] y = com.microsoft.QuickGelu(x) }}"""
-    assert one(text, "n", white=["QuickGelu"], mode="mixed_bfloat16").precision == expected
+    assert decide_node(text, "n", white=["QuickGelu"], mode="mixed_bfloat16").precision == expected
 
 
-# -- rule 5: black --------------------------------------------------------------------------------
+# --- black nodes ---
 def test_black_keeps_the_authored_type_which_need_not_be_float32() -> None:
     """Rule S4.5: Black nodes keep the authored type."""
     text = "g (float16[4] x, float[4] z) => (float16[4] y, float[4] w) { [n] y = Relu(x) [m] w = Relu(z) }"
-    found = nodes(text, black=["Relu"])
-    assert [(d.precision, d.rule, d.changed) for d in found.values()] == [
+    decisions = decide_nodes(text, black=["Relu"])
+    assert [(d.precision, d.rule, d.changed) for d in decisions.values()] == [
         ("float16", "black", False),
         ("float32", "black", False),
     ]
 
 
-# -- rule 7: constants out of range ---------------------------------------------------------------
+# --- constants out of range ---
 def with_constant(value: str, mode: str = "mixed_float16", constants: str = "keep") -> tuple[str, str]:
     """Precision and rule of a white Add of a scalar constant."""
     text = f"g (float[4] x) => (float[4] y) <float k = {{{value}}}> {{ [n] y = Add(x, k) }}"
-    decision = one(text, "n", white=["Add"], mode=mode, constants=constants)
+    decision = decide_node(text, "n", white=["Add"], mode=mode, constants=constants)
     return decision.precision, decision.rule
 
 
@@ -282,21 +286,21 @@ def test_a_constant_that_the_low_type_holds_is_converted(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["65520", "-65520", "1000000", "0.00000001", "-0.00000001"])
-def test_overflow_or_a_lone_value_becoming_zero_keeps_the_node_high(value: str) -> None:
+def test_a_constant_that_overflows_or_becomes_zero_keeps_the_node_high(value: str) -> None:
     """Rule S4.7: Constants out of range keep the authored type."""
     assert with_constant(value) == ("float32", "constant")
     assert with_constant(value, constants="ieee") == ("float16", "white")
     assert with_constant(value, constants="clamp") == ("float16", "white")
 
 
-def test_the_range_is_that_of_the_target() -> None:
+def test_the_range_of_the_low_type_counts() -> None:
     assert with_constant("1000000", "mixed_bfloat16") == ("bfloat16", "white")
     assert with_constant("340000000000000000000000000000000000000", "mixed_bfloat16") == ("float32", "constant")
 
 
-def test_zeros_among_other_values_are_no_reason() -> None:
+def test_some_values_that_become_zero_keep_no_node() -> None:
     text = "g (float[2] x) => (float[2] y) <float[2] k = {0.00000001, 1}> { [n] y = Add(x, k) }"
-    assert one(text, "n", white=["Add"]).precision == "float16"
+    assert decide_node(text, "n", white=["Add"]).precision == "float16"
 
 
 def test_an_infinite_constant_is_no_overflow() -> None:
@@ -312,21 +316,21 @@ def test_an_infinite_constant_is_no_overflow() -> None:
     assert mixlist.resolve(m, policy(white=["Min"])).nodes[0].precision == "float16"
 
 
-def test_gray_fails_likewise_and_its_successors_follow() -> None:
+def test_a_constant_keeps_a_gray_node_high_and_its_readers_follow() -> None:
     text = """g (float[4] x) => (float[4] y) <float k = {1000000}> {
       [w] a = Exp(x) [g] b = Min(a, k) [s] y = Relu(b) }"""
-    found = nodes(text, white=["Exp"])
-    assert [(d.precision, d.rule) for d in found.values()] == [
+    decisions = decide_nodes(text, white=["Exp"])
+    assert [(d.precision, d.rule) for d in decisions.values()] == [
         ("float16", "white"),
         ("float32", "constant"),
         ("float32", "follow"),
     ]
 
 
-def test_only_the_slot_stays_high_where_its_type_is_its_own() -> None:
+def test_only_the_slot_stays_high_if_it_has_its_own_type_parameter() -> None:
     """Rule S4.7: Constants out of range keep the authored type."""
     text = "g (float[4] x) => (float[4] y) <float k = {1000000}> { [n] y = Pow(x, k) }"
-    decision = one(text, "n", white=["Pow"])
+    decision = decide_node(text, "n", white=["Pow"])
     assert (decision.precision, dict(decision.outputs)) == ("float16", {"y": "float16"})
 
 
@@ -339,23 +343,23 @@ def test_slots_of_one_type_parameter_stay_high_together(scale: str, bias: str, e
     text = f"""g (float[2,3,4] x, float[3] s) => (float[2,3,4] y)
       <float[3] big = {{1, 1, 1000000}}, float[3] one = {{1, 2, 1}}> {{
       [n] y = BatchNormalization(x, {scale}, {bias}, s, s) }}"""
-    decision = one(text, "n", white=["BatchNormalization"])
+    decision = decide_node(text, "n", white=["BatchNormalization"])
     assert (decision.precision, decision.rule) == expected
 
 
 def test_a_constant_node_counts_as_an_initializer_does() -> None:
     for attribute in ("value_float=1000000.0", "value_floats=[1000000.0]", "value=float {1000000}"):
         text = f"g (float[4] x) => (float[4] y) {{ k = Constant<{attribute}>() [n] y = Add(x, k) }}"
-        assert one(text, "n", white=["Add"]).rule == "constant"
+        assert decide_node(text, "n", white=["Add"]).rule == "constant"
 
 
-# -- every decision ---------------------------------------------------------------------------------
-def test_reasons_are_sentences_that_name_the_source() -> None:
+# --- all decisions ---
+def test_a_reason_names_the_library() -> None:
     """Rule S4.33: Every decision carries its reason."""
-    found = nodes(CHAIN, white=["Exp"], black=["Neg"])
-    assert all(d.reason for d in found.values())
-    assert "library test" in found["a"].reason
-    assert "library test" in found["c"].reason
+    decisions = decide_nodes(CHAIN, white=["Exp"], black=["Neg"])
+    assert all(d.reason for d in decisions.values())
+    assert "library test" in decisions["a"].reason
+    assert "library test" in decisions["c"].reason
 
 
 def test_resolving_changes_nothing() -> None:

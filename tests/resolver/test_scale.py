@@ -1,4 +1,4 @@
-"""Long chains: no recursion, work and output in proportion to the nodes."""
+"""Long chains of nodes need no recursion, and time and output in proportion to the number of nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LENGTH = 100_000
 
 
 def chain(length: int, *, backwards: bool = False) -> onnx.ModelProto:
-    """Exp, then Relu after Relu; ``backwards`` writes the nodes in reverse, which a file should not."""
+    """Return a model of one Exp and then only Relu; ``backwards`` writes the nodes in reverse order, against ONNX."""
     nodes = [helper.make_node("Exp", ["x"], ["t0"], name="n0")]
     nodes += [helper.make_node("Relu", [f"t{i - 1}"], [f"t{i}"], name=f"n{i}") for i in range(1, length)]
     graph = helper.make_graph(
@@ -52,11 +52,11 @@ def test_the_output_grows_with_the_nodes_and_not_with_their_square() -> None:
 
 def test_the_whole_chain_is_explained() -> None:
     plan = mixlist.resolve(chain(5_000), policy(white=["Exp"]))
-    found = plan.explain("n4999")
-    assert [d.name for d in (found[0], found[-1])] == ["n4999", "n0"] and len(found) == 5_000
+    links = plan.explain("n4999")
+    assert [decision.name for decision in (links[0], links[-1])] == ["n4999", "n0"] and len(links) == 5_000
 
 
-def test_a_loop_around_a_long_chain_needs_no_second_thought_per_node() -> None:
+def test_a_loop_around_a_long_chain_is_solved() -> None:
     length = 20_000
     body = [helper.make_node("Relu", ["s"], ["t0"], name="b0")]
     body += [helper.make_node("Relu", [f"t{i - 1}"], [f"t{i}"], name=f"b{i}") for i in range(1, length)]

@@ -8,7 +8,7 @@ import pytest
 from mixlist.resolver import Decision
 from mixlist.rewriter import rewrite
 from tests.support.builders import customise
-from tests.support.resolver_cases import nodes, plan
+from tests.support.resolver_cases import decide_nodes, resolve_text
 
 LOW, HIGH = "float16", "float32"
 LISTS = {"white": ["Exp"], "black": ["Log"]}
@@ -16,8 +16,8 @@ TEXT = """g (float[4] x) => (float[4] y) <int64 i = {{0}}> {{
   [w] w = Exp(x) [b] b = Log(x) [c] s = SequenceConstruct({0}) [a] t = SequenceAt(s, i) [n] y = {1}(t) }}"""
 
 
-def decided(put_in: str, reader: str, **settings: object) -> dict[str, Decision]:
-    return nodes(TEXT.format(put_in, reader), **{**LISTS, **settings})
+def decide(put_in: str, reader: str, **settings: object) -> dict[str, Decision]:
+    return decide_nodes(TEXT.format(put_in, reader), **{**LISTS, **settings})
 
 
 @pytest.mark.parametrize(
@@ -40,27 +40,27 @@ def decided(put_in: str, reader: str, **settings: object) -> dict[str, Decision]
 )
 def test_a_sequence_follows_the_gray_policy(gray_policy: str, put_in: str, reader: str, expected: str) -> None:
     """Rule S4.30: Sequences follow the gray policy."""
-    found = decided(put_in, reader, gray_policy=gray_policy)
-    assert dict(found["c"].outputs) == {"s": f"seq({expected})"}
-    assert (found["c"].precision, found["a"].precision) == (expected, expected)
+    decisions = decide(put_in, reader, gray_policy=gray_policy)
+    assert dict(decisions["c"].outputs) == {"s": f"seq({expected})"}
+    assert (decisions["c"].precision, decisions["a"].precision) == (expected, expected)
 
 
 @pytest.mark.parametrize("gray_policy", ["promote", "black-wins", "between"])
 def test_the_result_is_a_valid_model(gray_policy: str) -> None:
     for put_in, reader in (("w, b", "Neg"), ("x, w", "Exp"), ("w, w", "Exp")):
-        found = plan(TEXT.format(put_in, reader), gray_policy=gray_policy, **LISTS)
-        onnx.checker.check_model(rewrite(found.solution.loaded, found).model, full_check=True)
+        plan = resolve_text(TEXT.format(put_in, reader), gray_policy=gray_policy, **LISTS)
+        onnx.checker.check_model(rewrite(plan.solution.loaded, plan).model, full_check=True)
 
 
 @pytest.mark.parametrize("gray_policy", ["promote", "black-wins", "between"])
 def test_white_black_and_node_rules_on_the_operators_still_vote(gray_policy: str) -> None:
     """Rule S4.30: Sequences follow the gray policy."""
-    by_white = decided("x, x", "Exp", gray_policy=gray_policy, white=["Exp", "SequenceConstruct"])
+    by_white = decide("x, x", "Exp", gray_policy=gray_policy, white=["Exp", "SequenceConstruct"])
     assert by_white["c"].precision == LOW
-    by_black = decided("w, w", "Exp", gray_policy=gray_policy, black=["SequenceAt"])
+    by_black = decide("w, w", "Exp", gray_policy=gray_policy, black=["SequenceAt"])
     assert by_black["c"].precision == HIGH
     rule = customise("c", ["float32", "float32"], ["float32"])
-    by_rule = decided("w, w", "Exp", gray_policy=gray_policy, rules=(rule,))
+    by_rule = decide("w, w", "Exp", gray_policy=gray_policy, rules=(rule,))
     assert (by_rule["c"].precision, by_rule["a"].precision) == (HIGH, HIGH)
 
 
@@ -69,7 +69,7 @@ def test_the_gray_policy_looks_through_one_cast(gray_policy: str, expected: str)
     """Rules S4.29 and S4.30: a vote under ascend looks through no Cast, the one gray node of the others does."""
     text = """g (float[4] x) => (float[4] t) <int64 i = {0}> {
       w = Exp(x) c = Cast<to = 1>(w) n = Neg(x) [s] s = SequenceConstruct(c, n) t = SequenceAt(s, i) }"""
-    assert nodes(text, gray_policy=gray_policy, **LISTS)["s"].precision == expected
+    assert decide_nodes(text, gray_policy=gray_policy, **LISTS)["s"].precision == expected
 
 
 @pytest.mark.parametrize("gray_policy", ["ascend", "promote", "black-wins"])
@@ -77,27 +77,27 @@ def test_a_gray_operator_that_reads_constants_only_has_no_vote(gray_policy: str)
     """Rule S4.29: A gray node that has no such input has no vote."""
     text = """g (float[4] x) => (float[4] y) <float[4] k = {1, 2, 3, 4}, int64 i = {0}> {
       w = Exp(x) [s] s = SequenceConstruct(k, k) t = SequenceInsert(s, w) e = SequenceAt(t, i) y = Neg(e) }"""
-    assert nodes(text, gray_policy=gray_policy, white=["Exp", "SequenceInsert"])["s"].precision == LOW
+    assert decide_nodes(text, gray_policy=gray_policy, white=["Exp", "SequenceInsert"])["s"].precision == LOW
 
 
-def test_what_reads_a_sequence_that_is_high_by_black_is_high_by_black() -> None:
+def test_a_reader_of_a_sequence_that_is_high_by_black_is_high_by_black() -> None:
     """Rule S4.23 goes through sequences."""
     text = """g (float[4] x) => (float[4] y) <int64 i = {0}> {
       [w] w = Exp(x) [b] b = Log(x) [c] s = SequenceConstruct(SOME) [a] t = SequenceAt(s, i) [m] y = Add(w, t) }"""
-    by_black = nodes(text.replace("SOME", "w, b"), gray_policy="black-wins", **LISTS)
+    by_black = decide_nodes(text.replace("SOME", "w, b"), gray_policy="black-wins", **LISTS)
     assert (by_black["a"].precision, by_black["m"].precision) == (HIGH, HIGH)
-    by_input = nodes(text.replace("SOME", "x, x"), gray_policy="black-wins", **LISTS)
+    by_input = decide_nodes(text.replace("SOME", "x, x"), gray_policy="black-wins", **LISTS)
     assert (by_input["a"].precision, by_input["m"].precision) == (HIGH, LOW)
 
 
-def test_between_goes_through_what_control_flow_collects() -> None:
+def test_paths_of_between_pass_sequences_that_control_flow_collects() -> None:
     text = """g (float[4] x) => (float[4] y) <int64 i = {0}> {
       [c] s = SequenceConstruct(x, x)
       [m] r = SequenceMap<body = b (float[4] e) => (float[4] f) { [k] f = STEP(e) }>(s)
       [a] t = SequenceAt(r, i) [n] y = Exp(t) }"""
-    low = nodes(text.replace("STEP", "Exp"), gray_policy="between", **LISTS)
+    low = decide_nodes(text.replace("STEP", "Exp"), gray_policy="between", **LISTS)
     assert (low["a"].precision, low["c"].precision) == (LOW, HIGH)
-    high = nodes(text.replace("STEP", "Relu"), gray_policy="between", **LISTS)
+    high = decide_nodes(text.replace("STEP", "Relu"), gray_policy="between", **LISTS)
     assert high["a"].precision == HIGH
 
 
@@ -108,9 +108,9 @@ def test_promote_in_a_loop() -> None:
         [e] e = SequenceAt(p, k) [j] j = Neg(e) [h] q = SequenceInsert(p, WHAT) }>
       [a] t = SequenceAt(r, i) [m] y = Neg(t) }"""
     settings = {"gray_policy": "promote", **LISTS}
-    low = nodes(text.replace("WHAT", "j"), **settings)
+    low = decide_nodes(text.replace("WHAT", "j"), **settings)
     assert {low[name].precision for name in ("c", "l/body/e", "l/body/j", "l/body/h", "a", "m")} == {LOW}
-    high = nodes(text.replace("WHAT", "b"), **settings)
+    high = decide_nodes(text.replace("WHAT", "b"), **settings)
     assert {high[name].precision for name in ("c", "l/body/e", "l/body/j", "l/body/h", "a", "m")} == {HIGH}
     assert high["c"].follows == ("b", "b")
 
@@ -118,25 +118,25 @@ def test_promote_in_a_loop() -> None:
 @pytest.mark.parametrize("gray_policy", ["promote", "black-wins"])
 def test_the_reason_names_the_tensor_that_decided(gray_policy: str) -> None:
     """Rule S4.33: Every decision carries its reason."""
-    found = decided("w, b", "Neg", gray_policy=gray_policy)
+    decisions = decide("w, b", "Neg", gray_policy=gray_policy)
     for name in ("c", "a"):
-        assert found[name].follows == ("b", "b")
-        assert found[name].rule == "follow"
-        assert "float32, the type of 'b', an output of b (S4.29, S4.30)" in found[name].reason
+        assert decisions[name].follows == ("b", "b")
+        assert decisions[name].rule == "follow"
+        assert "float32, the type of 'b', an output of b (S4.29, S4.30)" in decisions[name].reason
 
 
-def test_the_reason_names_the_node_that_outvoted() -> None:
+def test_the_reason_names_the_node_whose_vote_won() -> None:
     """Rule S4.33: Every decision carries its reason."""
-    found = decided("w, w", "Neg", white=["Exp", "SequenceConstruct"], black=["Log", "SequenceAt"])
-    assert (found["c"].precision, found["c"].rule) == (HIGH, "control-flow")
-    assert "share one type: float32, the type of 't', an output of a (S4.29)" in found["c"].reason
-    gray = decided("w, w", "Neg", black=["Log", "SequenceAt"])
+    decisions = decide("w, w", "Neg", white=["Exp", "SequenceConstruct"], black=["Log", "SequenceAt"])
+    assert (decisions["c"].precision, decisions["c"].rule) == (HIGH, "control-flow")
+    assert "share one type: float32, the type of 't', an output of a (S4.29)" in decisions["c"].reason
+    gray = decide("w, w", "Neg", black=["Log", "SequenceAt"])
     assert (gray["c"].rule, gray["c"].follows) == ("control-flow", ("a", "a"))
-    assert plan(TEXT.format("w, w", "Neg"), white=["Exp"], black=["SequenceAt"]).explain("c")[-1].name == "a"
+    assert resolve_text(TEXT.format("w, w", "Neg"), white=["Exp"], black=["SequenceAt"]).explain("c")[-1].name == "a"
 
 
 def test_a_sequence_of_the_other_low_type_stays() -> None:
     text = "g (float16[4] x) => (float16[4] y) { [c] s = Optional(x) [a] y = OptionalGetElement(s) }"
     for gray_policy in ("ascend", "promote", "black-wins", "between"):
-        found = nodes(text, mode="mixed_bfloat16", gray_policy=gray_policy, white=["Optional"])
-        assert found["a"].outputs["y"] == "float16"
+        decisions = decide_nodes(text, mode="mixed_bfloat16", gray_policy=gray_policy, white=["Optional"])
+        assert decisions["a"].outputs["y"] == "float16"

@@ -1,4 +1,4 @@
-"""Rules S4.39 and S4.40: types that nothing declares, proven or left alone, and results that ONNX Runtime loads."""
+"""Types that nothing declares: proven from the tensors around them or left alone (Rules S4.39, S4.40)."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ def resolve(text: str, **arguments: object) -> mixlist.Plan:
 def test_a_proven_type_is_decided_like_any_other() -> None:
     """Rule S4.39: Unknown types are unified first."""
     plan = resolve(BEHIND_CUSTOM, white=["MatMul"])
-    found = {node.name: (node.precision, node.rule) for node in plan.nodes}
-    assert found == {
+    by_name = {node.name: (node.precision, node.rule) for node in plan.nodes}
+    assert by_name == {
         "f": ("float32", "schema"),
         "r": ("float32", "follow"),
         "m": ("float16", "white"),
         "n": ("float16", "follow"),
     }
-    made = apply(model(BEHIND_CUSTOM, check=False), policy(white=["MatMul"]))
-    matmul = next(node for node in made.graph.node if node.op_type == "MatMul")
+    mixed_model = apply(model(BEHIND_CUSTOM, check=False), policy(white=["MatMul"]))
+    matmul = next(node for node in mixed_model.graph.node if node.op_type == "MatMul")
     assert matmul.input[0] == "r_float16"
 
 
 def test_a_reader_of_an_unknown_type_stays_as_authored() -> None:
     """Rule S4.40: A reader of an unknown type stays as authored."""
     plan = resolve(UNKNOWN, white=["Exp", "Add", "Neg", "Pow"])
-    found = {node.name: (node.precision, node.rule) for node in plan.nodes}
-    assert found["a"] == found["b"] == ("none", "unknown-type")
-    assert found["p"] == ("float32", "unknown-type")
+    by_name = {node.name: (node.precision, node.rule) for node in plan.nodes}
+    assert by_name["a"] == by_name["b"] == ("none", "unknown-type")
+    assert by_name["p"] == ("float32", "unknown-type")
     reason = next(node.reason for node in plan.nodes if node.name == "p")
     assert "'b'" in reason and "--type-hints" in reason and "S4.40" in reason
     (warning,) = plan.warnings
@@ -63,16 +63,16 @@ def test_a_reader_of_an_unknown_type_stays_as_authored() -> None:
     assert "--type-hints" in (warning.hint or "")
 
 
-def test_what_is_known_is_cast_back_and_what_is_not_is_never_cast() -> None:
+def test_a_tensor_of_known_type_is_cast_back_and_one_of_unknown_type_is_never_cast() -> None:
     """Rule S4.40: A reader of an unknown type stays as authored."""
-    made = apply(model(UNKNOWN, check=False), policy(white=["Exp", "Add", "Neg", "Pow"]))
-    nodes = {node.name or node.output[0]: node for node in made.graph.node}
+    mixed_model = apply(model(UNKNOWN, check=False), policy(white=["Exp", "Add", "Neg", "Pow"]))
+    nodes = {node.name or node.output[0]: node for node in mixed_model.graph.node}
     assert (nodes["a"].input[0], nodes["b"].input[0]) == ("u", "a")
     assert list(nodes["p"].input) == ["low_float32", "b"]
-    assert sorted(node.input[0] for node in made.graph.node if node.op_type == "Cast") == ["low", "x"]
+    assert sorted(node.input[0] for node in mixed_model.graph.node if node.op_type == "Cast") == ["low", "x"]
 
 
-def test_a_hint_makes_the_warning_go_away() -> None:
+def test_a_type_hint_removes_the_warning() -> None:
     """Rule S4.40: A reader of an unknown type stays as authored."""
     plan = mixlist.resolve(model(UNKNOWN, check=False), policy(white=["Add"]), type_hints={"u": "float32"})
     assert not plan.warnings
@@ -85,8 +85,8 @@ def test_a_cast_of_an_unknown_tensor_gives_its_own_type(gray_policy: str) -> Non
     text = """g (float[4] x, seq(float[4]) s) => (float[4] y) {
       u = c.Foo(x) k = Cast<to = 1>(u) [w] w = Add(k, x) c = SequenceConstruct(k, x) [y] y = Neg(w) }"""
     plan = resolve(HEAD + text, white=["Exp"], gray_policy=gray_policy)
-    found = {name: elem for node in plan.nodes for name, elem in node.outputs.items()}
-    assert found == {"u": "unknown", "k": "float32", "w": "float32", "c": "seq(float32)", "y": "float32"}
+    by_name = {name: elem for node in plan.nodes for name, elem in node.outputs.items()}
+    assert by_name == {"u": "unknown", "k": "float32", "w": "float32", "c": "seq(float32)", "y": "float32"}
     assert [node.precision for node in plan.nodes] == ["float32"] * 5
 
 
@@ -95,9 +95,9 @@ def test_a_node_that_reads_no_float_of_known_type_has_no_precision() -> None:
     plan = resolve(
         HEAD + "g (float[2,2] x) => (y) { u = c.Foo(x) o = Optional(u) e = OptionalGetElement(o) y = Add(e, x) }"
     )
-    found = {node.op_type: (node.precision, node.rule, dict(node.outputs)) for node in plan.nodes}
-    assert found["OptionalGetElement"] == ("none", "unknown-type", {"e": "float32"})
-    assert found["Add"][0] == "float32"
+    by_name = {node.op_type: (node.precision, node.rule, dict(node.outputs)) for node in plan.nodes}
+    assert by_name["OptionalGetElement"] == ("none", "unknown-type", {"e": "float32"})
+    assert by_name["Add"][0] == "float32"
 
 
 def test_a_node_rule_for_a_node_of_unknown_type() -> None:
@@ -107,7 +107,7 @@ def test_a_node_rule_for_a_node_of_unknown_type() -> None:
     assert [warning.code for warning in resolve(UNKNOWN, rules=keep("a")).warnings] == ["ML306", "ML409"]
 
 
-def test_a_custom_operator_of_an_unknown_tensor_is_a_matter_of_schemas() -> None:
+def test_a_custom_operator_that_reads_an_unknown_tensor_has_the_rule_schema() -> None:
     plan = resolve(HEAD + "g (float[2,2] x) => (y) { u = c.Foo(x) [v] y = c.Bar(u) }")
     assert (plan.nodes[1].rule, plan.warnings) == ("schema", ())
 
@@ -118,8 +118,8 @@ def test_applying_again_changes_nothing(case: Case) -> None:
     """Rule S7.9: The same input gives the same bytes."""
     for gray_policy in ("ascend", "between", "black-wins", "promote"):
         rules = policy(white=["MatMul", "Exp", "Mul"], black=["Add"], gray_policy=gray_policy)  # type: ignore[arg-type]
-        again = partial(apply, rules=rules)
-        check_idempotent(again(custom_inputs(case.model)), again)
+        apply_rules = partial(apply, rules=rules)
+        check_idempotent(apply_rules(custom_inputs(case.model)), apply_rules)
 
 
 # --- models as ONNX Runtime's optimizer writes them, without declarations ---
@@ -152,11 +152,12 @@ NOTHING_PROVEN = (
 )
 
 
-def loadable(text: str) -> onnx.ModelProto:
-    made = model(text, check=False)
+def loadable_model(text: str) -> onnx.ModelProto:
+    """Return the model with the weight that the text of QUERY is too short for."""
+    proto = model(text, check=False)
     if text is QUERY:
-        made.graph.initializer.append(onnx.helper.make_tensor("w", 1, [16, 16], [0.0] * 256))
-    return made
+        proto.graph.initializer.append(onnx.helper.make_tensor("w", 1, [16, 16], [0.0] * 256))
+    return proto
 
 
 @pytest.mark.parametrize("text", [SIMPLIFIED, LAYER_NORMALIZATION, QUERY, CUSTOM, NOTHING_PROVEN])
@@ -171,13 +172,13 @@ def loadable(text: str) -> onnx.ModelProto:
 )
 def test_onnx_runtime_loads_the_result(text: str, lists: dict[str, object], tmp_path: Path) -> None:
     """Rules S4.39, S4.40, S7.1."""
-    original = loadable(text)
+    original = loadable_model(text)
     with Loader(tmp_path) as loader:
         assert loader.load(original) == "ok"
         assert loader.load(apply(original, policy(**lists))) == "ok"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", [SIMPLIFIED, LAYER_NORMALIZATION, QUERY, CUSTOM])
-def test_what_is_proven_becomes_low(text: str) -> None:
-    plan = mixlist.resolve(loadable(text), policy(white=["MatMul"]))
+def test_a_node_whose_type_is_proven_becomes_low(text: str) -> None:
+    plan = mixlist.resolve(loadable_model(text), policy(white=["MatMul"]))
     assert next(node for node in plan.nodes if node.name == "m").precision == "float16"

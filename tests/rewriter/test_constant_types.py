@@ -22,9 +22,9 @@ def test_a_constant_scan_input_stays_as_authored_before_scan_admits_bfloat16(ops
       g (float[2] x) => (float[2] y, float[3,2] z) <float[3,2] k = {{1, 2, 3, 4, 5, 6}}> {{
       [s] y, z = Scan<num_scan_inputs = 1, body = b (float[2] a, float[2] e) => (float[2] p, float[2] q)
         {{ [m] q = Mul(e, e) p = Identity(a) }}>(x, k) }}"""
-    found = case(text, mode="mixed_bfloat16", white=["Mul"])
-    assert found.nodes["s/body/m"].precision == "bfloat16"
-    assert found.initializers() == {"k": handed_in}
+    result = case(text, mode="mixed_bfloat16", white=["Mul"])
+    assert result.nodes["s/body/m"].precision == "bfloat16"
+    assert result.initializers() == {"k": handed_in}
 
 
 class Bodies:

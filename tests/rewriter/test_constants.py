@@ -68,26 +68,26 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_a_constant_that_only_low_nodes_read_is_converted_in_place(way: str) -> None:
     node, values = WAYS[way]
-    found = case(with_constant(node, "Mul(w, c)"), check=False, **LISTS)
-    assert held(found.after) == {"c": ("float16", values)}
-    assert found.casts == [">y0", "x>float16"]
+    result = case(with_constant(node, "Mul(w, c)"), check=False, **LISTS)
+    assert held(result.after) == {"c": ("float16", values)}
+    assert result.casts == [">y0", "x>float16"]
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_constant_that_both_sides_read_exists_in_both_types(way: str) -> None:
     """Rule S7.6: A constant exists once per type that is read."""
     node, values = WAYS[way]
-    found = case(with_constant(node, "Mul(w, c)", "Sub(x, c)"), check=False, **LISTS)
-    assert held(found.after) == {"c": ("float32", values), "c_float16": ("float16", values)}
-    assert found.reads("n0") == ["float16", "float16"] and found.reads("n1") == ["float32", "float32"]
-    assert found.casts == [">y0", "x>float16"]
+    result = case(with_constant(node, "Mul(w, c)", "Sub(x, c)"), check=False, **LISTS)
+    assert held(result.after) == {"c": ("float32", values), "c_float16": ("float16", values)}
+    assert result.reads("n0") == ["float16", "float16"] and result.reads("n1") == ["float32", "float32"]
+    assert result.casts == [">y0", "x>float16"]
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_constant_that_only_high_nodes_read_keeps_its_bytes(way: str) -> None:
     node, _ = WAYS[way]
-    found = case(with_constant(node, "Sub(x, c)"), check=False, **LISTS)
-    assert next(n for n in found.after.graph.node if n.op_type == "Constant") == node
+    result = case(with_constant(node, "Sub(x, c)"), check=False, **LISTS)
+    assert next(n for n in result.after.graph.node if n.op_type == "Constant") == node
 
 
 def sparse_initializer(*readers: str) -> onnx.ModelProto:
@@ -110,8 +110,8 @@ def test_a_sparse_initializer_is_converted_in_place_or_beside() -> None:
 def test_a_sparse_constant_out_of_range_keeps_its_reader_high() -> None:
     proto = sparse_initializer("Mul(w, c)")
     proto.graph.sparse_initializer[0].CopyFrom(sparse("c", [1.5, 1e6]))
-    found = case(proto, check=False, **LISTS)
-    assert found.nodes["n0"].rule == "constant" and found.casts == ["w>float32", "x>float16"]
+    result = case(proto, check=False, **LISTS)
+    assert result.nodes["n0"].rule == "constant" and result.casts == ["w>float32", "x>float16"]
 
 
 def test_initializers_in_every_layout_of_numbers() -> None:
@@ -121,50 +121,50 @@ def test_initializers_in_every_layout_of_numbers() -> None:
     proto.graph.node[2].input[1] = "b"
     proto.graph.initializer.append(numpy_helper.from_array(np.array(VALUES, np.float32), "b"))
     assert proto.graph.initializer[0].float_data and proto.graph.initializer[1].raw_data
-    found = case(proto, feeds={"x": [1, 2]}, **LISTS)
-    assert found.initializers() == {"a": "float16", "b": "float16"}
-    assert [numpy_helper.to_array(t).tolist() for t in found.after.graph.initializer] == [VALUES, VALUES]
+    result = case(proto, feeds={"x": [1, 2]}, **LISTS)
+    assert result.initializers() == {"a": "float16", "b": "float16"}
+    assert [numpy_helper.to_array(t).tolist() for t in result.after.graph.initializer] == [VALUES, VALUES]
 
 
 def test_low_authored_numbers_in_int32_data_are_widened_for_a_high_node() -> None:
     text = """g (float16[2] x) => (float16[2] y) <float16[2] a = {3, 5}> { [w] y = Add(x, a) }"""
-    found = case(text, mode="cube_fp16in_fp32out")
-    assert found.initializers() == {"a": "float32"}
-    assert numpy_helper.to_array(found.after.graph.initializer[0]).tolist() == [3.0, 5.0]
-    assert found.casts == [">y", "x>float32"]
+    result = case(text, mode="cube_fp16in_fp32out")
+    assert result.initializers() == {"a": "float32"}
+    assert numpy_helper.to_array(result.after.graph.initializer[0]).tolist() == [3.0, 5.0]
+    assert result.casts == [">y", "x>float32"]
 
 
 def test_a_constant_of_constants_is_authored_and_cast() -> None:
     """A gray node with only constants has the authored type; its result is no initializer, so it is cast."""
     text = """g (float[4] x) => (float[4] y) <float[4] k = {1,2,3,4}> {
       [r] r = Relu(k) [w] w = Exp(x) [m] y = Mul(w, r) }"""
-    found = case(text, feeds=X, **LISTS)
-    assert found.low == {"w", "m"} and found.casts == [">y", "r>float16", "x>float16"]
+    result = case(text, feeds=X, **LISTS)
+    assert result.low == {"w", "m"} and result.casts == [">y", "r>float16", "x>float16"]
 
 
 def test_zero_size_constants_and_inputs() -> None:
     text = """g (float[0,4] x) => (float[0,4] y, float[0] z) <float[0,4] k = {}, float[0] e = {}> {
       [w] w = Exp(x) [a] y = Add(w, k) [b] z = Exp(e) }"""
-    found = case(text, feeds={"x": np.zeros((0, 4))}, **LISTS)
-    assert found.low == {"w", "a", "b"}
-    assert found.initializers() == {"k": "float16", "e": "float16"}
+    result = case(text, feeds={"x": np.zeros((0, 4))}, **LISTS)
+    assert result.low == {"w", "a", "b"}
+    assert result.initializers() == {"k": "float16", "e": "float16"}
 
 
 def test_one_constant_in_two_slots_of_a_node_that_want_two_types() -> None:
     text = (
         "g (float[1,1,2,2] x) => (float[1,1,N,M] y) <float[4] s = {1,1,2,2}> { [w] w = Exp(x) [z] y = Resize(w, s, s) }"
     )
-    found = case(text, runtime=False, **LISTS)
-    assert found.reads("z") == ["float16", "float16", "float32"]
-    assert found.initializers() == {"s": "float32", "s_float16": "float16"}
+    result = case(text, runtime=False, **LISTS)
+    assert result.reads("z") == ["float16", "float16", "float32"]
+    assert result.initializers() == {"s": "float32", "s_float16": "float16"}
 
 
 def test_special_values_survive() -> None:
     proto = model("g (float[6] x) => (float[6] y) <float[6] k = {1,2,3,4,5,6}> { [w] w = Exp(x) [a] y = Add(w, k) }")
     special = np.array([-0.0, 0.0, np.inf, -np.inf, np.nan, 6e-8], np.float32)
     proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(special, "k"))
-    found = case(proto, **LISTS)
-    half = numpy_helper.to_array(found.after.graph.initializer[0])
+    result = case(proto, **LISTS)
+    half = numpy_helper.to_array(result.after.graph.initializer[0])
     assert half.dtype == np.float16
     assert np.signbit(half[0]) and not np.signbit(half[1])
     assert half[2] == np.inf and half[3] == -np.inf and np.isnan(half[4]) and half[5] == np.float16(6e-8)
@@ -176,15 +176,15 @@ def test_special_values_survive() -> None:
 def test_what_overflows_is_kept_or_converted_as_asked(constants: str, low: bool, value: float) -> None:
     """Rule S4.19: ieee and clamp convert every constant."""
     text = "g (float[4] x) => (float[4] y) <float[4] k = {1,2,3,1000000}> { [w] w = Exp(x) [m] y = Mul(w, k) }"
-    found = case(text, constants=constants, **LISTS)
-    assert ("m" in found.low) is low
-    assert numpy_helper.to_array(found.after.graph.initializer[0])[3] == value
+    result = case(text, constants=constants, **LISTS)
+    assert ("m" in result.low) is low
+    assert numpy_helper.to_array(result.after.graph.initializer[0])[3] == value
 
 
 def test_an_epsilon_that_would_vanish_keeps_its_node_high() -> None:
     text = "g (float[4] x) => (float[4] y) <float e = {1e-9}> { [w] w = Exp(x) [a] y = Add(w, e) }"
-    found = case(text, **LISTS)
-    assert found.nodes["a"].rule == "constant"
+    result = case(text, **LISTS)
+    assert result.nodes["a"].rule == "constant"
     assert case(text, constants="ieee", **LISTS).low == {"w", "a"}
 
 
@@ -199,9 +199,9 @@ def test_a_constant_that_does_not_fit_and_crosses_a_border(where: str) -> None:
     }[where]
     text = f"""g (float[4] x, int64 m) => (float[4] y) <bool go = {{1}}, float[4] k = {{1,2,3,100000}}> {{
       {inner} [n] y = Neg(z) }}"""
-    found = case(text, **LISTS)
-    assert "n" not in found.low
-    assert found.initializers()["k"] == "float32"
+    result = case(text, **LISTS)
+    assert "n" not in result.low
+    assert result.initializers()["k"] == "float32"
 
 
 @pytest.mark.parametrize("kind", ["branches", "functions"])
@@ -255,15 +255,15 @@ def test_a_constant_that_a_scan_goes_over_is_converted_and_not_cast_slice_by_sli
     text = f"""g (float[2,4] x) => (float[2,4] z) <float[2,4] k = {{1,2,3,4,1,2,3,{last}}}> {{
       [s] z = Scan<num_scan_inputs=2, body = b (float[4] r, float[4] s) => (float[4] t) {{
         [w] w = Exp(r) [m] t = {body} }}>(x, k) }}"""
-    found = case(text, feeds={"x": [[0.1] * 4] * 2} if last == 4 else None, **LISTS)
-    assert found.initializers() == {"k": elem}
-    assert ("s/body: s>float16" in found.casts) is (last != 4)  # what does not fit is cast, as it was
+    result = case(text, feeds={"x": [[0.1] * 4] * 2} if last == 4 else None, **LISTS)
+    assert result.initializers() == {"k": elem}
+    assert ("s/body: s>float16" in result.casts) is (last != 4)  # what does not fit is cast, as it was
 
 
 def test_a_constant_argument_that_a_function_hands_back_keeps_its_type() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[4] x) => (float[4] y, float[4] z)
       <float[4] k = {1,2,3,4}> { w = Exp(x) [f] y, h = f.F(w, k) z = Log(h) }
       <domain: "f", opset_import: ["" : 17]> F (a, k) => (b, k) { [m] b = Mul(a, k) }"""
-    found = case(text, **LISTS)
-    assert found.makes("f") == ["float16", "float32"]
-    assert found.casts == [">y", "function:f:F: k>float16", "x>float16"]
+    result = case(text, **LISTS)
+    assert result.makes("f") == ["float16", "float32"]
+    assert result.casts == [">y", "function:f:F: k>float16", "x>float16"]

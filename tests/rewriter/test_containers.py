@@ -15,20 +15,20 @@ FIRST = "[a] a = SequenceAt(t, i) [n] y = Neg(a)"
 def test_one_low_element_first_makes_the_sequence_low() -> None:
     text = f"""g (float[4] x, float[4] u) => (float[4] y) <int64 i = {{0}}> {{
       [w] w = Exp(x) [s] t = SequenceConstruct(w, u) {FIRST} }}"""
-    found = case(text, feeds={**X, "u": [1, 2, 3, 4]}, **LISTS)
-    assert found.low == {"w", "s", "a", "n"}
-    assert found.reads("s") == ["float16", "float16"]
-    assert found.casts == [">y", "u>float16", "x>float16"]
+    result = case(text, feeds={**X, "u": [1, 2, 3, 4]}, **LISTS)
+    assert result.low == {"w", "s", "a", "n"}
+    assert result.reads("s") == ["float16", "float16"]
+    assert result.casts == [">y", "u>float16", "x>float16"]
 
 
 def test_a_black_operator_makes_the_sequence_high() -> None:
     text = f"""g (float[4] x) => (float[4] y) <int64 i = {{0}}> {{
       [w] w = Exp(x) [s] s = SequenceConstruct(w) [c] t = SequenceInsert(s, w) {FIRST} }}"""
-    found = case(text, white=["Exp"], black=["SequenceInsert"], feeds=X)
-    assert found.low == {"w"}
-    assert found.reads("s") == ["float32"]
-    assert found.casts == ["w>float32", "x>float16"]
-    assert found.nodes["s"].rule == "control-flow"
+    result = case(text, white=["Exp"], black=["SequenceInsert"], feeds=X)
+    assert result.low == {"w"}
+    assert result.reads("s") == ["float32"]
+    assert result.casts == ["w>float32", "x>float16"]
+    assert result.nodes["s"].rule == "control-flow"
 
 
 @pytest.mark.parametrize(("dtype", "attribute"), [("float32", ""), ("float16", "<dtype=10>")])
@@ -37,36 +37,36 @@ def test_the_dtype_of_an_empty_sequence_stays(dtype: str, attribute: str) -> Non
     text = f"""g (float[4] x) => (float[4] y) <int64 i = {{0}}> {{
       [w] w = Exp(x) [h] h = Cast<to=10>(x) [e] s = SequenceEmpty{attribute}() [c] t = SequenceInsert(s, {inner})
       [a] a = SequenceAt(t, i) [d] d = Cast<to=1>(a) [l] y = Log(d) }}"""
-    found = case(text, feeds=X, **LISTS)
-    assert found.nodes["c"].outputs == {"t": f"seq({dtype})"}
-    assert found.reads("c")[1] == dtype
-    assert found.nodes["e"].precision in (dtype, "none") and not found.nodes["e"].changed
+    result = case(text, feeds=X, **LISTS)
+    assert result.nodes["c"].outputs == {"t": f"seq({dtype})"}
+    assert result.reads("c")[1] == dtype
+    assert result.nodes["e"].precision in (dtype, "none") and not result.nodes["e"].changed
 
 
 def test_a_sequence_in_and_a_sequence_out_keep_their_types() -> None:
     text = """g (seq(float[4]) s, float[4] x) => (seq(float[4]) t, float[4] y) <int64 i = {0}> {
       [w] w = Exp(x) [a] a = SequenceAt(s, i) [b] y = Exp(a) [c] t = SequenceConstruct(w, y) }"""
     for io in (True, False):  # a sequence keeps its type whatever is asked
-        found = case(text, options={"keep_io_types": io}, **LISTS)
-        assert found.low == {"w", "b"}
-        assert found.reads("c") == ["float32", "float32"]
-        assert found.nodes["a"].outputs == {"a": "float32"}
+        result = case(text, options={"keep_io_types": io}, **LISTS)
+        assert result.low == {"w", "b"}
+        assert result.reads("c") == ["float32", "float32"]
+        assert result.nodes["a"].outputs == {"a": "float32"}
 
 
 def test_split_to_sequence_and_concat_from_sequence() -> None:
     text = """g (float[4] x) => (float[N] y) <int64 i = {0}, int64 one = {1}> {
       [w] w = Exp(x) [s] s = SplitToSequence(w, one) [c] y = ConcatFromSequence<axis=0, new_axis=0>(s) }"""
-    found = case(text, feeds=X, runtime=False, **LISTS)
-    assert found.low == {"w", "s", "c"}
-    assert found.casts == [">y", "x>float16"]
+    result = case(text, feeds=X, runtime=False, **LISTS)
+    assert result.low == {"w", "s", "c"}
+    assert result.casts == [">y", "x>float16"]
 
 
 def test_the_length_of_a_sequence_has_no_type_to_choose() -> None:
     text = (
         """g (float[4] x) => (int64 y) { [w] w = Exp(x) [s] s = SequenceConstruct(w, w) [l] y = SequenceLength(s) }"""
     )
-    found = case(text, feeds=X, **LISTS)
-    assert found.low >= {"w", "s"} and found.casts == ["x>float16"]
+    result = case(text, feeds=X, **LISTS)
+    assert result.low >= {"w", "s"} and result.casts == ["x>float16"]
 
 
 MAP = """g (float[4] x, float[4] u) => (float[4] y) <int64 i = {{0}}> {{ [w] w = Exp(x) [v] v = Exp(u)
@@ -109,27 +109,27 @@ def test_branches_whose_sequences_differ_are_high_both() -> None:
       [j] t = If(c) <then_branch = b () => (seq(float[4]) p) {{ [p] p = SequenceConstruct(w) }},
                      else_branch = e () => (seq(float[4]) q) {{ z = Log(x) [q] q = SequenceConstruct(z) }}>
       {FIRST} }}"""
-    found = case(text, feeds={**X, "c": True}, **LISTS)
-    assert found.low == {"w"}
-    assert found.casts == ["w>float32", "x>float16"]
-    assert found.nodes["j/then_branch/p"].outputs == {"p": "seq(float32)"}
+    result = case(text, feeds={**X, "c": True}, **LISTS)
+    assert result.low == {"w"}
+    assert result.casts == ["w>float32", "x>float16"]
+    assert result.nodes["j/then_branch/p"].outputs == {"p": "seq(float32)"}
 
 
 def test_bfloat16_has_no_sequences() -> None:
     text = f"""g (float[4] x) => (float[4] y) <int64 i = {{0}}> {{
       [w] w = Exp(x) [s] t = SequenceConstruct(w) {FIRST} }}"""
-    found = case(text, mode="mixed_bfloat16", **LISTS)
-    assert found.low == {"w"}
-    assert found.casts == ["w>float32", "x>bfloat16"]
+    result = case(text, mode="mixed_bfloat16", **LISTS)
+    assert result.low == {"w"}
+    assert result.casts == ["w>float32", "x>bfloat16"]
 
 
 @pytest.mark.parametrize(("last", "fits"), [("4", True), ("100000", False)])
 def test_a_constant_in_a_sequence_is_converted_if_it_fits(last: str, fits: bool) -> None:
     text = f"""g (float[4] x) => (float[4] y) <int64 i = {{0}}, float[4] k = {{1,2,3,{last}}}> {{
       [w] w = Exp(x) [s] t = SequenceConstruct(w, k) {FIRST} }}"""
-    found = case(text, feeds=X, **LISTS)
-    assert found.initializers()["k"] == ("float16" if fits else "float32")
-    assert found.casts == ([">y", "x>float16"] if fits else ["w>float32", "x>float16"])
+    result = case(text, feeds=X, **LISTS)
+    assert result.initializers()["k"] == ("float16" if fits else "float32")
+    assert result.casts == ([">y", "x>float16"] if fits else ["w>float32", "x>float16"])
 
 
 # --- optionals ---
@@ -139,17 +139,17 @@ def test_an_optional_has_the_type_of_its_content() -> None:
     text = f"""{HEAD18} g (float[4] x) => (float[4] y, bool h) {{
       [w] w = Exp(x) [o] o = Optional(w) [h] h = OptionalHasElement(o) [g] e = OptionalGetElement(o)
       [r] y = Relu(e) }}"""
-    found = case(text, feeds=X, **LISTS)
-    assert found.low == {"w", "o", "h", "g", "r"}
-    assert found.casts == [">y", "x>float16"]
+    result = case(text, feeds=X, **LISTS)
+    assert result.low == {"w", "o", "h", "g", "r"}
+    assert result.casts == [">y", "x>float16"]
 
 
 def test_an_optional_of_a_sequence() -> None:
     text = f"""{HEAD18} g (float[4] x) => (float[4] y) <int64 i = {{0}}> {{ [w] w = Exp(x) [s] s = SequenceConstruct(w)
       [o] o = Optional(s) [g] t = OptionalGetElement(o) {FIRST} }}"""
-    found = case(text, feeds=X, **LISTS)
-    assert found.nodes["o"].outputs == {"o": "optional(seq(float16))"}
-    assert found.casts == [">y", "x>float16"]
+    result = case(text, feeds=X, **LISTS)
+    assert result.nodes["o"].outputs == {"o": "optional(seq(float16))"}
+    assert result.casts == [">y", "x>float16"]
 
 
 @pytest.mark.parametrize("empty", ["Optional<type=float[4]>()", "Optional(w)"])
@@ -158,19 +158,19 @@ def test_an_optional_with_a_type_of_its_own_stays(empty: str) -> None:
       [i] o = If(c) <then_branch = t () => (optional(float[4]) p) {{ [p] p = Optional(w) }},
                      else_branch = e () => (optional(float[4]) q) {{ [q] q = {empty} }}>
       [g] e = OptionalGetElement(o) [r] y = Relu(e) }}"""
-    found = case(text, feeds={**X, "c": True}, **LISTS)
+    result = case(text, feeds={**X, "c": True}, **LISTS)
     typed = "type" in empty
-    assert found.nodes["i"].outputs == {"o": "optional(float32)" if typed else "optional(float16)"}
-    assert found.casts == (["w>float32", "x>float16"] if typed else [">y", "x>float16"])
+    assert result.nodes["i"].outputs == {"o": "optional(float32)" if typed else "optional(float16)"}
+    assert result.casts == (["w>float32", "x>float16"] if typed else [">y", "x>float16"])
 
 
 def test_a_branch_that_yields_an_empty_sequence() -> None:
     text = f"""g (float[4] x, bool c) => (float[4] y) <int64 i = {{0}}> {{ [w] w = Exp(x)
       [j] t = If(c) <then_branch = b () => (seq(float[4]) p) {{ [p] p = SequenceConstruct(w) }},
                      else_branch = e () => (seq(float[4]) q) {{ [q] q = SequenceEmpty() }}> {FIRST} }}"""
-    found = case(text, feeds={**X, "c": True}, **LISTS)
-    assert found.casts == ["w>float32", "x>float16"]
-    assert found.nodes["j/then_branch/p"].rule == "control-flow"
+    result = case(text, feeds={**X, "c": True}, **LISTS)
+    assert result.casts == ["w>float32", "x>float16"]
+    assert result.nodes["j/then_branch/p"].rule == "control-flow"
 
 
 def test_branches_whose_optionals_differ_are_high_both() -> None:
@@ -178,13 +178,13 @@ def test_branches_whose_optionals_differ_are_high_both() -> None:
       [i] o = If(c) <then_branch = t () => (optional(float[4]) p) {{ [p] p = Optional(w) }},
                      else_branch = e () => (optional(float[4]) q) {{ z = Log(x) [q] q = Optional(z) }}>
       [g] e = OptionalGetElement(o) [r] y = Relu(e) }}"""
-    found = case(text, feeds={**X, "c": True}, **LISTS)
-    assert found.low == {"w"}
-    assert found.casts == ["w>float32", "x>float16"]
+    result = case(text, feeds={**X, "c": True}, **LISTS)
+    assert result.low == {"w"}
+    assert result.casts == ["w>float32", "x>float16"]
 
 
 def test_an_optional_input_keeps_its_type() -> None:
     text = f"""{HEAD18} g (optional(float[4]) o) => (float[4] y) {{ [g] e = OptionalGetElement(o) [r] y = Exp(e) }}"""
-    found = case(text, options={"keep_io_types": False}, **LISTS)
-    assert found.low == {"r"}
-    assert found.casts == ["e>float16"]
+    result = case(text, options={"keep_io_types": False}, **LISTS)
+    assert result.low == {"r"}
+    assert result.casts == ["e>float16"]

@@ -19,32 +19,32 @@ IF = """g (float[4] x, bool c) => (float[4] y) {{
 
 
 def test_branches_that_decide_differently_make_a_high_output_cast_in_the_low_branch() -> None:
-    found = case(IF.format("[a] p = Exp(x)", "[b] q = Log(x)"), feeds={**X, "c": True}, **LISTS)
-    assert found.low == {"w", "i/then_branch/a"}
-    assert found.casts == ["i/then_branch: p>float32", "x>float16"]  # one Cast of x serves both scopes
-    assert found.makes("i") == ["float32"]
+    result = case(IF.format("[a] p = Exp(x)", "[b] q = Log(x)"), feeds={**X, "c": True}, **LISTS)
+    assert result.low == {"w", "i/then_branch/a"}
+    assert result.casts == ["i/then_branch: p>float32", "x>float16"]  # one Cast of x serves both scopes
+    assert result.makes("i") == ["float32"]
 
 
 def test_branches_that_agree_on_low_make_a_low_output() -> None:
-    found = case(IF.format("[a] p = Exp(x)", "[b] q = Relu(w)"), feeds={**X, "c": False}, **LISTS)
-    assert found.low == {"w", "i/then_branch/a", "i/else_branch/b", "n"}
-    assert found.casts == [">y", "x>float16"]
+    result = case(IF.format("[a] p = Exp(x)", "[b] q = Relu(w)"), feeds={**X, "c": False}, **LISTS)
+    assert result.low == {"w", "i/then_branch/a", "i/else_branch/b", "n"}
+    assert result.casts == [">y", "x>float16"]
 
 
 def test_a_captured_value_that_both_sides_read_is_cast_once_in_its_own_scope() -> None:
-    found = case(IF.format("[a] p = Relu(w)", "[b] q = Log(w)"), feeds={**X, "c": True}, **LISTS)
-    assert found.casts == ["i/then_branch: p>float32", "w>float32", "x>float16"]
-    assert found.reads("i/then_branch/a") == ["float16"]
-    assert found.reads("i/else_branch/b") == ["float32"]
+    result = case(IF.format("[a] p = Relu(w)", "[b] q = Log(w)"), feeds={**X, "c": True}, **LISTS)
+    assert result.casts == ["i/then_branch: p>float32", "w>float32", "x>float16"]
+    assert result.reads("i/then_branch/a") == ["float16"]
+    assert result.reads("i/else_branch/b") == ["float32"]
 
 
 def test_branches_that_hand_out_captured_values_directly() -> None:
     text = """g (float[4] x, bool c) => (float[4] y) { [w] w = Exp(x)
       [i] z = If(c) <then_branch = t () => (float[4] w) { }, else_branch = e () => (float[4] x) { }> [n] y = Neg(z) }"""
-    found = case(text, check=False, runtime=False, **LISTS)
-    assert found.casts == ["w>float32", "x>float16"]  # in the main graph, which defines w
-    assert found.scope("i/then_branch").outputs == ["w_float32"]
-    assert found.low == {"w"}
+    result = case(text, check=False, runtime=False, **LISTS)
+    assert result.casts == ["w>float32", "x>float16"]  # in the main graph, which defines w
+    assert result.scope("i/then_branch").outputs == ["w_float32"]
+    assert result.low == {"w"}
 
 
 @pytest.mark.parametrize("kind", ["initializer", "constant"])
@@ -53,26 +53,26 @@ def test_branches_that_read_only_outer_constants(kind: str) -> None:
     text = f"""g (float[4] x, bool c) => (float[4] y) {start}
       [i] z = If(c) <then_branch = t () => (float[4] p) {{ [a] p = Exp(k) }},
                      else_branch = e () => (float[4] q) {{ [b] q = Exp(k) }}> [n] y = Add(z, x) }}"""
-    found = case(text, feeds={**X, "c": True}, **LISTS)
-    assert found.low == {"i/then_branch/a", "i/else_branch/b", "n"}
-    assert found.casts == [">y", "x>float16"]  # k itself is converted
-    assert found.reads("i/then_branch/a") == ["float16"]
+    result = case(text, feeds={**X, "c": True}, **LISTS)
+    assert result.low == {"i/then_branch/a", "i/else_branch/b", "n"}
+    assert result.casts == [">y", "x>float16"]  # k itself is converted
+    assert result.reads("i/then_branch/a") == ["float16"]
 
 
 @pytest.mark.parametrize("body", ["p = Constant<value=float[4] {1,2,3,4}>()", "[k] k = Identity(o) p = Relu(k)"])
 def test_a_branch_that_yields_a_constant_gives_what_that_is_authored_in(body: str) -> None:
     text = IF.format(body, "[b] q = Exp(x)").replace("{\n  [w]", "<float[4] o = {1,2,3,4}> {\n  [w]", 1)
-    found = case(text, feeds={**X, "c": True}, **LISTS)
-    assert found.casts == ["i/else_branch: q>float32", "x>float16"]
-    assert found.makes("i") == ["float32"] and "n" not in found.low
+    result = case(text, feeds={**X, "c": True}, **LISTS)
+    assert result.casts == ["i/else_branch: q>float32", "x>float16"]
+    assert result.makes("i") == ["float32"] and "n" not in result.low
 
 
 def test_the_same_names_in_two_branches_stay_apart() -> None:
     text = IF.format("a = Exp(x) [t] p = Log(a)", "a = Log(x) [e] q = Exp(a)")
-    found = case(text, feeds={**X, "c": True}, **LISTS)
-    casts = {c.split(">")[0] for c in found.casts if "branch" in c}
+    result = case(text, feeds={**X, "c": True}, **LISTS)
+    casts = {c.split(">")[0] for c in result.casts if "branch" in c}
     assert casts == {"i/then_branch: a", "i/else_branch: a", "i/else_branch: q"}
-    made = [n for s in found.view.scopes() for n in s.producers if n.startswith("a_")]
+    made = [n for s in result.view.scopes() for n in s.producers if n.startswith("a_")]
     assert len(made) == len(set(made)) == 2  # a_float32 in one branch, a_float16 in the other
 
 
@@ -80,28 +80,28 @@ def test_a_shadowed_name_means_the_inner_value() -> None:
     text = """g (float[4] x, bool c) => (float[4] y) { [o] a = Exp(x)
       [i] z = If(c) <then_branch = t () => (float[4] p) { [s] a = Log(x) [t] p = Relu(a) },
                      else_branch = e () => (float[4] q) { [e] q = Relu(a) }> [n] y = Add(z, a) }"""
-    found = case(text, check=False, runtime=False, **LISTS)
-    assert found.low == {"o", "i/else_branch/e"}  # the then branch reads its own a, which Log made
-    assert found.casts == ["a>float32", "i/else_branch: q>float32", "x>float16"]
-    assert found.nodes["i/then_branch/t"].follows == ("s", "s")
+    result = case(text, check=False, runtime=False, **LISTS)
+    assert result.low == {"o", "i/else_branch/e"}  # the then branch reads its own a, which Log made
+    assert result.casts == ["a>float32", "i/else_branch: q>float32", "x>float16"]
+    assert result.nodes["i/then_branch/t"].follows == ("s", "s")
 
 
 def test_a_shadowed_loop_input_means_the_state() -> None:
     text = """g (float[4] s, int64 m) => (float[4] y) <bool go = {1}> { [o] a = Exp(s)
       [l] z = Loop(m, go, a) <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] t)
          { d = Identity(c) [t] t = Log(s) }> [n] y = Add(z, s) }"""
-    found = case(text, check=False, runtime=False, **LISTS)
-    assert found.casts == ["a>float32", "s>float16"]
-    assert found.low == {"o"}
+    result = case(text, check=False, runtime=False, **LISTS)
+    assert result.casts == ["a>float32", "s>float16"]
+    assert result.low == {"o"}
 
 
 def test_branches_agree_on_an_output_without_a_name() -> None:
     text = """g (float[4] x, bool c) => (float[4] y) { [w] w = Exp(x)
       [i] , y = If(c) <then_branch = t () => (float[4] p, float[4] q) { [a] p = Log(w) [b] q = Relu(w) },
                        else_branch = e () => (float[4] r, float[4] s) { [d] r = Relu(w) [f] s = Relu(w) }> }"""
-    found = case(text, check=False, runtime=False, **LISTS)
-    assert found.makes("i") == ["", "float16"]
-    assert found.casts == [">y", "i/else_branch: r>float32", "w>float32", "x>float16"]
+    result = case(text, check=False, runtime=False, **LISTS)
+    assert result.makes("i") == ["", "float16"]
+    assert result.casts == [">y", "i/else_branch: r>float32", "w>float32", "x>float16"]
 
 
 # --- Loop ---
@@ -115,78 +115,78 @@ RUN = {**X, "m": 2}
 
 
 def test_a_low_state_is_low_all_the_way() -> None:
-    found = case(LOOP.format("w", "[n] t = Sqrt(s)"), feeds=RUN, **LISTS)
-    assert found.low == {"w", "l/body/n", "o"}
-    assert found.casts == [">y", "x>float16"]
+    result = case(LOOP.format("w", "[n] t = Sqrt(s)"), feeds=RUN, **LISTS)
+    assert result.low == {"w", "l/body/n", "o"}
+    assert result.casts == [">y", "x>float16"]
 
 
 def test_a_high_step_makes_the_state_high_at_the_start_too() -> None:
-    found = case(LOOP.format("w", "[n] t = Log(s)"), feeds={**X, "m": 1}, **LISTS)
-    assert found.low == {"w"}
-    assert found.casts == ["w>float32", "x>float16"]
+    result = case(LOOP.format("w", "[n] t = Log(s)"), feeds={**X, "m": 1}, **LISTS)
+    assert result.low == {"w"}
+    assert result.casts == ["w>float32", "x>float16"]
 
 
 def test_a_low_step_after_a_high_start_is_cast_in_the_body() -> None:
-    found = case(LOOP.format("b", "[n] t = Exp(s)"), feeds={**X, "m": 1}, **LISTS)
-    assert found.low == {"w", "l/body/n"}
-    assert found.casts == ["l/body: s>float16", "l/body: t>float32", "x>float16"]
+    result = case(LOOP.format("b", "[n] t = Exp(s)"), feeds={**X, "m": 1}, **LISTS)
+    assert result.low == {"w", "l/body/n"}
+    assert result.casts == ["l/body: s>float16", "l/body: t>float32", "x>float16"]
 
 
 @pytest.mark.parametrize("start", ["k", "f"])
 def test_a_constant_start_does_not_vote_and_is_converted(start: str) -> None:
     text = LOOP.format(start, "[n] t = Exp(s)").replace("[b] b = Log(x)", "f = Constant<value=float[4] {0,0,0,0}>()")
-    found = case(text, feeds={**X, "m": 2}, **LISTS)
-    assert found.low == {"w", "l/body/n", "o"}
-    assert found.casts == [">y", "x>float16"]
-    assert found.reads("l")[2] == "float16"
+    result = case(text, feeds={**X, "m": 2}, **LISTS)
+    assert result.low == {"w", "l/body/n", "o"}
+    assert result.casts == [">y", "x>float16"]
+    assert result.reads("l")[2] == "float16"
 
 
 def test_a_constant_start_that_nothing_decides_is_authored() -> None:
-    found = case(LOOP.format("k", "[n] t = Relu(s)"), feeds=RUN, **LISTS)
-    assert found.low == {"w"} and found.casts == ["x>float16"]
+    result = case(LOOP.format("k", "[n] t = Relu(s)"), feeds=RUN, **LISTS)
+    assert result.low == {"w"} and result.casts == ["x>float16"]
 
 
 def test_a_body_that_passes_its_state_through() -> None:
     text = LOOP.replace("float[4] t)", "float[4] s)").format("w", "")
-    found = case(text, feeds=RUN, **LISTS)
-    assert found.low == {"w", "o"}
-    assert found.casts == [">y", "x>float16"]
+    result = case(text, feeds=RUN, **LISTS)
+    assert result.low == {"w", "o"}
+    assert result.casts == [">y", "x>float16"]
 
 
 def test_a_body_that_hands_out_a_captured_value() -> None:
     text = LOOP.replace("float[4] t)", "float[4] w)").format("x", "")
-    found = case(text, check=False, runtime=False, **LISTS)
-    assert found.casts == ["w>float32", "x>float16"]  # the state starts with x, which is high
-    assert found.scope("l/body").outputs == ["d", "w_float32"]
+    result = case(text, check=False, runtime=False, **LISTS)
+    assert result.casts == ["w>float32", "x>float16"]  # the state starts with x, which is high
+    assert result.scope("l/body").outputs == ["d", "w_float32"]
 
 
 def test_a_scan_output_of_a_loop_is_decided_apart_from_its_state() -> None:
     text = """g (float[4] x, int64 m) => (float[4] y, float[N,4] z) <bool go = {1}> {
       [l] a, z = Loop(m, go, x) <body = body (int64 i, bool c, float[4] s) => (bool d, float[4] t, float[4] u)
         { d = Identity(c) [t] t = Sqrt(s) [u] u = Exp(s) }> [o] y = Neg(a) }"""
-    found = case(text, feeds=RUN, **LISTS)
-    assert found.low == {"l/body/u"}
-    assert found.casts == [">z", "l/body: s>float16"]
-    assert found.makes("l") == ["float32", "float16"]
+    result = case(text, feeds=RUN, **LISTS)
+    assert result.low == {"l/body/u"}
+    assert result.casts == [">z", "l/body: s>float16"]
+    assert result.makes("l") == ["float32", "float16"]
 
 
 def test_states_that_swap_have_one_colour() -> None:
     text = """g (float[4] x) => (float[4] y) <int64 m = {3}, bool go = {1}> { [w] w = Exp(x)
       [l] a, b = Loop(m, go, w, x) <body = body (int64 i, bool c, float[4] s, float[4] t) =>
          (bool d, float[4] t, float[4] s) { d = Identity(c) }> [o] y = Add(a, b) }"""
-    found = case(text, feeds=X, **LISTS)
-    assert found.casts == ["w>float32", "x>float16"]
-    assert found.makes("l") == ["float32", "float32"]
+    result = case(text, feeds=X, **LISTS)
+    assert result.casts == ["w>float32", "x>float16"]
+    assert result.makes("l") == ["float32", "float32"]
 
 
 def test_a_while_loop_without_a_trip_count() -> None:
     text = """g (float[4] x) => (float[4] y) <bool go = {1}, float lim = {100.0}> { [w] w = Exp(x)
       [l] y = Loop("", go, w) <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] t)
         { [a] t = Add(s, s) [r] q = ReduceMax<keepdims=0>(t) [d] d = Less(q, lim) }> }"""
-    found = case(text, feeds=X, **LISTS)
-    assert found.low == {"w", "l/body/a", "l/body/r", "l/body/d"}
-    assert found.casts == [">y", "x>float16"]
-    assert found.initializers()["lim"] == "float16"  # only the body reads it, as low
+    result = case(text, feeds=X, **LISTS)
+    assert result.low == {"w", "l/body/a", "l/body/r", "l/body/d"}
+    assert result.casts == [">y", "x>float16"]
+    assert result.initializers()["lim"] == "float16"  # only the body reads it, as low
 
 
 def test_integer_and_double_states_are_left_alone() -> None:
@@ -196,9 +196,9 @@ def test_integer_and_double_states_are_left_alone() -> None:
       [l] y, f, n = Loop(m, go, w, e, one) <body = b (int64 i, bool c, float[4] s, double[4] p, int64 q) =>
         (bool d, float[4] t, double[4] r, int64 u)
         { d = Identity(c) [a] t = Relu(s) [b] r = Exp(p) [v] u = Add(q, one) }> }"""
-    found = case(text, feeds={**RUN, "e": [0.0, 0.1, 0.2, 0.3]}, **LISTS)
-    assert found.makes("l") == ["float16", "float64", "int64"]
-    assert found.low == {"w", "l/body/a"}
+    result = case(text, feeds={**RUN, "e": [0.0, 0.1, 0.2, 0.3]}, **LISTS)
+    assert result.makes("l") == ["float16", "float64", "int64"]
+    assert result.low == {"w", "l/body/a"}
 
 
 # --- nested ---
@@ -211,11 +211,11 @@ def test_an_if_in_a_loop_in_an_if() -> None:
             [j] u = If(c) <then_branch = tt () => (float[4] a) { [a] a = Sqrt(s) },
                            else_branch = ee () => (float[4] e) { [e] e = Relu(w) }> }> },
         else_branch = f () => (float[4] q) { [q] q = Log(w) }> [n] y = Neg(z) }"""
-    found = case(text, feeds={**RUN, "c": True}, **LISTS)
+    result = case(text, feeds={**RUN, "c": True}, **LISTS)
     inner = "i/then_branch/l/body/j"
-    assert found.low == {"w", f"{inner}/then_branch/a", f"{inner}/else_branch/e"}
-    assert found.casts == ["i/then_branch: p>float32", "w>float32", "x>float16"]
-    assert found.makes("i/then_branch/l") == ["float16"]
+    assert result.low == {"w", f"{inner}/then_branch/a", f"{inner}/else_branch/e"}
+    assert result.casts == ["i/then_branch: p>float32", "w>float32", "x>float16"]
+    assert result.makes("i/then_branch/l") == ["float16"]
 
 
 def test_loops_in_loops_share_one_fixpoint() -> None:
@@ -236,9 +236,9 @@ def test_a_value_captured_through_two_bodies_is_cast_where_it_is_defined() -> No
       [l] y = Loop(m, go, x) <body = bo (int64 i, bool cc, float[4] s) => (bool d, float[4] t) { d = Identity(cc)
         [i] t = If(c) <then_branch = t1 () => (float[4] p) { [a] a = Exp(b) [e] p = Log(a) },
                        else_branch = e1 () => (float[4] q) { [f] q = Exp(b) }> }> }"""
-    found = case(text, feeds={**RUN, "c": True}, **LISTS)
+    result = case(text, feeds={**RUN, "c": True}, **LISTS)
     branch = "l/body/i/then_branch"
-    assert found.casts == ["b>float16", "l/body/i/else_branch: q>float32", f"{branch}: a>float32"]
+    assert result.casts == ["b>float16", "l/body/i/else_branch: q>float32", f"{branch}: a>float32"]
 
 
 @pytest.mark.parametrize("depth", [10, 30])
@@ -248,9 +248,9 @@ def test_branches_nested_deeply(depth: int) -> None:
         other = f"else_branch = e{k} () => (float[4] q{k}) {{ q{k} = Exp(x) }}"
         inner = f"[i] p{k - 1} = If(c) <then_branch = t{k} () => (float[4] p{k}) {{ {inner} }}, {other}>"
     text = f"g (float[4] x, bool c) => (float[4] y) {{ {inner} [n] y = Relu(p0) }}"
-    found = case(text, check=False, runtime=depth < 20, **LISTS)
-    assert len(found.low) == depth + 2
-    assert found.casts == [">y", "x>float16"]
+    result = case(text, check=False, runtime=depth < 20, **LISTS)
+    assert len(result.low) == depth + 2
+    assert result.casts == [">y", "x>float16"]
 
 
 # --- Scan ---
@@ -262,17 +262,17 @@ SCANNED = {"x": [[0.1] * 4, [0.2] * 4, [0.3] * 4], "u": [0.0, 0.1, 0.2, 0.3]}
 
 
 def test_a_scan_with_a_low_state_over_a_high_input() -> None:
-    found = case(SCAN.format("Add(s, r)", "Identity(r)"), feeds=SCANNED, **LISTS)
-    assert found.low == {"w", "s/body/m", "o"}
-    assert found.casts == [">y", "s/body: r>float16", "u>float16"]  # the slice is cast, not the whole
-    assert found.makes("s") == ["float16", "float32"]
+    result = case(SCAN.format("Add(s, r)", "Identity(r)"), feeds=SCANNED, **LISTS)
+    assert result.low == {"w", "s/body/m", "o"}
+    assert result.casts == [">y", "s/body: r>float16", "u>float16"]  # the slice is cast, not the whole
+    assert result.makes("s") == ["float16", "float32"]
 
 
 def test_a_scan_over_a_low_input() -> None:
     text = SCAN.format("Add(r, s)", "Exp(r)").replace("(w, x)", "(u, lo)").replace("[w]", "[lo] lo = Exp(x) [w]")
-    found = case(text, feeds=SCANNED, **LISTS)
-    assert found.low == {"w", "lo", "s/body/m", "s/body/n"}
-    assert found.casts == [">z", "s/body: s>float16", "s/body: t>float32", "u>float16", "x>float16"]
+    result = case(text, feeds=SCANNED, **LISTS)
+    assert result.low == {"w", "lo", "s/body/m", "s/body/n"}
+    assert result.casts == [">z", "s/body: s>float16", "s/body: t>float32", "u>float16", "x>float16"]
 
 
 def test_the_scan_of_opset_8_has_a_batch_and_may_have_lengths() -> None:
@@ -281,6 +281,6 @@ def test_the_scan_of_opset_8_has_a_batch_and_may_have_lengths() -> None:
         [s] y, z = Scan<num_scan_inputs=1, body = body (float[4] s, float[4] r) => (float[4] t, float[4] v)
           {{ [m] t = Add(s, r) [k] v = Identity(r) }}>({0}, w, x) }}"""
     for lengths in ("", "n"):
-        found = case(text.format(lengths), **LISTS)
-        assert found.low == {"w", "s/body/m"}
-        assert found.casts == [">y", "i>float16", "s/body: r>float16"]
+        result = case(text.format(lengths), **LISTS)
+        assert result.low == {"w", "s/body/m"}
+        assert result.casts == [">y", "i>float16", "s/body: r>float16"]

@@ -16,10 +16,10 @@ CHAIN = f"""{HEAD} g (float[4] x) => (float[4] y) {{
 
 def test_without_any_type_the_node_is_authored_and_what_it_reads_is_cast_back() -> None:
     """Rule S4.14: Operators without a schema stay as authored."""
-    found = case(CHAIN.replace("y = Log(w)", "y = my.domain.Thing(w)"), **LISTS)
-    assert found.nodes["c"].rule == "schema" and "no schema is known" in found.nodes["c"].reason
-    assert found.low == {"e"}  # nobody knows what Relu and the second Exp read
-    assert found.casts == ["e>float32", "x>float16"]
+    result = case(CHAIN.replace("y = Log(w)", "y = my.domain.Thing(w)"), **LISTS)
+    assert result.nodes["c"].rule == "schema" and "no schema is known" in result.nodes["c"].reason
+    assert result.low == {"e"}  # nobody knows what Relu and the second Exp read
+    assert result.casts == ["e>float32", "x>float16"]
 
 
 @pytest.mark.parametrize("told", ["hint", "value_info"])
@@ -27,36 +27,36 @@ def test_a_told_type_lets_the_neighbours_behind_it_be_decided(told: str) -> None
     proto = model(CHAIN)
     if told == "value_info":
         proto.graph.value_info.append(helper.make_tensor_value_info("c", 1, [4]))
-    found = case(proto, hints={"c": "float32"} if told == "hint" else None, **LISTS)
-    assert found.nodes["r"].precision == "float32"  # it follows what the operator makes, as authored
-    assert found.low == {"e", "w"}
-    assert found.casts == ["e>float32", "r>float16", "w>float32", "x>float16"]
+    result = case(proto, hints={"c": "float32"} if told == "hint" else None, **LISTS)
+    assert result.nodes["r"].precision == "float32"  # it follows what the operator makes, as authored
+    assert result.low == {"e", "w"}
+    assert result.casts == ["e>float32", "r>float16", "w>float32", "x>float16"]
 
 
 def test_a_type_told_by_the_graph_output_counts_for_readers_inside() -> None:
     text = f"""{HEAD} g (float[4] x) => (float[4] c, float[4] y) {{
       [c] c = my.domain.Thing(x) [w] w = Exp(c) [l] y = Log(w) }}"""
-    found = case(text, **LISTS)
-    assert found.low == {"w"} and found.casts == ["c>float16", "w>float32"]
+    result = case(text, **LISTS)
+    assert result.low == {"w"} and result.casts == ["c>float16", "w>float32"]
 
 
 def test_a_hint_may_say_low() -> None:
     text = CHAIN.replace("Log(w)", "Cast<to=1>(w)")
-    found = case(text, hints={"c": "float16"}, **LISTS)
-    assert found.low >= {"e", "r", "w"} and found.casts == ["e>float32", "x>float16"]
+    result = case(text, hints={"c": "float16"}, **LISTS)
+    assert result.low >= {"e", "r", "w"} and result.casts == ["e>float32", "x>float16"]
 
 
 def test_a_hint_where_a_schema_knows_better_says_nothing() -> None:
-    found = case(CHAIN, hints={"c": "float32", "e": "int64"}, **LISTS)
-    assert found.makes("e") == ["float16"]
+    result = case(CHAIN, hints={"c": "float32", "e": "int64"}, **LISTS)
+    assert result.makes("e") == ["float16"]
 
 
 def test_a_constant_that_a_custom_operator_reads_keeps_its_type() -> None:
     text = f"""{HEAD} g (float[4] x) => (float[4] y) <float[4] k = {{1,2,3,4}}> {{
       [w] w = Exp(x) [m] m = Mul(w, k) [c] y = my.domain.Thing(m, k) }}"""
-    found = case(text, **LISTS)
-    assert found.initializers() == {"k": "float32", "k_float16": "float16"}
-    assert found.casts == ["m>float32", "x>float16"]
+    result = case(text, **LISTS)
+    assert result.initializers() == {"k": "float32", "k_float16": "float16"}
+    assert result.casts == ["m>float32", "x>float16"]
 
 
 def test_a_custom_operator_in_a_branch_keeps_the_if_high() -> None:
@@ -64,26 +64,26 @@ def test_a_custom_operator_in_a_branch_keeps_the_if_high() -> None:
         text = f"""{HEAD} g (float[4] x, bool c) => (float[4] y) {{ [w] w = Exp(x)
           [i] z = If(c) <then_branch = t () => ({typed}p) {{ [t] p = my.domain.Thing(w) }},
                          else_branch = e () => ({typed}q) {{ [e] q = Relu(w) }}> [n] y = Neg(z) }}"""
-        found = case(text, check=False, **LISTS)
-        assert found.low == {"w", "i/else_branch/e"}
-        assert found.casts == ["i/else_branch: q>float32", "w>float32", "x>float16"]
+        result = case(text, check=False, **LISTS)
+        assert result.low == {"w", "i/else_branch/e"}
+        assert result.casts == ["i/else_branch: q>float32", "w>float32", "x>float16"]
 
 
 def test_a_custom_operator_in_a_loop_keeps_the_state_high() -> None:
     text = f"""{HEAD} g (float[4] x, int64 m) => (float[4] y) <bool go = {{1}}> {{ [w] w = Exp(x)
       [l] y = Loop(m, go, w) <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] t)
         {{ d = Identity(c) [t] t = my.domain.Thing(s) }}> }}"""
-    found = case(text, **LISTS)
-    assert found.casts == ["w>float32", "x>float16"]
+    result = case(text, **LISTS)
+    assert result.casts == ["w>float32", "x>float16"]
 
 
 def test_lists_reach_into_the_bodies_of_a_custom_operator() -> None:
     text = f"""{HEAD} g (float[4] x) => (float[4] y) {{ [w] w = Exp(x) [c] y = my.domain.Thing<
       body = b (float[4] a) => (float[4] r) {{ [v] v = Relu(w) [e] f = Exp(a) [s] r = Add(f, v) }}>(w) }}"""
-    found = case(text, check=False, **LISTS)
-    assert {"w", "c/body/e"} <= found.low
-    assert found.nodes["c/body/e"].outputs == {"f": "float16"}
-    assert found.casts == [
+    result = case(text, check=False, **LISTS)
+    assert {"w", "c/body/e"} <= result.low
+    assert result.nodes["c/body/e"].outputs == {"f": "float16"}
+    assert result.casts == [
         "c/body: a>float16",
         "c/body: r>float32",
         "w>float32",
@@ -94,8 +94,8 @@ def test_lists_reach_into_the_bodies_of_a_custom_operator() -> None:
 def test_a_graph_of_custom_operators_alone_is_untouched() -> None:
     text = """<ir_version: 8, opset_import: ["my.domain" : 1]>
       g (float[4] x) => (float[4] y) { [c] y = my.domain.Thing(x) }"""
-    found = case(text, check=False, **LISTS)
-    assert not found.casts and [o.domain for o in found.after.opset_import] == ["my.domain"]
+    result = case(text, check=False, **LISTS)
+    assert not result.casts and [o.domain for o in result.after.opset_import] == ["my.domain"]
 
 
 # --- ONNX Runtime's own ---
@@ -106,9 +106,9 @@ MS = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
 def test_the_operators_of_the_runtime_have_schemas() -> None:
     text = f"""{MS} g (float[2,4] x, float[4] b) => (float[2,4] y) {{
       [e] e = Exp(x) [f] f = com.microsoft.FastGelu(e, b) [g] g = com.microsoft.Gelu(f) [l] y = Log(g) }}"""
-    found = case(text, feeds={"x": [[0.1] * 4] * 2, "b": [1, 2, 3, 4]}, **LISTS)
-    assert found.low == {"e", "f", "g"}
-    assert found.casts == ["b>float16", "g>float32", "x>float16"]
+    result = case(text, feeds={"x": [[0.1] * 4] * 2, "b": [1, 2, 3, 4]}, **LISTS)
+    assert result.low == {"e", "f", "g"}
+    assert result.casts == ["b>float16", "g>float32", "x>float16"]
 
 
 def test_a_list_may_narrow_to_a_domain() -> None:
@@ -120,16 +120,16 @@ def test_a_list_may_narrow_to_a_domain() -> None:
 def test_bfloat16_where_the_runtime_knows_it_and_no_cast_does() -> None:
     """Cast learned bfloat16 with opset 13: before that there is no way to make one."""
     text = MS.replace("17", "11") + " g (float[2,4] x) => (float[2,4] y) { [g] y = com.microsoft.Gelu(x) }"
-    found = case(text, mode="mixed_bfloat16", white=["Gelu"])
-    assert not found.casts and found.nodes["g"].rule == "schema"
+    result = case(text, mode="mixed_bfloat16", white=["Gelu"])
+    assert not result.casts and result.nodes["g"].rule == "schema"
 
 
 def test_the_classical_operators_of_onnx_ml() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
       g (float[1,4] x) => (float[1,4] y) { [w] w = Exp(x)
       [s] y = ai.onnx.ml.Scaler<offset=[0.0,0.0,0.0,0.0], scale=[1.0,1.0,1.0,1.0]>(w) }"""
-    found = case(text, white=["Exp", "Scaler"])
-    assert found.low == {"w"} and found.casts == ["w>float32", "x>float16"]
+    result = case(text, white=["Exp", "Scaler"])
+    assert result.low == {"w"} and result.casts == ["w>float32", "x>float16"]
 
 
 def test_the_optimisers_of_the_training_domain() -> None:
@@ -137,5 +137,5 @@ def test_the_optimisers_of_the_training_domain() -> None:
       g (float r, int64 t, float[4] x, float[4] d, float[4] v) => (float[4] y, float[4] u) { [w] w = Exp(x)
       [m] y, u = ai.onnx.preview.training.Momentum<
         alpha=0.9, beta=1.0, mode="standard", norm_coefficient=0.001>(r, t, w, d, v) }"""
-    found = case(text, runtime=False, white=["Exp", "Momentum"])
-    assert found.low == {"w"} and found.casts == ["w>float32", "x>float16"]
+    result = case(text, runtime=False, white=["Exp", "Momentum"])
+    assert result.low == {"w"} and result.casts == ["w>float32", "x>float16"]

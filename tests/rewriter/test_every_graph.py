@@ -21,24 +21,24 @@ def test_a_graph_input_that_is_an_output() -> None:
     """Rule S7.2: The interface stays."""
     text = "g (float[4] x) => (float[4] x, float[4] y) { [w] y = Exp(x) }"
     for options in ({}, FREE):
-        found = case(text, options=options, **LISTS)
-        outputs = {o.name: o.type.tensor_type.elem_type for o in found.after.graph.output}
-        assert outputs["x"] == found.after.graph.input[0].type.tensor_type.elem_type
-    assert found.low == {"w"} and not found.casts  # free: x only feeds Exp and the border
+        result = case(text, options=options, **LISTS)
+        outputs = {o.name: o.type.tensor_type.elem_type for o in result.after.graph.output}
+        assert outputs["x"] == result.after.graph.input[0].type.tensor_type.elem_type
+    assert result.low == {"w"} and not result.casts  # free: x only feeds Exp and the border
 
 
 def test_a_graph_that_only_passes_through() -> None:
-    found = case("g (float[4] x) => (float[4] x) { }", **LISTS)
-    assert not found.casts and not found.after.graph.node
+    result = case("g (float[4] x) => (float[4] x) { }", **LISTS)
+    assert not result.casts and not result.after.graph.node
 
 
 @pytest.mark.parametrize("kind", ["<float[4] k = {1,2,3,4}> {", "{ k = Constant<value=float[4] {1,2,3,4}>()"])
 def test_an_initializer_or_constant_that_is_an_output(kind: str) -> None:
     text = f"g (float[4] x) => (float[4] k, float[4] y) {kind} [w] w = Exp(x) [a] y = Add(w, k) }}"
-    kept = case(text, feeds=X, **LISTS)
-    assert kept.low == {"w", "a"}
-    assert kept.casts == [">y", "x>float16"]  # k exists in both types, and float32 goes out
-    assert kept.reads("a") == ["float16", "float16"]
+    result = case(text, feeds=X, **LISTS)
+    assert result.low == {"w", "a"}
+    assert result.casts == [">y", "x>float16"]  # k exists in both types, and float32 goes out
+    assert result.reads("a") == ["float16", "float16"]
     free = case(text, options=FREE, **LISTS)
     outputs = {o.name: o.type.tensor_type.elem_type for o in free.after.graph.output}
     assert not free.casts and outputs["y"] == TensorProto.FLOAT16
@@ -50,47 +50,47 @@ def test_an_overridable_initializer_counts_as_a_constant_and_gets_a_cast() -> No
       g (float[4] x, float[4] k = {1,2,3,4}) => (float[4] y, float[4] z) {
       [w] w = Exp(x) [a] y = Add(k, w) [r] z = Relu(k) }"""
     for options in ({}, FREE):
-        found = case(text, options=options, **LISTS)
-        assert found.low == {"w", "a"}  # k does not lead Add: the first float that is no constant does
-        assert "k>float16" in found.casts
-        assert found.initializers() == {"k": "float32"}
-        assert [i.type.tensor_type.elem_type for i in found.after.graph.input if i.name == "k"] == [TensorProto.FLOAT]
+        result = case(text, options=options, **LISTS)
+        assert result.low == {"w", "a"}  # k does not lead Add: the first float that is no constant does
+        assert "k>float16" in result.casts
+        assert result.initializers() == {"k": "float32"}
+        assert [i.type.tensor_type.elem_type for i in result.after.graph.input if i.name == "k"] == [TensorProto.FLOAT]
 
 
 def test_an_overridable_initializer_that_is_an_output_too() -> None:
     text = """<ir_version: 3, opset_import: ["" : 17]>
       g (float[4] x, float[4] k = {1,2,3,4}) => (float[4] y, float[4] k) {
       [w] w = Exp(x) [a] y = Add(k, w) }"""
-    found = case(text, **LISTS)
-    assert found.casts == [">y", "k>float16", "x>float16"]
+    result = case(text, **LISTS)
+    assert result.casts == [">y", "k>float16", "x>float16"]
 
 
 def test_one_tensor_listed_twice_as_output() -> None:
-    found = case("g (float[4] x) => (float[4] y, float[4] y) { [w] y = Exp(x) }", check=False, **LISTS)
-    assert found.casts == [">y", "x>float16"]
-    assert [o.name for o in found.after.graph.output] == ["y", "y"]
+    result = case("g (float[4] x) => (float[4] y, float[4] y) { [w] y = Exp(x) }", check=False, **LISTS)
+    assert result.casts == [">y", "x>float16"]
+    assert [o.name for o in result.after.graph.output] == ["y", "y"]
 
 
 def test_an_output_that_is_used_inside_too() -> None:
     text = "g (float[4] x) => (float[4] y, float[4] z) { [w] y = Exp(x) [r] a = Relu(y) [l] z = Log(a) [m] b = Log(y) }"
-    found = case(text, feeds=X, **LISTS)
-    assert found.low == {"w", "r"}
-    assert found.casts == [">y", "a>float32", "x>float16"]
-    assert found.reads("m") == ["float32"]  # it reads the output's own Cast
+    result = case(text, feeds=X, **LISTS)
+    assert result.low == {"w", "r"}
+    assert result.casts == [">y", "a>float32", "x>float16"]
+    assert result.reads("m") == ["float32"]  # it reads the output's own Cast
 
 
 def test_an_output_that_a_subgraph_reads() -> None:
     text = """g (float[4] x, bool c) => (float[4] y, float[4] z) { [w] y = Exp(x)
       [i] z = If(c) <then_branch = t () => (float[4] p) { [r] p = Relu(y) },
                      else_branch = e () => (float[4] q) { [l] q = Log(y) }> }"""
-    found = case(text, feeds={**X, "c": True}, **LISTS)
-    assert found.casts == [">y", "i/then_branch: p>float32", "x>float16"]
+    result = case(text, feeds={**X, "c": True}, **LISTS)
+    assert result.casts == [">y", "i/then_branch: p>float32", "x>float16"]
 
 
 def test_free_inputs_change_only_if_every_use_wants_it() -> None:
     """Rule S7.3: Free inputs become low precision only if every reader wants it."""
-    one = case("g (float[4] x) => (float[4] y) { [w] y = Exp(x) }", options=FREE, **LISTS)
-    assert not one.casts
+    result = case("g (float[4] x) => (float[4] y) { [w] y = Exp(x) }", options=FREE, **LISTS)
+    assert not result.casts
     two = case("g (float[4] x) => (float[4] y, float[4] z) { [w] y = Exp(x) [l] z = Log(x) }", options=FREE, **LISTS)
     assert two.casts == ["x>float16"]
     assert two.after.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT
@@ -102,22 +102,22 @@ def test_free_inputs_count_captured_uses(other: str, changes: bool) -> None:
     text = f"""g (float[4] x, bool c) => (float[4] y) {{
       [i] y = If(c) <then_branch = t () => (float[4] p) {{ [a] p = Exp(x) }},
                      else_branch = e () => (float[4] q) {{ [b] q = {other}(x) }}> }}"""
-    found = case(text, options=FREE, **LISTS)
-    assert (found.after.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16) is changes
-    assert ("x>float16" in found.casts) is not changes
+    result = case(text, options=FREE, **LISTS)
+    assert (result.after.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16) is changes
+    assert ("x>float16" in result.casts) is not changes
 
 
 def test_named_inputs_and_outputs_keep_their_types() -> None:
     text = "g (float[4] x, float[4] u) => (float[4] y, float[4] z) { [w] y = Exp(x) [v] z = Exp(u) }"
-    found = case(text, options={**FREE, "keep_io": ["x", "z"]}, **LISTS)
-    assert found.casts == [">z", "x>float16"]
+    result = case(text, options={**FREE, "keep_io": ["x", "z"]}, **LISTS)
+    assert result.casts == [">z", "x>float16"]
 
 
 def test_an_input_of_the_low_type_and_an_output_of_the_low_type() -> None:
     text = """g (float16[4] x) => (float[4] y, float16[4] z) {
       [a] a = Cast<to=1>(x) [l] y = Log(a) [w] b = Exp(a) [c] z = Cast<to=10>(b) }"""
-    found = case(text, **LISTS)
-    assert found.low >= {"w"} and not found.casts  # Exp reads x itself: the Cast to float32 was exact
+    result = case(text, **LISTS)
+    assert result.low >= {"w"} and not result.casts  # Exp reads x itself: the Cast to float32 was exact
 
 
 # --- unusual graphs ---
@@ -125,35 +125,35 @@ def test_an_input_of_the_low_type_and_an_output_of_the_low_type() -> None:
 
 def test_a_graph_without_nodes_or_outputs() -> None:
     assert not case("g () => () { }", **LISTS).after.graph.node
-    found = case("g (float[4] x) => () { [w] y = Exp(x) }", runtime=False, **LISTS)
-    assert found.low == {"w"} and found.casts == ["x>float16"]
+    result = case("g (float[4] x) => () { [w] y = Exp(x) }", runtime=False, **LISTS)
+    assert result.low == {"w"} and result.casts == ["x>float16"]
 
 
 def test_a_dead_node_is_decided_and_stays() -> None:
     text = "g (float[4] x) => (float[4] y) <float[4] k = {1,2,1,2}> { [d] d = Exp(k) [e] e = Exp(d) [y] y = Log(x) }"
-    found = case(text, feeds=X, **LISTS)
-    assert found.low == {"d", "e"} and not found.casts
-    assert found.initializers() == {"k": "float16"}
+    result = case(text, feeds=X, **LISTS)
+    assert result.low == {"d", "e"} and not result.casts
+    assert result.initializers() == {"k": "float16"}
 
 
 def test_an_output_that_nobody_reads_costs_no_cast() -> None:
     text = "g (float[4] x) => (float[2] y) <int64[1] k = {2}> { [w] w = Exp(x) [t] y, i = TopK(w, k) [l] z = Log(x) }"
-    found = case(text, feeds=X, **LISTS)
-    assert found.low == {"w", "t"} and found.casts == [">y", "x>float16"]
+    result = case(text, feeds=X, **LISTS)
+    assert result.low == {"w", "t"} and result.casts == [">y", "x>float16"]
 
 
 def test_unnamed_nodes_are_called_by_type_and_keep_having_no_name() -> None:
     text = "g (float[4] x) => (float[4] y) { a = Exp(x) [Exp_1] b = Exp(a) c = Exp(b) y = Log(c) }"
-    found = case(text, feeds=X, **LISTS)
-    assert list(found.nodes) == ["Exp_0", "Exp_1", "Exp_2", "Log_0"]
-    assert [n.name for n in found.after.graph.node if n.op_type != "Cast"] == ["", "Exp_1", "", ""]
+    result = case(text, feeds=X, **LISTS)
+    assert list(result.nodes) == ["Exp_0", "Exp_1", "Exp_2", "Log_0"]
+    assert [n.name for n in result.after.graph.node if n.op_type != "Cast"] == ["", "Exp_1", "", ""]
 
 
 def test_nodes_that_share_a_name_are_all_rewritten() -> None:
     text = "g (float[4] x) => (float[4] y) { [n] a = Exp(x) [n] b = Log(a) [n] y = Exp(b) }"
-    found = case(text, **LISTS)
-    assert [d.precision for d in found.plan.nodes] == ["float16", "float32", "float16"]
-    assert [n.name for n in found.after.graph.node if n.op_type != "Cast"] == ["n", "n", "n"]
+    result = case(text, **LISTS)
+    assert [d.precision for d in result.plan.nodes] == ["float16", "float32", "float16"]
+    assert [n.name for n in result.after.graph.node if n.op_type != "Cast"] == ["n", "n", "n"]
 
 
 def test_unsorted_nodes_come_out_sorted() -> None:
@@ -162,9 +162,9 @@ def test_unsorted_nodes_come_out_sorted() -> None:
     nodes = list(proto.graph.node)[::-1]
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
-    found = case(proto, **LISTS)
-    assert [n.name for n in found.after.graph.node if n.op_type != "Cast"] == ["a", "b", "c"]
-    assert found.casts == ["b>float32", "x>float16"]
+    result = case(proto, **LISTS)
+    assert [n.name for n in result.after.graph.node if n.op_type != "Cast"] == ["a", "b", "c"]
+    assert result.casts == ["b>float32", "x>float16"]
 
 
 def test_unsorted_nodes_with_captures_in_a_subgraph() -> None:
@@ -175,9 +175,9 @@ def test_unsorted_nodes_with_captures_in_a_subgraph() -> None:
     proto.graph.node.insert(0, proto.graph.node.pop())
     branch = proto.graph.node[0].attribute[0].g
     branch.node.insert(0, branch.node.pop())
-    found = case(proto, **LISTS)
-    assert [n.op_type for n in found.after.graph.node if n.op_type != "Cast"] == ["Exp", "If"]
-    assert "i/then_branch: a>float32" in found.casts
+    result = case(proto, **LISTS)
+    assert [n.op_type for n in result.after.graph.node if n.op_type != "Cast"] == ["Exp", "If"]
+    assert "i/then_branch: a>float32" in result.casts
 
 
 def test_stale_value_info_is_mended() -> None:
@@ -188,8 +188,8 @@ def test_stale_value_info_is_mended() -> None:
     proto = model("g (float[4] x) => (float[4] y) { [w] w = Exp(x) [r] r = Relu(w) [l] y = Log(r) }")
     for name, elem, shape in (("gone", 1, [4]), ("w", 1, [4]), ("r", 7, [5, 5])):
         proto.graph.value_info.append(helper.make_tensor_value_info(name, elem, shape))
-    found = case(proto, **LISTS)
-    told = {i.name: i.type.tensor_type for i in found.after.graph.value_info}
+    result = case(proto, **LISTS)
+    told = {i.name: i.type.tensor_type for i in result.after.graph.value_info}
     assert {name: t.elem_type for name, t in told.items()} == {"w": TensorProto.FLOAT16, "r": TensorProto.FLOAT16}
     assert [d.dim_value for d in told["r"].shape.dim] == [4]
 
@@ -206,8 +206,8 @@ def test_value_info_of_a_cast_that_mixlist_made_stays_true() -> None:
 
 def test_dynamic_dimensions_stay_dynamic() -> None:
     text = "g (float[N,4] x) => (float[M,4] y) { [w] w = Exp(x) [r] y = Relu(w) }"
-    found = case(text, **LISTS)
-    assert [d.dim_param for d in found.after.graph.output[0].type.tensor_type.shape.dim] == ["M", ""]
+    result = case(text, **LISTS)
+    assert [d.dim_param for d in result.after.graph.output[0].type.tensor_type.shape.dim] == ["M", ""]
     for rows in (1, 3):
         case(text, feeds={"x": [[0.5] * 4] * rows}, **LISTS)
 
@@ -216,9 +216,9 @@ def test_unknown_ranks_stay_unknown() -> None:
     proto = model("g (float[4] x) => (float[4] y) { [w] w = Exp(x) [l] y = Log(w) }")
     proto.graph.input[0].type.tensor_type.ClearField("shape")
     proto.graph.output[0].type.tensor_type.ClearField("shape")
-    found = case(proto, check=False, **LISTS)
-    assert not found.after.graph.output[0].type.tensor_type.HasField("shape")
-    assert found.casts == ["w>float32", "x>float16"]
+    result = case(proto, check=False, **LISTS)
+    assert not result.after.graph.output[0].type.tensor_type.HasField("shape")
+    assert result.casts == ["w>float32", "x>float16"]
 
 
 def test_quantisation_annotations_and_training_info_and_metadata_come_along() -> None:
@@ -232,8 +232,8 @@ def test_quantisation_annotations_and_training_info_and_metadata_come_along() ->
     proto.graph.node[0].metadata_props.add(key="layer", value="1")
     proto.graph.node[0].doc_string = "the exponential"
     proto.doc_string, proto.producer_name, proto.domain, proto.model_version = "a model", "p", "d", 7
-    found = case(proto, runtime=False, **LISTS)
-    after = found.after
+    result = case(proto, runtime=False, **LISTS)
+    after = result.after
     assert after.graph.quantization_annotation[0].quant_parameter_tensor_names[0].value == "s"
     assert [p.key for p in after.metadata_props if not p.key.startswith("pkg.mixlist")] == ["author"]
     exp = next(n for n in after.graph.node if n.op_type == "Exp")
@@ -270,20 +270,20 @@ def test_the_standard_domain_spelled_ai_onnx(spelling: str) -> None:
         proto.graph.node if spelling in ("nodes", "both") else proto.graph.node[:1] if spelling == "one" else ()
     ):
         node.domain = "ai.onnx"
-    found = case(proto, **LISTS)
-    assert found.low == {"e", "m"} and found.casts == ["m>float32", "x>float16"]
+    result = case(proto, **LISTS)
+    assert result.low == {"e", "m"} and result.casts == ["m>float32", "x>float16"]
 
 
 def test_wide_fan_out_costs_one_cast() -> None:
     """Rule S7.4: A Cast follows its producer, once."""
     readers = " ".join(f"[l{k}] y{k} = Log(w)" for k in range(300))
     outputs = ", ".join(f"float[4] y{k}" for k in range(300))
-    found = case(f"g (float[4] x) => ({outputs}) {{ [w] w = Exp(x) {readers} }}", runtime=False, **LISTS)
-    assert found.casts == ["w>float32", "x>float16"]
+    result = case(f"g (float[4] x) => ({outputs}) {{ [w] w = Exp(x) {readers} }}", runtime=False, **LISTS)
+    assert result.casts == ["w>float32", "x>float16"]
 
 
 def test_empty_names_at_the_end_of_inputs() -> None:
     proto = model("g (float[4] x) => (float[4] y) { [w] w = Exp(x) [c] y = Clip(w) }")
     proto.graph.node[1].input.extend(["", ""])
-    found = case(proto, runtime=False, **LISTS)
-    assert found.low == {"w", "c"} and list(found.after.graph.node[-2].input)[1:] == ["", ""]
+    result = case(proto, runtime=False, **LISTS)
+    assert result.low == {"w", "c"} and list(result.after.graph.node[-2].input)[1:] == ["", ""]

@@ -35,11 +35,11 @@ def test_called_from_a_low_and_from_a_high_context() -> None:
         "(float[4] y, float[4] z) { [w] w = Exp(x) [c] y = f.F(w) [d] z = f.F(x) }",
         "F (a) => (b) { [r] r = Relu(a) [l] b = Log(r) }",
     )
-    found = case(text, feeds=X, **LISTS)
-    assert names(found) == ["f:F", "f:F_2"]
-    assert found.low == {"w", "function:f:F#0/r"}
-    assert found.casts == ["function:f:F: r>float32", "x>float16"]
-    assert [found.makes(n) for n in ("c", "d")] == [["float32"], ["float32"]]
+    result = case(text, feeds=X, **LISTS)
+    assert names(result) == ["f:F", "f:F_2"]
+    assert result.low == {"w", "function:f:F#0/r"}
+    assert result.casts == ["function:f:F: r>float32", "x>float16"]
+    assert [result.makes(n) for n in ("c", "d")] == [["float32"], ["float32"]]
 
 
 def test_equal_specialisations_are_shared() -> None:
@@ -47,10 +47,10 @@ def test_equal_specialisations_are_shared() -> None:
     text = fn(
         "(float[4] y, float[4] z) { [w] w = Exp(x) [c] y = f.F(w) [d] z = f.F(x) }", "F (a) => (b) { [r] b = Relu(a) }"
     )
-    found = case(text, feeds=X, **LISTS)
-    assert names(found) == ["f:F"]
-    assert found.casts == [">y", "x>float16"]
-    assert (found.makes("c"), found.makes("d")) == (["float16"], ["float32"])
+    result = case(text, feeds=X, **LISTS)
+    assert names(result) == ["f:F"]
+    assert result.casts == [">y", "x>float16"]
+    assert (result.makes("c"), result.makes("d")) == (["float16"], ["float32"])
 
 
 def test_specialisations_that_differ_only_in_the_names_of_casts_are_shared() -> None:
@@ -60,18 +60,18 @@ def test_specialisations_that_differ_only_in_the_names_of_casts_are_shared() -> 
         """F (a, k) => (b) { c = Constant<value_float=2.0>() [e] e = Exp(a) [m] m = Mul(e, c) [l] l = Log(m)
           [n] n = Log(c) [s] s = Add(l, n) [b] b = Add(s, k) }""",
     )
-    found = case(text, white=["Exp"], black=["Log", "Add"], feeds=X)
-    assert names(found) == ["f:F"]
-    assert found.casts == ["function:f:F: a>float16", "function:f:F: m>float32"]
-    assert [n.op_type for n in found.after.graph.node] == ["F", "F"]
+    result = case(text, white=["Exp"], black=["Log", "Add"], feeds=X)
+    assert names(result) == ["f:F"]
+    assert result.casts == ["function:f:F: a>float16", "function:f:F: m>float32"]
+    assert [n.op_type for n in result.after.graph.node] == ["F", "F"]
 
 
 def test_two_functions_of_the_model_stay_two_however_equal() -> None:
     body = "(a) => (b) { b = Relu(a) }"
     text = fn("(float[4] y) { w = f.G(x) y = f.F(w) }", f"F {body}", f"G {body}", f"H {body}")
-    found = case(text, feeds=X, **LISTS)
-    assert names(found) == ["f:F", "f:G", "f:H"]  # H, which nobody calls, too
-    assert [n.op_type for n in found.after.graph.node] == ["G", "F"]
+    result = case(text, feeds=X, **LISTS)
+    assert names(result) == ["f:F", "f:G", "f:H"]  # H, which nobody calls, too
+    assert [n.op_type for n in result.after.graph.node] == ["G", "F"]
 
 
 def test_nested_functions_and_the_callers_that_become_equal() -> None:
@@ -80,9 +80,9 @@ def test_nested_functions_and_the_callers_that_become_equal() -> None:
         "F (a) => (c) { [h] b = f.H(a) [l] d = Log(b) [i] c = f.H(d) }",
         "H (a) => (c) { [r] c = Relu(a) }",
     )
-    found = case(text, feeds=X, **LISTS)
-    assert names(found) == ["f:F", "f:F_2", "f:H"]  # F differs by the Cast before its Log, H not at all
-    assert found.casts == ["function:f:F: b>float32", "x>float16"]
+    result = case(text, feeds=X, **LISTS)
+    assert names(result) == ["f:F", "f:F_2", "f:H"]  # F differs by the Cast before its Log, H not at all
+    assert result.casts == ["function:f:F: b>float32", "x>float16"]
 
 
 def test_a_specialisation_that_is_called_in_a_specialisation() -> None:
@@ -91,11 +91,11 @@ def test_a_specialisation_that_is_called_in_a_specialisation() -> None:
         "F (a) => (c) { [h] c = f.H(a) }",
         "H (a) => (c) { k = Constant<value_float=2.0>() [m] c = Mul(a, k) }",
     )
-    found = case(text, feeds=X, **LISTS)
-    assert names(found) == ["f:F", "f:F_2", "f:H", "f:H_2"]
-    calls = {f.name: f.node[0].op_type for f in found.after.functions if f.name.startswith("F")}
+    result = case(text, feeds=X, **LISTS)
+    assert names(result) == ["f:F", "f:F_2", "f:H", "f:H_2"]
+    calls = {f.name: f.node[0].op_type for f in result.after.functions if f.name.startswith("F")}
     assert calls == {"F": "H", "F_2": "H_2"}
-    assert found.casts == [">y", "x>float16"]  # the constant in H is converted
+    assert result.casts == [">y", "x>float16"]  # the constant in H is converted
 
 
 def test_a_name_that_is_taken_is_not_given_to_a_specialisation() -> None:
@@ -111,12 +111,12 @@ def test_its_own_opset_decides_what_a_slot_admits() -> None:
     """Bfloat16 came to Reshape with opset 13: the body at opset 12 keeps float32, the same node outside is low."""
     main = "(float[4] y) <int64[1] s = {4}> { [w] w = Exp(x) [r] r = Reshape(w, s) [c] y = f.F(r, s) }"
     text = fn(main, '<domain: "f", opset_import: ["" : 12]> F (a, s) => (b) { [i] b = Reshape(a, s) }')
-    found = case(text, check=False, runtime=False, mode="mixed_bfloat16", **LISTS)
-    assert {"w", "r"} <= found.low
-    inner = found.nodes["function:f:F/i"]
+    result = case(text, check=False, runtime=False, mode="mixed_bfloat16", **LISTS)
+    assert {"w", "r"} <= result.low
+    inner = result.nodes["function:f:F/i"]
     assert (inner.precision, inner.rule) == ("float32", "schema")
     assert "opset 13 would allow it" in inner.reason
-    assert "function:f:F: a>float32" in found.casts
+    assert "function:f:F: a>float32" in result.casts
 
 
 def test_attribute_references_are_bound_per_call() -> None:
@@ -125,11 +125,11 @@ def test_attribute_references_are_bound_per_call() -> None:
         "(float[4] y, float16[4] z) { [w] w = Exp(x) [c] y = f.F<k = 1>(w) [d] z = f.F<k = 10>(x) }",
         "F <k> (a) => (c) { [r] b = Relu(a) [t] c = Cast<to: int = @k>(b) }",
     )
-    found = case(text, **LISTS)
-    assert names(found) == ["f:F"]
-    assert found.casts == ["x>float16"]
-    assert found.after.functions[0].node[1].attribute[0].ref_attr_name == "k"
-    assert (found.makes("c"), found.makes("d")) == (["float32"], ["float16"])
+    result = case(text, **LISTS)
+    assert names(result) == ["f:F"]
+    assert result.casts == ["x>float16"]
+    assert result.after.functions[0].node[1].attribute[0].ref_attr_name == "k"
+    assert (result.makes("c"), result.makes("d")) == (["float32"], ["float16"])
 
 
 def test_a_constant_by_reference_is_cast_because_only_the_caller_knows_it() -> None:
@@ -137,9 +137,9 @@ def test_a_constant_by_reference_is_cast_because_only_the_caller_knows_it() -> N
         "(float[4] y, float[4] z) { [w] w = Exp(x) y = f.F<k = 2.0>(w) z = f.F<k = 3.0>(x) }",
         "F <k> (a) => (c) { v = Constant<value_float: float = @k>() [m] c = Mul(a, v) }",
     )
-    found = case(text, feeds=X, **LISTS)
-    assert found.casts == [">y", "function:f:F: v>float16", "x>float16"]
-    assert names(found) == ["f:F", "f:F_2"]
+    result = case(text, feeds=X, **LISTS)
+    assert result.casts == [">y", "function:f:F: v>float16", "x>float16"]
+    assert names(result) == ["f:F", "f:F_2"]
 
 
 def test_a_default_of_an_attribute_counts_where_the_call_gives_none() -> None:
@@ -152,9 +152,9 @@ def test_a_default_of_an_attribute_counts_where_the_call_gives_none() -> None:
     attribute.Clear()
     attribute.name, attribute.ref_attr_name, attribute.type = "to", "k", 2
     onnx.checker.check_model(proto, full_check=True)
-    found = case(proto, **LISTS)
-    assert found.nodes["function:f:F/t"].outputs == {"c": "float32"}
-    assert found.casts == ["x>float16"]
+    result = case(proto, **LISTS)
+    assert result.nodes["function:f:F/t"].outputs == {"c": "float32"}
+    assert result.casts == ["x>float16"]
 
 
 @pytest.mark.parametrize("value", ["value: tensor = @k", "value_floats: floats = @k", "value_float: float = @k"])
@@ -166,9 +166,9 @@ def test_every_way_of_a_constant_by_reference_has_its_type(value: str) -> None:
         f"(float[4] y) {{ [w] w = Exp(x) y = f.F<k = {given}>(w) }}",
         f"F <k> (a) => (c) {{ v = Constant<{value}>() [m] c = Mul(a, v) }}",
     )
-    found = case(text, feeds=X, **LISTS)
-    assert found.low == {"w", "function:f:F/m"}
-    assert found.casts == [">y", "function:f:F: v>float16", "x>float16"]
+    result = case(text, feeds=X, **LISTS)
+    assert result.low == {"w", "function:f:F/m"}
+    assert result.casts == [">y", "function:f:F: v>float16", "x>float16"]
 
 
 def test_called_in_a_subgraph_and_holding_one() -> None:
@@ -179,18 +179,18 @@ def test_called_in_a_subgraph_and_holding_one() -> None:
         """F (a, c) => (d) { [j] d = If(c) <then_branch = t () => (float[4] p) { [k] p = Sqrt(a) },
                                           else_branch = e () => (float[4] q) { [m] q = Relu(a) }> }""",
     )
-    found = case(text, feeds=X, **LISTS)
-    assert found.low == {"w", "function:f:F#0/j/then_branch/k", "function:f:F#0/j/else_branch/m"}
-    assert found.casts == ["i/then_branch: p>float32", "x>float16"]
+    result = case(text, feeds=X, **LISTS)
+    assert result.low == {"w", "function:f:F#0/j/then_branch/k", "function:f:F#0/j/else_branch/m"}
+    assert result.casts == ["i/then_branch: p>float32", "x>float16"]
     # the declared types of the branches' outputs make two functions of one
-    assert names(found) == ["f:F", "f:F_2"]
+    assert names(result) == ["f:F", "f:F_2"]
 
 
 def test_an_output_that_is_an_input() -> None:
     text = fn("(float[4] y) { [w] w = Exp(x) [c] a, b = f.F(w, x) [n] y = Add(a, b) }", "F (a, b) => (b, a) { }")
-    found = case(text, **LISTS)
-    assert found.makes("c") == ["float32", "float16"]
-    assert found.low == {"w"} and found.casts == ["b>float32", "x>float16"]
+    result = case(text, **LISTS)
+    assert result.makes("c") == ["float32", "float16"]
+    assert result.low == {"w"} and result.casts == ["b>float32", "x>float16"]
 
 
 def test_missing_and_empty_and_unused_arguments() -> None:
@@ -198,10 +198,10 @@ def test_missing_and_empty_and_unused_arguments() -> None:
         "(float[4] y) <float k = {2}> { [w] w = Exp(x) [c] a = f.F(w, , k, x) [d] y = f.F(a) }",
         "F (a, lo, hi, no) => (c) { [r] c = Clip(a, lo, hi) }",
     )
-    found = case(text, runtime=False, **LISTS)
-    assert found.low >= {"w"}
-    assert found.reads("c") == ["float16", "", "float16", "float32"]  # the unused one is left alone
-    assert found.casts == [">y", "x>float16"]
+    result = case(text, runtime=False, **LISTS)
+    assert result.low >= {"w"}
+    assert result.reads("c") == ["float16", "", "float16", "float32"]  # the unused one is left alone
+    assert result.casts == [">y", "x>float16"]
 
 
 def test_a_constant_argument_is_converted_by_the_caller() -> None:
@@ -209,10 +209,10 @@ def test_a_constant_argument_is_converted_by_the_caller() -> None:
         "(float[4] y, float[4] z) <float k = {2}> { [w] w = Exp(x) [c] y = f.F(w, k) [d] z = f.F(x, k) }",
         "F (a, k) => (c) { [m] c = Mul(a, k) }",
     )
-    found = case(text, feeds=X, **LISTS)
-    assert found.casts == [">y", "x>float16"]
-    assert found.initializers() == {"k": "float32", "k_float16": "float16"}
-    assert names(found) == ["f:F"]
+    result = case(text, feeds=X, **LISTS)
+    assert result.casts == [">y", "x>float16"]
+    assert result.initializers() == {"k": "float32", "k_float16": "float16"}
+    assert names(result) == ["f:F"]
 
 
 def test_a_constant_argument_that_does_not_fit_keeps_its_reader_high() -> None:
@@ -220,9 +220,9 @@ def test_a_constant_argument_that_does_not_fit_keeps_its_reader_high() -> None:
         "(float[4] y) <float k = {100000.0}> { [w] w = Exp(x) [c] y = f.F(w, k) }",
         "F (a, k) => (c) { [m] c = Mul(a, k) }",
     )
-    found = case(text, feeds=X, **LISTS)
-    assert found.nodes["function:f:F/m"].rule == "constant"
-    assert found.casts == ["function:f:F: a>float32", "x>float16"]
+    result = case(text, feeds=X, **LISTS)
+    assert result.nodes["function:f:F/m"].rule == "constant"
+    assert result.casts == ["function:f:F: a>float32", "x>float16"]
 
 
 def test_the_same_name_in_two_domains() -> None:
@@ -231,9 +231,9 @@ def test_the_same_name_in_two_domains() -> None:
         '<domain: "h", opset_import: ["" : 17]> F (a) => (b) { [n] b = Neg(a) }',
     )
     main = "(float[4] y, float[4] z) { [w] w = Exp(x) [c] y = f.F(w) [d] z = h.F(x) }"
-    found = case(fn(main, *two, imports='"" : 17, "f" : 1, "h" : 1'), feeds=X, **LISTS)
-    assert names(found) == ["f:F", "h:F"]
-    assert found.low == {"w", "function:f:F/m"}
+    result = case(fn(main, *two, imports='"" : 17, "f" : 1, "h" : 1'), feeds=X, **LISTS)
+    assert names(result) == ["f:F", "h:F"]
+    assert result.low == {"w", "function:f:F/m"}
 
 
 def test_overloads_are_functions_of_their_own() -> None:
@@ -242,17 +242,17 @@ def test_overloads_are_functions_of_their_own() -> None:
     head = '<domain: "f", overload: "{}", opset_import: ["" : 17]> F (a) => (b) '
     one = head.format("one") + "{ k = Constant<value_float=2.0>() [m] b = Mul(a, k) }"
     two = head.format("two") + "{ [n] b = Neg(a) }"
-    found = case(fn(main, one, two, ir=10), runtime=False, **LISTS)
-    assert names(found) == ["f:F:one", "f:F_2:one", "f:F:two"]
-    calls = [(n.op_type, n.overload) for n in found.after.graph.node if n.domain == "f"]
+    result = case(fn(main, one, two, ir=10), runtime=False, **LISTS)
+    assert names(result) == ["f:F:one", "f:F_2:one", "f:F:two"]
+    calls = [(n.op_type, n.overload) for n in result.after.graph.node if n.domain == "f"]
     assert calls == [("F", "one"), ("F", "two"), ("F_2", "one")]
 
 
 def test_a_function_that_a_list_names_warns_and_is_entered() -> None:
     text = fn("(float[4] y) { [c] y = f.F(x) }", "F (a) => (b) { [e] b = Exp(a) }")
-    found = case(text, white=["Exp"], edits={"F": "black"}, feeds=X)
-    assert found.low == {"function:f:F/e"}
-    assert any("F" in w.message for w in found.plan.warnings)
+    result = case(text, white=["Exp"], edits={"F": "black"}, feeds=X)
+    assert result.low == {"function:f:F/e"}
+    assert any("F" in w.message for w in result.plan.warnings)
 
 
 def test_new_names_are_new_in_functions_too() -> None:
@@ -260,8 +260,8 @@ def test_new_names_are_new_in_functions_too() -> None:
         "(float[4] y) { [w] w = Exp(x) [c] y = f.F(w) }",
         "F (a) => (b) { x_float16 = Relu(a) y_float16 = Log(x_float16) b = Neg(y_float16) }",
     )
-    found = case(text, feeds=X, **LISTS)
-    assert {n.output[0] for n in found.after.graph.node} == {"x_float16_2", "w", "y"}
+    result = case(text, feeds=X, **LISTS)
+    assert {n.output[0] for n in result.after.graph.node} == {"x_float16_2", "w", "y"}
 
 
 @pytest.mark.parametrize("kind", ["argument", "result", "wanted"])
@@ -283,9 +283,9 @@ def test_sequences_in_and_out_of_functions(kind: str) -> None:
         ),
     }[kind]
     text = fn(f"(float[4] y) <int64 i = {{0}}> {{ {main} [a] a = SequenceAt(t, i) [n] y = Neg(a) }}", body)
-    found = case(text, white=["Exp"], black=["Log", "SequenceInsert"], feeds=X)
-    assert found.nodes["n"].precision == "float32"
-    assert found.nodes["c"].outputs in ({"t": "seq(float32)"}, {"s": "seq(float32)"})
+    result = case(text, white=["Exp"], black=["Log", "SequenceInsert"], feeds=X)
+    assert result.nodes["n"].precision == "float32"
+    assert result.nodes["c"].outputs in ({"t": "seq(float32)"}, {"s": "seq(float32)"})
     low = case(text, white=["Exp", "Log"], feeds=X)
     assert low.nodes["n"].precision == "float16"
 
@@ -299,9 +299,9 @@ def test_a_cast_in_a_function_of_another_opset(own: int, main: int) -> None:
         imports=f'"" : {main}, "f" : 1',
         ir=9,
     )
-    found = case(text, **LISTS)
-    assert found.casts == ["function:f:F: s>float32", "x>float16"]
-    assert found.after.functions[0].opset_import[0].version == (own if (own, main) == (13, 17) else main)
+    result = case(text, **LISTS)
+    assert result.casts == ["function:f:F: s>float32", "x>float16"]
+    assert result.after.functions[0].opset_import[0].version == (own if (own, main) == (13, 17) else main)
     none = case(text.replace("Log(s)", "Exp(s)"), **LISTS)
     assert none.after.functions[0].opset_import[0].version == own
 
@@ -311,9 +311,9 @@ def test_a_node_rule_holds_in_every_specialisation() -> None:
         "(float[4] y, float[4] z) { [w] w = Exp(x) [c] y = f.F(w) [d] z = f.F(x) }",
         "F (a) => (b) { [r] r = Relu(a) [l] b = Log(r) }",
     )
-    found = case(text, rules=(customise("l", ["float16"], ["float16"]),), feeds=X, **LISTS)
-    assert {"function:f:F#0/l", "function:f:F#1/l"} <= found.low
-    assert found.casts == [">y", ">z", "function:f:F_2: r>float16", "x>float16"]
+    result = case(text, rules=(customise("l", ["float16"], ["float16"]),), feeds=X, **LISTS)
+    assert {"function:f:F#0/l", "function:f:F#1/l"} <= result.low
+    assert result.casts == [">y", ">z", "function:f:F_2: r>float16", "x>float16"]
 
 
 def test_inlined_on_request() -> None:

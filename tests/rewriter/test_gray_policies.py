@@ -37,8 +37,8 @@ def test_black_wins_through_borders(way: str) -> None:
     text = BLACK_BEHIND[way]
     name = "function:f:F/n" if way == "argument" else "n"
     assert case(text, gray_policy="black-wins", **LISTS).nodes[name].precision == "float32"
-    other = case(text.replace("Log", "Neg"), gray_policy="black-wins", white=["Exp"], black=["Sqrt"])
-    assert other.nodes[name].precision == "float16"  # the other producer is high, but not by black
+    result = case(text.replace("Log", "Neg"), gray_policy="black-wins", white=["Exp"], black=["Sqrt"])
+    assert result.nodes[name].precision == "float16"  # the other producer is high, but not by black
     assert case(text, gray_policy="ascend", **LISTS).nodes[name].precision == "float16"  # which asks only v
 
 
@@ -47,16 +47,16 @@ def test_a_state_that_black_reaches_in_its_second_turn() -> None:
     text = """g (float[4] x, int64 m) => (float[4] y) <bool go = {1}> { [v] v = Exp(x)
       z = Loop(m, go, v) <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] t) {
         d = Identity(c) [a] r = Add(v, s) [l] t = Log(r) }> [n] y = Neg(z) }"""
-    found = case(text, gray_policy="black-wins", feeds={**X, "m": 1}, **LISTS)
-    assert found.low == {"v"} and found.casts == ["v>float32", "x>float16"]
+    result = case(text, gray_policy="black-wins", feeds={**X, "m": 1}, **LISTS)
+    assert result.low == {"v"} and result.casts == ["v>float32", "x>float16"]
 
 
 def test_black_wins_ends_where_the_type_is_low() -> None:
     """A user's Cast to float16 behind a black node is a producer of its own."""
     text = """g (float[4] x) => (float[4] y) { [v] v = Exp(x) l = Log(x) a = Cast<to=10>(l) b = Cast<to=1>(a)
       [n] y = Add(v, b) }"""
-    found = case(text, gray_policy="black-wins", feeds=X, **LISTS)
-    assert found.low >= {"v", "n"} and found.casts == [">y", "x>float16"]
+    result = case(text, gray_policy="black-wins", feeds=X, **LISTS)
+    assert result.low >= {"v", "n"} and result.casts == [">y", "x>float16"]
 
 
 def test_between_reaches_through_loops_and_branches_and_ends_at_function_calls() -> None:
@@ -64,27 +64,27 @@ def test_between_reaches_through_loops_and_branches_and_ends_at_function_calls()
       z = Loop(m, go, v) <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] t) {
         d = Identity(c) [r] t = Relu(s) }>
       [n] y = Exp(z) }"""
-    found = case(loop, gray_policy="between", feeds={**X, "m": 2}, **LISTS)
-    assert found.nodes["Loop_0/body/r"].precision == "float16" and found.casts == [">y", "x>float16"]
+    result = case(loop, gray_policy="between", feeds={**X, "m": 2}, **LISTS)
+    assert result.nodes["Loop_0/body/r"].precision == "float16" and result.casts == [">y", "x>float16"]
     call = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
       g (float[4] x) => (float[4] y) { [v] v = Exp(x) z = f.F(v) [n] y = Exp(z) }
       <domain: "f", opset_import: ["" : 17]> F (a) => (b) { [r] b = Relu(a) }"""
-    found = case(call, gray_policy="between", feeds=X, **LISTS)
-    assert found.nodes["function:f:F/r"].precision == "float32"
+    result = case(call, gray_policy="between", feeds=X, **LISTS)
+    assert result.nodes["function:f:F/r"].precision == "float32"
 
 
 def test_between_inside_a_function() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[4] x) => (float[4] y) { y = f.F(x) }
       <domain: "f", opset_import: ["" : 17]> F (a) => (b) { [e] e = Exp(a) [r] r = Relu(e) [s] b = Exp(r) }"""
-    found = case(text, gray_policy="between", feeds=X, **LISTS)
-    assert found.low == {f"function:f:F/{n}" for n in "ers"}
+    result = case(text, gray_policy="between", feeds=X, **LISTS)
+    assert result.low == {f"function:f:F/{n}" for n in "ers"}
 
 
 def test_between_keeps_a_node_high_whose_constant_does_not_fit() -> None:
     text = """g (float[4] x) => (float[4] y) <float[4] k = {1,2,3,1000000}> {
       [v] v = Exp(x) [a] a = Add(v, k) [w] y = Exp(a) }"""
-    found = case(text, gray_policy="between", **LISTS)
-    assert found.nodes["a"].rule == "constant" and found.low == {"v", "w"}
+    result = case(text, gray_policy="between", **LISTS)
+    assert result.nodes["a"].rule == "constant" and result.low == {"v", "w"}
 
 
 @pytest.mark.parametrize(("order", "precision"), [("w, l", "float32"), ("l, w", "float32"), ("w, w", "float16")])
@@ -92,22 +92,22 @@ def test_promote_takes_the_widest_in_a_body(order: str, precision: str) -> None:
     text = f"""g (float[4] x, bool c) => (float[4] y) {{ w = Exp(x) l = Log(x)
       [i] z = If(c) <then_branch = t () => (float[4] p) {{ [a] p = Add({order}) }},
                      else_branch = e () => (float[4] q) {{ [b] q = Relu(w) }}> [n] y = Neg(z) }}"""
-    found = case(text, gray_policy="promote", feeds={**X, "c": True}, **LISTS)
-    assert found.nodes["i/then_branch/a"].precision == precision
-    assert found.nodes["n"].precision == precision
+    result = case(text, gray_policy="promote", feeds={**X, "c": True}, **LISTS)
+    assert result.nodes["i/then_branch/a"].precision == precision
+    assert result.nodes["n"].precision == precision
 
 
 def test_promote_of_both_low_types_is_float32() -> None:
     text = (
         """g (float16[4] h, bfloat16[4] b) => (float[4] y) { a = Cast<to=1>(h) c = Cast<to=1>(b) [n] y = Add(a, c) }"""
     )
-    found = case(text, gray_policy="promote", runtime=False, **LISTS)
-    assert found.nodes["n"].precision == "float32" and not found.casts
+    result = case(text, gray_policy="promote", runtime=False, **LISTS)
+    assert result.nodes["n"].precision == "float32" and not result.casts
 
 
 @pytest.mark.parametrize("gray_policy", ["ascend", "between", "black-wins", "promote"])
 def test_sequences_under_every_policy(gray_policy: str) -> None:
     text = """g (float[4] x) => (float[4] y) <int64 i = {0}> { [v] v = Exp(x) [s] s = SequenceConstruct(v, v)
       [a] a = SequenceAt(s, i) [w] y = Exp(a) }"""
-    found = case(text, gray_policy=gray_policy, feeds=X, **LISTS)  # type: ignore[arg-type]
-    assert found.low == {"v", "s", "a", "w"} and found.casts == [">y", "x>float16"]
+    result = case(text, gray_policy=gray_policy, feeds=X, **LISTS)  # type: ignore[arg-type]
+    assert result.low == {"v", "s", "a", "w"} and result.casts == [">y", "x>float16"]

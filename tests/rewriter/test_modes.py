@@ -30,35 +30,35 @@ LOW_MODELS = {
 
 @pytest.mark.parametrize("which", LOW_MODELS)
 def test_raise_brings_a_low_model_up_between_two_casts(which: str) -> None:
-    found = case(LOW_MODELS[which], mode=RAISE)
-    assert found.casts == [">y", "x>float32"]
-    assert not found.low
-    assert TensorProto.FLOAT16 not in {t.data_type for t in found.after.graph.initializer}
+    result = case(LOW_MODELS[which], mode=RAISE)
+    assert result.casts == [">y", "x>float32"]
+    assert not result.low
+    assert TensorProto.FLOAT16 not in {t.data_type for t in result.after.graph.initializer}
     assert not case(LOW_MODELS[which], mode="origin").casts  # and origin, under which nothing changes
 
 
 def test_raise_keeps_the_users_roundings() -> None:
     text = "g (float16[4] x) => (float16[4] y) { [a] a = Cast<to=1>(x) [b] b = Cast<to=10>(a) [e] y = Exp(b) }"
-    found = case(text, mode=RAISE)
-    assert found.casts == [">y", "b>float32"] and found.makes("b") == ["float16"]
+    result = case(text, mode=RAISE)
+    assert result.casts == [">y", "b>float32"] and result.makes("b") == ["float16"]
 
 
 def test_raise_inside_a_function_and_shape_arithmetic() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float16[2,4] x) => (float16[2,4] y, float16[N] z) {
       y = f.F(x) s = Shape(x) f = Cast<to=10>(s) [q] z = Sqrt(f) }
       <domain: "f", opset_import: ["" : 17]> F (a) => (b) { [e] b = Exp(a) }"""
-    found = case(text, mode=RAISE)
-    assert found.casts == [">y", "function:f:F: a>float32"]
-    assert (found.nodes["q"].rule, found.nodes["q"].precision) == ("shape", "float16")
+    result = case(text, mode=RAISE)
+    assert result.casts == [">y", "function:f:F: a>float32"]
+    assert (result.nodes["q"].rule, result.nodes["q"].precision) == ("shape", "float16")
 
 
 def test_cube_lowers_four_operators_and_nothing_else() -> None:
     text = """g (float[2,2] x, float[2,2] w) => (float[2,2] y) <float[2,2] b = {1,2,3,4}> {
       [m] m = MatMul(x, w) [a] a = Add(m, b) [g] h = Gemm(a, w, b) [r] y = Relu(h) }"""
-    found = case(text, mode="allow_fp32_to_fp16", feeds={"x": [[1, 0], [0, 1]], "w": [[1, 2], [3, 4]]})
-    assert found.low == {"m", "g"}
-    assert found.casts == ["a>float16", "h>float32", "m>float32", "w>float16", "x>float16"]
-    assert found.initializers() == {"b": "float32", "b_float16": "float16"}
+    result = case(text, mode="allow_fp32_to_fp16", feeds={"x": [[1, 0], [0, 1]], "w": [[1, 2], [3, 4]]})
+    assert result.low == {"m", "g"}
+    assert result.casts == ["a>float16", "h>float32", "m>float32", "w>float16", "x>float16"]
+    assert result.initializers() == {"b": "float32", "b_float16": "float16"}
 
 
 def test_force_reaches_everything_but_shapes() -> None:
@@ -67,9 +67,9 @@ def test_force_reaches_everything_but_shapes() -> None:
                      else_branch = e () => (float[2,4] q) { [l] q = Log(x) }>
       y = f.F(a) s = Shape(x) f = Cast<to=1>(s) [q] z = Sqrt(f) }
       <domain: "f", opset_import: ["" : 17]> F (a) => (b) { [n] b = Neg(a) }"""
-    found = case(text, mode="fp16")
-    assert found.low == {"i/then_branch/e", "i/else_branch/l", "function:f:F/n"}
-    assert found.casts == [">y", "x>float16"]
+    result = case(text, mode="fp16")
+    assert result.low == {"i/then_branch/e", "i/else_branch/l", "function:f:F/n"}
+    assert result.casts == [">y", "x>float16"]
 
 
 # --- free inputs and outputs ---
@@ -96,32 +96,32 @@ LOW, HIGH = TensorProto.FLOAT16, TensorProto.FLOAT
     ],
 )
 def test_what_makes_a_free_input_low(nodes: str, input_type: int, casts: list[str]) -> None:
-    found = case(f"g (float[4] x) => (float[4] y) {{ {nodes} }}", options=FREE, **LISTS)
-    assert types_of(found)[0] == [input_type] and found.casts == casts
+    result = case(f"g (float[4] x) => (float[4] y) {{ {nodes} }}", options=FREE, **LISTS)
+    assert types_of(result)[0] == [input_type] and result.casts == casts
 
 
 def test_a_free_output_takes_what_is_made_and_its_readers_are_cast() -> None:
     text = "g (float[4] x) => (float[4] y, float[4] z, float[4] u) { [w] y = Exp(x) [l] z = Log(y) [v] u = Exp(y) }"
-    found = case(text, options=FREE, **LISTS)
-    assert types_of(found) == ([LOW], [LOW, HIGH, LOW]) and found.casts == ["y>float32"]
+    result = case(text, options=FREE, **LISTS)
+    assert types_of(result) == ([LOW], [LOW, HIGH, LOW]) and result.casts == ["y>float32"]
 
 
 def test_a_free_input_that_starts_a_state_votes_high() -> None:
     text = """g (float[4] x, int64 m) => (float[4] y) <bool go = {1}> {
       y = Loop(m, go, x) <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] t)
         { d = Identity(c) [e] t = Exp(s) }> }"""
-    found = case(text, options=FREE, **LISTS)
-    assert types_of(found)[0] == [HIGH, TensorProto.INT64]
-    assert found.casts == ["Loop_0/body: s>float16", "Loop_0/body: t>float32"]
+    result = case(text, options=FREE, **LISTS)
+    assert types_of(result)[0] == [HIGH, TensorProto.INT64]
+    assert result.casts == ["Loop_0/body: s>float16", "Loop_0/body: t>float32"]
 
 
 def test_a_free_input_that_nobody_reads_and_one_that_only_goes_out() -> None:
     text = "g (float[4] x, float[4] u, float[4] v) => (float[4] v, float[4] y) { [w] y = Exp(x) }"
-    found = case(text, options=FREE, **LISTS)
-    assert types_of(found) == ([LOW, HIGH, HIGH], [HIGH, LOW])
+    result = case(text, options=FREE, **LISTS)
+    assert types_of(result) == ([LOW, HIGH, HIGH], [HIGH, LOW])
 
 
 def test_an_input_kept_by_name_that_is_an_output_too() -> None:
     text = "g (float[4] x) => (float[4] x, float[4] y) { [w] y = Exp(x) }"
-    found = case(text, options={**FREE, "keep_io": ["x"]}, **LISTS)
-    assert types_of(found) == ([HIGH], [HIGH, LOW]) and found.casts == ["x>float16"]
+    result = case(text, options={**FREE, "keep_io": ["x"]}, **LISTS)
+    assert types_of(result) == ([HIGH], [HIGH, LOW]) and result.casts == ["x>float16"]

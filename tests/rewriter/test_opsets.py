@@ -33,17 +33,17 @@ def test_a_small_net_at_every_opset(opset: int) -> None:
     text = NET.format(ir=3 if opset < 9 else 8, opset=opset, w=",".join(["0.5"] * 16))
     if opset < 9:  # IR 3: initializers are inputs
         text = text.replace("(float[2,4] x)", "(float[2,4] x, float[4,4] w, float[4] b)")
-    found = case(text, feeds={"x": np.ones((2, 4))}, **LISTS)
-    assert found.low == {"m", "a", "r", "d", "t", "u", "n", "c", "k", "z"}
+    result = case(text, feeds={"x": np.ones((2, 4))}, **LISTS)
+    assert result.low == {"m", "a", "r", "d", "t", "u", "n", "c", "k", "z"}
     overridden = ["b>float16", "w>float16"] if opset < 9 else []
-    assert found.casts == sorted([">z", "u>float32", "x>float16", *overridden])
+    assert result.casts == sorted([">z", "u>float32", "x>float16", *overridden])
 
 
 @pytest.mark.parametrize("opset", range(13, NEWEST + 1))
 def test_bfloat16_at_every_opset(opset: int) -> None:
     text = NET.format(ir=8, opset=opset, w=",".join(["0.5"] * 16))
-    found = case(text, mode="mixed_bfloat16", **LISTS)
-    assert found.low == {"m", "a", "r", "d", "t", "u", "n", "c", "k", "z"}
+    result = case(text, mode="mixed_bfloat16", **LISTS)
+    assert result.low == {"m", "a", "r", "d", "t", "u", "n", "c", "k", "z"}
 
 
 @pytest.mark.parametrize("opset", [1, 5, 6])
@@ -96,20 +96,20 @@ def test_a_model_below_opset_7_can_be_converted_and_then_resolved() -> None:
 
 def test_before_opset_13_nothing_knows_bfloat16_and_the_reason_says_since_when() -> None:
     text = NET.format(ir=7, opset=12, w=",".join(["0.5"] * 16))
-    found = case(text, mode="mixed_bfloat16", white=["MatMul", "Add"])
-    assert not found.low and not found.casts
-    assert (found.nodes["m"].rule, found.nodes["r"].rule) == ("schema", "follow")
-    assert "opset 13 would allow it" in found.nodes["m"].reason
+    result = case(text, mode="mixed_bfloat16", white=["MatMul", "Add"])
+    assert not result.low and not result.casts
+    assert (result.nodes["m"].rule, result.nodes["r"].rule) == ("schema", "follow")
+    assert "opset 13 would allow it" in result.nodes["m"].reason
 
 
 def test_slots_without_bfloat16_stay_high_among_low_ones() -> None:
     """CumSum learned bfloat16 with opset 14."""
     text = """<ir_version: 8, opset_import: ["" : 13]> g (float[4] x) => (float[4] y) <int64 a = {0}> {
       [m] m = Add(x, x) [c] c = CumSum(m, a) [n] y = Mul(m, c) }"""
-    found = case(text, mode="mixed_bfloat16", white=["Add", "CumSum"])
-    assert found.low == {"m", "n"}
-    assert found.casts == [">y", "c>bfloat16", "m>float32", "x>bfloat16"]
-    assert "opset 14 would allow it" in found.nodes["c"].reason
+    result = case(text, mode="mixed_bfloat16", white=["Add", "CumSum"])
+    assert result.low == {"m", "n"}
+    assert result.casts == [">y", "c>bfloat16", "m>float32", "x>bfloat16"]
+    assert "opset 14 would allow it" in result.nodes["c"].reason
 
 
 @pytest.mark.parametrize(("opset", "carried"), [(13, "float32"), (16, "bfloat16")])
@@ -118,9 +118,9 @@ def test_control_flow_carries_bfloat16_only_where_its_schema_does(opset: int, ca
       g (float[4] x, int64 m) => (float[4] y) <bool go = {{1}}> {{
       [w] w = Exp(x) [l] z = Loop(m, go, w) <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] t)
         {{ d = Identity(c) [t] t = Mul(s, s) }}> [n] y = Neg(z) }}"""
-    found = case(text, mode="mixed_bfloat16", white=["Exp"])
-    assert found.makes("l") == [carried]
-    assert found.nodes["n"].precision == carried
+    result = case(text, mode="mixed_bfloat16", white=["Exp"])
+    assert result.makes("l") == [carried]
+    assert result.nodes["n"].precision == carried
 
 
 # --- another opset, on request ---

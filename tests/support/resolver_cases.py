@@ -1,4 +1,4 @@
-"""Deciding small graphs: what the tests of resolve share."""
+"""Resolve small models in ONNX text: the helpers that the tests of the resolver share."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from mixlist.resolver import Decision, Plan
 from tests.support.builders import model, policy
 
 
-def plan(text: str, **settings: Any) -> Plan:
+def resolve_text(text: str, **settings: Any) -> Plan:
     """Resolve a model in ONNX text under ``builders.policy(**settings)``."""
     return mixlist.resolve(model(text), policy(**settings))
 
 
-def nodes(text: str, **settings: Any) -> dict[str, Decision]:
-    """The decisions by node name; by ``scope/name`` below the main graph."""
-    return {(f"{d.scope}/{d.name}" if d.scope else d.name): d for d in plan(text, **settings).nodes}
+def decide_nodes(text: str, **settings: Any) -> dict[str, Decision]:
+    """Return the decisions by node name; by ``scope/name`` in bodies and functions."""
+    return {(f"{d.scope}/{d.name}" if d.scope else d.name): d for d in resolve_text(text, **settings).nodes}
 
 
-def precisions(text: str, **settings: Any) -> dict[str, str]:
-    """The precisions by node name; by ``scope/name`` below the main graph."""
-    return {name: decision.precision for name, decision in nodes(text, **settings).items()}
+def find_precisions(text: str, **settings: Any) -> dict[str, str]:
+    """Return the precisions by node name; by ``scope/name`` in bodies and functions."""
+    return {name: decision.precision for name, decision in decide_nodes(text, **settings).items()}
 
 
-def one(text: str, name: str, **settings: Any) -> Decision:
-    """The decision of one node."""
-    return nodes(text, **settings)[name]
+def decide_node(text: str, name: str, **settings: Any) -> Decision:
+    """Return the decision for one node."""
+    return decide_nodes(text, **settings)[name]
