@@ -1,7 +1,7 @@
-"""Cut the gated graph into pieces, so that a trial runs only what lies behind the first gate that changed.
+"""Split the gated graph into segments, so that a trial runs only the segments from the first changed gate on.
 
-The main graph is cut where few bytes cross, into pieces of about the same cost. A piece is a model of its own: it reads
-the graph's inputs and what earlier pieces made, and has flags of its own for the gates in it.
+The main graph is cut where few bytes cross, into segments of about the same cost. A segment is a model of its own. It
+reads inputs of the graph and outputs of earlier segments, and has an input with the flags of its own gates.
 """
 
 from __future__ import annotations
@@ -22,207 +22,251 @@ from mixlist.tuner.gated_graph import GatedGraph
 if TYPE_CHECKING:
     from onnx import FunctionProto, NodeProto, ValueInfoProto
 
-MOST = 16  # pieces: each costs a run of a session, some 50 microseconds
-LEAST = 8e7  # what a piece costs at least, in the unit of ``_weight``: some 0.8 milliseconds on one thread
-_NODE = 5e4  # what any node costs, however small its tensors
-_BYTE = 4.0  # what a byte that is moved costs, in FLOPs
-_UNKNOWN = (2**20,)  # the shape that a tensor is taken to have
-_SLACK = 0.4  # of a piece: how far a cut may move to where fewer bytes cross
+MAX_SEGMENTS = 16  # each costs a run of a session, some 50 microseconds
+# The least cost of a segment, in the unit of ``_node_cost`` (about one FLOP): some 0.8 milliseconds on one thread.
+MIN_SEGMENT_COST = 8e7
+_NODE_COST = 5e4  # of any node, however small its tensors are
+_BYTE_COST = 4.0  # of a byte that a node moves
+_ASSUMED_SHAPE = (2**20,)  # of a tensor whose shape is not known
+_SLACK = 0.4  # how far a cut may move to a place where fewer bytes cross, as a share of a segment
 
 
-def cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
-    """Return tensors of the main graph behind whose nodes it is best cut: none for a small model.
+def choose_cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
+    """Return tensors of the main graph; the best places for cuts are behind the nodes that make them.
 
-    ``costs`` are those of ``graph``.
+    ``costs``: the result of ``estimate_costs(graph, ...)``. A small model gets no cuts.
     """
     nodes = graph.root.nodes
-    ends = _ends(graph, costs)
-    total = ends[-1] if ends else 0.0
-    pieces = min(MOST, int(total / LEAST), len(nodes))
-    crossing = _crossing(graph, costs)
+    cost_up_to = _cumulative_costs(graph, costs)
+    total = cost_up_to[-1] if cost_up_to else 0.0
+    segment_count = min(MAX_SEGMENTS, int(total / MIN_SEGMENT_COST), len(nodes))
+    crossing_bytes = _crossing_bytes(graph, costs)
     names: list[str] = []
-    for number in range(1, pieces):
-        target, slack = total * number / pieces, _SLACK * total / pieces
-        away = [abs(end - target) for end in ends[:-1]]
-        far = max(slack, min(away))
-        near = [at for at, distance in enumerate(away) if distance <= far]
-        best = nodes[min(near, key=lambda at: (crossing[at], away[at]))]
+    for number in range(1, segment_count):
+        # Cut near the place that makes segments of equal cost: within the slack, where the fewest bytes cross.
+        target, slack = total * number / segment_count, _SLACK * total / segment_count
+        distances = [abs(cost - target) for cost in cost_up_to[:-1]]
+        max_distance = max(slack, min(distances))
+        nearby = [position for position, distance in enumerate(distances) if distance <= max_distance]
+        best = nodes[min(nearby, key=lambda position: (crossing_bytes[position], distances[position]))]
         name = next((v.name_in_file for v in best.outputs if v is not None), None)
         if name is not None and name not in names:
             names.append(name)
     return tuple(names)
 
 
-def _ends(graph: Graph, costs: Costs) -> list[float]:
-    """Return the costs up to the end of each node of the main graph; bodies and functions count with their node."""
-    ends, total = [], 0.0
+def _cumulative_costs(graph: Graph, costs: Costs) -> list[float]:
+    """Return for each node of the main graph the cost of all nodes up to it; bodies and functions count with it."""
+    cumulative, total = [], 0.0
     for node in graph.nodes:
-        total += 0.0 if _is_constant(node) else _weight(costs, node.id)
+        total += 0.0 if _is_constant(node) else _node_cost(costs, node.id)
         if node.scope is graph.root:
-            ends.append(total)
-    return ends
+            cumulative.append(total)
+    return cumulative
 
 
 def _is_constant(node: Node) -> bool:
     return all(value.is_constant for value in node.outputs if value is not None)
 
 
-def _weight(costs: Costs, node: int) -> float:
-    call = costs.calls.get(node)
+def _node_cost(costs: Costs, node_id: int) -> float:
+    """Return the cost of a node in FLOPs: its operations, its bytes, and a fixed part for the node itself."""
+    call = costs.calls.get(node_id)
     if call is not None:
-        return sum(_weight(call, each.id) for each in call.graph.nodes)
-    cost = costs.nodes.get(node)
-    return _NODE + (cost.flops + _BYTE * cost.bytes if cost is not None else 0.0)
+        return sum(_node_cost(call, node.id) for node in call.graph.nodes)
+    cost = costs.nodes.get(node_id)
+    return _NODE_COST + (cost.flops + _BYTE_COST * cost.bytes if cost is not None else 0.0)
 
 
-def _crossing(graph: Graph, costs: Costs) -> list[int]:
-    """Return the bytes that are still needed behind each node of the main graph."""
-    last: dict[Value, int] = {}
-    made: list[list[Value]] = []
-    for node in graph.nodes:
-        inside = [value for body in node.bodies.values() for value in (*body.captures, *body.outputs)]
-        for value in (*node.inputs, *inside):
-            if value is not None and value.scope is graph.root and value.producer is not None and not value.is_constant:
-                last[value] = len(made)
+def _crossing_bytes(graph: Graph, costs: Costs) -> list[int]:
+    """Return for each node of the main graph the bytes of the tensors that later nodes still read."""
+    # For each tensor find the last node of the main graph that reads it, also in a body.
+    last_reader: dict[Value, int] = {}
+    outputs_of_nodes: list[list[Value]] = []
+    for node in graph.nodes:  # the nodes of a body come before the node that owns the body
+        read_by_bodies = [value for body in node.bodies.values() for value in (*body.captures, *body.outputs)]
+        for value in (*node.inputs, *read_by_bodies):
+            if value is None or value.scope is not graph.root or value.producer is None or value.is_constant:
+                continue
+            last_reader[value] = len(outputs_of_nodes)
         if node.scope is graph.root:
-            made.append([value for value in node.outputs if value is not None])
-    gone: dict[int, int] = {}  # bytes that are read for the last time, by node
-    live, found = 0, []
-    for at, values in enumerate(made):
-        for value in values:
-            size = 4 * prod(costs.sizes.shape_of(value) or _UNKNOWN) if value in last else 0
-            live += size
-            gone[last.get(value, at)] = gone.get(last.get(value, at), 0) + size
-        live -= gone.pop(at, 0)
-        found.append(live)
-    return found
+            outputs_of_nodes.append([value for value in node.outputs if value is not None])
+    # Then go through the nodes in order: add the bytes of what a node makes, remove what it reads for the last time.
+    read_last: dict[int, int] = {}  # by node, the bytes of the tensors that it is the last to read
+    live_bytes, crossing = 0, []
+    for position, outputs in enumerate(outputs_of_nodes):
+        for value in outputs:
+            size = 4 * prod(costs.sizes.shape_of(value) or _ASSUMED_SHAPE) if value in last_reader else 0
+            live_bytes += size
+            last = last_reader.get(value, position)
+            read_last[last] = read_last.get(last, 0) + size
+        live_bytes -= read_last.pop(position, 0)
+        crossing.append(live_bytes)
+    return crossing
 
 
 @dataclass(frozen=True)
 class Segment:
-    """One piece: ``model`` serialised, the tensors that it ``reads`` and ``makes``, and which gates it has.
+    """A part of a gated graph.
 
-    Its flags [number of its gates] are the input ``flags``, which it has where ``gates`` is not empty.
+    ``model``: the segment as a serialized ModelProto. ``input_names``: the graph inputs and the outputs of earlier
+    segments that it reads. ``gates``: the indices of its gates in the gated graph. ``flags_input``: the name of a
+    further input, the flags of these gates (bool [number of gates]); "" if the segment has no gates.
     """
 
     model: bytes
-    reads: tuple[str, ...]
-    makes: tuple[str, ...]
-    flags: str
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    flags_input: str
     gates: tuple[int, ...]
 
 
-def split(gated: GatedGraph, ends: Sequence[Iterable[str]]) -> tuple[Segment, ...]:
-    """Return the pieces of a gated graph in order; together they make every output.
+def split_graph(gated: GatedGraph, cut_outputs: Sequence[Iterable[str]]) -> tuple[Segment, ...]:
+    """Return the segments of a gated graph in order; together they make every output.
 
-    Each of ``ends`` names tensors behind whose nodes a piece ends, unless something crosses there that is no tensor of
-    a known type. Nodes that compute constants stand in every piece that needs them.
+    ``cut_outputs``: for each cut, tensors of the nodes before it. A cut is left out if a tensor crosses it that cannot
+    be an output of a segment. A node that computes a constant is repeated in each segment that needs the constant.
     """
-    return tuple(_Splitter(gated).run(ends))
+    return tuple(_GraphSplitter(gated).split(cut_outputs))
 
 
-class _Splitter:
+class _GraphSplitter:
+    """Splits one gated graph. ``nodes``: the nodes of the main graph, except for those that compute constants."""
+
     def __init__(self, gated: GatedGraph) -> None:
         self.gated, self.proto = gated, gated.proto
-        self.names = {name: at for at, name in enumerate(gated.flag_names)}
+        self.flag_index = {name: index for index, name in enumerate(gated.flag_names)}
         graph = gated.proto.graph
         nodes = list(graph.node)
-        self.nodes = [node for node in nodes if not gated.computed_constants.issuperset(filter(None, node.output))]
-        self.constant = {name: node for node in nodes for name in node.output if name in gated.computed_constants}
-        self.order = {id(node): at for at, node in enumerate(nodes)}
-        self.reads = {id(node): tuple(filter(None, names_read_by(node))) for node in nodes}
+        computed = gated.computed_constants
+        self.nodes = [node for node in nodes if not computed.issuperset(filter(None, node.output))]
+        self.constant_nodes = {name: node for node in nodes for name in node.output if name in computed}
+        # Messages cannot be keys, so the next two are by id.
+        self.position_of = {id(node): position for position, node in enumerate(nodes)}
+        self.read_names_of = {id(node): tuple(filter(None, names_read_by(node))) for node in nodes}
         self.functions = {function_key(function): function for function in gated.proto.functions}
         self.inputs = {info.name: info for info in graph.input}
-        self.weights = {tensor.name: tensor for tensor in graph.initializer}
-        self.sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
+        self.initializers = {tensor.name: tensor for tensor in graph.initializer}
+        self.sparse_initializers = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
         self.outputs = {info.name: info for info in graph.output}
 
-    def run(self, ends: Sequence[Iterable[str]]) -> Iterator[Segment]:
-        maker = {name: at for at, node in enumerate(self.nodes) for name in node.output if name}
-        last_read = {name: at for at, node in enumerate(self.nodes) for name in self.reads[id(node)]}
-        fixed = [(maker[name], at) for name, at in last_read.items() if name in maker and not self._may_cross(name)]
-        stops = {max((maker[name] + 1 for name in end if name in maker), default=0) for end in ends}
-        places = [stop for stop in sorted(stops) if 0 < stop < len(self.nodes)]
-        places = [stop for stop in places if not any(made < stop <= read for made, read in fixed)]
-        bounds = [*zip([0, *places], [*places, len(self.nodes)], strict=True)]
-        rest = [name for name in self.outputs if name not in maker]  # constants, inputs: the last piece hands them on
+    def split(self, cut_outputs: Sequence[Iterable[str]]) -> Iterator[Segment]:
+        """Yield the segments in order."""
+        producer = {name: index for index, node in enumerate(self.nodes) for name in node.output if name}
+        bounds = self._segment_bounds(producer, cut_outputs)
+        # Constants and inputs that are outputs of the graph have no producer. The last segment yields them.
+        passed_through = [name for name in self.outputs if name not in producer]
         last = len(bounds) - 1
-        parts = [self._part(*bound, rest if at == last else ()) for at, bound in enumerate(bounds)]
-        read = [dict.fromkeys(name for node in part for name in self.reads[id(node)]) for part in parts]
-        read[-1].update(dict.fromkeys(rest))
-        for at, ((start, stop), part) in enumerate(zip(bounds, parts, strict=True)):
-            wanted = set(self.outputs).union(*read[at + 1 :])
-            makes = [name for node in self.nodes[start:stop] for name in node.output if name in wanted]
-            makes += rest if at == last else ()
-            given = [name for name in read[at] if name in self.inputs or maker.get(name, start) < start]
-            if makes:  # else nobody reads what it computes
-                yield self._segment(part, set(read[at]), given, makes)
+        parts = [
+            self._with_constant_nodes(start, stop, passed_through if index == last else ())
+            for index, (start, stop) in enumerate(bounds)
+        ]
+        read_names = [dict.fromkeys(name for node in part for name in self.read_names_of[id(node)]) for part in parts]
+        read_names[-1].update(dict.fromkeys(passed_through))
+        for index, ((start, stop), part) in enumerate(zip(bounds, parts, strict=True)):
+            needed_later = set(self.outputs).union(*read_names[index + 1 :])
+            outputs = [name for node in self.nodes[start:stop] for name in node.output if name in needed_later]
+            outputs += passed_through if index == last else ()
+            inputs = [name for name in read_names[index] if name in self.inputs or producer.get(name, start) < start]
+            if outputs:  # without outputs nothing reads what the segment computes
+                yield self._make_segment(part, set(read_names[index]), inputs, outputs)
 
-    def _may_cross(self, name: str) -> bool:
-        kind = self.gated.tensor_types.get(name, types.UNKNOWN)
-        return isinstance(kind, int) and kind != types.UNKNOWN
+    def _segment_bounds(self, producer: dict[str, int], cut_outputs: Sequence[Iterable[str]]) -> list[tuple[int, int]]:
+        """Return the first node of each segment, and the node after its last one, as indices into ``self.nodes``.
 
-    def _part(self, start: int, stop: int, names: Sequence[str]) -> list[NodeProto]:
-        """Return nodes, and before them those that compute the constants that they, or ``names``, need."""
+        ``producer``: the index of the node that makes each tensor.
+        """
+        last_reader = {name: index for index, node in enumerate(self.nodes) for name in self.read_names_of[id(node)]}
+        uncut_spans = [
+            (producer[name], reader)
+            for name, reader in last_reader.items()
+            if name in producer and not self._can_cross(name)
+        ]
+        stops = {max((producer[name] + 1 for name in names if name in producer), default=0) for names in cut_outputs}
+        stops_in_order = [
+            stop
+            for stop in sorted(stops)
+            if 0 < stop < len(self.nodes) and not any(first < stop <= last for first, last in uncut_spans)
+        ]
+        return [*zip([0, *stops_in_order], [*stops_in_order, len(self.nodes)], strict=True)]
+
+    def _can_cross(self, name: str) -> bool:
+        """Return True if a tensor can be an output of a segment: no sequence or optional, and of a known type."""
+        tensor_type = self.gated.tensor_types.get(name, types.UNKNOWN)
+        return isinstance(tensor_type, int) and tensor_type != types.UNKNOWN
+
+    def _with_constant_nodes(self, start: int, stop: int, further_names: Sequence[str]) -> list[NodeProto]:
+        """Return the nodes from ``start`` to ``stop``, after the nodes that compute the constants they read.
+
+        ``further_names``: further tensors that the segment needs.
+        """
         nodes = self.nodes[start:stop]
-        found: dict[int, NodeProto] = {}
-        waiting = [*names, *(name for node in nodes for name in self.reads[id(node)])]
-        while waiting:
-            node = self.constant.get(waiting.pop())
-            if node is not None and id(node) not in found:
-                found[id(node)] = node
-                waiting += self.reads[id(node)]
-        return [*sorted(found.values(), key=lambda node: self.order[id(node)]), *nodes]
+        constant_nodes: dict[int, NodeProto] = {}
+        pending = [*further_names, *(name for node in nodes for name in self.read_names_of[id(node)])]
+        while pending:
+            node = self.constant_nodes.get(pending.pop())
+            if node is not None and id(node) not in constant_nodes:
+                constant_nodes[id(node)] = node
+                pending += self.read_names_of[id(node)]
+        return [*sorted(constant_nodes.values(), key=lambda node: self.position_of[id(node)]), *nodes]
 
-    def _segment(self, nodes: list[NodeProto], read: set[str], given: list[str], makes: list[str]) -> Segment:
+    def _make_segment(
+        self, nodes: list[NodeProto], read_names: set[str], inputs: list[str], outputs: list[str]
+    ) -> Segment:
+        """Return a segment with these nodes, and the initializers and functions that they need."""
         from onnx import TensorProto, helper
 
-        flags = self.gated.flags_input
-        gates = sorted(self.names[name] for name in read if name in self.names)
+        flags_input = self.gated.flags_input
+        gates = sorted(self.flag_index[name] for name in read_names if name in self.flag_index)
         model = type(self.proto)(ir_version=self.proto.ir_version)
         model.opset_import.extend(self.proto.opset_import)
-        model.functions.extend(self._functions(nodes))
+        model.functions.extend(self._called_functions(nodes))
         graph = model.graph
         graph.name = self.proto.graph.name or "segment"
         if gates:
-            opset = standard_opset(self.proto)
-            graph.node.append(_spread(flags, [self.gated.flag_names[gate] for gate in gates], opset))
-            graph.input.append(helper.make_tensor_value_info(flags, TensorProto.BOOL, [len(gates)]))
+            flag_names = [self.gated.flag_names[gate] for gate in gates]
+            graph.node.append(_split_flags(flags_input, flag_names, standard_opset(self.proto)))
+            graph.input.append(helper.make_tensor_value_info(flags_input, TensorProto.BOOL, [len(gates)]))
         graph.node.extend(nodes)
-        for name in given:
+        for name in inputs:
             self._declare(graph.input.add(), name, self.inputs)
-        for name in makes:
+        for name in outputs:
             self._declare(graph.output.add(), name, self.outputs)
-        graph.initializer.extend(tensor for name, tensor in self.weights.items() if name in read)
-        graph.sparse_initializer.extend(tensor for name, tensor in self.sparse.items() if name in read)
-        return Segment(model.SerializeToString(), tuple(given), tuple(makes), flags if gates else "", tuple(gates))
+        graph.initializer.extend(tensor for name, tensor in self.initializers.items() if name in read_names)
+        graph.sparse_initializer.extend(
+            tensor for name, tensor in self.sparse_initializers.items() if name in read_names
+        )
+        used_flags_input = flags_input if gates else ""
+        return Segment(model.SerializeToString(), tuple(inputs), tuple(outputs), used_flags_input, tuple(gates))
 
-    def _functions(self, nodes: list[NodeProto]) -> list[FunctionProto]:
-        """Return the functions that nodes call, directly or not."""
-        found: dict[tuple[str, str, str], FunctionProto] = {}
-        waiting = [*nodes, *nodes_in(*(body for node in nodes for body in bodies_of(node)))]
-        while waiting:
-            node = waiting.pop()
+    def _called_functions(self, nodes: list[NodeProto]) -> list[FunctionProto]:
+        """Return the functions that nodes call, directly, in a body, or from another function."""
+        called: dict[tuple[str, str, str], FunctionProto] = {}
+        pending = [*nodes, *nodes_in(*(body for node in nodes for body in bodies_of(node)))]
+        while pending:
+            node = pending.pop()
             key = node.domain, node.op_type, node.overload
-            if key in self.functions and key not in found:
-                found[key] = self.functions[key]
-                waiting += nodes_in(found[key])
-        return list(found.values())
+            if key in self.functions and key not in called:
+                called[key] = self.functions[key]
+                pending += nodes_in(called[key])
+        return list(called.values())
 
-    def _declare(self, info: ValueInfoProto, name: str, known: dict[str, ValueInfoProto]) -> None:
-        if name in known:
-            info.CopyFrom(known[name])
+    def _declare(self, info: ValueInfoProto, name: str, declared: dict[str, ValueInfoProto]) -> None:
+        """Fill the declaration of an input or output: as the whole graph declares it, else with its type alone."""
+        if name in declared:
+            info.CopyFrom(declared[name])
         else:
             info.name = name
             types.set_proto(info.type, self.gated.tensor_types[name])
 
 
-def _spread(flags: str, names: Sequence[str], opset: int) -> NodeProto:
-    """Make the node that divides the input ``flags`` into one flag [1] for each name."""
+def _split_flags(flags_input: str, flag_names: Sequence[str], opset: int) -> NodeProto:
+    """Return the node that splits the input with all flags of a segment into one flag (bool [1]) per name."""
     from onnx import helper
 
-    name = f"{flags}_spread"
-    if len(names) == 1:
-        return helper.make_node("Identity", [flags], list(names), name=name)
-    count = len(names) if opset >= 18 else None  # make_node leaves out an attribute that is None
-    return helper.make_node("Split", [flags], list(names), name=name, axis=0, num_outputs=count)
+    name = f"{flags_input}_spread"
+    if len(flag_names) == 1:
+        return helper.make_node("Identity", [flags_input], list(flag_names), name=name)
+    # Split needs num_outputs from opset 18 on, and does not know it before. make_node leaves out what is None.
+    num_outputs = len(flag_names) if opset >= 18 else None
+    return helper.make_node("Split", [flags_input], list(flag_names), name=name, axis=0, num_outputs=num_outputs)

@@ -1,4 +1,4 @@
-"""Turn a set of edits into a plan, and the plan into flags of the gated graph, which workers run."""
+"""Compile a set of edits: to a plan, and from the plan to the flags of the gated graph, which workers run."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from mixlist.runtime.feeds import as_float32
 from mixlist.runtime.inputs import model_inputs
 from mixlist.tuner.candidates import EditSet, edit_policy
 from mixlist.tuner.gated_graph import GateBuilder, GatedGraph
-from mixlist.tuner.graph_partition import cuts, split
-from mixlist.tuner.mask_classifier import MaskClassifier
+from mixlist.tuner.graph_partition import choose_cuts, split_graph
+from mixlist.tuner.overflow_classifier import OverflowClassifier
 from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPlanner, RoundingPoint
-from mixlist.tuner.trial_statistics import NEAR, TrialStatistics, add_statistics
+from mixlist.tuner.trial_statistics import NEAR_RANGE, TrialStatistics, add_statistics
 from mixlist.tuner.trial_verdict import TrialLimits
-from mixlist.tuner.trial_worker import BatchResult, Payload, pack
+from mixlist.tuner.trial_worker import BatchResult, Payload, pack_flags
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 
 class TrialCompiler:
-    """One model that is tried under many sets of edits; ``feeds`` and ``labels`` are the data of the trials.
+    """Compiles trials of one model, and builds the gated graph that runs them.
 
-    ``tensors``: what the reference's values are like; ``limits``: what a trial must keep. Raises ModelError for a model
-    that outgrows protobuf.
+    ``base``: the policy without edits. ``feeds`` and ``labels``: the data of the trials. ``tensors``: the ranges of the
+    reference. ``limits``: the limits that a trial must keep. Raises ModelError if the gated graph is too large.
     """
 
     def __init__(
@@ -66,77 +66,88 @@ class TrialCompiler:
         self.resolver, self.base, self.tensors, self.limits = resolver, base, tensors, limits
         self.saturate, self.threads, self.labels = saturate, threads, labels
         inputs = model_inputs(resolver.loaded.proto)
-        self.feeds = tuple(as_float32(feed, inputs) for feed in feeds)  # as the gated graph takes them
-        self.judged_batches = [at for at, feed in enumerate(self.feeds) if not holds_only_nan(feed)]  # Rule S8.28
+        self.feeds = tuple(as_float32(feed, inputs) for feed in feeds)  # the gated graph has no low inputs
+        # A batch in which all values are NaN is not judged (Rule S8.28).
+        self.judged_batches = [index for index, feed in enumerate(self.feeds) if not holds_only_nan(feed)]
         self.low_type = types.ELEMENT_BY_NAME[base.mode.low]
         self.output_names = tuple(output.name for output in resolver.loaded.proto.graph.output)
-        self.classifier = MaskClassifier(resolver.loaded, resolver.graph, self.low_type, saturate)
+        self.classifier = OverflowClassifier(resolver.loaded, resolver.graph, self.low_type, saturate)
         self.costs = estimate_costs(resolver.graph, {}, self.shapes)
         self.observed_model, self.statistics = self._add_statistics(self.classifier.nodes)
         self.solver = resolver.make_incremental_solver(base)
         self.planner = RoundingPlanner()
-        self.gated_roundings: dict[RoundingPoint, tuple[Rounding, ...]] = {}
+        self.gated_roundings: dict[RoundingPoint, tuple[Rounding, ...]] = {}  # what the next gated graph can round
         self.gated_graph: GatedGraph | None = None
-        # the flags of this gated graph that are on, None for one that it lacks
-        self._on: WeakKeyDictionary[GraphSolution, dict[Calls, list[int | None]]] = WeakKeyDictionary()
-        self.token = self.payload = ""
-        self._home = ScratchFolder()
-        self._shares: dict[EditSet, float | None] = {}
+        # For each solution, by the calls that lead to it, the flags of ``gated_graph`` to set; None for a missing gate.
+        self._flags_on: WeakKeyDictionary[GraphSolution, dict[Calls, list[int | None]]] = WeakKeyDictionary()
+        # The file from which workers read the gated graph, and a digest of its content.
+        self.payload_path = self.token = ""
+        self._folder = ScratchFolder()
+        self._low_shares: dict[EditSet, float | None] = {}
 
     def plan(self, edits: EditSet) -> Plan:
-        """Return what ``resolve`` decides under the edits."""
+        """Return the plan that ``resolve`` makes under the edits."""
         return self.resolver.plan(edit_policy(self.base, edits))
 
     def solution(self, edits: EditSet) -> GraphSolution:
-        """Return the same decisions without the plan around them, made from those of an earlier solution."""
+        """Return the decisions of the same plan for the main graph, computed from those of an earlier solution."""
         return self.solver.solve(edit_policy(self.base, edits))
 
     def add_gates(self, edits: EditSet) -> None:
-        """Let the gated graph round as under the edits, also where one of its low nodes alone is low.
+        """Give the gated graph the gates for a set of edits, and for any subset of its low nodes.
 
-        The two differ in the inputs that are rounded already: to round them again changes nothing, but takes time.
+        Each low node gets a gate that rounds all its inputs. It also serves trials in which the producers of the inputs
+        are high. If some inputs are low already under the edits, a second gate leaves them alone: rounding them again
+        changes nothing, but takes time.
         """
         main = self.solution(edits)
-        for every in (True, False):  # gates nest, and the one that is built last is asked first
-            for point, rounding in self.planner.find_roundings(main, include_low_inputs=every).items():
-                offered = self.gated_roundings.get(point, ())
-                saves_time = not every and len(offered) == 1 and offered[0] != rounding
-                if saves_time or not any(other.covers(rounding) for other in offered):
-                    self.gated_roundings[point] = (*offered, rounding)
+        # The gates with all inputs come first: Ifs nest, and the gate that is added last is evaluated first.
+        for all_inputs in (True, False):
+            for point, rounding in self.planner.find_roundings(main, include_low_inputs=all_inputs).items():
+                roundings = self.gated_roundings.get(point, ())
+                saves_time = not all_inputs and len(roundings) == 1 and roundings[0] != rounding
+                if saves_time or not any(existing.covers(rounding) for existing in roundings):
+                    self.gated_roundings[point] = (*roundings, rounding)
                     self._drop_graph()
 
     def build_flags(self, edits: EditSet | None) -> bytes:
-        """Return the flags of the edits, None for the reference; makes the gated graph where none serves."""
+        """Return the flags of a set of edits, or of the reference for None.
+
+        Build the gated graph if there is none, or if it lacks gates.
+        """
         flags = self.find_flags(edits)
         if flags is None:
             if edits is not None:
                 self.add_gates(edits)
-            self._build()
+            self._build_graph()
             flags = self.find_flags(edits)
-            assert flags is not None, "a plan that was offered is served"
+            assert flags is not None, "the gated graph has the gates that were added"
         return flags
 
     def find_flags(self, edits: EditSet | None) -> bytes | None:
-        """Return the flags of the edits; None where there is no gated graph yet that can round so."""
+        """Return the flags of a set of edits; None if there is no gated graph, or if it lacks a gate."""
         if self.gated_graph is None:
             return None
         flags: list[int] = []
         for calls, solution in self.planner.walk_calls(self.solution(edits)) if edits is not None else ():
-            known = self._on.setdefault(solution, {})
-            if calls not in known:
+            flags_by_calls = self._flags_on.setdefault(solution, {})
+            if calls not in flags_by_calls:
                 local = self.planner.find_local(solution, self.solver.find_origin)
-                wanted = (*local.nodes.items(), *local.slots.items())
-                known[calls] = [
-                    self.gated_graph.find_flag(point.called_through(calls), rounding) for point, rounding in wanted
+                flags_by_calls[calls] = [
+                    self.gated_graph.find_flag(point.called_through(calls), rounding)
+                    for point, rounding in (*local.nodes.items(), *local.slots.items())
                 ]
-            for flag in known[calls]:
+            for flag in flags_by_calls[calls]:
                 if flag is None:
                     return None
                 flags.append(flag)
-        return pack(flags, len(self.gated_graph.gates))
+        return pack_flags(flags, len(self.gated_graph.gates))
 
     def classify(self, edits: EditSet, index: int, batch: BatchResult) -> BatchResult:
-        """Return a batch of a trial: ambiguous ranges classified, and a refused node under its name in the model."""
+        """Return batch ``index`` of a trial with its ambiguous ranges decided.
+
+        A node that ONNX Runtime refused to run gets its name in the model instead of that in the gated graph.
+        """
         if batch.refusal is not None and self.gated_graph is not None:
             node = self.gated_graph.origins.get(batch.refusal.node, batch.refusal.node)
             return replace(batch, refusal=replace(batch.refusal, node=str(node)))
@@ -144,67 +155,73 @@ class TrialCompiler:
             return batch
         main = self.solution(edits)
         roundings = [
-            self.planner.find_local(each, self.solver.find_origin) for _, each in self.planner.walk_calls(main)
+            self.planner.find_local(solution, self.solver.find_origin) for _, solution in self.planner.walk_calls(main)
         ]
-        overflow = self.classifier.first_overflow(self.feeds[index], batch.ambiguous, main, roundings)
+        overflow = self.classifier.find_first_overflow(self.feeds[index], batch.ambiguous, main, roundings)
         return replace(batch, overflow=overflow, ambiguous=None)
 
     def low_share(self, edits: EditSet) -> float | None:
-        """Return the share of matrix and convolution work that is low; None where there is no such work."""
-        if edits not in self._shares:
-            self._shares[edits] = compute_low_share(self.solution(edits), self.base.mode.low, self.costs)
-        return self._shares[edits]
+        """Return the share of matrix and convolution work that is low (0 to 1); None if there is no such work."""
+        if edits not in self._low_shares:
+            self._low_shares[edits] = compute_low_share(self.solution(edits), self.base.mode.low, self.costs)
+        return self._low_shares[edits]
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The input shapes of the first batch."""
+        """The input shapes of the first batch, by input name."""
         first = self.feeds[0] if self.feeds else {}
         return {name: tuple(value.shape) for name, value in first.items() if hasattr(value, "shape")}
 
     def low_nodes(self, edits: EditSet) -> set[NodeRef]:
-        """Return the nodes that round anything under the edits."""
-        reached = self.planner.walk_calls(self.solution(edits))
-        local = (self.planner.find_local(solution, self.solver.find_origin).nodes for _, solution in reached)
+        """Return the nodes that round an input or output under the edits."""
+        solutions = self.planner.walk_calls(self.solution(edits))
+        local = (self.planner.find_local(solution, self.solver.find_origin).nodes for _, solution in solutions)
         return {point.node for points in local for point in points}
 
     def collect_all_statistics(self) -> None:
-        """Take statistics of every tensor from now on, also of those that were skippable."""
+        """Compute statistics of every tensor from now on, also of those that were skippable."""
         self.observed_model, self.statistics = self._add_statistics(())
         self._drop_graph()
 
     def _drop_graph(self) -> None:
+        """Forget the gated graph. The next trial builds a new one."""
         self.gated_graph = None
-        self._on.clear()
+        self._flags_on.clear()
 
     def _add_statistics(self, nodes: Sequence[DataflowNode]) -> tuple[ModelProto, TrialStatistics]:
-        graph, masks, range_of = (
-            self.resolver.graph,
+        """Return the model with the statistics of a trial; if ``nodes`` is empty, with those of every tensor."""
+        graph, proto = self.resolver.graph, self.resolver.loaded.proto
+        return add_statistics(
+            proto,
+            self.tensors,
             self.classifier.masks,
+            self.low_type,
+            self.saturate,
+            nodes,
+            choose_cuts(graph, self.costs),
             self.resolver.constant_ranges.known_range_of,
+            _find_near_inputs(graph, self.feeds, NEAR_RANGE * overflow_bound(self.low_type)),
         )
-        ends = cuts(graph, self.costs)
-        proto = self.resolver.loaded.proto
-        inputs = _near_inputs(self.resolver.graph, self.feeds, NEAR * overflow_bound(self.low_type))
-        return add_statistics(proto, self.tensors, masks, self.low_type, self.saturate, nodes, ends, range_of, inputs)
 
-    def _build(self) -> None:
-        """Make the gated graph, and the file from which workers read it."""
+    def _build_graph(self) -> None:
+        """Build the gated graph, and write the file from which workers read it."""
         loaded = replace(self.resolver.loaded, proto=self.observed_model)
         clamp = self.base.constants == "clamp"
         gated = GateBuilder(loaded, self.gated_roundings, clamp=clamp, saturate=self.saturate).build()
-        if gated.proto.ByteSize() > INLINE_LIMIT:  # a session of bytes takes no larger one
+        if gated.proto.ByteSize() > INLINE_LIMIT:  # ONNX Runtime makes no session from more bytes
             raise ModelError(
-                f"{loaded.name} is too large to be tuned: its weights, rounded and not, outgrow 2 GiB",
+                f"{loaded.name} is too large to be tuned: its weights, rounded and not rounded, exceed 2 GiB",
                 hint="check single lists with mixlist check",
             )
         payload = Payload(
-            segments=split(gated, self.statistics.ends),
+            segments=split_graph(gated, self.statistics.cut_outputs),
             flag_count=len(gated.gates),
-            outputs=self.output_names,
-            gated_outputs=gated.output_names[: len(self.output_names)],
+            output_names=self.output_names,
+            # The statistics follow after the model's own outputs.
+            gated_output_names=gated.output_names[: len(self.output_names)],
             statistics=self.statistics,
             feeds=self.feeds,
-            first_counts=self.limits is not None and self.limits.one_overflow_fails(len(self.judged_batches)),
+            one_overflow_fails=self.limits is not None and self.limits.one_overflow_fails(len(self.judged_batches)),
             limits=self.limits.outputs if self.limits is not None else None,
             deterministic=not any(is_random(node) for graph in self.solver.graphs.values() for node in graph.nodes),
             labels=self.labels,
@@ -212,21 +229,21 @@ class TrialCompiler:
         )
         data = pickle.dumps(payload, protocol=5)
         self.token = hashlib.sha256(data).hexdigest()[:16]
-        path = self._home.path / self.token
+        path = self._folder.path / self.token
         write_scratch(path, data)
-        self.gated_graph, self.payload = gated, str(path)
+        self.gated_graph, self.payload_path = gated, str(path)
 
     def close(self) -> None:
-        """Remove what was written for the workers."""
+        """Remove the files that were written for the workers, and release the sessions of this process."""
         self.classifier.close()
-        self._home.remove()
+        self._folder.remove()
 
 
-def _near_inputs(graph: Graph, feeds: Sequence[Feed], least: float) -> frozenset[TensorRef]:
-    """Return the float inputs of the main graph that have a value of at least this magnitude in a batch."""
-    found = set()
+def _find_near_inputs(graph: Graph, feeds: Sequence[Feed], bound: float) -> frozenset[TensorRef]:
+    """Return the float inputs of the main graph that have a value of at least the magnitude ``bound`` in a batch."""
+    near_inputs = set()
     for slot, value in enumerate(graph.root.inputs):
         arrays = (feed.get(value.name) for feed in feeds) if value.type in types.MIXABLE else ()
-        if any(isinstance(array, np.ndarray) and bool((np.abs(array) >= least).any()) for array in arrays):
-            found.add(TensorRef("", "", slot))
-    return frozenset(found)
+        if any(isinstance(array, np.ndarray) and bool((np.abs(array) >= bound).any()) for array in arrays):
+            near_inputs.add(TensorRef("", "", slot))
+    return frozenset(near_inputs)

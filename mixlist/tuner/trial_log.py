@@ -1,8 +1,8 @@
-"""Keep the outcomes of trials, so that a search that was killed goes on where it was (Rule S9.11).
+"""Store the outcomes of trials in a state file, so that a search that was stopped can continue (Rule S9.11).
 
-A state file is text: one JSON object per line, the first says of which search it is. Trials are appended as they are
-made, so a line that was cut off at the end is the only damage that a kill can do; it is left out. A checksum in each
-line tells it from one that was changed since: an outcome that no trial had would give another list.
+A state file is text with one JSON object per line. The first line holds what the search depends on; each other line
+holds a trial. Trials are appended one by one, so a kill can only damage the last line, which is then ignored. Each line
+has a checksum, because an outcome that was changed by hand would lead to another list.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _CHECKSUM = "checksum"
 
 
 class TrialLog:
-    """``outcomes`` by the text of their edits; with a path, those of earlier runs and for later ones.
+    """The outcomes of trials by the text of their edits; with a path, also those of earlier runs.
 
-    ``key``: what the outcomes depend on. Raises UsageError for the state of another search, FileError for a file that
-    cannot be read or is no state.
+    ``key``: everything that the outcomes depend on, by name. Raises UsageError if the file is the state of another
+    search, and FileError if it cannot be read or is no state file.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, key: Mapping[str, str]) -> None:
@@ -36,7 +36,7 @@ class TrialLog:
             self._append({"format": FORMAT, **key})
 
     def put(self, edits: str, outcome: Outcome) -> None:
-        """Keep an outcome."""
+        """Store an outcome."""
         self.outcomes[edits] = outcome
         self._append({"choice": edits, "passed": outcome.passed, "why": outcome.why, "batch": outcome.batch})
 
@@ -45,65 +45,70 @@ class TrialLog:
             return
         try:
             with self.path.open("a", encoding="utf-8", newline="\n") as file:
-                file.write(_line(entry))
+                file.write(_format_line(entry))
         except OSError as problem:
             raise FileError(
                 f"{self.path}: the state cannot be written ({problem.strerror})", hint="name another file with --state"
             ) from None
 
     def _read(self, path: Path, key: Mapping[str, str]) -> bool:
-        """Read the outcomes of a state file; False, and an empty file, where it has no trial yet."""
+        """Read the outcomes of a state file. If it holds no trial yet, empty the file and return False."""
         try:
             with open_regular(path) as file:
                 text = file.read().decode()
         except (OSError, UnicodeDecodeError) as problem:
             raise FileError(f"{path}: no state of a search can be read ({problem})", hint="name another file") from None
-        whole, _, torn = text.rpartition("\n")
-        head, *entries = [_entry(path, at, line) for at, line in enumerate(whole.split("\n"), 1)] if whole else [{}]
-        if not head and _line({"format": FORMAT, **key}).startswith(torn):  # killed while the first line was written
+        # Text after the last line break is a line that a kill has cut off.
+        complete, _, cut_off = text.rpartition("\n")
+        lines = complete.split("\n") if complete else []
+        header, *entries = [_parse_line(path, number, line) for number, line in enumerate(lines, 1)] or [{}]
+        if not header and _format_line({"format": FORMAT, **key}).startswith(cut_off):  # a cut-off first line
             path.write_bytes(b"")
             return False
-        if head.get("format") != FORMAT:
+        if header.get("format") != FORMAT:
             raise FileError(f"{path}: this is no state of a search", hint="name a file that does not exist yet")
-        other = sorted(name for name in key if head.get(name) != key[name])
-        if other and not entries:  # nothing was tried: its command had failed
+        differences = sorted(name for name in key if header.get(name) != key[name])
+        if differences and not entries:  # an earlier command failed before its first trial: nothing is lost
             path.write_bytes(b"")
             return False
-        if other:
+        if differences:
             raise UsageError(
-                f"{path} is the state of another search: {', '.join(other)} differs",
+                f"{path} is the state of another search: {', '.join(differences)} differs",
                 hint="give the same model, data, lists and limits, or another --state",
             )
         for entry in entries:
             self.outcomes[entry["choice"]] = Outcome(entry["passed"], entry["why"], entry["batch"])
-        if torn:
-            os.truncate(path, len(whole.encode()) + 1)
+        if cut_off:
+            os.truncate(path, len(complete.encode()) + 1)
         return True
 
 
-def _line(entry: Mapping[str, object]) -> str:
+def _format_line(entry: Mapping[str, object]) -> str:
+    """Return an entry as a line of the file, with its checksum."""
     return json.dumps({**entry, _CHECKSUM: _checksum(entry)}, sort_keys=True) + "\n"
 
 
 def _checksum(entry: Mapping[str, object]) -> str:
-    """Return 16 hexadecimal digits of the SHA-256 of an object in JSON."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of an entry in JSON."""
     return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _entry(path: Path, line: int, text: str) -> dict[str, Any]:
-    """Return the object of one line: the first says of which search the file is, each other holds a trial."""
+def _parse_line(path: Path, number: int, text: str) -> dict[str, Any]:
+    """Return the entry of line ``number`` (from 1), without its checksum. Raises FileError if the line is damaged."""
     try:
         entry = json.loads(text)
-        is_whole = isinstance(entry, dict) and entry.pop(_CHECKSUM, None) == _checksum(entry)
-    except (ValueError, RecursionError):
-        is_whole = False
-    if not is_whole or not ("format" in entry if line == 1 else _is_trial(entry)):
-        raise FileError(f"{path}:{line}:1: this is no line of a search's state", hint="name another file with --state")
-    kept: dict[str, Any] = entry
-    return kept
+        is_intact = isinstance(entry, dict) and entry.pop(_CHECKSUM, None) == _checksum(entry)
+    except (ValueError, RecursionError):  # no JSON, or JSON with very deep brackets
+        is_intact = False
+    if not is_intact or not ("format" in entry if number == 1 else _is_trial(entry)):
+        raise FileError(
+            f"{path}:{number}:1: this is no line of a search's state", hint="name another file with --state"
+        )
+    valid_entry: dict[str, Any] = entry
+    return valid_entry
 
 
 def _is_trial(entry: dict[str, Any]) -> bool:
-    """Return True if an object holds what ``put`` writes."""
+    """Return True if an entry has the fields that ``put`` writes."""
     kinds = {"choice": str, "passed": bool, "why": str, "batch": int | None}
     return entry.keys() == kinds.keys() and all(isinstance(entry[name], kind) for name, kind in kinds.items())

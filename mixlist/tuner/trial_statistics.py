@@ -1,11 +1,14 @@
-"""Add the statistics of a trial to the graph: as few as tell whether anything overflows.
+"""Add the statistics of a trial to the graph: the fewest that show whether a value overflows.
 
-A sum of magnitudes is not finite where one value is not: one reduction per tensor, and none where a tensor is finite if
-what it was made of is (a *skippable* one). Of some tensors an infinity says nothing by itself: of those that carry
-masks, that hold infinities or numbers beyond all quantities in the reference already and, where the accelerator
-saturates, of those beyond the range. Their whole ranges are taken, and where one of these *ambiguous* tensors is at the
-limit, ``mask_classifier`` decides as ``check`` does. The ranges of tensors near the low range are taken too: a trial
-that keeps such a tensor in float32 may convert it for a reader, which loses values beyond the range (Rule S8.4).
+- **Sums.** The sum of magnitudes of a tensor is not finite if one of its values is not finite. So most tensors get one
+  reduction.
+- **None.** A tensor is *skippable* if it is finite whenever the inputs of its node are. It gets no reduction.
+- **Ranges.** For some tensors an infinity alone says nothing: those that carry masks, those that hold infinities or
+  numbers beyond all usual quantities in the reference already and, if the accelerator saturates, those beyond the range
+  of the low type. They are *ambiguous* and get the statistics of ``check``. If one of their values is at the limit,
+  ``overflow_classifier`` decides as ``check`` does.
+- Tensors near the limit of the low range get ranges too. A trial that keeps such a tensor in float32 may convert it for
+  one of its readers, and lose the values beyond the range there (Rule S8.4).
 """
 
 from __future__ import annotations
@@ -39,223 +42,234 @@ if TYPE_CHECKING:
 
     from mixlist.runtime.session import Array
 
-RangeOf = Callable[[Value], ConstantRange | None]
-LARGE = 1e30  # of a magnitude: 1e8 such values add up to what float32 holds
-NEAR = 1 / 8  # of the low range: a value of the reference that is larger may be beyond it in a trial
-LEAST = 1e-6  # the smallest divisor that counts: no rounding makes it zero
+FindConstantRange = Callable[[Value], ConstantRange | None]
+MAX_SUMMABLE = 1e30  # a magnitude: the sum of 1e8 such values is still finite in float32
+# A value of the reference from this share of the low range on is near: it may be beyond the range in a trial.
+NEAR_RANGE = 1 / 8
+LEAST_DIVISOR = 1e-6  # rounding to a low type does not make a divisor of this magnitude zero
 _BOUNDED, _VALUE_PRESERVING = operators(Trait.BOUNDED), operators(Trait.VALUE_PRESERVING)
-# If all values that a steady operator reads and makes are far within the range in the reference, no rounding takes one
-# beyond the range. If one does, because terms cancel or errors grow eightfold, the final check finds it.
+# If all values that a well-conditioned operator reads and makes are far from the limit of the range in the reference,
+# no rounding takes one beyond the range. There are rare exceptions (terms that cancel, errors that grow eightfold): the
+# final check finds them.
 _WELL_CONDITIONED = operators(Trait.WELL_CONDITIONED)
-_NORMALIZES = operators(Trait.NORMALIZES)  # steady if their epsilon is no zero: a variance divides
+_NORMALIZES = operators(Trait.NORMALIZES)  # well-conditioned if their epsilon is not zero: they divide by a variance
 
 
 @dataclass(frozen=True)
 class AmbiguousValues:
-    """The ranges of one batch in the reference and in a trial: a value at a limit may be an overflow or a mask's.
+    """The ranges of one batch in the reference and in a trial, where a value at the limit may be that of a mask.
 
-    ``counted``: the numbers of the trial's finite and infinite values, in tensors that are not finite in the reference.
+    ``counts``: the numbers of finite and infinite values in the trial, of tensors that are not finite in the reference.
     """
 
     reference: Ranges
     mixed: Ranges
-    counted: Totals
+    counts: Totals
 
 
 @dataclass(frozen=True)
 class TrialStatistics:
-    """The statistics of a trial: the outputs that hold them, and the way to read them.
+    """The statistics of a trial: the graph outputs that hold them, and the way to read them.
 
-    ``sums``: the tensors of each output's columns; an output has the shape [columns], or [iterations, columns] where it
-    comes out of a loop. ``nan_only``: tensors of which only a NaN counts; ``ambiguous``: those of which the sum says
-    nothing. ``order``: of the tensors with sums, the place at which their node computes. ``ranged``: the tensors with
-    ranges, without the model. ``ends``: the outputs that are made last before each cut. ``limit``: the magnitude that
-    values beyond the low range become, infinite where they do not saturate; ``bound``: the least magnitude that a
-    conversion loses.
+    ``sum_columns``: by the name of an output with sums, the tensors of its columns. The output has the shape [columns],
+    or [iterations, columns] if a loop makes it. ``nan_only``: the tensors of which only a NaN counts (float64).
+    ``ambiguous``: the tensors whose sums are ignored. ``position_of``: for each tensor with a sum the position of its
+    node in order of computation. ``ranges`` and ``counts``: the places of ranges and of numbers of values; their models
+    are empty. ``cut_outputs``: for each cut of the graph, the outputs that are made last before it. ``overflow_value``:
+    the magnitude that values beyond the low range become (infinity, unless they saturate). ``overflow_bound``: the
+    least magnitude that becomes infinite in the low type.
     """
 
-    sums: Mapping[str, tuple[TensorRef, ...]]
+    sum_columns: Mapping[str, tuple[TensorRef, ...]]
     nan_only: AbstractSet[TensorRef]
     ambiguous: AbstractSet[TensorRef]
-    order: Mapping[TensorRef, int]
-    ranged: InstrumentedModel
-    counted: InstrumentedModel
-    ends: Sequence[tuple[str, ...]]
-    limit: float
-    bound: float
+    position_of: Mapping[TensorRef, int]
+    ranges: InstrumentedModel
+    counts: InstrumentedModel
+    cut_outputs: Sequence[tuple[str, ...]]
+    overflow_value: float
+    overflow_bound: float
 
     @property
-    def names(self) -> list[str]:
-        """All outputs with statistics."""
-        return list(dict.fromkeys((*self.sums, *self.ranged.widths, *self.counted.widths)))
+    def output_names(self) -> list[str]:
+        """The names of all graph outputs with statistics."""
+        return list(dict.fromkeys((*self.sum_columns, *self.ranges.widths, *self.counts.widths)))
 
-    def first_overflow(self, reference: Mapping[str, Array], mixed: Mapping[str, Array]) -> str:
-        """Return the first node that overflows and does not in the reference, "" for none.
+    def find_first_overflow(self, reference: Mapping[str, Array], mixed: Mapping[str, Array]) -> str:
+        """Return the first node that overflows in the trial and not in the reference, "" if there is none.
 
-        ``mixed`` may be a part of the statistics. The outputs are not in order of computation: some hold sums alone,
-        later ones hold sums and ranges.
+        ``reference`` and ``mixed``: the outputs by name; ``mixed`` may lack some. The outputs are not in order of
+        computation (sums alone come before sums with ranges), so that the first node is found by its position.
         """
-        found: list[TensorRef] = []
-        for name, tensors in self.sums.items():
+        overflows: list[TensorRef] = []
+        for name, tensors in self.sum_columns.items():
             if name not in mixed or np.isfinite(mixed[name]).all():
                 continue
             before, after = np.atleast_2d(reference[name]), np.atleast_2d(mixed[name])
             nan = np.isnan(after).any(axis=0) & ~np.isnan(before).any(axis=0)
             infinite = ~np.isfinite(after).all(axis=0) & np.isfinite(before).all(axis=0)
-            overflows = np.where([tensor in self.nan_only for tensor in tensors], nan, infinite)
-            overflows &= [tensor not in self.ambiguous for tensor in tensors]
-            found += [tensors[column] for column in np.flatnonzero(overflows)]
-        return str(min(found, key=lambda tensor: self.order[tensor]).producer) if found else ""
+            is_overflow = np.where([tensor in self.nan_only for tensor in tensors], nan, infinite)
+            is_overflow &= [tensor not in self.ambiguous for tensor in tensors]
+            overflows += [tensors[column] for column in np.flatnonzero(is_overflow)]
+        return str(min(overflows, key=lambda tensor: self.position_of[tensor]).producer) if overflows else ""
 
-    def ambiguous_values(self, reference: Mapping[str, Array], mixed: Mapping[str, Array]) -> AmbiguousValues | None:
-        """Return the ranges in the reference and in the trial, if one of the trial's is at a limit."""
-        if not self.ranged.widths:
+    def find_ambiguous_values(
+        self, reference: Mapping[str, Array], mixed: Mapping[str, Array]
+    ) -> AmbiguousValues | None:
+        """Return the ranges in the reference and in the trial if a range of the trial is at the limit, else None."""
+        if not self.ranges.widths:
             return None
-        ranges = self._reader.read(mixed)
-        least = min(self.limit, self.bound)
-        if all(r.finite and r.magnitude < least for r in ranges.values()):
+        mixed_ranges = self._range_reader.read(mixed)
+        limit = min(self.overflow_value, self.overflow_bound)
+        if all(observed.finite and observed.magnitude < limit for observed in mixed_ranges.values()):
             return None
-        return AmbiguousValues(self._reader.read(reference), ranges, self._numbers(mixed))
+        return AmbiguousValues(self._range_reader.read(reference), mixed_ranges, self._count_values(mixed))
 
-    def _numbers(self, mixed: Mapping[str, Array]) -> Totals:
-        """Return the numbers of a trial's finite and infinite values, in the tensors that are counted."""
+    def _count_values(self, mixed: Mapping[str, Array]) -> Totals:
+        """Return the numbers of finite and infinite values of a trial, for the tensors that are counted."""
         totals: dict[tuple[TensorRef, str], float] = {}
-        for key, places in self.counted.outputs.items():
+        for key, places in self.counts.outputs.items():
             totals[key] = sum(float(np.sum(mixed[place.output][..., place.column])) for place in places)
-        for probe in self.counted.probes:
-            if probe.source is not None:
+        for probe in self.counts.probes:
+            if probe.source is not None:  # its values are those of another tensor, which is counted
                 totals |= {(probe.ref, name): n for (tensor, name), n in totals.items() if tensor == probe.source}
         return totals
 
     @cached_property
-    def _reader(self) -> RangeReader:
-        return RangeReader(self.ranged)
+    def _range_reader(self) -> RangeReader:
+        return RangeReader(self.ranges)
 
 
 def add_statistics(
     model: ModelProto,
     tensors: Sequence[TensorRange],
     masks: Mapping[TensorRef, Mask],
-    low: int,
+    low_type: int,
     saturate: bool,
     nodes: Sequence[DataflowNode],
-    cuts: Container[str],
-    range_of: RangeOf,
-    inputs: AbstractSet[TensorRef] = frozenset(),
+    cut_tensors: Container[str],
+    find_constant_range: FindConstantRange,
+    near_inputs: AbstractSet[TensorRef] = frozenset(),
 ) -> tuple[ModelProto, TrialStatistics]:
-    """Return a copy of the model with the statistics of a trial, and where they are.
+    """Return a copy of the model with the statistics of a trial, and the places where they are.
 
-    ``tensors``: what the reference's values are like over all batches; ``masks``: the tensors that carry masks;
-    ``nodes``: those whose outputs may be skippable; if there are none, every tensor has a range; ``cuts`` as for
-    ``instrument``; ``range_of``: the range of a constant; ``inputs``: the graph inputs near the low range.
+    ``tensors``: the ranges of the reference over all batches. ``masks``: the tensors that carry masks. ``nodes``: the
+    nodes whose outputs may be skippable; if it is empty, every tensor gets a range. ``cut_tensors``: as for
+    ``instrument``. ``near_inputs``: the graph inputs with values near the limit of the low range.
     """
-    magnitudes = _Magnitudes(tensors, range_of, low)
+    magnitudes = _Magnitudes(tensors, find_constant_range, low_type)
     skippable = {node.ref for node in nodes if magnitudes.makes_skippable(node)}
-    bound = overflow_bound(low) if saturate else LARGE
-    beyond = {(t.producer, t.tensor) for t in tensors if not t.magnitude < bound}
-    unfinite = {(t.producer, t.tensor) for t in tensors if t.nan or not math.isfinite(t.magnitude)}
+    bound = overflow_bound(low_type) if saturate else MAX_SUMMABLE
+    # "not <" and not ">=": a magnitude may be NaN.
+    beyond_bound = {(t.producer, t.tensor) for t in tensors if not t.magnitude < bound}
+    not_finite = {(t.producer, t.tensor) for t in tensors if t.nan or not math.isfinite(t.magnitude)}
     around_masks = {*masks}.union(*(mask.joined | mask.factors for mask in masks.values()))
 
     def is_ambiguous(probe: Probe) -> bool:
-        is_beyond = (probe.ref.producer, probe.tensor) in beyond and probe.elem != types.DOUBLE
+        is_beyond = (probe.ref.producer, probe.tensor) in beyond_bound and probe.elem != types.DOUBLE
         return probe.ref in around_masks or is_beyond
 
-    def own(tensor: TensorRef) -> bool:
+    def needs_own_range(tensor: TensorRef) -> bool:
         return tensor in around_masks or tensor.producer in magnitudes.near
 
     def is_ranged(probe: Probe) -> bool:
-        is_near = not nodes or probe.ref in inputs or (bool(probe.ref.node) and probe.ref.producer in magnitudes.near)
+        is_near_output = bool(probe.ref.node) and probe.ref.producer in magnitudes.near
+        is_near = not nodes or probe.ref in near_inputs or is_near_output
         return is_ambiguous(probe) or (is_near and probe.elem != types.DOUBLE)
 
     def is_summed(probe: Probe) -> bool:
         return not is_ranged(probe) and probe.ref.producer not in skippable
 
     def is_counted(probe: Probe) -> bool:
-        return (probe.ref.producer, probe.tensor) in unfinite and is_ranged(probe)
+        return (probe.ref.producer, probe.tensor) in not_finite and is_ranged(probe)
 
-    summed = instrument(model, (SUM,), is_summed, needs_own_range=own, cut_tensors=cuts)
-    ranged = instrument(summed.proto, is_observed=is_ranged, needs_own_range=own, cut_tensors=cuts)
-    instrumented = [summed, ranged]
-    if unfinite:
-        instrumented.append(
-            instrument(ranged.proto, finite_and_infinite_counts(), is_counted, needs_own_range=own, cut_tensors=cuts)
+    summed = instrument(model, (SUM,), is_summed, needs_own_range=needs_own_range, cut_tensors=cut_tensors)
+    ranged = instrument(summed.proto, is_observed=is_ranged, needs_own_range=needs_own_range, cut_tensors=cut_tensors)
+    passes = [summed, ranged]
+    if not_finite:
+        counts = finite_and_infinite_counts()
+        passes.append(
+            instrument(ranged.proto, counts, is_counted, needs_own_range=needs_own_range, cut_tensors=cut_tensors)
         )
-    ends = [tuple(chain(*cut)) for cut in zip(*(each.cut_outputs for each in instrumented), strict=True)]
-    sums = _sums(summed) | _sums(ranged)
-    return instrumented[-1].proto, TrialStatistics(
-        sums=sums,
+    sum_columns = _sum_columns(summed) | _sum_columns(ranged)
+    return passes[-1].proto, TrialStatistics(
+        sum_columns=sum_columns,
         nan_only=frozenset(probe.ref for probe in summed.probes if probe.elem == types.DOUBLE),
         ambiguous=frozenset(probe.ref for probe in ranged.probes if is_ambiguous(probe)),
-        order=_order(sums, tensors),
-        ranged=_without_model(ranged),
-        counted=_without_model(instrumented[-1]) if unfinite else InstrumentedModel(type(model)()),
-        ends=ends,
-        limit=FINITE_MAX[low] if saturate else math.inf,
-        bound=overflow_bound(low),
+        position_of=_positions(sum_columns, tensors),
+        ranges=_without_model(ranged),
+        counts=_without_model(passes[-1]) if not_finite else InstrumentedModel(type(model)()),
+        cut_outputs=[tuple(chain(*cut)) for cut in zip(*(each.cut_outputs for each in passes), strict=True)],
+        overflow_value=FINITE_MAX[low_type] if saturate else math.inf,
+        overflow_bound=overflow_bound(low_type),
     )
 
 
 def _without_model(instrumented: InstrumentedModel) -> InstrumentedModel:
-    """Return the places of the statistics without the model, which a worker does not need."""
+    """Return the places of the statistics without the model, which workers get in segments."""
     return replace(instrumented, proto=type(instrumented.proto)())
 
 
-def _order(sums: Mapping[str, Sequence[TensorRef]], tensors: Sequence[TensorRange]) -> dict[TensorRef, int]:
-    """Return the places of the nodes of tensors with sums among ``tensors``, which are in order of computation."""
-    places = {tensor.producer: place for place, tensor in enumerate(tensors)}
-    return {tensor: places.get(tensor.producer, -1) for columns in sums.values() for tensor in columns}
+def _positions(sum_columns: Mapping[str, Sequence[TensorRef]], tensors: Sequence[TensorRange]) -> dict[TensorRef, int]:
+    """Return for each tensor with a sum the position of its node. ``tensors`` are in order of computation."""
+    positions = {tensor.producer: position for position, tensor in enumerate(tensors)}
+    return {tensor: positions.get(tensor.producer, -1) for columns in sum_columns.values() for tensor in columns}
 
 
-def _sums(instrumented: InstrumentedModel) -> dict[str, tuple[TensorRef, ...]]:
-    """Return the outputs that hold sums of magnitudes, with the tensors of their columns."""
+def _sum_columns(instrumented: InstrumentedModel) -> dict[str, tuple[TensorRef, ...]]:
+    """Return the tensors of the columns of each output that holds sums of magnitudes."""
     columns: dict[str, dict[int, TensorRef]] = {}
-    for (tensor, name), places in instrumented.outputs.items():
-        for place in places if name == SUM.name else ():
+    for (tensor, statistic), places in instrumented.outputs.items():
+        for place in places if statistic == SUM.name else ():
             columns.setdefault(place.output, {})[place.column] = tensor
-    return {output: tuple(of[at] for at in sorted(of)) for output, of in columns.items()}
+    return {output: tuple(by_column[column] for column in sorted(by_column)) for output, by_column in columns.items()}
 
 
 class _Magnitudes:
-    """The nodes by the size of their outputs in the reference: ``near`` the low range, or ``far`` within it.
+    """The magnitudes of the reference: ``near`` are the nodes with an output near the limit of the low range.
 
-    A node that never ran is neither.
+    ``far``: the nodes whose outputs are all far from the limit. A node that never ran is in neither set.
     """
 
-    def __init__(self, tensors: Iterable[TensorRange], range_of: RangeOf, low: int) -> None:
-        self.limit, self.range_of = NEAR * overflow_bound(low), range_of
+    def __init__(self, tensors: Iterable[TensorRange], find_constant_range: FindConstantRange, low_type: int) -> None:
+        self.near_bound, self.find_constant_range = NEAR_RANGE * overflow_bound(low_type), find_constant_range
         self.near: set[NodeRef] = set()
         self.far: set[NodeRef] = set()
         for tensor in tensors:
-            (self.far if tensor.magnitude < self.limit else self.near).add(tensor.producer)
+            (self.far if tensor.magnitude < self.near_bound else self.near).add(tensor.producer)
         self.far -= self.near
 
     def makes_skippable(self, node: DataflowNode) -> bool:
-        """Return whether a node's outputs are finite if its inputs are, which have statistics or are skippable.
+        """Return True if a node's outputs are finite whenever its inputs are.
 
-        A value-preserving operator can overflow when its float32 input is rounded first.
+        The inputs have statistics, or are skippable themselves. A value-preserving operator needs a check of its
+        magnitudes all the same: it can overflow when its float32 input is rounded first.
         """
         op_type = node.node.op_type
         if node.node.domain or not all(self._is_safe(value) for value in float_values(node.node.inputs)):
             return False
         if op_type in _BOUNDED or (op_type in _VALUE_PRESERVING and node.ref not in self.near):
             return True
-        if op_type not in _WELL_CONDITIONED and not self._divides_by_much(node.node):
+        if op_type not in _WELL_CONDITIONED and not self._has_large_divisor(node.node):
             return False
         return node.ref in self.far and self.near.isdisjoint(tensor.ref.producer for tensor in node.inputs)
 
-    def _divides_by_much(self, node: Node) -> bool:
-        """Return whether a node divides by a constant, or by a variance with an epsilon, that is not almost nothing."""
+    def _has_large_divisor(self, node: Node) -> bool:
+        """Return True if a node divides by a constant that is far from zero, or by a variance plus such an epsilon."""
         if node.op_type == "Div":
             divisor = node.inputs[1]
-            found = self.range_of(divisor) if divisor is not None and divisor.is_constant else None
-            return found is not None and found.single is not None and abs(found.single) >= LEAST
-        epsilon = [attribute.f for attribute in node.proto.attribute if attribute.name == "epsilon"]
-        return node.op_type in _NORMALIZES and all(each >= LEAST for each in epsilon)  # 1e-5 if left out
+            constant = self.find_constant_range(divisor) if divisor is not None and divisor.is_constant else None
+            return constant is not None and constant.single is not None and abs(constant.single) >= LEAST_DIVISOR
+        epsilons = [attribute.f for attribute in node.proto.attribute if attribute.name == "epsilon"]
+        return node.op_type in _NORMALIZES and all(epsilon >= LEAST_DIVISOR for epsilon in epsilons)  # default: 1e-5
 
     def _is_safe(self, value: Value) -> bool:
-        """Return whether a value is a constant far within the range, or made by a node that computes."""
+        """Return True if a value is a constant far from the limit of the range, or the output of a node that computes.
+
+        Such an output has statistics or is skippable. Outputs of control flow and calls have no statistics here.
+        """
         if value.is_constant:
-            found = self.range_of(value)
-            return found is not None and found.max_abs < self.limit
+            constant = self.find_constant_range(value)
+            return constant is not None and constant.max_abs < self.near_bound
         producer = value.producer
         return producer is not None and not producer.bodies and producer.function is None

@@ -1,6 +1,6 @@
-"""Run trials in a worker: the pieces of the gated graph in sessions, the batches, and the reference of each batch.
+"""Run trials in a worker process: one batch of a trial is one run of the gated graph with the flags of a plan.
 
-A TrialRunner lives in the process that works; one batch of a trial is a run with the flags of its plan.
+A TrialRunner holds a session for each segment of the gated graph, the batches, and the reference of each batch.
 """
 
 from __future__ import annotations
@@ -28,29 +28,30 @@ from mixlist.tuner.trial_statistics import AmbiguousValues, TrialStatistics
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-CACHE_BYTES = 2**28  # of what pieces made, in each process
+CACHE_BYTES = 2**28  # of outputs of segments, in each process
 
 Values = dict[str, Array]  # by tensor name
-AnswerCounts = tuple[int, int, int]  # right in the reference, right in the trial, and all
+AnswerCounts = tuple[int, int, int]  # right answers of the reference, right answers of the trial, labels
 
 
 @dataclass(frozen=True)
 class Payload:
-    """The content of a TrialRunner, which is sent once to every process.
+    """Everything that a TrialRunner needs, sent once to every worker process.
 
-    ``flag_count``: the flags of all pieces. ``outputs``: the model's outputs, which the gated graph calls
-    ``gated_outputs``. ``first_counts``: an overflow settles a trial, so that no more has to be computed. ``limits``:
-    what outputs are measured for, None for every measure. ``deterministic``: the model computes the same in every run,
-    so that what a piece made serves again.
+    ``flag_count``: the number of gates of the gated graph. ``output_names``: the names of the model's outputs;
+    ``gated_output_names``: the names of the same outputs in the gated graph. ``one_overflow_fails``: True if a single
+    overflow decides a trial, so that the rest of the batch need not run. ``limits``: the limits for which outputs are
+    measured; None measures everything. ``deterministic``: True if every run of the model computes the same, so that
+    outputs of segments can be reused.
     """
 
     segments: tuple[Segment, ...]
     flag_count: int
-    outputs: tuple[str, ...]
-    gated_outputs: tuple[str, ...]
+    output_names: tuple[str, ...]
+    gated_output_names: tuple[str, ...]
     statistics: TrialStatistics
     feeds: tuple[Feed, ...]
-    first_counts: bool
+    one_overflow_fails: bool
     limits: Limits | None
     deterministic: bool
     labels: Labels | None = None
@@ -59,11 +60,11 @@ class Payload:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """One batch of one trial. ``overflow``: the first node that overflows, "" for none.
+    """The result of one batch of one trial.
 
-    ``answers``: how many are right in the reference, how many in the trial, and how many labels there are.
-    ``ambiguous``: the ranges in the reference and in the trial, if an infinity among them may be an overflow or a
-    mask's. ``refusal``: where ONNX Runtime refused the trial, None where it ran.
+    ``overflow``: the first node that overflows, "" if none does. ``outputs``: the errors of the outputs, () if they
+    were not computed. ``ambiguous``: the ranges of tensors whose large values may be an overflow or those of a mask;
+    None if there are none. ``refusal``: the error of ONNX Runtime if it refused to run, else None.
     """
 
     overflow: str
@@ -74,108 +75,120 @@ class BatchResult:
 
 
 class TrialRunner:
-    """Sessions of the gated graph's pieces, which run the batches of trials."""
+    """Runs batches of trials in sessions of the gated graph's segments. Several threads may use it at a time."""
 
     def __init__(self, payload: Payload) -> None:
         self.payload = payload
         options = SessionOptions(threads=payload.threads, lean=True, reuse_memory=True)
-        self.pieces = [(LocalSession(open_session(part.model, options)), part) for part in payload.segments]
+        self.sessions = [LocalSession(open_session(segment.model, options)) for segment in payload.segments]
         self.gates = [np.array(segment.gates, np.intp) for segment in payload.segments]
-        self.cache: LruCache[Values] = LruCache(CACHE_BYTES, _bytes)  # what pieces made, by batch and flags
-        self.references: dict[int, Values] = {}
-        self.offsets = [0]  # of each batch's labels
+        self.cache: LruCache[Values] = LruCache(CACHE_BYTES, _byte_size)  # outputs of segments, by batch and flags
+        self.references: dict[int, Values] = {}  # by batch
+        self.label_offsets = [0]  # for each batch the position of its first label
         self.lock = threading.RLock()
 
     def run(self, flags: bytes, batch: int) -> BatchResult:
-        """Run one batch; ``flags`` are packed bits, one per gate. Raises ModelError where the reference is refused."""
+        """Run one batch of a trial. Raises ModelError if ONNX Runtime refuses to run the reference.
+
+        ``flags``: one bit per gate, packed.
+        """
         payload, reference, mixed, overflow = self.payload, self._reference(batch), Values(), ""
-        unpacked = np.unpackbits(np.frombuffer(flags, np.uint8), count=payload.flag_count).astype(bool)
+        flag_array = np.unpackbits(np.frombuffer(flags, np.uint8), count=payload.flag_count).astype(bool)
         try:
-            for made in self._run_pieces(unpacked, batch):
-                mixed.update(made)
-                overflow = overflow or payload.statistics.first_overflow(reference, made)
-                if overflow and payload.first_counts:
+            for segment_outputs in self._run_segments(flag_array, batch):
+                mixed.update(segment_outputs)
+                overflow = overflow or payload.statistics.find_first_overflow(reference, segment_outputs)
+                if overflow and payload.one_overflow_fails:
                     return BatchResult(overflow)
         except RunRefused as refused:
             return BatchResult(overflow, refusal=refused.refusal)
-        reference_outputs, mixed_outputs = self._outputs(reference), self._outputs(mixed)
+        reference_outputs, mixed_outputs = self._model_outputs(reference), self._model_outputs(mixed)
         outputs = []
         for name, output in reference_outputs.items():
-            outputs.append(OutputAccuracy(name, payload.limits, payload.statistics.limit))
+            outputs.append(OutputAccuracy(name, payload.limits, payload.statistics.overflow_value))
             outputs[-1].add(output, mixed_outputs[name])
-        ambiguous = None if overflow else payload.statistics.ambiguous_values(reference, mixed)
-        answers = self._answers(batch, reference_outputs, mixed_outputs)
+        ambiguous = None if overflow else payload.statistics.find_ambiguous_values(reference, mixed)
+        answers = self._count_answers(batch, reference_outputs, mixed_outputs)
         return BatchResult(overflow, tuple(outputs), answers, ambiguous)
 
-    def _outputs(self, values: Values) -> Values:
+    def _model_outputs(self, values: Values) -> Values:
         """Return the model's outputs by their own names."""
-        return {n: values[gated] for n, gated in zip(self.payload.outputs, self.payload.gated_outputs, strict=True)}
+        names = zip(self.payload.output_names, self.payload.gated_output_names, strict=True)
+        return {name: values[gated_name] for name, gated_name in names}
 
     def _reference(self, batch: int) -> Values:
-        """Return what trials are compared with: outputs and statistics with nothing rounded."""
+        """Return the outputs and statistics of a batch with nothing rounded."""
         with self.lock:
             if batch not in self.references:
-                names = {*self.payload.gated_outputs, *self.payload.statistics.names}
-                pieces = self._run_pieces(np.zeros(self.payload.flag_count, bool), batch)
-                self.references[batch] = {n: value for made in pieces for n, value in made.items() if n in names}
+                names = {*self.payload.gated_output_names, *self.payload.statistics.output_names}
+                all_off = np.zeros(self.payload.flag_count, bool)
+                self.references[batch] = {
+                    name: value
+                    for segment_outputs in self._run_segments(all_off, batch)
+                    for name, value in segment_outputs.items()
+                    if name in names
+                }
             return self.references[batch]
 
-    def _run_pieces(self, flags: NDArray[np.bool], batch: int) -> Iterator[Values]:
-        """Yield what each piece makes, in order."""
+    def _run_segments(self, flags: NDArray[np.bool], batch: int) -> Iterator[Values]:
+        """Yield the outputs of each segment, in order. ``flags``: bool [number of gates of the gated graph]."""
         values: Values = dict(self.payload.feeds[batch])
+        # The outputs of a segment depend on the batch and on the flags of all segments so far.
         key: tuple[int | bytes, ...] = (batch,)
-        for (session, segment), gates in zip(self.pieces, self.gates, strict=True):
-            own = flags[gates]
-            key = (*key, own.tobytes())
-            made = self.cache.get(key)
-            if made is None:
-                feed = {name: values[name] for name in segment.reads if name in values}
-                if segment.flags:
-                    feed[segment.flags] = own
-                made = dict(zip(segment.makes, session.run(segment.makes, feed), strict=True))
+        for session, segment, gates in zip(self.sessions, self.payload.segments, self.gates, strict=True):
+            segment_flags = flags[gates]
+            key = (*key, segment_flags.tobytes())
+            outputs = self.cache.get(key)
+            if outputs is None:
+                feed = {name: values[name] for name in segment.input_names if name in values}
+                if segment.flags_input:
+                    feed[segment.flags_input] = segment_flags
+                outputs = dict(zip(segment.output_names, session.run(segment.output_names, feed), strict=True))
                 if self.payload.deterministic:
-                    self.cache.put(key, made)
-            values.update(made)
-            yield made
+                    self.cache.put(key, outputs)
+            values.update(outputs)
+            yield outputs
 
-    def _answers(self, batch: int, reference: Values, mixed: Values) -> AnswerCounts:
-        """Return the right answers of the reference and of the trial, and the labels that count."""
+    def _count_answers(self, batch: int, reference: Values, mixed: Values) -> AnswerCounts:
+        """Return the right answers in a batch of the reference and of the trial, and the labels that count."""
         labels = self.payload.labels
         if labels is None:
             return 0, 0, 0
         with self.lock:
-            while len(self.offsets) <= batch + 1:  # the reference tells how many labels each batch takes
-                outputs = self._outputs(self._reference(len(self.offsets) - 1))
-                task = TaskAccuracy(labels[self.offsets[-1] :])
+            # The number of samples in a batch is known from its outputs only. So all batches before it run first.
+            while len(self.label_offsets) <= batch + 1:
+                outputs = self._model_outputs(self._reference(len(self.label_offsets) - 1))
+                task = TaskAccuracy(labels[self.label_offsets[-1] :])
                 task.add(outputs, outputs)
-                self.offsets.append(self.offsets[-1] + task.used)
-        task = TaskAccuracy(labels[self.offsets[batch] :])
+                self.label_offsets.append(self.label_offsets[-1] + task.used)
+        task = TaskAccuracy(labels[self.label_offsets[batch] :])
         task.add(reference, mixed)
         return task.right[0], task.right[1], task.count
 
 
-def _bytes(values: Mapping[str, Array]) -> int:
+def _byte_size(values: Mapping[str, Array]) -> int:
+    """Return the bytes that a cache entry takes: the arrays, and a little for the entry."""
     return 256 + sum(getattr(value, "nbytes", 0) for value in values.values())
 
 
-_runners: LruCache[TrialRunner] = LruCache(2)  # that of the search, and one before it
+_runners: LruCache[TrialRunner] = LruCache(2)  # the runner of the current gated graph, and the one before it
 
 
 def run_batch(token: str, payload: str | bytes, flags: bytes, batch: int) -> BatchResult:
-    """Run one batch of one trial in this process; ``payload`` is pickled, or the path of a file that holds it.
+    """Run one batch of one trial in this process.
 
-    ``token`` names the payload: its runner is made when it is first needed, and kept.
+    ``token``: the identity of the payload. ``payload``: a pickled Payload, or the path of a file that holds it.
     """
-    return runner_of(token, payload).run(flags, batch)
+    return get_runner(token, payload).run(flags, batch)
 
 
-def runner_of(token: str, payload: str | bytes) -> TrialRunner:
-    """Return the runner of this process for a payload."""
+def get_runner(token: str, payload: str | bytes) -> TrialRunner:
+    """Return the runner of this process for a payload; make it if there is none."""
     return _runners.get_or_make(token, lambda: TrialRunner(pickle.loads(read_sent_file(payload))))
 
 
-def pack(on: Sequence[int], count: int) -> bytes:
-    """Return ``count`` flags as bits, of which those at these positions are on."""
+def pack_flags(on: Sequence[int], count: int) -> bytes:
+    """Return ``count`` flags as packed bits. The flags at the positions ``on`` are set."""
     flags = np.zeros(count, bool)
     flags[list(on)] = True
     return np.packbits(flags).tobytes()

@@ -1,7 +1,7 @@
 """Run trials: a set of edits, on batch after batch until a limit breaks or all batches have passed (Rule S9.2).
 
-The first batch runs alone, since most trials fail there. Meanwhile the other workers begin with the first batch of
-those sets of edits that the search will try next if this one fails. The rest of the batches run side by side.
+The first batch runs alone, because most trials fail there. Meanwhile the idle workers speculate: they run the first
+batch of the sets of edits that the search will try next if this one fails. The other batches run in parallel.
 """
 
 from __future__ import annotations
@@ -21,28 +21,33 @@ from mixlist.tuner.trial_log import TrialLog
 from mixlist.tuner.trial_verdict import Outcome, TrialLimits, TrialVerdict
 from mixlist.tuner.trial_worker import BatchResult, run_batch
 
-REFERENCE = "everything in float32"
-Lookahead = Callable[[int], Iterable[EditSet]]  # so many sets of edits that are likely to be tried next
+REFERENCE = "everything in float32"  # the text of the trial that rounds nothing
+# Called with a number, returns that many sets of edits that the search is likely to try next.
+NextTrials = Callable[[int], Iterable[EditSet]]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One line of the search's log: the edits that were tried, as sorted text, and what came of them."""
+    """One entry of the search's log.
+
+    ``edits``: the edits that were tried, as sorted text. ``remembered``: True if the outcome came from the state file.
+    """
 
     edits: tuple[str, ...]
     outcome: Outcome
     remembered: bool = False
 
     def to_json(self) -> dict[str, object]:
-        """Return the entry in the report's log."""
+        """Return the entry of the report's log."""
         passed, why = self.outcome.passed, self.outcome.why
         return {"edits": list(self.edits), "passed": passed, "why": why, "remembered": self.remembered}
 
 
 class Trials:
-    """Tries sets of edits, each once. ``outcomes`` are the known ones by their edits.
+    """Tries sets of edits, each set once.
 
-    ``log`` holds every trial in order; ``progress`` is called after each.
+    ``outcomes``: the outcomes so far, by the edits. ``log``: every trial in order. ``batch_order``: the indices of the
+    batches in the order in which the next trial runs them. ``progress`` is called after each trial.
     """
 
     def __init__(
@@ -56,76 +61,84 @@ class Trials:
         self.compiler, self.limits, self.workers, self.trial_log = compiler, limits, workers, trial_log
         self.progress = ProgressCounter(progress, "trials")
         self.log: list[Trial] = []
-        self.order = list(compiler.judged_batches)  # the batch where the last trial failed goes first
+        self.batch_order = list(compiler.judged_batches)
         self.outcomes: dict[EditSet, Outcome] = {}
-        self._sent: dict[str, str | bytes] = {}
-        self._begun: dict[EditSet, tuple[int, Future[BatchResult]]] = {}  # guesses: a batch and its run
+        self._sent_payloads: dict[str, str | bytes] = {}  # by token
+        # The runs that are started ahead: for each set of edits the batch and the result to come.
+        self._speculative_runs: dict[EditSet, tuple[int, Future[BatchResult]]] = {}
 
-    def passes(self, edits: EditSet, lookahead: Lookahead | None = None) -> bool:
-        """Return whether the edits keep all limits."""
-        return self.try_edits(edits, lookahead).passed
+    def passes(self, edits: EditSet, next_trials: NextTrials | None = None) -> bool:
+        """Return True if the model keeps all limits under the edits."""
+        return self.try_edits(edits, next_trials).passed
 
-    def try_edits(self, edits: EditSet, lookahead: Lookahead | None = None) -> Outcome:
-        """Return what comes of the edits, which are tried if they were not before."""
-        return self.outcomes.get(edits) or self._try(edits, lookahead)
+    def try_edits(self, edits: EditSet, next_trials: NextTrials | None = None) -> Outcome:
+        """Return the outcome of a set of edits; run the trial if there is no outcome yet."""
+        return self.outcomes.get(edits) or self._try(edits, next_trials)
 
     @property
     def passing(self) -> tuple[EditSet, ...]:
-        """The sets of edits that are known to keep all limits."""
+        """The sets of edits that passed their trials."""
         return tuple(edits for edits, outcome in self.outcomes.items() if outcome.passed)
 
     def try_reference(self) -> Outcome:
-        """Try everything in float32: no list can pass where this fails (Rule S9.4)."""
+        """Try every node in float32. If this fails, no list can pass (Rule S9.4)."""
         return self._try(None, None)
 
     def reject(self, edits: EditSet, why: str) -> None:
-        """Let edits that passed here and failed an independent check count as failed.
+        """Mark edits as failed that passed their trial but failed the final check (Rule S9.8).
 
-        Other trials that passed are forgotten, and all tensors have statistics from now on.
+        The statistics of trials missed something. So every other outcome that passed is forgotten, and from now on all
+        tensors have statistics.
         """
         for passed in self.passing:
             del self.outcomes[passed]
-            self.trial_log.outcomes.pop(_key(passed), None)
-        self._begun.clear()
+            self.trial_log.outcomes.pop(_state_key(passed), None)
+        self._speculative_runs.clear()
         self.compiler.collect_all_statistics()
-        self._add(edits, Outcome(False, why), remembered=False)
+        self._add_outcome(edits, Outcome(False, why), remembered=False)
 
-    def _try(self, edits: EditSet | None, lookahead: Lookahead | None) -> Outcome:
-        """Return the outcome, remembered or tried now."""
-        known = self.trial_log.outcomes.get(_key(edits))
-        outcome = known or self._run(edits, lookahead)
-        if outcome.batch in self.order:  # of a remembered one too, so that a resumed search goes alike
-            self.order.remove(outcome.batch)
-            self.order.insert(0, outcome.batch)
-        self._add(edits, outcome, remembered=known is not None)
+    def _try(self, edits: EditSet | None, next_trials: NextTrials | None) -> Outcome:
+        """Return the outcome from the state file, or run the trial. None for ``edits`` is the reference."""
+        remembered = self.trial_log.outcomes.get(_state_key(edits))
+        outcome = remembered or self._run(edits, next_trials)
+        # The batch that failed goes first next time. This also happens for a remembered outcome, so that a search that
+        # continues from a state file takes the same course as one without a break.
+        if outcome.batch in self.batch_order:
+            self.batch_order.remove(outcome.batch)
+            self.batch_order.insert(0, outcome.batch)
+        self._add_outcome(edits, outcome, remembered=remembered is not None)
         return outcome
 
-    def _add(self, edits: EditSet | None, outcome: Outcome, *, remembered: bool) -> None:
-        """Keep an outcome and report it. A crash, which may not happen again, is not kept for later searches."""
+    def _add_outcome(self, edits: EditSet | None, outcome: Outcome, *, remembered: bool) -> None:
+        """Store an outcome and report progress.
+
+        A crash may not happen again, so it is not written to the state file.
+        """
         if not remembered and not outcome.crashed:
-            self.trial_log.put(_key(edits), outcome)
+            self.trial_log.put(_state_key(edits), outcome)
         if edits is not None:
-            self.outcomes[edits] = outcome  # before progress is called, which may stop the search
-        self.log.append(Trial(_names(edits), outcome, remembered))
+            self.outcomes[edits] = outcome  # before the callback, which may stop the search with Ctrl-C
+        self.log.append(Trial(_edit_texts(edits), outcome, remembered))
         self.progress.add(detail=self.log[-1])
 
-    def _run(self, edits: EditSet | None, lookahead: Lookahead | None) -> Outcome:
-        """Try some edits, or None for everything in float32."""
-        verdict = TrialVerdict(self.limits, self.compiler.output_names, len(self.order))
-        waiting = deque(self.order)
-        first = waiting.popleft()
+    def _run(self, edits: EditSet | None, next_trials: NextTrials | None) -> Outcome:
+        """Run the trial of a set of edits, or of the reference for None."""
+        verdict = TrialVerdict(self.limits, self.compiler.output_names, len(self.batch_order))
+        pending = deque(self.batch_order)
+        first = pending.popleft()
         flags = self.compiler.build_flags(edits)
-        running = deque([(first, self._begin(edits, flags, first))])
-        alone = self._guess(lookahead)
+        running = deque([(first, self._start_first_batch(edits, flags, first))])
+        runs_alone = self._speculate(next_trials)
         try:
-            while waiting or running:
-                while waiting and len(running) < self.workers.count and not alone:
-                    at = waiting.popleft()
-                    running.append((at, self._submit(flags, at)))
-                alone = False
-                at, future = running.popleft()
-                batch = wait_for(future, partial(self._send_again, flags, at))
-                outcome = verdict.add(at, batch if edits is None else self.compiler.classify(edits, at, batch))
+            while pending or running:
+                # Keep every worker busy, except while the first batch runs and the other workers speculate.
+                while pending and len(running) < self.workers.count and not runs_alone:
+                    index = pending.popleft()
+                    running.append((index, self._submit(flags, index)))
+                runs_alone = False
+                index, future = running.popleft()
+                batch = wait_for(future, partial(self._resend, flags, index))
+                outcome = verdict.add(index, batch if edits is None else self.compiler.classify(edits, index, batch))
                 if outcome is not None:
                     return outcome
         except WorkerDied as problem:
@@ -135,43 +148,53 @@ class Trials:
                 future.cancel()
         raise AssertionError("the last batch decides a trial")
 
-    # --- guesses ---
+    # --- speculation ---
 
-    def _guess(self, lookahead: Lookahead | None) -> bool:
-        """Begin with edits that may be tried next, one set for each other worker; return whether any are begun."""
-        others = self.workers.count - 1
-        for edits in lookahead(others) if lookahead is not None and others else ():
+    def _speculate(self, next_trials: NextTrials | None) -> bool:
+        """Start the first batch of sets of edits that may be tried next, one for each idle worker.
+
+        Return True if there are such runs. A set of edits for which gates are missing is left out.
+        """
+        idle_workers = self.workers.count - 1
+        for edits in next_trials(idle_workers) if next_trials is not None and idle_workers else ():
             flags = self.compiler.find_flags(edits) if edits not in self.outcomes else None
-            if flags is not None and edits not in self._begun:
-                self._begun[edits] = self.order[0], self._submit(flags, self.order[0])
-        return bool(self._begun)
+            if flags is not None and edits not in self._speculative_runs:
+                self._speculative_runs[edits] = self.batch_order[0], self._submit(flags, self.batch_order[0])
+        return bool(self._speculative_runs)
 
-    def _begin(self, edits: EditSet | None, flags: bytes, batch: int) -> Future[BatchResult]:
-        """Return the run of the first batch, which may have begun as a guess; if not, the guesses were wrong."""
-        at, run = self._begun.pop(edits, (None, None)) if edits is not None else (None, None)
-        if run is not None and at == batch:
+    def _start_first_batch(self, edits: EditSet | None, flags: bytes, batch: int) -> Future[BatchResult]:
+        """Return the run of the first batch, which may have been started ahead.
+
+        If it was not, the search took another course than predicted, and all speculative runs are canceled.
+        """
+        started_batch, run = self._speculative_runs.pop(edits, (None, None)) if edits is not None else (None, None)
+        if run is not None and started_batch == batch:
             return run
-        for _, other in self._begun.values():
-            other.cancel()
-        self._begun.clear()
+        for _, useless in self._speculative_runs.values():
+            useless.cancel()
+        self._speculative_runs.clear()
         return self._submit(flags, batch)
 
-    def _send_again(self, flags: bytes, batch: int) -> Future[BatchResult]:
-        self._sent.clear()
+    # --- workers ---
+
+    def _resend(self, flags: bytes, batch: int) -> Future[BatchResult]:
+        """Send the payload again, which a cluster has lost, and start the batch once more."""
+        self._sent_payloads.clear()
         return self._submit(flags, batch)
 
     def _submit(self, flags: bytes, batch: int) -> Future[BatchResult]:
-        token, payload = self.compiler.token, self.compiler.payload
-        if token not in self._sent:
-            self._sent = {token: self.workers.send_file(payload)}
-        return self.workers.executor.submit(run_batch, token, self._sent[token], flags, batch)
+        """Start a batch in a worker; send the payload if the workers do not have the current one."""
+        token, payload_path = self.compiler.token, self.compiler.payload_path
+        if token not in self._sent_payloads:
+            self._sent_payloads = {token: self.workers.send_file(payload_path)}
+        return self.workers.executor.submit(run_batch, token, self._sent_payloads[token], flags, batch)
 
 
-def _names(edits: EditSet | None) -> tuple[str, ...]:
+def _edit_texts(edits: EditSet | None) -> tuple[str, ...]:
     """Return the edits as sorted text."""
     return (REFERENCE,) if edits is None else tuple(sorted(map(str, edits)))
 
 
-def _key(edits: EditSet | None) -> str:
-    """Return the edits as the state of a search names them."""
-    return "; ".join(_names(edits))
+def _state_key(edits: EditSet | None) -> str:
+    """Return the text that identifies a set of edits in a state file."""
+    return "; ".join(_edit_texts(edits))

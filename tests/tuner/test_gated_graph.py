@@ -26,7 +26,7 @@ from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import SessionOptions
 from mixlist.tuner.candidates import Candidate, EditSet, edit_policy, find_list_candidates, find_node_candidates
-from mixlist.tuner.graph_partition import split
+from mixlist.tuner.graph_partition import split_graph
 from mixlist.tuner.trial_compiler import TrialCompiler
 from tests.support.builders import model, policy
 from tests.support.graphs import Case, cases
@@ -69,13 +69,13 @@ class Bench:
         compiler = self.compiler
         assert compiler.gated_graph is not None
         if self.token != compiler.token:
-            (self.whole,) = split(compiler.gated_graph, ())
+            (self.whole,) = split_graph(compiler.gated_graph, ())
             self.session = Plain(onnx.ModelProto.FromString(self.whole.model))
             self.token, self.builds = compiler.token, self.builds + 1
         count = len(compiler.gated_graph.gates)
         bits = np.unpackbits(np.frombuffer(flags, np.uint8), count=count).astype(bool)
         assert self.session is not None
-        given = {**self.feed, self.whole.flags: bits[list(self.whole.gates)]}
+        given = {**self.feed, self.whole.flags_input: bits[list(self.whole.gates)]}
         return self.session.run(compiler.gated_graph.output_names[: len(compiler.output_names)], given)
 
     def mixed(self, choice: EditSet) -> list[Any]:

@@ -21,9 +21,9 @@ from mixlist.runtime.lru_cache import LruCache
 from mixlist.runtime.session import SessionOptions
 from mixlist.tuner import graph_partition
 from mixlist.tuner.candidates import EditSet
-from mixlist.tuner.graph_partition import Segment, cuts, split
+from mixlist.tuner.graph_partition import Segment, choose_cuts, split_graph
 from mixlist.tuner.trial_compiler import TrialCompiler
-from mixlist.tuner.trial_worker import runner_of
+from mixlist.tuner.trial_worker import get_runner
 from tests.support.builders import model, policy
 from tests.support.graphs import Case
 from tests.support.local_workers import trials
@@ -38,10 +38,10 @@ def chained(parts: Iterable[Segment], flags: Any, feed: Mapping[str, Any], outpu
         runner = LocalSession(
             make_session(onnx.ModelProto.FromString(part.model), SessionOptions(optimize=False, threads=1))
         )
-        given = {name: values[name] for name in part.reads if name in values}
-        if part.flags:
-            given[part.flags] = flags[list(part.gates)]
-        values.update(zip(part.makes, runner.run(part.makes, given), strict=True))
+        given = {name: values[name] for name in part.input_names if name in values}
+        if part.flags_input:
+            given[part.flags_input] = flags[list(part.gates)]
+        values.update(zip(part.output_names, runner.run(part.output_names, given), strict=True))
     return [values[name] for name in outputs]
 
 
@@ -64,7 +64,7 @@ def test_pieces_compute_what_the_whole_does(job: tuple[Case, Policy], data: st.D
         feed = {info.name: bench.feed[info.name] for info in gated.proto.graph.input if info.name in bench.feed}
         feed = {n: np.asarray(v, np.float32) if getattr(v, "dtype", None) == np.float16 else v for n, v in feed.items()}
         same(
-            chained(split(gated, ends), bits, feed, gated.output_names[: len(bench.compiler.output_names)]),
+            chained(split_graph(gated, ends), bits, feed, gated.output_names[: len(bench.compiler.output_names)]),
             whole,
             f"cut at {ends}",
         )
@@ -87,21 +87,21 @@ FEED = {"x": np.random.default_rng(1).normal(0, 1, (4, 64)).astype(np.float32)}
 
 
 def pieces(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(graph_partition, "LEAST", 1.0)
-    monkeypatch.setattr(graph_partition, "MOST", count)
+    monkeypatch.setattr(graph_partition, "MIN_SEGMENT_COST", 1.0)
+    monkeypatch.setattr(graph_partition, "MAX_SEGMENTS", count)
 
 
 def test_a_small_model_is_one_piece() -> None:
     graph = Resolver(chain()).graph
-    assert cuts(graph, estimate_costs(graph)) == ()
+    assert choose_cuts(graph, estimate_costs(graph)) == ()
 
 
 def test_pieces_are_of_about_the_same_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces(monkeypatch, 4)
     graph = Resolver(chain()).graph
-    assert cuts(graph, estimate_costs(graph)) == ("a", "b", "c")
+    assert choose_cuts(graph, estimate_costs(graph)) == ("a", "b", "c")
     pieces(monkeypatch, 2)
-    assert cuts(graph, estimate_costs(graph)) == ("b",)
+    assert choose_cuts(graph, estimate_costs(graph)) == ("b",)
 
 
 def test_a_cut_is_where_few_bytes_cross_and_constants_cross_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,15 +111,15 @@ def test_a_cut_is_where_few_bytes_cross_and_constants_cross_none(monkeypatch: py
       [k] k = ConstantOfShape <value = float[1] {0.5}> (s) [a] a = MatMul (x, k) [r] r = Gather (a, i)
       [q] q = Expand (r, s) [y] y = MatMul (q, k) }"""
     graph = Resolver(model(text)).graph
-    (cut,) = cuts(graph, estimate_costs(graph))
+    (cut,) = choose_cuts(graph, estimate_costs(graph))
     assert cut == "r"
     compiler = TrialCompiler(
         Resolver(model(text)), policy(white=["MatMul"]), [{"x": np.ones((64, 64), np.float32)}], ()
     )
     compiler.build_flags(frozenset())
     assert compiler.gated_graph is not None
-    _, second = split(compiler.gated_graph, compiler.statistics.ends)
-    assert second.reads == (cut,)
+    _, second = split_graph(compiler.gated_graph, compiler.statistics.cut_outputs)
+    assert second.input_names == (cut,)
     assert {"ConstantOfShape"} <= {node.op_type for node in onnx.ModelProto.FromString(second.model).graph.node}
     compiler.close()
 
@@ -130,8 +130,8 @@ def test_a_sequence_crosses_no_cut() -> None:
     compiler = TrialCompiler(Resolver(model(text)), policy(white=["Mul"]), [{"x": np.ones(2, np.float32)}], ())
     compiler.build_flags(frozenset())
     assert compiler.gated_graph is not None
-    parts = split(compiler.gated_graph, [("a",), ("s",), ("b",)])
-    assert len(parts) == 3 and all("s" not in part.reads for part in parts)
+    parts = split_graph(compiler.gated_graph, [("a",), ("s",), ("b",)])
+    assert len(parts) == 3 and all("s" not in part.input_names for part in parts)
     compiler.close()
 
 
@@ -145,7 +145,7 @@ def edits(compiler: TrialCompiler, *names: str) -> EditSet:
 def record(compiler: TrialCompiler, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of the pieces that run from now on."""
     ran: list[int] = []
-    for at, (runner, _) in enumerate(runner_of(compiler.token, Path(compiler.payload).read_bytes()).pieces):
+    for at, runner in enumerate(get_runner(compiler.token, Path(compiler.payload_path).read_bytes()).sessions):
         run = runner.run
         monkeypatch.setattr(runner, "run", lambda *given, at=at, run=run: ran.append(at) or run(*given))
     return ran

@@ -25,7 +25,7 @@ def watched(text: str, **feed: Any) -> set[str]:
     feeds = [{name: np.array(values, np.float32) for name, values in feed.items()}]
     tried = trials(model(text), policy(white=EVERY), feeds)
     tried.compiler.close()
-    return {tensor.node for tensors in tried.compiler.statistics.sums.values() for tensor in tensors} - {""}
+    return {tensor.node for tensors in tried.compiler.statistics.sum_columns.values() for tensor in tensors} - {""}
 
 
 def test_what_is_finite_if_what_it_reads_is_has_no_sum() -> None:

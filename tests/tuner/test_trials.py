@@ -84,7 +84,7 @@ def test_a_trial_stops_at_the_first_broken_limit_and_that_batch_goes_first() -> 
     submit = tried._submit
     tried._submit = lambda flags, batch: ran.append(batch) or submit(flags, batch)  # type: ignore[method-assign]
     assert tried.try_edits(frozenset()).batch == 3
-    assert ran == [0, 1, 2, 3] and tried.order[0] == 3
+    assert ran == [0, 1, 2, 3] and tried.batch_order[0] == 3
     tried.compiler.close()
 
 
@@ -169,7 +169,7 @@ def test_other_workers_begin_with_what_is_likely_to_come() -> None:
     assert tried.passes(second)
     assert ran == [(of[second], 1)], "its first batch was a guess"
     ran.clear()
-    assert tried.passes(frozenset()) and not tried._begun
+    assert tried.passes(frozenset()) and not tried._speculative_runs
     assert tried.passes(third) and (of[third], 0) in ran, "it was dropped when something else was asked for"
     tried.compiler.close()
 
@@ -194,7 +194,9 @@ def test_convolutions_compute_in_a_trial_what_they_do_in_the_check() -> None:
     for unit in (None, *find_list_candidates(tried.compiler.solution(frozenset()), tried.compiler.base, "black", None)):
         choice = frozenset([unit.edit] if unit is not None else [])
         flags = tried.compiler.build_flags(choice)
-        ours = trial_worker.run_batch(tried.compiler.token, tried.compiler.payload, flags, 0).outputs[0].finding(ANY)
+        ours = (
+            trial_worker.run_batch(tried.compiler.token, tried.compiler.payload_path, flags, 0).outputs[0].finding(ANY)
+        )
         (theirs,) = mixlist.check(proto, edit_policy(tried.compiler.base, choice), feeds, limits=ANY).outputs
         assert theirs.normalized_error > 1e-4
         assert ours.normalized_error == pytest.approx(theirs.normalized_error, rel=1e-9)
