@@ -2,7 +2,7 @@
 
 On ONNX Runtime's CPU provider, a mixed model shows no overflow: the provider computes float16 nodes in float32 and
 drops the Casts between them. Therefore ``emulate`` turns every tensor of a low type into float32, and inserts a pair of
-Casts, to the low type and back, behind each node that computes such a tensor. ONNX Runtime keeps these Casts
+Casts, to the low type and back, after each node that computes such a tensor. ONNX Runtime keeps these Casts
 (``runtime.provider_rounding`` tests it). They keep the rounding and the infinities. ``raise_to_float32`` does the same
 without the pairs: its result is the reference.
 

@@ -49,7 +49,7 @@ _VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
 class EmulationBuilder:
     """Builds a copy of a model in which all tensors of ``raised_types`` have the wider ``target_type``.
 
-    rounding: insert the pair of Casts behind each node that computes a tensor of a raised type.
+    rounding: insert the pair of Casts after each node that computes a tensor of a raised type.
     saturate, keep_external: see ``emulate``.
     has_kernel: whether a node can be computed in the target type.
 
@@ -107,7 +107,7 @@ class EmulationBuilder:
             self._rewrite_scope(graph, scope, scope_proto)
 
     def _rewrite_scope(self, graph: Graph, scope: Scope, scope_proto: ScopeProto) -> None:
-        # Nodes. The node at position p of the topological order gets the key (p, 0, 0), new nodes behind it (p, 1, i),
+        # Nodes. The node at position p of the topological order gets the key (p, 0, 0), new nodes after it (p, 1, i),
         # and new nodes before it (p - 1, 3, i).
         keys: list[SortKey | None] = [None] * len(scope_proto.node)
         added: list[NodeProto] = []
@@ -149,7 +149,7 @@ class EmulationBuilder:
     # --- one node ---
 
     def _rewrite_node(self, graph: Graph, node: Node, node_proto: NodeProto) -> tuple[list[NodeProto], list[NodeProto]]:
-        """Raise a node in place, and return the new nodes before it and behind it."""
+        """Raise a node in place, and return the new nodes before it and after it."""
         if node.function is not None:
             node_proto.op_type = self.specialized[node.function].name
             return [], []
@@ -185,7 +185,7 @@ class EmulationBuilder:
         input_types: Iterable[types.Type | None],
         output_types: Iterable[types.Type | None],
     ) -> tuple[list[NodeProto], list[NodeProto]]:
-        """Connect the slots that keep a raised type, and return the Casts before and behind the node.
+        """Connect the slots that keep a raised type, and return the Casts before and after the node.
 
         ``input_types`` and ``output_types`` are the types that the node has in the new model. Examples of such slots in
         a float64 graph: the scales of Resize, and the output Mean of LayerNormalization, are float32.
@@ -208,7 +208,7 @@ class EmulationBuilder:
         return before, after
 
     def _rewrite_cast(self, node: Node, node_proto: NodeProto) -> list[NodeProto]:
-        """Raise a Cast in place, and return the new nodes behind it."""
+        """Raise a Cast in place, and return the new nodes after it."""
         value, source = node.outputs[0], node.inputs[0]
         authored_source = types.element(source.type) if source is not None else types.UNKNOWN
         source_type = self.target_type if authored_source in self.raised_types else authored_source

@@ -22,9 +22,11 @@ NodeBuilder = Callable[[str, str, int, NameGenerator], "list[NodeProto]"]
 class Probe:
     """A tensor to observe.
 
-    ref: its identity. tensor: its name in the file. op_type: the operator that computes it, "" if no node of the scope
-        does. elem: its element type.
-    source: the tensor that has the same values, so that its range is that of this tensor too; None if there is none.
+    ref: its identity.
+    tensor: its name in the file.
+    op_type: the operator that computes it; "" if no node of the scope does.
+    elem: its element type.
+    source: another tensor with the same values, which is observed instead; None if this tensor itself is observed.
     """
 
     ref: TensorRef

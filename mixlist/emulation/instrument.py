@@ -1,10 +1,10 @@
 """Add probes to a model: statistics that are computed inside the graph, so that only scalars leave the device.
 
-Reductions stand behind every observed float tensor. Each scope packs their results into one vector for each statistic.
-The vectors become outputs of the main graph, in this way:
-* from a branch of an If as outputs of the If; the other branch yields the neutral elements;
+Every observed float tensor is reduced to a few numbers, by nodes directly after the node that computes it. Each scope
+packs these numbers into one vector for each statistic. The vectors become outputs of the main graph:
+* from a branch of an If as outputs of the If, where the other branch yields the neutral elements;
 * from the body of a Loop or Scan as scan outputs, with one row for each iteration. A loop inside another body reduces
-  these rows to one, because its number of iterations may differ from one run of the outer body to the next;
+  the rows to one, because its number of iterations may change from one run of the outer body to the next;
 * from a function as further outputs of its calls.
 
 A range takes three reductions, because ONNX Runtime's ReduceMax and ReduceMin may ignore a NaN and a sum does not. The
@@ -59,7 +59,7 @@ def instrument(
     safe_reductions: for a provider that refuses to reduce empty tensors (CUDA).
     needs_own_range: chooses tensors that are reduced themselves although they only hold the values of another tensor,
         because they may be rounded.
-    cut_tensors: tensors of the main graph. Behind the node that computes one, the statistics so far are packed, so that
+    cut_tensors: tensors of the main graph. After the node that computes one, the statistics so far are packed, so that
         the graph can be cut there.
     extra_probes: see ``Instrumenter``.
     """
@@ -92,7 +92,7 @@ class Instrumenter:
         self.graph = build_graph(self.proto)
         self.new_names = NameGenerator(names_in(self.proto.graph, *self.proto.functions))
         self.instrumented = InstrumentedModel(self.proto)
-        # By function: the number of its own outputs, and the statistics that it yields behind them. A function is
+        # By function: the number of its own outputs, and the statistics that it yields after them. A function is
         # instrumented at its first call.
         self.function_outputs: dict[FunctionKey, tuple[int, list[PackedStatistic]]] = {}
 
@@ -111,7 +111,7 @@ class Instrumenter:
     def _instrument_scope(self, graph: Graph, scope: Scope, scope_proto: ScopeProto) -> list[PackedStatistic]:
         """Add probes to a scope and to its bodies, and return the packed statistics that the scope yields.
 
-        The reductions stand directly behind the node that computes their tensor, so that the tensor can be freed.
+        The reductions come directly after the node that computes their tensor, so that the tensor can be freed.
         """
         scalars: list[ScalarStatistic] = []  # statistics of this scope that are not packed yet
         vectors: list[PackedStatistic] = []  # the same of its bodies and calls
@@ -122,7 +122,7 @@ class Instrumenter:
         # A function may not import the standard domain. ``_instrument_call`` then imports the version of the model.
         opset = graph.opsets.get("") or self.graph.opsets.get("", 0)
         node_count = len(scope_proto.node)
-        added: list[tuple[int, list[NodeProto]]] = []  # the new nodes behind the node at a position of the file
+        added: list[tuple[int, list[NodeProto]]] = []  # the new nodes after the node at a position of the file
         # Tensors that no node of the scope computes: their reductions come first.
         first: list[NodeProto] = []
         for probe in (*(self._input_probes(scope) if is_main else ()), *self._outer_probes(scope, path)):
@@ -133,22 +133,22 @@ class Instrumenter:
         # The nodes of the scope, each with the probes of its outputs.
         for node in scope.nodes:
             node_proto = scope_proto.node[node.position]
-            behind: list[NodeProto] = []
+            nodes_after: list[NodeProto] = []
             if node.function is not None:
                 vectors += self._instrument_call(node.function, node_proto)
             elif node.bodies:
-                vectors += self._instrument_control_flow(graph, node, node_proto, behind)
+                vectors += self._instrument_control_flow(graph, node, node_proto, nodes_after)
             for probe in self._output_probes(node, path, sources):
                 statistics, nodes = self.observe(probe, node, node_proto)
                 scalars += statistics
-                behind += nodes
+                nodes_after += nodes
             if is_main and any(name in self.cut_tensors for name in node_proto.output):
                 packed_here, nodes = pack(scalars, vectors, opset, self.new_names)
-                behind += nodes
+                nodes_after += nodes
                 last_outputs = (*node_proto.output, *(vector.name for vector in packed_here if not vector.stacked))
                 self.instrumented.cut_outputs.append(last_outputs)
                 packed, scalars, vectors = packed + packed_here, [], []
-            added.append((node.position, behind))
+            added.append((node.position, nodes_after))
         packed_here, last = pack(scalars, vectors, opset, self.new_names)
         added.append((node_count, last))
         # Move the new nodes to their positions.
@@ -232,11 +232,11 @@ class Instrumenter:
     # --- statistics out of bodies ---
 
     def _instrument_control_flow(
-        self, graph: Graph, node: Node, node_proto: NodeProto, behind: list[NodeProto]
+        self, graph: Graph, node: Node, node_proto: NodeProto, nodes_after: list[NodeProto]
     ) -> list[PackedStatistic]:
         """Instrument the bodies of a node, and return the statistics that the node yields.
 
-        Nodes that must stand behind the node are added to ``behind``.
+        New nodes that must come after the node are added to ``nodes_after``.
         """
         bodies = {a.name: a.g for a in node_proto.attribute if a.name in node.bodies}
         if node.op_type == "If" and not node.domain:
@@ -246,7 +246,7 @@ class Instrumenter:
             body_packed = self._instrument_scope(graph, node.bodies["body"], bodies["body"])
             is_nested = node.scope.owner is not None or bool(graph.path)
             opset = graph.opsets.get("", 0) if is_nested else None
-            return self._yield_from_loop(node_proto, bodies["body"], body_packed, opset, behind)
+            return self._yield_from_loop(node_proto, bodies["body"], body_packed, opset, nodes_after)
         return []  # the number of outputs of SequenceMap and of custom operators is fixed
 
     def _yield_from_branches(
@@ -274,7 +274,7 @@ class Instrumenter:
         body: GraphProto,
         body_packed: list[PackedStatistic],
         opset: int | None,
-        behind: list[NodeProto],
+        nodes_after: list[NodeProto],
     ) -> list[PackedStatistic]:
         """Add the statistics of a body to the scan outputs of a Loop or Scan, and return them.
 
@@ -295,7 +295,7 @@ class Instrumenter:
             reductions = join_rows(packed.statistic.join_op_type, stacked, out, opset, self.new_names)
             if self.safe_reductions:
                 reductions = make_reductions_safe(reductions, out, packed.elem, self.new_names, len(packed.refs))
-            behind += reductions
+            nodes_after += reductions
             yielded.append(replace(packed, name=out))
         # A Scan may list an axis and a direction for each scan output. 0 is the default of both.
         for attribute in loop_proto.attribute:

@@ -20,7 +20,9 @@ _MEMORY_WORDS = ("alloc", "out of memory")
 class Refusal:
     """The node that refused a run, and the reason.
 
-    node: its name in the model that ran, "" if it has none. op_type: its operator. problem: ONNX Runtime's message.
+    node: the name of the node in the model that ran; "" if it has none.
+    op_type: the operator of the node.
+    problem: ONNX Runtime's message.
     """
 
     node: str

@@ -62,8 +62,10 @@ class Crashed(WorkerDied):
 class RequestContext(NamedTuple):
     """The facts about a request that the report of a crash needs.
 
-    stage: what the process does. model: path of the model file. weights_folder: folder of its external data, None if
-        the data is next to the model. feed: the input of a run.
+    stage: the work of the process: ``load`` or ``run``.
+    model: the path of the model file.
+    weights_folder: the folder of its external data; None if the data is next to the model.
+    feed: the input of a run.
     """
 
     stage: Stage
