@@ -1,4 +1,9 @@
-"""Hold the ranges of one batch in both models, and find the tensors whose ranges may hide an overflow."""
+"""Hold the ranges of one batch in both models, and find the tensors whose ranges may hide an overflow.
+
+A *mask* is a large constant, such as -1e9, that is added to scores so that a softmax makes zero of them. In float16 it
+is infinite by design. Its *level* is the magnitude from which on a value belongs to the mask and not to the scores
+(``mixlist/patterns/masks.py``, Rule S8.12).
+"""
 
 from __future__ import annotations
 
@@ -30,9 +35,9 @@ class BatchRanges:
     ``HiddenOverflowFinder`` fills in the next fields. ``masks``: the tensors that carry a mask to a softmax.
     ``input_ranges``: the ranges of the graph inputs on which masks depend. ``hidden_overflows``: tensors with a value
     that the reference holds, the low type does not, and no mask explains. ``lossy_conversions``: conversions that lose
-    a finite value which the range hides; ``overflowing_conversions``: those of them that lose a value which is not a
-    mask's. Of the tensors that are not finite in the reference, ``fewer_finite`` have fewer finite values in the mixed
-    model, and ``unexplained_nonfinite`` have more NaN there, or fewer finite values than masks explain.
+    a finite value which the range hides; ``overflowing_conversions``: those of them that lose a value which does not
+    belong to a mask. Of the tensors that are not finite in the reference, ``fewer_finite`` have fewer finite values in
+    the mixed model, and ``unexplained_nonfinite`` have more NaN there, or fewer finite values than masks explain.
 
     With full statistics, ``counts`` are those of every low tensor and ``conversion_counts`` those of every conversion.
     """
@@ -54,7 +59,7 @@ class BatchRanges:
     conversion_counts: Mapping[Conversion, ValueCounts] = field(default_factory=dict)
 
     def mask_levels(self, tensor: TensorRef, low: int) -> MaskLevels:
-        """Return the magnitudes from which a value of a tensor is a mask's, by its sign, in this batch."""
+        """Return the magnitudes from which on a value of a tensor belongs to a mask in this batch, by its sign."""
         mask = self.masks.get(tensor)
         return MaskLevels() if mask is None else mask.levels_in(self._ranges_of_operands(mask), overflow_bound(low))
 
@@ -73,6 +78,7 @@ class BatchRanges:
         reference, mixed = self.reference.get(tensor), self.mixed.get(tensor)
         if reference is None or mixed is None or mixed.finite:
             return False
+        # If the reference has infinities too, only counts tell whether there are more of them.
         return reference.finite or tensor in self.fewer_finite
 
     def low_tensors_at_limit(self) -> Iterable[tuple[TensorRef, int, ObservedRange]]:
@@ -97,13 +103,13 @@ class BatchRanges:
         for tensor, low, mixed in self.low_tensors_at_limit():
             reference = self.reference.get(tensor)
             if reference is None or self.only_mask_overflows(tensor, low):
-                continue
+                continue  # nothing to compare with, or nothing to hide
             levels = self.mask_levels(tensor, low)
             if not reference.finite:
                 # An infinity of the reference hides every overflow with the same sign.
                 ambiguous[tensor] = levels
                 continue
-            # If a mask's level is above the overflow bound, a smaller value may overflow without being the mask's.
+            # If a mask's level is above the overflow bound, a smaller value may overflow and not belong to the mask.
             limit = FINITE_MAX[low] if self.saturate else math.inf
             may_hide = any(levels.of(end) > overflow_bound(low) for end in endpoints(reference) if levels.cover(end))
             if may_hide and only_masks_reach(limit, reference, mixed, levels):
@@ -128,5 +134,5 @@ def only_masks_reach(limit: float, reference: ObservedRange, mixed: ObservedRang
 
 
 def is_same_mask(before: float, after: float, levels: MaskLevels) -> bool:
-    """Return True if a value of the reference is a mask's, and has the same sign in the mixed model."""
+    """Return True if a value of the reference belongs to a mask, and has the same sign in the mixed model."""
     return levels.cover(before) and (before > 0) == (after > 0)

@@ -240,6 +240,7 @@ def count_output_findings(pair: ModelPair, batches: Batches, records: Mapping[Te
     tensors = set[TensorRef]().union(*tensors_by_batch.values())
     mixed = CountingSessionPerType(pair, pair.mixed, mixed_statistics, tensors)
     reference = CountingSessionPerType(pair, pair.reference, reference_statistics, tensors)
+    # No batch after the last of these first batches has to be read.
     for index, feed in enumerate(islice(batches, max(tensors_by_batch) + 1)):
         if index not in tensors_by_batch:
             continue

@@ -14,7 +14,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mixlist.checker.finding_records import FindingRecord
-from mixlist.checker.layerwise import nodes_with_low_outputs
 from mixlist.checker.model_pair import ModelPair
 from mixlist.diagnostics import warning
 from mixlist.emulation.graph_statistics import Probe
@@ -22,7 +21,6 @@ from mixlist.emulation.instrument import Instrumenter
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.packing import ScalarStatistic
 from mixlist.errors import ModelError
-from mixlist.graph.build import build_graph
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.function_attributes import resolve_attribute_references
 from mixlist.graph.model import Node
@@ -53,9 +51,8 @@ def find_internal_risks(
     # Most models have no operator with a function body: do not build their reference a second time.
     if all(_body_version(n.node, n.graph.opsets.get(n.node.domain, 0)) is None for n in low_nodes):
         return []
-    mixed_nodes = nodes_with_low_outputs(build_graph(pair.mixed.loaded.proto))
     reference = pair.config.as_float32_graph(pair.reference.loaded)
-    instrumented = _BodyInstrumenter(reference, mixed_nodes).run()
+    instrumented = _BodyInstrumenter(reference, pair.mixed_low_nodes()).run()
     if not instrumented.outputs:
         return []
     try:

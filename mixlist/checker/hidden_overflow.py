@@ -88,15 +88,15 @@ class _TensorBounds:
         return {sign * size for sign in _SIGNS for size in (self.overflow_bound, self.levels.of(sign), math.inf)}
 
     def mask_counts(self, count_of: BeyondCounts) -> list[float]:
-        """Return the numbers of finite values that are a mask's, on the negative and on the positive side."""
+        """Return the numbers of finite values that belong to a mask, on the negative and on the positive side."""
         return [count_of(sign * self.levels.of(sign)) - count_of(sign * math.inf) for sign in _SIGNS]
 
     def any_overflows(self, count_of: BeyondCounts) -> bool:
-        """Return True if a finite value overflows, also one of a mask."""
+        """Return True if a finite value overflows, a value of a mask too."""
         return any(count_of(sign * self.overflow_bound) > count_of(sign * math.inf) for sign in _SIGNS)
 
     def overflows_without_mask(self, count_of: BeyondCounts) -> bool:
-        """Return True if a finite value overflows that is not a mask's."""
+        """Return True if a finite value overflows that does not belong to a mask."""
         # Rule S8.11: masks are on one side only. Large values on both sides are none, and only infinities are left out.
         on_both_sides = all(self.mask_counts(count_of))
         for sign in _SIGNS:
@@ -161,7 +161,7 @@ class HiddenOverflowFinder:
         }
 
     def _find_hidden_overflows(self, feed: Feed, batch: BatchRanges) -> set[TensorRef]:
-        """Return the ambiguous tensors with a value that overflows and is not a mask's."""
+        """Return the ambiguous tensors with a value that overflows and does not belong to a mask."""
         bounds_of = {
             tensor: _TensorBounds(overflow_bound(batch.low_type_of[tensor]), levels)
             for tensor, levels in batch.ambiguous_tensors().items()
@@ -173,7 +173,10 @@ class HiddenOverflowFinder:
         return {t for t, bounds in bounds_of.items() if bounds.overflows_without_mask(_beyond_counts(totals, t))}
 
     def _find_lossy_conversions(self, feed: Feed, batch: BatchRanges) -> tuple[set[Conversion], set[Conversion]]:
-        """Return the conversions that lose a hidden value other than a mask's, and those that lose any (Rule S8.4)."""
+        """Return the conversions that lose a hidden value that belongs to no mask, and those that lose any (Rule S8.4).
+
+        A value is hidden if an infinity or a mask at the same end of the range is larger.
+        """
         overflowing, lossy = set[Conversion](), set[Conversion]()
         bounds_of = {
             converted.conversion: _TensorBounds(converted.bound, converted.levels)

@@ -19,13 +19,10 @@ from mixlist.checker.result import NodeError
 from mixlist.emulation.graph_statistics import Probe, Statistic, has_where
 from mixlist.emulation.instrument import Instrumenter
 from mixlist.emulation.packing import ScalarStatistic
-from mixlist.graph.build import build_graph
-from mixlist.graph.constants_and_shapes import is_random
-from mixlist.graph.model import Graph, Node
-from mixlist.graph.naming import display_name, node_ref
+from mixlist.graph.model import Node
+from mixlist.graph.naming import display_name
 from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.refs import NodeRef, TensorRef
-from mixlist.graph.traversal import reachable_graphs
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW_TYPES
 
@@ -51,7 +48,7 @@ def rank_layers(pair: ModelPair, batches: Batches, steps: int | None, masks: set
 
     The tensors in ``masks`` are left out: their infinities are by design.
     """
-    low_nodes = nodes_with_low_outputs(build_graph(pair.mixed.loaded.proto))
+    low_nodes = pair.mixed_low_nodes()
     reference_graph = pair.config.as_float32_graph(pair.reference.loaded)
     instrumented = _LayerwiseInstrumenter(reference_graph, low_nodes, masks).run()
     observer = pair.observe_on_cpu(instrumented)
@@ -78,18 +75,6 @@ class _Sums:
     def add(self, difference: float, reference: float) -> None:
         self.difference += difference
         self.reference += reference
-
-
-def nodes_with_low_outputs(mixed: Graph) -> dict[NodeRef, Node]:
-    """Return the nodes of a mixed model that compute an output of a low type."""
-    nodes: dict[NodeRef, Node] = {}
-    for graph in reachable_graphs(mixed):
-        for node in graph.nodes:
-            if node.bodies or node.function is not None or is_random(node) or node.op_type in ("Cast", "Constant"):
-                continue
-            if any(value is not None and types.element(value.type) in LOW_TYPES for value in node.outputs):
-                nodes.setdefault(node_ref(graph, node), node)
-    return nodes
 
 
 class _LayerwiseInstrumenter(Instrumenter):

@@ -17,14 +17,16 @@ from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observer, Ranges
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.build import build_graph
+from mixlist.graph.constants_and_shapes import is_random
 from mixlist.graph.dataflow import DataflowNode, trace_dataflow
 from mixlist.graph.gc_pause import pause_gc
 from mixlist.graph.load import LoadedModel, load_model
-from mixlist.graph.model import POLICY_KEY, Graph
+from mixlist.graph.model import POLICY_KEY, Graph, Node
 from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.lists.policy import Policy
+from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
@@ -134,6 +136,20 @@ class ModelPair:
         If the model has both low types, the smaller of the two values, which is that of float16.
         """
         return min((FINITE_MAX[low] for low in self.low_types), default=math.inf)
+
+    def mixed_low_nodes(self) -> dict[NodeRef, Node]:
+        """Return the nodes of the mixed model that compute an output of a low type.
+
+        Casts and constants are left out, and random nodes, whose outputs cannot be compared.
+        """
+        nodes: dict[NodeRef, Node] = {}
+        for graph in reachable_graphs(build_graph(self.mixed.loaded.proto)):
+            for node in graph.nodes:
+                if node.bodies or node.function is not None or is_random(node) or node.op_type in ("Cast", "Constant"):
+                    continue
+                if any(value is not None and types.element(value.type) in LOW_TYPES for value in node.outputs):
+                    nodes.setdefault(node_ref(graph, node), node)
+        return nodes
 
     def observe_on_cpu(self, instrumented: InstrumentedModel) -> Observer:
         """Load a float32 copy of the reference that has only these statistics as outputs, on the CPU."""

@@ -27,8 +27,8 @@ from mixlist.patterns.masks import MaskLevels
 class ConvertedRange:
     """The range of one tensor in one batch before a conversion.
 
-    ``levels``: the magnitudes from which a value is a mask's. ``only_mask_overflows``: the graph proves that only
-    values of a mask can be lost.
+    ``levels``: the magnitudes from which on a value belongs to a mask. ``only_mask_overflows``: the graph proves that
+    only values of a mask can be lost.
     """
 
     conversion: Conversion
@@ -48,9 +48,9 @@ class ConvertedRange:
 
     @property
     def loses_end(self) -> bool:
-        """Return True if the conversion loses a finite end of the range that is not a mask's (Rule S8.11)."""
+        """Return True if the conversion loses a finite end of the range that belongs to no mask (Rule S8.11)."""
         finite_ends = [end for end in endpoints(self.before) if math.isfinite(end)]
-        # Masks are on one side only: if both ends are large enough, neither is a mask's.
+        # Masks are on one side only: if both ends are large enough, neither belongs to one.
         on_both_sides = len({end > 0 for end in finite_ends if self.levels.cover(end)}) == 2
         return any(abs(end) >= self.bound and (on_both_sides or not self.levels.cover(end)) for end in finite_ends)
 
@@ -62,6 +62,7 @@ class ConvertedRange:
 
     def after(self, saturate: bool) -> ObservedRange:
         """Return the range after the conversion; ``saturate``: values out of range become the largest finite value."""
+        # A conversion keeps the order of values, so the ends of the range are converted to the ends of the new range.
         before, low = self.before, self.conversion.elem
         minimum, maximum = round_to_low_type(before.minimum, low), round_to_low_type(before.maximum, low)
         if saturate:
@@ -72,7 +73,7 @@ class ConvertedRange:
 
 
 def converted_ranges(batch: BatchRanges) -> list[ConvertedRange]:
-    """Return the ranges of a batch's conversions, with the levels from which values are a mask's."""
+    """Return the ranges of a batch's conversions, with the levels of the masks that their tensors carry."""
     ranges = []
     for conversion, before in batch.conversion_ranges:
         source, low = conversion.source, conversion.elem

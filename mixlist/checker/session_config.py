@@ -62,6 +62,7 @@ class SessionConfig:
         """Load the mixed model with its statistics, emulated in float32 or as it is."""
         if self.mode == "native":
             return Observer(instrumented, self._provider_session(instrumented.proto, mixed), outputs)
+        # The probes are in the graph before it is emulated, so that they observe the rounded tensors.
         instrumented_model = replace(mixed, proto=instrumented.proto)
         proto = emulate(instrumented_model, saturate=self.saturate, keep_external=self._is_shared(mixed))
         prune_model(proto, [*outputs, *instrumented.widths])
@@ -76,6 +77,7 @@ class SessionConfig:
         if not self.float64_reference:
             session = self._provider_session(float32_model.proto, original)
             return Observer(instrumented, session, outputs, inputs)
+        # The kernels that decide what runs in float64 are those of the CPU provider.
         try:
             session = self.cpu_session(raise_to_float64(float32_model, has_float64_kernel), original)
         except ModelError as problem:
@@ -114,6 +116,7 @@ class SessionConfig:
 
     def _open(self, proto: ModelProto, folder: Path | None, options: SessionOptions, *, wait: bool = False) -> Session:
         """Open a session where this configuration says: on workers, in another process, or in this one."""
+        # Every tensor of these models has a probe: ``lean`` releases each tensor as soon as it is reduced.
         options = replace(options, optimize=not self.skip_optimization, lean=True)
         if self.workers is not None:
             return RemoteSession(proto, options, self.workers, folder)

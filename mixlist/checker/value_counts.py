@@ -64,7 +64,10 @@ def reference_statistics(low: int) -> tuple[Statistic, ...]:
 
 
 def _mask_bound(low: int) -> float:
-    """Return the magnitude from which a value is a mask's; infinity for bfloat16, whose range reaches beyond 1e37."""
+    """Return the magnitude from which on a value counts as a mask: ``SENTINEL``, infinity for bfloat16.
+
+    bfloat16 holds values beyond ``SENTINEL``, so they need not be lost there.
+    """
     return SENTINEL if overflow_bound(low) < SENTINEL else math.inf
 
 
