@@ -156,6 +156,7 @@ class _Classifier:
         self, node: DataflowNode, tensor: TensorRef, reference: ObservedRange, mixed: ObservedRange
     ) -> FindingKind:
         """Return the kind of a tensor that is not finite in the mixed model."""
+        # The tensor overflows if its nonfinite values are new, and if no input explains them.
         batch = self.batch
         explaining_inputs = [source.ref for source in node.inputs if self._explains(source, mixed)]
         is_explained = bool(explaining_inputs)

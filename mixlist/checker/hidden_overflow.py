@@ -66,7 +66,7 @@ class HiddenValueCounter:
         return self._last_counts[1]
 
     def original_ref(self, tensor: TensorRef) -> TensorRef:
-        """Return the name of a tensor of the model in the counts: its name in the original."""
+        """Return a tensor of the model under its name in the original, which the counts use."""
         return self._model.original_ref(tensor)
 
     def close(self) -> None:
@@ -97,7 +97,8 @@ class _TensorBounds:
 
     def overflows_without_mask(self, count_of: BeyondCounts) -> bool:
         """Return True if a finite value overflows that does not belong to a mask."""
-        # Rule S8.11: masks are on one side only. Large values on both sides are none, and only infinities are left out.
+        # Rule S8.11: masks are on one side only. If there are large values on both sides, none of
+        # them belongs to a mask, and only infinities are left out.
         on_both_sides = all(self.mask_counts(count_of))
         for sign in _SIGNS:
             left_out = math.inf if on_both_sides else self.levels.of(sign)
@@ -131,6 +132,7 @@ class HiddenOverflowFinder:
         ``mixed_counts``: the numbers of finite and infinite values in the mixed model, if this object has no mixed
         model. A batch whose ranges hide nothing is returned as it is.
         """
+        # Most batches end here: nothing is infinite, at the limit, or out of the range of a conversion.
         is_nonfinite = any(not mixed.finite for mixed in batch.mixed.values())
         reaches_limit = is_nonfinite or any(batch.low_tensors_at_limit())
         if not reaches_limit and not any(converted.ends_out_of_range for converted in converted_ranges(batch)):
@@ -223,6 +225,7 @@ class HiddenOverflowFinder:
         for tensor, bounds in bounds_of.items():
             reference_finite, mixed_finite = (totals.get((tensor, FINITE), 0.0) for totals in (reference, mixed_counts))
             has_more_nan = _count_without_nan(mixed_counts, tensor) < _count_without_nan(reference, tensor)
+            # As many finite values as the reference has of masks may become infinite by design.
             mask_values = sum(bounds.mask_counts(_beyond_counts(reference, tensor)))
             if has_more_nan or mixed_finite < reference_finite - mask_values:
                 unexplained.add(tensor)
@@ -232,7 +235,8 @@ class HiddenOverflowFinder:
 
     def _nonfinite_bounds(self, batch: BatchRanges) -> dict[TensorRef, _TensorBounds]:
         """Return the bounds of the tensors that are finite in neither model, and may have new infinities."""
-        # Once a tensor overflows, its infinities may reach every tensor that comes later.
+        # Once a tensor overflows, its infinities may reach every tensor that comes later. The ranges are in order of
+        # computation.
         overflow_spreads = bool(
             batch.hidden_overflows
             or batch.overflowing_conversions

@@ -134,14 +134,14 @@ class _LayerwiseInstrumenter(Instrumenter):
         if id(node) in self.copy_outputs:
             return self.copy_outputs[id(node)]
         copy = copy_message(target)
-        copy.name = self.new_names.make_name(f"{display_name(node)}_twin")
+        copy.name = self.new_names.make_name(f"{display_name(node)}_rounded_copy")
         for slot, name in enumerate(target.input):
             low = mixed_node.input_types[slot] if slot < len(mixed_node.input_types) else types.UNKNOWN
             if name and isinstance(low, int) and low in LOW_TYPES and node.input_types[slot] == types.FLOAT:
                 copy.input[slot] = self._add_rounding(name, low, nodes)
         for slot, name in enumerate(target.output):
             if name:
-                copy.output[slot] = self.new_names.make_name(f"{name}_twin")
+                copy.output[slot] = self.new_names.make_name(f"{name}_rounded_copy")
         nodes.append(copy)
         self.copy_outputs[id(node)] = list(copy.output)
         return self.copy_outputs[id(node)]
