@@ -15,8 +15,8 @@ FileKind = Literal[JsonKind, TextKind]
 LIST_KEYS = ("black-list", "white-list", "gray-list")  # of a modify_mixlist, in canonical order (Rule S2.8)
 ACTION_KEYS = ("to-add", "to-remove")  # of each list
 
-# Blanks around a node rule and its parts. A byte-order mark can stand in the middle of joined files. All other white
-# space belongs to the name of a node.
+# Blanks around a node rule and its parts. Files that were joined can have byte-order marks in the middle. All other
+# white space belongs to the name of a node.
 BLANKS = " \t\r\ufeff"
 
 # The first bracket or quote of a JSON file, after blanks and comments. The name of a node starts with none of these.

@@ -45,7 +45,7 @@ class EditedFile:
 class RecordedEdit:
     """An edit of several files of a library. Its record is in the library's folder while the files are replaced.
 
-    ``changes`` maps op types to flags.
+    ``changes`` maps op types to flags. ``files`` are the files that a record names; an edit without a record has none.
     """
 
     folder: Path
@@ -53,7 +53,7 @@ class RecordedEdit:
     files: tuple[Path, ...] = ()
 
     def write_record(self, files: Iterable[Path]) -> None:
-        """Write the record."""
+        """Write the record with the names of these files."""
         names = [path.name for path in files]
         content = {"format": _RECORD_FORMAT, "changes": dict(self.changes), "files": names}
         write_atomically(self.folder / RECORD_FILE, json.dumps(content).encode())
@@ -79,6 +79,7 @@ def find_interrupted_edit(folder: Path) -> RecordedEdit | None:
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise _unusable_record(path, getattr(error, "strerror", None) or "it is not JSON") from None
+    # A damaged record can be any JSON value: check each part before it is used.
     changes, names = (content.get(key) for key in ("changes", "files")) if isinstance(content, dict) else (None, None)
     if not isinstance(changes, dict) or not set(map(str, changes.values())) <= set(FLAGS):
         raise _unusable_record(path, "it holds something else than flags")
@@ -88,6 +89,7 @@ def find_interrupted_edit(folder: Path) -> RecordedEdit | None:
 
 
 def _is_library_file_name(name: object) -> bool:
+    """Return True for the name of a .json file without a folder."""
     return isinstance(name, str) and name.endswith(".json") and name == Path(name).name and "\0" not in name
 
 
@@ -110,10 +112,11 @@ def write_files(edited_files: list[EditedFile], edit: RecordedEdit, backup: Path
         _refuse_read_only(targets)
     folders = {target.parent for target in targets}
     with _back_up(edited_files, backup) as copies, writable(folders), ExitStack() as staged:
+        # Stage: an error here leaves the library as it is.
         new_files = [staged.enter_context(new_file(file.path)) for file in edited_files]
         for file, new in zip(edited_files, new_files, strict=True):
             _stage(file, new)
-        for file in edited_files:
+        for file in edited_files:  # as late as possible: the lock does not stop programs other than mixlist
             _refuse_changed(file)
         if len(edited_files) > 1:  # a single file is replaced in one step and needs no record
             edit.write_record(file.path for file in edited_files)

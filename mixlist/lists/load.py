@@ -42,11 +42,12 @@ def load_policy(options: PolicyOptions) -> Policy:
 
 def read_policy(options: PolicyOptions) -> Policy:
     """Read the list files and return the policy, as ``load_policy`` does, with the options in one object."""
-    # The options come before the files, so that a wrong option is reported at once.
+    # Check the options before any file is read. Only --protect comes later: its default depends on the library.
     op_names = _check_choice("--op-names", options.op_names, get_args(OpNames))
     gray_policy = _check_choice("--gray-policy", options.gray_policy, get_args(GrayPolicy))
     constants = _check_choice("--constants", options.constants, get_args(Constants))
     mode = find_mode(options.precision_mode, options.precision_mode_v2, has_mixlist=options.mixlist is not None)
+    # Read the library and find its name space. A mode without lists does not use the library of the user.
     library, warnings = load_library(options.ops_info, strict=options.strict)
     if mode.action != "lists" and os.fspath(options.ops_info) != DEFAULT_LIBRARY:
         message = f"library {library.name} is not used: the precision mode {mode.name} has no lists"
@@ -54,6 +55,7 @@ def read_policy(options: PolicyOptions) -> Policy:
         warnings.append(Diagnostic("ML401", "warning", message, hint=hint))
     space, space_warnings = find_space(library, op_names)
     warnings += space_warnings
+    # Apply the modify_mixlist, which needs the library, and read the node rules, which need only the mode.
     lists = Lists(library)
     if options.mixlist is not None:
         edits, file_warnings = read_edits(options.mixlist, strict=options.strict)
@@ -71,7 +73,7 @@ def read_policy(options: PolicyOptions) -> Policy:
         space=space,
         warnings=(*warnings, *rule_warnings),
     )
-    return replace(policy, digest=_digest(policy))
+    return replace(policy, digest=_digest(policy))  # the digest is computed from the other fields
 
 
 def load_library(ops_info: ListPath, *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
@@ -79,7 +81,8 @@ def load_library(ops_info: ListPath, *, strict: bool = False) -> tuple[Library, 
     name = os.fspath(ops_info)
     if name in presets.names():
         return presets.load(name), []
-    # A name without a folder that is no file is probably a misspelled built-in library. os.path takes "" and NUL, too.
+    # A name without a folder that is not a file is probably a misspelled built-in library. os.path is used because it
+    # also takes a name with a NUL, for which Path raises an error of Python.
     if name != "-" and not os.path.exists(name) and not os.path.dirname(name):  # noqa: PTH110, PTH120
         hint = choices_hint(name, presets.names(), "the built-in libraries are")
         raise FileError(f"{name}: no such file or directory, and no built-in library", hint=hint)
@@ -125,11 +128,12 @@ def _protections(text: str | None, library: Library, space: NameSpace) -> frozen
     """
     everything: tuple[Protection, ...] = get_args(Protection)
     if text is None:
-        is_of_engine = space == "ascend" or (library.space is not None and library.name != DEFAULT_LIBRARY)
-        return frozenset() if is_of_engine else frozenset(everything)
+        # library.space is set only for built-in libraries.
+        models_an_engine = space == "ascend" or (library.space is not None and library.name != DEFAULT_LIBRARY)
+        return frozenset() if models_an_engine else frozenset(everything)
     if text == "none":
         return frozenset()
-    lead = "the allowed values are none, or with commas between them"
+    lead = "the allowed values are none, or one or both of"
     return frozenset([_check_choice("--protect", name.strip(), everything, lead) for name in text.split(",")])
 
 

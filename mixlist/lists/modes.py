@@ -17,6 +17,7 @@ NEW_MODES = {
     "mixed_bfloat16": Mode("mixed_bfloat16", "lists", "bfloat16"),
     "fp16": Mode("fp16", "force", "float16"),
     "origin": Mode("origin", "origin"),
+    # float16 inputs exist only inside the matrix unit of an Ascend chip. In ONNX types, this mode is float32 (S3.6).
     "cube_fp16in_fp32out": Mode("cube_fp16in_fp32out", "raise"),
 }
 
@@ -49,6 +50,7 @@ def find_mode(
             f"--precision-mode {precision_mode} and --precision-mode-v2 {precision_mode_v2} are given together",
             hint="give one of them; --precision-mode-v2 has the newer names",
         )
+    # Both options are looked up in their own names; the names of the other option are only for the hint.
     if precision_mode is not None:
         mode = _look_up(precision_mode, "--precision-mode", OLD_MODES, "--precision-mode-v2", NEW_MODES)
     else:
@@ -81,6 +83,7 @@ def _look_up(name: str, option: str, modes: dict[str, Mode], other_option: str, 
     if name in other_modes:
         hint = f"this is a mode of {other_option}: write {other_option} {name}"
         raise UsageError(f"{option} has no mode {name!r}", hint=hint)
+    # A typing error: suggest the most similar names of this option, then one of the other option.
     similar = [
         *closest_names(name, modes),
         *(f"{mode_name} (of {other_option})" for mode_name in closest_names(name, other_modes, 1)),

@@ -158,6 +158,7 @@ def apply_edits(library: Library, edits: Sequence[Edit]) -> tuple[Lists, list[Di
 
     ``edits`` must be legal, as those of ``read_edits`` are. ``Lists.moves`` holds the op types whose list changes.
     """
+    # A legal combination has at most one addition and one removal, so their order in the file does not matter.
     edits_by_op = _group_by_op(edits)
     moves: dict[str, Move] = {}
     for op, edits_of_op in edits_by_op.items():
@@ -171,6 +172,7 @@ def apply_edits(library: Library, edits: Sequence[Edit]) -> tuple[Lists, list[Di
         *find_lone_gray_additions(edits, library),
     ]
     warnings.sort(key=lambda warning: (warning.line or 0, warning.column or 0))
+    # Later checks (ops/name_warnings.py) report names at the place where the file names them first.
     places = {op: next(iter(edits_of_op.values())).place for op, edits_of_op in edits_by_op.items()}
     return Lists(library, moves, frozenset(edits_by_op), places), warnings
 

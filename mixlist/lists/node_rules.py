@@ -115,6 +115,7 @@ def _parse_rules(source: str, path: str, parse_line: Callable[[str, FilePlace], 
             continue
         if not line:
             continue
+        # An invalid line becomes a finding, and the reading goes on: users see all errors of a file at once.
         try:
             if "\0" in line:
                 message = "the line holds a NUL byte: the file is damaged, or not a text file"
@@ -125,6 +126,7 @@ def _parse_rules(source: str, path: str, parse_line: Callable[[str, FilePlace], 
             error_place = replace(place, column=place.column + error.column - 1)
             findings.append(error_place.finding(error.code, "error", error.message, error.hint))
             continue
+        # The first rule for a name counts (Rule S6.3).
         first = rules.setdefault((rule.by, rule.pattern), rule)
         if first is not rule:
             findings.append(_second_rule_finding(first, rule))
@@ -157,7 +159,7 @@ def _parse_customize_line(line: str, place: FilePlace) -> NodeRule:
     by: Literal["name", "type"] = "type" if line.startswith(_OP_TYPE) else "name"
     separator = _INPUTS_OF_TYPE if by == "type" else _INPUTS_OF_NODE
     subject_start = len(_OP_TYPE) if by == "type" else 0
-    subject_end = line.rfind(separator)
+    subject_end = line.rfind(separator)  # the last one: a::InputDtype:b is a possible name
     if subject_end < subject_start:
         raise _missing_inputs_error(line, by, subject_start)
     subject = line[subject_start:subject_end].strip(BLANKS)
@@ -180,7 +182,7 @@ def _missing_inputs_error(line: str, by: str, subject_start: int) -> _InvalidLin
         message = "OutputDtype has no InputDtype before it: InputDtype comes first, and is empty for any type"
         return _InvalidLineError(message, outputs + 1, hint)
     if inputs >= 0:
-        message = f'InputDtype does not follow the name: "{separator}" must stand between them'
+        message = f'InputDtype does not follow the name: write "{separator}" after the name'
         return _InvalidLineError(message, inputs + 1, hint)
     return _InvalidLineError("the line is not a rule: it has no InputDtype", len(line) + 1, hint)
 

@@ -45,6 +45,7 @@ def is_known(name: str, space: NameSpace) -> bool:
     domain, separator, op = name.rpartition("::")
     if not separator:
         return name in onnx_ops()
+    # "ai.onnx" is the long name of the standard domain "".
     return op in onnx_domains().get("" if domain == "ai.onnx" else domain, ())
 
 
@@ -57,16 +58,18 @@ def guess_space(ops: Iterable[str]) -> tuple[NameSpace, str]:
     onnx = {op for op in ops if is_known(op, "onnx")}
     ascend = {op for op in ops if is_known(op, "ascend")}
     space: NameSpace = "ascend" if len(ascend) > len(onnx) else "onnx"
+    # A tie: the reason names the counts.
     if len(onnx) == len(ascend):
         if not onnx:
             return space, "none of its op types exists in ONNX or in the Ascend libraries" if ops else ""
         return space, f"{len(onnx)} of its {len(ops)} op types exist in ONNX, and as many in the Ascend libraries"
+    # Names of one name space only; names of both say nothing.
     for_space, against_space = (ascend - onnx, onnx - ascend) if space == "ascend" else (onnx - ascend, ascend - onnx)
     if not against_space:
         return space, ""
-    other = "onnx" if space == "ascend" else "ascend"
+    other_space = "onnx" if space == "ascend" else "ascend"
     examples = ", ".join(sorted(against_space)[:3])
     return space, (
         f"{len(for_space)} of its op types exist only in {SPACE_TITLES[space]},"
-        f" but {len(against_space)} only in {SPACE_TITLES[other]}, such as {examples}"
+        f" but {len(against_space)} only in {SPACE_TITLES[other_space]}, such as {examples}"
     )

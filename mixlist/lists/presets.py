@@ -32,6 +32,7 @@ class Preset:
 
 @cache
 def _presets_by_name() -> dict[str, Preset]:
+    """Return the built-in libraries in the order of data/presets.json, in which the default is the first."""
     samples = data_folder("sample_lists")
     presets = json.loads((Path(__file__).parent / "data" / "presets.json").read_text("utf-8"))["presets"]
     return {

@@ -64,11 +64,13 @@ def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
 
     A file of another kind has one finding. Of more than ``MAX_FINDINGS`` errors, the last finding counts the rest.
     """
+    # A file of the other kind breaks the schema at nearly every place: one finding that says so is enough.
     evident = evident_kind(document.value)
     if evident and evident != kind:
         message = f"this is {_TITLES[evident]}, but {_TITLES[kind]} is expected here"
         hint = f"give this file as {_OPTIONS[evident]}"
         return [document.finding(_WRONG_KIND[kind], "error", message, hint=hint)]
+    # Computing the place of a violation costs more than finding it: the violations beyond the limit are only counted.
     violations = find_violations(document.value, load_schema(kind))
     findings = [_finding(document, kind, violation) for violation in islice(violations, MAX_FINDINGS)]
     more_count = sum(1 for _ in violations)
@@ -89,6 +91,7 @@ def load_schema(kind: JsonKind) -> Schema:
         type_names = part["type"] if isinstance(part["type"], list) else [part["type"]]
         properties, additional, items = (part.get(key) for key in ("properties", "additionalProperties", "items"))
         members = {key: read(member) for key, member in properties.items()} if isinstance(properties, dict) else {}
+        # "additionalProperties": false. A schema without types rejects every value, and keeps the keys for the hint.
         no_member = Schema("no other key", (), members=members) if additional is False else None
         return Schema(
             description=str(part["description"]),
@@ -129,6 +132,7 @@ def _finding(document: Document, kind: JsonKind, violation: Violation) -> Diagno
     steps, schema = violation.steps, violation.schema
     if not schema.types:
         return _unknown_key_finding(document, steps, list(schema.members))
+    # ("black-list", "to-add", 1) -> "black-list"."to-add"[1]
     place = ".".join(quoted(step) if isinstance(step, str) else f"[{step}]" for step in steps).replace(".[", "[")
     message = f"{place or 'the file'} is {_describe(violation.value)}"
     code = _CODES_BY_DEPTH[kind][len(steps)]

@@ -50,9 +50,11 @@ def validate_file(
     FileError if the path cannot be read; every other error is a finding.
     """
     name = shown_path(path)
+    # A directory is always a library. With another kind, reading it as a file raises the error that says so.
     if kind in ("auto", "ops-info") and is_directory(path):
         return FileReport(name, "ops-info", tuple(ops_info.inspect_library(path, strict=strict)[1]))
     try:
+        # Decide the kind: a text is a node rule file or JSON, and JSON is one of two kinds.
         text = read_text(path)
         if kind == "auto":
             kind = text_kind(text, name) or "auto"
@@ -65,7 +67,7 @@ def validate_file(
                 findings = ops_info.library_from_documents(name, [document])[1]
             else:
                 findings = _check_mixlist(document, library)
-    except ListError as error:
+    except ListError as error:  # the text is not UTF-8, not JSON, or of no known kind
         findings = list(error.diagnostics)
     return FileReport(name, kind, tuple(sorted(findings, key=_line_column)))
 
