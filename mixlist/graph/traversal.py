@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from mixlist.graph.model import Graph, Scope
     from mixlist.graph.proto_types import ScopeProto
 
-_GRAPH, _GRAPHS = 5, 10  # AttributeProto.GRAPH and GRAPHS
-_TENSOR, _TENSORS, _SPARSE, _SPARSES = 4, 9, 11, 12  # TENSOR, TENSORS, SPARSE_TENSOR and SPARSE_TENSORS
+# AttributeProto.GRAPH, GRAPHS, TENSOR, TENSORS, SPARSE_TENSOR and SPARSE_TENSORS. These are numbers, so that importing
+# this module does not import onnx.
+_GRAPH, _GRAPHS = 5, 10
+_TENSOR, _TENSORS, _SPARSE, _SPARSES = 4, 9, 11, 12
 _WITH_TENSORS = frozenset({_TENSOR, _TENSORS, _SPARSE, _SPARSES})
 
 
@@ -143,9 +145,9 @@ def protos_by_scope(root: Scope, message: GraphProto) -> dict[Scope, GraphProto]
 @overload
 def protos_by_scope(root: Scope, message: ScopeProto) -> dict[Scope, ScopeProto]: ...
 def protos_by_scope(root: Scope, message: ScopeProto) -> Mapping[Scope, ScopeProto]:
-    """Return the message of ``root`` and of each scope below it, in ``message``, a copy of the message of ``root``.
+    """Return the part of ``message`` that each scope has: ``message`` for ``root``, a graph in it for each body.
 
-    The nodes of ``message`` have the positions of those in ``root``.
+    ``message`` is a copy of the message of ``root``, for example with inferred shapes. Its nodes have equal positions.
     """
     messages: dict[Scope, ScopeProto] = {root: message}
     for scope in linked_scopes(root):
@@ -158,7 +160,7 @@ def protos_by_scope(root: Scope, message: ScopeProto) -> Mapping[Scope, ScopePro
 
 def reachable_graphs(graph: Graph) -> list[Graph]:
     """Return a Graph and the Graphs of all functions that it calls, directly or indirectly, in order of first call."""
-    reached: dict[Graph, None] = {}  # a dict, because a set has no order
+    reached: dict[Graph, None] = {}  # a dict keeps the order, a set does not
     pending = [graph]
     while pending:
         caller = pending.pop()

@@ -213,7 +213,7 @@ def test_a_folder_without_locks_keeps_the_data(
     out = tmp_path / "out" / "o.onnx"
     apply(sources[0], out)
     old = data_of(out)
-    monkeypatch.setattr(folder_lock, "_wait_for", lambda folder: None)
+    monkeypatch.setattr(folder_lock, "_wait_for_lock", lambda folder: None)
     (note,) = notes(apply(sources[1], out, force=True))
     assert old.is_file() and "cannot be locked" in note
 
