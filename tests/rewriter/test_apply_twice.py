@@ -1,4 +1,4 @@
-"""A file that mixlist wrote, under another policy: its types are its authored types now (Rule S4.32)."""
+"""A file that mixlist wrote, rewritten under another policy: its types count as authored (Rule S4.32)."""
 
 from __future__ import annotations
 
@@ -48,51 +48,51 @@ GRAPHS = {
 
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize(("first", "second"), list(permutations(POLICIES, 2)))
-def test_another_policy_on_a_result(graph: str, first: str, second: str) -> None:
+def test_a_rewritten_model_can_be_rewritten_under_another_policy(graph: str, first: str, second: str) -> None:
     """Rules S4.18, S4.32."""
     original = model(GRAPHS[graph], check=graph != "custom")
-    once = rewritten(original, first)
+    rewritten_model = rewrite_under(original, first)
     rules = policy(**POLICIES[second])
-    plan = mixlist.resolve(once, rules)
+    plan = mixlist.resolve(rewritten_model, rules)
     assert any(w.code == "ML501" for w in plan.warnings)  # start from the original
-    twice = mixlist.rewrite(once, plan).model
-    contract.check_accepted(original, twice)
+    second_model = mixlist.rewrite(rewritten_model, plan).model
+    contract.check_accepted(original, second_model)
     if "bfloat16" not in (first, second):
-        contract.check_loads(original, twice)
-    contract.check_signature(original, twice)
-    view = View(twice)
+        contract.check_loads(original, second_model)
+    contract.check_signature(original, second_model)
+    view = View(second_model)
     contract.check_sorted(view)
-    contract.check_value_info(twice, view)
+    contract.check_value_info(second_model, view)
     for scope in view.scopes():
         _check_used(scope)
-    assert user_nodes(twice) == user_nodes(original)
-    contract.check_idempotent(twice, lambda m: mixlist.rewrite(m, mixlist.resolve(m, rules)).model)
+    assert user_nodes(second_model) == user_nodes(original)
+    contract.check_idempotent(second_model, lambda m: mixlist.rewrite(m, mixlist.resolve(m, rules)).model)
 
 
-def rewritten(original: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """The model under one of the policies."""
+def rewrite_under(original: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """Return the model after a rewrite under one of POLICIES."""
     return mixlist.rewrite(original, mixlist.resolve(original, policy(**POLICIES[name]))).model
 
 
 def user_nodes(proto: onnx.ModelProto) -> list[str]:
-    """Operators of the main graph in order, but for Constants and mixlist's own Casts."""
+    """Return the operators of the main graph in order, without Constants and the Casts that mixlist inserted."""
     marked = [n for n in proto.graph.node if any(p.key.startswith("pkg.mixlist") for p in n.metadata_props)]
     return [n.op_type.split("_")[0] for n in proto.graph.node if n not in marked and n.op_type != "Constant"]
 
 
-# --- results that somebody changed ---
+# --- rewritten models that were changed afterwards ---
 
 RULES = policy(white=["Exp"], black=["Log"])
 
 
-def written(text: str) -> onnx.ModelProto:
-    """A model in ONNX text, rewritten."""
+def rewrite_text(text: str) -> onnx.ModelProto:
+    """Return a model in ONNX text after a rewrite under RULES."""
     original = model(text)
     return mixlist.rewrite(original, mixlist.resolve(original, RULES)).model
 
 
-def check_again(changed: onnx.ModelProto) -> None:
-    """Both policies take it, keep its signature and settle at once."""
+def check_all_policies(changed: onnx.ModelProto) -> None:
+    """Assert that every policy accepts a model, keeps its interface, and changes nothing the second time."""
     onnx.checker.check_model(changed, full_check=True)
     for settings in POLICIES.values():
         rules = policy(**settings)
@@ -112,43 +112,43 @@ PLAIN = """g (float[4] x) => (float[4] y, float[4] z) <float[4] k = {1,2,3,4}> {
 @pytest.mark.parametrize(
     "names", [["x_float16"], ["w_float32"], ["y_float16"], ["w", "x_float16", "w_float32", "y_float16"]]
 )
-def test_tensors_of_mixlists_own_that_somebody_made_outputs(names: list[str]) -> None:
-    once = written(PLAIN)
+def test_a_tensor_that_mixlist_made_may_become_an_output(names: list[str]) -> None:
+    rewritten_model = rewrite_text(PLAIN)
     for name in names:
         elem = onnx.TensorProto.FLOAT if name.endswith("32") else onnx.TensorProto.FLOAT16
-        once.graph.output.append(onnx.helper.make_tensor_value_info(name, elem, [4]))
-    check_again(once)
+        rewritten_model.graph.output.append(onnx.helper.make_tensor_value_info(name, elem, [4]))
+    check_all_policies(rewritten_model)
 
 
 @pytest.mark.parametrize("slot", [0, 1])
-def test_an_output_that_somebody_removed(slot: int) -> None:
-    once = written(PLAIN)
-    del once.graph.output[slot]
-    check_again(once)
+def test_an_output_may_be_removed(slot: int) -> None:
+    rewritten_model = rewrite_text(PLAIN)
+    del rewritten_model.graph.output[slot]
+    check_all_policies(rewritten_model)
 
 
-def test_functions_that_somebody_inlined() -> None:
-    """Casts of a function's body stand in a subgraph then and read tensors from outside."""
-    once = written("""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
+def test_functions_may_be_inlined() -> None:
+    """The Casts of a function's body are then in a branch, and read tensors of the main graph."""
+    rewritten_model = rewrite_text("""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
       g (float[4] x, bool c) => (float[4] y, float[4] z) {
       w = Exp(x) y = f.F(w) z = If(c) <then_branch = t () => (float[4] p) { p = f.F(w) },
                                         else_branch = e () => (float[4] q) { q = f.F(x) }> }
       <domain: "f", opset_import: ["" : 17]> F (a) => (b) { l = Log(a) e = Exp(a) b = Add(e, l) }""")
-    check_again(onnx.inliner.inline_local_functions(once))
+    check_all_policies(onnx.inliner.inline_local_functions(rewritten_model))
 
 
 @pytest.mark.parametrize("joint", ["a_y", "a_z"])
-def test_two_results_that_somebody_merged(joint: str) -> None:
+def test_two_rewritten_models_may_be_merged(joint: str) -> None:
     parts = []
     for prefix in ("a_", "b_"):
-        once = written(PLAIN)
-        del once.metadata_props[:]
-        parts.append(onnx.compose.add_prefix(once, prefix))
-    check_again(onnx.compose.merge_models(*parts, io_map=[(joint, "b_x")]))
+        rewritten_model = rewrite_text(PLAIN)
+        del rewritten_model.metadata_props[:]
+        parts.append(onnx.compose.add_prefix(rewritten_model, prefix))
+    check_all_policies(onnx.compose.merge_models(*parts, io_map=[(joint, "b_x")]))
 
 
-def test_an_output_without_a_declared_type_keeps_the_type_that_it_had() -> None:
+def test_an_output_without_a_declared_type_keeps_its_type() -> None:
     original = model("g (float[4] x) => (y) { w = Exp(x) y = Relu(w) }", check=False)
-    once = mixlist.rewrite(original, mixlist.resolve(original, RULES)).model
-    assert [n.op_type for n in once.graph.node] == ["Cast", "Exp", "Relu", "Cast"]
-    contract.check_idempotent(once, lambda m: mixlist.rewrite(m, mixlist.resolve(m, RULES)).model)
+    rewritten_model = mixlist.rewrite(original, mixlist.resolve(original, RULES)).model
+    assert [n.op_type for n in rewritten_model.graph.node] == ["Cast", "Exp", "Relu", "Cast"]
+    contract.check_idempotent(rewritten_model, lambda m: mixlist.rewrite(m, mixlist.resolve(m, RULES)).model)

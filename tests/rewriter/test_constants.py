@@ -1,4 +1,4 @@
-"""Constants: every way a model can hold floats; converted instead of cast, both types where both are read."""
+"""Constants, in all ways in which a model can hold them: converted and not cast, once per type that is read."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ VALUES = [1.5, 2.5]
 
 
 def sparse(name: str, values: Iterable[float] = VALUES) -> onnx.SparseTensorProto:
-    """[0, 1.5, 0, 2.5] as a sparse tensor."""
-    kept = list(values)
+    """Return [0, 1.5, 0, 2.5] as a sparse tensor."""
+    stored_values = list(values)
     return helper.make_sparse_tensor(
-        helper.make_tensor(name, TensorProto.FLOAT, [2], kept),
+        helper.make_tensor(name, TensorProto.FLOAT, [2], stored_values),
         helper.make_tensor("", TensorProto.INT64, [2], [1, 3]),
         [4],
     )
 
 
 def with_constant(node: onnx.NodeProto, *readers: str) -> onnx.ModelProto:
-    """w = Exp(x) and, for each reader, an output of it and c; ``node`` makes c."""
+    """Return a model with w = Exp(x), c made by ``node``, and one output per reader of these."""
     size = 2 if node.attribute[0].name in ("value", "value_floats") else 4
     outputs = ", ".join(f"float[{size}] y{k}" for k, _ in enumerate(readers))
     body = " ".join(f"[n{k}] y{k} = {reader}" for k, reader in enumerate(readers))
@@ -40,21 +40,21 @@ def with_constant(node: onnx.NodeProto, *readers: str) -> onnx.ModelProto:
     return proto
 
 
-def held(proto: onnx.ModelProto) -> dict[str, tuple[str, list[float]]]:
-    """Type and values of each Constant of the main graph, sparse ones by what they store."""
-    found = {}
+def constant_values(proto: onnx.ModelProto) -> dict[str, tuple[str, list[float]]]:
+    """Return type and values of each Constant of the main graph; of sparse ones the stored values."""
+    constants = {}
     for node in proto.graph.node:
         if node.op_type == "Constant":
             attribute = node.attribute[0]
             if attribute.name == "value_float":
-                found[node.output[0]] = ("float32", [attribute.f])
+                constants[node.output[0]] = ("float32", [attribute.f])
             elif attribute.name == "value_floats":
-                found[node.output[0]] = ("float32", list(attribute.floats))
+                constants[node.output[0]] = ("float32", list(attribute.floats))
             else:
                 tensor = attribute.t if attribute.name == "value" else attribute.sparse_tensor.values
                 array = numpy_helper.to_array(tensor).astype(np.float64)
-                found[node.output[0]] = (dtype_name(tensor.data_type), array.ravel().tolist())
-    return found
+                constants[node.output[0]] = (dtype_name(tensor.data_type), array.ravel().tolist())
+    return constants
 
 
 WAYS = {
@@ -65,27 +65,27 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_constant_that_only_low_nodes_read_is_converted_in_place(way: str) -> None:
-    node, values = WAYS[way]
+@pytest.mark.parametrize("form", WAYS)
+def test_a_constant_that_only_low_nodes_read_is_converted_in_place(form: str) -> None:
+    node, values = WAYS[form]
     result = case(with_constant(node, "Mul(w, c)"), check=False, **LISTS)
-    assert held(result.after) == {"c": ("float16", values)}
+    assert constant_values(result.after) == {"c": ("float16", values)}
     assert result.casts == [">y0", "x>float16"]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_constant_that_both_sides_read_exists_in_both_types(way: str) -> None:
+@pytest.mark.parametrize("form", WAYS)
+def test_a_constant_that_both_sides_read_exists_in_both_types(form: str) -> None:
     """Rule S7.6: A constant exists once per type that is read."""
-    node, values = WAYS[way]
+    node, values = WAYS[form]
     result = case(with_constant(node, "Mul(w, c)", "Sub(x, c)"), check=False, **LISTS)
-    assert held(result.after) == {"c": ("float32", values), "c_float16": ("float16", values)}
+    assert constant_values(result.after) == {"c": ("float32", values), "c_float16": ("float16", values)}
     assert result.reads("n0") == ["float16", "float16"] and result.reads("n1") == ["float32", "float32"]
     assert result.casts == [">y0", "x>float16"]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_constant_that_only_high_nodes_read_keeps_its_bytes(way: str) -> None:
-    node, _ = WAYS[way]
+@pytest.mark.parametrize("form", WAYS)
+def test_a_constant_that_only_high_nodes_read_keeps_its_bytes(form: str) -> None:
+    node, _ = WAYS[form]
     result = case(with_constant(node, "Sub(x, c)"), check=False, **LISTS)
     assert next(n for n in result.after.graph.node if n.op_type == "Constant") == node
 
@@ -173,7 +173,7 @@ def test_special_values_survive() -> None:
 @pytest.mark.parametrize(
     ("constants", "low", "value"), [("keep", False, 1e6), ("ieee", True, np.inf), ("clamp", True, 65504.0)]
 )
-def test_what_overflows_is_kept_or_converted_as_asked(constants: str, low: bool, value: float) -> None:
+def test_a_constant_that_overflows_is_kept_or_converted_by_the_policy(constants: str, low: bool, value: float) -> None:
     """Rule S4.19: ieee and clamp convert every constant."""
     text = "g (float[4] x) => (float[4] y) <float[4] k = {1,2,3,1000000}> { [w] w = Exp(x) [m] y = Mul(w, k) }"
     result = case(text, constants=constants, **LISTS)
@@ -181,22 +181,22 @@ def test_what_overflows_is_kept_or_converted_as_asked(constants: str, low: bool,
     assert numpy_helper.to_array(result.after.graph.initializer[0])[3] == value
 
 
-def test_an_epsilon_that_would_vanish_keeps_its_node_high() -> None:
+def test_an_epsilon_that_would_become_zero_keeps_its_node_high() -> None:
     text = "g (float[4] x) => (float[4] y) <float e = {1e-9}> { [w] w = Exp(x) [a] y = Add(w, e) }"
     result = case(text, **LISTS)
     assert result.nodes["a"].rule == "constant"
     assert case(text, constants="ieee", **LISTS).low == {"w", "a"}
 
 
-@pytest.mark.parametrize("where", ["loop", "if"])
-def test_a_constant_that_does_not_fit_and_crosses_a_border(where: str) -> None:
-    """The start of a state, or what a branch yields, is converted only if it fits."""
+@pytest.mark.parametrize("kind", ["loop", "if"])
+def test_a_constant_out_of_range_that_control_flow_passes_on_is_not_converted(kind: str) -> None:
+    """The initial value of a state, or the output of a branch, is converted only if it fits."""
     inner = {
         "loop": """[l] z = Loop(m, go, k) <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] t)
           { d = Identity(c) [e] t = Exp(s) }>""",
         "if": """[l] z = If(go) <then_branch = b () => (float[4] p) { p = Identity(k) },
           else_branch = e () => (float[4] q) { [e] q = Exp(x) }>""",
-    }[where]
+    }[kind]
     text = f"""g (float[4] x, int64 m) => (float[4] y) <bool go = {{1}}, float[4] k = {{1,2,3,100000}}> {{
       {inner} [n] y = Neg(z) }}"""
     result = case(text, **LISTS)
@@ -223,7 +223,7 @@ def test_constants_of_one_name_are_reported_one_by_one(kind: str) -> None:
 
 
 def test_external_constants_of_one_name_are_reported_one_by_one(tmp_path: Path) -> None:
-    """Streamed in one pass, each by itself, though both branches call theirs k."""
+    """Both branches have a constant k; each is streamed and reported."""
     numbers = np.array([1, 2, 3, 1e6, 1, 2, 3, 4], np.float32)
     (tmp_path / "w.bin").write_bytes(numbers.tobytes())
     proto = model(
@@ -249,18 +249,16 @@ def test_external_constants_of_one_name_are_reported_one_by_one(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("last", "body", "elem"), [(4, "Mul(w, s)", "float16"), (1e6, "Mul(w, s)", "float32"), (4, "Log(s)", "float32")]
 )
-def test_a_constant_that_a_scan_goes_over_is_converted_and_not_cast_slice_by_slice(
-    last: float, body: str, elem: str
-) -> None:
+def test_a_constant_scan_input_is_converted_and_not_cast_slice_by_slice(last: float, body: str, elem: str) -> None:
     text = f"""g (float[2,4] x) => (float[2,4] z) <float[2,4] k = {{1,2,3,4,1,2,3,{last}}}> {{
       [s] z = Scan<num_scan_inputs=2, body = b (float[4] r, float[4] s) => (float[4] t) {{
         [w] w = Exp(r) [m] t = {body} }}>(x, k) }}"""
     result = case(text, feeds={"x": [[0.1] * 4] * 2} if last == 4 else None, **LISTS)
     assert result.initializers() == {"k": elem}
-    assert ("s/body: s>float16" in result.casts) is (last != 4)  # what does not fit is cast, as it was
+    assert ("s/body: s>float16" in result.casts) is (last != 4)  # a constant that does not fit is cast in the body
 
 
-def test_a_constant_argument_that_a_function_hands_back_keeps_its_type() -> None:
+def test_a_constant_argument_that_a_function_returns_keeps_its_type() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[4] x) => (float[4] y, float[4] z)
       <float[4] k = {1,2,3,4}> { w = Exp(x) [f] y, h = f.F(w, k) z = Log(h) }
       <domain: "f", opset_import: ["" : 17]> F (a, k) => (b, k) { [m] b = Mul(a, k) }"""

@@ -1,4 +1,4 @@
-"""Sequences and optionals: everything in a container has one type, and no Cast ever stands on one."""
+"""Sequences and optionals: all elements have one type, and no Cast converts a container."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def test_the_dtype_of_an_empty_sequence_stays(dtype: str, attribute: str) -> Non
     assert result.nodes["e"].precision in (dtype, "none") and not result.nodes["e"].changed
 
 
-def test_a_sequence_in_and_a_sequence_out_keep_their_types() -> None:
+def test_sequences_as_graph_input_and_output_keep_their_types() -> None:
     text = """g (seq(float[4]) s, float[4] x) => (seq(float[4]) t, float[4] y) <int64 i = {0}> {
       [w] w = Exp(x) [a] a = SequenceAt(s, i) [b] y = Exp(a) [c] t = SequenceConstruct(w, y) }"""
-    for io in (True, False):  # a sequence keeps its type whatever is asked
-        result = case(text, options={"keep_io_types": io}, **LISTS)
+    for keep_io_types in (True, False):  # a sequence keeps its type under both
+        result = case(text, options={"keep_io_types": keep_io_types}, **LISTS)
         assert result.low == {"w", "b"}
         assert result.reads("c") == ["float32", "float32"]
         assert result.nodes["a"].outputs == {"a": "float32"}
@@ -61,7 +61,7 @@ def test_split_to_sequence_and_concat_from_sequence() -> None:
     assert result.casts == [">y", "x>float16"]
 
 
-def test_the_length_of_a_sequence_has_no_type_to_choose() -> None:
+def test_a_node_that_reads_only_the_length_of_a_sequence_needs_no_cast() -> None:
     text = (
         """g (float[4] x) => (int64 y) { [w] w = Exp(x) [s] s = SequenceConstruct(w, w) [l] y = SequenceLength(s) }"""
     )
@@ -74,7 +74,7 @@ MAP = """g (float[4] x, float[4] u) => (float[4] y) <int64 i = {{0}}> {{ [w] w =
   [m] t = SequenceMap<body = b ({0}) => (float[4] b) {{ {1} }}>(s{2}) [a] a = SequenceAt(t, i) [n] y = Neg(a) }}"""
 
 
-def test_a_sequence_map_takes_and_gives_sequences_of_their_own_types() -> None:
+def test_a_sequence_map_reads_and_makes_sequences_of_different_types() -> None:
     low = case(MAP.format("float[4] e", "[n] b = Relu(e)", ""), runtime=False, **LISTS)
     assert low.low == {"w", "v", "s", "m/body/n", "a", "n"}
     high = case(MAP.format("float[4] e", "[n] b = Log(e)", ""), runtime=False, **LISTS)
@@ -97,14 +97,20 @@ def test_a_sequence_that_a_loop_carries() -> None:
     assert low.low == {"w", "s", "l/body/z", "l/body/k", "a", "n"}
     assert low.casts == [">y", "x>float16"]
     gray = case(CARRIED.format("Log"), feeds=run, **LISTS)
-    assert gray.low == {"w", "s", "l/body/k", "a", "n"}  # what is inserted is not the first: the sequence decides
+    assert gray.low == {
+        "w",
+        "s",
+        "l/body/k",
+        "a",
+        "n",
+    }  # the sequence is the first input of SequenceInsert, so it decides
     assert gray.casts == [">y", "l/body: z>float16", "x>float16"]
     black = case(CARRIED.format("Exp"), white=["Exp"], black=["SequenceInsert"], feeds=run)
     assert black.low == {"w", "l/body/z"}
     assert black.reads("s") == ["float32"]
 
 
-def test_branches_whose_sequences_differ_are_high_both() -> None:
+def test_branches_whose_sequences_differ_are_both_high() -> None:
     text = f"""g (float[4] x, bool c) => (float[4] y) <int64 i = {{0}}> {{ [w] w = Exp(x)
       [j] t = If(c) <then_branch = b () => (seq(float[4]) p) {{ [p] p = SequenceConstruct(w) }},
                      else_branch = e () => (seq(float[4]) q) {{ z = Log(x) [q] q = SequenceConstruct(z) }}>
@@ -115,7 +121,7 @@ def test_branches_whose_sequences_differ_are_high_both() -> None:
     assert result.nodes["j/then_branch/p"].outputs == {"p": "seq(float32)"}
 
 
-def test_bfloat16_has_no_sequences() -> None:
+def test_sequence_operators_do_not_take_bfloat16() -> None:
     text = f"""g (float[4] x) => (float[4] y) <int64 i = {{0}}> {{
       [w] w = Exp(x) [s] t = SequenceConstruct(w) {FIRST} }}"""
     result = case(text, mode="mixed_bfloat16", **LISTS)
@@ -153,7 +159,7 @@ def test_an_optional_of_a_sequence() -> None:
 
 
 @pytest.mark.parametrize("empty", ["Optional<type=float[4]>()", "Optional(w)"])
-def test_an_optional_with_a_type_of_its_own_stays(empty: str) -> None:
+def test_an_optional_whose_type_an_attribute_fixes_stays(empty: str) -> None:
     text = f"""{HEAD18} g (float[4] x, bool c) => (float[4] y) {{ [w] w = Exp(x)
       [i] o = If(c) <then_branch = t () => (optional(float[4]) p) {{ [p] p = Optional(w) }},
                      else_branch = e () => (optional(float[4]) q) {{ [q] q = {empty} }}>
@@ -173,7 +179,7 @@ def test_a_branch_that_yields_an_empty_sequence() -> None:
     assert result.nodes["j/then_branch/p"].rule == "control-flow"
 
 
-def test_branches_whose_optionals_differ_are_high_both() -> None:
+def test_branches_whose_optionals_differ_are_both_high() -> None:
     text = f"""{HEAD18} g (float[4] x, bool c) => (float[4] y) {{ [w] w = Exp(x)
       [i] o = If(c) <then_branch = t () => (optional(float[4]) p) {{ [p] p = Optional(w) }},
                      else_branch = e () => (optional(float[4]) q) {{ z = Log(x) [q] q = Optional(z) }}>

@@ -1,4 +1,4 @@
-"""If, Loop and Scan: what crosses the border of a body has one type, and Casts stand where the tensor is defined."""
+"""If, Loop and Scan: a value that enters or leaves a body has one type, and a Cast is in the scope of its tensor."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_captured_value_that_both_sides_read_is_cast_once_in_its_own_scope() -
     assert result.reads("i/else_branch/b") == ["float32"]
 
 
-def test_branches_that_hand_out_captured_values_directly() -> None:
+def test_branches_that_yield_captured_values_directly() -> None:
     text = """g (float[4] x, bool c) => (float[4] y) { [w] w = Exp(x)
       [i] z = If(c) <then_branch = t () => (float[4] w) { }, else_branch = e () => (float[4] x) { }> [n] y = Neg(z) }"""
     result = case(text, check=False, runtime=False, **LISTS)
@@ -60,7 +60,7 @@ def test_branches_that_read_only_outer_constants(kind: str) -> None:
 
 
 @pytest.mark.parametrize("body", ["p = Constant<value=float[4] {1,2,3,4}>()", "[k] k = Identity(o) p = Relu(k)"])
-def test_a_branch_that_yields_a_constant_gives_what_that_is_authored_in(body: str) -> None:
+def test_a_branch_that_yields_a_constant_yields_its_authored_type(body: str) -> None:
     text = IF.format(body, "[b] q = Exp(x)").replace("{\n  [w]", "<float[4] o = {1,2,3,4}> {\n  [w]", 1)
     result = case(text, feeds={**X, "c": True}, **LISTS)
     assert result.casts == ["i/else_branch: q>float32", "x>float16"]
@@ -72,8 +72,8 @@ def test_the_same_names_in_two_branches_stay_apart() -> None:
     result = case(text, feeds={**X, "c": True}, **LISTS)
     casts = {c.split(">")[0] for c in result.casts if "branch" in c}
     assert casts == {"i/then_branch: a", "i/else_branch: a", "i/else_branch: q"}
-    made = [n for s in result.view.scopes() for n in s.producers if n.startswith("a_")]
-    assert len(made) == len(set(made)) == 2  # a_float32 in one branch, a_float16 in the other
+    cast_names = [n for s in result.view.scopes() for n in s.producers if n.startswith("a_")]
+    assert len(cast_names) == len(set(cast_names)) == 2  # a_float32 in one branch, a_float16 in the other
 
 
 def test_a_shadowed_name_means_the_inner_value() -> None:
@@ -114,7 +114,7 @@ LOOP = """g (float[4] x, int64 m) => (float[4] y) <bool go = {{1}}, float[4] k =
 RUN = {**X, "m": 2}
 
 
-def test_a_low_state_is_low_all_the_way() -> None:
+def test_a_low_state_is_low_before_in_and_after_the_loop() -> None:
     result = case(LOOP.format("w", "[n] t = Sqrt(s)"), feeds=RUN, **LISTS)
     assert result.low == {"w", "l/body/n", "o"}
     assert result.casts == [">y", "x>float16"]
@@ -141,7 +141,7 @@ def test_a_constant_start_does_not_vote_and_is_converted(start: str) -> None:
     assert result.reads("l")[2] == "float16"
 
 
-def test_a_constant_start_that_nothing_decides_is_authored() -> None:
+def test_a_constant_start_without_a_vote_stays_as_authored() -> None:
     result = case(LOOP.format("k", "[n] t = Relu(s)"), feeds=RUN, **LISTS)
     assert result.low == {"w"} and result.casts == ["x>float16"]
 
@@ -153,7 +153,7 @@ def test_a_body_that_passes_its_state_through() -> None:
     assert result.casts == [">y", "x>float16"]
 
 
-def test_a_body_that_hands_out_a_captured_value() -> None:
+def test_a_body_that_yields_a_captured_value() -> None:
     text = LOOP.replace("float[4] t)", "float[4] w)").format("x", "")
     result = case(text, check=False, runtime=False, **LISTS)
     assert result.casts == ["w>float32", "x>float16"]  # the state starts with x, which is high
@@ -170,7 +170,7 @@ def test_a_scan_output_of_a_loop_is_decided_apart_from_its_state() -> None:
     assert result.makes("l") == ["float32", "float16"]
 
 
-def test_states_that_swap_have_one_colour() -> None:
+def test_states_that_swap_have_one_type() -> None:
     text = """g (float[4] x) => (float[4] y) <int64 m = {3}, bool go = {1}> { [w] w = Exp(x)
       [l] a, b = Loop(m, go, w, x) <body = body (int64 i, bool c, float[4] s, float[4] t) =>
          (bool d, float[4] t, float[4] s) { d = Identity(c) }> [o] y = Add(a, b) }"""
@@ -218,7 +218,7 @@ def test_an_if_in_a_loop_in_an_if() -> None:
     assert result.makes("i/then_branch/l") == ["float16"]
 
 
-def test_loops_in_loops_share_one_fixpoint() -> None:
+def test_nested_loops_are_solved_together() -> None:
     text = """g (float[4] x, int64 m) => (float[4] y) <bool go = {{1}}, float[4] k = {{0,0,0,0}}> {{
       [l] z = Loop(m, go, k) <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] t) {{ d = Identity(c)
         [r] r = Exp(s)
@@ -242,11 +242,11 @@ def test_a_value_captured_through_two_bodies_is_cast_where_it_is_defined() -> No
 
 
 @pytest.mark.parametrize("depth", [10, 30])
-def test_branches_nested_deeply(depth: int) -> None:
+def test_deeply_nested_branches(depth: int) -> None:
     inner = f"[e] p{depth} = Exp(x)"
     for k in range(depth, 0, -1):
-        other = f"else_branch = e{k} () => (float[4] q{k}) {{ q{k} = Exp(x) }}"
-        inner = f"[i] p{k - 1} = If(c) <then_branch = t{k} () => (float[4] p{k}) {{ {inner} }}, {other}>"
+        else_branch = f"else_branch = e{k} () => (float[4] q{k}) {{ q{k} = Exp(x) }}"
+        inner = f"[i] p{k - 1} = If(c) <then_branch = t{k} () => (float[4] p{k}) {{ {inner} }}, {else_branch}>"
     text = f"g (float[4] x, bool c) => (float[4] y) {{ {inner} [n] y = Relu(p0) }}"
     result = case(text, check=False, runtime=depth < 20, **LISTS)
     assert len(result.low) == depth + 2
@@ -264,7 +264,11 @@ SCANNED = {"x": [[0.1] * 4, [0.2] * 4, [0.3] * 4], "u": [0.0, 0.1, 0.2, 0.3]}
 def test_a_scan_with_a_low_state_over_a_high_input() -> None:
     result = case(SCAN.format("Add(s, r)", "Identity(r)"), feeds=SCANNED, **LISTS)
     assert result.low == {"w", "s/body/m", "o"}
-    assert result.casts == [">y", "s/body: r>float16", "u>float16"]  # the slice is cast, not the whole
+    assert result.casts == [
+        ">y",
+        "s/body: r>float16",
+        "u>float16",
+    ]  # the slice is cast in the body, not the whole tensor outside
     assert result.makes("s") == ["float16", "float32"]
 
 

@@ -1,4 +1,4 @@
-"""Operators that ONNX does not define: types by value_info, ONNX Runtime's schemas, a hint, or not at all."""
+"""Operators that ONNX does not define: their types come from value_info, ONNX Runtime's schemas or a hint, if any."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ CHAIN = f"""{HEAD} g (float[4] x) => (float[4] y) {{
   [e] e = Exp(x) [c] c = my.domain.Thing(e) [r] r = Relu(c) [w] w = Exp(r) [l] y = Log(w) }}"""
 
 
-def test_without_any_type_the_node_is_authored_and_what_it_reads_is_cast_back() -> None:
+def test_a_custom_operator_without_types_reads_its_authored_types() -> None:
     """Rule S4.14: Operators without a schema stay as authored."""
     result = case(CHAIN.replace("y = Log(w)", "y = my.domain.Thing(w)"), **LISTS)
     assert result.nodes["c"].rule == "schema" and "no schema is known" in result.nodes["c"].reason
-    assert result.low == {"e"}  # nobody knows what Relu and the second Exp read
+    assert result.low == {"e"}  # the types that Relu and the second Exp read are not known
     assert result.casts == ["e>float32", "x>float16"]
 
 
-@pytest.mark.parametrize("told", ["hint", "value_info"])
-def test_a_told_type_lets_the_neighbours_behind_it_be_decided(told: str) -> None:
+@pytest.mark.parametrize("source", ["hint", "value_info"])
+def test_the_readers_of_a_custom_operator_are_decided_if_its_type_is_known(source: str) -> None:
     proto = model(CHAIN)
-    if told == "value_info":
+    if source == "value_info":
         proto.graph.value_info.append(helper.make_tensor_value_info("c", 1, [4]))
-    result = case(proto, hints={"c": "float32"} if told == "hint" else None, **LISTS)
-    assert result.nodes["r"].precision == "float32"  # it follows what the operator makes, as authored
+    result = case(proto, hints={"c": "float32"} if source == "hint" else None, **LISTS)
+    assert result.nodes["r"].precision == "float32"  # it follows the authored type of the operator
     assert result.low == {"e", "w"}
     assert result.casts == ["e>float32", "r>float16", "w>float32", "x>float16"]
 
 
-def test_a_type_told_by_the_graph_output_counts_for_readers_inside() -> None:
+def test_the_declared_type_of_a_graph_output_counts_for_its_readers() -> None:
     text = f"""{HEAD} g (float[4] x) => (float[4] c, float[4] y) {{
       [c] c = my.domain.Thing(x) [w] w = Exp(c) [l] y = Log(w) }}"""
     result = case(text, **LISTS)
     assert result.low == {"w"} and result.casts == ["c>float16", "w>float32"]
 
 
-def test_a_hint_may_say_low() -> None:
+def test_a_hint_may_give_a_low_type() -> None:
     text = CHAIN.replace("Log(w)", "Cast<to=1>(w)")
     result = case(text, hints={"c": "float16"}, **LISTS)
     assert result.low >= {"e", "r", "w"} and result.casts == ["e>float32", "x>float16"]
 
 
-def test_a_hint_where_a_schema_knows_better_says_nothing() -> None:
+def test_a_hint_does_not_override_a_schema() -> None:
     result = case(CHAIN, hints={"c": "float32", "e": "int64"}, **LISTS)
     assert result.makes("e") == ["float16"]
 
@@ -88,7 +88,7 @@ def test_lists_reach_into_the_bodies_of_a_custom_operator() -> None:
         "c/body: r>float32",
         "w>float32",
         "x>float16",
-    ]  # the border is as authored
+    ]  # the body keeps its types at its inputs and outputs
 
 
 def test_a_graph_of_custom_operators_alone_is_untouched() -> None:
@@ -98,12 +98,12 @@ def test_a_graph_of_custom_operators_alone_is_untouched() -> None:
     assert not result.casts and [o.domain for o in result.after.opset_import] == ["my.domain"]
 
 
-# --- ONNX Runtime's own ---
+# --- operators of ONNX Runtime ---
 
 MS = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
 
 
-def test_the_operators_of_the_runtime_have_schemas() -> None:
+def test_operators_of_onnx_runtime_have_schemas() -> None:
     text = f"""{MS} g (float[2,4] x, float[4] b) => (float[2,4] y) {{
       [e] e = Exp(x) [f] f = com.microsoft.FastGelu(e, b) [g] g = com.microsoft.Gelu(f) [l] y = Log(g) }}"""
     result = case(text, feeds={"x": [[0.1] * 4] * 2, "b": [1, 2, 3, 4]}, **LISTS)
@@ -111,20 +111,20 @@ def test_the_operators_of_the_runtime_have_schemas() -> None:
     assert result.casts == ["b>float16", "g>float32", "x>float16"]
 
 
-def test_a_list_may_narrow_to_a_domain() -> None:
+def test_a_list_may_name_a_domain() -> None:
     text = f"""{MS} g (float[2,4] x) => (float[2,4] y) {{ [g] g = com.microsoft.Gelu(x) [l] y = Log(g) }}"""
     assert case(text, white=["com.microsoft::Gelu"], black=["Log"]).low == {"g"}
     assert not case(text, white=["my.domain::Gelu"], black=["Log"]).low
 
 
-def test_bfloat16_where_the_runtime_knows_it_and_no_cast_does() -> None:
-    """Cast learned bfloat16 with opset 13: before that there is no way to make one."""
+def test_bfloat16_needs_a_cast_to_bfloat16() -> None:
+    """Gelu of ONNX Runtime takes bfloat16, but Cast makes bfloat16 only from opset 13 on."""
     text = MS.replace("17", "11") + " g (float[2,4] x) => (float[2,4] y) { [g] y = com.microsoft.Gelu(x) }"
     result = case(text, mode="mixed_bfloat16", white=["Gelu"])
     assert not result.casts and result.nodes["g"].rule == "schema"
 
 
-def test_the_classical_operators_of_onnx_ml() -> None:
+def test_operators_of_the_ml_domain() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
       g (float[1,4] x) => (float[1,4] y) { [w] w = Exp(x)
       [s] y = ai.onnx.ml.Scaler<offset=[0.0,0.0,0.0,0.0], scale=[1.0,1.0,1.0,1.0]>(w) }"""
@@ -132,7 +132,7 @@ def test_the_classical_operators_of_onnx_ml() -> None:
     assert result.low == {"w"} and result.casts == ["w>float32", "x>float16"]
 
 
-def test_the_optimisers_of_the_training_domain() -> None:
+def test_operators_of_the_training_domain() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.preview.training" : 1]>
       g (float r, int64 t, float[4] x, float[4] d, float[4] v) => (float[4] y, float[4] u) { [w] w = Exp(x)
       [m] y, u = ai.onnx.preview.training.Momentum<

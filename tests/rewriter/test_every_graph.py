@@ -1,4 +1,4 @@
-"""Every valid graph: what stands at its border, what is unusual in a file, and nothing lost on the way."""
+"""Every valid graph: inputs and outputs, unusual content of files, and nothing that is dropped."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def test_free_inputs_change_only_if_every_use_wants_it() -> None:
     assert two.after.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT
 
 
-@pytest.mark.parametrize(("other", "changes"), [("Exp", True), ("Log", False)])
-def test_free_inputs_count_captured_uses(other: str, changes: bool) -> None:
+@pytest.mark.parametrize(("second_reader", "changes"), [("Exp", True), ("Log", False)])
+def test_free_inputs_count_captured_uses(second_reader: str, changes: bool) -> None:
     """Rule S7.3: Free inputs become low precision only if every reader wants it."""
     text = f"""g (float[4] x, bool c) => (float[4] y) {{
       [i] y = If(c) <then_branch = t () => (float[4] p) {{ [a] p = Exp(x) }},
-                     else_branch = e () => (float[4] q) {{ [b] q = {other}(x) }}> }}"""
+                     else_branch = e () => (float[4] q) {{ [b] q = {second_reader}(x) }}> }}"""
     result = case(text, options=FREE, **LISTS)
     assert (result.after.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16) is changes
     assert ("x>float16" in result.casts) is not changes
@@ -136,13 +136,13 @@ def test_a_dead_node_is_decided_and_stays() -> None:
     assert result.initializers() == {"k": "float16"}
 
 
-def test_an_output_that_nobody_reads_costs_no_cast() -> None:
+def test_an_output_without_a_reader_gets_no_cast() -> None:
     text = "g (float[4] x) => (float[2] y) <int64[1] k = {2}> { [w] w = Exp(x) [t] y, i = TopK(w, k) [l] z = Log(x) }"
     result = case(text, feeds=X, **LISTS)
     assert result.low == {"w", "t"} and result.casts == [">y", "x>float16"]
 
 
-def test_unnamed_nodes_are_called_by_type_and_keep_having_no_name() -> None:
+def test_unnamed_nodes_stay_unnamed() -> None:
     text = "g (float[4] x) => (float[4] y) { a = Exp(x) [Exp_1] b = Exp(a) c = Exp(b) y = Log(c) }"
     result = case(text, feeds=X, **LISTS)
     assert list(result.nodes) == ["Exp_0", "Exp_1", "Exp_2", "Log_0"]
@@ -180,21 +180,18 @@ def test_unsorted_nodes_with_captures_in_a_subgraph() -> None:
     assert "i/then_branch: a>float32" in result.casts
 
 
-def test_stale_value_info_is_mended() -> None:
-    """A declaration of a missing tensor, of a wrong type, of a wrong shape; one of a tensor that changes.
-
-    Rule S7.10.
-    """
+def test_stale_value_info_is_corrected() -> None:
+    """Rule S7.10: stale are a missing tensor, a wrong shape, and the type of a tensor that changes."""
     proto = model("g (float[4] x) => (float[4] y) { [w] w = Exp(x) [r] r = Relu(w) [l] y = Log(r) }")
     for name, elem, shape in (("gone", 1, [4]), ("w", 1, [4]), ("r", 7, [5, 5])):
         proto.graph.value_info.append(helper.make_tensor_value_info(name, elem, shape))
     result = case(proto, **LISTS)
-    told = {i.name: i.type.tensor_type for i in result.after.graph.value_info}
-    assert {name: t.elem_type for name, t in told.items()} == {"w": TensorProto.FLOAT16, "r": TensorProto.FLOAT16}
-    assert [d.dim_value for d in told["r"].shape.dim] == [4]
+    declared = {i.name: i.type.tensor_type for i in result.after.graph.value_info}
+    assert {name: t.elem_type for name, t in declared.items()} == {"w": TensorProto.FLOAT16, "r": TensorProto.FLOAT16}
+    assert [d.dim_value for d in declared["r"].shape.dim] == [4]
 
 
-def test_value_info_of_a_cast_that_mixlist_made_stays_true() -> None:
+def test_value_info_of_a_cast_that_mixlist_made_is_kept() -> None:
     before = model("g (float[4] x) => (float[4] y) { [w] w = Exp(x) [l] y = Log(w) }")
     rules = policy(**LISTS)
     once = mixlist.rewrite(before, mixlist.resolve(before, rules)).model
@@ -221,7 +218,7 @@ def test_unknown_ranks_stay_unknown() -> None:
     assert result.casts == ["w>float32", "x>float16"]
 
 
-def test_quantisation_annotations_and_training_info_and_metadata_come_along() -> None:
+def test_quantization_annotations_training_info_and_metadata_are_kept() -> None:
     """Rule S7.13: Nothing is dropped."""
     proto = model("g (float[4] x) => (float[4] y) <float s = {0.5}> { [w] w = Exp(x) [m] y = Mul(w, s) }")
     note = proto.graph.quantization_annotation.add(tensor_name="w")
@@ -242,7 +239,7 @@ def test_quantisation_annotations_and_training_info_and_metadata_come_along() ->
 
 
 def test_an_initializer_that_the_training_information_uses_keeps_its_type() -> None:
-    """The training graphs share the names of the main graph's initializers. Rule S7.6."""
+    """Rule S7.6: the training graphs share the initializers of the main graph."""
     proto = model(
         "g (float[4] x) => (float[4] y) <float[4] k = {1,2,3,4}, float[4] j = {1,2,3,4}> {"
         "[w] w = Exp(x) [m] m = Mul(w, k) [n] y = Mul(m, j) }"
@@ -274,7 +271,7 @@ def test_the_standard_domain_spelled_ai_onnx(spelling: str) -> None:
     assert result.low == {"e", "m"} and result.casts == ["m>float32", "x>float16"]
 
 
-def test_wide_fan_out_costs_one_cast() -> None:
+def test_many_readers_share_one_cast() -> None:
     """Rule S7.4: A Cast follows its producer, once."""
     readers = " ".join(f"[l{k}] y{k} = Log(w)" for k in range(300))
     outputs = ", ".join(f"float[4] y{k}" for k in range(300))

@@ -1,4 +1,4 @@
-"""Model-local functions: specialised per signature and decision, shared when equal, never lost."""
+"""Model-local functions: specialized per combination of types, shared if equal, and never dropped (Rule S4.31)."""
 
 from __future__ import annotations
 
@@ -16,101 +16,105 @@ LISTS = {"white": ["Exp"], "black": ["Log"]}
 X = {"x": [0.5, 1.0, 1.5, 2.0]}
 
 
-def fn(main: str, *functions: str, imports: str = '"" : 17, "f" : 1', ir: int = 8) -> str:
-    """A model of a main graph and functions of domain f."""
+def model_text(main: str, *functions: str, imports: str = '"" : 17, "f" : 1', ir: int = 8) -> str:
+    """Return a model in ONNX text of a main graph and functions of domain f."""
     head = f"<ir_version: {ir}, opset_import: [{imports}]>\ng (float[4] x) => {main}\n"
     return head + "\n".join(
         f if f.startswith("<") else f'<domain: "f", opset_import: [{imports}]> {f}' for f in functions
     )
 
 
-def names(found: Case) -> list[str]:
-    """The functions of the result, in order."""
-    return [":".join(filter(None, (f.domain, f.name, f.overload))) for f in found.after.functions]
+def function_names(result: Case) -> list[str]:
+    """Return the functions of the rewritten model, in order."""
+    return [":".join(filter(None, (f.domain, f.name, f.overload))) for f in result.after.functions]
 
 
-def test_called_from_a_low_and_from_a_high_context() -> None:
-    """One function for each, since the Log in it has to be cast around in the low one."""
-    text = fn(
+def test_a_low_and_a_high_call_get_a_function_each() -> None:
+    """Only the function of the low call has a Cast before Log."""
+    text = model_text(
         "(float[4] y, float[4] z) { [w] w = Exp(x) [c] y = f.F(w) [d] z = f.F(x) }",
         "F (a) => (b) { [r] r = Relu(a) [l] b = Log(r) }",
     )
     result = case(text, feeds=X, **LISTS)
-    assert names(result) == ["f:F", "f:F_2"]
+    assert function_names(result) == ["f:F", "f:F_2"]
     assert result.low == {"w", "function:f:F#0/r"}
     assert result.casts == ["function:f:F: r>float32", "x>float16"]
     assert [result.makes(n) for n in ("c", "d")] == [["float32"], ["float32"]]
 
 
-def test_equal_specialisations_are_shared() -> None:
-    """What follows its input alone is the same function for both."""
-    text = fn(
+def test_equal_specializations_are_shared() -> None:
+    """A function that only follows its input is the same for both calls."""
+    text = model_text(
         "(float[4] y, float[4] z) { [w] w = Exp(x) [c] y = f.F(w) [d] z = f.F(x) }", "F (a) => (b) { [r] b = Relu(a) }"
     )
     result = case(text, feeds=X, **LISTS)
-    assert names(result) == ["f:F"]
+    assert function_names(result) == ["f:F"]
     assert result.casts == [">y", "x>float16"]
     assert (result.makes("c"), result.makes("d")) == (["float16"], ["float32"])
 
 
-def test_specialisations_that_differ_only_in_the_names_of_casts_are_shared() -> None:
+def test_specializations_that_differ_only_in_the_names_of_casts_are_shared() -> None:
     """One call passes a constant, the other an input; both bodies need the same Casts and constants."""
-    text = fn(
+    text = model_text(
         "(float[4] y, float[4] z) <float[4] k = {1,2,3,4}> { y = f.F(x, k) z = f.F(x, x) }",
         """F (a, k) => (b) { c = Constant<value_float=2.0>() [e] e = Exp(a) [m] m = Mul(e, c) [l] l = Log(m)
           [n] n = Log(c) [s] s = Add(l, n) [b] b = Add(s, k) }""",
     )
     result = case(text, white=["Exp"], black=["Log", "Add"], feeds=X)
-    assert names(result) == ["f:F"]
+    assert function_names(result) == ["f:F"]
     assert result.casts == ["function:f:F: a>float16", "function:f:F: m>float32"]
     assert [n.op_type for n in result.after.graph.node] == ["F", "F"]
 
 
-def test_two_functions_of_the_model_stay_two_however_equal() -> None:
+def test_equal_functions_of_the_model_are_not_merged() -> None:
     body = "(a) => (b) { b = Relu(a) }"
-    text = fn("(float[4] y) { w = f.G(x) y = f.F(w) }", f"F {body}", f"G {body}", f"H {body}")
+    text = model_text("(float[4] y) { w = f.G(x) y = f.F(w) }", f"F {body}", f"G {body}", f"H {body}")
     result = case(text, feeds=X, **LISTS)
-    assert names(result) == ["f:F", "f:G", "f:H"]  # H, which nobody calls, too
+    assert function_names(result) == ["f:F", "f:G", "f:H"]  # H, which nobody calls, too
     assert [n.op_type for n in result.after.graph.node] == ["G", "F"]
 
 
-def test_nested_functions_and_the_callers_that_become_equal() -> None:
-    text = fn(
+def test_functions_whose_callees_become_equal_are_shared() -> None:
+    text = model_text(
         "(float[4] y, float[4] z) { [w] w = Exp(x) y = f.F(w) z = f.F(x) }",
         "F (a) => (c) { [h] b = f.H(a) [l] d = Log(b) [i] c = f.H(d) }",
         "H (a) => (c) { [r] c = Relu(a) }",
     )
     result = case(text, feeds=X, **LISTS)
-    assert names(result) == ["f:F", "f:F_2", "f:H"]  # F differs by the Cast before its Log, H not at all
+    assert function_names(result) == [
+        "f:F",
+        "f:F_2",
+        "f:H",
+    ]  # only the two F differ: by a Cast
     assert result.casts == ["function:f:F: b>float32", "x>float16"]
 
 
-def test_a_specialisation_that_is_called_in_a_specialisation() -> None:
-    text = fn(
+def test_a_specialization_that_is_called_in_a_specialization() -> None:
+    text = model_text(
         "(float[4] y, float[4] z) { [w] w = Exp(x) y = f.F(w) z = f.F(x) }",
         "F (a) => (c) { [h] c = f.H(a) }",
         "H (a) => (c) { k = Constant<value_float=2.0>() [m] c = Mul(a, k) }",
     )
     result = case(text, feeds=X, **LISTS)
-    assert names(result) == ["f:F", "f:F_2", "f:H", "f:H_2"]
+    assert function_names(result) == ["f:F", "f:F_2", "f:H", "f:H_2"]
     calls = {f.name: f.node[0].op_type for f in result.after.functions if f.name.startswith("F")}
     assert calls == {"F": "H", "F_2": "H_2"}
     assert result.casts == [">y", "x>float16"]  # the constant in H is converted
 
 
-def test_a_name_that_is_taken_is_not_given_to_a_specialisation() -> None:
-    text = fn(
+def test_a_name_that_is_taken_is_not_given_to_a_specialization() -> None:
+    text = model_text(
         "(float[4] y, float[4] z) { w = Exp(x) a = f.F(w) z = f.F(x) y = f.F_2(a) }",
         "F (a) => (c) { k = Constant<value_float=2.0>() c = Mul(a, k) }",
         "F_2 (a) => (c) { c = Neg(a) }",
     )
-    assert names(case(text, feeds=X, **LISTS)) == ["f:F", "f:F_3", "f:F_2"]
+    assert function_names(case(text, feeds=X, **LISTS)) == ["f:F", "f:F_3", "f:F_2"]
 
 
-def test_its_own_opset_decides_what_a_slot_admits() -> None:
-    """Bfloat16 came to Reshape with opset 13: the body at opset 12 keeps float32, the same node outside is low."""
+def test_the_opset_of_the_function_decides_which_types_a_slot_admits() -> None:
+    """Reshape takes bfloat16 from opset 13 on: the body at opset 12 keeps float32, the main graph is low."""
     main = "(float[4] y) <int64[1] s = {4}> { [w] w = Exp(x) [r] r = Reshape(w, s) [c] y = f.F(r, s) }"
-    text = fn(main, '<domain: "f", opset_import: ["" : 12]> F (a, s) => (b) { [i] b = Reshape(a, s) }')
+    text = model_text(main, '<domain: "f", opset_import: ["" : 12]> F (a, s) => (b) { [i] b = Reshape(a, s) }')
     result = case(text, check=False, runtime=False, mode="mixed_bfloat16", **LISTS)
     assert {"w", "r"} <= result.low
     inner = result.nodes["function:f:F/i"]
@@ -120,31 +124,33 @@ def test_its_own_opset_decides_what_a_slot_admits() -> None:
 
 
 def test_attribute_references_are_bound_per_call() -> None:
-    """A reference decides the type of a Cast: two calls, two decisions, one function that still refers to it."""
-    text = fn(
+    """An attribute of the call decides the type of a Cast: both calls share the function, which keeps the reference."""
+    text = model_text(
         "(float[4] y, float16[4] z) { [w] w = Exp(x) [c] y = f.F<k = 1>(w) [d] z = f.F<k = 10>(x) }",
         "F <k> (a) => (c) { [r] b = Relu(a) [t] c = Cast<to: int = @k>(b) }",
     )
     result = case(text, **LISTS)
-    assert names(result) == ["f:F"]
+    assert function_names(result) == ["f:F"]
     assert result.casts == ["x>float16"]
     assert result.after.functions[0].node[1].attribute[0].ref_attr_name == "k"
     assert (result.makes("c"), result.makes("d")) == (["float32"], ["float16"])
 
 
-def test_a_constant_by_reference_is_cast_because_only_the_caller_knows_it() -> None:
-    text = fn(
+def test_a_constant_that_refers_to_an_attribute_is_cast() -> None:
+    text = model_text(
         "(float[4] y, float[4] z) { [w] w = Exp(x) y = f.F<k = 2.0>(w) z = f.F<k = 3.0>(x) }",
         "F <k> (a) => (c) { v = Constant<value_float: float = @k>() [m] c = Mul(a, v) }",
     )
     result = case(text, feeds=X, **LISTS)
     assert result.casts == [">y", "function:f:F: v>float16", "x>float16"]
-    assert names(result) == ["f:F", "f:F_2"]
+    assert function_names(result) == ["f:F", "f:F_2"]
 
 
-def test_a_default_of_an_attribute_counts_where_the_call_gives_none() -> None:
+def test_the_default_of_an_attribute_counts_if_the_call_has_none() -> None:
     proto = model(
-        fn("(float[4] y) { [w] w = Exp(x) [c] y = f.F(w) }", "F (a) => (c) { [r] b = Relu(a) [t] c = Cast<to=1>(b) }")
+        model_text(
+            "(float[4] y) { [w] w = Exp(x) [c] y = f.F(w) }", "F (a) => (c) { [r] b = Relu(a) [t] c = Cast<to=1>(b) }"
+        )
     )
     function = proto.functions[0]
     function.attribute_proto.append(helper.make_attribute("k", 1))
@@ -158,12 +164,12 @@ def test_a_default_of_an_attribute_counts_where_the_call_gives_none() -> None:
 
 
 @pytest.mark.parametrize("value", ["value: tensor = @k", "value_floats: floats = @k", "value_float: float = @k"])
-def test_every_way_of_a_constant_by_reference_has_its_type(value: str) -> None:
-    given = {"t": "float[1] {2}", "s": "[2.0]", "_": "2.0"}[
+def test_every_form_of_a_constant_that_refers_to_an_attribute_has_its_type(value: str) -> None:
+    argument = {"t": "float[1] {2}", "s": "[2.0]", "_": "2.0"}[
         "t" if "tensor" in value else "s" if "floats" in value else "_"
     ]
-    text = fn(
-        f"(float[4] y) {{ [w] w = Exp(x) y = f.F<k = {given}>(w) }}",
+    text = model_text(
+        f"(float[4] y) {{ [w] w = Exp(x) y = f.F<k = {argument}>(w) }}",
         f"F <k> (a) => (c) {{ v = Constant<{value}>() [m] c = Mul(a, v) }}",
     )
     result = case(text, feeds=X, **LISTS)
@@ -171,8 +177,8 @@ def test_every_way_of_a_constant_by_reference_has_its_type(value: str) -> None:
     assert result.casts == [">y", "function:f:F: v>float16", "x>float16"]
 
 
-def test_called_in_a_subgraph_and_holding_one() -> None:
-    text = fn(
+def test_a_function_with_a_body_that_is_called_in_a_body() -> None:
+    text = model_text(
         """(float[4] y) <bool c = {1}> { [w] w = Exp(x)
           [i] y = If(c) <then_branch = t () => (float[4] p) { [a] p = f.F(w, c) },
                          else_branch = e () => (float[4] q) { [b] q = f.F(x, c) }> }""",
@@ -183,40 +189,42 @@ def test_called_in_a_subgraph_and_holding_one() -> None:
     assert result.low == {"w", "function:f:F#0/j/then_branch/k", "function:f:F#0/j/else_branch/m"}
     assert result.casts == ["i/then_branch: p>float32", "x>float16"]
     # the declared types of the branches' outputs make two functions of one
-    assert names(result) == ["f:F", "f:F_2"]
+    assert function_names(result) == ["f:F", "f:F_2"]
 
 
 def test_an_output_that_is_an_input() -> None:
-    text = fn("(float[4] y) { [w] w = Exp(x) [c] a, b = f.F(w, x) [n] y = Add(a, b) }", "F (a, b) => (b, a) { }")
+    text = model_text(
+        "(float[4] y) { [w] w = Exp(x) [c] a, b = f.F(w, x) [n] y = Add(a, b) }", "F (a, b) => (b, a) { }"
+    )
     result = case(text, **LISTS)
     assert result.makes("c") == ["float32", "float16"]
     assert result.low == {"w"} and result.casts == ["b>float32", "x>float16"]
 
 
-def test_missing_and_empty_and_unused_arguments() -> None:
-    text = fn(
+def test_missing_empty_and_unused_arguments() -> None:
+    text = model_text(
         "(float[4] y) <float k = {2}> { [w] w = Exp(x) [c] a = f.F(w, , k, x) [d] y = f.F(a) }",
         "F (a, lo, hi, no) => (c) { [r] c = Clip(a, lo, hi) }",
     )
     result = case(text, runtime=False, **LISTS)
     assert result.low >= {"w"}
-    assert result.reads("c") == ["float16", "", "float16", "float32"]  # the unused one is left alone
+    assert result.reads("c") == ["float16", "", "float16", "float32"]  # the argument without a reader is not converted
     assert result.casts == [">y", "x>float16"]
 
 
 def test_a_constant_argument_is_converted_by_the_caller() -> None:
-    text = fn(
+    text = model_text(
         "(float[4] y, float[4] z) <float k = {2}> { [w] w = Exp(x) [c] y = f.F(w, k) [d] z = f.F(x, k) }",
         "F (a, k) => (c) { [m] c = Mul(a, k) }",
     )
     result = case(text, feeds=X, **LISTS)
     assert result.casts == [">y", "x>float16"]
     assert result.initializers() == {"k": "float32", "k_float16": "float16"}
-    assert names(result) == ["f:F"]
+    assert function_names(result) == ["f:F"]
 
 
 def test_a_constant_argument_that_does_not_fit_keeps_its_reader_high() -> None:
-    text = fn(
+    text = model_text(
         "(float[4] y) <float k = {100000.0}> { [w] w = Exp(x) [c] y = f.F(w, k) }",
         "F (a, k) => (c) { [m] c = Mul(a, k) }",
     )
@@ -231,32 +239,32 @@ def test_the_same_name_in_two_domains() -> None:
         '<domain: "h", opset_import: ["" : 17]> F (a) => (b) { [n] b = Neg(a) }',
     )
     main = "(float[4] y, float[4] z) { [w] w = Exp(x) [c] y = f.F(w) [d] z = h.F(x) }"
-    result = case(fn(main, *two, imports='"" : 17, "f" : 1, "h" : 1'), feeds=X, **LISTS)
-    assert names(result) == ["f:F", "h:F"]
+    result = case(model_text(main, *two, imports='"" : 17, "f" : 1, "h" : 1'), feeds=X, **LISTS)
+    assert function_names(result) == ["f:F", "h:F"]
     assert result.low == {"w", "function:f:F/m"}
 
 
-def test_overloads_are_functions_of_their_own() -> None:
+def test_overloads_are_different_functions() -> None:
     main = """(float[4] y, float[4] z, float[4] u) {
       [w] w = Exp(x) [c] y = f.F:one(w) [d] z = f.F:two(x) [e] u = f.F:one(x) }"""
     head = '<domain: "f", overload: "{}", opset_import: ["" : 17]> F (a) => (b) '
-    one = head.format("one") + "{ k = Constant<value_float=2.0>() [m] b = Mul(a, k) }"
-    two = head.format("two") + "{ [n] b = Neg(a) }"
-    result = case(fn(main, one, two, ir=10), runtime=False, **LISTS)
-    assert names(result) == ["f:F:one", "f:F_2:one", "f:F:two"]
+    overload_one = head.format("one") + "{ k = Constant<value_float=2.0>() [m] b = Mul(a, k) }"
+    overload_two = head.format("two") + "{ [n] b = Neg(a) }"
+    result = case(model_text(main, overload_one, overload_two, ir=10), runtime=False, **LISTS)
+    assert function_names(result) == ["f:F:one", "f:F_2:one", "f:F:two"]
     calls = [(n.op_type, n.overload) for n in result.after.graph.node if n.domain == "f"]
     assert calls == [("F", "one"), ("F", "two"), ("F_2", "one")]
 
 
 def test_a_function_that_a_list_names_warns_and_is_entered() -> None:
-    text = fn("(float[4] y) { [c] y = f.F(x) }", "F (a) => (b) { [e] b = Exp(a) }")
+    text = model_text("(float[4] y) { [c] y = f.F(x) }", "F (a) => (b) { [e] b = Exp(a) }")
     result = case(text, white=["Exp"], edits={"F": "black"}, feeds=X)
     assert result.low == {"function:f:F/e"}
     assert any("F" in w.message for w in result.plan.warnings)
 
 
-def test_new_names_are_new_in_functions_too() -> None:
-    text = fn(
+def test_new_names_differ_from_names_in_functions() -> None:
+    text = model_text(
         "(float[4] y) { [w] w = Exp(x) [c] y = f.F(w) }",
         "F (a) => (b) { x_float16 = Relu(a) y_float16 = Log(x_float16) b = Neg(y_float16) }",
     )
@@ -265,8 +273,8 @@ def test_new_names_are_new_in_functions_too() -> None:
 
 
 @pytest.mark.parametrize("kind", ["argument", "result", "wanted"])
-def test_sequences_in_and_out_of_functions(kind: str) -> None:
-    """The whole container has one type, on both sides of a call: no Cast could stand between."""
+def test_sequences_as_arguments_and_results_of_functions(kind: str) -> None:
+    """A sequence has one type in the caller and in the function, because no Cast can convert it."""
     insert = "[t] t = SequenceInsert(s, v)"
     main, body = {
         "argument": (
@@ -282,7 +290,7 @@ def test_sequences_in_and_out_of_functions(kind: str) -> None:
             "F (a) => (s) { [e] b = Exp(a) [s] s = SequenceConstruct(b) }",
         ),
     }[kind]
-    text = fn(f"(float[4] y) <int64 i = {{0}}> {{ {main} [a] a = SequenceAt(t, i) [n] y = Neg(a) }}", body)
+    text = model_text(f"(float[4] y) <int64 i = {{0}}> {{ {main} [a] a = SequenceAt(t, i) [n] y = Neg(a) }}", body)
     result = case(text, white=["Exp"], black=["Log", "SequenceInsert"], feeds=X)
     assert result.nodes["n"].precision == "float32"
     assert result.nodes["c"].outputs in ({"t": "seq(float32)"}, {"s": "seq(float32)"})
@@ -290,24 +298,26 @@ def test_sequences_in_and_out_of_functions(kind: str) -> None:
     assert low.nodes["n"].precision == "float16"
 
 
-@pytest.mark.parametrize(("own", "main"), [(13, 19), (19, 17), (13, 17)])
-def test_a_cast_in_a_function_of_another_opset(own: int, main: int) -> None:
-    """Neg and Log are the same from 13 on, Cast is not: with one in it the function takes the model's opset."""
-    text = fn(
+@pytest.mark.parametrize(("function_opset", "main_opset"), [(13, 19), (19, 17), (13, 17)])
+def test_a_cast_in_a_function_of_another_opset(function_opset: int, main_opset: int) -> None:
+    """Neg and Log are the same from opset 13 on, but Cast is not: a function with a Cast takes the model's opset."""
+    text = model_text(
         "(float[4] y) { [w] w = Exp(x) [c] y = f.F(w) }",
-        f'<domain: "f", opset_import: ["" : {own}]> F (a) => (b) {{ [n] s = Neg(a) [l] b = Log(s) }}',
-        imports=f'"" : {main}, "f" : 1',
+        f'<domain: "f", opset_import: ["" : {function_opset}]> F (a) => (b) {{ [n] s = Neg(a) [l] b = Log(s) }}',
+        imports=f'"" : {main_opset}, "f" : 1',
         ir=9,
     )
     result = case(text, **LISTS)
     assert result.casts == ["function:f:F: s>float32", "x>float16"]
-    assert result.after.functions[0].opset_import[0].version == (own if (own, main) == (13, 17) else main)
-    none = case(text.replace("Log(s)", "Exp(s)"), **LISTS)
-    assert none.after.functions[0].opset_import[0].version == own
+    assert result.after.functions[0].opset_import[0].version == (
+        function_opset if (function_opset, main_opset) == (13, 17) else main_opset
+    )
+    without_cast = case(text.replace("Log(s)", "Exp(s)"), **LISTS)
+    assert without_cast.after.functions[0].opset_import[0].version == function_opset
 
 
-def test_a_node_rule_holds_in_every_specialisation() -> None:
-    text = fn(
+def test_a_node_rule_holds_in_every_specialization() -> None:
+    text = model_text(
         "(float[4] y, float[4] z) { [w] w = Exp(x) [c] y = f.F(w) [d] z = f.F(x) }",
         "F (a) => (b) { [r] r = Relu(a) [l] b = Log(r) }",
     )
@@ -316,20 +326,20 @@ def test_a_node_rule_holds_in_every_specialisation() -> None:
     assert result.casts == [">y", ">z", "function:f:F_2: r>float16", "x>float16"]
 
 
-def test_inlined_on_request() -> None:
-    text = fn(
+def test_functions_inlined_on_request() -> None:
+    text = model_text(
         "(float[4] y, float[4] z) { [w] w = Exp(x) y = f.F<k = 2.0>(w) z = f.F<k = 3.0>(x) }",
         "F <k> (a) => (c) { v = Constant<value_float: float = @k>() [m] d = Mul(a, v) c = f.H(d) }",
         "H (a) => (c) { [l] c = Log(a) }",
     )
     original = model(text)
-    flat = inline_functions(original)
+    inlined = inline_functions(original)
     rules = policy(**LISTS)
-    plan = mixlist.resolve(flat, rules)
-    written = mixlist.rewrite(flat, plan).model
-    check_contract(flat, written, plan)
-    check_idempotent(written, lambda m: mixlist.rewrite(m, mixlist.resolve(m, rules)).model)
-    assert not written.functions and len(original.functions) == 2
+    plan = mixlist.resolve(inlined, rules)
+    rewritten_model = mixlist.rewrite(inlined, plan).model
+    check_contract(inlined, rewritten_model, plan)
+    check_idempotent(rewritten_model, lambda m: mixlist.rewrite(m, mixlist.resolve(m, rules)).model)
+    assert not rewritten_model.functions and len(original.functions) == 2
     low = [n.op_type for n in plan.nodes if n.precision == "float16"]
-    assert low == ["Exp", "Mul"]  # the one that follows w; its Log is cast around
-    assert sum(n.op_type == "Cast" for n in written.graph.node) == 2
+    assert low == ["Exp", "Mul"]  # the Mul that follows w; its Log stays float32
+    assert sum(n.op_type == "Cast" for n in rewritten_model.graph.node) == 2

@@ -1,4 +1,4 @@
-"""Modes without lists, and free inputs and outputs, on models that branch, loop, call and carry sequences."""
+"""Modes without lists, and free inputs and outputs, with branches, loops, calls and sequences."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ LOW_MODELS = {
 }
 
 
-@pytest.mark.parametrize("which", LOW_MODELS)
-def test_raise_brings_a_low_model_up_between_two_casts(which: str) -> None:
-    result = case(LOW_MODELS[which], mode=RAISE)
+@pytest.mark.parametrize("name", LOW_MODELS)
+def test_raise_brings_a_low_model_up_between_two_casts(name: str) -> None:
+    result = case(LOW_MODELS[name], mode=RAISE)
     assert result.casts == [">y", "x>float32"]
     assert not result.low
     assert TensorProto.FLOAT16 not in {t.data_type for t in result.after.graph.initializer}
-    assert not case(LOW_MODELS[which], mode="origin").casts  # and origin, under which nothing changes
+    assert not case(LOW_MODELS[name], mode="origin").casts
 
 
 def test_raise_keeps_the_users_roundings() -> None:
@@ -61,7 +61,7 @@ def test_cube_lowers_four_operators_and_nothing_else() -> None:
     assert result.initializers() == {"b": "float32", "b_float16": "float16"}
 
 
-def test_force_reaches_everything_but_shapes() -> None:
+def test_force_lowers_all_nodes_but_shape_arithmetic() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[2,4] x, bool c) => (float[2,4] y, float[N] z) {
       [i] a = If(c) <then_branch = t () => (float[2,4] p) { [e] p = Exp(x) },
                      else_branch = e () => (float[2,4] q) { [l] q = Log(x) }>
@@ -75,9 +75,9 @@ def test_force_reaches_everything_but_shapes() -> None:
 # --- free inputs and outputs ---
 
 
-def types_of(found: Case) -> tuple[list[int], list[int]]:
-    """Element types of the result's inputs and outputs."""
-    graph = found.after.graph
+def io_types(result: Case) -> tuple[list[int], list[int]]:
+    """Return the element types of the inputs and of the outputs of the rewritten model."""
+    graph = result.after.graph
     return tuple([v.type.tensor_type.elem_type for v in side] for side in (graph.input, graph.output))  # type: ignore[return-value]
 
 
@@ -89,21 +89,21 @@ LOW, HIGH = TensorProto.FLOAT16, TensorProto.FLOAT
     [
         ("[w] y = Exp(x)", LOW, []),
         ("[l] y = Log(x)", HIGH, []),
-        ("s = Shape(x) [w] y = Exp(x)", LOW, []),  # Shape takes what comes
-        ("i = Cast<to=7>(x) [w] y = Exp(x)", HIGH, ["x>float16"]),  # the Cast reads the number that came in
-        ("h = Cast<to=10>(x) [w] y = Exp(x)", HIGH, []),  # the user's own Cast serves Exp
+        ("s = Shape(x) [w] y = Exp(x)", LOW, []),  # Shape reads every type
+        ("i = Cast<to=7>(x) [w] y = Exp(x)", HIGH, ["x>float16"]),  # the Cast to integers must read the exact number
+        ("h = Cast<to=10>(x) [w] y = Exp(x)", HIGH, []),  # Exp reads the user's Cast
         ("q = SequenceConstruct(x) i = Constant<value=int64 {0}>() [w] y = SequenceAt(q, i)", HIGH, []),
     ],
 )
-def test_what_makes_a_free_input_low(nodes: str, input_type: int, casts: list[str]) -> None:
+def test_a_free_input_is_low_if_all_readers_want_it(nodes: str, input_type: int, casts: list[str]) -> None:
     result = case(f"g (float[4] x) => (float[4] y) {{ {nodes} }}", options=FREE, **LISTS)
-    assert types_of(result)[0] == [input_type] and result.casts == casts
+    assert io_types(result)[0] == [input_type] and result.casts == casts
 
 
-def test_a_free_output_takes_what_is_made_and_its_readers_are_cast() -> None:
+def test_a_free_output_has_the_type_of_its_producer() -> None:
     text = "g (float[4] x) => (float[4] y, float[4] z, float[4] u) { [w] y = Exp(x) [l] z = Log(y) [v] u = Exp(y) }"
     result = case(text, options=FREE, **LISTS)
-    assert types_of(result) == ([LOW], [LOW, HIGH, LOW]) and result.casts == ["y>float32"]
+    assert io_types(result) == ([LOW], [LOW, HIGH, LOW]) and result.casts == ["y>float32"]
 
 
 def test_a_free_input_that_starts_a_state_votes_high() -> None:
@@ -111,17 +111,17 @@ def test_a_free_input_that_starts_a_state_votes_high() -> None:
       y = Loop(m, go, x) <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] t)
         { d = Identity(c) [e] t = Exp(s) }> }"""
     result = case(text, options=FREE, **LISTS)
-    assert types_of(result)[0] == [HIGH, TensorProto.INT64]
+    assert io_types(result)[0] == [HIGH, TensorProto.INT64]
     assert result.casts == ["Loop_0/body: s>float16", "Loop_0/body: t>float32"]
 
 
-def test_a_free_input_that_nobody_reads_and_one_that_only_goes_out() -> None:
+def test_free_inputs_without_a_reader_keep_their_types() -> None:
     text = "g (float[4] x, float[4] u, float[4] v) => (float[4] v, float[4] y) { [w] y = Exp(x) }"
     result = case(text, options=FREE, **LISTS)
-    assert types_of(result) == ([LOW, HIGH, HIGH], [HIGH, LOW])
+    assert io_types(result) == ([LOW, HIGH, HIGH], [HIGH, LOW])
 
 
-def test_an_input_kept_by_name_that_is_an_output_too() -> None:
+def test_an_input_that_is_also_an_output_is_kept_by_name() -> None:
     text = "g (float[4] x) => (float[4] x, float[4] y) { [w] y = Exp(x) }"
     result = case(text, options={**FREE, "keep_io": ["x"]}, **LISTS)
-    assert types_of(result) == ([HIGH], [HIGH, LOW]) and result.casts == ["x>float16"]
+    assert io_types(result) == ([HIGH], [HIGH, LOW]) and result.casts == ["x>float16"]

@@ -1,4 +1,4 @@
-"""Types that operators fix or choose: what the schema at the model's opset says about each slot."""
+"""Types that operators fix or choose, slot by slot, as the schema at the model's opset has them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ X = {"x": [0.5, 1.0, 1.5, 2.0]}
 
 
 def opset(version: int) -> str:
-    """A header with the IR version of the time."""
+    """Return the header of a model with an IR version that fits the opset."""
     return f'<ir_version: {3 if version < 9 else 8 if version < 19 else 10}, opset_import: ["" : {version}]>'
 
 
 # --- slots of one type only ---
 
 
-def test_an_input_that_only_takes_float32_stays_and_is_cast_back_if_it_comes_low() -> None:
+def test_an_input_that_only_takes_float32_gets_a_cast_of_a_low_value() -> None:
     text = """g (float[1,1,2,2] x, float[4] r) => (float[1,1,N,M] y) {
       [w] w = Exp(x) [s] s = Exp(r) [z] y = Resize(w, , s) }"""
     result = case(text, runtime=False, **LISTS)
@@ -36,7 +36,7 @@ def test_a_constant_in_a_slot_of_float32_stays() -> None:
 
 
 def test_an_output_that_is_always_float32_stays() -> None:
-    """LayerNormalization's Mean; a gray node that reads it follows that, not the node's precision."""
+    """A gray node that reads the Mean of LayerNormalization follows its type, not the precision of the node."""
     text = """g (float[2,4] x, float[4] s) => (float[2,4] y, float[2,1] n) {
       [w] w = Exp(x) [l] y, m = LayerNormalization(w, s) [n] n = Neg(m) }"""
     result = case(text, **LISTS)
@@ -46,8 +46,8 @@ def test_an_output_that_is_always_float32_stays() -> None:
 
 
 @pytest.mark.parametrize("stash", ["float32", "bfloat16"])
-def test_stash_type_is_what_the_model_says(stash: str) -> None:
-    """The second output has the type that stash_type names, whatever the list says of the node."""
+def test_stash_type_fixes_the_type_of_its_output(stash: str) -> None:
+    """The second output has the type that stash_type names, under every list."""
     number = {"float32": 1, "bfloat16": 16}[stash]
     text = f"""g (float[2,4] x, float[4] s) => (float[2,4] y, {stash.removesuffix("32")}[2,1] m) {{
       [w] w = Exp(x) [l] y, m = LayerNormalization<stash_type={number}>(w, s) }}"""
@@ -56,7 +56,7 @@ def test_stash_type_is_what_the_model_says(stash: str) -> None:
     assert "l" in result.low
 
 
-def test_an_operator_that_only_knows_float32_keeps_it() -> None:
+def test_an_operator_that_only_takes_float32_keeps_float32() -> None:
     text = """g (float[1,4,4] b, float[1,1,4] s) => (int64[N,3] y) <int64 m = {3}, float iou = {0.5}> {
       [w] w = Exp(b) [n] y = NonMaxSuppression(w, s, m, iou) }"""
     result = case(text, **LISTS)
@@ -65,7 +65,7 @@ def test_an_operator_that_only_knows_float32_keeps_it() -> None:
     assert result.nodes["n"].rule == "no-float"
 
 
-def test_a_white_operator_that_only_knows_float32_tells_why() -> None:
+def test_the_reason_of_a_white_operator_that_only_takes_float32() -> None:
     text = (
         """g (float[4] x) => (uint8[4] y, float s, uint8 z) { [w] w = Exp(x) [d] y, s, z = DynamicQuantizeLinear(w) }"""
     )
@@ -77,7 +77,7 @@ def test_a_white_operator_that_only_knows_float32_tells_why() -> None:
 # --- several float type parameters ---
 
 
-def test_batch_normalization_has_three_at_opset_15_and_one_at_opset_9() -> None:
+def test_batch_normalization_has_three_type_parameters_from_opset_15_on() -> None:
     main = """g (float[1,2,4] x, float[2] m) => (float[1,2,4] y)
       <float[2] s = {1,1}, float[2] b = {0,0}, float[2] v = {100000.0,1}> {
       [w] w = Exp(x) [n] y = BatchNormalization(w, s, b, m, v) }"""
@@ -88,7 +88,7 @@ def test_batch_normalization_has_three_at_opset_15_and_one_at_opset_9() -> None:
     assert new.casts == ["w>float32", "x>float16"]
 
 
-def test_a_type_parameter_of_constants_alone_stays_high_alone() -> None:
+def test_a_type_parameter_that_only_constants_have_stays_high_alone() -> None:
     main = """g (float[1,2,4] x) => (float[1,2,4] y) <float[2] s = {1,1}, float[2] b = {0,0}, float[2] m = {0,0},
       float[2] v = {100000.0,1}> { [w] w = Exp(x) [n] y = BatchNormalization(w, s, b, m, v) }"""
     result = case(opset(17) + main, **LISTS)
@@ -98,7 +98,7 @@ def test_a_type_parameter_of_constants_alone_stays_high_alone() -> None:
     assert "slot stays float32" in result.nodes["n"].reason
 
 
-def test_the_statistics_that_batch_normalization_makes_go_with_their_inputs() -> None:
+def test_the_statistics_of_batch_normalization_have_the_type_of_their_inputs() -> None:
     text = """g (float[1,2,4] x, float[2] s, float[2] b, float[2] m, float[2] v) =>
       (float[1,2,4] y, float[2] rm, float[2] rv) {
       [w] w = Exp(x) [n] y, rm, rv = BatchNormalization<training_mode=1>(w, s, b, m, v) }"""
@@ -125,7 +125,7 @@ def test_grid_sample_takes_its_grid_in_any_float() -> None:
 
 
 @pytest.mark.parametrize("attribute", ["", "<value=float[1] {1}>"])
-def test_constant_of_shape_says_its_own_type(attribute: str) -> None:
+def test_constant_of_shape_keeps_its_type(attribute: str) -> None:
     text = f"""g (int64[1] n, float[4] x) => (float[N] y) {{
       [z] z = ConstantOfShape{attribute}(n) [e] a = Exp(z) [r] y = Relu(z) }}"""
     result = case(text, white=["Exp", "ConstantOfShape"], feeds={"n": [4], **X})
@@ -134,7 +134,7 @@ def test_constant_of_shape_says_its_own_type(attribute: str) -> None:
 
 
 @pytest.mark.parametrize("low", ["float16", "bfloat16"])
-def test_range_knows_no_low_type_at_opset_17(low: str) -> None:
+def test_range_takes_no_low_type_at_opset_17(low: str) -> None:
     text = "g (float a, float b, float c) => (float[N] y) { [w] w = Exp(a) [r] r = Range(w, b, c) [n] y = Neg(r) }"
     result = case(text, mode=f"mixed_{low}", feeds={"a": 0, "b": 5, "c": 1} if low == "float16" else None, **LISTS)
     assert result.low == {"w"} and result.casts == [f"a>{low}", "w>float32"]
@@ -152,20 +152,20 @@ def test_a_generator_has_the_type_of_its_attribute(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["RandomNormalLike", "RandomUniformLike", "EyeLike"])
-def test_a_like_operator_follows_its_input_unless_an_attribute_says(op: str) -> None:
+def test_a_like_operator_follows_its_input_without_a_dtype(op: str) -> None:
     text = f"""g (float[4,4] x) => (float[4,4] y, float[4,4] z) {{
       [w] w = Exp(x) [f] y = {op}(w) [d] z = {op}<dtype=1>(w) }}"""
     result = case(text, **LISTS)
     assert result.low == {"w", "f"} and result.casts == [">y", "x>float16"]
-    assert result.reads("d") == ["float16"]  # any type will do there
+    assert result.reads("d") == ["float16"]  # it reads every type
 
 
-@pytest.mark.parametrize(("text", "made"), [("Multinomial(w)", "int32"), ("Bernoulli<dtype=1>(w)", "float32")])
-def test_what_fixes_only_its_output_reads_what_it_was_written_for(text: str, made: str) -> None:
-    """A dtype, given or by default: such a node never follows a list."""
-    head = "g (float[4,4] x) => (" + ("int32[4,1]" if made == "int32" else "float[4,4]")
+@pytest.mark.parametrize(("text", "output_type"), [("Multinomial(w)", "int32"), ("Bernoulli<dtype=1>(w)", "float32")])
+def test_an_operator_that_fixes_its_output_type_reads_its_authored_types(text: str, output_type: str) -> None:
+    """A node with a dtype, as an attribute or by default, never follows a list."""
+    head = "g (float[4,4] x) => (" + ("int32[4,1]" if output_type == "int32" else "float[4,4]")
     result = case(f"{head} y) {{ [w] w = Exp(x) [m] y = {text} }}", white=["Exp", "Multinomial", "Bernoulli"])
-    assert result.nodes["m"].rule == "cast" and result.makes("m") == [made]
+    assert result.nodes["m"].rule == "cast" and result.makes("m") == [output_type]
     assert result.casts == ["w>float32", "x>float16"]
 
 
@@ -174,7 +174,7 @@ def test_bernoulli_without_a_dtype_follows_its_input() -> None:
     assert result.low == {"w", "m"}
 
 
-def test_cast_like_makes_what_its_second_input_is() -> None:
+def test_cast_like_makes_the_type_of_its_second_input() -> None:
     text = """g (float[4] x, int64[4] i) => (float[4] y, int64[4] z) {
       [w] w = Exp(x) [c] c = CastLike(i, w) [n] y = Neg(c) [d] z = CastLike(w, i) }"""
     result = case(text, feeds={**X, "i": [1, 2, 3, 4]}, **LISTS)
@@ -182,7 +182,7 @@ def test_cast_like_makes_what_its_second_input_is() -> None:
     assert result.makes("d") == ["int64"] and result.casts == [">y", "x>float16"]
 
 
-# --- quantisation ---
+# --- quantization ---
 
 QDQ = """g (float[4] x) => (float[4] y) <float s = {0.5}, uint8 z = {0}> {
   [w] w = Exp(x) [q] q = QuantizeLinear(w, s, z) [d] d = DequantizeLinear(q, s, z) [n] y = Exp(d) }"""
@@ -202,23 +202,23 @@ def test_quantize_linear_follows_and_dequantize_linear_has_only_a_constant_from_
     assert result.casts == [">y", "d>float16", "x>float16"]
 
 
-def test_white_quantisation_is_low_on_its_float_side() -> None:
+def test_white_quantization_has_low_floats() -> None:
     result = case(opset(19) + QDQ, white=["Exp", "QuantizeLinear", "DequantizeLinear"], feeds=X)
     assert result.low == {"w", "q", "d", "n"} and result.casts == [">y", "x>float16"]
     assert result.initializers()["s"] == "float16"
 
 
-def test_an_output_dtype_decides_for_dequantize_linear() -> None:
+def test_output_dtype_fixes_the_type_of_dequantize_linear() -> None:
     result = case(
         opset(23) + QDQ.replace("DequantizeLinear(", "DequantizeLinear<output_dtype=1>("), white=["DequantizeLinear"]
     )
     assert result.nodes["d"].rule == "cast" and result.makes("d") == ["float32"] and not result.casts
 
 
-# --- holes ---
+# --- optional inputs and outputs that are left out ---
 
 
-def test_dropout_with_a_mask_that_nobody_reads() -> None:
+def test_dropout_with_a_mask_without_a_reader() -> None:
     for version in (7, 10, 12, 17):
         result = case(
             opset(version) + "g (float[4] x) => (float[4] y) { [w] w = Exp(x) [d] y, m = Dropout(w) }", **LISTS
@@ -232,7 +232,7 @@ def test_dropout_with_a_ratio_that_is_a_constant() -> None:
     assert result.reads("d") == ["float16", "float16"] and result.makes("d") == ["float16", "bool"]
 
 
-def test_lstm_with_holes_in_its_inputs_and_outputs() -> None:
+def test_lstm_without_some_inputs_and_outputs() -> None:
     text = """g (float[3,1,4] x, float[1,8,4] k, float[1,8,2] r, float[1,1,2] h) => (float[3,1,1,2] y, float[1,1,2] c) {
       [w] w = Exp(x) [l] y, , c = LSTM<hidden_size=2>(w, k, r, , , h) }"""
     result = case(text, runtime=False, **LISTS)

@@ -1,4 +1,4 @@
-"""Opsets 7 to the newest that both onnx and ONNX Runtime take, bfloat16 as target, and another opset on request."""
+"""Opsets from 7 to the newest one of ONNX Runtime, bfloat16 at each of them, and conversion to another opset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.contract import check_contract
 from tests.support.rewriter_cases import case
 
 LISTS = {"white": ["MatMul"], "black": ["Softmax"]}
-NEWEST = 26  # of what ONNX Runtime 1.31 reads
+NEWEST = 26  # the newest opset that ONNX Runtime 1.31 reads
 
 NET = """<ir_version: {ir}, opset_import: ["" : {opset}]>
 g (float[2,4] x) => (float[2,4] y, float[2,4] z) <float[4,4] w = {{{w}}}, float[4] b = {{1,2,3,4}}> {{
@@ -60,7 +60,7 @@ OLD_FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[4] 
 
 
 def test_functions_below_opset_7_are_refused_and_named() -> None:
-    """Rule S7.15: the hint says what helps, and does so where onnx can convert the function."""
+    """Rule S7.15: the hint suggests --inline-functions only if onnx can convert the function."""
     proto = model(OLD_FUNCTION.replace("OPSET", "6").replace("BODY", "b = Selu(c)"), check=False)
     with pytest.raises(ModelError, match="function f:F is written in opset 6; mixlist handles") as error:
         mixlist.resolve(proto, policy(white=["Selu"]))
@@ -140,10 +140,10 @@ def test_converting_first_lets_a_node_be_low() -> None:
 
 def _function(proto: onnx.ModelProto) -> None:
     proto.opset_import.add(domain="f", version=1)
-    made = helper.make_function(
+    function = helper.make_function(
         "f", "F", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], [helper.make_opsetid("", 14)]
     )
-    proto.functions.append(made)
+    proto.functions.append(function)
     proto.graph.node[0].domain, proto.graph.node[0].op_type = "f", "F"
 
 
@@ -162,15 +162,15 @@ CHANGES: dict[str, Callable[[onnx.ModelProto], object]] = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
-def test_a_conversion_that_would_lose_something_is_refused(what: str) -> None:
+@pytest.mark.parametrize("content", CHANGES)
+def test_a_conversion_that_would_drop_content_is_refused(content: str) -> None:
     proto = model('<ir_version: 10, opset_import: ["" : 14]> g (float[4] x) => (float[4] y) { y = Relu(x) }')
-    CHANGES[what](proto)
-    with pytest.raises(ModelError, match=what):
+    CHANGES[content](proto)
+    with pytest.raises(ModelError, match=content):
         convert_opset(proto, 17)
 
 
-def test_what_the_converter_keeps_is_not_refused() -> None:
+def test_content_that_the_converter_keeps_is_not_refused() -> None:
     proto = model('<ir_version: 8, opset_import: ["" : 14]> g (float[4] x) => (float[4] y) { y = Relu(x) }')
     proto.doc_string = proto.graph.doc_string = proto.graph.node[0].doc_string = "kept"
     proto.metadata_props.add(key="author", value="somebody")
@@ -186,7 +186,7 @@ def test_an_opset_that_cannot_be_is_wrong_usage(opset: int) -> None:
         convert_opset(model("g (float[4] x) => (float[4] y) { y = Relu(x) }"), opset)
 
 
-def test_an_opset_that_the_converter_has_no_way_to() -> None:
+def test_an_opset_that_the_converter_cannot_reach() -> None:
     with pytest.raises(ModelError, match="cannot convert the model to opset 7"):
         convert_opset(model("g (float[4] x) => (float[4] y) { y = Relu(x) }"), 7)
 
@@ -201,6 +201,6 @@ def test_subgraphs_are_converted_too() -> None:
     assert converted.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT
 
 
-def test_no_opset_is_advised_where_only_inference_refuses() -> None:
+def test_no_opset_is_advised_if_only_inference_refuses() -> None:
     assert next_opset_allowing("", "Softmax", 11, 16) == 13
     assert next_opset_allowing("", "MeanVarianceNormalization", 17, 10) is None

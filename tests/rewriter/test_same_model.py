@@ -1,4 +1,4 @@
-"""rewrite takes the model that the plan was made for, and no other."""
+"""rewrite accepts only the model for which the plan was made."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def test_an_unchanged_file_is_read_once(path: Path, monkeypatch: pytest.MonkeyPa
     assert first.model is not second.model
 
 
-def test_a_changed_file_is_another_model(path: Path) -> None:
+def test_a_changed_file_is_refused(path: Path) -> None:
     plan = mixlist.resolve(path, mixlist.load_policy())
     onnx.save(onnx.parser.parse_model(TEXT.format(op="Tanh")), path)
     with pytest.raises(ModelError, match="another model"):
         mixlist.rewrite(path, plan)
 
 
-def test_a_file_that_is_gone_is_told(path: Path) -> None:
+def test_a_missing_file_is_reported(path: Path) -> None:
     plan = mixlist.resolve(path, mixlist.load_policy())
     path.unlink()
     with pytest.raises(mixlist.errors.FileError, match="cannot read the model"):
         mixlist.rewrite(path, plan)
 
 
-def test_another_path_to_the_same_model_will_do(path: Path, tmp_path: Path) -> None:
+def test_a_copy_of_the_model_is_accepted(path: Path, tmp_path: Path) -> None:
     plan = mixlist.resolve(path, mixlist.load_policy())
-    other = tmp_path / "other.onnx"
-    other.write_bytes(path.read_bytes())
-    assert mixlist.rewrite(other, plan).model == mixlist.rewrite(path, plan).model
+    copy = tmp_path / "copy.onnx"
+    copy.write_bytes(path.read_bytes())
+    assert mixlist.rewrite(copy, plan).model == mixlist.rewrite(path, plan).model

@@ -1,4 +1,4 @@
-"""Conversion of constants: the same bits as a scalar reference, and an honest report."""
+"""Conversion of constants: the bits of a scalar reference, and a correct report."""
 
 from __future__ import annotations
 
@@ -34,42 +34,48 @@ EDGES = [
 )
 def test_float16_bits_and_report_against_a_scalar_reference(values: list[float]) -> None:
     """Rule S7.8: Changed constants are reported."""
-    wide = np.array(values, np.float32)
+    float32_values = np.array(values, np.float32)
     report = ConstantReport("w")
-    made = convert_piece(wide, types.FLOAT16, clamp=False, report=report)
+    converted = convert_piece(float32_values, types.FLOAT16, clamp=False, report=report)
     with np.errstate(all="ignore"):
-        expected = np.array([np.float16(v) for v in wide], np.float16)
-    assert made.dtype == np.float16
-    assert np.array_equal(made.view(np.uint16)[~np.isnan(wide)], expected.view(np.uint16)[~np.isnan(wide)])
-    assert np.array_equal(np.isnan(made), np.isnan(wide))
-    assert report.overflowed == sum(bool(np.isfinite(a) and np.isinf(b)) for a, b in zip(wide, expected, strict=True))
-    assert report.flushed == sum(bool(a != 0 and b == 0) for a, b in zip(wide, expected, strict=True))
-    assert report.max_abs == max((abs(float(v)) for v in wide if np.isfinite(v)), default=0.0)
+        expected = np.array([np.float16(v) for v in float32_values], np.float16)
+    assert converted.dtype == np.float16
+    assert np.array_equal(
+        converted.view(np.uint16)[~np.isnan(float32_values)], expected.view(np.uint16)[~np.isnan(float32_values)]
+    )
+    assert np.array_equal(np.isnan(converted), np.isnan(float32_values))
+    assert report.overflowed == sum(
+        bool(np.isfinite(a) and np.isinf(b)) for a, b in zip(float32_values, expected, strict=True)
+    )
+    assert report.flushed == sum(bool(a != 0 and b == 0) for a, b in zip(float32_values, expected, strict=True))
+    assert report.max_abs == max((abs(float(v)) for v in float32_values if np.isfinite(v)), default=0.0)
 
 
 def test_clamp_keeps_signs_and_infinities() -> None:
     report = ConstantReport("w")
-    made = convert_piece(np.array([1e6, -1e6, np.inf, -np.inf, 3.0], np.float32), types.FLOAT16, True, report)
-    assert made.tolist() == [65504.0, -65504.0, np.inf, -np.inf, 3.0]
+    converted = convert_piece(np.array([1e6, -1e6, np.inf, -np.inf, 3.0], np.float32), types.FLOAT16, True, report)
+    assert converted.tolist() == [65504.0, -65504.0, np.inf, -np.inf, 3.0]
     assert (report.clamped, report.overflowed) == (2, 0)
 
 
 def test_bfloat16_rounds_to_nearest_even_and_keeps_the_range() -> None:
     report = ConstantReport("w")
-    made = convert_piece(np.array([1.0, 1.00390625, 3.3e38, -0.0, 3.4e38], np.float32), types.BFLOAT16, False, report)
-    assert made.dtype == ml_dtypes.bfloat16
-    assert made.view(np.uint16).tolist() == [0x3F80, 0x3F80, 0x7F78, 0x8000, 0x7F80]
+    converted = convert_piece(
+        np.array([1.0, 1.00390625, 3.3e38, -0.0, 3.4e38], np.float32), types.BFLOAT16, False, report
+    )
+    assert converted.dtype == ml_dtypes.bfloat16
+    assert converted.view(np.uint16).tolist() == [0x3F80, 0x3F80, 0x7F78, 0x8000, 0x7F80]
     assert report.overflowed == 1
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_runtime_gives_the_bits_of_numpy(seed: int) -> None:
+def test_onnx_runtime_gives_the_bits_of_numpy(seed: int) -> None:
     rng = np.random.default_rng(seed)
     bits = rng.integers(0, 2**32, tensor_conversion._LARGE, dtype=np.uint32)
-    wide = bits.view(np.float32)
-    made = tensor_conversion._round_to(wide, types.FLOAT16, np.dtype(np.float16), is_large=True)
+    float32_values = bits.view(np.float32)
+    converted = tensor_conversion._round_to(float32_values, types.FLOAT16, np.dtype(np.float16), is_large=True)
     with np.errstate(all="ignore"):
-        expected = wide.astype(np.float16)
-    usual = ~np.isnan(wide)  # which NaN comes of a NaN is nobody's promise
-    assert np.array_equal(made.view(np.uint16)[usual], expected.view(np.uint16)[usual])
-    assert np.isnan(made[~usual]).all()
+        expected = float32_values.astype(np.float16)
+    is_number = ~np.isnan(float32_values)  # the bits of a converted NaN are not defined
+    assert np.array_equal(converted.view(np.uint16)[is_number], expected.view(np.uint16)[is_number])
+    assert np.isnan(converted[~is_number]).all()

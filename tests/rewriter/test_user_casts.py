@@ -1,4 +1,4 @@
-"""Casts of the user's model, low-authored models, both low types at once, and names that are taken already."""
+"""Casts of the user, models that were authored in a low type, both low types in one model, and names in use."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ LISTS = {"white": ["Exp"], "black": ["Log"]}
 X = {"x": [0.5, 1.0, 1.5, 2.0]}
 
 
-def sources(found: Case, name: str) -> list[str]:
-    """The names that a node of the result reads."""
-    return list(next(n for n in found.after.graph.node if n.name == name).input)
+def input_names(result: Case, name: str) -> list[str]:
+    """Return the names that a node of the rewritten model reads."""
+    return list(next(n for n in result.after.graph.node if n.name == name).input)
 
 
-# --- a user's Cast that does what is needed ---
+# --- Casts of the user that mixlist reuses ---
 
 
 @pytest.mark.parametrize("order", ["[c] z = Cast<to=10>(x) [w] w = Exp(x)", "[w] w = Exp(x) [c] z = Cast<to=10>(x)"])
-def test_a_user_cast_of_the_same_tensor_is_used_and_moved_up_if_it_comes_later(order: str) -> None:
+def test_a_user_cast_of_the_same_tensor_is_reused_and_moved_forward_if_needed(order: str) -> None:
     """Rule S7.5: No Cast that another tensor replaces."""
     result = case(f"g (float[4] x) => (float[4] y, float16[4] z) {{ {order} [l] y = Log(w) }}", feeds=X, **LISTS)
     assert result.casts == ["w>float32"]
-    assert sources(result, "w") == ["z"]
+    assert input_names(result, "w") == ["z"]
     assert [n.op_type for n in result.after.graph.node] == ["Cast", "Exp", "Cast", "Log"]
 
 
-def test_a_user_cast_outside_serves_readers_in_subgraphs() -> None:
+def test_a_user_cast_serves_readers_in_bodies() -> None:
     text = """g (float[4] x, bool c) => (float[4] y, float16[4] h) { [l] l = Log(x)
       [i] y = If(c) <then_branch = t () => (float[4] p) { [a] p = Exp(l) },
                      else_branch = e () => (float[4] q) { [b] q = Exp(l) }> [c] h = Cast<to=10>(l) }"""
@@ -37,30 +37,32 @@ def test_a_user_cast_outside_serves_readers_in_subgraphs() -> None:
     assert [n.name for n in result.after.graph.node if not n.name.startswith("Cast_")] == ["l", "c", "i"]
 
 
-def test_a_user_cast_in_a_branch_serves_that_branch_only_where_it_serves_all() -> None:
-    one = """g (float[4] x, bool c) => (float[4] y) {{ [l] l = Log(x)
+def test_a_user_cast_in_a_branch_is_reused_only_if_it_serves_all_readers() -> None:
+    text = """g (float[4] x, bool c) => (float[4] y) {{ [l] l = Log(x)
       [i] y = If(c) <then_branch = t () => (float[4] p) {{
           [h] h = Cast<to=10>(l) [n] n = Neg(h) [d] d = Cast<to=1>(n) [a] a = Exp(l) [s] p = Add(d, a) }},
         else_branch = e () => (float[4] q) {{ [b] q = {0}(l) }}> }}"""
-    alone = case(one.format("Log"), feeds={**X, "c": True}, **LISTS)
+    alone = case(text.format("Log"), feeds={**X, "c": True}, **LISTS)
     assert alone.casts == ["i/then_branch: p>float32"]  # Exp reads h, Add reads n and a
-    both = case(one.format("Exp"), feeds={**X, "c": True}, **LISTS)
-    assert both.casts == [">y", "l>float16"]  # one Cast outside serves both; the user's own stays as it was
+    both = case(text.format("Exp"), feeds={**X, "c": True}, **LISTS)
+    assert both.casts == [">y", "l>float16"]  # one Cast outside serves both branches; the user's Cast stays
     assert both.scope("i/then_branch").nodes[0].input[0] == "l"
 
 
-def test_a_user_cast_that_is_an_output_is_no_cast_of_ours() -> None:
+def test_a_user_cast_that_makes_an_output_is_kept() -> None:
     result = case("g (float[4] x) => (float16[4] y) { [w] w = Exp(x) [c] y = Cast<to=10>(w) }", **LISTS)
-    assert result.casts == ["x>float16"] and result.reads("c") == ["float16"]  # it stays, though it does nothing now
+    assert result.casts == ["x>float16"] and result.reads("c") == [
+        "float16"
+    ]  # it stays, although it converts nothing now
 
 
 # --- looking through ---
 
 
-def test_an_exact_cast_is_looked_through_and_stays() -> None:
+def test_a_cast_from_the_low_type_is_looked_through_and_stays() -> None:
     text = """g (float16[4] x) => (float[4] y, float[4] z) { [c] c = Cast<to=1>(x) [n] y = Neg(c) [l] z = Log(c) }"""
     result = case(text, feeds=X, **LISTS)
-    assert result.low == {"n"} and sources(result, "n") == ["x"] and sources(result, "l") == ["c"]
+    assert result.low == {"n"} and input_names(result, "n") == ["x"] and input_names(result, "l") == ["c"]
     assert result.casts == [">y"]
 
 
@@ -71,25 +73,25 @@ def test_a_black_cast_is_not_looked_through() -> None:
     white = case(
         "g (float16[4] x) => (float[4] y) { [c] c = Cast<to=1>(x) [n] y = Neg(c) }", white=["Neg"], black=["Cast"]
     )
-    assert white.casts == [">y", "c>float16"]  # it only keeps mixlist from looking; the white node is low
+    assert white.casts == [">y", "c>float16"]  # black only means that readers do not look through it
 
 
 def test_only_one_cast_is_looked_through() -> None:
-    """x -> float32 -> float16 -> float32 -> Neg: the last Cast reads a float16, so that is what Neg sees."""
+    """The last Cast reads a float32 that another Cast made, so Neg follows float32."""
     text = """g (float[4] x) => (float[4] y) { [a] a = Cast<to=10>(x) [b] b = Cast<to=1>(a) [l] l = Log(b)
       [c] c = Cast<to=10>(l) [d] d = Cast<to=1>(c) [e] e = Cast<to=1>(d) [n] y = Neg(e) }"""
     result = case(text, feeds=X, **LISTS)
-    assert not result.low - {"a", "c"}  # e casts a float32: Neg follows that
+    assert not result.low - {"a", "c"}  # e reads float32, so Neg follows e
     assert not result.casts
 
 
 def test_a_rounding_pair_keeps_rounding() -> None:
-    """The white node behind it is fed the rounded number; both Casts stay in the file. Rule S7.7."""
+    """Rule S7.7: the white node behind the pair reads the rounded number, and both Casts stay in the file."""
     text = (
         "g (float[4] x) => (float[4] y) { [l] l = Log(x) [a] a = Cast<to=10>(l) [b] b = Cast<to=1>(a) [w] y = Exp(b) }"
     )
     result = case(text, feeds=X, **LISTS)
-    assert sources(result, "w") == ["a"] and result.casts == [">y"]
+    assert input_names(result, "w") == ["a"] and result.casts == [">y"]
     assert {"a", "b"} <= {n.name for n in result.after.graph.node}
 
 
@@ -101,7 +103,7 @@ def test_casts_from_integers_and_doubles_are_producers() -> None:
     assert result.low == {"w", "t"} and result.casts == [">y", "r>float16", "s>float16"]
 
 
-def test_casts_in_a_double_island_stay() -> None:
+def test_casts_to_and_from_float64_stay() -> None:
     """Rule S7.7: Casts of the user stay, and so do float64 and integers."""
     text = """g (float[4] x) => (float[4] y) { [w] w = Exp(x) [a] a = Cast<to=11>(w) [e] e = Exp(a) [l] l = Log(e)
       [b] b = Cast<to=1>(l) [n] y = Neg(b) }"""
@@ -118,7 +120,7 @@ def test_a_user_cast_of_a_constant_keeps_its_rounding() -> None:
     assert result.reads("c") == ["float32"]
 
 
-# --- low-authored and mixed models ---
+# --- models that were authored in a low type ---
 
 
 HALF = """g (float16[4] x) => (float16[4] y) <float16[4] k = {1,2,3,4}> {
@@ -138,7 +140,7 @@ def test_a_model_in_float16_is_raised() -> None:
     assert free.casts == ["x>float32"]  # an input becomes low or stays
 
 
-def test_the_other_low_type_is_an_island() -> None:
+def test_nodes_of_the_other_low_type_stay() -> None:
     """Rule S4.9: Lists act on float32."""
     text = """g (bfloat16[4] b, float[4] x) => (float[4] y) {
       [e] e = Exp(b) [c] c = Cast<to=1>(e) [w] w = Exp(x) [a] y = Add(w, c) }"""
@@ -148,7 +150,7 @@ def test_the_other_low_type_is_an_island() -> None:
 
 
 def test_gray_does_not_become_the_other_low_type() -> None:
-    """Pow has two type parameters: its exponent stays float32 behind a bfloat16 base. Rule S4.9."""
+    """Rule S4.9: Pow has two type parameters, and its exponent stays float32 next to a bfloat16 base."""
     text = "g (bfloat16[4] b, float[4] p) => (bfloat16[4] y) { [n] y = Pow(b, p) }"
     result = case(text, runtime=False, **LISTS)
     assert result.reads("n") == ["bfloat16", "float32"] and not result.casts
@@ -157,13 +159,13 @@ def test_gray_does_not_become_the_other_low_type() -> None:
 # --- names ---
 
 
-def test_names_that_are_taken_in_this_scope_or_another() -> None:
+def test_new_tensors_get_names_that_no_scope_uses() -> None:
     text = """g (float[4] x, bool c) => (float[4] y) { [w] w = Exp(x) [r] x_float16 = Relu(x)
       [i] z = If(c) <then_branch = t () => (float[4] p) { [a] x_float16_2 = Relu(x) [b] p = Exp(x_float16_2) },
                      else_branch = e () => (float[4] q) { [d] q = Exp(w) }> [n] y = Add(z, x_float16) }"""
     result = case(text, feeds={**X, "c": True}, **LISTS)
-    made = [n.output[0] for n in result.after.graph.node if n.op_type == "Cast" and n.input[0] == "x"]
-    assert made == ["x_float16_3"]
+    cast_names = [n.output[0] for n in result.after.graph.node if n.op_type == "Cast" and n.input[0] == "x"]
+    assert cast_names == ["x_float16_3"]
 
 
 def test_outputs_whose_inner_names_would_collide() -> None:
@@ -173,7 +175,7 @@ def test_outputs_whose_inner_names_would_collide() -> None:
     assert len({o for n in result.after.graph.node for o in n.output}) == 5
 
 
-def test_node_names_that_are_taken() -> None:
+def test_new_nodes_get_names_that_no_node_has() -> None:
     result = case(
         "g (float[4] x) => (float[4] y) { [Cast_x_float16] w = Exp(x) [Cast_y] y = Relu(w) }", feeds=X, **LISTS
     )
@@ -181,7 +183,7 @@ def test_node_names_that_are_taken() -> None:
     assert len(set(names)) == 4 and {"Cast_x_float16", "Cast_y"} < set(names)
 
 
-def test_a_constant_whose_copy_has_a_taken_name() -> None:
+def test_copies_of_constants_get_names_that_no_tensor_has() -> None:
     text = """g (float[4] x) => (float[4] y, float[4] z) <float[4] k = {1,2,3,4}, float[4] k_float16 = {5,6,7,8}> {
       [w] w = Exp(x) [a] a = Add(w, k) [b] y = Add(a, k_float16) [c] c = Sub(x, k) [d] z = Sub(c, k_float16) }"""
     result = case(text, feeds=X, **LISTS)
@@ -193,7 +195,7 @@ def test_a_constant_whose_copy_has_a_taken_name() -> None:
     }
 
 
-def test_a_model_without_any_cast_to_make_is_the_same_but_for_its_stamp() -> None:
+def test_a_model_without_changes_gets_only_the_metadata() -> None:
     result = case("g (float[4] x) => (float[4] y) { [a] a = Relu(x) [b] y = Log(a) }", **LISTS)
     bare = onnx.ModelProto()
     bare.CopyFrom(result.after)
