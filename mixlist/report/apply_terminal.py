@@ -20,10 +20,10 @@ def write_summary(
     sizes: tuple[int, int | None],
     stream: TextIO,
 ) -> None:
-    """Numbers before and after, and how much of what could be low is low.
+    """Write the counts of nodes before and after, and how many eligible nodes are in low precision.
 
-    ``op_types`` (numbers of nodes) and ``sizes`` (bytes on disk) hold before and after; the last size is None where
-    nothing was written.
+    ``op_types`` (numbers of nodes) and ``sizes`` (bytes on disk) each hold two values: before and after. The second
+    size is None if no file was written.
     """
     before, after = op_types
     rows = [

@@ -1,4 +1,4 @@
-"""``bench`` for people: the ratio first, then the two models side by side, time by operator, and what to know."""
+"""Write a benchmark as text: the ratio first, then the figures of both models, the time of each operator, and notes."""
 
 from __future__ import annotations
 
@@ -14,50 +14,51 @@ if TYPE_CHECKING:
     from mixlist.benchmark.result import BenchReport, TimedModel
     from mixlist.cost.estimate import Work
 
-_OPERATORS = 12  # rows of a table of op types; the rest is summed up
-_NAMED = 8  # nodes named in a sentence
+_OPERATORS = 12  # the number of op types in a table; the last row adds up the others
+_NAMED = 8  # the number of nodes that a sentence names
 _NONE = "-"
 
 
 def write_report(report: BenchReport, stream: TextIO) -> None:
-    """The whole report."""
+    """Write the report."""
     stream.write(paint(_verdict(report), "bold", stream) + "\n")
-    stream.write(_how(report) + "\n\n")
+    stream.write(_conditions(report) + "\n\n")
     both = (report.original, report.other)
-    figures = [_figures(contender) for contender in both]
+    figures = [_figures(model) for model in both]
     rows = [(label, *(column[label] for column in figures)) for label in figures[0]]
     table(("", "original", "other"), rows, stream)
     for name, c in (("original", report.original), ("other", report.other)):
         if c.graph is not None and c.graph.new_ops:
             new = ", ".join(f"{count} {op}" for op, count in c.graph.new_ops.items())
-            stream.write(f"\nONNX Runtime brought into the {name}: {clean(new)}\n")
+            stream.write(f"\nONNX Runtime added to the {name}: {clean(new)}\n")
     if any(c.profile for c in both):
         stream.write("\nTime by operator, per run (the profile slows the model down)\n\n")
         table(("operator", "original", "other"), _operators(both), stream)
-    for contender in both:
-        if contender.failure:
+    for model in both:
+        if model.failure:
             failed = paint("not timed", "red", stream)
-            stream.write(f"\n{clean(contender.name)}: {failed}: {clean(contender.failure)}\n")
+            stream.write(f"\n{clean(model.name)}: {failed}: {clean(model.failure)}\n")
     _write_notes(report.notes, stream)
 
 
 def _verdict(report: BenchReport) -> str:
     if report.ratio is None:
-        return "There is nothing to compare: one of the two could not be timed"
+        return "There is nothing to compare: one of the two models could not be timed"
     return f"{clean(report.other.name)} {ratio_words(report.ratio)}"
 
 
 def ratio_words(ratio: Ratio) -> str:
-    """``is 1.5 times as fast as the original (95 % confidence: 1.4 to 1.6)``."""
-    sure = f"{ratio.confidence:.0%} confidence".replace("%", " %")
+    """Return ``is 1.5 times as fast as the original (95 % confidence: 1.4 to 1.6)``."""
+    confidence = f"{ratio.confidence:.0%} confidence".replace("%", " %")
     if ratio.high < 1:
         bounds = f"{1 / ratio.high:.3g} to {1 / ratio.low:.3g}"
-        return f"is {1 / ratio.value:.3g} times as fast as the original ({sure}: {bounds})"
-    told = f"takes {ratio.value:.3g} times as long as the original ({sure}: {ratio.low:.3g} to {ratio.high:.3g})"
-    return told if ratio.decided else f"{told}: no difference can be told"
+        return f"is {1 / ratio.value:.3g} times as fast as the original ({confidence}: {bounds})"
+    bounds = f"{ratio.low:.3g} to {ratio.high:.3g}"
+    comparison = f"takes {ratio.value:.3g} times as long as the original ({confidence}: {bounds})"
+    return comparison if ratio.decided else f"{comparison}: no significant difference"
 
 
-def _how(report: BenchReport) -> str:
+def _conditions(report: BenchReport) -> str:
     batches = "one batch" if report.batches == 1 else f"{report.batches} batches in turn"
     runs = "one run" if report.repeats == 1 else f"{report.repeats} runs in a row"
     threads = f", {report.threads} threads" if report.threads else ""
@@ -69,7 +70,7 @@ def _figures(c: TimedModel) -> dict[str, str]:
     """Return the column of one model in the table, by row."""
     seconds, graph, profile = c.seconds, c.graph, c.profile
     arena = profile.arena if profile is not None else None
-    inserted = f", {graph.inserted_casts} of them put in by ONNX Runtime" if graph and graph.inserted_casts else ""
+    inserted = f", {graph.inserted_casts} of them inserted by ONNX Runtime" if graph and graph.inserted_casts else ""
     return {
         "median time of a run": duration(seconds.median) if seconds else _NONE,
         "middle half of the times": f"{duration(seconds.q1)} to {duration(seconds.q3)}" if seconds else _NONE,
@@ -87,13 +88,15 @@ def _figures(c: TimedModel) -> dict[str, str]:
 
 def _operators(both: Sequence[TimedModel]) -> list[tuple[str, ...]]:
     times = [{op.op_type: op.seconds for op in c.profile.ops} if c.profile else None for c in both]
-    known = {op for each in times if each for op in each}
-    order = sorted(known, key=lambda op: -max(each.get(op, 0.0) for each in times if each))
-    shown, rest = order[:_OPERATORS], order[_OPERATORS:]
-    rows = [(op, *(_NONE if each is None else duration(each.get(op, 0.0)) for each in times)) for op in shown]
-    if rest:
-        sums = (_NONE if each is None else duration(sum(each.get(op, 0.0) for op in rest)) for each in times)
-        rows.append((f"{len(rest)} others", *sums))
+    op_types = {op for model_times in times if model_times for op in model_times}
+    order = sorted(op_types, key=lambda op: -max(seconds.get(op, 0.0) for seconds in times if seconds))
+    shown, omitted = order[:_OPERATORS], order[_OPERATORS:]
+    rows = [(op, *(_NONE if seconds is None else duration(seconds.get(op, 0.0)) for seconds in times)) for op in shown]
+    if omitted:
+        sums = (
+            _NONE if seconds is None else duration(sum(seconds.get(op, 0.0) for op in omitted)) for seconds in times
+        )
+        rows.append((f"{len(omitted)} others", *sums))
     return rows
 
 
@@ -106,10 +109,10 @@ def _write_notes(notes: Iterable[str], stream: TextIO) -> None:
 
 
 def write_estimate(original: Work, other: Work, stream: TextIO) -> None:
-    """Write the static accounts of both models side by side."""
+    """Write the estimated work of both models side by side."""
     stream.write(paint(_estimate_verdict(original, other), "bold", stream) + "\n\n")
-    each = ("operations", "of these low", "bytes")
-    columns = ("operator", "original: nodes", *each, "other: nodes", *each)
+    measures = ("operations", "of these low", "bytes")
+    columns = ("operator", "original: nodes", *measures, "other: nodes", *measures)
     table(columns, _work_rows(original, other), stream)
     for work in dict.fromkeys((original, other)):
         _write_gaps(work, stream)
@@ -127,13 +130,13 @@ def _estimate_verdict(original: Work, other: Work) -> str:
 
 def _work_rows(original: Work, other: Work) -> list[tuple[str, ...]]:
     tables = [{(op.op_type, op.domain): op for op in work.ops} for work in (original, other)]
-    keys = list(dict.fromkeys(key for each in tables for key, op in each.items() if op.flops or op.bytes))
-    keys.sort(key=lambda key: -max(each[key].flops + each[key].bytes for each in tables if key in each))
+    keys = list(dict.fromkeys(key for ops in tables for key, op in ops.items() if op.flops or op.bytes))
+    keys.sort(key=lambda key: -max(ops[key].flops + ops[key].bytes for ops in tables if key in ops))
     rows = []
     for op_type, domain in keys:
         cells: list[str] = []
-        for each in tables:
-            op = each.get((op_type, domain))
+        for ops in tables:
+            op = ops.get((op_type, domain))
             cells += _cells(op.nodes, op.flops, op.low_flops, op.bytes) if op else [_NONE] * 4
         rows.append((operator_name(domain, op_type), *cells))
     totals: list[str] = []
@@ -150,8 +153,10 @@ def _write_gaps(work: Work, stream: TextIO) -> None:
     if work.unknown:
         names = [str(node.ref) for node in work.unknown]
         more = f" and {len(names) - _NAMED} more (--format json names all)" if len(names) > _NAMED else ""
-        told = f"{clean(work.model)}: {len(names)} nodes are not counted: {', '.join(names[:_NAMED])}{more}"
+        message = f"{clean(work.model)}: {len(names)} nodes are not counted: {', '.join(names[:_NAMED])}{more}"
         reasons = sorted({node.reason for node in work.unknown})
-        _write_notes([f"{told}; {', '.join(reasons)}"], stream)
+        _write_notes([f"{message}; {', '.join(reasons)}"], stream)
     if work.once:
-        _write_notes([f"{work.model}: counted once, since data decides: {', '.join(work.once)}"], stream)
+        _write_notes(
+            [f"{work.model}: counted once, because the data decides how often they run: {', '.join(work.once)}"], stream
+        )

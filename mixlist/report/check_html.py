@@ -1,4 +1,4 @@
-"""A check as one HTML page: verdict, first offenders, outputs, a picture of all ranges, and lists to search."""
+"""Render a check as an HTML page: verdict, first offenders, outputs, a picture of all ranges, searchable lists."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections import Counter
 from collections.abc import Sequence
 
 from mixlist.checker.result import CheckReport, FindingKind
-from mixlist.report import check_view as words
+from mixlist.report import check_view as texts
 from mixlist.report import range_chart as chart
 from mixlist.report.html_page import Bar, bars, render_page
 from mixlist.report.number_text import figure, power
 from mixlist.report.terminal import clean
 
-_MOST = 5  # first offenders shown at once
-_HARD_MOST = 100  # and folded away; the list of all findings has every one
-_BARS = 25
+_MOST = 5  # the number of first offenders shown at once
+_HARD_MOST = 100  # the number with the folded ones; the list of all findings has every one
+_BARS = 25  # the number of nodes in the chart of errors
 
 
 def render(report: CheckReport) -> str:
-    """Return the page. The template asks ``check_view`` for its words."""
+    """Return the page. The template calls ``check_view`` for its texts."""
     return render_page(
         "check.html",
         report,
         "check.css",
         script="check.js",
-        view=words,
+        view=texts,
         most=_MOST,
         hard_most=_HARD_MOST,
-        kind_counts=Counter(found.kind for found in words.by_weight(report.nodes)),
+        kind_counts=Counter(finding.kind for finding in texts.by_weight(report.nodes)),
         error_bars=_error_bars(report),
         time_bars=bars(report.seconds, "{:.2f} s"),
         **_ranges(report),
@@ -36,13 +36,14 @@ def render(report: CheckReport) -> str:
 
 
 def _ranges(report: CheckReport) -> dict[str, object]:
-    """Return the picture of the ranges, and the data of both long lists for the script."""
+    """Return the picture of the ranges, and the data of the two long lists that the script shows."""
     low = chart.FORMATS[report.precision]
-    spans = [chart.span(tensor) for tensor in report.tensors]
-    drawn = chart.scale(spans, low)
-    kinds = {(found.scope, found.tensor): found.kind for found in reversed(words.by_weight(report.nodes))}
-    found = [kinds.get((tensor.scope, tensor.tensor)) for tensor in report.tensors]
-    looks = [_look(kind, tensor.low) for kind, tensor in zip(found, report.tensors, strict=True)]
+    spans = [chart.find_span(tensor) for tensor in report.tensors]
+    scale = chart.make_scale(spans, low)
+    # Reversed, so that of several findings of a tensor the most important stays.
+    kind_of = {(finding.scope, finding.tensor): finding.kind for finding in reversed(texts.by_weight(report.nodes))}
+    kinds = [kind_of.get((tensor.scope, tensor.tensor)) for tensor in report.tensors]
+    styles = [_style(kind, tensor.low) for kind, tensor in zip(kinds, report.tensors, strict=True)]
     limits = {
         low.largest_text: low.largest,
         power(low.normal): low.normal,
@@ -51,20 +52,20 @@ def _ranges(report: CheckReport) -> dict[str, object]:
     return {
         "limit": low,
         "limits_at": limits,
-        "labels": chart.labels(drawn, low, tuple(limits)),
-        "y": lambda power: round(chart.HEIGHT * (1 - drawn.place(power)), 1),
-        "ticks": chart.ticks(drawn),
-        "paths": chart.paths(spans, looks, drawn),
+        "labels": chart.labels(scale, low, tuple(limits)),
+        "y": lambda power: round(chart.HEIGHT * (1 - scale.place(power)), 1),
+        "ticks": chart.ticks(scale),
+        "paths": chart.paths(spans, styles, scale),
         "stroke": round(max(1.0, 0.75 * min(chart.column_width(len(spans)), 24)), 2),
-        "scale_ends": _apart({text: round(100 * drawn.place(power), 2) for text, power in limits.items()}),
-        "legend": [(look, text) for look, text in _LEGEND.items() if look in looks],
-        "ends_unknown": any(one.low is None and one.high is not None for one in spans),
+        "scale_ends": _without_overlap({text: round(100 * scale.place(power), 2) for text, power in limits.items()}),
+        "legend": [(style, text) for style, text in _LEGEND.items() if style in styles],
+        "ends_unknown": any(span.low is None and span.high is not None for span in spans),
         "data": {
-            "limits": [_thousandths(drawn, power) for power in limits.values()],
+            "limits": [_thousandths(scale, power) for power in limits.values()],
             "counted": any(tensor.counts is not None for tensor in report.tensors),
-            "tensors": _tensor_rows(report, spans, drawn, found, looks),
+            "tensors": _tensor_rows(report, spans, scale, kinds, styles),
             "findings": [
-                {key: clean(text) for key, text in words.finding_texts(node, report).items() if key != "worst"}
+                {key: clean(text) for key, text in texts.finding_texts(node, report).items() if key != "worst"}
                 for node in report.nodes
             ],
         },
@@ -74,9 +75,9 @@ def _ranges(report: CheckReport) -> dict[str, object]:
 def _tensor_rows(
     report: CheckReport,
     spans: Sequence[chart.Span],
-    drawn: chart.Scale,
+    scale: chart.Scale,
     kinds: Sequence[FindingKind | None],
-    looks: Sequence[chart.Look],
+    styles: Sequence[chart.Style],
 ) -> list[dict[str, object]]:
     return [
         {
@@ -87,54 +88,54 @@ def _tensor_rows(
             "mixed": figure(tensor.low_magnitude),
             "is_low": tensor.low,
             "smallest": figure(tensor.smallest),
-            "counted": words.counted(tensor.counts) if tensor.counts is not None else "",
-            "low": _thousandths(drawn, one.low),
-            "high": _thousandths(drawn, one.high),
-            "power": None if one.high is None else min(one.high, 9999),
-            "beyond": one.high is not None and one.high > drawn.top,
-            "look": look,
+            "counted": texts.describe_counts(tensor.counts) if tensor.counts is not None else "",
+            "low": _thousandths(scale, span.low),
+            "high": _thousandths(scale, span.high),
+            "power": None if span.high is None else min(span.high, 9999),
+            "beyond": span.high is not None and span.high > scale.top,
+            "look": style,
             "kind": kind or "",
-            "weight": words.KINDS[kind].weight if kind else "",
+            "weight": texts.KINDS[kind].weight if kind else "",
         }
-        for tensor, one, look, kind in zip(report.tensors, spans, looks, kinds, strict=True)
+        for tensor, span, style, kind in zip(report.tensors, spans, styles, kinds, strict=True)
     ]
 
 
-_LEGEND: dict[chart.Look, str] = {
+_LEGEND: dict[chart.Style, str] = {
     "high": "float32",
     "low": "low precision",
-    "warning": "low, worth a look",
-    "propagated": "not finite because an input is not",
+    "warning": "low precision, with a warning",
+    "propagated": "not finite because an input is not finite",
     "failing": "overflows or saturates",
 }
 
 
-def _apart(places: dict[str, float]) -> dict[str, tuple[float, str]]:
-    """Labels by place in percent, each with the side that it may take, without those too close to one before."""
+def _without_overlap(places: dict[str, float]) -> dict[str, tuple[float, str]]:
+    """Return the labels with their place in percent and alignment, without those too close to an earlier label."""
     shown: dict[str, tuple[float, str]] = {}
     for text, place in places.items():
-        if all(abs(place - other) > 12 for other, _ in shown.values()):
+        if all(abs(place - earlier) > 12 for earlier, _ in shown.values()):
             shown[text] = place, "left" if place < 6 else "right" if place > 94 else "middle"
     return shown
 
 
-def _look(kind: FindingKind | None, low: bool) -> chart.Look:
+def _style(kind: FindingKind | None, low: bool) -> chart.Style:
     if kind == "propagated":
         return "propagated"
-    weight = words.KINDS[kind].weight if kind else "note"
+    weight = texts.KINDS[kind].weight if kind else "note"
     return weight if weight != "note" else "low" if low else "high"
 
 
-def _thousandths(drawn: chart.Scale, power: float | None) -> float | None:
-    return None if power is None else round(1000 * drawn.place(power), 1)
+def _thousandths(scale: chart.Scale, power: float | None) -> float | None:
+    return None if power is None else round(1000 * scale.place(power), 1)
 
 
 def _error_bars(report: CheckReport) -> list[Bar]:
-    """Return the errors of the worst nodes on a log scale."""
+    """Return a bar for the error of each of the worst nodes, on a logarithmic scale."""
     worst = report.layerwise[:_BARS]
     finite = [e.normalized_error for e in worst if math.isfinite(e.normalized_error) and e.normalized_error > 0]
     decades = [math.log10(error) for error in finite] or [0.0]
-    floor, roof = min(decades) - 1, max(decades) + (len(finite) < len(worst))  # infinite ones reach further
+    floor, roof = min(decades) - 1, max(decades) + (len(finite) < len(worst))  # leave room for infinite errors
     return [
         Bar(
             f"{e.ref} ({e.op_type})",

@@ -1,4 +1,4 @@
-"""The words and figures that the terminal and the HTML report of a check share."""
+"""The texts and figures that the terminal report and the HTML report of a check share."""
 
 from __future__ import annotations
 
@@ -24,20 +24,23 @@ from mixlist.report.number_text import cosine, figure, pluralize, share
 
 @dataclass(frozen=True)
 class Meaning:
-    """The meaning of a kind of finding; ``failing`` ones fail the verdict, ``warning`` ones deserve a look."""
+    """The meaning of a kind of finding.
+
+    ``failing`` kinds make the verdict fail; ``warning`` kinds deserve attention.
+    """
 
     weight: Literal["failing", "warning", "note"]
     text: str
 
 
-# In the order in which a reader wants them.
+# Reports list the kinds in this order: the most important first.
 KINDS: dict[FindingKind, Meaning] = {
-    "refused": Meaning("failing", "ONNX Runtime refuses to run it in the mixed model, and runs it in float32"),
+    "refused": Meaning("failing", "ONNX Runtime refuses to run it in the mixed model, but runs it in float32"),
     "overflow": Meaning(
         "failing", "finite in float32, not finite in low precision: an output with finite inputs, or a converted input"
     ),
-    "saturated": Meaning("failing", "held at the largest finite value; float32 is beyond it"),
-    "propagated": Meaning("note", "not finite because an input is not"),
+    "saturated": Meaning("failing", "limited to the largest finite value; the float32 value is larger"),
+    "propagated": Meaning("note", "not finite because an input is not finite"),
     "internal-risk": Meaning("warning", "its output is finite, but a step inside the operator may leave the range"),
     "near-limit": Meaning("warning", "within a factor of two of the largest finite value"),
     "underflow": Meaning("warning", "became zero, or lost its small values; float32 keeps them"),
@@ -56,85 +59,93 @@ OUTPUT_COLUMNS = (
     "ignored",
     "verdict",
 )
-WORST = 3  # nodes that are shown with advice
+WORST = 3  # the number of nodes that a report shows with advice
 EMULATED = (
-    "Emulated: ONNX Runtime's CPU provider computes most float16 nodes in float32 and drops the Casts between them,"
-    " so the mixed model itself would show no overflow there. Instead a float32 model ran in which every"
-    " low-precision value is rounded to the low type."
+    "Emulated: a float32 model ran that rounds every low-precision value to the low type. The mixed model itself would"
+    " show no overflow, because ONNX Runtime's CPU provider computes most float16 nodes in float32 and removes the"
+    " Casts between them."
 )
 
 
-def counted(counts: ValueCounts) -> str:
-    """Return the shares of a tensor's values outside of the low type's best range; "" if there are none."""
+def describe_counts(counts: ValueCounts) -> str:
+    """Return the shares of a tensor's values that low precision loses or nearly loses; "" if there are none."""
     parts = (
         (counts.nonfinite, counts.values, "not finite"),
         (counts.flushed, counts.nonzero, "became zero"),
         (counts.subnormal, counts.values, "subnormal"),
         (counts.near_limit, counts.values, "near the limit"),
     )
-    return ", ".join(f"{share(number / max(whole, number, 1))} {what}" for number, whole, what in parts if number)
+    return ", ".join(f"{share(number / max(total, number, 1))} {effect}" for number, total, effect in parts if number)
 
 
-def worst_counted(report: CheckReport) -> list[tuple[TensorRange, ValueCounts]]:
-    """The tensors with values outside the low type's best range: those that lose the largest share first."""
+def tensors_by_loss(report: CheckReport) -> list[tuple[TensorRange, ValueCounts]]:
+    """Return the tensors with values that low precision loses or nearly loses, the largest share of loss first."""
 
-    def lost(found: tuple[TensorRange, ValueCounts]) -> float:
-        counts = found[1]
-        outside = (counts.nonfinite, counts.flushed, counts.subnormal / 2, counts.near_limit / 2)
-        return -max(outside) / max(counts.values, 1)
+    def negative_loss(entry: tuple[TensorRange, ValueCounts]) -> float:
+        counts = entry[1]
+        # Subnormal values and values near the limit still exist in low precision, so they weigh half.
+        losses = (counts.nonfinite, counts.flushed, counts.subnormal / 2, counts.near_limit / 2)
+        return -max(losses) / max(counts.values, 1)
 
-    found = [(each, each.counts) for each in report.tensors if each.counts is not None and counted(each.counts)]
-    return sorted(found, key=lost)
+    counted = [(tensor, tensor.counts) for tensor in report.tensors if tensor.counts is not None]
+    return sorted((entry for entry in counted if describe_counts(entry[1])), key=negative_loss)
 
 
-def in_batches(found: NodeFinding, report: CheckReport) -> str:
-    """Return the number of batches with a finding, and the first of them, counted from 0."""
-    if not found.batches:
+def in_batches(finding: NodeFinding, report: CheckReport) -> str:
+    """Return the number of batches with a finding, and the first of these batches, counted from 0."""
+    if not finding.batches:
         return "-"
-    first = f", first #{found.batches[0]}" if report.batches > 1 else ""
-    if found.kind == "refused":  # these are not among the batches that the report compares
-        return f"{len(found.batches)}, first #{found.batches[0]}"
-    return f"{len(found.batches)} of {report.batches}{first}"
+    first = f", first #{finding.batches[0]}" if report.batches > 1 else ""
+    if finding.kind == "refused":  # these are not among the batches that the report compares
+        return f"{len(finding.batches)}, first #{finding.batches[0]}"
+    return f"{len(finding.batches)} of {report.batches}{first}"
 
 
-def finding_texts(found: NodeFinding, report: CheckReport | None = None) -> dict[str, str]:
-    """Return a finding in words; without a report, one of a single batch, with the advice elsewhere."""
-    worst = "" if found.count is None or report is None else f"{pluralize(found.count, 'value')} in the worst"
+def finding_texts(finding: NodeFinding, report: CheckReport | None = None) -> dict[str, str]:
+    """Return the texts of a finding by their role.
+
+    Without a report (``train``), the finding is from a single batch, and its advice is shown elsewhere.
+    """
+    worst = "" if finding.count is None or report is None else f"{pluralize(finding.count, 'value')} in the worst batch"
     return {
-        "kind": found.kind,
-        "weight": KINDS[found.kind].weight,
-        "node": str(found.ref),
-        "operator": found.op_type,
-        "place": "input" if found.input else "output",
-        "tensor": found.tensor,
-        "reference": _largest(found.max_abs_fp32, found.max_number_fp32),
-        "mixed": "not computed" if found.kind == "refused" else _largest(found.max_abs_low, found.max_number_low),
-        "count": figure(found.count),
+        "kind": finding.kind,
+        "weight": KINDS[finding.kind].weight,
+        "node": str(finding.ref),
+        "operator": finding.op_type,
+        "place": "input" if finding.input else "output",
+        "tensor": finding.tensor,
+        "reference": _largest(finding.max_abs_fp32, finding.max_number_fp32),
+        "mixed": "not computed" if finding.kind == "refused" else _largest(finding.max_abs_low, finding.max_number_low),
+        "count": figure(finding.count),
         "worst": worst,
-        "batches": in_batches(found, report) if report is not None else "",
-        "low_by": _low_by(found),
-        "suggestion": found.suggestion if report is not None else "",
+        "batches": in_batches(finding, report) if report is not None else "",
+        "low_by": _low_by(finding),
+        "suggestion": finding.suggestion if report is not None else "",
     }
 
 
 def _largest(magnitude: float, number: float | None) -> str:
-    """Return the largest magnitude in words: the largest number and NaN, where there are both."""
+    """Return the largest magnitude as text: the largest number, and ``nan`` if there are NaNs too."""
     return figure(magnitude) if number is None or not math.isnan(magnitude) else f"{figure(number)} and nan"
 
 
-def _low_by(found: NodeFinding) -> str:
-    """Return what made a node low; of a node that is high, which low node upstream it computes with, and what did."""
-    source = found.low_source
+def _low_by(finding: NodeFinding) -> str:
+    """Return the list entry that put a node in low precision.
+
+    For a node in high precision, return the low-precision node upstream whose values it reads, and the entry of that
+    node.
+    """
+    source = finding.low_source
     if source is None:
-        return found.source or ("" if found.list == "none" else found.list)
-    depends = "it depends on an integer made of" if found.kind == "refused" else "it is high, and computes with"
+        return finding.source or ("" if finding.list == "none" else finding.list)
+    depends = "it depends on an integer computed from" if finding.kind == "refused" else "it is high, and reads"
     return f"{depends} values of {source.ref} ({source.op_type}), {source.source}"
 
 
 def worst_nodes(report: CheckReport) -> list[NodeError]:
-    """Return the nodes that add most error, where outputs miss their limits and nodes were ranked (Rule S8.27).
+    """Return the nodes that add the most error, if outputs miss their limits and the nodes are ranked (Rule S8.27).
 
-    Where too little was compared, no node is to blame.
+    An output that is inconclusive misses no limit, so no node is shown for it.
     """
     if not any(output.verdict == "fail" for output in report.outputs):
         return []
@@ -142,44 +153,44 @@ def worst_nodes(report: CheckReport) -> list[NodeError]:
 
 
 def first_offenders(report: CheckReport) -> list[NodeFinding]:
-    """The findings that lead the report: where it starts, the failing kinds first."""
-    return by_weight(found for found in report.nodes if found.first)
+    """Return the findings where overflow starts, the failing kinds first. A report shows them first."""
+    return by_weight(finding for finding in report.nodes if finding.first)
 
 
 def by_weight(findings: Iterable[NodeFinding]) -> list[NodeFinding]:
-    """Findings in the order of their kinds; the model's order within a kind."""
-    order = {kind: at for at, kind in enumerate(KINDS)}
-    return sorted(findings, key=lambda found: order[found.kind])
+    """Return findings in the order of ``KINDS``; within a kind, in the order of the model."""
+    order = {kind: position for position, kind in enumerate(KINDS)}
+    return sorted(findings, key=lambda finding: order[finding.kind])
 
 
 def headline(report: CheckReport) -> str:
-    """One line on what was checked."""
+    """Return the model and the conditions of the check, as one line."""
     return f"{report.model} in {conditions(report)}"
 
 
 def conditions(report: CheckReport) -> str:
-    """Return in which precision, where and on how many batches was checked."""
+    """Return the precision, the mode, the provider and the number of batches."""
     return f"{report.precision}, {report.mode} on {report.provider}, {pluralize(report.batches, 'batch')}"
 
 
 def exceptions(report: CheckReport) -> str:
-    """The exception rate beside its limit."""
+    """Return the exception rate with its limit."""
     limit = report.limits.get("exception_rate")
-    beside = f" (fails from {share(limit)})" if limit is not None else ""
-    return f"exception rate {share(report.exception_rate)}{beside}"
+    limit_text = f" (fails from {share(limit)})" if limit is not None else ""
+    return f"exception rate {share(report.exception_rate)}{limit_text}"
 
 
 def comparison(report: CheckReport) -> tuple[str, ...]:
-    """Return the result of the emulation after a native check, one text per line; () if there is none."""
+    """Return the lines that compare a native check with its emulation; () if there is no emulation."""
     if report.emulated is None:
         return ()
     rate = share(report.emulated.exception_rate)
-    told = f"emulated on the CPU: {report.emulated.verdict}, exception rate {rate}"
-    return (told + ("" if report.emulated.differences else ", the same findings"), *report.emulated.differences)
+    verdict = f"emulated on the CPU: {report.emulated.verdict}, exception rate {rate}"
+    return (verdict + ("" if report.emulated.differences else ", the same findings"), *report.emulated.differences)
 
 
 def output_row(output: OutputFinding) -> tuple[str, ...]:
-    """The cells under ``OUTPUT_COLUMNS``."""
+    """Return the cells of an output under ``OUTPUT_COLUMNS``."""
     return (
         output.name,
         figure(output.max_abs_error),

@@ -1,4 +1,4 @@
-"""CSV: a header and a row per record, newline-ended, quoted where needed; names as text shows them."""
+"""Write CSV: a header and a row for each record, with ``\\n`` line ends. Names are escaped as in text output."""
 
 from __future__ import annotations
 

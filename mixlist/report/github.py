@@ -1,4 +1,4 @@
-"""GitHub Actions annotations: workflow commands that mark a line of a pull request."""
+"""Write findings as GitHub Actions annotations: workflow commands that mark a line of a pull request."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from mixlist.report.terminal import clean
 
 
 def annotation(finding: Diagnostic) -> str:
-    """``::error file=...,line=...,col=...,title=...::message``, escaped as the runner unescapes it."""
-    path = finding.path.replace(os.sep, "/") if finding.path is not None else None  # as the repository names it
+    """Return ``::error file=...,line=...,col=...,title=...::message``, with the escapes of GitHub's runner."""
+    path = finding.path.replace(os.sep, "/") if finding.path is not None else None  # GitHub needs forward slashes
     places = {"file": path, "line": finding.line, "col": finding.column, "title": f"mixlist {finding.code}"}
     properties = ",".join(f"{name}={_property(str(value))}" for name, value in places.items() if value is not None)
     message = f"{finding.message} ({finding.hint})" if finding.hint else finding.message

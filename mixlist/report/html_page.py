@@ -1,7 +1,7 @@
-"""Build the HTML pages: each is one file with styles, script and pictures inside, and fetches nothing.
+"""Build the HTML pages. Each page is one file that contains its styles, script and pictures, and fetches nothing.
 
-Every name out of the model is escaped by the template, control characters spelled out; a content security policy lets
-no script run but the page's own.
+The templates escape every name of a model, control characters included. A content security policy allows only the
+page's own script.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport
     from mixlist.training.result import TrainReport
 
-MARKS = {"pass": "✓", "fail": "✕", "inconclusive": "?"}  # before a verdict
+MARKS = {"pass": "✓", "fail": "✕", "inconclusive": "?"}  # the sign in front of a verdict
 TAGS = {"pass": "passing", "fail": "failing", "inconclusive": "warning"}  # the class of a verdict in check.css
 TEMPLATES: Path = PACKAGE / "report" / "templates"
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A horizontal bar; ``code``: the title is a name out of the model."""
+    """A horizontal bar. ``code``: the title is a name of the model."""
 
     title: str
     text: str
@@ -40,7 +40,7 @@ class Bar:
 
 
 def bars(values: Mapping[str, float], form: str, *, code: bool = False) -> list[Bar]:
-    """Return a bar for each value, on a linear scale; ``form`` formats the values."""
+    """Return a bar for each value, on a linear scale. ``form`` is the format of the values (``{:.2f} s``)."""
     longest = max(values.values(), default=0) or 1
     return [Bar(title, form.format(value), round(100 * value / longest, 1), code) for title, value in values.items()]
 
@@ -48,7 +48,11 @@ def bars(values: Mapping[str, float], form: str, *, code: bool = False) -> list[
 def render_page(
     template: str, report: CheckReport | TrainReport, *styles: str, script: str = "", **values: object
 ) -> str:
-    """Return a page; ``styles`` and ``script`` name files among the templates, ``values`` are the template's own."""
+    """Return a page.
+
+    ``styles`` and ``script`` are names of files in the folder of the templates. ``values``: the variables of the
+    template.
+    """
     import jinja2
     from markupsafe import Markup
 
@@ -74,5 +78,5 @@ def render_page(
 
 
 def write_page(page: str, path: str | os.PathLike[str]) -> None:
-    """Write a page whole or not at all; an existing file is replaced. Raises FileError."""
+    """Write a page whole or not at all, over an existing file too. Raises FileError."""
     write_atomically(path, page.encode("utf-8", "backslashreplace"))

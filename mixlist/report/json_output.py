@@ -1,4 +1,4 @@
-"""JSON results: one line per element of a top-level array, so that a large plan stays greppable and quick to write."""
+"""Write JSON results. Each element of a top-level array is one line, so that ``grep`` works on a large plan."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
     from mixlist.lists.validate_file import FileReport
 
 
-# In these a terminal or GitHub's runner may see a command; in JSON they occur in strings alone.
-_STEERING = re.compile("[\x7f-\x9f\u2028\u2029]|(?<=#)#(?=\\[)")
+# A terminal or GitHub's runner may take these for commands. In JSON they occur only inside strings.
+_COMMAND_CHARACTERS = re.compile("[\x7f-\x9f\u2028\u2029]|(?<=#)#(?=\\[)")
 
 
 def write_json(result: Mapping[str, object], stream: TextIO) -> None:
-    """Write the object and a newline, in UTF-8 where the stream has it, else in ASCII escapes."""
+    """Write the object and a newline, with ASCII escapes if the encoding of the stream is not UTF-8."""
     ascii_only = (stream.encoding or "utf-8").lower().replace("-", "") != "utf8"
     stream.writelines(map(escaped_json, _pieces(result, ascii_only)))
 
 
 def escaped_json(text: str) -> str:
-    """Return a JSON text that steers neither a terminal nor a CI runner, and means the same."""
-    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """Return an equivalent JSON text in which neither a terminal nor a CI runner finds a command."""
+    return _COMMAND_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _pieces(result: Mapping[str, object], ascii_only: bool) -> Iterator[str]:
     encode = json.JSONEncoder(ensure_ascii=ascii_only).encode
     yield "{"
-    for at, (key, value) in enumerate(result.items()):
-        yield f"{',' if at else ''}\n {encode(key)}: "
+    for position, (key, value) in enumerate(result.items()):
+        yield f"{',' if position else ''}\n {encode(key)}: "
         if isinstance(value, list) and value and isinstance(value[0], dict):
             yield "[\n  "
             yield ",\n  ".join(map(encode, value))
@@ -41,7 +41,7 @@ def _pieces(result: Mapping[str, object], ascii_only: bool) -> Iterator[str]:
 
 
 def validation_json(reports: Iterable[FileReport]) -> dict[str, object]:
-    """Return the ``mixlist.validate/1`` object of schemas/validate.json; null where a finding has no place or hint."""
+    """Return the ``mixlist.validate/1`` object of schemas/validate.json. A missing line, column or hint is null."""
     keys = ("code", "severity", "message", "line", "column", "hint")
     files = [
         {

@@ -1,4 +1,4 @@
-"""Numbers in as many digits, and in the units, that people read them in."""
+"""Write numbers with few digits and fitting units."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 
 def figure(value: float | None, digits: int = 4) -> str:
-    """Return a number in as few characters as it takes to read it; ``-`` for None."""
+    """Return a number with at most ``digits`` digits, without an exponent if it is below a million; ``-`` for None."""
     if value is None:
         return "-"
     size = abs(value)
-    if 1 <= size < 999_999.5:  # 57050 beside 65504, not 5.705e+04
+    if 1 <= size < 999_999.5:  # 57050 is easier to compare with 65504 than 5.705e+04
         text = f"{value:.{max(0, digits - len(str(int(size))))}f}"
         return text.rstrip("0").rstrip(".") if "." in text else text
     return f"{value:.{digits}g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
 
 
 def share(value: float | None) -> str:
-    """Return a share from 0 to 1 in percent; never 0 % or 100 % where it is not exactly that."""
+    """Return a share from 0 to 1 in percent. Only exact shares are shown as 0 % and 100 %."""
     if value is None:
         return "-"
     text = f"{100 * value:.3g}"
@@ -27,14 +27,14 @@ def share(value: float | None) -> str:
 
 
 def cosine(value: float | None) -> str:
-    """Return a cosine similarity with enough digits to tell it from 1; ``-`` for None."""
+    """Return a cosine similarity with enough digits to distinguish it from 1; ``-`` for None."""
     if value is None or not 0.999 < value < 1:
         return figure(value, 6)
     return f"1 - {figure(1 - value, 2)}"
 
 
 def power(exponent: int) -> str:
-    """Return ``2^-14`` as people write it."""
+    """Return a power of two with a superscript: ``2⁻¹⁴``."""
     return "2" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
@@ -50,7 +50,7 @@ def byte_size(number: int) -> str:
 
 
 def amount(number: int) -> str:
-    """Return a large number, for example ``3.4 G``."""
+    """Return a large number with a prefix, for example ``3.4 G``."""
     return _scaled(number, ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))) or str(number)
 
 
@@ -60,5 +60,5 @@ def duration(seconds: float) -> str:
 
 
 def _scaled(number: float, units: Sequence[tuple[float, str]]) -> str:
-    """Return three digits in the first unit that is not larger than the number, else ""."""
+    """Return the number with three digits in the first unit that is not larger than it; "" if there is none."""
     return next((f"{number / scale:.3g} {unit}" for scale, unit in units if number >= scale), "")

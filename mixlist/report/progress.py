@@ -1,4 +1,4 @@
-"""A progress bar on standard error for work that takes long; nothing where standard error is no terminal."""
+"""Show a progress bar on standard error for long work, if standard error is a terminal."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ if TYPE_CHECKING:
     from mixlist.progress import Progress, ProgressCallback, Unit
     from mixlist.training.job import TrainingStep
 
-LONG = 256 * 2**20  # bytes below which a bar would only flicker
+LONG = 256 * 2**20  # bytes; less is read or written too quickly for a bar
 
 
 @contextmanager
-def bar(doing: str, unit: Unit, size: int | None = None) -> Iterator[ProgressCallback | None]:
-    """Yield a ``progress`` callback that shows a bar, or None where standard error is no terminal.
+def bar(activity: str, unit: Unit, size: int | None = None) -> Iterator[ProgressCallback | None]:
+    """Yield a ``progress`` callback that shows a bar, or None if standard error is not a terminal.
 
-    ``size``: the bytes to come; few have no bar.
+    ``size``: the number of bytes to process, if known; below ``LONG`` there is no bar.
     """
     if not sys.stderr.isatty() or (size is not None and size < LONG):
         yield None
         return
     with _bars(unit) as bars:
-        task = bars.add_task(doing, total=None)
+        task = bars.add_task(activity, total=None)
 
-        def show(now: Progress) -> None:
-            bars.update(task, completed=now.done, total=now.total, description=_description(now) or doing)
+        def show(state: Progress) -> None:
+            bars.update(task, completed=state.done, total=state.total, description=_description(state) or activity)
 
         yield show
 
 
-def _description(now: Progress) -> str:
-    """Return the text of the bar of a training; "" for others."""
-    if now.unit != "steps":
+def _description(state: Progress) -> str:
+    """Return the text next to the bar of a training; "" for other work."""
+    if state.unit != "steps":
         return ""
-    step = cast("TrainingStep", now.detail)
+    step = cast("TrainingStep", state.detail)
     scale = f", scale {step.scale:g}" if step.kind == "mixed" else ""
     return f"seed {step.seed}, {step.kind}: loss {step.loss:.4g}{scale}"
 

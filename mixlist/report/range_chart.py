@@ -1,4 +1,4 @@
-"""The dynamic range of every tensor on a log2 scale against the limits of the low type: geometry only, no markup."""
+"""Compute the picture of all ranges: each tensor on a log2 scale with the limits of the low type, without markup."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Literal
 
 from mixlist.checker.result import TensorRange
 
-# The look of a tensor: float32, low precision, low with a warning, not finite because of an input, a failing finding.
-Look = Literal["high", "low", "warning", "propagated", "failing"]
-LOOKS: tuple[Look, ...] = ("high", "low", "warning", "propagated", "failing")
+# The style of a tensor: float32, low precision, low precision with a warning, not finite because of an input, failing.
+Style = Literal["high", "low", "warning", "propagated", "failing"]
+STYLES: tuple[Style, ...] = ("high", "low", "warning", "propagated", "failing")
 
-WIDTH, HEIGHT = 1100.0, 300.0  # of the picture's plot, in its own units
-COLUMNS = 550  # more tensors than this share columns: two units are what the eye can still tell apart
-_LINE = 13.0  # height of a line of text beside the picture
-_STUB = 3.0  # length of a mark for a tensor of which only the upper end is known
-_MARGIN = 4  # powers of two drawn beyond the low type's limits, whatever the values
-_REACH = 16  # and at most, for values further out
+WIDTH, HEIGHT = 1100.0, 300.0  # of the plot, in units of the picture
+COLUMNS = 550  # more tensors than this share columns, because the eye cannot separate columns of less than two units
+_LINE = 13.0  # the height of a line of text next to the picture
+_STUB = 3.0  # the length of a mark for a tensor of which only the largest magnitude is known
+_MARGIN = 4  # the powers of two scale beyond the limits of the low type, at least
+_MAX_MARGIN = 16  # at most, for values further away
 
 
 @dataclass(frozen=True)
 class Format:
-    """The limits of a low type: largest finite value, smallest normal and smallest subnormal, as log2."""
+    """The limits of a low type as log2: the largest finite, the smallest normal and the smallest subnormal value."""
 
     largest: float
     largest_text: str
@@ -39,17 +39,17 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Span:
-    """The magnitudes of a tensor as log2: ``low`` of the smallest that is not zero, ``high`` of the largest.
+    """The magnitudes of a tensor as log2: ``low`` is the smallest one that is not zero, ``high`` the largest one.
 
-    ``low`` is None if it was not computed, ``high`` None if all values are zero; infinite values give infinity.
+    ``low`` is None if it was not computed. ``high`` is None if all values are zero, and infinite for infinite values.
     """
 
     low: float | None
     high: float | None
 
 
-def span(tensor: TensorRange) -> Span:
-    """The span of a tensor in float32; NaN counts as infinite."""
+def find_span(tensor: TensorRange) -> Span:
+    """Return the span of a tensor in float32. NaN counts as infinite."""
     ends = abs(tensor.minimum), abs(tensor.maximum)
     high = math.inf if any(map(math.isnan, ends)) else max(ends)
     return Span(_log2(tensor.smallest) if tensor.smallest else None, _log2(high) if high else None)
@@ -61,69 +61,75 @@ def _log2(value: float) -> float:
 
 @dataclass(frozen=True)
 class Scale:
-    """The powers of two that are drawn; what lies beyond is drawn at the edge."""
+    """The range of the powers of two in the picture. Values beyond it are scale at its edge."""
 
     bottom: float
     top: float
 
     def place(self, power: float) -> float:
-        """From 0 at the bottom to 1 at the top."""
+        """Return the position of a power of two: 0 at the bottom, 1 at the top."""
         return (min(max(power, self.bottom), self.top) - self.bottom) / (self.top - self.bottom)
 
 
-def scale(spans: Sequence[Span], low: Format) -> Scale:
+def make_scale(spans: Sequence[Span], low: Format) -> Scale:
     """Return a scale for the limits of the low type, and for values up to a fixed distance beyond them."""
     ends = [p for s in spans for p in (s.low, s.high) if p is not None and math.isfinite(p)]
-    bottom = max(min(ends, default=0.0), low.subnormal - _REACH)
-    top = min(max(ends, default=0.0), low.largest + _REACH)
+    bottom = max(min(ends, default=0.0), low.subnormal - _MAX_MARGIN)
+    top = min(max(ends, default=0.0), low.largest + _MAX_MARGIN)
     return Scale(
         float(math.floor(min(bottom, low.subnormal - _MARGIN))), float(math.ceil(max(top, low.largest + _MARGIN)))
     )
 
 
-def paths(spans: Sequence[Span], looks: Sequence[Look], drawn: Scale) -> dict[Look, str]:
-    """SVG path data by look: a vertical line per tensor in the model's order, or per column of neighbours."""
-    columns: dict[tuple[int, Look], tuple[float, float]] = {}
+def paths(spans: Sequence[Span], styles: Sequence[Style], scale: Scale) -> dict[Style, str]:
+    """Return SVG path data by style: a vertical line for each tensor, or for each column of neighboring tensors."""
+    columns: dict[tuple[int, Style], tuple[float, float]] = {}
     width = column_width(len(spans))
-    for at, (one, look) in enumerate(zip(spans, looks, strict=True)):
-        if one.high is None:
+    for position, (span, style) in enumerate(zip(spans, styles, strict=True)):
+        if span.high is None:
             continue
-        key = (int((at + 0.5) * WIDTH / len(spans) / width), look)
-        top = HEIGHT * (1 - drawn.place(one.high))
-        bottom = min(HEIGHT, top + _STUB) if one.low is None else HEIGHT * (1 - drawn.place(one.low))
-        known = columns.get(key, (top, bottom))
-        columns[key] = min(known[0], top), max(known[1], bottom, known[0] + 1)
-    lines: dict[Look, list[str]] = {look: [] for look in LOOKS}
-    for (column, look), (top, bottom) in columns.items():
-        lines[look].append(f"M{(column + 0.5) * width:.1f} {top:.1f}V{bottom:.1f}")
-    return {look: "".join(strokes) for look, strokes in lines.items() if strokes}
+        key = (int((position + 0.5) * WIDTH / len(spans) / width), style)
+        top = HEIGHT * (1 - scale.place(span.high))
+        bottom = min(HEIGHT, top + _STUB) if span.low is None else HEIGHT * (1 - scale.place(span.low))
+        line = columns.get(key, (top, bottom))
+        # A column shows the union of its tensors, at least one unit high.
+        columns[key] = min(line[0], top), max(line[1], bottom, line[0] + 1)
+    lines: dict[Style, list[str]] = {style: [] for style in STYLES}
+    for (column, style), (top, bottom) in columns.items():
+        lines[style].append(f"M{(column + 0.5) * width:.1f} {top:.1f}V{bottom:.1f}")
+    return {style: "".join(strokes) for style, strokes in lines.items() if strokes}
 
 
 def column_width(tensors: int) -> float:
-    """The width of one tensor's column, in the picture's units."""
+    """Return the width of a column, in units of the picture."""
     return WIDTH / max(1, min(tensors, COLUMNS))
 
 
-def labels(drawn: Scale, low: Format, texts: Sequence[str]) -> list[tuple[float, str, bool]]:
-    """Return the labels next to the picture, from its top: (y, text, whether it names a limit or else a zone).
+def labels(scale: Scale, low: Format, texts: Sequence[str]) -> list[tuple[float, str, bool]]:
+    """Return the labels next to the picture from top to bottom: y, text, and whether the label names a limit or a zone.
 
-    ``texts`` are the limits: largest, smallest normal, smallest. Limits closer than a line of text move apart, and a
-    zone without room for its name has none.
+    ``texts``: the limits as text: the largest, the smallest normal and the smallest value. Limits that are closer than
+    a line of text move apart. A zone that is too small for its name gets none.
     """
-    at = [HEIGHT * (1 - drawn.place(power)) for power in (low.largest, low.normal, low.subnormal)]
+    limit_y = [HEIGHT * (1 - scale.place(power)) for power in (low.largest, low.normal, low.subnormal)]
     limits = [(f"{texts[0]}, largest"), f"{texts[1]}, smallest normal", f"{texts[2]}, smallest"]
     for below in (1, 2):
-        at[below] = max(at[below], at[below - 1] + _LINE)
-    found = [(y, text, True) for y, text in zip(at, limits, strict=True)]
-    for top, bottom, text in ((0.0, at[0], "overflow"), (at[1], at[2], "fewer digits"), (at[2], HEIGHT, "become zero")):
+        limit_y[below] = max(limit_y[below], limit_y[below - 1] + _LINE)
+    placed_labels = [(y, text, True) for y, text in zip(limit_y, limits, strict=True)]
+    zones = (
+        (0.0, limit_y[0], "overflow"),
+        (limit_y[1], limit_y[2], "fewer digits"),
+        (limit_y[2], HEIGHT, "become zero"),
+    )
+    for top, bottom, text in zones:
         if bottom - top >= (1 if top and bottom < HEIGHT else 0.75) * 2 * _LINE:
             middle = (top + bottom) / 2 if top and bottom < HEIGHT else (top and bottom - 3) or 6.0
-            found.append((middle, text, False))
-    return sorted(found)
+            placed_labels.append((middle, text, False))
+    return sorted(placed_labels)
 
 
-def ticks(drawn: Scale) -> list[int]:
-    """The powers of two to write beside the scale: at most a dozen, round ones."""
-    step = next(step for step in (4, 8, 16, 32, 64) if (drawn.top - drawn.bottom) / step <= 12)
-    first = math.ceil(drawn.bottom / step) * step
-    return list(range(first, int(drawn.top) + 1, step))
+def ticks(scale: Scale) -> list[int]:
+    """Return the powers of two to write next to the scale: at most twelve, at round values."""
+    step = next(step for step in (4, 8, 16, 32, 64) if (scale.top - scale.bottom) / step <= 12)
+    first = math.ceil(scale.bottom / step) * step
+    return list(range(first, int(scale.top) + 1, step))

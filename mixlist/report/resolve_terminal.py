@@ -1,4 +1,4 @@
-"""A plan for people and programs: tables, CSV, JSON, and the sentences of ``--explain``."""
+"""Write a plan as a table, CSV or JSON, and the sentences of ``--explain``."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _CSV = ("scope", "name", "op_type", "domain", "list", "precision", "changed", "r
 
 
 def write_table(nodes: Sequence[Decision], stream: TextIO) -> None:
-    """One line a node, and the number of nodes by precision."""
+    """Write a line for each node, and the number of nodes by precision."""
     rows = [(str(n.ref), operator_name(n.domain, n.op_type), n.list, n.precision, n.rule, n.reason) for n in nodes]
     terminal.table(_TABLE, rows, stream)
     counts = Counter(n.precision for n in nodes)
-    told = ", ".join(f"{count} {precision}" for precision, count in sorted(counts.items())) or "none"
-    stream.write(f"\n{len(nodes)} nodes: {told}\n")
+    by_precision = ", ".join(f"{count} {precision}" for precision, count in sorted(counts.items())) or "none"
+    stream.write(f"\n{len(nodes)} nodes: {by_precision}\n")
 
 
 def write_csv(nodes: Sequence[Decision], stream: TextIO) -> None:
-    """A row a node; ``follows`` and ``outputs`` are joined by semicolons."""
+    """Write a row for each node. Semicolons join the items of ``follows`` and ``outputs``."""
     csv_table.write_csv(_CSV, map(_csv_row, nodes), stream)
 
 
@@ -43,22 +43,22 @@ def plan_json(plan: Plan, nodes: Sequence[Decision]) -> dict[str, object]:
 
 
 def chain_json(plan: Plan, chain: Sequence[Decision]) -> dict[str, object]:
-    """``mixlist.explain/1``: the nodes from the one asked about to the one that decided."""
+    """Return the ``mixlist.explain/1`` object: the nodes from the explained one to the one that decided."""
     return {"format": "mixlist.explain/1", "model": plan.model, "chain": [node_json(node) for node in chain]}
 
 
 def chain_text(chain: Sequence[Decision]) -> str:
-    """The chain in sentences: a paragraph a node, from the one asked about to the one that decided."""
+    """Return a paragraph for each node, from the explained one to the one that decided."""
     lines = []
     for node, following in zip(chain, [*chain[1:], None], strict=True):
-        lines += [f"{node.ref} ({operator_name(node.domain, node.op_type)}) {_fate(node)}.", f"    {node.reason}"]
+        lines += [f"{node.ref} ({operator_name(node.domain, node.op_type)}) {_effect(node)}.", f"    {node.reason}"]
         lines += [f"    Output {name} is {dtype}." for name, dtype in node.outputs.items()]
         if following is not None:
             lines.append(f"    It follows {following.ref}:")
     return "\n".join(map(terminal.clean, lines)) + "\n"
 
 
-def _fate(node: Decision) -> str:
+def _effect(node: Decision) -> str:
     if node.precision == "none":
         return "has no precision of its own"
     return f"{'becomes' if node.changed else 'stays'} {node.precision}"

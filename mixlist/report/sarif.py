@@ -1,4 +1,4 @@
-"""SARIF 2.1.0, for code-scanning services: one run, one rule per code found, one result per finding."""
+"""Write findings as SARIF 2.1.0, for code-scanning services: one rule for each code, one result for each finding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SECTION = re.compile(r"^## (ML\d+): (.+)\n+((?:.+\n)*?)(?=\n|\Z)", re.MULTILINE
 
 
 def sarif(findings: Sequence[Diagnostic]) -> dict[str, object]:
-    """The findings as a SARIF log; columns count Unicode code points from 1."""
+    """Return the findings as a SARIF log. Columns count Unicode code points from 1."""
     codes = sorted({finding.code for finding in findings})
     titles = _titles()
     rules = [_rule(code, *titles.get(code, (code, code))) for code in codes]
@@ -37,7 +37,7 @@ def _rule(code: str, title: str, text: str) -> dict[str, object]:
 
 
 def _titles() -> dict[str, tuple[str, str]]:
-    """Title and first paragraph of each code's section in docs/codes.md, which ships with the package."""
+    """Return title and first paragraph of each code's section in docs/codes.md, which is part of the package."""
     text = (data_folder("docs") / "codes.md").read_text(encoding="utf-8")
     return {code: (title, " ".join(body.split()) or title) for code, title, body in _SECTION.findall(text)}
 

@@ -1,4 +1,4 @@
-"""Text for people: colored on a terminal, plain everywhere else and under NO_COLOR."""
+"""Write text: colored on a terminal, plain everywhere else and with NO_COLOR."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _ANSI = {"red": "31", "yellow": "33", "green": "32", "cyan": "36", "bold": "1", 
 _SEVERITY: dict[str, Color] = {"error": "red", "warning": "yellow"}
 _VERDICTS: dict[str, Color] = {"pass": "green", "fail": "red", "inconclusive": "yellow"}
 _STYLES = {"float16": "green", "bfloat16": "green", "white": "green", "black": "yellow"}
-MOST = 20  # rows of a table that nobody asked for in full
-_SHORT = 14  # cells up to this long stay on one line when others have to be folded
+MOST = 20  # the number of rows in a table of a report
+_SHORT = 14  # columns up to this width do not fold
 _FOLD_ROWS = 2000  # rich takes about 0.3 ms a row; longer tables are written plain at once
 
 
 def colored(stream: TextIO) -> bool:
-    """Return True if the stream is a terminal that wants color."""
+    """Return whether the stream is a terminal that shows color."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def paint(text: str, color: Color, stream: TextIO) -> str:
-    """The text in a color if the stream wants color, else as it is."""
+    """Return the text in a color if the stream shows color, else unchanged."""
     return f"\x1b[{_ANSI[color]}m{text}\x1b[0m" if colored(stream) else text
 
 
 def diagnostic_lines(findings: Iterable[Diagnostic], stream: TextIO) -> Iterator[str]:
-    """``path:line:column: severity code: message`` and the hint on a line of its own."""
+    """Yield ``path:line:column: severity code: message`` for each finding, and its hint on a separate line."""
     for finding in findings:
         where = f"{paint(clean(finding.place), 'bold', stream)}: " if finding.place else ""
         severity = paint(finding.severity, _SEVERITY[finding.severity], stream)
@@ -45,7 +45,7 @@ def warn(findings: Iterable[Diagnostic]) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
-    """Write a table: folded to the width of a terminal, never folded or cut when piped to a program or a file."""
+    """Write a table. Cells fold to the width of a terminal; in a pipe or a file they never fold, and are never cut."""
     if stream.isatty() and len(rows) <= _FOLD_ROWS:
         _folded(columns, rows, stream)
     else:
@@ -58,7 +58,7 @@ def heading(text: str, stream: TextIO) -> None:
 
 
 def write_verdict(verdict: str, headline: str, lines: Iterable[str], stream: TextIO) -> None:
-    """Write ``PASS``, ``FAIL`` or ``INCONCLUSIVE``, what was judged, and the reasons, a line each."""
+    """Write ``PASS``, ``FAIL`` or ``INCONCLUSIVE`` with the headline, then each reason on a line."""
     stream.write(f"{paint(verdict.upper(), verdict_color(verdict), stream)}  {clean(headline)}\n")
     stream.writelines(f"      {clean(line)}\n" for line in lines)
 
@@ -68,22 +68,22 @@ def verdict_color(verdict: str) -> Color:
     return _VERDICTS[verdict]
 
 
-def write_rest(number: int, where: str, stream: TextIO) -> None:
-    """Write how many more there are than a table shows, and which option shows all."""
+def write_omitted(number: int, options: str, stream: TextIO) -> None:
+    """Write the number of rows that a table leaves out, and the options that give all rows."""
     if number > 0:
-        stream.write(f"  ... and {number} more ({where} all)\n")
+        stream.write(f"  ... and {number} more ({options} all)\n")
 
 
 def write_seconds(seconds: Mapping[str, float], stream: TextIO) -> None:
-    """Write how long each phase took."""
-    stream.writelines(f"  {clean(phase):<24} {taken:8.2f} s\n" for phase, taken in seconds.items())
+    """Write the duration of each phase."""
+    stream.writelines(f"  {clean(phase):<24} {duration:8.2f} s\n" for phase, duration in seconds.items())
 
 
 def clean(text: str) -> str:
-    """Return a name, a path or a message as it may be printed: it must steer neither a terminal nor a CI runner.
+    """Return a text in which neither a terminal nor a CI runner finds a command.
 
-    Control characters are spelled out, as is the first colon of a text that begins with ``::`` and the second ``#`` of
-    ``##[``: in those GitHub's runner sees a command, the latter anywhere in a line.
+    Control characters are escaped. GitHub's runner takes ``::`` at the beginning of a line, and ``##[`` anywhere, for a
+    command: the first colon and the second ``#`` are escaped there.
     """
     if not text.isprintable():
         text = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

@@ -1,4 +1,4 @@
-"""A training as one HTML page: verdict, loss curves, runs, the loss scale, and what overflows or is lost."""
+"""Render a training as one HTML page: verdict, loss curves, runs, loss scale, underflow and overflow."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from mixlist.report.check_view import finding_texts
 from mixlist.report.html_page import bars, render_page
 from mixlist.training.result import TrainReport
 
-_BARS = 40  # parameters whose exceptions are drawn
+_BARS = 40  # the number of parameters in the chart of exceptions
 
 
 def render(report: TrainReport) -> str:
-    """Return the page. The template asks ``train_view`` for its words and ``train_charts`` for its pictures."""
+    """Return the page. The template calls ``train_view`` for its texts and ``train_charts`` for its pictures."""
     return render_page(
         "train.html",
         report,
@@ -21,6 +21,6 @@ def render(report: TrainReport) -> str:
         charts=train_charts,
         bad=bars(dict(list(report.bad.items())[:_BARS]), "{}", code=True),
         bad_left=max(0, len(report.bad) - _BARS),
-        offenders=[finding_texts(found) for found in report.offenders],
+        offenders=[finding_texts(finding) for finding in report.offenders],
         times=bars(report.seconds, "{:.2f} s"),
     )

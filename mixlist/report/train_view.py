@@ -1,4 +1,4 @@
-"""The words and figures that the terminal and the HTML report of a training share."""
+"""The texts and figures that the terminal report and the HTML report of a training share."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from mixlist.report.number_text import figure, pluralize, share
 from mixlist.training.result import SeedRun, TrainReport
 
 EMULATED = (
-    "Emulated: ONNX Runtime's CPU provider computes most float16 nodes in float32, so the mixed step itself would show"
-    " neither overflow nor underflow there. Instead a float32 step ran in which every low-precision value is rounded to"
-    " the low type."
+    "Emulated: a float32 step graph ran that rounds every low-precision value to the low type. The mixed step itself"
+    " would show neither overflow nor underflow, because ONNX Runtime's CPU provider computes most float16 nodes in"
+    " float32."
 )
 
 
 def headline(report: TrainReport) -> str:
     """Return the model, the precision and mode, and the numbers of runs and steps."""
-    how = f"{report.precision}, {report.mode} on {report.provider}"
-    return f"{report.model} in {how}, {pluralize(len(report.runs), 'run')} of {pluralize(report.steps, 'step')}"
+    conditions = f"{report.precision}, {report.mode} on {report.provider}"
+    return f"{report.model} in {conditions}, {pluralize(len(report.runs), 'run')} of {pluralize(report.steps, 'step')}"
 
 
 def exceptions(report: TrainReport) -> str:
-    """Return the number and rate of steps with an exception; "" if they are a reason of the verdict already."""
+    """Return the number and rate of steps with an exception; "" if the reasons of the verdict have them already."""
     total = sum(len(run.mixed.loss) for run in report.runs)
     bad = sum(len(run.mixed.exceptions) for run in report.runs)
     if too_many_exceptions(bad, total, report.limit):
         return ""
     tries = sum(run.mixed.tries for run in report.runs)
-    again = f", {pluralize(tries, 'batch')} tried again" if tries else ""
+    repeated = f", {pluralize(tries, 'batch')} repeated" if tries else ""
     rate = describe_rate(bad, total, report.limit)
-    return f"{bad} of {pluralize(total, 'mixed step')} with an exception: {rate}{again}"
+    return f"{bad} of {pluralize(total, 'mixed step')} with an exception: {rate}{repeated}"
 
 
 def columns(report: TrainReport) -> tuple[str, ...]:
-    """The heads of the table of runs."""
+    """Return the column titles of the table of runs."""
     values = ("loss in float32", "mixed", f"{report.metric} in float32", "mixed")
     return ("seed", *values, "exceptions", "skipped", "last scale")
 
 
 def rows(report: TrainReport) -> list[tuple[str, ...]]:
-    """The table of runs; a last row of means and deviations where there are several."""
-    found = [_row(run) for run in report.runs]
+    """Return the table of runs. With several runs, the last row has means and standard deviations."""
+    run_rows = [_row(run) for run in report.runs]
     if len(report.runs) > 1:
         values = zip(*map(_values, report.runs), strict=True)
-        found.append(("mean", *map(mean_and_deviation, values), "", "", ""))
-    return found
+        run_rows.append(("mean", *map(mean_and_deviation, values), "", "", ""))
+    return run_rows
 
 
 def _row(run: SeedRun) -> tuple[str, ...]:
@@ -57,17 +57,17 @@ def _row(run: SeedRun) -> tuple[str, ...]:
 
 def _values(run: SeedRun) -> tuple[float | None, ...]:
     """Return the losses and metrics of a run, in float32 and mixed."""
-    return end(run.float32.loss), end(run.mixed.loss), run.float32.metric, run.mixed.metric
+    return final_loss(run.float32.loss), final_loss(run.mixed.loss), run.float32.metric, run.mixed.metric
 
 
-def end(loss: Sequence[float]) -> float | None:
-    """The mean loss of the last tenth of a training."""
+def final_loss(loss: Sequence[float]) -> float | None:
+    """Return the mean loss of the last tenth of a training."""
     last = loss[-max(1, len(loss) // 10) :]
     return sum(last) / len(last) if last else None
 
 
 def mean_and_deviation(sample: Iterable[float | None]) -> str:
-    """Return the mean and the standard deviation of the values there are: ``0.985 ± 0.0021``."""
+    """Return the mean and the standard deviation of the values that are not None: ``0.985 ± 0.0021``."""
     values = [value for value in sample if value is not None]
     if not values:
         return "-"
@@ -79,18 +79,18 @@ def mean_and_deviation(sample: Iterable[float | None]) -> str:
 
 
 def underflow(report: TrainReport) -> list[tuple[str, str, str]]:
-    """Return the shares of lost gradient values: their kind, with the loss scaled as in training, and unscaled."""
-    found = report.underflow
-    if found is None:
+    """Return the shares of lost gradient values by kind: with the loss scaled as in training, and unscaled."""
+    shares = report.underflow
+    if shares is None:
         return []
     return [
-        ("became zero", share(found.zero), share(found.zero_unscaled)),
-        ("subnormal", share(found.subnormal), share(found.subnormal_unscaled)),
+        ("became zero", share(shares.zero), share(shares.zero_unscaled)),
+        ("subnormal", share(shares.subnormal), share(shares.subnormal_unscaled)),
     ]
 
 
 def settings(parameters: dict[str, object]) -> str:
-    """``init_scale = 1024, growth_interval = 200``."""
+    """Return parameters as text: ``init_scale = 1024, growth_interval = 200``."""
     return ", ".join(f"{name} = {_setting(value)}" for name, value in parameters.items())
 
 
@@ -101,7 +101,7 @@ def _setting(value: object) -> str:
 
 
 def trial_rows(report: TrainReport) -> list[tuple[str, str, str]]:
-    """Return what became of each setting of the scaler that was tried."""
+    """Return a row for each setting of the scaler that was tried: its parameters, exceptions, and share of zeros."""
     return [
         (settings(dict(trial.parameters)), f"{trial.exceptions} of {trial.steps}", share(trial.zero))
         for trial in report.scale_trials
@@ -109,25 +109,25 @@ def trial_rows(report: TrainReport) -> list[tuple[str, str, str]]:
 
 
 def trace(report: TrainReport) -> str:
-    """At which scale the offenders overflow, in a sentence; "" where nothing was traced."""
+    """Return a sentence on the scale at which the offenders overflow; "" if nothing was traced."""
     if report.trace_scale is None:
         return ""
     if not report.offenders:
-        return "No node overflows in the first bad step by itself: float32 overflows there as well, or masks do."
+        return "No node starts an overflow in the first bad step: float32 overflows there as well, or only masks do."
     if report.trace_scale == 1:
-        return "They overflow in the first bad step with the loss unscaled, too: no loss scale helps."
+        return "They overflow in the first bad step even with the loss unscaled: no loss scale helps."
     return (
-        f"With the loss unscaled nothing overflows in the first bad step; with {figure(report.trace_scale)} these"
-        " nodes do. The scale is too large: --tune-scale searches one."
+        "In the first bad step nothing overflows with the loss unscaled, and these nodes overflow with the scale"
+        f" {figure(report.trace_scale)}. The scale is too large: --tune-scale searches a better one."
     )
 
 
 def remedies(report: TrainReport) -> list[str]:
-    """Return the options that may find a remedy, if the training failed and they were not given."""
-    found = []
+    """Return the options that may find a remedy, if the training failed and did not use them."""
+    options = []
     if report.verdict == "fail" and report.exception_rate > 0 and report.trace_scale is None:
-        found.append("--trace-overflow finds the nodes that overflow first, and the lists that keep them high")
+        options.append("--trace-overflow finds the nodes that overflow first, and the lists that keep them high")
     lost = report.underflow is not None and report.underflow.zero > 0.01
     if report.verdict == "fail" and (report.exception_rate > 0 or lost) and not report.scale_trials:
-        found.append("--tune-scale searches the scaler's first scale and its growth")
-    return found
+        options.append("--tune-scale searches the scaler's initial scale and its growth interval")
+    return options

@@ -1,11 +1,11 @@
-"""A search for people at a terminal: the verdict, the edits and what each is for, what stays low, the checks, time."""
+"""Write a search as text: the verdict, the edits with their purpose, the work in low precision, checks and times."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, TextIO
 
-from mixlist.report import check_view as words
+from mixlist.report import check_view as view
 from mixlist.report.number_text import cosine, figure, pluralize, share
 from mixlist.report.terminal import MOST, clean, heading, paint, table, verdict_color, write_seconds, write_verdict
 
@@ -18,31 +18,31 @@ COLUMNS = ("edit", "from", "to", "nodes", "matrix work", "why", "without it")
 
 
 def write_tune(report: TuneReport, stream: TextIO) -> None:
-    """Write the whole report, the recommended result first. Warnings are not part of it: they go to stderr."""
-    other = report.alternative
-    lines = report.reasons if other is None else (*report.reasons, _comparison(report, other))
+    """Write the report, the recommended result first. Its warnings are not in this text, because they go to stderr."""
+    alternative = report.alternative
+    lines = report.reasons if alternative is None else (*report.reasons, _comparison(report, alternative))
     write_verdict(report.verdict, _headline(report), lines, stream)
-    if other is not None and other.recommended:
-        _write_alternative(report, other, stream)
-    _write_edits("Edits" if other is None else "Lists alone", report, stream)
+    if alternative is not None and alternative.recommended:
+        _write_alternative(report, alternative, stream)
+    _write_edits("Edits" if alternative is None else "Lists alone", report, stream)
     _write_share(report.low_share.get("tuned"), report, stream)
-    if other is not None and not other.recommended:
-        _write_alternative(report, other, stream)
-    first = "Final check" if "final check" in report.seconds else "The lists as they were"
-    for title, held in ((first, report.check), (_validation_title(report), report.validation)):
-        if held is not None:
-            _write_check(title, held, stream)
+    if alternative is not None and not alternative.recommended:
+        _write_alternative(report, alternative, stream)
+    first = "Final check" if "final check" in report.seconds else "The lists without edits"
+    for title, check in ((first, report.check), (_validation_title(report), report.validation)):
+        if check is not None:
+            _write_check(title, check, stream)
             if report.verdict != "inconclusive":  # no list changes how much can be compared
-                _write_worst_nodes(held, stream)
+                _write_worst_nodes(check, stream)
     _write_search(report, stream)
 
 
 def trial_line(number: int, trial: Trial) -> str:
-    """One line of ``--trace``: ``3 fail  [Exp: white to black]  overflow at /a/Mul``."""
+    """Return a line of ``--trace``: ``3 fail  [Exp: white to black]  overflow at /a/Mul``."""
     tried = ", ".join(map(clean, trial.edits)) or "no edit"
     verdict = "pass" if trial.outcome.passed else "fail"
-    told = f"  {clean(trial.outcome.why)}" if trial.outcome.why else ""
-    return f"{number:>4} {verdict}  [{tried}]{told}{'  (from the state)' * trial.remembered}"
+    reason = f"  {clean(trial.outcome.why)}" if trial.outcome.why else ""
+    return f"{number:>4} {verdict}  [{tried}]{reason}{'  (from the state)' * trial.remembered}"
 
 
 def _headline(report: TuneReport) -> str:
@@ -55,27 +55,27 @@ def _headline(report: TuneReport) -> str:
     return f"{report.model} with {pluralize(len(report.edits), 'edit')}"
 
 
-def _comparison(report: TuneReport, other: TunedList) -> str:
-    """Return what the other result gains, and whether it is recommended."""
-    kept, kept_by_rules = share(report.low_share.get("tuned")), share(other.low_share)
-    advice = "recommended" if other.recommended else "not recommended, since it does not pass the validation"
+def _comparison(report: TuneReport, alternative: TunedList) -> str:
+    """Return the gain of the alternative result, and whether it is recommended."""
+    by_lists, by_rules = share(report.low_share.get("tuned")), share(alternative.low_share)
+    advice = "recommended" if alternative.recommended else "not recommended, because it does not pass the validation"
     return (
-        f"lists alone keep {kept} of the matrix and convolution work in low precision,"
-        f" rules of single nodes {kept_by_rules} ({advice})"
+        f"lists alone keep {by_lists} of the matrix and convolution work in low precision,"
+        f" rules of single nodes keep {by_rules} ({advice})"
     )
 
 
-def _write_alternative(report: TuneReport, other: TunedList, stream: TextIO) -> None:
+def _write_alternative(report: TuneReport, alternative: TunedList, stream: TextIO) -> None:
     """Write the result with node rules, and the command that writes its files."""
     title = "with rules of single nodes"
-    _write_edits(f"Recommended: {title}" if other.recommended else title.capitalize(), other, stream)
-    _write_share(other.low_share, report, stream)
-    for title, held in (("final check", other.check), ("validation", other.validation)):
-        if held is not None:
-            verdict = paint(held.verdict, verdict_color(held.verdict), stream)
-            stream.write(f"  {title}: {verdict}, {_conditions(held)}\n")
+    _write_edits(f"Recommended: {title}" if alternative.recommended else title.capitalize(), alternative, stream)
+    _write_share(alternative.low_share, report, stream)
+    for title, check in (("final check", alternative.check), ("validation", alternative.validation)):
+        if check is not None:
+            verdict = paint(check.verdict, verdict_color(check.verdict), stream)
+            stream.write(f"  {title}: {verdict}, {_conditions(check)}\n")
     if report.next_command:
-        stream.write(f"  to write it: {clean(report.next_command)}\n")
+        stream.write(f"  write it with: {clean(report.next_command)}\n")
 
 
 def _write_edits(title: str, report: TuneReport | TunedList, stream: TextIO) -> None:
@@ -84,18 +84,18 @@ def _write_edits(title: str, report: TuneReport | TunedList, stream: TextIO) -> 
     heading(title, stream)
     table(COLUMNS, [_row(edit) for edit in report.edits], stream)
     if report.minimal:
-        stream.write("  Each was left out once; the last column is what broke then.\n")
+        stream.write("  Each edit is needed: the last column shows the failure without it.\n")
     else:
-        stream.write("  Some of them may not be needed: the search did not come to its end.\n")
+        stream.write("  Some edits may not be needed: the search did not end.\n")
 
 
 def _row(edit: TunedEdit) -> tuple[str, ...]:
-    what = f"{edit.node} ({edit.op})" if edit.node else edit.op
-    return what, edit.before, edit.after, str(edit.nodes), _work(edit.cost), edit.why or "-", edit.without or "-"
+    subject = f"{edit.node} ({edit.op})" if edit.node else edit.op
+    return subject, edit.before, edit.after, str(edit.nodes), _work(edit.cost), edit.why or "-", edit.without or "-"
 
 
 def _work(cost: float | None) -> str:
-    """The matrix work that an edit moves: ``-12 %`` leaves low precision, ``+3 %`` comes to it."""
+    """Return the matrix work that an edit moves: ``-12 %`` leaves low precision, ``+3 %`` enters low precision."""
     if cost is None:
         return "-"
     return share(0.0) if cost == 0 else f"{'-' if cost > 0 else '+'}{share(abs(cost))}"
@@ -111,28 +111,28 @@ def _write_share(after: float | None, report: TuneReport, stream: TextIO) -> Non
     )
     if not after:
         warning = paint("none of that work stays in low precision", "yellow", stream)
-        stream.write(f"  {warning}: the list is safe, but brings little\n")
+        stream.write(f"  {warning}: the list is safe, but gains little\n")
 
 
-def _write_check(title: str, held: CheckReport, stream: TextIO) -> None:
+def _write_check(title: str, check: CheckReport, stream: TextIO) -> None:
     heading(title, stream)
-    verdict = paint(held.verdict, verdict_color(held.verdict), stream)
-    stream.write(f"  {verdict}: {_conditions(held)}\n")
-    if held.outputs:
-        stream.write(f"  {_worst_output(max(held.outputs, key=_badness))}\n")
-    if held.task is not None:
-        before, after = share(held.task.reference), share(held.task.mixed)
-        stream.write(f"  right answers: {before} before, {after} after, of {pluralize(held.task.count, 'label')}\n")
-    for found in words.first_offenders(held)[:MOST]:
-        stream.write(f"  {found.kind} at {clean(str(found.ref))}, batches {words.in_batches(found, held)}\n")
-        if found.low_source is not None:
-            stream.write(f"    it computes with values of {clean(str(found.low_source.ref))}\n")
-        if found.suggestion:
-            stream.write(f"    to keep it high: {clean(found.suggestion)}\n")
+    verdict = paint(check.verdict, verdict_color(check.verdict), stream)
+    stream.write(f"  {verdict}: {_conditions(check)}\n")
+    if check.outputs:
+        stream.write(f"  {_worst_output(max(check.outputs, key=_badness))}\n")
+    if check.task is not None:
+        before, after = share(check.task.reference), share(check.task.mixed)
+        stream.write(f"  right answers: {before} before, {after} after, of {pluralize(check.task.count, 'label')}\n")
+    for finding in view.first_offenders(check)[:MOST]:
+        stream.write(f"  {finding.kind} at {clean(str(finding.ref))}, batches {view.in_batches(finding, check)}\n")
+        if finding.low_source is not None:
+            stream.write(f"    it reads values of {clean(str(finding.low_source.ref))}\n")
+        if finding.suggestion:
+            stream.write(f"    to keep it high: {clean(finding.suggestion)}\n")
 
 
-def _write_worst_nodes(held: CheckReport, stream: TextIO) -> None:
-    for error in words.worst_nodes(held):
+def _write_worst_nodes(check: CheckReport, stream: TextIO) -> None:
+    for error in view.worst_nodes(check):
         added = f"adds an error of {figure(error.normalized_error, 2)}"
         stream.write(f"  {clean(str(error.ref))} {added}; to keep it high: {clean(error.suggestion or '-')}\n")
 
@@ -140,23 +140,23 @@ def _write_worst_nodes(held: CheckReport, stream: TextIO) -> None:
 def _validation_title(report: TuneReport) -> str:
     if not report.held_out:
         return "Validation"
-    return f"Validation on {pluralize(len(report.held_out), 'batch')} that the search did not see"
+    return f"Validation on {pluralize(len(report.held_out), 'batch')} that the search did not use"
 
 
-def _conditions(held: CheckReport) -> str:
-    return f"{words.conditions(held)}, {words.exceptions(held)}"
+def _conditions(check: CheckReport) -> str:
+    return f"{view.conditions(check)}, {view.exceptions(check)}"
 
 
 def _worst_output(output: OutputFinding) -> str:
     if output.normalized_error is None:
         return f"no value was compared of output {clean(output.name)}"
     error = f"normalized error {figure(output.normalized_error, 2)}, cosine {cosine(output.cosine)}"
-    other = f"; {share(output.mismatches)} of it differs" if output.mismatches is not None else ""
-    return f"worst output: {clean(output.name)}, {error}{other}"
+    differing = f"; {share(output.mismatches)} of it differs" if output.mismatches is not None else ""
+    return f"worst output: {clean(output.name)}, {error}{differing}"
 
 
 def _badness(output: OutputFinding) -> tuple[bool, float]:
-    """Outputs that miss a limit first, then those that are farthest off."""
+    """Return a key that is largest for outputs that miss a limit, then for those with the largest error."""
     error = output.normalized_error
     if error is None:
         return not output.passed, 0.0
@@ -165,6 +165,6 @@ def _badness(output: OutputFinding) -> tuple[bool, float]:
 
 def _write_search(report: TuneReport, stream: TextIO) -> None:
     heading("Search", stream)
-    known = f", {report.remembered} more known from the state" if report.remembered else ""
-    stream.write(f"  {report.objective}: {pluralize(report.trials, 'trial')}{known}\n")
+    remembered = f", {report.remembered} more known from the state" if report.remembered else ""
+    stream.write(f"  {report.objective}: {pluralize(report.trials, 'trial')}{remembered}\n")
     write_seconds(report.seconds, stream)

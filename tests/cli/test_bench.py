@@ -143,7 +143,7 @@ def test_a_crash_is_reported_with_what_could_be_timed(run, model_path: Path, mon
     monkeypatch.setattr(timing, "TimedSession", Dies)
     ran = run("bench", model_path, "--random", 1, *QUICK)
     assert ran.status == 2
-    assert ran.out.startswith("There is nothing to compare: one of the two could not be timed")
+    assert ran.out.startswith("There is nothing to compare: one of the two models could not be timed")
     assert "median time of a run" in ran.out
     assert f"ONNX Runtime died with {signal.Signals.SIGSEGV.name}" in ran.err
     assert "the model is kept at" in ran.err

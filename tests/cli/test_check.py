@@ -109,7 +109,7 @@ def test_a_failure_names_the_search_that_may_help(run, planted: Path, data: Path
         *("mixlist", "tune", str(planted), "--data", str(data), "--overflow-mode", "saturate"),
         *("--large-batch", "-o", "modify.json"),
     ]
-    assert f"To search a list that passes\n  {command}\n" in run(*given).out
+    assert f"Search a list that passes\n  {command}\n" in run(*given).out
     assert json.loads(run("check", planted, "--data", data, "--steps", 2, "--format", "json").out)["next_command"] == ""
     out = tmp_path / "m.json"
     assert run(*(str(out) if word == "modify.json" else word for word in shlex.split(command)[1:])).status == 0

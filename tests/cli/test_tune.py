@@ -379,7 +379,7 @@ def test_a_quarter_is_held_out(run, planted: Path, tmp_path: Path) -> None:
     ran = run(*given)
     assert ran.status == 1
     assert "on the batches that were held out: 1 of 1 batches overflow" in ran.out
-    assert "Validation on 1 batch that the search did not see" in ran.out
+    assert "Validation on 1 batch that the search did not use" in ran.out
     assert "but not on the validation data" in ran.err
     told = result(run(*given, "--format", "json").out)
     assert (told["held_out"], told["validation"]["batches"]) == ([str(folder / "3.npz")], 1)
@@ -397,10 +397,16 @@ def test_the_recommended_result_comes_first_with_its_command(run, planted: Path,
     assert ran.status == 0
     assert json.loads(out.read_text()) == BLACK
     parts = ["lists alone keep 0 % of the matrix", "rules of single nodes 50 % (recommended)", "\nRecommended: with"]
-    parts += ["product (MatMul)", "to write it: mixlist tune", "\nLists alone\n", "MatMul ", "none of that work stays"]
+    parts += [
+        "product (MatMul)",
+        "write it with: mixlist tune",
+        "\nLists alone\n",
+        "MatMul ",
+        "none of that work stays",
+    ]
     places = [ran.out.index(part) for part in parts]
     assert places == sorted(places)
-    (line,) = [line for line in ran.out.splitlines() if "to write it: " in line]
+    (line,) = [line for line in ran.out.splitlines() if "write it with: " in line]
     command = shlex.split(line.partition(": ")[2])
     rules = tmp_path / "modify.nodes.txt"
     assert command[-5:] == ["--objective", "min-edits", "--node-rules", str(rules), "--force"]

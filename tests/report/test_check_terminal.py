@@ -30,7 +30,7 @@ def test_the_order_of_the_report() -> None:
     text = told(FAILING)
     assert text.startswith("FAIL  models/melspec.onnx in float16, emulated on cpu, 5 batches\n")
     parts = ["1 of 5 batches overflowed", "First offenders", "/mel/Pow (Pow)", SUGGESTION, "Other findings"]
-    parts += ["Outputs", "right answers: 98.6 % before, 98.3 % after, of 360 labels", "Where error is born", "Time"]
+    parts += ["Outputs", "right answers: 98.6 % before, 98.3 % after, of 360 labels", "Nodes by error", "Time"]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
 
@@ -48,7 +48,7 @@ def test_an_offender_tells_where_how_far_why_and_what_to_do() -> None:
     at = lines.index("  overflow  /mel/Pow (Pow)")
     assert [line.split(None, 1)[0] for line in lines[at + 1 : at + 5]] == ["output:", "batches:", "low", "to"]
     assert lines[at + 1].endswith("/mel/Pow_output_0: up to 3.2e9 in float32, inf in float16")
-    assert lines[at + 2].endswith("1 of 5, first #2, 12 values in the worst")
+    assert lines[at + 2].endswith("1 of 5, first #2, 12 values in the worst batch")
     assert lines[at + 3].endswith("white by library onnx (Pow)")
     assert lines[at + 4].endswith(SUGGESTION)
 
@@ -146,7 +146,7 @@ def test_counts_are_told_worst_first() -> None:
     assert "/tiny/Mul_output_0" in lines[4] and "1e-9" in lines[4] and "5 % became zero, 85.5 % subnormal" in lines[4]
     assert lines[5].startswith("some") and lines[5].endswith("0.5 % became zero")
     assert "clean" not in "".join(lines[3:8])
-    assert "all in its best range" in told(replace(PASSING, tensors=(tensor("clean", 1.0, counts=clean),)))
+    assert "all within its range" in told(replace(PASSING, tensors=(tensor("clean", 1.0, counts=clean),)))
 
 
 def test_without_counts_there_is_no_such_table() -> None:

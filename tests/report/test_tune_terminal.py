@@ -56,7 +56,7 @@ def told(report: TuneReport) -> str:
 def test_the_order_of_the_report() -> None:
     text = told(replace(FOUND, validation=PASSING))
     assert text.startswith("PASS  good.onnx with 2 edits\n      the lists keep every limit\n")
-    parts = ["\nEdits\n", "Exp ", "/b/Conv (Conv)", "Each was left out once", "Matrix products", "Final check"]
+    parts = ["\nEdits\n", "Exp ", "/b/Conv (Conv)", "Each edit is needed", "Matrix products", "Final check"]
     parts += [
         "pass: float16, emulated on cpu, 4 batches, exception rate 0 %",
         "worst output: y",
@@ -80,7 +80,7 @@ def test_an_edit_tells_what_it_moves_and_what_breaks_without_it() -> None:
 def test_a_search_that_did_not_end_says_so() -> None:
     text = told(replace(FOUND, verdict="fail", complete=False, minimal=False, check=None, reasons=("interrupted",)))
     assert text.startswith("FAIL  good.onnx with 2 edits\n      interrupted\n")
-    assert "Some of them may not be needed" in text
+    assert "Some edits may not be needed" in text
     assert "Final check" not in text
 
 
@@ -99,7 +99,7 @@ def test_no_list() -> None:
     assert "Edits" not in text
     assert "Matrix products" not in text
     assert "Final check" not in text
-    assert "The lists as they were\n  fail: float16" in text
+    assert "The lists without edits\n  fail: float16" in text
     assert "overflow at /mel/Pow, batches 1 of 5, first #2" in text
 
 
