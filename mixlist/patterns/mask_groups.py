@@ -67,10 +67,10 @@ class _MaskGrouper:
                     if value.producer is None:
                         finder.unreducible.add(node)
                         finder.sources.setdefault(node, f"argument {value.name!r}")
-                # A reader beside the path would get other numbers if the mask were reduced. A Shape would not.
+                # A reader outside the path would get other numbers if the mask were reduced, but a Shape would not.
                 elif value.producer is not None and (node.op_type not in _READS_ONLY_SHAPE or node.domain):
                     finder.unreducible.add(value.producer)
-        for value in chain.from_iterable(results):  # the reader of a result would, too
+        for value in chain.from_iterable(results):  # a result is read outside, too
             if value in masked_values and value.producer is not None:
                 finder.unreducible.add(value.producer)
 
@@ -101,6 +101,7 @@ class _MaskGrouper:
             group.limit = FINITE_MAX[finder.low] / 2 / summed_masks[leader]
             group.reducible &= group.limit >= SMALLEST_MASK
         self._add_limits(groups)
+        # A group without a destination reaches no softmax.
         yield from (group for leader, group in groups.items() if leader in exceeding_leaders and group.destination)
 
     def _add_node(self, group: MaskGroup, node: Node, exceeds: bool) -> None:
@@ -145,7 +146,7 @@ class _MaskGrouper:
         return ""
 
     def _leader(self, node: Node) -> Node:
-        """Return the root of a node's tree, and shorten the way to it."""
+        """Return the root of a node's tree; halve the path to it, so that the next search is short."""
         while (parent := self.leaders.get(node, node)) is not node:
             self.leaders[node] = self.leaders.get(parent, parent)
             node = parent
