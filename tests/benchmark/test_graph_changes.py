@@ -1,4 +1,4 @@
-"""Casts that ONNX Runtime put in, counted on graphs made by hand and on what it really makes of a model."""
+"""Casts that ONNX Runtime inserts, counted in graphs written by hand and in graphs that it optimized."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tests.support.builders import model
 
 FILE = """g (float[4] x) => (float[4] y)
 { a = Cast <to = 10> (x)  b = Sigmoid (a)  c = Sigmoid (b)  y = Cast <to = 1> (c) }"""
-OPTIMISED = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+OPTIMIZED = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
 g (float[4] x) => (float[4] y)
 { a = Cast <to = 10> (x)  a32 = Cast <to = 1> (a)  b32 = Sigmoid (a32)  c32 = com.microsoft.QuickGelu (b32)
   c = Cast <to = 10> (c32)  y = Cast <to = 1> (c) }"""
 
 
-def test_casts_that_are_not_in_the_file() -> None:
-    told = compare_graphs(model(FILE), model(OPTIMISED, check=False))
-    assert (told.nodes, told.casts) == (4, 2)
-    assert (told.optimised_nodes, told.optimised_casts, told.inserted_casts) == (6, 4, 2)
-    assert told.new_ops == {"com.microsoft::QuickGelu": 1}
+def test_casts_that_are_not_in_the_file_count_as_inserted() -> None:
+    changes = compare_graphs(model(FILE), model(OPTIMIZED, check=False))
+    assert (changes.nodes, changes.casts) == (4, 2)
+    assert (changes.optimised_nodes, changes.optimised_casts, changes.inserted_casts) == (6, 4, 2)
+    assert changes.new_ops == {"com.microsoft::QuickGelu": 1}
 
 
-def test_nothing_changed() -> None:
-    told = compare_graphs(model(FILE), model(FILE))
-    assert (told.inserted_casts, told.new_ops) == (0, {})
-    assert told.optimised_casts == told.casts == 2
+def test_an_equal_graph_has_no_changes() -> None:
+    changes = compare_graphs(model(FILE), model(FILE))
+    assert (changes.inserted_casts, changes.new_ops) == (0, {})
+    assert changes.optimised_casts == changes.casts == 2
 
 
 def test_subgraphs_count() -> None:
@@ -42,49 +42,50 @@ def test_subgraphs_count() -> None:
       else_branch = b () => (float[4] e) {{ {} e = Relu (x) }}> }}"""
     before = model(branches.format(""))
     after = model(branches.format("extra = Cast <to = 10> (x) "))
-    told = compare_graphs(before, after)
-    assert (told.nodes, told.casts, told.optimised_casts, told.inserted_casts) == (4, 2, 3, 1)
+    changes = compare_graphs(before, after)
+    assert (changes.nodes, changes.casts, changes.optimised_casts, changes.inserted_casts) == (4, 2, 3, 1)
 
 
-def optimised(made: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
-    """What ONNX Runtime's CPU provider makes of a model."""
-    open_session(made.SerializeToString(), SessionOptions(optimized_model=folder / "optimised.onnx"))
-    return onnx.load(folder / "optimised.onnx", load_external_data=False)
+def optimize(model_proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
+    """Return the graph into which ONNX Runtime's CPU provider optimizes a model."""
+    open_session(model_proto.SerializeToString(), SessionOptions(optimized_model=folder / "optimized.onnx"))
+    return onnx.load(folder / "optimized.onnx", load_external_data=False)
 
 
 @pytest.fixture
-def no_kernel() -> None:
+def without_float16_sigmoid() -> None:
     if has_kernel_for("cpu", "", "Sigmoid", 17, "float16", (0,)):
-        pytest.skip("this ONNX Runtime has a float16 Sigmoid on the CPU: it would put in no Casts")
+        pytest.skip("this ONNX Runtime has a float16 Sigmoid on the CPU: it would insert no Casts")
 
 
-def test_onnx_runtime_puts_casts_around_what_has_no_kernel(no_kernel: None, tmp_path: Path) -> None:
-    made = model("g (float16[4] x) => (float16[4] y) { a = Sigmoid (x)  y = Softplus (a) }", check=False)
-    told = compare_graphs(made, optimised(made, tmp_path))
-    assert (told.casts, told.optimised_casts, told.inserted_casts) == (0, 2, 2)  # one in, one out
+def test_casts_around_a_node_without_a_kernel_count_as_inserted(without_float16_sigmoid: None, tmp_path: Path) -> None:
+    model_proto = model("g (float16[4] x) => (float16[4] y) { a = Sigmoid (x)  y = Softplus (a) }", check=False)
+    changes = compare_graphs(model_proto, optimize(model_proto, tmp_path))
+    # Both Casts are around the Sigmoid.
+    assert (changes.casts, changes.optimised_casts, changes.inserted_casts) == (0, 2, 2)
 
 
-def test_a_users_casts_that_stay_are_not_inserted(no_kernel: None, tmp_path: Path) -> None:
-    made = model("g (float[4] x) => (float16[4] y) { a = Sigmoid (x)  y = Cast <to = 10> (a) }")
-    told = compare_graphs(made, optimised(made, tmp_path))
-    assert (told.casts, told.optimised_casts, told.inserted_casts) == (1, 1, 0)
+def test_casts_of_the_user_do_not_count_as_inserted(without_float16_sigmoid: None, tmp_path: Path) -> None:
+    model_proto = model("g (float[4] x) => (float16[4] y) { a = Sigmoid (x)  y = Cast <to = 10> (a) }")
+    changes = compare_graphs(model_proto, optimize(model_proto, tmp_path))
+    assert (changes.casts, changes.optimised_casts, changes.inserted_casts) == (1, 1, 0)
 
 
-def test_casts_of_an_inlined_function_are_the_files(tmp_path: Path) -> None:
-    made = model(
+def test_casts_of_an_inlined_function_do_not_count_as_inserted(tmp_path: Path) -> None:
+    model_proto = model(
         """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
         g (float[4] x) => (float[4] y, float[4] z) { y = my.f (x)  z = my.f (y) }
         <domain: "my", opset_import: ["" : 17]>
         f (a) => (c) { h = Cast <to = 10> (a)  i = Cast <to = 1> (h)  j = Relu (i)  k = Cast <to = 10> (j)
           c = Cast <to = 1> (k) }"""
     )
-    told = compare_graphs(made, optimised(made, tmp_path))
-    assert told.casts == 4
-    assert told.inserted_casts == 0
+    changes = compare_graphs(model_proto, optimize(model_proto, tmp_path))
+    assert changes.casts == 4
+    assert changes.inserted_casts == 0
 
 
 def test_low_nodes_and_their_kernels() -> None:
-    made = model(
+    model_proto = model(
         """g (float16[4] x, float[4] z) => (float16[4] y, bool[4] e, float[4] f)
         { a = Sigmoid (x)  y = Identity (a)  e = Equal (x, a)  f = Relu (z)  c = Cast <to = 1> (x) }""",
         check=False,
@@ -94,11 +95,11 @@ def test_low_nodes_and_their_kernels() -> None:
         has_kernel_for("cpu", "", "Identity", 17, "float16", (0,)),
         has_kernel_for("cpu", "", "Equal", 17, "float16", ()),
     ]
-    assert count_low_kernels(load_model(made), "cpu") == (3, sum(kernels))
+    assert count_low_kernels(load_model(model_proto), "cpu") == (3, sum(kernels))
 
 
 def test_low_nodes_inside_bodies_and_functions() -> None:
-    made = model(
+    model_proto = model(
         """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
         g (float16[4] x, bool c) => (float16[4] y)
         { a = my.f (x)  y = If (c) <then_branch = t () => (float16[4] u) { u = Relu (a) },
@@ -107,4 +108,4 @@ def test_low_nodes_inside_bodies_and_functions() -> None:
         f (p) => (q) { q = Exp (p) }""",
         check=False,
     )
-    assert count_low_kernels(load_model(made), "cpu")[0] == 3
+    assert count_low_kernels(load_model(model_proto), "cpu")[0] == 3

@@ -1,4 +1,4 @@
-"""``bench``: the order of turns with workers that only keep count, and real sessions of small models."""
+"""``bench``: the order of turns, with sessions that only record their calls, and real sessions of small models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SMALL = "g (float[N, 4] x, float[4, 4] w) => (float[N, 4] y) { a = MatMul (x, w)
 WHITE = policy(white=["MatMul"], black=["Softmax"])
 
 
-def batch(rows: int) -> dict[str, Any]:
+def make_batch(rows: int) -> dict[str, Any]:
     return {"x": np.ones((rows, 4), np.float32), "w": np.ones((4, 4), np.float32)}
 
 
@@ -39,24 +39,24 @@ def pixels(count: int) -> dict[str, Any]:
 # --- turns ---
 
 
-class Told:
-    """Stands for a TimedSession: runs nothing, takes ``SECONDS`` a run by model, and notes what it was asked for."""
+class RecordingSession:
+    """Replaces TimedSession: runs nothing, reports ``SECONDS`` for each run of a model, and records its calls."""
 
-    asked: list[tuple[str, int, int]]
+    timed_runs: list[tuple[str, int, int]]
     SECONDS: Mapping[str, float]
     feeds: Mapping[str, Sequence[Any]]
 
     def __init__(self, model: onnx.ModelProto, options: SessionOptions, *, folder: Path | None) -> None:
         if options.profile is not None:
             raise ModelError("no profile in this test")
-        self.name = "mixed" if "original" in Told.feeds else "original"
+        self.name = "mixed" if "original" in RecordingSession.feeds else "original"
 
     def load_batches(self, feeds: Sequence[Any], transfers: bool) -> bool:
-        Told.feeds = {**Told.feeds, self.name: feeds}
+        RecordingSession.feeds = {**RecordingSession.feeds, self.name: feeds}
         return transfers
 
     def time_runs(self, batch: int, runs: int) -> float:
-        Told.asked.append((self.name, batch, runs))
+        RecordingSession.timed_runs.append((self.name, batch, runs))
         return self.SECONDS[self.name] * runs
 
     def peak_memory(self) -> int:
@@ -65,7 +65,7 @@ class Told:
     def close(self) -> None:
         pass
 
-    def __enter__(self) -> Told:
+    def __enter__(self) -> RecordingSession:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -73,17 +73,17 @@ class Told:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> type[Told]:
-    Told.asked, Told.feeds = [], {}
-    Told.SECONDS = {"original": 0.02, "mixed": 0.01}
-    monkeypatch.setattr(timing, "TimedSession", Told)
-    return Told
+def recorder(monkeypatch: pytest.MonkeyPatch) -> type[RecordingSession]:
+    RecordingSession.timed_runs, RecordingSession.feeds = [], {}
+    RecordingSession.SECONDS = {"original": 0.02, "mixed": 0.01}
+    monkeypatch.setattr(timing, "TimedSession", RecordingSession)
+    return RecordingSession
 
 
-def test_the_two_take_turns_and_swap_who_goes_first(told: type[Told]) -> None:
-    report = timing.bench(model(SMALL), WHITE, [batch(1)], rounds=4, warmup=2)
-    assert told.asked[:4] == [("original", 0, 1)] * 2 + [("mixed", 0, 1)] * 2
-    turns = [name for name, _, _ in told.asked[4:]]
+def test_the_models_take_turns_and_change_their_order(recorder: type[RecordingSession]) -> None:
+    report = timing.bench(model(SMALL), WHITE, [make_batch(1)], rounds=4, warmup=2)
+    assert recorder.timed_runs[:4] == [("original", 0, 1)] * 2 + [("mixed", 0, 1)] * 2
+    turns = [name for name, _, _ in recorder.timed_runs[4:]]
     assert turns == ["original", "mixed", "mixed", "original"] * 2
     assert report.ratio is not None
     assert report.ratio.value == pytest.approx(0.5)
@@ -93,9 +93,9 @@ def test_the_two_take_turns_and_swap_who_goes_first(told: type[Told]) -> None:
     assert any("no profile in this test" in note for note in report.notes)
 
 
-def test_batches_take_turns_and_each_meets_both_orders(told: type[Told]) -> None:
-    timing.bench(model(SMALL), WHITE, [batch(1), batch(2)], rounds=4, warmup=1)
-    assert told.asked[4:] == [
+def test_each_batch_is_timed_in_both_orders(recorder: type[RecordingSession]) -> None:
+    timing.bench(model(SMALL), WHITE, [make_batch(1), make_batch(2)], rounds=4, warmup=1)
+    assert recorder.timed_runs[4:] == [
         *(("original", 0, 1), ("mixed", 0, 1)),
         *(("mixed", 1, 1), ("original", 1, 1)),
         *(("mixed", 0, 1), ("original", 0, 1)),
@@ -103,43 +103,43 @@ def test_batches_take_turns_and_each_meets_both_orders(told: type[Told]) -> None
     ]
 
 
-def test_a_short_model_runs_often_in_a_turn_after_a_run_that_is_not_timed(told: type[Told]) -> None:
-    told.SECONDS = {"original": 0.004, "mixed": 0.003}
-    report = timing.bench(model(SMALL), WHITE, [batch(1)], rounds=1, warmup=1)
+def test_a_fast_model_runs_several_times_in_a_turn_after_an_untimed_run(recorder: type[RecordingSession]) -> None:
+    recorder.SECONDS = {"original": 0.004, "mixed": 0.003}
+    report = timing.bench(model(SMALL), WHITE, [make_batch(1)], rounds=1, warmup=1)
     assert report.repeats == 4
-    assert told.asked[2:] == [("original", 0, 1), ("original", 0, 4), ("mixed", 0, 1), ("mixed", 0, 4)]
+    assert recorder.timed_runs[2:] == [("original", 0, 1), ("original", 0, 4), ("mixed", 0, 1), ("mixed", 0, 4)]
     assert report.other.seconds is not None
     assert report.other.seconds.median == pytest.approx(0.003)
 
 
-def test_no_more_batches_are_read_than_rounds_need(told: type[Told]) -> None:
-    report = timing.bench(model(SMALL), WHITE, [batch(1), batch(2), batch(3)], rounds=2)
+def test_no_more_batches_are_read_than_there_are_rounds(recorder: type[RecordingSession]) -> None:
+    report = timing.bench(model(SMALL), WHITE, [make_batch(1), make_batch(2), make_batch(3)], rounds=2)
     assert report.batches == 2
 
 
-def test_progress_is_told_each_round(told: type[Told]) -> None:
+def test_progress_is_reported_after_each_round(recorder: type[RecordingSession]) -> None:
     steps: list[Progress] = []
-    timing.bench(model(SMALL), WHITE, [batch(1)], rounds=3, progress=steps.append)
+    timing.bench(model(SMALL), WHITE, [make_batch(1)], rounds=3, progress=steps.append)
     assert steps == [Progress(done, 3, "rounds") for done in (1, 2, 3)]
 
 
-def test_the_other_model_gets_the_batches_in_its_own_types(told: type[Told]) -> None:
+def test_the_other_model_gets_the_batches_in_its_own_types(recorder: type[RecordingSession]) -> None:
     low = model(SMALL.replace("float[", "float16["), check=False)
-    timing.bench(model(SMALL), low, [batch(2)], rounds=1)
-    assert [feed["x"].dtype for feed in told.feeds["original"]] == [np.float32]
-    assert [feed["x"].dtype for feed in told.feeds["mixed"]] == [np.float16]
+    timing.bench(model(SMALL), low, [make_batch(2)], rounds=1)
+    assert [feed["x"].dtype for feed in recorder.feeds["original"]] == [np.float32]
+    assert [feed["x"].dtype for feed in recorder.feeds["mixed"]] == [np.float16]
 
 
-# --- what goes wrong ---
+# --- errors ---
 
 
-def test_a_model_that_is_refused_is_told_and_the_other_timed(tmp_path: Path) -> None:
+def test_if_one_model_is_refused_the_report_says_so_and_the_other_is_timed(tmp_path: Path) -> None:
     unknown = model(
         """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
         g (float[N, 4] x, float[4, 4] w) => (float[N, 4] y) { y = mine.Thing (x, w) }""",
         check=False,
     )
-    report = timing.bench(model(SMALL), unknown, [batch(2)], rounds=2)
+    report = timing.bench(model(SMALL), unknown, [make_batch(2)], rounds=2)
     assert report.failed
     assert report.ratio is None
     assert report.other.failure.startswith("ONNX Runtime cannot load the model")
@@ -148,15 +148,15 @@ def test_a_model_that_is_refused_is_told_and_the_other_timed(tmp_path: Path) -> 
     assert report.original.seconds.count == 2
 
 
-class Dies(TimedSession):
-    """The mixed model's process dies in the middle of its second turn."""
+class CrashingSession(TimedSession):
+    """A TimedSession that kills the process of the mixed model in its second turn."""
 
     started = 0
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        Dies.started += 1
-        self.turns = -1000 if Dies.started != 2 else 0
+        CrashingSession.started += 1
+        self.turns = -1000 if CrashingSession.started != 2 else 0
 
     def time_runs(self, batch: int, runs: int) -> float:
         if runs > 1:
@@ -166,46 +166,46 @@ class Dies(TimedSession):
         return super().time_runs(batch, runs)
 
 
-def test_a_crash_is_told_and_the_model_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_crash_is_reported_and_the_model_is_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(timing, "TimedSession", Dies)
-    Dies.started = 0
-    report = timing.bench(model(SMALL), WHITE, [batch(2)], rounds=3)
+    monkeypatch.setattr(timing, "TimedSession", CrashingSession)
+    CrashingSession.started = 0
+    report = timing.bench(model(SMALL), WHITE, [make_batch(2)], rounds=3)
     assert "died with SIGKILL while it ran the model" in report.other.failure
     (folder,) = tmp_path.iterdir()
-    (kept,) = folder.iterdir()
-    assert str(kept) in report.other.failure
-    assert any(node.op_type == "Cast" for node in onnx.load(kept).graph.node)
+    (saved_model,) = folder.iterdir()
+    assert str(saved_model) in report.other.failure
+    assert any(node.op_type == "Cast" for node in onnx.load(saved_model).graph.node)
     assert report.original.seconds is not None
     assert report.original.seconds.count == 3
     assert report.original.profile is not None
 
 
-def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_temporary_files_remain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    timing.bench(model(SMALL), WHITE, [batch(2)], rounds=1)
+    timing.bench(model(SMALL), WHITE, [make_batch(2)], rounds=1)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_wrong_use_is_refused() -> None:
     with pytest.raises(UsageError, match="at least one round"):
-        timing.bench(model(SMALL), WHITE, [batch(1)], rounds=0)
+        timing.bench(model(SMALL), WHITE, [make_batch(1)], rounds=0)
     with pytest.raises(UsageError, match="empty"):
         timing.bench(model(SMALL), WHITE, [])
     with pytest.raises(UsageError, match="no data for input 'w'"):
         timing.bench(model(SMALL), WHITE, [{"x": np.ones((1, 4), np.float32)}])
     with pytest.raises(UsageError, match="no input 'w'"):
-        other = model("g (float[N, 4] x) => (float[N, 4] y) { y = Relu (x) }")
-        timing.bench(model(SMALL), other, [batch(1)], rounds=1)
+        other_model = model("g (float[N, 4] x) => (float[N, 4] y) { y = Relu (x) }")
+        timing.bench(model(SMALL), other_model, [make_batch(1)], rounds=1)
 
 
-def test_a_provider_that_is_not_there() -> None:
+def test_an_unavailable_provider_is_refused() -> None:
     from mixlist.targets.providers import available_providers
 
     if "cuda" in available_providers():
         pytest.skip("this ONNX Runtime has CUDA")
     with pytest.raises(UsageError, match="cuda"):
-        timing.bench(model(SMALL), WHITE, [batch(1)], provider="cuda")
+        timing.bench(model(SMALL), WHITE, [make_batch(1)], provider="cuda")
 
 
 # --- real sessions ---
@@ -218,12 +218,13 @@ def test_the_demo_on_the_cpu(tmp_path: Path) -> None:
     assert not report.failed
     assert report.ratio is not None
     assert report.ratio.low <= report.ratio.value <= report.ratio.high
-    for contender in (report.original, report.other):
-        assert contender.seconds is not None
-        assert contender.seconds.least <= contender.seconds.q1 <= contender.seconds.median <= contender.seconds.q3
-        assert contender.profile is not None
-        assert contender.profile.providers == {"CPUExecutionProvider": contender.profile.nodes}
-        assert contender.profile.runs == 10
+    for timed_model in (report.original, report.other):
+        seconds = timed_model.seconds
+        assert seconds is not None
+        assert seconds.least <= seconds.q1 <= seconds.median <= seconds.q3
+        assert timed_model.profile is not None
+        assert timed_model.profile.providers == {"CPUExecutionProvider": timed_model.profile.nodes}
+        assert timed_model.profile.runs == 10
     assert (report.original.low_nodes, report.original.low_kernels) == (0, 0)
     assert 0 < report.other.low_kernels < report.other.low_nodes
     original, mixed = report.original.graph, report.other.graph
@@ -239,22 +240,22 @@ def test_the_demo_on_the_cpu(tmp_path: Path) -> None:
 def test_profiles_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="cannot write the profiles"):
-        timing.bench(model(SMALL), WHITE, [batch(1)], rounds=1, profiles=tmp_path / "file")
+        timing.bench(model(SMALL), WHITE, [make_batch(1)], rounds=1, profiles=tmp_path / "file")
 
 
 def test_memory_is_that_of_the_session() -> None:
-    """16 million numbers, 64 MB, that one of the two makes and adds up, and the other does not."""
+    """The large model makes and adds 16 million numbers, which take 64 MB. The small model does not."""
     text = """g (float[N, 1] x, float[1, M] w) => (float y)
     {{ a = {} (x, w)  b = ReduceSum <keepdims = 0> (a)  y = Identity (b) }}"""
     small, large = model(text.format("Sum").replace("N, 1", "1, M")), model(text.format("Sum"))
     feeds = {"x": np.ones((4000, 1), np.float32), "w": np.ones((1, 4000), np.float32)}
     report = timing.bench(large, large, [feeds], rounds=1, warmup=1)
     tiny = timing.bench(small, small, [{"x": feeds["w"], "w": feeds["w"]}], rounds=1, warmup=1)
-    for contender in (report.original, report.other):
-        assert contender.profile is not None
-        assert contender.profile.arena is not None
-        assert 64e6 <= contender.profile.arena < 200e6
-        assert contender.host_memory is None or 60e6 <= contender.host_memory < 300e6
+    for timed_model in (report.original, report.other):
+        assert timed_model.profile is not None
+        assert timed_model.profile.arena is not None
+        assert 64e6 <= timed_model.profile.arena < 200e6
+        assert timed_model.host_memory is None or 60e6 <= timed_model.host_memory < 300e6
     assert tiny.original.profile is not None
     assert tiny.original.profile.arena is not None
     assert tiny.original.profile.arena < 2e6
@@ -262,7 +263,7 @@ def test_memory_is_that_of_the_session() -> None:
 
 
 def test_twice_the_work_takes_about_twice_as_long() -> None:
-    """Loose, since other work may run on the machine: three times the products must be seen to take longer."""
+    """The bound is loose, because other work may run on the machine: three times the products must take longer."""
     chain = "g (float[64, 512] x, float[512, 512] w) => (float[64, 512] y) {{ {} y = Identity (a{}) }}"
 
     def layers(count: int) -> onnx.ModelProto:
@@ -278,12 +279,12 @@ def test_twice_the_work_takes_about_twice_as_long() -> None:
 
 @pytest.mark.parametrize("linked", [False, True])
 def test_external_weights_and_transfers(tmp_path: Path, linked: bool) -> None:
-    """Behind a symbolic link, as model hubs lay them, ONNX Runtime refuses weights: then a copy is timed."""
-    made = model("g (float[N, 4] x) => (float[N, 4] y) { y = MatMul (x, w) }", check=False)
-    made.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), "w"))
+    """Model hubs store weights behind symbolic links. ONNX Runtime refuses such weights, so a copy is timed."""
+    model_proto = model("g (float[N, 4] x) => (float[N, 4] y) { y = MatMul (x, w) }", check=False)
+    model_proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), "w"))
     path = tmp_path / "home" / "m.onnx"
     path.parent.mkdir()
-    onnx.save(made, path, save_as_external_data=True, location="w.data", size_threshold=0)
+    onnx.save(model_proto, path, save_as_external_data=True, location="w.data", size_threshold=0)
     if linked:
         (tmp_path / "blobs").mkdir()
         data = path.with_name("w.data").rename(tmp_path / "blobs" / "w.data")
@@ -294,24 +295,24 @@ def test_external_weights_and_transfers(tmp_path: Path, linked: bool) -> None:
     assert report.transfers
 
 
-def test_sequences_are_carried_over_each_time() -> None:
+def test_sequences_are_transferred_in_each_run() -> None:
     text = """g (seq(float[2]) x) => (float[M] y) { y = ConcatFromSequence <axis = 0> (x) }"""
-    made = model(text, check=False)
+    model_proto = model(text, check=False)
     feed = {"x": [np.ones(2, np.float32), np.zeros(2, np.float32)]}
-    report = timing.bench(made, made, [feed], rounds=1)
+    report = timing.bench(model_proto, model_proto, [feed], rounds=1)
     assert not report.failed
     assert report.transfers
     assert any("transfers are timed" in note for note in report.notes)
 
 
-def test_an_output_that_is_declared_otherwise_than_it_is() -> None:
-    """Real models have them: a run warns, a binding that keeps its outputs would fail the second time."""
-    made = model("g (float[6] x, int64[R] s) => (float[6] y) { y = Reshape (x, s) }")
+def test_an_output_may_have_another_shape_than_the_model_declares() -> None:
+    """Real models have such outputs. A run warns, and a binding that kept its outputs would fail in the second run."""
+    model_proto = model("g (float[6] x, int64[R] s) => (float[6] y) { y = Reshape (x, s) }")
     feed = {"x": np.ones(6, np.float32), "s": np.array([2, 3])}
-    report = timing.bench(made, made, [feed], rounds=2)
+    report = timing.bench(model_proto, model_proto, [feed], rounds=2)
     assert (report.original.failure, report.other.failure) == ("", "")
 
 
 def test_no_module_hides_a_public_function() -> None:
-    """``import mixlist.NAME`` would put the module in place of the function ``mixlist.NAME``."""
+    """Otherwise ``import mixlist.NAME`` would replace the function ``mixlist.NAME`` with the module."""
     assert not {module.name for module in pkgutil.iter_modules(mixlist.__path__)} & set(mixlist.__all__)

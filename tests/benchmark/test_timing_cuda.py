@@ -1,4 +1,4 @@
-"""``bench`` on a GPU, where there is one: the same figures, and that the model really ran there in low precision."""
+"""``bench`` on a GPU: the report is complete, and the model ran on the GPU in low precision."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def test_the_demo_runs_on_the_device(transfers: bool) -> None:
     assert (report.original.failure, report.other.failure) == ("", "")
     assert report.transfers == transfers
     assert report.other.low_kernels == report.other.low_nodes
-    for contender in (report.original, report.other):
-        assert contender.profile is not None
-        assert contender.profile.providers["CUDAExecutionProvider"] > contender.profile.nodes / 2
+    for timed_model in (report.original, report.other):
+        assert timed_model.profile is not None
+        assert timed_model.profile.providers["CUDAExecutionProvider"] > timed_model.profile.nodes / 2
     assert report.original.profile is not None
     assert report.other.profile is not None
     assert report.original.profile.low_nodes == 0

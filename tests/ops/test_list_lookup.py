@@ -28,7 +28,7 @@ def test_onnx_names_match_any_domain() -> None:
     assert find_list(lists, "onnx", "com.microsoft", "Gelu").list == "black"
 
 
-def test_a_domain_narrows_and_wins() -> None:
+def test_an_entry_with_a_domain_wins() -> None:
     """Rule S5.2: ONNX names match in every domain."""
     lists = Lists(Library("lib", {"Gelu": "black", "com.microsoft::Gelu": "white", "ai.onnx::Relu": "white"}))
     assert find_list(lists, "onnx", "com.microsoft", "Gelu") == ListMatch("white", "com.microsoft::Gelu", "library lib")
@@ -38,16 +38,16 @@ def test_a_domain_narrows_and_wins() -> None:
     assert find_list(lists, "onnx", "my.domain", "Relu").list == "gray"
 
 
-def test_the_source_is_the_entry_that_decided() -> None:
+def test_the_source_is_the_entry_that_decides() -> None:
     place = FilePlace("mix.json", 3, 9)
     lists = Lists(Library("lib", {"Add": "gray"}), {"Add": Move("Add", "gray", "black", place)}, frozenset({"Add"}))
     assert find_list(lists, "onnx", "", "Add") == ListMatch("black", "Add", "mix.json:3:9")
 
 
-def test_an_op_nobody_names_is_gray_with_a_note() -> None:
-    found = find_list(library(Add="black"), "onnx", "my.domain", "Fancy")
-    assert (found.list, found.source) == ("gray", "")
-    assert "my.domain::Fancy" in str(found.note)
+def test_an_op_that_no_list_names_is_gray_with_a_note() -> None:
+    match = find_list(library(Add="black"), "onnx", "my.domain", "Fancy")
+    assert (match.list, match.source) == ("gray", "")
+    assert "my.domain::Fancy" in str(match.note)
 
 
 def test_ascend_names_decide_for_the_op_that_computes() -> None:
@@ -61,7 +61,7 @@ def test_ascend_names_decide_for_the_op_that_computes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "dims", "decided"),
+    ("op", "dims", "deciding_form"),
     [
         ("Conv", 4, "Conv2D"),
         ("Conv", 3, "Conv2D"),  # a 1-d convolution gets an axis of size one
@@ -74,19 +74,19 @@ def test_ascend_names_decide_for_the_op_that_computes() -> None:
         ("AveragePool", 5, "AvgPool3D"),
     ],
 )
-def test_the_rank_settles_the_form(op: str, dims: int, decided: str) -> None:
+def test_the_rank_decides_between_forms(op: str, dims: int, deciding_form: str) -> None:
     """Rule S5.4: Ranks choose between forms, then black wins."""
-    lists = Lists(Library("lib", dict.fromkeys(ascend_names("", op), "gray") | {decided: "white"}))
-    found = find_list(lists, "ascend", "", op, rank(dims))
+    lists = Lists(Library("lib", dict.fromkeys(ascend_names("", op), "gray") | {deciding_form: "white"}))
+    match = find_list(lists, "ascend", "", op, rank(dims))
     if op == "MaxPool" and dims == 4:  # MaxPool or MaxPoolV3, by its attributes: they have to agree
-        assert found.list == "gray"
+        assert match.list == "gray"
         lists = Lists(Library("lib", {"MaxPool": "white", "MaxPoolV3": "white", "MaxPool3D": "black"}))
-        found = find_list(lists, "ascend", "", op, rank(dims))
-    assert (found.list, found.op, found.note) == ("white", decided, None)
+        match = find_list(lists, "ascend", "", op, rank(dims))
+    assert (match.list, match.op, match.note) == ("white", deciding_form, None)
 
 
 @pytest.mark.parametrize(
-    ("flat", "solid", "decides"),
+    ("list_2d", "list_3d", "deciding_form"),
     [
         ("white", "black", "Conv3D"),
         ("black", "white", "Conv2D"),
@@ -94,21 +94,21 @@ def test_the_rank_settles_the_form(op: str, dims: int, decided: str) -> None:
         ("gray", "black", "Conv3D"),
     ],
 )
-def test_without_a_rank_black_beats_gray_beats_white(flat: str, solid: str, decides: str) -> None:
+def test_without_a_rank_black_beats_gray_beats_white(list_2d: str, list_3d: str, deciding_form: str) -> None:
     """Rule S5.4: Ranks choose between forms, then black wins."""
-    found = find_list(library(Conv2D=flat, Conv3D=solid), "ascend", "", "Conv", rank(None))
-    assert found.op == decides
-    assert f"Conv2D is {flat}" in str(found.note)
-    assert f"Conv3D is {solid}" in str(found.note)
+    match = find_list(library(Conv2D=list_2d, Conv3D=list_3d), "ascend", "", "Conv", rank(None))
+    assert match.op == deciding_form
+    assert f"Conv2D is {list_2d}" in str(match.note)
+    assert f"Conv3D is {list_3d}" in str(match.note)
 
 
-def test_without_a_rank_agreement_needs_no_note() -> None:
+def test_without_a_rank_forms_on_one_list_need_no_note() -> None:
     assert find_list(library(Conv2D="white", Conv3D="white"), "ascend", "", "Conv", rank(None)).note is None
 
 
-def test_the_rank_is_asked_for_only_where_it_matters() -> None:
+def test_the_rank_is_computed_only_if_it_matters() -> None:
     def never() -> int | None:
-        raise AssertionError("asked")
+        raise AssertionError("the rank is not needed")
 
     assert find_list(library(Relu="white"), "ascend", "", "Relu", never).list == "white"
     assert find_list(library(Relu="white"), "onnx", "", "Conv", never).list == "gray"
@@ -119,18 +119,18 @@ def test_forms_that_the_library_does_not_know_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("domain", "op", "says"),
+    ("domain", "op", "note_text"),
     [
         ("", "Gelu", "Gelu has no Ascend counterpart"),
         ("com.microsoft", "Conv", "com.microsoft::Conv has no Ascend counterpart"),
         ("", "Softmax", "Softmax is SoftmaxV2 on Ascend, which the library does not name"),
     ],
 )
-def test_an_op_without_counterpart_is_gray_and_reported(domain: str, op: str, says: str) -> None:
+def test_an_op_without_counterpart_is_gray_and_reported(domain: str, op: str, note_text: str) -> None:
     """Rule S5.5: An operator without a counterpart is gray."""
-    found = find_list(library(Conv2D="white", Conv3D="white"), "ascend", domain, op)
-    assert found.list == "gray"
-    assert says in str(found.note)
+    match = find_list(library(Conv2D="white", Conv3D="white"), "ascend", domain, op)
+    assert match.list == "gray"
+    assert note_text in str(match.note)
 
 
 @pytest.mark.parametrize("name", [name for name in presets.names() if name.startswith("ascend")])
@@ -138,8 +138,8 @@ def test_every_standard_op_has_a_list_on_every_chip(name: str) -> None:
     from mixlist.lists.op_catalog import onnx_domains
 
     lists = Lists(presets.load(name))
-    found = {op: find_list(lists, "ascend", "", op, rank(4)) for op in onnx_domains()[""]}
-    assert {answer.list for answer in found.values()} <= {"white", "black", "gray"}
-    assert found["Conv"] == ListMatch("white", "Conv2D", f"library {name}")
-    for op, answer in found.items():
-        assert answer.source or answer.note, op
+    matches = {op: find_list(lists, "ascend", "", op, rank(4)) for op in onnx_domains()[""]}
+    assert {match.list for match in matches.values()} <= {"white", "black", "gray"}
+    assert matches["Conv"] == ListMatch("white", "Conv2D", f"library {name}")
+    for op, match in matches.items():
+        assert match.source or match.note, op

@@ -1,4 +1,4 @@
-"""The warnings that save users: names that cannot mean what they say."""
+"""Warnings about names in a modify_mixlist file that have no effect, or another meaning than the user may think."""
 
 from __future__ import annotations
 
@@ -16,78 +16,78 @@ MODEL = {("", "Conv"): 2, ("", "MatMul"): 1, ("com.microsoft", "Gelu"): 1, ("", 
 
 
 @pytest.fixture
-def checked(tmp_path: Path) -> Any:
+def find_warnings(tmp_path: Path) -> Any:
     def check(ops_info: str, *names: str, **more: Any) -> list[Diagnostic]:
         text = json.dumps({"black-list": {"to-add": names}})
         (tmp_path / "mix.json").write_text(text)
-        found = find_name_warnings(
+        warnings = find_name_warnings(
             load_policy(ops_info, tmp_path / "mix.json"), more.get("model"), more.get("functions", ())
         )
-        assert all(f.severity == "warning" and f.line == 1 and text[f.column - 1] == '"' for f in found if f.column)
-        assert all(f.path == str(tmp_path / "mix.json") for f in found)
-        return found
+        assert all(f.severity == "warning" and f.line == 1 and text[f.column - 1] == '"' for f in warnings if f.column)
+        assert all(f.path == str(tmp_path / "mix.json") for f in warnings)
+        return warnings
 
     return check
 
 
-def told(findings: list[Diagnostic]) -> list[tuple[str, str]]:
-    return [(f.code, str(f.hint)) for f in findings]
+def hints(findings: list[Diagnostic]) -> list[tuple[str, str]]:
+    return [(finding.code, str(finding.hint)) for finding in findings]
 
 
-def test_a_name_from_the_other_space(checked: Any) -> None:
+def test_a_name_from_the_other_space(find_warnings: Any) -> None:
     """Rule S5.6: Names that mean something else warn."""
-    assert told(checked("ascend910b", "Conv")) == [("ML404", "there it is Conv2D or Conv3D")]
-    assert told(checked("ascend910b", "Softmax")) == [("ML404", "there it is SoftmaxV2")]
-    assert told(checked("ascend910b", "Attention")) == [("ML404", "it has no Ascend counterpart")]
-    assert told(checked("onnx", "Conv2D")) == [("ML404", "there it is Conv")]
-    assert told(checked("onnx", "AddLayerNorm")) == [("ML404", "no ONNX operator becomes it")]
+    assert hints(find_warnings("ascend910b", "Conv")) == [("ML404", "there it is Conv2D or Conv3D")]
+    assert hints(find_warnings("ascend910b", "Softmax")) == [("ML404", "there it is SoftmaxV2")]
+    assert hints(find_warnings("ascend910b", "Attention")) == [("ML404", "it has no Ascend counterpart")]
+    assert hints(find_warnings("onnx", "Conv2D")) == [("ML404", "there it is Conv")]
+    assert hints(find_warnings("onnx", "AddLayerNorm")) == [("ML404", "no ONNX operator becomes it")]
 
 
 @pytest.mark.parametrize(
-    ("name", "there"),
+    ("name", "ascend_name"),
     [("MatMul", "BatchMatMulV2"), ("Div", "RealDiv"), ("Gather", "GatherV2"), ("Slice", "StridedSliceV2")],
 )
-def test_a_name_of_both_spaces_that_means_another_op(checked: Any, name: str, there: str) -> None:
+def test_a_name_of_both_spaces_that_means_another_op(find_warnings: Any, name: str, ascend_name: str) -> None:
     """Rule S5.6: Names that mean something else warn."""
-    assert told(checked("ascend910b", name)) == [("ML405", f"to mean the ONNX operator, name {there}")]
-    assert checked("onnx", name) == []
+    assert hints(find_warnings("ascend910b", name)) == [("ML405", f"to mean the ONNX operator, name {ascend_name}")]
+    assert find_warnings("onnx", name) == []
 
 
-def test_the_same_op_in_both_spaces_is_no_trap(checked: Any) -> None:
-    assert checked("ascend910b", "Add", "Relu", "Conv2D", "SoftmaxV2", "BatchMatMulV2") == []
+def test_a_name_with_one_meaning_in_both_spaces_does_not_warn(find_warnings: Any) -> None:
+    assert find_warnings("ascend910b", "Add", "Relu", "Conv2D", "SoftmaxV2", "BatchMatMulV2") == []
 
 
-def test_an_op_absent_from_the_model(checked: Any) -> None:
-    assert checked("onnx", "LSTM") == []  # no model, nothing to miss it in
-    assert told(checked("onnx", "LSTM", model=MODEL)) == [("ML406", "it changes nothing there")]
-    assert told(checked("onnx", "ConvTranspose", model=MODEL)) == [("ML406", "it changes nothing there")]
-    assert told(checked("onnx", "Matmul", model=MODEL)) == [("ML406", "the model has MatMul")]
-    assert checked("onnx", "Conv", "com.microsoft::Gelu", "Gelu", "ai.onnx::MatMul", model=MODEL) == []
-    assert [f.code for f in checked("onnx", "ai.onnx::Gelu", model=MODEL)] == ["ML406"]
+def test_an_op_absent_from_the_model(find_warnings: Any) -> None:
+    assert find_warnings("onnx", "LSTM") == []  # without a model, absence is not checked
+    assert hints(find_warnings("onnx", "LSTM", model=MODEL)) == [("ML406", "it changes nothing there")]
+    assert hints(find_warnings("onnx", "ConvTranspose", model=MODEL)) == [("ML406", "it changes nothing there")]
+    assert hints(find_warnings("onnx", "Matmul", model=MODEL)) == [("ML406", "the model has MatMul")]
+    assert find_warnings("onnx", "Conv", "com.microsoft::Gelu", "Gelu", "ai.onnx::MatMul", model=MODEL) == []
+    assert [f.code for f in find_warnings("onnx", "ai.onnx::Gelu", model=MODEL)] == ["ML406"]
 
 
-def test_presence_is_by_ascend_name_in_an_ascend_library(checked: Any) -> None:
-    assert checked("ascend910b", "Conv2D", "SoftmaxV2", model=MODEL) == []
-    assert [f.code for f in checked("ascend910b", "ReduceSum", model=MODEL)] == ["ML406"]
+def test_with_an_ascend_library_the_model_has_ascend_names(find_warnings: Any) -> None:
+    assert find_warnings("ascend910b", "Conv2D", "SoftmaxV2", model=MODEL) == []
+    assert [f.code for f in find_warnings("ascend910b", "ReduceSum", model=MODEL)] == ["ML406"]
 
 
-def test_one_finding_is_enough_for_a_name_of_the_other_space(checked: Any) -> None:
-    assert [f.code for f in checked("ascend910b", "MatMul", "Conv", model=MODEL)] == ["ML405", "ML404"]
+def test_a_name_of_the_other_space_does_not_warn_about_its_absence_too(find_warnings: Any) -> None:
+    assert [f.code for f in find_warnings("ascend910b", "MatMul", "Conv", model=MODEL)] == ["ML405", "ML404"]
 
 
-def test_functions_and_control_flow(checked: Any) -> None:
-    assert told(checked("onnx", "MyBlock", functions=["MyBlock"], model=MODEL)) == [
+def test_functions_and_control_flow(find_warnings: Any) -> None:
+    assert hints(find_warnings("onnx", "MyBlock", functions=["MyBlock"], model=MODEL)) == [
         ("ML407", "name the op types inside")
     ]
-    assert [f.code for f in checked("onnx", "If", "Loop", "Scan", "SequenceMap")] == ["ML408"] * 4
-    assert [f.code for f in checked("ascend910b", "If")] == ["ML408"]
+    assert [f.code for f in find_warnings("onnx", "If", "Loop", "Scan", "SequenceMap")] == ["ML408"] * 4
+    assert [f.code for f in find_warnings("ascend910b", "If")] == ["ML408"]
 
 
-def test_findings_stand_in_file_order(checked: Any) -> None:
-    found = checked("onnx", "Loop", "Conv2D", "LSTM", "If", model=MODEL)
-    assert [f.column for f in found] == sorted(f.column for f in found)
+def test_warnings_are_in_the_order_of_the_file(find_warnings: Any) -> None:
+    warnings = find_warnings("onnx", "Loop", "Conv2D", "LSTM", "If", model=MODEL)
+    assert [f.column for f in warnings] == sorted(f.column for f in warnings)
 
 
-def test_the_librarys_own_names_are_not_warned_about() -> None:
+def test_names_of_the_library_alone_do_not_warn() -> None:
     assert find_name_warnings(load_policy("ascend910b"), MODEL) == []
     assert find_name_warnings(load_policy("onnx"), MODEL, ["MatMul"]) == []

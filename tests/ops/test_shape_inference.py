@@ -1,4 +1,4 @@
-"""Shape inference: it gives up what would take too much memory or time, and loses nothing else."""
+"""Shape inference: it leaves out what would take too much memory or time, and nothing else."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def nested(depth: int) -> ModelProto:
     functions = []
     for level in range(depth):
         twice = [(f"F{level + 1}", "a", "m"), (f"F{level + 1}", "m", "b")]
-        nodes = [helper.make_node(name, [given], [result], domain="f") for name, given, result in twice]
+        nodes = [helper.make_node(name, [source], [result], domain="f") for name, source, result in twice]
         if level == depth - 1:
             nodes = [helper.make_node("Relu", ["a"], ["b"])]
         functions.append(helper.make_function("f", f"F{level}", ["a"], ["b"], nodes, opsets))
@@ -61,7 +61,7 @@ def nested(depth: int) -> ModelProto:
 
 @pytest.fixture
 def process() -> Iterator[None]:
-    """Let the test have a process of its own that follows values."""
+    """Let the test start with no process that propagates values, and end the one it starts."""
     guarded._process.close()
     yield
     guarded._process.close()
@@ -72,17 +72,17 @@ def process() -> Iterator[None]:
     "text", [CAST, RESHAPED, COMPUTED, IN_FUNCTION, IN_BODY], ids=["cast", "reshaped", "computed", "function", "body"]
 )
 def test_a_long_vector_takes_no_memory(text: str, tmp_path: Path) -> None:
-    """Data propagation makes 14 to 21 GB of each of these; the estimate has 1.5 GB and ten seconds."""
+    """Data propagation would take 14 to 21 GB for each of these models; the estimate has 1.5 GB."""
     path = tmp_path / "long.onnx"
     onnx.save(model(text), path)
     code = "import resource, sys\nresource.setrlimit(resource.RLIMIT_AS, (3 * 2**29, 3 * 2**29))\n" + RUN
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"({LONG},)\n"
+    completed = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout == f"({LONG},)\n"
 
 
-def test_values_are_followed_in_a_process(process: None) -> None:
-    """The length of ``z`` is computed, so that another process infers the shapes; the result is onnx's own."""
+def test_values_are_propagated_in_a_process(process: None) -> None:
+    """The length of ``z`` is computed, so another process infers the shapes. The result is the same as that of onnx."""
     text = """g (float[2,3] x) => (float[a,b] y) <int64[1] i = {0}, int64[1] two = {2}> {
         s = Shape(x) a = Gather(s, i) n = Mul(a, two) z = ConstantOfShape(n) v = Add(z, z) y = Mul(x, v) }"""
     for _ in range(2):
@@ -100,7 +100,7 @@ def test_a_model_of_known_lengths_starts_no_process(process: None) -> None:
 
 
 def test_a_process_that_takes_too_long_is_ended(process: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shapes that need no values are still found, and the next model gets a new process."""
+    """The shapes that need no values are still inferred, and the next model gets a new process."""
     monkeypatch.setattr(guarded, "SECONDS", 0.2)
     inferred, exhausted = infer_shapes_with_values(model(IN_FUNCTION))
     assert exhausted and guarded._process._running is None
@@ -109,13 +109,13 @@ def test_a_process_that_takes_too_long_is_ended(process: None, monkeypatch: pyte
     assert not infer_shapes_with_values(model(IN_FUNCTION.replace(str(LONG), "4"))).exhausted
 
 
-def test_a_fault_that_onnx_finds_while_it_follows_values_is_an_error(process: None) -> None:
+def test_an_error_that_onnx_finds_in_the_process_is_raised(process: None) -> None:
     with pytest.raises(ValueError, match="parse"):
         guarded._process.propagate_values(b"no model")
 
 
 def test_missing_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shapes are a help, but an estimate without memory for them must not look like a result."""
+    """An estimate without the memory for shapes would look like a result, but would be wrong."""
 
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
@@ -143,9 +143,11 @@ def test_too_many_calls_are_refused() -> None:
 
 
 def test_the_limit_of_calls_grows_with_the_file() -> None:
-    """A call to a large function is as good as the nodes of the function."""
+    """A call of a large function counts as many nodes as its body has in the file."""
     source = nested(2)
-    source.functions[1].node.extend([helper.make_node("Relu", ["b"], [f"c{at}"]) for at in range(MOST_EXPANDED_NODES)])
+    source.functions[1].node.extend(
+        [helper.make_node("Relu", ["b"], [f"c{index}"]) for index in range(MOST_EXPANDED_NODES)]
+    )
     refuse_large_expansion(source)
 
 
@@ -157,7 +159,7 @@ def test_functions_that_call_each_other_are_refused() -> None:
 
 
 def test_equal_calls_are_sized_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1,024 calls of the innermost function take no more inference than one."""
+    """1,024 calls of the innermost function take no more inferences than one."""
     count = 0
     real = shape_inference.infer_shapes
 
@@ -167,8 +169,8 @@ def test_equal_calls_are_sized_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(*args, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(shape_inference, "infer_shapes", counted)
-    found = estimate_work(nested(11))
-    assert [(row.op_type, row.nodes, row.flops) for row in found.ops] == [("Relu", 1024, 6 * 1024)]
+    work = estimate_work(nested(11))
+    assert [(row.op_type, row.nodes, row.flops) for row in work.ops] == [("Relu", 1024, 6 * 1024)]
     assert count < 60
 
 

@@ -1,4 +1,4 @@
-"""Rule S4.7 behind value movers: a constant is judged by all the constants whose elements it holds."""
+"""Rule S4.7 behind value movers: a constant is judged by all the constants that are moved into it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mixlist.patterns.constants import ConstantRange, ConstantRanges, find_origi
 from tests.support.builders import apply, model, policy
 from tests.support.resolver_cases import decide_node
 
-# How a constant of 8 elements is made of k = {1000000, 1, 1, 1} and small = {1, 2, 3, 4}.
-MOVED = {
+# By name of the case, nodes that move k = {1000000, 1, 1, 1} and small = {1, 2, 3, 4} into a constant of 8 elements.
+MOVING_NODES = {
     "Concat": "t = Concat<axis=0>(k, small)",
     "Concat, last": "t = Concat<axis=0>(small, k)",
     "Concat of Concat": "c = Concat<axis=0>(k, small) d = Concat<axis=0>(c, c) t = Slice(d, zero, eight)",
-    "Concat with what is computed": "m = Mul(small, small) t = Concat<axis=0>(m, k)",
+    "Concat with a computed constant": "m = Mul(small, small) t = Concat<axis=0>(m, k)",
     "Where": "w = Where(some, k, small) t = Tile(w, two)",
     "Pad": "t = Pad(k, pads)",
     "Pad with a number": "t = Pad(small, pads, million)",
@@ -40,9 +40,9 @@ GRAPH = """g (float[8] x) => (float[8] y) <float[4] k = {{1000000, 1, 1, 1}}, fl
 {{ {} [a] y = Add(x, t) }}"""
 
 
-@pytest.mark.parametrize("made", MOVED.values(), ids=MOVED)
-def test_a_moved_constant_out_of_range_keeps_the_reader_high(made: str) -> None:
-    text = GRAPH.format(made)
+@pytest.mark.parametrize("nodes", MOVING_NODES.values(), ids=MOVING_NODES)
+def test_a_moved_constant_out_of_range_keeps_the_reader_high(nodes: str) -> None:
+    text = GRAPH.format(nodes)
     decision = decide_node(text, "a", white=["Add"])
     assert (decision.precision, decision.rule) == ("float32", "constant") and "reaches 1e+06" in decision.reason
     original, feed = model(text), {"x": np.arange(8, dtype=np.float32)}
@@ -62,7 +62,7 @@ def test_a_moved_argument_of_a_function_keeps_the_reader_high() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "precision"),
+    ("nodes", "precision"),
     [
         ("t = Expand(e, eight)", "float32"),
         ("r = Reshape(e, one) t = Tile(r, eight)", "float32"),
@@ -73,12 +73,12 @@ def test_a_moved_argument_of_a_function_keeps_the_reader_high() -> None:
         ("w = Where(some, e, f) t = Tile(w, two)", "float16"),
     ],
 )
-def test_a_single_value_stays_one_through_movers(made: str, precision: str) -> None:
-    """Rule S4.21: only zeros and other values make several values of it."""
+def test_value_movers_keep_a_single_value(nodes: str, precision: str) -> None:
+    """Rule S4.21: only zeros and other values that are added make several values of a single one."""
     text = f"""g (float[8] x) => (float[8] y) <float e = {{0.00000001}}, float f = {{0.00000002}},
       int64[1] one = {{1}}, int64[1] two = {{2}},
       int64[1] four = {{4}}, int64[1] eight = {{8}}, int64[1, 1] place = {{0}}, int64[2] pads = {{3, 4}},
-      bool[4] some = {{1, 0, 0, 0}}> {{ {made} [a] y = Add(x, t) }}"""
+      bool[4] some = {{1, 0, 0, 0}}> {{ {nodes} [a] y = Add(x, t) }}"""
     assert decide_node(text, "a", white=["Add"]).precision == precision
 
 
@@ -92,19 +92,20 @@ def test_ranges_of_computed_and_moved_constants() -> None:
     assert ranges.range_of(values["y"]) is None
 
 
-def test_the_range_of_a_value_that_is_partly_unknown() -> None:
-    made = "r = c.Thing(small) u = Concat<axis=0>(r, small) t = Expand(u, eight)"
-    text = f'<ir_version: 8, opset_import: ["" : 17, "c" : 1]> {GRAPH.format(made)}'
-    found = ConstantRanges(None).range_of(build_graph(model(text, check=False), {"r": 1}).root.values["u"])
-    assert found is not None and (found.max_abs, found.single) == (4.0, None) and "operator of c" in found.unknown
+def test_the_range_of_a_partly_unknown_constant() -> None:
+    nodes = "r = c.Thing(small) u = Concat<axis=0>(r, small) t = Expand(u, eight)"
+    text = f'<ir_version: 8, opset_import: ["" : 17, "c" : 1]> {GRAPH.format(nodes)}'
+    constant_range = ConstantRanges(None).range_of(build_graph(model(text, check=False), {"r": 1}).root.values["u"])
+    assert constant_range is not None
+    assert (constant_range.max_abs, constant_range.single) == (4.0, None)
+    assert "operator of c" in constant_range.unknown
 
 
 def test_many_concatenations_are_walked_once() -> None:
     doubled = " ".join(f"c{n + 1} = Concat<axis=1>(c{n}, c{n})" for n in range(40))
     text = f"""g (float[1] x) => (float[1] y) <float[1, 0] c0 = {{}}> {{
       {doubled} r = ReduceSum(c40) [a] y = Add(x, r) }}"""
-    graph = build_graph(model(text, check=False))
-    assert len(find_origins(graph.root.values["c40"])) == 1
-    assert ConstantRanges(None).range_of(graph.root.values["c40"]) == ConstantRange(
-        0.0, math.inf, -math.inf
-    )  # no element
+    constant = build_graph(model(text, check=False)).root.values["c40"]
+    assert len(find_origins(constant)) == 1
+    without_elements = ConstantRange(0.0, math.inf, -math.inf)
+    assert ConstantRanges(None).range_of(constant) == without_elements
