@@ -39,6 +39,7 @@ from mixlist.version import __version__
 
 if TYPE_CHECKING:
     from mixlist.checker.keyword_arguments import Model
+    from mixlist.checker.label_accuracy import Labels
     from mixlist.graph.load import LoadedModel
     from mixlist.runtime.session import Feed
 
@@ -61,6 +62,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     """Tune a model, as ``tune`` does, with the options in one object."""
     if policy.mode.action != "lists":
         raise UsageError(f"the precision mode {policy.mode.name} has no lists to tune", hint="use mixed_float16")
+    # Prepare everything that can fail at once, before the first long phase.
     timer = PhaseTimer()
     resolver = Resolver(model, type_hints=options.type_hints)
     loaded, check_options = resolver.loaded, options.check_options()
@@ -78,17 +80,14 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
         # Trials need the float32 ranges of all batches. The base check lacks some if its mixed model did not run.
         reference = base if base.batches == len(feeds) else _check_in_float32(loaded, policy, batches, options)
     if validation is not None and validation.held_out and options.labels is not None and reference.task is not None:
-        # One label file covers all batches: the labels after those of the search belong to the held-out batches, and
-        # the base check must not warn that nothing uses them.
-        unused = warn_unused_labels(reference.task.used, len(options.labels))
-        base = replace(base, warnings=tuple(item for item in base.warnings if item not in unused))
-        validation = replace(validation, labels=options.labels[reference.task.used :])
+        base, validation = _split_labels(base, validation, options.labels, reference.task.used)
 
     def final_check(edits: EditSet) -> CheckReport:
         with timer.phase("final check"):
             lists, rules = render_modify_mixlist(policy, edits), render_customize_dtypes(policy, edits)
             return run_check(loaded, read_tuned_policy(policy, lists, rules), batches, check_options)
 
+    # Search, while the workers run.
     with executors.open_workers(*worker_arguments) as workers:
         compiler = TrialCompiler(
             resolver,
@@ -110,6 +109,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
             report = tuning.run(options.objective, node_rules=options.node_rules, evidence_gaps=gaps)
         finally:
             compiler.close()
+    # Judge the result on data that the search did not see.
     if report.verdict != "pass":
         return report
     if validation is None:
@@ -129,6 +129,19 @@ def _check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, opt
     if not report.batches:
         raise ModelError(f"{loaded.name} cannot be tuned: {report.reasons[0]}")
     return report
+
+
+def _split_labels(
+    base: CheckReport, validation: Validation, labels: Labels, used: int
+) -> tuple[CheckReport, Validation]:
+    """Give the labels that the search does not use to the held-out batches.
+
+    One label file covers all batches. ``used``: the number of labels of the batches of the search, which come first.
+    The base check saw only these batches, so its warning that labels are left over is wrong and is removed.
+    """
+    wrong = warn_unused_labels(used, len(labels))
+    base = replace(base, warnings=tuple(item for item in base.warnings if item not in wrong))
+    return base, replace(validation, labels=labels[used:])
 
 
 def _search_key(
@@ -234,6 +247,7 @@ class _Tuning:
             report = self._report(strategy, objective, failed, try_without=False)
             return replace(report, verdict="inconclusive")
         if objective == "min-edits" and not check_reasons(self.base, self.trials.limits):
+            # The given lists pass as they are. The other objectives may still find better ones (Rule S9.4).
             return self._report(strategy, objective, _SearchResult(NO_EDITS, self.base))
         try:
             with self.timer.phase("search"):
@@ -247,7 +261,7 @@ class _Tuning:
         except KeyboardInterrupt:
             return self._report_interrupted(strategy, objective)
         if result.edits is None or node_rules:
-            return report
+            return report  # without a result of lists alone there is nothing to compare with
         try:
             alternative = self._find_alternative(result.edits, objective)
         except KeyboardInterrupt:

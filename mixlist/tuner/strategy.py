@@ -65,8 +65,10 @@ class Strategy:
     def run(self, objective: Objective) -> EditSet | None:
         """Search, and return the best set of edits; None if no set keeps the limits."""
         self.objective = objective
+        # Lists first: one op type is easier to keep in a file than many nodes.
         best = self._find_list_edits()
         if best is None:
+            # Lists cannot do it. Rules for single nodes may.
             self.notes = ["no list of op types keeps the limits" + ("" if self.node_rules else "; --node-rules may")]
             if not self.node_rules:
                 return None
@@ -111,6 +113,7 @@ class Strategy:
         if black is None:
             return None
         best = _make_black(all_white, black)
+        # White edits that gain nothing make the list longer for nothing: take them out one by one.
         for edit in sorted(best & all_white, key=str, reverse=True):
             fewer = best - {edit}
             if self._low_share(fewer) >= self._low_share(best) and self.trials.passes(fewer):

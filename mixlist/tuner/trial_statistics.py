@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -157,49 +157,22 @@ def add_statistics(
     nodes whose outputs may be skippable; if it is empty, every tensor gets a range. ``cut_tensors``: as for
     ``instrument``. ``near_inputs``: the graph inputs with values near the limit of the low range.
     """
-    magnitudes = _Magnitudes(tensors, find_constant_range, low_type)
-    skippable = {node.ref for node in nodes if magnitudes.makes_skippable(node)}
-    bound = overflow_bound(low_type) if saturate else MAX_SUMMABLE
-    # "not <" and not ">=": a magnitude may be NaN.
-    beyond_bound = {(t.producer, t.tensor) for t in tensors if not t.magnitude < bound}
-    not_finite = {(t.producer, t.tensor) for t in tensors if t.nan or not math.isfinite(t.magnitude)}
-    around_masks = {*masks}.union(*(mask.joined | mask.factors for mask in masks.values()))
-
-    def is_ambiguous(probe: Probe) -> bool:
-        is_beyond = (probe.ref.producer, probe.tensor) in beyond_bound and probe.elem != types.DOUBLE
-        return probe.ref in around_masks or is_beyond
-
-    def needs_own_range(tensor: TensorRef) -> bool:
-        return tensor in around_masks or tensor.producer in magnitudes.near
-
-    def is_ranged(probe: Probe) -> bool:
-        is_near_output = bool(probe.ref.node) and probe.ref.producer in magnitudes.near
-        is_near = not nodes or probe.ref in near_inputs or is_near_output
-        return is_ambiguous(probe) or (is_near and probe.elem != types.DOUBLE)
-
-    def is_summed(probe: Probe) -> bool:
-        return not is_ranged(probe) and probe.ref.producer not in skippable
-
-    def is_counted(probe: Probe) -> bool:
-        return (probe.ref.producer, probe.tensor) in not_finite and is_ranged(probe)
-
-    summed = instrument(model, (SUM,), is_summed, needs_own_range=needs_own_range, cut_tensors=cut_tensors)
-    ranged = instrument(summed.proto, is_observed=is_ranged, needs_own_range=needs_own_range, cut_tensors=cut_tensors)
+    selection = _Selection(tensors, masks, low_type, saturate, nodes, find_constant_range, near_inputs)
+    instrument_more = partial(instrument, needs_own_range=selection.needs_own_range, cut_tensors=cut_tensors)
+    summed = instrument_more(model, (SUM,), selection.is_summed)
+    ranged = instrument_more(summed.proto, is_observed=selection.is_ranged)
     passes = [summed, ranged]
-    if not_finite:
-        counts = finite_and_infinite_counts()
-        passes.append(
-            instrument(ranged.proto, counts, is_counted, needs_own_range=needs_own_range, cut_tensors=cut_tensors)
-        )
+    if selection.not_finite:
+        passes.append(instrument_more(ranged.proto, finite_and_infinite_counts(), selection.is_counted))
     sum_columns = _sum_columns(summed) | _sum_columns(ranged)
     return passes[-1].proto, TrialStatistics(
         sum_columns=sum_columns,
         nan_only=frozenset(probe.ref for probe in summed.probes if probe.elem == types.DOUBLE),
-        ambiguous=frozenset(probe.ref for probe in ranged.probes if is_ambiguous(probe)),
+        ambiguous=frozenset(probe.ref for probe in ranged.probes if selection.is_ambiguous(probe)),
         position_of=_positions(sum_columns, tensors),
         ranges=_without_model(ranged),
-        counts=_without_model(passes[-1]) if not_finite else InstrumentedModel(type(model)()),
-        cut_outputs=[tuple(chain(*cut)) for cut in zip(*(each.cut_outputs for each in passes), strict=True)],
+        counts=_without_model(passes[-1]) if selection.not_finite else InstrumentedModel(type(model)()),
+        cut_outputs=[tuple(chain(*cut)) for cut in zip(*(result.cut_outputs for result in passes), strict=True)],
         overflow_value=FINITE_MAX[low_type] if saturate else math.inf,
         overflow_bound=overflow_bound(low_type),
     )
@@ -223,6 +196,56 @@ def _sum_columns(instrumented: InstrumentedModel) -> dict[str, tuple[TensorRef, 
         for place in places if statistic == SUM.name else ():
             columns.setdefault(place.output, {})[place.column] = tensor
     return {output: tuple(by_column[column] for column in sorted(by_column)) for output, by_column in columns.items()}
+
+
+class _Selection:
+    """Decides which statistics each tensor gets. The parameters are those of ``add_statistics``."""
+
+    def __init__(
+        self,
+        tensors: Sequence[TensorRange],
+        masks: Mapping[TensorRef, Mask],
+        low_type: int,
+        saturate: bool,
+        nodes: Sequence[DataflowNode],
+        find_constant_range: FindConstantRange,
+        near_inputs: AbstractSet[TensorRef],
+    ) -> None:
+        magnitudes = _Magnitudes(tensors, find_constant_range, low_type)
+        self.near, self.near_inputs, self.all_ranged = magnitudes.near, near_inputs, not nodes
+        self.skippable = {node.ref for node in nodes if magnitudes.makes_skippable(node)}
+        bound = overflow_bound(low_type) if saturate else MAX_SUMMABLE
+        # "not <" instead of ">=", because a magnitude may be NaN.
+        self.beyond_bound = {(t.producer, t.tensor) for t in tensors if not t.magnitude < bound}
+        self.not_finite = {(t.producer, t.tensor) for t in tensors if t.nan or not math.isfinite(t.magnitude)}
+        self.around_masks = {*masks}.union(*(mask.joined | mask.factors for mask in masks.values()))
+
+    def is_ambiguous(self, probe: Probe) -> bool:
+        """Return True if an infinity in a tensor says nothing by itself."""
+        # A float64 tensor is never low.
+        is_beyond = (probe.ref.producer, probe.tensor) in self.beyond_bound and probe.elem != types.DOUBLE
+        return probe.ref in self.around_masks or is_beyond
+
+    def needs_own_range(self, tensor: TensorRef) -> bool:
+        """Return True if a tensor is reduced itself, though it only holds the values of another tensor.
+
+        It may be rounded when the other tensor is not.
+        """
+        return tensor in self.around_masks or tensor.producer in self.near
+
+    def is_ranged(self, probe: Probe) -> bool:
+        """Return True if a tensor gets a range."""
+        is_near_output = bool(probe.ref.node) and probe.ref.producer in self.near
+        is_near = self.all_ranged or probe.ref in self.near_inputs or is_near_output
+        return self.is_ambiguous(probe) or (is_near and probe.elem != types.DOUBLE)
+
+    def is_summed(self, probe: Probe) -> bool:
+        """Return True if a tensor gets a sum of magnitudes alone."""
+        return not self.is_ranged(probe) and probe.ref.producer not in self.skippable
+
+    def is_counted(self, probe: Probe) -> bool:
+        """Return True if the finite and the infinite values of a tensor are counted."""
+        return (probe.ref.producer, probe.tensor) in self.not_finite and self.is_ranged(probe)
 
 
 class _Magnitudes:

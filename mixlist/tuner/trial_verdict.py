@@ -70,10 +70,12 @@ class TrialVerdict:
             which = f" on batch {index}" if self.batches > 1 else ""
             return Outcome(False, f"ONNX Runtime refuses it{which}, {batch.refusal}", index)
         if batch.overflow:
+            # The rate is over all batches, so the trial fails once too many of them overflow, whatever the others do.
             self.overflows += 1
             if too_many_exceptions(self.overflows, self.batches, self.limits.max_exception_rate):
                 share = f", in {self.overflows} or more of {self.batches} batches" if self.batches > 1 else ""
                 return Outcome(False, f"overflow at {batch.overflow}{share}", index)
+        # The loss of accuracy is judged at the end: later batches may make up for it.
         right_before, right_after, labels = batch.answers
         self.answers = self.answers[0] + right_before, self.answers[1] + right_after, self.answers[2] + labels
         for output, in_batch in zip(self.outputs, batch.outputs, strict=True):
