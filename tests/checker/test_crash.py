@@ -11,7 +11,7 @@ import pytest
 
 import mixlist
 from mixlist.checker.result import CheckReport
-from tests.runtime.test_subprocess_session import DIE, patched
+from tests.runtime.test_subprocess_session import DIE, patch_workers
 from tests.support.builders import model, policy
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")
@@ -31,7 +31,7 @@ def checked(**options: object) -> CheckReport:
 def die_of(monkeypatch: pytest.MonkeyPatch, condition: str) -> None:
     """Runs of this model die where ``condition`` holds for its input ``bad``."""
     dies = f"({DIE})() if 'bad' in feed and (lambda bad: {condition})(feed['bad']) else run(self, names, feed)"
-    patched(
+    patch_workers(
         monkeypatch,
         f"run = local_session.LocalSession.run\nlocal_session.LocalSession.run = lambda self, names, feed: {dies}",
     )
@@ -70,7 +70,7 @@ def test_a_real_crash() -> None:
 
 
 def test_a_load_that_dies_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    patched(monkeypatch, f"local_session.open_session = {DIE}")
+    patch_workers(monkeypatch, f"local_session.open_session = {DIE}")
     report = checked()
     assert (report.verdict, report.batches, report.outputs) == ("fail", 0, ())
     assert "died with SIGSEGV" in report.reasons[0] and "while it loaded" in report.reasons[0]

@@ -1,4 +1,4 @@
-"""A constant whose values do not fit its type and shape is an error of the model, wherever it is read."""
+"""Test constants whose values contradict their type and shape: they are errors of the model."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mixlist.errors import ModelError
 from tests.support.builders import model
 
 
-def test_a_constant_without_values_in_a_check() -> None:
-    """Its type says float16, and its value is in the field of float32 (found by a random change of a model)."""
+def test_a_constant_with_its_value_in_the_wrong_field() -> None:
+    """The type of the constant is float16, but its value is in the field for float32."""
     proto = model("g (float[2,3] x) => (float[2,3] y) <float16 c = {2}> { y = Mul(x, c) }", check=False)
     tensor = proto.graph.initializer[0]
     tensor.CopyFrom(TensorProto(name="c", data_type=TensorProto.FLOAT16, float_data=[2.0]))
@@ -22,8 +22,8 @@ def test_a_constant_without_values_in_a_check() -> None:
 
 
 @pytest.mark.parametrize("dims", [[0], [2]])
-def test_a_fill_that_is_no_number(dims: list[int]) -> None:
-    """The value of ConstantOfShape has one element."""
+def test_a_constant_of_shape_without_exactly_one_value(dims: list[int]) -> None:
+    """The value of ConstantOfShape must have one element. mixlist does not fail on another number of elements."""
     proto = model(
         """g (float[2,2] x) => (float[2,2] y) <int64[2] s = {2,2}> {
             m = ConstantOfShape<value = float[1] {-10000}>(s) z = Add(x, m) y = Softmax<axis = -1>(z) }"""

@@ -1,4 +1,4 @@
-"""The emulation by itself; what it says of whole models the checks test."""
+"""Test the emulation alone. The tests of check test it on whole models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mixlist.rewriter import rewrite
 from tests.support.builders import model
 
 
-def test_external_weights_that_wait_for_their_conversion_are_rounded(tmp_path: Path) -> None:
+def test_external_weights_with_a_pending_conversion_are_rounded(tmp_path: Path) -> None:
     weights = np.array([[2049.0, 0.1]], np.float32)
     proto = model("g (float[N,1] x, float[1,2] w) => (float[N,2] y) { y = MatMul(x, w) }")
     del proto.graph.input[1]
@@ -25,7 +25,7 @@ def test_external_weights_that_wait_for_their_conversion_are_rounded(tmp_path: P
     onnx.save(proto, path, save_as_external_data=True, location="m.data", size_threshold=0)
     loaded = load_model(path)
     mixed = rewrite(loaded, resolve(loaded, load_policy()))
-    made = emulate(replace(loaded, proto=mixed.proto))
-    found = {t.name: onnx.numpy_helper.to_array(t) for t in made.graph.initializer}
-    (rounded,) = [array for array in found.values() if array.shape == (1, 2)]
+    emulated = emulate(replace(loaded, proto=mixed.proto))
+    arrays = [onnx.numpy_helper.to_array(tensor) for tensor in emulated.graph.initializer]
+    (rounded,) = [array for array in arrays if array.shape == (1, 2)]
     assert rounded.tolist() == weights.astype(np.float16).astype(float).tolist()

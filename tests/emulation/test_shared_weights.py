@@ -1,4 +1,4 @@
-"""Weights kept in a file of their own: the check says the same, wherever they lie."""
+"""Test shared weight files: the result of a check does not depend on them."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ def two_layers(elem: int = onnx.TensorProto.FLOAT) -> onnx.ModelProto:
     dtype = helper.tensor_dtype_to_np_dtype(elem)
     first, second = rng.standard_normal((2, 64, 64)).astype(dtype)
     nodes = [helper.make_node("MatMul", ["x", "a"], ["p"]), helper.make_node("MatMul", ["p", "b"], ["q"])]
-    kept = [numpy_helper.from_array(first, "a"), numpy_helper.from_array((second * 6000).astype(dtype), "b")]
-    given = helper.make_tensor_value_info("x", elem, [4, 64])
-    graph = helper.make_graph(nodes, "g", [given], [helper.make_tensor_value_info("q", elem, [4, 64])], kept)
+    weights = [numpy_helper.from_array(first, "a"), numpy_helper.from_array((second * 6000).astype(dtype), "b")]
+    model_input = helper.make_tensor_value_info("x", elem, [4, 64])
+    graph = helper.make_graph(nodes, "g", [model_input], [helper.make_tensor_value_info("q", elem, [4, 64])], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 @pytest.mark.parametrize("isolate", [False, True])
 @pytest.mark.parametrize("elem", [onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16])
 @pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16"])
-def test_the_check_says_the_same(monkeypatch: pytest.MonkeyPatch, mode: str, elem: int, isolate: bool) -> None:
+def test_the_check_gives_the_same_report(monkeypatch: pytest.MonkeyPatch, mode: str, elem: int, isolate: bool) -> None:
     policy = mixlist.load_policy(precision_mode_v2=mode)
     feed = {"x": FEED["x"].astype(helper.tensor_dtype_to_np_dtype(elem))}
-    told = []
+    reports = []
     for large in (1, BEYOND):
         monkeypatch.setattr(shared_weights, "LARGE", large)
         report = mixlist.check(two_layers(elem), policy, [feed], isolate=isolate, per_tensor=True).to_json()
         report.pop("seconds", None)
-        told.append(report)
-    assert told[0] == told[1]
-    assert (told[0]["verdict"] == "fail") == (mode == "mixed_float16" or elem == onnx.TensorProto.FLOAT16)
+        reports.append(report)
+    assert reports[0] == reports[1]
+    assert (reports[0]["verdict"] == "fail") == (mode == "mixed_float16" or elem == onnx.TensorProto.FLOAT16)
 
 
-def test_a_low_weight_is_raised_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_low_weight_is_raised_in_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_weights, "LARGE", 1)
     model = two_layers(onnx.TensorProto.FLOAT16)
     before = model.SerializeToString()
@@ -61,18 +61,18 @@ def test_a_low_weight_is_raised_where_it_lies(monkeypatch: pytest.MonkeyPatch) -
     slim = weights.share(load_model(model), raised=True)
     assert model.SerializeToString() == before
     assert all(is_external(t) and t.data_type == onnx.TensorProto.FLOAT16 for t in slim.proto.graph.initializer)
-    outside, inside = emulate(slim, keep_external=True), emulate(load_model(model))
-    for tensor, other in zip(outside.graph.initializer, inside.graph.initializer, strict=True):
+    external, inline = emulate(slim, keep_external=True), emulate(load_model(model))
+    for tensor, expected in zip(external.graph.initializer, inline.graph.initializer, strict=True):
         assert tensor.data_type == onnx.TensorProto.FLOAT
-        got = numpy_helper.to_array(tensor, base_dir=str(weights.folder))
-        np.testing.assert_array_equal(got, numpy_helper.to_array(other))
-    np.testing.assert_array_equal(run(outside, weights.folder), run(inside, None))
+        array = numpy_helper.to_array(tensor, base_dir=str(weights.folder))
+        np.testing.assert_array_equal(array, numpy_helper.to_array(expected))
+    np.testing.assert_array_equal(run(external, weights.folder), run(inline, None))
 
 
 def run(proto: onnx.ModelProto, folder: Path | None) -> np.ndarray:
     with LocalSession(make_session(proto, SessionOptions(lean=True), folder=folder)) as session:
-        (got,) = session.run(None, FEED)
-    return got
+        (output,) = session.run(None, FEED)
+    return output
 
 
 @pytest.mark.parametrize("constants", ["keep", "ieee", "clamp"])
@@ -80,7 +80,7 @@ def run(proto: onnx.ModelProto, folder: Path | None) -> np.ndarray:
 def test_weights_of_external_data_are_rounded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, constants: str, large: int
 ) -> None:
-    """They were not: a rewrite leaves their conversion to whoever saves the model."""
+    """A rewrite leaves the conversion of external weights to the code that saves the model."""
     monkeypatch.setattr(shared_weights, "LARGE", large)
     model = two_layers()
     model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.full((64, 64), 70000, np.float32), "b"))
@@ -93,7 +93,7 @@ def test_weights_of_external_data_are_rounded(
     assert (outside.verdict == "fail") == (constants != "keep")
 
 
-def test_nothing_stays_behind() -> None:
+def test_the_weight_files_are_removed() -> None:
     weights = shared_weights.SharedWeights()
     folder = weights.folder
     weights.share(load_model(two_layers()), raised=False)
@@ -103,7 +103,7 @@ def test_nothing_stays_behind() -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kills with a signal")
-def test_the_model_of_a_crash_has_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kept_model_of_a_crash_has_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_weights, "LARGE", 1)
     model, weights = two_layers(), shared_weights.SharedWeights()
     slim: LoadedModel = weights.share(load_model(model), raised=False)
@@ -112,6 +112,6 @@ def test_the_model_of_a_crash_has_its_weights(monkeypatch: pytest.MonkeyPatch) -
         os.kill(session.pid, signal.SIGKILL)
         session.run(None, FEED)
     del weights, slim
-    kept = onnx.load(error.value.model)
-    for tensor, other in zip(kept.graph.initializer, model.graph.initializer, strict=True):
-        np.testing.assert_array_equal(numpy_helper.to_array(tensor), numpy_helper.to_array(other))
+    kept_model = onnx.load(error.value.model)
+    for tensor, expected in zip(kept_model.graph.initializer, model.graph.initializer, strict=True):
+        np.testing.assert_array_equal(numpy_helper.to_array(tensor), numpy_helper.to_array(expected))

@@ -1,4 +1,4 @@
-"""Fixtures of tests of sessions."""
+"""Fixtures for the tests of sessions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder in which temporary files are made: a test can see what is left in it."""
+    """Let temporary files go to a folder of the test, and return it. A test can check that nothing stays in it."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))

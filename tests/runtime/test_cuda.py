@@ -1,4 +1,4 @@
-"""Sessions on a GPU: what rounds, which kernels really run there, and that the data file of kernels says so."""
+"""Test sessions on a GPU: rounding, the kernels that run, and the data file that lists these kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.builders import model
 from tests.support.cuda import missing
 from tests.support.rounding import unfaithful
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing()}")
+pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no CUDA on this machine: {missing()}")
 
 NUMBERS = {"float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16}
 UNARY = (
@@ -32,10 +32,10 @@ UNARY = (
 )  # fmt: skip
 
 
-def ran_on(op_type: str, low: str, provider: str, profile: Path) -> dict[str, str]:
-    """Provider by op type of all that ran of a model of one node, low from its input to its output."""
-    made = model(f"g ({low}[1,2,4] x) => ({low}[A,B,C] y) {{ y = {op_type}(x) }}", check=False)
-    session = open_session(made.SerializeToString(), SessionOptions(provider, optimize=False, profile=profile))
+def run_one_node(op_type: str, low: str, provider: str, profile: Path) -> dict[str, str]:
+    """Run a model of one low-precision node, and return the provider of each op type that ran."""
+    proto = model(f"g ({low}[1,2,4] x) => ({low}[A,B,C] y) {{ y = {op_type}(x) }}", check=False)
+    session = open_session(proto.SerializeToString(), SessionOptions(provider, optimize=False, profile=profile))
     dtype = np.float16 if low == "float16" else ml_dtypes.bfloat16
     LocalSession(session).run(None, {"x": np.linspace(0.25, 2, 8, dtype=np.float32).reshape(1, 2, 4).astype(dtype)})
     events = json.loads(Path(session.end_profiling()).read_text("utf-8"))
@@ -50,45 +50,45 @@ def test_cast_pairs_round(optimize: bool) -> None:
 
 @pytest.mark.parametrize("low", NUMBERS)
 @pytest.mark.parametrize("op_type", UNARY)
-def test_the_kernels_of_the_data_file_are_those_that_run(op_type: str, low: str, tmp_path: Path) -> None:
-    """Where the file says that there is a kernel, the node runs on the GPU in the low type, without Casts."""
-    told = has_kernel_for("cuda", "", op_type, 17, low, (0,))
+def test_the_data_file_lists_the_kernels_that_run(op_type: str, low: str, tmp_path: Path) -> None:
+    """If the file lists a kernel, the node runs on the GPU in the low type, without Casts."""
+    is_listed = has_kernel_for("cuda", "", op_type, 17, low, (0,))
     try:
-        ran = ran_on(op_type, low, "cuda", tmp_path / "profile")
-    except ModelError as refused:
-        assert not told, refused
+        providers = run_one_node(op_type, low, "cuda", tmp_path / "profile")
+    except ModelError as error:
+        assert not is_listed, error
     else:
-        assert (ran.get(op_type) == "CUDAExecutionProvider" and "Cast" not in ran) == told
+        assert (providers.get(op_type) == "CUDAExecutionProvider" and "Cast" not in providers) == is_listed
 
 
-def test_bfloat16_goes_in_and_comes_out() -> None:
-    made = model("g (bfloat16[4] x) => (bfloat16[4] y, float[4] z) { y = Neg(x) z = Cast<to=1>(x) }", check=False)
+def test_bfloat16_inputs_and_outputs() -> None:
+    proto = model("g (bfloat16[4] x) => (bfloat16[4] y, float[4] z) { y = Neg(x) z = Cast<to=1>(x) }", check=False)
     values = np.array([1, -2, 3e38, 0], ml_dtypes.bfloat16)
-    y, z = LocalSession(open_session(made.SerializeToString(), SessionOptions("cuda"))).run(None, {"x": values})
+    y, z = LocalSession(open_session(proto.SerializeToString(), SessionOptions("cuda"))).run(None, {"x": values})
     assert y.dtype == values.dtype
     np.testing.assert_array_equal(y.astype(np.float32), -values.astype(np.float32))
     np.testing.assert_array_equal(z, values.astype(np.float32))
 
 
-def error(tf32: bool, rows: Any) -> float:
-    """Of a product in float32, relative to the largest value."""
-    made = model("g (float[N,N] x) => (float[N,N] y) { y = MatMul(x, x) }")
-    (y,) = LocalSession(open_session(made.SerializeToString(), SessionOptions("cuda", tf32=tf32))).run(
+def matmul_error(tf32: bool, rows: Any) -> float:
+    """Return the largest error of a float32 product, relative to its largest value."""
+    proto = model("g (float[N,N] x) => (float[N,N] y) { y = MatMul(x, x) }")
+    (y,) = LocalSession(open_session(proto.SerializeToString(), SessionOptions("cuda", tf32=tf32))).run(
         None, {"x": rows}
     )
-    exact = rows.astype(np.float64) @ rows.astype(np.float64)
-    return float(np.abs(y - exact).max() / np.abs(exact).max())
+    expected = rows.astype(np.float64) @ rows.astype(np.float64)
+    return float(np.abs(y - expected).max() / np.abs(expected).max())
 
 
-def test_float32_is_not_tf32() -> None:
+def test_float32_is_not_computed_in_tf32() -> None:
     rows = np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32)
-    assert error(False, rows) < 1e-5
-    assert error(False, rows) <= error(True, rows)
+    assert matmul_error(False, rows) < 1e-5
+    assert matmul_error(False, rows) <= matmul_error(True, rows)
 
 
 @pytest.mark.parametrize("low", NUMBERS)
 def test_products_are_summed_in_float32(low: str) -> None:
-    """The emulation rounds once, behind the sum: 2048 and 4095 ones are 2048 if every step is rounded to float16."""
+    """The emulation rounds once, after the sum. If each addition rounded to float16, 2048 + 4095 ones would be 2048."""
     text = """g (float[1,4096] x, float[4096,1] w) => (float[1,1] y) {
       a = Cast<to=LOW>(x) b = Cast<to=LOW>(w) c = MatMul(a, b) y = Cast<to=1>(c) }"""
     x = np.ones((1, 4096), np.float32)
@@ -100,8 +100,8 @@ def test_products_are_summed_in_float32(low: str) -> None:
     assert y[0, 0] == pytest.approx(6143, rel=2.0**-8)
 
 
-def test_a_process_of_its_own_runs_on_the_gpu() -> None:
-    made = model("g (float[2] x) => (float[2] y) { h = Cast<to=10>(x) m = Mul(h, h) y = Cast<to=1>(m) }")
-    with SubprocessSession(made, SessionOptions("cuda")) as session:
+def test_a_subprocess_session_runs_on_the_gpu() -> None:
+    proto = model("g (float[2] x) => (float[2] y) { h = Cast<to=10>(x) m = Mul(h, h) y = Cast<to=1>(m) }")
+    with SubprocessSession(proto, SessionOptions("cuda")) as session:
         (y,) = session.run(None, {"x": np.array([300, 2], np.float32)})
     np.testing.assert_array_equal(y, [np.inf, 4])

@@ -1,4 +1,4 @@
-"""Data in every form that ``--data`` and the Python API take, made to fit a model."""
+"""Test data in every form that ``--data`` and the Python API take, and its conversion to feeds."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ DEFAULT = "g (float[1, 4] w, float[N, 4] x) => (float[N, 4] y) <float[1, 4] w = 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
-def takes(kind: str) -> onnx.ModelProto:
-    """A model with one input of a type and shape, as ONNX text writes it."""
+def model_with_input(kind: str) -> onnx.ModelProto:
+    """Return a model with one input ``x``; ``kind`` is its type and shape in ONNX text: ``float[N, 4]``."""
     return model(f"g ({kind} x) => ({kind} y) {{ y = Identity (x) }}", check=False)
 
 
-def only(proto: onnx.ModelProto, array: Any) -> Any:
-    """The array as the model's one input gets it."""
+def convert(proto: onnx.ModelProto, array: Any) -> Any:
+    """Return the value that the input ``x`` of a model gets for an array."""
     (feed,) = as_batches({"x": array}, proto)
     return feed["x"]
 
@@ -53,7 +53,7 @@ def save_npz(path: Path, **arrays: Any) -> Path:
     return path
 
 
-# --- what a model takes ---
+# --- the inputs of a model ---
 
 
 def test_the_inputs_of_a_model() -> None:
@@ -72,7 +72,7 @@ def test_the_inputs_of_a_model() -> None:
         Input("w", 16, (1,), True),
         Input("unknown", 1, None, False),
     )
-    assert [str(each) for each in model_inputs(proto)] == [
+    assert [str(model_input) for model_input in model_inputs(proto)] == [
         "x: float32[N, 3, ?]",
         "n: int64[]",
         "s: string[2]",
@@ -83,7 +83,7 @@ def test_the_inputs_of_a_model() -> None:
 
 
 def test_negative_sizes_are_open() -> None:
-    proto = takes("float[N]")
+    proto = model_with_input("float[N]")
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
     assert model_inputs(proto)[0].shape == (None,)
 
@@ -96,7 +96,7 @@ def test_npz(tmp_path: Path) -> None:
     batches = read_batches([path], model(TWO))
     assert len(batches) == 1
     assert batches.names() == (str(path),)
-    for _ in range(2):  # iterable more than once
+    for _ in range(2):  # batches can be iterated several times
         (feed,) = batches
         assert list(feed) == ["x", "ids"]  # the model's order
         np.testing.assert_array_equal(feed["x"], ROWS)
@@ -111,19 +111,19 @@ def test_a_directory_of_npz_in_natural_order(tmp_path: Path) -> None:
     assert [feed["x"].shape[0] for feed in batches] == [1, 2, 10]  # sizes differ from batch to batch
 
 
-def test_batches_are_read_when_it_is_their_turn(tmp_path: Path) -> None:
+def test_batches_are_read_one_by_one(tmp_path: Path) -> None:
     for k in range(3):
         save_npz(tmp_path / f"{k}.npz", x=ROWS)
     batches = read_batches([tmp_path], model(ONE))
     (tmp_path / "1.npz").unlink()
     (tmp_path / "2.npz").write_bytes(b"damaged")
-    each = iter(batches)
-    next(each)
+    iterator = iter(batches)
+    next(iterator)
     with pytest.raises(FileError, match=r"1\.npz: No such file"):
-        next(each)
+        next(iterator)
 
 
-def test_several_paths_in_the_order_given(tmp_path: Path) -> None:
+def test_several_paths_keep_their_order(tmp_path: Path) -> None:
     paths = [save_npz(tmp_path / name, x=ROWS) for name in ("b.npz", "a.npz")]
     assert read_batches(paths, model(ONE)).names() == tuple(map(str, paths))
 
@@ -164,17 +164,17 @@ def test_onnx_test_data(tmp_path: Path) -> None:
     np.testing.assert_array_equal(feed["ids"], ids)
 
 
-def test_the_order_of_test_data_passes_over_initializers(tmp_path: Path) -> None:
+def test_numbers_of_test_data_do_not_count_initializers(tmp_path: Path) -> None:
     proto = model(
         "g (float[1] w, float[1] a, float[1] b) => (float[1] y) <float[1] w = {9}> { c = Sub (a, b) y = Mul (c, w) }"
     )
-    one, two = np.array([1], np.float32), np.array([2], np.float32)
-    path = save_set(tmp_path / "set", numpy_helper.from_array(one), numpy_helper.from_array(two))
+    first, second = np.array([1], np.float32), np.array([2], np.float32)
+    path = save_set(tmp_path / "set", numpy_helper.from_array(first), numpy_helper.from_array(second))
     (feed,) = read_batches([path], proto)
     assert {name: float(value[0]) for name, value in feed.items()} == {"a": 1, "b": 2}
 
 
-def test_names_in_test_data_win_if_all_are_the_models(tmp_path: Path) -> None:
+def test_names_in_test_data_count_if_all_are_inputs(tmp_path: Path) -> None:
     ids, rows = numpy_helper.from_array(np.array([5]), "ids"), numpy_helper.from_array(ROWS, "x")
     (feed,) = read_batches([save_set(tmp_path / "named", ids, rows)], model(TWO))
     np.testing.assert_array_equal(feed["x"], ROWS)
@@ -199,18 +199,18 @@ def test_sequences_and_optionals_in_test_data(tmp_path: Path) -> None:
     assert [int(value) for value in runner.run(None, feed)] == [2, 1]
     assert [int(value) for value in runner.run(None, bare)] == [2, 0]
     with pytest.raises(UsageError, match=r"which a test_data_set directory can contain"):
-        only(model("g (seq(float[N]) x) => (int64 n) { n = SequenceLength (x) }"), np.ones((2, 3), np.float32))
+        convert(model("g (seq(float[N]) x) => (int64 n) { n = SequenceLength (x) }"), np.ones((2, 3), np.float32))
 
 
-def test_too_many_and_too_few_in_test_data(tmp_path: Path) -> None:
-    one = numpy_helper.from_array(ROWS)
+def test_too_many_and_too_few_files_of_test_data(tmp_path: Path) -> None:
+    tensor = numpy_helper.from_array(ROWS)
     with pytest.raises(UsageError, match=r"contains input_1\.pb, but the model has 1 inputs: x"):
-        list(read_batches([save_set(tmp_path / "many", one, one)], model(ONE)))
+        list(read_batches([save_set(tmp_path / "many", tensor, tensor)], model(ONE)))
     with pytest.raises(UsageError, match="no data for input 'ids'"):
-        list(read_batches([save_set(tmp_path / "few", one)], model(TWO)))
+        list(read_batches([save_set(tmp_path / "few", tensor)], model(TWO)))
 
 
-def test_test_data_that_lies_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_test_data_with_external_values_is_refused(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(bytes(32))
     tensor = TensorProto(name="x", data_type=1, dims=[2, 4], data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value=str(tmp_path / "secret"))
@@ -231,7 +231,7 @@ def test_test_data_that_lies_elsewhere_is_refused(tmp_path: Path) -> None:
         (["a.npz", "set/input_0.pb"], "contains test data sets and .npz files"),
     ],
 )
-def test_directories_without_plain_data(tmp_path: Path, names: list[str], says: str) -> None:
+def test_directories_without_usable_data(tmp_path: Path, names: list[str], says: str) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
@@ -239,7 +239,7 @@ def test_directories_without_plain_data(tmp_path: Path, names: list[str], says: 
         read_batches([tmp_path], model(ONE))
 
 
-def test_paths_that_are_no_data(tmp_path: Path) -> None:
+def test_paths_that_are_not_data(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="no such file or directory") as error:
         read_batches([tmp_path / "none.npz"], model(ONE))
     assert "test_data_set" in str(error.value.hint)
@@ -249,7 +249,7 @@ def test_paths_that_are_no_data(tmp_path: Path) -> None:
 
 
 class Bomb:
-    """Unpickling it would leave a file."""
+    """An object that creates a folder if it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -275,7 +275,7 @@ def test_pickles_are_never_loaded(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_zip_that_is_no_npz(tmp_path: Path) -> None:
+def test_a_zip_file_that_is_not_npz(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("x", "text")
     with pytest.raises(FileError, match="its entry 'x' is not an array"):
@@ -285,7 +285,7 @@ def test_a_zip_that_is_no_npz(tmp_path: Path) -> None:
 @given(st.data())
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.filterwarnings("ignore")  # numpy's, of odd headers
-def test_damaged_files_are_plain_errors(tmp_path: Path, data: st.DataObject) -> None:
+def test_damaged_files_raise_mixlist_errors(tmp_path: Path, data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(["npz", "npy", "pb"]))
     path = tmp_path / f"input_0.{kind}"
     if kind == "npz":
@@ -296,8 +296,8 @@ def test_damaged_files_are_plain_errors(tmp_path: Path, data: st.DataObject) -> 
         path.write_bytes(numpy_helper.from_array(ROWS).SerializeToString())
     content = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(content) - 1))
-        content[at] = data.draw(st.integers(0, 255))
+        position = data.draw(st.integers(0, len(content) - 1))
+        content[position] = data.draw(st.integers(0, 255))
     path.write_bytes(content[: data.draw(st.integers(1, len(content)))])
     try:
         list(read_batches([path if kind != "pb" else tmp_path], model(ONE)))
@@ -311,14 +311,14 @@ def test_damaged_files_are_plain_errors(tmp_path: Path, data: st.DataObject) -> 
 
 
 @pytest.mark.parametrize("elem", [0, 99])
-def test_an_input_without_a_type_that_onnx_has(elem: int) -> None:
+def test_an_input_whose_type_onnx_does_not_have(elem: int) -> None:
     proto = model(ONE)
     proto.graph.input[0].type.tensor_type.elem_type = elem
     with pytest.raises(UsageError, match="the model declares a type that no data can have"):
-        only(proto, ROWS)
+        convert(proto, ROWS)
 
 
-def test_wrong_names_show_both_sides() -> None:
+def test_wrong_names_show_the_inputs_and_the_data() -> None:
     with pytest.raises(UsageError) as error:
         list(as_batches({"X": ROWS, "ids": np.array([1])}, model(TWO)))
     assert error.value.message == "batch 0: no data for input 'x'; the model has no input 'X' (did you mean x?)"
@@ -362,8 +362,8 @@ def test_wrong_names_show_both_sides() -> None:
 )
 def test_data_that_does_not_fit(kind: str, array: Any, says: str) -> None:
     with pytest.raises(UsageError) as error:
-        only(takes(kind), array)
-    assert any(each in error.value.message for each in says.split("|"))
+        convert(model_with_input(kind), array)
+    assert any(text in error.value.message for text in says.split("|"))
     assert "the model expects\n  x: " in str(error.value.hint)
 
 
@@ -373,7 +373,7 @@ def test_data_that_does_not_fit(kind: str, array: Any, says: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "array", "note"),
     [
-        ("float[N]", np.array([1, 0.1]), None),  # float64 to float32 goes without saying
+        ("float[N]", np.array([1, 0.1]), None),  # rounding float64 to float32 is not reported
         ("float[N]", np.array([np.nan, np.inf, -0.0]), None),
         ("float[N]", np.array([1e300]), "1 of 1 values are beyond the range of float32"),
         ("float[N]", np.array([1, 2], np.uint8), None),
@@ -400,32 +400,32 @@ def test_data_that_does_not_fit(kind: str, array: Any, says: str) -> None:
     ],
 )
 def test_casts(kind: str, array: Any, note: str | None) -> None:
-    proto = takes(kind)
+    proto = model_with_input(kind)
     elem = proto.graph.input[0].type.tensor_type.elem_type
     with np.errstate(all="ignore"):
         expected = array.astype(helper.tensor_dtype_to_np_dtype(elem))
-    got = only(proto, array)
-    assert got.dtype == expected.dtype
-    assert got.tobytes() == expected.tobytes()
-    told = warnings_of(proto, array)
-    assert [note is not None and note in each for each in told] == [True] * (note is not None)
+    result = convert(proto, array)
+    assert result.dtype == expected.dtype
+    assert result.tobytes() == expected.tobytes()
+    messages = warnings_of(proto, array)
+    assert [note is not None and note in message for message in messages] == [True] * (note is not None)
 
 
-def test_the_arrays_own_type_is_left_alone() -> None:
-    assert only(takes("float[N, 4]"), ROWS) is ROWS
+def test_an_array_of_the_declared_type_is_not_copied() -> None:
+    assert convert(model_with_input("float[N, 4]"), ROWS) is ROWS
 
 
 def test_byte_order_and_memory_order() -> None:
-    swapped = only(takes("float[N, 4]"), ROWS.astype(">f4"))
+    swapped = convert(model_with_input("float[N, 4]"), ROWS.astype(">f4"))
     assert swapped.dtype.isnative
     np.testing.assert_array_equal(swapped, ROWS)
-    fortran = only(takes("float[N, M]"), np.asfortranarray(ROWS))
+    fortran = convert(model_with_input("float[N, M]"), np.asfortranarray(ROWS))
     assert fortran.flags.c_contiguous
     np.testing.assert_array_equal(fortran, ROWS)
 
 
 def test_a_loss_is_reported_once_for_each_input() -> None:
-    batches = as_batches([{"x": np.array([2049.0])}] * 3, takes("float16[N]"))
+    batches = as_batches([{"x": np.array([2049.0])}] * 3, model_with_input("float16[N]"))
     for _ in range(2):
         list(batches)
     (warning,) = batches.warnings
@@ -433,25 +433,25 @@ def test_a_loss_is_reported_once_for_each_input() -> None:
     assert warning.without_severity == f"batch 0: ML602: {loss}"
 
 
-def test_what_npz_makes_of_types_that_numpy_lacks(tmp_path: Path) -> None:
+def test_npz_files_with_types_that_numpy_lacks(tmp_path: Path) -> None:
     half = np.array([1, 2.5, -3e38], ml_dtypes.bfloat16)
     path = save_npz(tmp_path / "a.npz", x=half)
     assert np.load(path)["x"].dtype == np.dtype("V2")
-    (feed,) = read_batches([path], takes("bfloat16[N]"))
+    (feed,) = read_batches([path], model_with_input("bfloat16[N]"))
     assert feed["x"].dtype == half.dtype
     assert feed["x"].tobytes() == half.tobytes()
-    (feed,) = read_batches([path], takes("float[N]"))  # the reference of a model that was bfloat16
+    (feed,) = read_batches([path], model_with_input("float[N]"))  # a model in float32 can read bfloat16 data
     np.testing.assert_array_equal(feed["x"], half.astype(np.float32))
     small = np.array([1, -2, 7], ml_dtypes.int4)
-    (feed,) = read_batches([save_npz(tmp_path / "b.npz", x=small)], takes("int4[N]"))
+    (feed,) = read_batches([save_npz(tmp_path / "b.npz", x=small)], model_with_input("int4[N]"))
     assert feed["x"].tolist() == [1, -2, 7]
     with pytest.raises(UsageError, match="the model expects numbers"):
-        list(read_batches([tmp_path / "b.npz"], takes("float[N]")))
+        list(read_batches([tmp_path / "b.npz"], model_with_input("float[N]")))
 
 
-def test_float8_survives_a_file(tmp_path: Path) -> None:
+def test_float8_in_a_file(tmp_path: Path) -> None:
     values = np.array([1, -2, 0.5]).astype(ml_dtypes.float8_e4m3fn)
-    (feed,) = read_batches([save_npz(tmp_path / "a.npz", x=values)], takes("float8e4m3fn[N]"))
+    (feed,) = read_batches([save_npz(tmp_path / "a.npz", x=values)], model_with_input("float8e4m3fn[N]"))
     assert feed["x"].astype(np.float32).tolist() == [1, -2, 0.5]
 
 
@@ -465,8 +465,8 @@ def test_float8_survives_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_strings(array: Any, tmp_path: Path) -> None:
-    proto = takes("string[N]")
-    got = only(proto, array)
+    proto = model_with_input("string[N]")
+    got = convert(proto, array)
     assert got.tolist() == ["a", "", "ö"]
     assert LocalSession(make_session(proto)).run(None, {"x": got})[0].tolist() == ["a", "", "ö"]
     if array.dtype.kind in "US":
@@ -474,7 +474,7 @@ def test_strings(array: Any, tmp_path: Path) -> None:
         assert feed["x"].tolist() == ["a", "", "ö"]
 
 
-def test_scalars_bools_and_empties_run(tmp_path: Path) -> None:
+def test_scalars_bools_and_empty_arrays_run(tmp_path: Path) -> None:
     proto = model(
         "g (float s, bool[N] b, int64[K, 3] e, float16[N] h) => (float t, bool[N] c, int64[K, 3] f, float16[N] i)"
         " { t = Neg (s) c = Not (b) f = Neg (e) i = Identity (h) }"
@@ -490,15 +490,18 @@ def test_an_input_with_a_default_may_be_missing() -> None:
         "g (float[N, 4] x, float[1, 4] w) => (float[N, 4] y) <float[1, 4] w = {1, 2, 3, 4}> { y = Add (x, w) }"
     )
     runner = LocalSession(make_session(proto))
-    (plain,), (given_too,) = as_batches({"x": ROWS}, proto), as_batches({"x": ROWS, "w": np.ones((1, 4))}, proto)
-    np.testing.assert_array_equal(runner.run(None, plain)[0], ROWS + np.array([1, 2, 3, 4]))
-    np.testing.assert_array_equal(runner.run(None, given_too)[0], ROWS + 1)
+    (without_default,), (with_value,) = (
+        as_batches({"x": ROWS}, proto),
+        as_batches({"x": ROWS, "w": np.ones((1, 4))}, proto),
+    )
+    np.testing.assert_array_equal(runner.run(None, without_default)[0], ROWS + np.array([1, 2, 3, 4]))
+    np.testing.assert_array_equal(runner.run(None, with_value)[0], ROWS + 1)
 
 
 # --- the Python API, and the emulated graph ---
 
 
-def test_what_the_python_api_takes(tmp_path: Path) -> None:
+def test_what_the_python_api_model_with_input(tmp_path: Path) -> None:
     path = save_npz(tmp_path / "a.npz", x=ROWS)
     proto = model(ONE)
     for data in (path, str(path), [path], {"x": ROWS}, [{"x": ROWS}], ({"x": ROWS} for _ in range(1))):
@@ -510,12 +513,12 @@ def test_what_the_python_api_takes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [[], None, 3, [ROWS], [{"x": ROWS}, "a.npz"], ROWS])
-def test_what_it_does_not_take(data: Any) -> None:
+def test_data_that_the_python_api_refuses(data: Any) -> None:
     with pytest.raises(UsageError, match="the data is"):
         as_batches(data, model(ONE))
 
 
-def test_low_inputs_of_the_emulated_graph() -> None:
+def test_low_inputs_of_the_emulation() -> None:
     proto = model(
         "g (float16[N] h, bfloat16[N] b, float[N] f, int64[N] n, seq(float16[N]) q) => (float16[N] y)"
         " { y = Identity (h) }",
@@ -542,7 +545,7 @@ def test_low_inputs_of_the_emulated_graph() -> None:
 @posix_only
 @pytest.mark.parametrize("name", ["x.npz", "x.npy", "input_0.pb", "labels"])
 def test_data_must_be_regular_files(tmp_path: Path, name: str) -> None:
-    """A pipe without a writer waits for ever, and a device has no end."""
+    """Reading a pipe without a writer never ends, and neither does reading a device."""
     os.mkfifo(tmp_path / name)
     path = tmp_path if name.endswith(".pb") else tmp_path / name
     with pytest.raises(FileError, match=f"{name} is a named pipe, and a regular file is needed"):

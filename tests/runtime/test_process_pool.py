@@ -1,4 +1,4 @@
-"""The executor of worker processes: results, errors, processes that die, and Ctrl-C."""
+"""Test the pool of worker processes: results, errors, processes that die, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ any_number = pytest.mark.parametrize("count", [1, 2])
 
 
 @any_number
-def test_tasks_run_in_other_processes_and_give_their_values(count: int) -> None:
+def test_tasks_run_in_other_processes(count: int) -> None:
     with ProcessPool(count) as pool:
-        found = list(pool.map(pow, [2, 3, 4], [5, 5, 5]))
-        assert found == [32, 243, 1024]
+        assert list(pool.map(pow, [2, 3, 4], [5, 5, 5])) == [32, 243, 1024]
         assert pool.submit(os.getpid).result() != os.getpid()
         assert pool.submit(sorted, [1, 3, 2], reverse=True).result() == [3, 2, 1]
         assert 0 < len(live_pids(pool)) <= count
@@ -39,7 +38,7 @@ def test_an_error_arrives_with_its_hint() -> None:
     assert "test_data_set" in (caught.value.hint or "")
 
 
-def test_a_process_that_was_killed_is_replaced_and_its_task_done_again() -> None:
+def test_a_killed_process_is_replaced_and_its_task_runs_again() -> None:
     with ProcessPool(1) as pool:
         first = pool.submit(os.getpid).result()
         waiting = pool.submit(time.sleep, 0.5)
@@ -49,44 +48,44 @@ def test_a_process_that_was_killed_is_replaced_and_its_task_done_again() -> None
         assert pool.submit(os.getpid).result() != first
 
 
-def test_an_idle_process_that_was_killed_is_replaced() -> None:
+def test_a_killed_idle_process_is_replaced() -> None:
     with ProcessPool(1) as pool:
         first = pool.submit(os.getpid).result()
         os.kill(first, signal.SIGKILL)
         assert pool.submit(os.getpid).result() != first
 
 
-def test_a_task_that_kills_is_given_up() -> None:
+def test_a_task_that_kills_its_process_runs_twice_and_fails() -> None:
     with ProcessPool(1) as pool:
-        after = pool.submit(abs, -1), pool.submit(os.abort), pool.submit(abs, -2)
+        before, aborting, after = pool.submit(abs, -1), pool.submit(os.abort), pool.submit(abs, -2)
         with pytest.raises(WorkerDied, match="two worker processes died") as death:
-            after[1].result()
+            aborting.result()
         assert death.value.signal == "SIGABRT"
-        assert [after[0].result(), after[2].result()] == [1, 2]
+        assert [before.result(), after.result()] == [1, 2]
         assert pool.submit(abs, -3).result() == 3
 
 
 @any_number
-def test_what_nobody_waits_for_any_more_is_in_nobodys_way(count: int) -> None:
+def test_cancelled_tasks_do_not_block_the_pool(count: int) -> None:
     with ProcessPool(count) as pool:
         running, waiting = [pool.submit(time.sleep, 1) for _ in range(count)], [pool.submit(abs, -n) for n in range(4)]
         assert waiting[2].cancel()
-        assert [waiting[at].result() for at in (3, 1, 0)] == [3, 1, 0]
+        assert [waiting[index].result() for index in (3, 1, 0)] == [3, 1, 0]
         assert waiting[2].cancelled()
         assert not running[0].cancel()
     with ProcessPool(count) as pool:
         busy = [pool.submit(time.sleep, 1) for _ in range(count)]
-        left, last = pool.submit(abs, -1), [pool.submit(abs, -2) for _ in range(3)][-1]
+        uncancelled, last = pool.submit(abs, -1), [pool.submit(abs, -2) for _ in range(3)][-1]
         assert last.cancel()
-    assert all(each.done() for each in busy) and left.result() == 1, "leaving waits for what was submitted"
+    assert all(task.done() for task in busy) and uncancelled.result() == 1, "the end waits for submitted tasks"
     with ProcessPool(count) as pool:
-        assert next(iter(pool.map(abs, [-1, -2, -3, -4]))) == 1, "and not for what was given up"
+        assert next(iter(pool.map(abs, [-1, -2, -3, -4]))) == 1, "the end does not wait for cancelled tasks"
     with pytest.raises(RuntimeError, match="after shutdown"):
         pool.submit(abs, -1)
 
 
 @any_number
-def test_what_cannot_be_sent_is_an_error_of_its_own(count: int) -> None:
+def test_a_task_that_cannot_be_pickled_fails_alone(count: int) -> None:
     with ProcessPool(count) as pool:
         first, second, third = pool.submit(abs, -1), pool.submit(lambda: 1), pool.submit(abs, -3)
         assert [third.result(), first.result()] == [3, 1]
@@ -96,7 +95,7 @@ def test_what_cannot_be_sent_is_an_error_of_its_own(count: int) -> None:
 
 
 @any_number
-def test_an_interrupted_task_is_not_waited_for(count: int) -> None:
+def test_an_interrupted_pool_does_not_wait_for_its_tasks(count: int) -> None:
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt), ProcessPool(count) as pool:
         pool.submit(os.getpid).result()
@@ -117,7 +116,7 @@ with ProcessPool(1) as pool:
 
 
 @posix_only
-def test_ctrl_c_ends_a_pool_that_is_at_work(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_working_pool(tmp_path: Path) -> None:
     with started_script(SCRIPT, tmp_path) as (process, pid):
         errors = interrupt(process)
     assert process.returncode == -signal.SIGINT, errors

@@ -1,4 +1,4 @@
-"""ONNX Runtime's profile: events written by hand, and a real one."""
+"""Test the reader of ONNX Runtime's profile with events written by hand, and with a real profile."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from mixlist.runtime.profile_reader import parse_events, read_profile
 from mixlist.runtime.session import SessionOptions
 
 
-def run(ts: int, dur: int) -> dict[str, Any]:
+def model_run(ts: int, dur: int) -> dict[str, Any]:
     return {"cat": "Session", "name": "model_run", "ts": ts, "dur": dur, "tid": 1, "args": {}}
 
 
 def node(name: str, op: str, ts: int, dur: int, elem: str = "float", index: str = "0", **args: Any) -> dict[str, Any]:
-    told = {"op_name": op, "node_index": index, "output_type_shape": [{elem: [4]}], **args}
-    told.setdefault("provider", "CPUExecutionProvider")
-    return {"cat": "Node", "name": f"{name}_kernel_time", "ts": ts, "dur": dur, "tid": 1, "args": told}
+    args = {"op_name": op, "node_index": index, "output_type_shape": [{elem: [4]}], **args}
+    args.setdefault("provider", "CPUExecutionProvider")
+    return {"cat": "Node", "name": f"{name}_kernel_time", "ts": ts, "dur": dur, "tid": 1, "args": args}
 
 
-def times(profile: Any) -> dict[str, tuple[float, float]]:
+def costs_of(profile: Any) -> dict[str, tuple[float, float]]:
+    """Return the calls and the microseconds of each op type."""
     return {op.op_type: (op.calls, round(op.seconds * 1e6)) for op in profile.ops}
 
 
@@ -38,67 +39,70 @@ def test_time_by_operator_is_the_median_run_after_the_warm_up() -> None:
             node("a", "MatMul", start + 10, 20 + slow),
             node("b", "MatMul", start + 200, 5, index="1"),
             node("c", "Relu", start + 300, 2, index="2"),
-            run(start, 400),
+            model_run(start, 400),
         ]
-    told = parse_events(events, warmup=1)
-    assert told.runs == 3
-    assert times(told) == {"MatMul": (2, 26), "Relu": (1, 2)}
-    assert [op.op_type for op in told.ops] == ["MatMul", "Relu"]
-    assert told.seconds == pytest.approx(28e-6)
-    assert (told.nodes, told.low_nodes, told.device_times) == (3, 0, False)
+    profile = parse_events(events, warmup=1)
+    assert profile.runs == 3
+    assert costs_of(profile) == {"MatMul": (2, 26), "Relu": (1, 2)}
+    assert [op.op_type for op in profile.ops] == ["MatMul", "Relu"]
+    assert profile.seconds == pytest.approx(28e-6)
+    assert (profile.nodes, profile.low_nodes, profile.device_times) == (3, 0, False)
 
 
-def test_a_loop_does_not_count_what_runs_inside_it() -> None:
+def test_the_time_of_a_loop_does_not_include_its_body() -> None:
     events = [
-        run(0, 1000),
+        model_run(0, 1000),
         node("loop", "Loop", 100, 500),
         node("i", "If", 150, 300, index="1"),
         node("m", "MatMul", 200, 200, index="2"),
         node("m", "MatMul", 480, 100, index="2"),
         node("after", "Relu", 600, 10, index="3"),
     ]
-    told = parse_events(events)
-    assert times(told) == {"Loop": (1, 100), "If": (1, 100), "MatMul": (2, 300), "Relu": (1, 10)}
-    assert told.nodes == 4
+    profile = parse_events(events)
+    assert costs_of(profile) == {"Loop": (1, 100), "If": (1, 100), "MatMul": (2, 300), "Relu": (1, 10)}
+    assert profile.nodes == 4
 
 
-def test_other_threads_are_not_inside() -> None:
+def test_nodes_of_another_thread_are_not_inside() -> None:
     outer, inner = node("a", "Conv", 0, 100), node("b", "Relu", 10, 20, index="1")
     inner["tid"] = 2
-    assert times(parse_events([run(0, 100), outer, inner])) == {"Conv": (1, 100), "Relu": (1, 20)}
+    assert costs_of(parse_events([model_run(0, 100), outer, inner])) == {"Conv": (1, 100), "Relu": (1, 20)}
 
 
-def test_what_ran_low_and_where() -> None:
+def test_low_nodes_and_providers_are_counted() -> None:
     events = [
-        run(0, 100),
+        model_run(0, 100),
         node("a", "MatMul", 1, 1, "float16", index="0", provider="CUDAExecutionProvider"),
         node("b", "Cast", 3, 1, "float16", index="1", provider="CUDAExecutionProvider"),
         node("c", "Add", 5, 1, "bfloat16", index="2", provider="CUDAExecutionProvider"),
         node("d", "Softmax", 7, 1, "float", index="3"),
     ]
-    told = parse_events(events)
-    assert (told.nodes, told.low_nodes) == (4, 2)
-    assert told.providers == {"CPUExecutionProvider": 1, "CUDAExecutionProvider": 3}
+    profile = parse_events(events)
+    assert (profile.nodes, profile.low_nodes) == (4, 2)
+    assert profile.providers == {"CPUExecutionProvider": 1, "CUDAExecutionProvider": 3}
 
 
-def test_a_devices_kernels_are_preferred() -> None:
+def test_times_of_device_kernels_are_preferred() -> None:
     kernel = {"cat": "Kernel", "name": "sgemm", "ts": 40, "dur": 30, "args": {"op_name": "MatMul"}}
-    told = parse_events([run(0, 100), node("a", "MatMul", 1, 5), node("b", "Reshape", 8, 3, index="1"), kernel, kernel])
-    assert told.device_times
-    assert times(told) == {"MatMul": (1, 60), "Reshape": (1, 0)}
+    profile = parse_events(
+        [model_run(0, 100), node("a", "MatMul", 1, 5), node("b", "Reshape", 8, 3, index="1"), kernel, kernel]
+    )
+    assert profile.device_times
+    assert costs_of(profile) == {"MatMul": (1, 60), "Reshape": (1, 0)}
 
 
-def test_the_arenas_peak() -> None:
+def test_the_peak_of_the_arena() -> None:
     peaks = [
-        node(str(at), "Add", at, 1, index=str(at), mem_in_use_peak=str(size)) for at, size in enumerate((5, 70, 6))
+        node(str(index), "Add", index, 1, index=str(index), mem_in_use_peak=str(size))
+        for index, size in enumerate((5, 70, 6))
     ]
-    assert parse_events([run(0, 10), *peaks]).arena == 70
-    assert parse_events([run(0, 10), node("a", "Add", 1, 1)]).arena is None
+    assert parse_events([model_run(0, 10), *peaks]).arena == 70
+    assert parse_events([model_run(0, 10), node("a", "Add", 1, 1)]).arena is None
 
 
 def test_no_events() -> None:
-    told = parse_events([])
-    assert (told.runs, told.ops, told.nodes, told.seconds) == (0, (), 0, 0)
+    profile = parse_events([])
+    assert (profile.runs, profile.ops, profile.nodes, profile.seconds) == (0, (), 0, 0)
 
 
 def test_a_real_profile(tmp_path: Path) -> None:
@@ -107,18 +111,18 @@ def test_a_real_profile(tmp_path: Path) -> None:
     for _ in range(5):
         session.run(None, feed)
     path = Path(session.end_profiling())
-    told = read_profile(path, warmup=2)
-    assert told.runs == 3
-    assert {"Conv", "MatMul", "Softmax"} <= {op.op_type for op in told.ops}
-    assert {op.op_type: op.calls for op in told.ops}["Conv"] == 2
-    assert told.providers == {"CPUExecutionProvider": told.nodes}
-    assert told.arena is not None
-    assert told.low_nodes == 0
+    profile = read_profile(path, warmup=2)
+    assert profile.runs == 3
+    assert {"Conv", "MatMul", "Softmax"} <= {op.op_type for op in profile.ops}
+    assert {op.op_type: op.calls for op in profile.ops}["Conv"] == 2
+    assert profile.providers == {"CPUExecutionProvider": profile.nodes}
+    assert profile.arena is not None
+    assert profile.low_nodes == 0
     spans = [e["dur"] for e in json.loads(path.read_text()) if e["name"] == "model_run"]
-    assert 0 < told.seconds * 1e6 <= max(spans)
+    assert 0 < profile.seconds * 1e6 <= max(spans)
 
 
-def test_what_is_no_profile_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_profile_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text("[{")
     with pytest.raises(FileError, match=r"ONNX Runtime's profile is incomplete: .*\n  hint: check the space"):

@@ -1,4 +1,4 @@
-"""Random data: shapes from names and positions, ranges, and the same values for the same seed."""
+"""Test random data: sizes by names and positions, ranges, and equal values for equal seeds."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ SIZES = {"H": 5, "x.3": 6, "L": 7}
 UNBOUNDED = "input 'ids': integers 0 or 1, because the graph shows no range"
 
 
-def made(text: str, **options: Any) -> dict[str, Any]:
-    """The first random batch for a model."""
-    return next(iter(make_random_batches(takes(text) if "=>" not in text else model(text), 1, **options)))
+def first_batch(text: str, **options: Any) -> dict[str, Any]:
+    """Return the first random batch for a model, or for its inputs in ONNX text."""
+    return next(iter(make_random_batches(model_with_inputs(text) if "=>" not in text else model(text), 1, **options)))
 
 
-def takes(kinds: str) -> onnx.ModelProto:
-    """A model with inputs as ONNX text writes them: ``float[N] x, int64 n``."""
+def model_with_inputs(kinds: str) -> onnx.ModelProto:
+    """Return a model with inputs in ONNX text: ``float[N] x, int64 n``."""
     return model(f"g ({kinds}) => (float y) {{ y = Constant <value_float = 1.0> () }}", check=False)
 
 
-def same(one: Batches, other: Batches) -> bool:
-    pairs = zip(one, other, strict=True)
+def are_equal(first: Batches, second: Batches) -> bool:
+    pairs = zip(first, second, strict=True)
     return all(a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a) for a, b in pairs)
 
 
@@ -47,63 +47,69 @@ def test_sizes_by_name_and_by_position() -> None:
     assert messages(batches) == [UNBOUNDED]
 
 
-def test_a_position_wins_over_a_name() -> None:
-    feed = made("float[N, L] a, float[N, L] b", dims={"L": 4, "b.1": 9, "N": 1})
+def test_a_size_by_position_wins_over_one_by_name() -> None:
+    feed = first_batch("float[N, L] a, float[N, L] b", dims={"L": 4, "b.1": 9, "N": 1})
     assert (feed["a"].shape, feed["b"].shape) == ((1, 4), (1, 9))
 
 
 def test_a_pattern_gives_the_sizes_that_it_matches() -> None:
     """Rule S8.24: A pattern gives several sizes of random data."""
     text = "float[s10, s12] a, float[?, s86] state, float[batch, s12] b"
-    given = {"s*": 32, "batch": 3, "s12": 5, "s1?": 7, "*": 9}  # an exact name, then the first that matches
-    feed = made(text, dims=given)
+    sizes = {
+        "s*": 32,
+        "batch": 3,
+        "s12": 5,
+        "s1?": 7,
+        "*": 9,
+    }  # an exact name wins, then the first pattern that matches
+    feed = first_batch(text, dims=sizes)
     assert {name: value.shape for name, value in feed.items()} == {"a": (32, 5), "state": (32, 32), "b": (3, 5)}
-    feed = made(text, dims={"state.0": 2, "s1?": 7, "*": 9})
+    feed = first_batch(text, dims={"state.0": 2, "s1?": 7, "*": 9})
     assert {name: value.shape for name, value in feed.items()} == {"a": (7, 7), "state": (2, 9), "b": (9, 7)}
 
 
 def test_only_stars_and_question_marks_are_patterns() -> None:
-    proto = takes("float[4, 4] x")
+    proto = model_with_inputs("float[4, 4] x")
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n[0]"
     proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "n0"
     feed = next(iter(make_random_batches(proto, 1, dims={"n[0]*": 3, "n?": 5})))
     assert feed["x"].shape == (3, 5)
 
 
-def test_a_batch_size_that_is_not_given_is_one_and_that_is_told() -> None:
+def test_a_missing_batch_size_is_one_with_a_warning() -> None:
     batches = make_random_batches(model(PICTURES), 1, dims=SIZES)
     assert next(iter(batches))["x"].shape == (1, 3, 5, 6)
     assert messages(batches) == ["size N is not given: 1 is used", UNBOUNDED]
-    recurrent = make_random_batches(takes("float[B, 4] x, float[2, B, 8] state, float[?, 2] z"), 1)
+    recurrent = make_random_batches(model_with_inputs("float[B, 4] x, float[2, B, 8] state, float[?, 2] z"), 1)
     assert next(iter(recurrent))["state"].shape == (2, 1, 8)
     assert messages(recurrent) == ["size B is not given: 1 is used", "size z.0 is not given: 1 is used"]
 
 
-def test_all_other_sizes_are_asked_for_at_once() -> None:
+def test_one_error_lists_all_missing_sizes() -> None:
     with pytest.raises(UsageError, match=r"random data needs sizes that the model leaves open: H, x\.3, L") as error:
         make_random_batches(model(PICTURES), 1)
     assert error.value.hint == "set them, for example: --dim H=16 --dim x.3=16 --dim L=16"
 
 
-def test_empty_sizes_are_legal() -> None:
-    feed = made("float[N, 4] x, int64[N] i, string[N] s, bool[N] b", dims={"N": 0})
+def test_a_size_may_be_zero() -> None:
+    feed = first_batch("float[N, 4] x, int64[N] i, string[N] s, bool[N] b", dims={"N": 0})
     assert {value.size for value in feed.values()} == {0}
 
 
-def test_the_seed_decides() -> None:
+def test_the_seed_decides_the_values() -> None:
     def batches(count: int, **options: Any) -> Batches:
-        return make_random_batches(takes("float[4] x, int64[9] i, string[5] s"), count, **options)
+        return make_random_batches(model_with_inputs("float[4] x, int64[9] i, string[5] s"), count, **options)
 
-    assert same(batches(3), batches(3))  # and each iterates alike twice
-    assert same(batches(3, seed=7), batches(3, seed=7))
-    assert not same(batches(3), batches(3, seed=7))
+    assert are_equal(batches(3), batches(3))  # with the same default seed
+    assert are_equal(batches(3, seed=7), batches(3, seed=7))
+    assert not are_equal(batches(3), batches(3, seed=7))
     first, second, _ = batches(3)
     assert (first["x"] != second["x"]).any()
-    assert (next(iter(batches(1)))["x"] == first["x"]).all()  # whatever the number of batches
+    assert (next(iter(batches(1)))["x"] == first["x"]).all()  # the number of batches does not count
 
 
-def test_the_values_are_of_the_declared_type() -> None:
-    feed = made(
+def test_values_have_the_declared_type() -> None:
+    feed = first_batch(
         "float[1000] f, double[1000] d, float16[1000] h, bfloat16[1000] b, int8[1000] i, uint64[1000] u, bool[1000] t,"
         " string[1000] s, complex64[9] c, float n, string w"
     )
@@ -124,7 +130,7 @@ def test_the_values_are_of_the_declared_type() -> None:
 
 
 def test_ranges() -> None:
-    feed = made(
+    feed = first_batch(
         "float[5000] f, int64[5000] i, int8[5000] s, uint64[50] u, bool[50] b, float16[5000] h, double[99] d, int64 n",
         ranges={"f": (2, 3.5), "i": (0, 30521), "s": (-128, 127), "u": (2**64 - 2, 2**64 - 1), "b": (1, 1),
                 "h": (-65504, 65504), "d": (-1e308, 1e308), "n": (16000, 16000)},
@@ -155,7 +161,7 @@ def test_integers_have_the_range_that_the_graph_shows() -> None:
     ]
     assert {(w.code, w.hint) for w in batches.warnings} == {("ML601", "set another range with --range")}
     narrow = model("g (int8[N] i) => (bool[N] y) <int8 k = {127}> { y = Less (k, i) }")
-    assert next(iter(make_random_batches(narrow, 1, dims={"N": 999})))["i"].max() == 127  # what the type holds
+    assert next(iter(make_random_batches(narrow, 1, dims={"N": 999})))["i"].max() == 127  # the largest int8
 
 
 @pytest.mark.parametrize(
@@ -172,7 +178,7 @@ def test_integers_have_the_range_that_the_graph_shows() -> None:
         ({"ranges": {"ids": (0, 2**63)}}, "does not fit int64", "whole numbers from"),
     ],
 )
-def test_names_and_ranges_that_are_wrong(options: Any, says: str, hint: str) -> None:
+def test_wrong_names_and_ranges(options: Any, says: str, hint: str) -> None:
     with pytest.raises(UsageError) as error:
         make_random_batches(model(PICTURES), 1, **{"dims": SIZES, **options})
     assert says in error.value.message
@@ -190,24 +196,24 @@ def test_names_and_ranges_that_are_wrong(options: Any, says: str, hint: str) -> 
 )
 def test_ranges_beyond_the_type(kind: str, bounds: tuple[float, float], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        make_random_batches(takes(f"{kind} x"), 1, ranges={"x": bounds})
+        make_random_batches(model_with_inputs(f"{kind} x"), 1, ranges={"x": bounds})
 
 
 @pytest.mark.parametrize("kind", ["seq(float[N])", "float[]", "optional(float[N])"])
-def test_what_needs_data_of_its_own(kind: str) -> None:
-    proto = takes(f"{kind} x")
+def test_inputs_that_random_data_cannot_fill(kind: str) -> None:
+    proto = model_with_inputs(f"{kind} x")
     if kind.startswith("optional"):
-        assert list(make_random_batches(proto, 1)) == [{}]  # it may be missing
+        assert list(make_random_batches(proto, 1)) == [{}]  # an optional may be missing
         return
     with pytest.raises(UsageError, match="input x: ") as error:
         make_random_batches(proto, 1)
     assert "--data" in str(error.value.hint)
 
 
-def test_an_initializer_keeps_its_value_unless_it_is_named() -> None:
+def test_an_initializer_keeps_its_value_unless_an_option_names_it() -> None:
     text = "g (float[N, 4] x, float[1, 4] w) => (float[N, 4] y) <float[1, 4] w = {1, 2, 3, 4}> { y = Add (x, w) }"
-    assert list(made(text)) == ["x"]
-    assert (made(text, ranges={"w": (5, 5)})["w"] == 5).all()
+    assert list(first_batch(text)) == ["x"]
+    assert (first_batch(text, ranges={"w": (5, 5)})["w"] == 5).all()
 
 
 def test_random_data_runs() -> None:
@@ -231,15 +237,15 @@ def test_random_data_runs() -> None:
     ],
 )
 def test_sizes_that_cannot_be_allocated(kinds: str, size: str) -> None:
-    """Numpy has errors of its own for some of these, and makes others in minutes."""
+    """Numpy would raise errors of its own for some of these sizes, and work for minutes on others."""
     with pytest.raises(
         UsageError, match=f"random data takes {size} for input x: .*, more than the limit of 1 GB"
     ) as error:
-        make_random_batches(takes(kinds), 1, dims={"N": 2000} if "N" in kinds else {})
+        make_random_batches(model_with_inputs(kinds), 1, dims={"N": 2000} if "N" in kinds else {})
     assert error.value.hint is not None and "--data" in error.value.hint
 
 
 def test_many_inputs_that_cannot_be_allocated_together() -> None:
     kinds = ", ".join(f"float[100000000] x{at}" for at in range(4))
     with pytest.raises(UsageError, match=r"takes 0.4 GB for input x0: .* and 1.6 GB for all inputs, more"):
-        make_random_batches(takes(kinds), 1)
+        make_random_batches(model_with_inputs(kinds), 1)

@@ -1,4 +1,4 @@
-"""Sessions: models of any size, errors of one line, bfloat16, and whether the provider rounds."""
+"""Test sessions: models of any size, errors of one line, bfloat16, and the rounding of the provider."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def product() -> onnx.ModelProto:
 
 @pytest.fixture
 def external(product: onnx.ModelProto, tmp_path: Path) -> Path:
-    """The product with its weights in a file beside it."""
+    """Return the path of the product model, with its weights in a file next to it."""
     path = tmp_path / "model" / "m.onnx"
     path.parent.mkdir()
     onnx.save(product, path, save_as_external_data=True, location="w.bin", size_threshold=0)
@@ -51,7 +51,7 @@ def check_product(session: object) -> None:
         np.testing.assert_allclose(runner.run(None, {"x": ROWS})[0], ROWS @ WEIGHTS, rtol=1e-6)
 
 
-def bare(path: Path) -> onnx.ModelProto:
+def load_without_weights(path: Path) -> onnx.ModelProto:
     return onnx.load(path, load_external_data=False)
 
 
@@ -61,38 +61,38 @@ def test_a_model_in_memory_needs_no_file(product: onnx.ModelProto, temporary: Pa
     check_product(session)
 
 
-def test_external_data_is_read_where_it_lies(external: Path, temporary: Path) -> None:
-    session = make_session(bare(external), folder=external.parent)
+def test_external_data_is_read_in_place(external: Path, temporary: Path) -> None:
+    session = make_session(load_without_weights(external), folder=external.parent)
     assert not list(temporary.iterdir())
     check_product(session)
 
 
-def test_external_data_behind_a_link_out_of_the_folder(external: Path, tmp_path: Path) -> None:
+def test_external_data_behind_a_symbolic_link(external: Path, tmp_path: Path) -> None:
     linked = tmp_path / "linked"
     linked.mkdir()
     (linked / "w.bin").symlink_to(external.parent / "w.bin")
-    check_product(make_session(bare(external), folder=linked))
+    check_product(make_session(load_without_weights(external), folder=linked))
 
 
-def test_a_session_needs_no_file_once_it_is_made(
+def test_a_loaded_session_needs_no_file(
     product: onnx.ModelProto, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(save, "INLINE_LIMIT", 1000)  # stands for protobuf's 2 GiB
     before = product.SerializeToString(deterministic=True)
     session = make_session(product)
-    assert bool(list(temporary.iterdir())) == (inference_session.os.name == "nt")  # which removes no mapped file
+    assert bool(list(temporary.iterdir())) == (inference_session.os.name == "nt")  # Windows cannot remove a mapped file
     check_product(session)
     assert product.SerializeToString(deterministic=True) == before
 
 
-def test_no_folder_stays_behind_a_model_that_is_refused(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_model_leaves_no_folder(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(save, "INLINE_LIMIT", -1)
     with pytest.raises(ModelError):
         make_session(model("g (bfloat16[N] x) => (bfloat16[N] y) { y = Add (x, x) }"))
     assert not list(temporary.iterdir())
 
 
-def test_weights_that_are_still_to_be_converted(external: Path) -> None:
+def test_weights_with_a_pending_conversion(external: Path) -> None:
     result = mixlist.rewrite(external, mixlist.resolve(external, policy(white=["MatMul"])))
     assert result.casts_inserted
     with LocalSession(make_session(result.proto, folder=external.parent)) as runner:
@@ -100,8 +100,8 @@ def test_weights_that_are_still_to_be_converted(external: Path) -> None:
     np.testing.assert_allclose(got, ROWS @ WEIGHTS.astype(np.float16).astype(np.float32), rtol=2e-3)
 
 
-def test_external_data_that_is_missing(external: Path) -> None:
-    proto = bare(external)
+def test_missing_external_data(external: Path) -> None:
+    proto = load_without_weights(external)
     (external.parent / "w.bin").unlink()
     with pytest.raises(FileError, match=r"'w' is missing.*w\.bin"):
         make_session(proto, folder=external.parent)
@@ -109,16 +109,16 @@ def test_external_data_that_is_missing(external: Path) -> None:
         make_session(proto)
 
 
-def test_a_written_model_is_whole(external: Path, tmp_path: Path) -> None:
+def test_a_written_model_has_its_weights(external: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    path = write_model(bare(external), home, external.parent)
+    path = write_model(load_without_weights(external), home, external.parent)
     external.unlink()
     (external.parent / "w.bin").unlink()
     check_product(open_session(path))
 
 
-def test_what_is_refused_is_told_in_one_line_and_nowhere_else(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_model_is_reported_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ModelError, match=r"ONNX Runtime cannot load the model: .*NOT_IMPLEMENTED.*Add") as error:
         make_session(model("g (bfloat16[N] x) => (bfloat16[N] y) { y = Add (x, x) }"))
     assert "\n" not in error.value.message
@@ -129,15 +129,15 @@ def test_what_is_refused_is_told_in_one_line_and_nowhere_else(capfd: pytest.Capt
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_fails_in_a_run_is_told_in_one_line(product: onnx.ModelProto, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_run_is_reported_in_one_line(product: onnx.ModelProto, capfd: pytest.CaptureFixture[str]) -> None:
     runner = LocalSession(make_session(product))
     for feed in ({"x": np.zeros((2, 5), np.float32)}, {}, {"z": ROWS}, {"x": ROWS.astype(np.float64)}):
         with pytest.raises(ModelError, match="ONNX Runtime cannot run the model: ") as error:
             runner.run(None, feed)
         assert "\n" not in error.value.message
-    divide = LocalSession(make_session(model("g (float[N] x, int64[1] s) => (float[M] y) { y = Reshape (x, s) }")))
+    reshape = LocalSession(make_session(model("g (float[N] x, int64[1] s) => (float[M] y) { y = Reshape (x, s) }")))
     with pytest.raises(ModelError, match="cannot run the model"):
-        divide.run(None, {"x": np.zeros(3, np.float32), "s": np.array([2])})
+        reshape.run(None, {"x": np.zeros(3, np.float32), "s": np.array([2])})
     assert capfd.readouterr() == ("", "")
 
 
@@ -148,11 +148,11 @@ def test_providers() -> None:
     assert error.value.hint == "use one of cpu, cuda"
 
 
-@pytest.mark.skipif("cuda" in available_providers(), reason="here is a CUDA provider")
-def test_how_to_get_cuda() -> None:
-    for ask in (lambda: open_session(b"", SessionOptions("cuda")), lambda: unfaithful("cuda")):
+@pytest.mark.skipif("cuda" in available_providers(), reason="this machine has a CUDA provider")
+def test_the_hint_says_how_to_install_cuda() -> None:
+    for use_cuda in (lambda: open_session(b"", SessionOptions("cuda")), lambda: unfaithful("cuda")):
         with pytest.raises(UsageError, match="provider cuda cannot be used") as error:
-            ask()
+            use_cuda()
         hint = str(error.value.hint)
         assert "pip uninstall onnxruntime" in hint
         assert "pip install 'onnxruntime-gpu" in hint
@@ -168,7 +168,7 @@ def test_cuda_runs_and_rounds() -> None:
     assert unfaithful("cuda") is None
 
 
-def test_bfloat16_goes_in_and_comes_out() -> None:
+def test_bfloat16_inputs_and_outputs() -> None:
     proto = model(
         "g (bfloat16[A, B] x, int64[N] n) => (bfloat16[A, B] y, float[A, B] z, int64[N] m)"
         " { y = Identity (x) z = Cast <to = 1> (x) m = Neg (n) }"
@@ -216,29 +216,29 @@ def test_the_cpu_provider_keeps_pairs_of_casts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "change"),
+    ("message", "change"),
     [
         ("drops the Casts that round to float16: 64 x 300 x 300 x 0.001 gave 5760 instead of inf", ("LOW", "1")),
         ("to float16: 2049 stayed 2049 instead of 2048", ("odd_low = Cast <to = LOW>", "odd_low = Cast <to = 1>")),
         ("the test model for float16 does not run on cpu: ONNX Runtime cannot load", ("Mul", "Nonesuch")),
     ],
 )
-def test_a_runtime_that_drops_the_casts_is_found_out(
-    monkeypatch: pytest.MonkeyPatch, told: str, change: tuple[str, str]
+def test_a_provider_that_drops_casts_is_recognized(
+    monkeypatch: pytest.MonkeyPatch, message: str, change: tuple[str, str]
 ) -> None:
     monkeypatch.setattr(provider_rounding, "_TEST_MODEL", provider_rounding._TEST_MODEL.replace(*change))
     reason = unfaithful("cpu")
     assert reason is not None
-    assert told in reason
+    assert message in reason
 
 
-def test_the_model_is_not_held_twice(product: onnx.ModelProto) -> None:
-    """The bytes given to ONNX Runtime are let go once it has read them."""
+def test_the_model_is_not_kept_twice_in_memory(product: onnx.ModelProto) -> None:
+    """The serialized model is released after ONNX Runtime has read it."""
     assert getattr(make_session(product), "_model_bytes", None) is None
 
 
-def test_a_relative_folder(external: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_folder_of_external_data(external: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(external.parent.parent)
-    check_product(make_session(bare(external), folder=Path(external.parent.name)))
+    check_product(make_session(load_without_weights(external), folder=Path(external.parent.name)))
     monkeypatch.chdir(external.parent)
-    check_product(make_session(bare(external), folder=Path(os.curdir)))
+    check_product(make_session(load_without_weights(external), folder=Path(os.curdir)))

@@ -1,4 +1,4 @@
-"""Sessions in a process of their own: the same answers, and what happens when that process dies."""
+"""Test sessions in another process: they give the same results, and a crash of the process is reported."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.support.builders import model
 from tests.support.scripts import interrupt, is_gone, started_script
 from tests.support.systems import posix_only
 
-pytestmark = pytest.mark.usefixtures("temporary")  # workers make their folders there
+pytestmark = pytest.mark.usefixtures("temporary")  # workers create their folders there
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
 def start_session(
     proto: onnx.ModelProto, options: SessionOptions = DEFAULT_OPTIONS, process: SessionProcess | None = None
 ) -> Session:
-    """Make a session in this process, or in the one given."""
+    """Return a session in this process, or in ``process``."""
     if process is None:
         return LocalSession(make_session(proto, options))
     return SubprocessSession(proto, options, process=process)
@@ -43,20 +43,22 @@ def double() -> onnx.ModelProto:
     return model("g (float[N, 4] x) => (float[N, 4] y, float[N, 4] z) { y = Add (x, x) z = Neg (x) }")
 
 
-def patched(monkeypatch: pytest.MonkeyPatch, patch: str) -> None:
-    """Worker processes run ``patch`` before they serve."""
+def patch_workers(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Let worker processes execute ``code`` before they answer requests."""
     head = (
         "import sys; sys.path[:] = sys.argv[2:]; import os, signal, time\nfrom mixlist.runtime import local_session\n"
     )
     serve = "from mixlist.runtime.worker_server import serve\nserve(int(sys.argv[1]))"
-    monkeypatch.setattr(worker_process, "_COMMAND", f"{head}{patch}\n{serve}")
+    monkeypatch.setattr(worker_process, "_COMMAND", f"{head}{code}\n{serve}")
 
 
 DIE = "lambda *a, **k: os.kill(os.getpid(), signal.SIGSEGV)"
 
 
 @pytest.mark.parametrize("isolate", [False, True])
-def test_both_kinds_run_alike(double: onnx.ModelProto, temporary: Path, isolate: bool) -> None:
+def test_local_and_subprocess_sessions_give_the_same_results(
+    double: onnx.ModelProto, temporary: Path, isolate: bool
+) -> None:
     process = SessionProcess() if isolate else None
     with process or nullcontext(), start_session(double, SessionOptions(threads=1), process=process) as runner:
         y, z = runner.run(None, {"x": ROWS})
@@ -66,7 +68,7 @@ def test_both_kinds_run_alike(double: onnx.ModelProto, temporary: Path, isolate:
     assert not list(temporary.iterdir())
 
 
-def test_every_kind_of_value_comes_back_as_it_went() -> None:
+def test_values_of_every_type_pass_through_the_pipe() -> None:
     proto = model(
         "g (bfloat16[N] a, float16 b, int64[M] c, bool[M] d, uint8[K] e, float[R, S] f)"
         " => (bfloat16[N] A, float16 B, int64[M] C, bool[M] D, uint8[K] E, float[R, S] F)"
@@ -81,20 +83,20 @@ def test_every_kind_of_value_comes_back_as_it_went() -> None:
         "f": np.random.default_rng(0).standard_normal((300, 700)).astype(np.float32).T,  # not contiguous
     }
     with SubprocessSession(proto) as worker:
-        for value, got in zip(feed.values(), worker.run(None, feed), strict=True):
-            assert (got.dtype, got.shape) == (value.dtype, value.shape)
-            assert got.tobytes() == np.ascontiguousarray(value).tobytes()
+        for value, result in zip(feed.values(), worker.run(None, feed), strict=True):
+            assert (result.dtype, result.shape) == (value.dtype, value.shape)
+            assert result.tobytes() == np.ascontiguousarray(value).tobytes()
     texts = model(
         "g (string[N] s, seq(float[K]) q) => (string[N] t, seq(float[K]) r) { t = Identity (s) r = Identity (q) }"
     )
     with SubprocessSession(texts) as worker:
-        given = {"s": np.array(["a", "", "ö"], object), "q": [np.ones(2, np.float32), np.zeros(0, np.float32)]}
-        text, parts = worker.run(None, given)
+        feed = {"s": np.array(["a", "", "ö"], object), "q": [np.ones(2, np.float32), np.zeros(0, np.float32)]}
+        text, parts = worker.run(None, feed)
     assert text.tolist() == ["a", "", "ö"]
     assert [part.tolist() for part in parts] == [[1, 1], []]
 
 
-def test_a_model_file_is_read_where_it_lies(double: onnx.ModelProto, tmp_path: Path) -> None:
+def test_a_model_file_is_read_in_place(double: onnx.ModelProto, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(double, path)
     with SubprocessSession(path) as worker:
@@ -102,20 +104,20 @@ def test_a_model_file_is_read_where_it_lies(double: onnx.ModelProto, tmp_path: P
     assert path.exists()
 
 
-def test_errors_are_those_of_this_process(double: onnx.ModelProto, temporary: Path) -> None:
+def test_errors_are_the_same_in_both_processes(double: onnx.ModelProto, temporary: Path) -> None:
     refused = model("g (bfloat16[N] x) => (bfloat16[N] y) { y = Add (x, x) }")
-    told = []
-    with SessionProcess() as other:
-        for process in (None, other):
+    messages = []
+    with SessionProcess() as session_process:
+        for process in (None, session_process):
             with pytest.raises(ModelError) as error:
                 start_session(refused, process=process)
-            told.append(error.value.message)
+            messages.append(error.value.message)
             with start_session(double, process=process) as session:
                 with pytest.raises(ModelError) as error:
                     session.run(None, {"x": ROWS[0]})
-                told.append(error.value.message)
-                np.testing.assert_array_equal(session.run(["y"], {"x": ROWS})[0], 2 * ROWS)  # it lives on
-    assert told[:2] == told[2:]
+                messages.append(error.value.message)
+                np.testing.assert_array_equal(session.run(["y"], {"x": ROWS})[0], 2 * ROWS)  # the session still works
+    assert messages[:2] == messages[2:]
     with pytest.raises(ModelError, match=r"cannot load the model: .*exist"):
         SubprocessSession("none.onnx")
     if "cuda" not in available_providers():
@@ -125,8 +127,8 @@ def test_errors_are_those_of_this_process(double: onnx.ModelProto, temporary: Pa
 
 
 @posix_only
-def test_a_run_that_dies(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, temporary: Path) -> None:
-    patched(monkeypatch, f"os.write(2, b'malloc(): broken\\n'); local_session.LocalSession.run = {DIE}")
+def test_a_crash_in_a_run(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, temporary: Path) -> None:
+    patch_workers(monkeypatch, f"os.write(2, b'malloc(): broken\\n'); local_session.LocalSession.run = {DIE}")
     with SubprocessSession(double) as worker:
         with pytest.raises(Crashed) as error:
             worker.run(None, {"x": ROWS})
@@ -135,21 +137,21 @@ def test_a_run_that_dies(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatc
         assert "ONNX Runtime died with SIGSEGV (malloc(): broken) while it ran the model" in crash.message
         assert f"the model is kept at {crash.model}, its input at {crash.feed}" in crash.message
         assert is_gone(worker.pid)
-        with pytest.raises(Crashed, match="died with SIGSEGV"):  # every later run says so again
+        with pytest.raises(Crashed, match="died with SIGSEGV"):  # every later run raises the crash again
             worker.run(None, {"x": ROWS})
     with pytest.raises(ModelError, match="has ended"):  # closed
         worker.run(None, {"x": ROWS})
-    kept = onnx.load(crash.model)
-    assert kept == double
+    kept_model = onnx.load(crash.model)
+    assert kept_model == double
     assert crash.feed is not None
-    (feed,) = read_batches([crash.feed], kept)
+    (feed,) = read_batches([crash.feed], kept_model)
     np.testing.assert_array_equal(feed["x"], ROWS)
     assert crash.model.parent.parent == temporary
 
 
 @posix_only
-def test_a_load_that_dies(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    patched(monkeypatch, f"local_session.open_session = {DIE}")
+def test_a_crash_while_loading(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    patch_workers(monkeypatch, f"local_session.open_session = {DIE}")
     with pytest.raises(Crashed, match="died with SIGSEGV while it loaded the model") as error:
         SubprocessSession(double)
     assert error.value.stage == "load"
@@ -164,7 +166,7 @@ def test_a_load_that_dies(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPat
 
 
 @posix_only
-def test_what_the_system_kills(double: onnx.ModelProto) -> None:
+def test_a_process_that_the_system_kills(double: onnx.ModelProto) -> None:
     with SubprocessSession(double) as worker:
         os.kill(worker.pid, signal.SIGKILL)
         with pytest.raises(Crashed) as error:
@@ -174,20 +176,20 @@ def test_what_the_system_kills(double: onnx.ModelProto) -> None:
 
 
 def test_a_process_that_exits(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
-    patched(monkeypatch, "local_session.LocalSession.run = lambda *a: os._exit(7)")
+    patch_workers(monkeypatch, "local_session.LocalSession.run = lambda *a: os._exit(7)")
     with SubprocessSession(double) as worker, pytest.raises(Crashed, match="died with exit status 7"):
         worker.run(None, {"x": ROWS})
 
 
 @posix_only
-def test_strings_and_bfloat16_of_a_crash_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    patched(monkeypatch, f"local_session.LocalSession.run = {DIE}")
+def test_a_kept_feed_has_strings_and_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    patch_workers(monkeypatch, f"local_session.LocalSession.run = {DIE}")
     proto = model(
         "g (string[N] s, bfloat16[N] b) => (string[N] t, float[N] c) { t = Identity (s) c = Cast <to = 1> (b) }"
     )
-    given = {"s": np.array(["a", "ö"], object), "b": np.array([1, 2.5], ml_dtypes.bfloat16)}
+    feed = {"s": np.array(["a", "ö"], object), "b": np.array([1, 2.5], ml_dtypes.bfloat16)}
     with SubprocessSession(proto) as worker, pytest.raises(Crashed) as error:
-        worker.run(None, given)
+        worker.run(None, feed)
     assert error.value.feed is not None
     (feed,) = read_batches([error.value.feed], proto)
     assert feed["s"].tolist() == ["a", "ö"]
@@ -195,23 +197,25 @@ def test_strings_and_bfloat16_of_a_crash_are_kept(monkeypatch: pytest.MonkeyPatc
     assert feed["b"].tolist() == [1, 2.5]
 
 
-def test_a_bug_in_the_child_is_a_bug_here(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
-    patched(monkeypatch, "local_session.LocalSession.run = lambda *a: 1 / 0")
+def test_a_bug_in_the_worker_is_raised_here(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch_workers(monkeypatch, "local_session.LocalSession.run = lambda *a: 1 / 0")
     with SubprocessSession(double) as worker, pytest.raises(RuntimeError, match="ZeroDivisionError"):
         worker.run(None, {"x": ROWS})
 
 
-def test_what_a_library_prints_does_not_disturb(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_a_library_does_not_mix_with_the_answers(
+    double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
     noisy = (
         "session = local_session.LocalSession\nold = session.run\n"
         "session.run = lambda *a: (os.write(1, b'noise' * 100), old(*a))[1]"
     )
-    patched(monkeypatch, noisy)
+    patch_workers(monkeypatch, noisy)
     with SubprocessSession(double) as worker:
         np.testing.assert_array_equal(worker.run(["y"], {"x": ROWS})[0], 2 * ROWS)
 
 
-def test_a_worker_that_nobody_closes_ends_all_the_same(double: onnx.ModelProto, temporary: Path) -> None:
+def test_a_worker_that_is_not_closed_ends_with_its_session(double: onnx.ModelProto, temporary: Path) -> None:
     worker = SubprocessSession(double)
     pid = worker.pid
     del worker
@@ -231,7 +235,7 @@ tempfile.tempdir = sys.argv[1]
 model = onnx.parser.parse_model(
     '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Neg (x) }'
 )
-# No main guard: a child must not run this module again.
+# There is no `if __name__ == "__main__"`: a worker must not run this module again.
 with subprocess_session.SubprocessSession(model) as worker:
     print(worker.pid, flush=True)
     worker.run(None, {"x": np.ones(3, np.float32)})
@@ -239,17 +243,17 @@ with subprocess_session.SubprocessSession(model) as worker:
 
 
 @posix_only
-def test_ctrl_c_ends_both_and_leaves_nothing(temporary: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_both_processes_and_removes_temporary_files(temporary: Path, tmp_path: Path) -> None:
     with started_script(SCRIPT, tmp_path, str(temporary)) as (process, pid):
         errors = interrupt(process)
     assert process.returncode == -signal.SIGINT
-    assert errors.count("Traceback") == 1  # the script's own
+    assert errors.count("Traceback") == 1  # that of the script
     assert is_gone(pid)
     assert not list(temporary.iterdir())
 
 
 @posix_only
-def test_a_child_ends_with_its_parent(temporary: Path, tmp_path: Path) -> None:
+def test_a_worker_ends_with_its_parent(temporary: Path, tmp_path: Path) -> None:
     source = SCRIPT.replace("time.sleep(60)", "[]").replace("    worker.run", "    input()\n    worker.run")
     with started_script(source, tmp_path, str(temporary)) as (process, pid):
         process.kill()
