@@ -396,7 +396,11 @@ def test_the_recommended_result_comes_first_with_its_command(run, planted: Path,
     ran = run("tune", planted, "-o", out, "--data", data, "--trace")
     assert ran.status == 0
     assert json.loads(out.read_text()) == BLACK
-    parts = ["lists alone keep 0 % of the matrix", "rules of single nodes 50 % (recommended)", "\nRecommended: with"]
+    parts = [
+        "lists alone keep 0 % of the matrix",
+        "rules of single nodes keep 50 % (recommended)",
+        "\nRecommended: with",
+    ]
     parts += [
         "product (MatMul)",
         "write it with: mixlist tune",

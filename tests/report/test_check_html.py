@@ -71,7 +71,7 @@ def test_a_passing_page_says_so_and_has_no_empty_sections() -> None:
     assert "None: nothing overflowed on this data." in text
     masked = replace(PASSING, nodes=(finding("mask", "intended"),))
     assert "nothing overflowed on this data, except masks" in Parsed(render(masked)).text
-    for title in ("Dynamic range", "All findings", "Where error is born", "Time of the check"):
+    for title in ("Dynamic range", "All findings", "Nodes by error", "Time of the check"):
         assert title not in text
     ids = {attributes["id"] for _, attributes in Parsed(page).tags if "id" in attributes}
     links = {attributes["href"] for tag, attributes in Parsed(page).tags if tag == "a"}
