@@ -1,4 +1,4 @@
-"""The reference in float64: closer to the truth than float32, where the operators allow it."""
+"""The reference in float64 (``--baseline float64``), where operators have float64 kernels."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ TEXT = """g (float[2] x) => (float[2] y) <float[1] big = {1e8}>
 { [a] a = Add(x, big) [s] y = Sub(a, big) }"""
 
 
-def test_float64_sees_what_float32_loses() -> None:
+def test_float64_shows_an_error_that_float32_has_too() -> None:
     feed = {"x": np.ones(2, np.float32)}
-    single = mixlist.check(model(TEXT), policy(), [feed])
-    double = mixlist.check(model(TEXT), policy(), [feed], baseline="float64")
-    assert single.outputs[0].max_abs_error == 0 and single.verdict == "pass"
-    assert double.outputs[0].max_abs_error == 1 and double.verdict == "fail"
+    float32_report = mixlist.check(model(TEXT), policy(), [feed])
+    float64_report = mixlist.check(model(TEXT), policy(), [feed], baseline="float64")
+    assert float32_report.outputs[0].max_abs_error == 0 and float32_report.verdict == "pass"
+    assert float64_report.outputs[0].max_abs_error == 1 and float64_report.verdict == "fail"
 
 
-def test_operators_without_float64_stand_between_casts() -> None:
+def test_operators_without_a_float64_kernel_get_casts() -> None:
     text = """g (float[1,1,2,2] x) => (float[1,1,4,4] y) <float[4] scales = {1,1,2,2}, float[1,1,1,1] w = {1}> {
       [c] c = Conv(x, w) [r] r = Resize(c, , scales) [k] k = Constant<value_float=2.0>() [m] y = Mul(r, k) }"""
     proto = model(text)
-    wide = raise_to_float64(load_model(proto), lambda node: node.op_type != "Conv")
-    onnx.checker.check_model(wide, full_check=True)
-    inferred = onnx.shape_inference.infer_shapes(wide, strict_mode=True)
+    float64_model = raise_to_float64(load_model(proto), lambda node: node.op_type != "Conv")
+    onnx.checker.check_model(float64_model, full_check=True)
+    inferred = onnx.shape_inference.infer_shapes(float64_model, strict_mode=True)
     kinds = {i.name: i.type.tensor_type.elem_type for i in (*inferred.graph.value_info, *inferred.graph.output)}
     assert kinds["c"] == kinds["r"] == kinds["y"] == onnx.TensorProto.DOUBLE
     feed = {"x": np.random.default_rng(0).standard_normal((1, 1, 2, 2)).astype(np.float32)}
@@ -39,8 +39,8 @@ def test_operators_without_float64_stand_between_casts() -> None:
     assert report.outputs[0].max_abs_error < 1e-6
 
 
-def test_constants_that_inference_reads_stay_constants() -> None:
-    """PaddlePaddle's exports give Resize sizes, and scales that are empty: as a Constant, as inference wants them."""
+def test_constants_that_shape_inference_reads_stay_constants() -> None:
+    """PaddlePaddle exports Resize with sizes and with empty scales: shape inference reads both only from a Constant."""
     text = """g (float[1,1,2,2] x) => (float[1,1,4,4] y) {
       roi = Constant<value=float[0] {}>() scales = Constant<value=float[0] {}>()
       sizes = Constant<value_ints=[1,1,4,4]>() [h] h = HardSwish(x) [r] y = Resize(h, roi, scales, sizes) }"""
@@ -51,7 +51,7 @@ def test_constants_that_inference_reads_stay_constants() -> None:
 
 
 @pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
-def test_recurrent_operators_stay_float32_and_are_told(op: str, gates: int) -> None:
+def test_recurrent_operators_stay_float32_with_a_warning(op: str, gates: int) -> None:
     text = f"""g (float[3,1,2] x, float[1,{gates},2] w, float[1,{gates},1] r) => (float[3,1,1,1] y) {{
       [n] a = {op}<hidden_size=1>(x, w, r) [k] y = Neg(a) }}"""
     rng = np.random.default_rng(0)
@@ -65,7 +65,7 @@ def test_recurrent_operators_stay_float32_and_are_told(op: str, gates: int) -> N
     assert not any(op in w.message for w in mixlist.check(model(text), policy(), [feed]).warnings)
 
 
-def test_what_float64_alone_holds_is_no_fault_of_the_list() -> None:
+def test_values_beyond_float32_are_preexisting() -> None:
     feed = {"x": np.array([1e20, 2.0], np.float32)}
     text = "g (float[2] x) => (float[2] y) { [m] y = Mul(x, x) }"
     report = mixlist.check(model(text), policy(white=["Mul"], mode="mixed_bfloat16"), [feed], baseline="float64")

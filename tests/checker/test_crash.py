@@ -1,4 +1,4 @@
-"""A session that dies is a finding: the check ends with a verdict, and the model is kept."""
+"""A session that dies fails the check: there is a verdict, and the model is kept for a bug report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEEDS = [{"bad": np.array(values, np.float32)} for values in ([300.0, 1.0], [1.0
 
 
 @pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def use_tmp_path_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
@@ -28,8 +28,8 @@ def checked(**options: object) -> CheckReport:
     return mixlist.check(model(TEXT), policy(white=["Mul", "Neg"]), FEEDS, isolate=True, **options)
 
 
-def die_of(monkeypatch: pytest.MonkeyPatch, condition: str) -> None:
-    """Runs of this model die where ``condition`` holds for its input ``bad``."""
+def kill_runs_if(monkeypatch: pytest.MonkeyPatch, condition: str) -> None:
+    """Let the runs of this model die for which ``condition`` of the input ``bad`` is true."""
     dies = f"({DIE})() if 'bad' in feed and (lambda bad: {condition})(feed['bad']) else run(self, names, feed)"
     patch_workers(
         monkeypatch,
@@ -40,33 +40,33 @@ def die_of(monkeypatch: pytest.MonkeyPatch, condition: str) -> None:
 @pytest.mark.parametrize("options", [{}, {"full_statistics": True}, {"layerwise": True}])
 def test_a_run_that_dies_fails_the_check(monkeypatch: pytest.MonkeyPatch, options: dict[str, bool]) -> None:
     """Rule S8.20: Pass or fail."""
-    die_of(monkeypatch, "True")
+    kill_runs_if(monkeypatch, "True")
     report = checked(**options)
     assert (report.verdict, report.batches, report.nodes) == ("fail", 0, ())
     assert "ONNX Runtime died with SIGSEGV" in report.reasons[0] and "the model is kept at" in report.reasons[0]
 
 
-def test_a_later_batch_that_dies_leaves_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    die_of(monkeypatch, "bad[0] == 3")
+def test_findings_before_a_crash_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_runs_if(monkeypatch, "bad[0] == 3")
     report = checked()
     assert (report.verdict, report.batches, report.exception_rate) == ("fail", 2, 0.5)
     assert [(n.name, n.kind) for n in report.nodes] == [("m", "overflow"), ("n", "propagated")]
     assert "died with SIGSEGV" in report.reasons[0] and "1 of 2 batches overflow" in report.reasons[1]
 
 
-def test_a_later_look_that_dies_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    die_of(monkeypatch, "any('finite' in name for name in names)")
+def test_a_crash_while_findings_are_analyzed_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_runs_if(monkeypatch, "any('finite' in name for name in names)")
     report = checked()
     assert (report.batches, report.nodes[0].count) == (3, None)
     assert any("not complete" in warning.message and "SIGSEGV" in warning.message for warning in report.warnings)
 
 
 def test_a_real_crash() -> None:
-    """ONNX Runtime 1.31.1 aborts where it is built with the C++ library's assertions; else it computes a constant."""
+    """ONNX Runtime 1.31.1 aborts if it is built with the assertions of the C++ library; else it computes a constant."""
     text = "g (float[2] x) => (float[2] y) { [r] r = RandomNormalLike<scale=0.0>(x) [a] y = Add(x, r) }"
     report = mixlist.check(model(text.replace("x", "bad")), policy(), FEEDS, isolate=True)
-    died = [reason for reason in report.reasons if "died with SIGABRT" in reason]
-    assert (report.batches == 0) if died else (report.batches == 3)
+    crash_reasons = [reason for reason in report.reasons if "died with SIGABRT" in reason]
+    assert (report.batches == 0) if crash_reasons else (report.batches == 3)
 
 
 def test_a_load_that_dies_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from tests.support.builders import model
 from tests.support.cuda import missing
 from tests.support.planted_models import PLANTED, Planted
 
-no_cuda = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing()}")
-BOTH = pytest.mark.parametrize("provider", ["cpu", pytest.param("cuda", marks=no_cuda)])
+needs_cuda = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing()}")
+BOTH_PROVIDERS = pytest.mark.parametrize("provider", ["cpu", pytest.param("cuda", marks=needs_cuda)])
 LOW = {"float16": (10, np.dtype(np.float16)), "bfloat16": (16, np.dtype(ml_dtypes.bfloat16))}
 NAN, INF = np.nan, np.inf
 VALUES = {
@@ -37,13 +37,13 @@ VALUES = {
 
 
 def kinds(report: CheckReport) -> dict[str, str]:
-    """The worst kind of finding by scope/node."""
+    """Return the worst kind of finding by scope/node."""
     return {f"{n.scope}/{n.name}".lstrip("/"): n.kind for n in reversed(report.nodes)}
 
 
-@BOTH
+@BOTH_PROVIDERS
 @pytest.mark.parametrize("case", PLANTED, ids=lambda case: case.name)
-def test_planted(case: Planted, provider: str) -> None:
+def test_planted_overflows_are_found(case: Planted, provider: str) -> None:
     report = mixlist.check(model(case.text), case.policy, case.feeds, provider=provider)
     assert report.mode == ("emulated" if provider == "cpu" else "native")
     assert kinds(report) == case.kinds
@@ -51,29 +51,29 @@ def test_planted(case: Planted, provider: str) -> None:
     assert report.exception_rate == case.rate
 
 
-@BOTH
+@BOTH_PROVIDERS
 @pytest.mark.parametrize("low", LOW)
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_ranges_of_low_tensors(provider: str, low: str, values: list[float]) -> None:
-    number, kind = LOW[low]
-    text = f"g (float[N] x) => (float[N] y) {{ h = Cast<to={number}>(x) [m] n = Neg(h) y = Cast<to=1>(n) }}"
+    elem, dtype = LOW[low]
+    text = f"g (float[N] x) => (float[N] y) {{ h = Cast<to={elem}>(x) [m] n = Neg(h) y = Cast<to=1>(n) }}"
     loaded = load_model(model(text))
     observer = SessionConfig(provider, None, False).observe_mixed(loaded, instrument(loaded.proto), ["y"])
     _, ranges = observer.run({"x": np.array(values, np.float32)})
     observer.close()
-    (found,) = (span for key, span in ranges.items() if key.node == "m")
-    true = -np.array(values, np.float32).astype(kind).astype(np.float32)
-    usual = true[~np.isnan(true)]
-    assert found.nan == np.isnan(true).any()
-    assert found.finite == np.isfinite(true).all()
-    if usual.size and np.isfinite(true).all():
-        assert (found.minimum, found.maximum) == (usual.min(), usual.max())
-    assert found.magnitude == (np.abs(true).max() if np.isfinite(true).all() else INF)
+    (observed,) = (observed for tensor, observed in ranges.items() if tensor.node == "m")
+    expected = -np.array(values, np.float32).astype(dtype).astype(np.float32)
+    numbers = expected[~np.isnan(expected)]
+    assert observed.nan == np.isnan(expected).any()
+    assert observed.finite == np.isfinite(expected).all()
+    if numbers.size and np.isfinite(expected).all():
+        assert (observed.minimum, observed.maximum) == (numbers.min(), numbers.max())
+    assert observed.magnitude == (np.abs(expected).max() if np.isfinite(expected).all() else INF)
 
 
-@no_cuda
+@needs_cuda
 @pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16"])
-def test_the_demo_natively(mode: str) -> None:
+def test_the_demo_has_the_same_verdict_natively_and_emulated(mode: str) -> None:
     with np.load(data_folder("demo_data") / "digits.npz") as arrays:
         feed = {"pixels": arrays["pixels"].astype(np.float32)}
     digits, rules = data_folder("demo_data") / "digits.onnx", mixlist.load_policy(precision_mode_v2=mode)
@@ -84,15 +84,15 @@ def test_the_demo_natively(mode: str) -> None:
     assert {n.name for n in native.nodes if n.first} == {n.name for n in emulated.nodes if n.first}
 
 
-@no_cuda
-def test_in_a_process_of_its_own() -> None:
+@needs_cuda
+def test_sessions_in_another_process() -> None:
     case = PLANTED[0]
     report = mixlist.check(model(case.text), case.policy, case.feeds, provider="cuda", isolate=True)
     assert (kinds(report), report.mode) == (case.kinds, "native")
 
 
-@no_cuda
-def test_the_emulation_beside_a_native_check() -> None:
+@needs_cuda
+def test_a_native_check_is_compared_with_an_emulated_one() -> None:
     case = next(case for case in PLANTED if case.rate)
     report = mixlist.check(model(case.text), case.policy, case.feeds, provider="cuda", compare_emulated=True)
     assert report.emulated is not None
@@ -100,7 +100,7 @@ def test_the_emulation_beside_a_native_check() -> None:
     assert report.emulated.exception_rate == report.exception_rate
 
 
-@no_cuda
+@needs_cuda
 def test_saturation_is_emulated_on_a_gpu_too() -> None:
     feeds = [{"x": np.array([300.0, 1.0], np.float32)}]
     fp16 = mixlist.load_policy(precision_mode_v2="fp16")

@@ -1,4 +1,4 @@
-"""The emulation beside a native check."""
+"""The comparison of a native check with an emulated one."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def report() -> CheckReport:
     return mixlist.check(model("g (float[N] x) => (float[N] y) { m = Mul(x, x) y = Neg(m) }"), policy, feeds)
 
 
-def test_the_same_findings_are_no_difference(report: CheckReport) -> None:
-    found = compare_with_emulation(report, report)
-    assert (found.verdict, found.exception_rate, found.differences) == ("fail", 1.0, ())
+def test_equal_reports_have_no_differences(report: CheckReport) -> None:
+    comparison = compare_with_emulation(report, report)
+    assert (comparison.verdict, comparison.exception_rate, comparison.differences) == ("fail", 1.0, ())
 
 
-def test_a_finding_and_an_output_that_differ_are_told(report: CheckReport) -> None:
+def test_a_finding_and_an_output_that_differ_are_reported(report: CheckReport) -> None:
     outputs = tuple(replace(o, passed=True, normalized_error=1e-3) for o in report.outputs)
-    found = compare_with_emulation(replace(report, nodes=report.nodes[1:], outputs=outputs), report)
-    assert found.differences == (
+    comparison = compare_with_emulation(replace(report, nodes=report.nodes[1:], outputs=outputs), report)
+    assert comparison.differences == (
         "Mul_0: nothing natively, overflow emulated",
         "output 'y' keeps its limits only natively: normalized error 0.001 natively, inf emulated",
     )
 
 
-def test_on_the_cpu_there_is_nothing_native() -> None:
+def test_a_check_on_the_cpu_cannot_be_compared_with_itself() -> None:
     with pytest.raises(UsageError, match="no native check"):
         mixlist.check(
             model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), mixlist.load_policy(), [], compare_emulated=True

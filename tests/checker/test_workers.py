@@ -50,7 +50,7 @@ def test_steps_are_kept_and_progress_is_told() -> None:
 
 
 def test_no_process_is_no_pool() -> None:
-    with pytest.raises(UsageError, match="one process"):
+    with pytest.raises(UsageError, match="jobs must be at least 1"):
         mixlist.check(model(SQUARE), mixlist.load_policy(), FEEDS, jobs=0)
 
 
