@@ -33,8 +33,8 @@ _ORDER_STREAM = 1
 class Dataset:
     """The samples of a training: one array per batch input of the step graph, with the samples along the first axis.
 
-    ``source_name`` names the arrays in messages. ``losses`` has a text for each input whose values changed when they
-    were cast to the declared type. Raises UsageError for arrays that do not fit the batch inputs, that differ in
+    ``source_name`` names the arrays in messages. ``cast_losses`` has a text for each input whose values changed in the
+    cast to the declared type. Raises UsageError for arrays that do not fit the batch inputs, that differ in
     length, that are empty, or that hold values that are not finite.
     """
 
@@ -49,7 +49,7 @@ class Dataset:
             names = ", ".join(value.name for value in inputs)
             hint = f"a batch holds {names}; an input is a parameter only if the graph has an output grad.<input>"
             raise UsageError(f"{source_name}: no data for input {missing_names[0]!r} of {graph.name}", hint=hint)
-        fitted_arrays, self.losses = make_feed(arrays, inputs, source_name)
+        fitted_arrays, self.cast_losses = make_feed(arrays, inputs, source_name)
         self.arrays: dict[str, Array] = fitted_arrays
         if not fitted_arrays:
             raise UsageError(f"{source_name}: {graph.name} has no batch inputs to feed")

@@ -61,7 +61,10 @@ class TrainingJob:
     initial_values: dict[str, Array]
 
     def new_scaler(self, **changes: object) -> Scaler:
-        """Return a new scaler of the options, with changes to its parameters. Raises UsageError for wrong ones."""
+        """Return a new scaler, with the parameters of the options and ``changes`` to them.
+
+        Raises UsageError for parameters that the scaler does not have.
+        """
         return make_scaler(self.options.scaler, **{**(self.options.scaler_parameters or {}), **changes})
 
     def new_training(self, session: StepSession, seed: int, scaler: Scaler | None) -> Training:
@@ -88,7 +91,9 @@ class TrainingJob:
         warnings, evaluation_data = [], self.evaluation_data
         for dataset in (self.training_data, evaluation_data):
             source_name = dataset.source_name
-            warnings += [warning("ML602", f"{name}: {loss}", path=source_name) for name, loss in dataset.losses.items()]
+            warnings += [
+                warning("ML602", f"{name}: {loss}", path=source_name) for name, loss in dataset.cast_losses.items()
+            ]
         if evaluation_data is self.training_data:
             message = "there is no evaluation data: the metric is taken on the training data"
             warnings.append(warning("ML609", message, hint="give other data with --eval-data"))
@@ -99,9 +104,10 @@ class TrainingJob:
         return list(dict.fromkeys(warnings))  # once, if the same data serves for training and evaluation
 
     def fingerprint(self) -> dict[str, str]:
-        """Return a text for each input that the numbers of a training depend on, to compare with a saved state.
+        """Return a text for each input that the results of a training depend on.
 
-        The number of runs and the tolerance are not among them: a state may continue under others.
+        A saved state may be continued only if all texts are equal. The number of runs and the limits of the verdict are
+        not among the inputs, so a user may change them.
         """
         import onnxruntime
 

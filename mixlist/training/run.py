@@ -96,15 +96,15 @@ class _TrainingSeries:
             for seed in range(first_seed, first_seed + self.job.options.runs):
                 self.histories = {"float32": TrainingHistory(), "mixed": TrainingHistory()}
                 with self.timer.phase("float32"):
-                    self.train(seed, "float32", self.float32_session, None)
+                    self.run_training(seed, "float32", self.float32_session, None)
                 with self.timer.phase("mixed"):
-                    first_bad_feed = self.train(seed, "mixed", self.mixed_session, self.sampler)
+                    first_bad_feed = self.run_training(seed, "mixed", self.mixed_session, self.sampler)
                 self.finished.append(SeedRun(seed, **self.histories))
                 self.first_bad_feed = self.first_bad_feed or first_bad_feed
         except KeyboardInterrupt:
             self.interrupted.append(SeedRun(seed, **self.histories))
 
-    def train(
+    def run_training(
         self, seed: int, kind: str, session: StepSession, sampler: UnderflowSampler | None
     ) -> dict[str, Array] | None:
         """Run one training to its end, from its saved state if there is one; return the feed of its first bad step.

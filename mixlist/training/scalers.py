@@ -1,10 +1,10 @@
 """Scale the loss by the exact rule of each framework (Rules S10.5 to S10.12).
 
-A step is *good* if all its gradients are finite, else *bad* (an exception). ``Scaler.update``
-changes the scale after a step of either kind, and returns an action: "step" (apply the update), "skip" (leave the
-parameters as they are) or "retry" (run the same batch again with the new scale).
+A step is *good* if all its gradients are finite, else *bad* (an exception). ``Scaler.update`` changes the scale after
+each step, good or bad, and returns an action: "step" (apply the update), "skip" (leave the parameters as they are) or
+"retry" (run the same batch again with the new scale).
 
-The classes, parameters and default values are those of the frameworks' sources.
+The names of the classes and parameters, and the default values, are those of the frameworks' sources.
 """
 
 from __future__ import annotations
@@ -140,9 +140,9 @@ class ExponentialUpdateLossScaleManager(Scaler):
 
 @dataclass
 class NpuLossScaleOptimizer(Scaler):
-    """Multiply the scale after ``dynamic_growth_steps`` good steps in a row, divide it after each bad one (Rule S10.7).
+    """Raise the scale after ``dynamic_growth_steps`` good steps in a row; lower it after each bad step (Rule S10.7).
 
-    Source: TensorFlow 2 on Ascend, ``NpuLossScaleOptimizer``, in the style of Keras.
+    Source: TensorFlow 2 on Ascend, ``NpuLossScaleOptimizer``, which follows Keras.
     """
 
     NAME = "npu-tf2"
@@ -246,7 +246,7 @@ class DynamicLossScalingUpdater(Scaler):
     def update(self, finite: bool) -> Action:
         if not finite:
             self.scale, self.counter = self.scale / self.scaling_factor, 0
-            # After MAX_RETRIES retries the step is skipped, and the count starts again for the next step.
+            # The remainder is 0 after MAX_RETRIES retries: the step is skipped, and the next step may be retried again.
             self.tries = (self.tries + 1) % (self.MAX_RETRIES + 1)
             return "retry" if self.tries else "skip"
         self.tries = 0
