@@ -1,4 +1,4 @@
-"""Training on a GPU, where the mixed steps are real."""
+"""Tests of training on a GPU, where the mixed model itself runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing
 
 
 @pytest.mark.parametrize("network", ["cnn", "transformer"])
-def test_native_steps_learn_as_emulated_ones_do(network: str) -> None:
+def test_native_training_learns_like_emulated_training(network: str) -> None:
     data = data_folder("demo_data")
     with np.load(data / "digits_train.npz") as arrays:
         samples = dict(arrays)
-    found = {
+    reports = {
         provider: training.train(
             data / f"digits_{network}_step.onnx",
             mixlist.load_policy(),
@@ -30,8 +30,8 @@ def test_native_steps_learn_as_emulated_ones_do(network: str) -> None:
         )
         for provider in ("cpu", "cuda")
     }
-    assert {provider: report.mode for provider, report in found.items()} == {"cpu": "emulated", "cuda": "native"}
-    (emulated,), (native,) = (report.runs for report in found.values())
-    assert native.mixed.exceptions == emulated.mixed.exceptions == ()
+    assert {provider: report.mode for provider, report in reports.items()} == {"cpu": "emulated", "cuda": "native"}
+    (emulated,), (native,) = (report.runs for report in reports.values())
+    assert native.mixed.exceptions == emulated.mixed.exceptions == []
     assert native.mixed.loss[:10] == pytest.approx(emulated.mixed.loss[:10], rel=1e-2)
     assert np.mean(native.mixed.loss[-10:]) == pytest.approx(np.mean(emulated.mixed.loss[-10:]), rel=0.1)

@@ -1,6 +1,7 @@
-"""The bundled steps, trained: what qualifies, what loses gradients, what overflows.
+"""Tests that train the bundled steps: a verdict pass, gradients that underflow, gradients that overflow.
 
-Few epochs, so the tolerance is wider than the command's own: a step more or less moves several of the 449 digits.
+The trainings are short, so the tolerance is wider than the default: one step more changes the result for several of the
+449 digits.
 """
 
 from __future__ import annotations
@@ -20,58 +21,65 @@ TRANSFORMER = Settings("adamw", lr=0.006, schedule="cosine", warmup_steps=60, we
 DYNAMIC = {"scaler": "mindspore", "scaler_parameters": {"init_loss_scale": 1024.0, "scale_window": 1000}}
 
 
-def run(name: str, lists: str, **options: Any) -> Any:
-    given = {"eval_data": DATA / "digits_eval.npz", "batch_size": 32, "epochs": 6, "optimizer": CNN, "tolerance": 0.02}
+def run(network: str, lists: str, **changes: Any) -> Any:
+    options = {
+        "eval_data": DATA / "digits_eval.npz",
+        "batch_size": 32,
+        "epochs": 6,
+        "optimizer": CNN,
+        "tolerance": 0.02,
+        **changes,
+    }
     policy = mixlist.load_policy(ops_info=lists)
-    step = DATA / f"digits_{name}_step.onnx"
-    return train(step, policy, DATA / "digits_train.npz", threads=1, **{**given, **options})
+    step = DATA / f"digits_{network}_step.onnx"
+    return train(step, policy, DATA / "digits_train.npz", threads=1, **options)
 
 
 @pytest.mark.parametrize("lists", ["onnx", "mindspore-o2"])
-def test_the_convolutional_network_qualifies_with_a_dynamic_scaler(lists: str) -> None:
-    found = run("cnn", lists, **DYNAMIC)
-    assert found.verdict == "pass", found.reasons
-    assert np.mean([one.float32.metric for one in found.runs]) > 0.96
-    assert found.exception_rate == 0
-    assert found.underflow.zero + found.underflow.subnormal < 0.001
-    assert found.underflow.subnormal_unscaled > 0.01
+def test_the_convolutional_network_passes_with_a_dynamic_scaler(lists: str) -> None:
+    report = run("cnn", lists, **DYNAMIC)
+    assert report.verdict == "pass", report.reasons
+    assert np.mean([seed_run.float32.metric for seed_run in report.runs]) > 0.96
+    assert report.exception_rate == 0
+    assert report.underflow.zero + report.underflow.subnormal < 0.001
+    assert report.underflow.subnormal_unscaled > 0.01
 
 
 @pytest.mark.parametrize("lists", ["onnx", "mindspore-o2"])
 def test_the_transformer_learns_as_in_float32(lists: str) -> None:
-    """One seed, with dropout: a verdict would take three, and longer."""
-    found = run("transformer", lists, runs=1, epochs=10, optimizer=TRANSFORMER, **DYNAMIC)
-    (one,) = found.runs
-    assert found.reasons[-1].startswith("1 of at least 3 runs")
-    assert one.float32.metric > 0.85
-    assert one.mixed.metric > one.float32.metric - 0.05
-    assert np.mean(one.mixed.loss[-40:]) == pytest.approx(np.mean(one.float32.loss[-40:]), rel=0.2)
-    assert not one.mixed.skipped
-    assert found.underflow.subnormal_unscaled > 20 * found.underflow.subnormal
+    """Train one seed only, since the transformer is slow: the verdict is fail for too few runs."""
+    report = run("transformer", lists, runs=1, epochs=10, optimizer=TRANSFORMER, **DYNAMIC)
+    (seed_run,) = report.runs
+    assert report.reasons[-1].startswith("1 of at least 3 runs")
+    assert seed_run.float32.metric > 0.85
+    assert seed_run.mixed.metric > seed_run.float32.metric - 0.05
+    assert np.mean(seed_run.mixed.loss[-40:]) == pytest.approx(np.mean(seed_run.float32.loss[-40:]), rel=0.2)
+    assert not seed_run.mixed.skipped
+    assert report.underflow.subnormal_unscaled > 20 * report.underflow.subnormal
 
 
-@pytest.mark.parametrize("name", ["cnn", "transformer"])
-def test_without_a_scaler_gradients_underflow(name: str) -> None:
-    found = run(name, "mindspore-o3", scaler="none", epochs=1)
-    assert found.exception_rate == 0
-    assert found.underflow.zero > 0
-    assert found.underflow.subnormal > 0.02
-    assert (found.underflow.zero, found.underflow.subnormal) == (
-        found.underflow.zero_unscaled,
-        found.underflow.subnormal_unscaled,
+@pytest.mark.parametrize("network", ["cnn", "transformer"])
+def test_without_a_scaler_gradients_underflow(network: str) -> None:
+    report = run(network, "mindspore-o3", scaler="none", epochs=1)
+    assert report.exception_rate == 0
+    assert report.underflow.zero > 0
+    assert report.underflow.subnormal > 0.02
+    assert (report.underflow.zero, report.underflow.subnormal) == (
+        report.underflow.zero_unscaled,
+        report.underflow.subnormal_unscaled,
     )
-    scaled = run(name, "mindspore-o3", scaler="fixed", scaler_parameters={"loss_scale": 1024.0}, epochs=1)
-    assert scaled.underflow.zero + scaled.underflow.subnormal < 0.05 * found.underflow.subnormal
+    scaled = run(network, "mindspore-o3", scaler="fixed", scaler_parameters={"loss_scale": 1024.0}, epochs=1)
+    assert scaled.underflow.zero + scaled.underflow.subnormal < 0.05 * report.underflow.subnormal
 
 
-@pytest.mark.parametrize("name", ["cnn", "transformer"])
-def test_a_far_too_large_fixed_scale(name: str) -> None:
+@pytest.mark.parametrize("network", ["cnn", "transformer"])
+def test_a_fixed_scale_that_is_too_large_overflows(network: str) -> None:
     options = {"scaler": "fixed", "scaler_parameters": {"loss_scale": 2.0**26}, "epochs": 1, "trace_overflow": True}
-    found = run(name, "onnx", runs=3, **options)
-    assert found.verdict == "fail"
-    assert found.exception_rate == 1
-    assert found.reasons[0] == "126 of 126 steps have an exception: 100.00%, the limit is 0.50%"
-    assert found.trace_scale == 2.0**26
-    assert found.offenders
-    assert found.suggestion == ""
-    assert all("/grad/" in f"/{node.name}" for node in found.offenders), [n.name for n in found.offenders]
+    report = run(network, "onnx", runs=3, **options)
+    assert report.verdict == "fail"
+    assert report.exception_rate == 1
+    assert report.reasons[0] == "126 of 126 steps have an exception: 100.00%, the limit is 0.50%"
+    assert report.trace_scale == 2.0**26
+    assert report.offenders
+    assert report.suggestion == ""
+    assert all("/grad/" in f"/{node.name}" for node in report.offenders), [node.name for node in report.offenders]

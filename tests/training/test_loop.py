@@ -1,4 +1,4 @@
-"""Steps, skipped steps and what counts them; the order of batches; random inputs."""
+"""Tests of single trainings: skipped and repeated steps, the order of batches, random inputs, initial values."""
 
 from __future__ import annotations
 
@@ -17,90 +17,93 @@ from mixlist.training.step_graph import Parameter, read_step
 from mixlist.training.step_session import make_float32_session
 from tests.support.training_network import noisy
 
-from .test_reference import samples, training
+from .test_reference import make_training, samples
 
 ADAM = Settings("adam", lr=0.1, schedule="linear")
 
 
 @pytest.mark.parametrize("advance", [False, True])
-def test_skipped_steps_and_what_counts_them(advance: bool) -> None:
-    """The learning rate and Adam's count stand still, or go on with --advance-on-skip. Rule S10.4."""
-    ours = training("torch", ADAM, parameters={"init_scale": 2.0**22}, steps=20, advance_on_skip=advance)
-    rates: list[tuple[float, int]] = []
-    apply = ours.optimizer.apply
+def test_a_skipped_step_advances_the_learning_rate_only_on_request(advance: bool) -> None:
+    """Check the learning rate and Adam's step count of each update, with and without --advance-on-skip. Rule S10.4."""
+    training = make_training("torch", ADAM, parameters={"init_scale": 2.0**22}, steps=20, advance_on_skip=advance)
+    updates: list[tuple[float, int]] = []  # learning rate, and Adam's step count
+    apply = training.optimizer.apply
 
-    def watched(parameters: Any, gradient: Any, rate: float) -> None:
+    def record_update(parameters: Any, gradient: Any, rate: float) -> None:
         apply(parameters, gradient, rate)
-        rates.append((rate, ours.optimizer.updates))
+        updates.append((rate, training.optimizer.updates))
 
-    ours.optimizer.apply = watched
-    ours.run(20)
-    made = [step for step in range(20) if step not in ours.history.skipped]
-    assert 2 < len(made) < 18
-    counts = made if advance else range(len(made))
-    assert rates == [(pytest.approx(0.1 * (1 - count / 20)), count + 1) for count in counts]
-    assert ours.global_step == (20 if advance else len(made))
+    training.optimizer.apply = record_update
+    training.run(20)
+    applied_steps = [step for step in range(20) if step not in training.history.skipped]
+    assert 2 < len(applied_steps) < 18
+    counts = applied_steps if advance else range(len(applied_steps))
+    assert updates == [(pytest.approx(0.1 * (1 - count / 20)), count + 1) for count in counts]
+    assert training.global_step == (20 if advance else len(applied_steps))
 
 
-def test_a_scaler_that_checks_nothing_applies_bad_steps() -> None:
+def test_a_scaler_without_overflow_check_applies_bad_steps() -> None:
     parameters = {"loss_scale": 2.0**40, "enable_overflow_check": False}
-    ours = training("fixed", parameters=parameters, steps=3)
-    ours.run(3)
-    assert ours.history.skipped == []
-    assert 0 in ours.history.exceptions
-    assert not all_finite(ours.parameters.flat)
+    training = make_training("fixed", parameters=parameters, steps=3)
+    training.run(3)
+    assert training.history.skipped == []
+    assert 0 in training.history.exceptions
+    assert not all_finite(training.parameters.flat)
 
 
-def test_nnabla_tries_the_same_batch_again() -> None:
-    ours = training("nnabla", parameters={"scale": 2.0**22}, steps=4)
-    ours.run(1)
-    assert ours.history.skipped == []
-    assert ours.history.exceptions == [0]
-    assert ours.history.tries > 2
-    assert ours.history.scale == [2.0 ** (22 - ours.history.tries)]
-    assert len(ours.history.loss) == ours.step == ours.global_step == 1
+def test_nnabla_repeats_the_same_batch() -> None:
+    training = make_training("nnabla", parameters={"scale": 2.0**22}, steps=4)
+    training.run(1)
+    assert training.history.skipped == []
+    assert training.history.exceptions == [0]
+    assert training.history.tries > 2
+    assert training.history.scale == [2.0 ** (22 - training.history.tries)]
+    assert len(training.history.loss) == training.step == training.global_step == 1
 
 
-def test_mindspore_ends_a_training_that_only_overflows() -> None:
-    ours = training("mindspore", steps=1100, data={"x": samples()["x"], "t": np.full((40, 2), 1e30, np.float32)})
-    with pytest.raises(ScalerError, match="1000"):
-        ours.run(1100)
-
-
-def test_where_exceptions_arise_and_what_the_first_bad_step_read() -> None:
-    ours = training("torch", parameters={"init_scale": 2.0**24}, steps=4)
-    before = ours.parameters.flat.copy()
-    ours.run(4)
-    assert set(ours.history.bad) <= {"w1", "b1", "w2", "b2"}
-    assert ours.history.bad["w2"] == len(ours.history.exceptions)
-    assert ours.first_bad_feed is not None
-    assert float(ours.first_bad_feed["loss_scale"]) == 2.0**24
-    assert (
-        np.concatenate([ours.first_bad_feed[n].ravel() for n in ("w1", "b1", "w2", "b2")]).tobytes() == before.tobytes()
+def test_mindspore_ends_a_training_that_always_overflows() -> None:
+    training = make_training(
+        "mindspore", steps=1100, data={"x": samples()["x"], "t": np.full((40, 2), 1e30, np.float32)}
     )
-    assert (ours.first_bad_feed["x"] == ours.dataset.arrays["x"][ours.order.indices(0)]).all()
+    with pytest.raises(ScalerError, match="1000"):
+        training.run(1100)
 
 
-def test_every_kind_of_not_finite_is_seen() -> None:
+def test_exceptions_are_counted_by_parameter_and_the_first_feed_is_kept() -> None:
+    training = make_training("torch", parameters={"init_scale": 2.0**24}, steps=4)
+    before = training.parameters.flat.copy()
+    training.run(4)
+    assert set(training.history.bad) <= {"w1", "b1", "w2", "b2"}
+    assert training.history.bad["w2"] == len(training.history.exceptions)
+    assert training.first_bad_feed is not None
+    assert float(training.first_bad_feed["loss_scale"]) == 2.0**24
+    assert (
+        np.concatenate([training.first_bad_feed[n].ravel() for n in ("w1", "b1", "w2", "b2")]).tobytes()
+        == before.tobytes()
+    )
+    assert (training.first_bad_feed["x"] == training.dataset.arrays["x"][training.order.indices(0)]).all()
+
+
+def test_all_finite_finds_every_kind_of_value_that_is_not_finite() -> None:
     """Rule S10.3: An exception is a step with a gradient that is not finite."""
     for value in (np.nan, np.inf, -np.inf):
-        for at in (0, 5, 9):
+        for position in (0, 5, 9):
             array = np.ones(10, np.float32)
-            array[at] = value
+            array[position] = value
             assert not all_finite(array)
     assert all_finite(np.array([3e38, -3e38], np.float32))
     assert all_finite(np.array([], np.float32))
 
 
 def test_batches_depend_on_seed_and_step_alone() -> None:
-    one, other = BatchOrder(50, 8, 3), BatchOrder(50, 8, 3)
+    order, same_order = BatchOrder(50, 8, 3), BatchOrder(50, 8, 3)
     for step in (17, 2, 40, 0, 2):
-        assert (one.indices(step) == other.indices(step)).all()
-    assert (BatchOrder(50, 8, 3).indices(40) == one.indices(40)).all()
-    assert (BatchOrder(50, 8, 4).indices(0) != one.indices(0)).any()
-    epochs = [np.concatenate([one.indices(epoch * 6 + k) for k in range(6)]) for epoch in range(3)]
+        assert (order.indices(step) == same_order.indices(step)).all()
+    assert (BatchOrder(50, 8, 3).indices(40) == order.indices(40)).all()
+    assert (BatchOrder(50, 8, 4).indices(0) != order.indices(0)).any()
+    epochs = [np.concatenate([order.indices(epoch * 6 + batch) for batch in range(6)]) for epoch in range(3)]
     for epoch in epochs:
-        assert len(set(epoch.tolist())) == 48
+        assert len(set(epoch.tolist())) == 48  # six batches of eight samples, none twice
     assert (epochs[0] != epochs[1]).any()
 
 
@@ -117,17 +120,17 @@ def test_random_inputs_depend_on_seed_and_step_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "off"),
+    ("distribution", "off"),
     [('"kind": "bernoulli", "p": 0.75', 0.75), ('"kind": "normal", "std": 2', 0), ('"kind": "normal", "mean": 3', 3),
      ('"kind": "uniform"', 0.5), ('"kind": "uniform", "low": -1, "high": 3', 1), ('"kind": "uniform", "bound": 2', 0)],
 )  # fmt: skip
-def test_noise_is_switched_off_by_its_mean(told: str, off: float) -> None:
+def test_the_mean_switches_a_random_input_off(distribution: str, off: float) -> None:
     model = noisy()
-    model.metadata_props[0].value = f"{{{told}}}"
+    model.metadata_props[0].value = f"{{{distribution}}}"
     assert (neutral_random_inputs(read_step(model), 3)["keep"] == off).all()
 
 
-def test_noise_of_no_known_kind() -> None:
+def test_an_invalid_distribution_is_refused() -> None:
     model = noisy()
     for text in ('{"kind": "poisson"}', '{"mean": 1}', '{"kind": "normal", "std": "wide"}'):
         model.metadata_props[0].value = text
@@ -135,27 +138,27 @@ def test_noise_of_no_known_kind() -> None:
             draw_random_inputs(read_step(model), 0, 0, 3)
 
 
-def test_a_training_with_noise_goes_on_anywhere() -> None:
+def test_a_restored_training_has_the_same_random_inputs() -> None:
     graph = read_step(noisy())
     data = Dataset(graph, samples(), "data")
 
-    def make() -> Training:
+    def new_training() -> Training:
         session = make_float32_session(graph, "cpu", 1)
         return Training(session, data, ADAM, batch_size=4, steps=12, seed=1, scaler=make_scaler("torch"))
 
-    whole, first, second = make(), make(), make()
-    whole.run(12)
-    first.run(5)
-    second.restore(first.state())
-    second.run(12)
-    assert second.history == whole.history
-    assert second.parameters.flat.tobytes() == whole.parameters.flat.tobytes()
-    assert second.buffers["seen"].tobytes() == whole.buffers["seen"].tobytes()
-    assert whole.buffers["seen"] == 12
-    assert whole.buffers["seen"].dtype == np.int64
+    uninterrupted, interrupted, restored = new_training(), new_training(), new_training()
+    uninterrupted.run(12)
+    interrupted.run(5)
+    restored.restore(interrupted.state())
+    restored.run(12)
+    assert restored.history == uninterrupted.history
+    assert restored.parameters.flat.tobytes() == uninterrupted.parameters.flat.tobytes()
+    assert restored.buffers["seen"].tobytes() == uninterrupted.buffers["seen"].tobytes()
+    assert uninterrupted.buffers["seen"] == 12
+    assert uninterrupted.buffers["seen"].dtype == np.int64
 
 
-KINDS: list[tuple[dict[str, Any], tuple[float, float]]] = [
+DISTRIBUTIONS: list[tuple[dict[str, Any], tuple[float, float]]] = [  # with the expected mean and deviation
     ({"kind": "zeros"}, (0, 0)),
     ({"kind": "ones"}, (1, 0)),
     ({"kind": "constant", "value": 0.5}, (0.5, 0)),
@@ -167,20 +170,22 @@ KINDS: list[tuple[dict[str, Any], tuple[float, float]]] = [
 ]
 
 
-@pytest.mark.parametrize(("what", "expected"), KINDS, ids=lambda value: str(value))
-def test_first_values(what: dict[str, Any], expected: tuple[float, float]) -> None:
-    drawn = draw_initial_value(Parameter("w", (200, 100), what), 0, 0)
+@pytest.mark.parametrize(("distribution", "expected"), DISTRIBUTIONS, ids=lambda value: str(value))
+def test_initial_values_have_the_mean_and_deviation_of_their_distribution(
+    distribution: dict[str, Any], expected: tuple[float, float]
+) -> None:
+    drawn = draw_initial_value(Parameter("w", (200, 100), distribution), 0, 0)
     assert drawn.dtype == np.float32
     mean, deviation = expected
     assert drawn.mean() == pytest.approx(mean, abs=0.05 * (deviation or 1e-9))
     assert drawn.std() == pytest.approx(deviation, rel=0.03, abs=1e-9)
-    assert (draw_initial_value(Parameter("w", (200, 100), what), 0, 0) == drawn).all()
+    assert (draw_initial_value(Parameter("w", (200, 100), distribution), 0, 0) == drawn).all()
     if deviation:
-        assert (draw_initial_value(Parameter("w", (200, 100), what), 0, 1) != drawn).any()
-        assert (draw_initial_value(Parameter("w", (200, 100), what), 1, 0) != drawn).any()
+        assert (draw_initial_value(Parameter("w", (200, 100), distribution), 0, 1) != drawn).any()
+        assert (draw_initial_value(Parameter("w", (200, 100), distribution), 1, 0) != drawn).any()
 
 
-def test_first_values_by_name_and_of_integers() -> None:
+def test_initial_values_of_vectors_and_integer_buffers() -> None:
     assert (draw_initial_value(Parameter("norm.weight", (3,), {}), 0, 0) == 1).all()
     assert (draw_initial_value(Parameter("norm.bias", (3,), {}), 0, 0) == 0).all()
     drawn = draw_initial_value(Parameter("seen", (3,), {"kind": "values", "values": [1, 2, 3]}, 7), 0, 0)

@@ -1,7 +1,7 @@
-"""Emulated steps against numpy, bit for bit, and every line of the order within a step.
+"""Tests that compare emulated steps with numpy, bit for bit, and that check the order within a step (Rule S10.2).
 
-All sums of the network have two terms and every product of two low numbers is exact in float32, so each result has one
-rounding and no order of operations can change it.
+All sums of the network have two terms, and the product of two low-precision numbers is exact in float32. So each result
+is rounded once, and the order of operations cannot change it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 SGD = Settings("sgd", lr=0.05)
 
 
-def rounding(low: str) -> Rounding:
+def make_rounding(low: str) -> Rounding:
+    """Return a function that rounds float32 values to a low type."""
     return lambda value: np.asarray(value, np.float32).astype(TYPES[low]).astype(np.float32)
 
 
-def reference(p: dict[str, Any], x: Any, t: Any, scale: float, r: Rounding) -> tuple[Any, dict[str, Any]]:
-    """Loss and scaled gradients, node by node: low nodes read rounded values and round what they make."""
-    w1, b1, w2, b2, x = (r(v) for v in (p["w1"], p["b1"], p["w2"], p["b2"], x))
+def run_reference(parameters: dict[str, Any], x: Any, t: Any, scale: float, r: Rounding) -> tuple[Any, dict[str, Any]]:
+    """Return the loss and the scaled gradients, node by node: low nodes round their inputs and outputs with ``r``."""
+    w1, b1, w2, b2, x = (r(value) for value in (*(parameters[name] for name in ("w1", "b1", "w2", "b2")), x))
     pre = r(r(x @ w1) + b1)
     h = np.maximum(pre, np.float32(0))
     logits = r(r(h @ w2) + b2)
@@ -47,7 +48,7 @@ def reference(p: dict[str, Any], x: Any, t: Any, scale: float, r: Rounding) -> t
     return loss, grads
 
 
-def start(seed: int = 0, size: float = 1.0) -> dict[str, Any]:
+def make_initial_values(seed: int = 0, size: float = 1.0) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     shapes = {"w1": (2, 2), "b1": (2,), "w2": (2, 2), "b2": (2,)}
     return {name: rng.normal(0, size, shape).astype(np.float32) for name, shape in shapes.items()}
@@ -58,152 +59,158 @@ def samples(count: int = 40, size: float = 1.0) -> dict[str, Any]:
     return {name: rng.normal(0, size, (count, 2)).astype(np.float32) for name in ("x", "t")}
 
 
-def training(scaler: str = "none", settings: Settings = SGD, policy: Any = None, data: Any = None, **more: Any) -> Any:
+def make_training(
+    scaler: str = "none", settings: Settings = SGD, policy: Any = None, data: Any = None, **changes: Any
+) -> Any:
+    """Return a mixed training of the squares network; ``parameters`` are those of the scaler."""
     graph = read_step(squares())
-    rules = policy or mixed()
-    held = Dataset(graph, data or samples(), "data")
-    initial_values = more.pop("first_values", None) or start()
-    made = make_scaler(scaler, **more.pop("parameters", {}))
-    session = make_mixed_session(graph, rules, "cpu", None)
-    options: dict[str, Any] = {"batch_size": 2, "steps": 60, "seed": 3, "scaler": made, **more}
-    return Training(session, held, settings, initial_values=initial_values, **options)
+    dataset = Dataset(graph, data or samples(), "data")
+    loss_scaler = make_scaler(scaler, **changes.pop("parameters", {}))
+    session = make_mixed_session(graph, policy or mixed(), "cpu", None)
+    options: dict[str, Any] = {"batch_size": 2, "steps": 60, "seed": 3, "scaler": loss_scaler, **changes}
+    return Training(session, dataset, settings, initial_values=make_initial_values(), **options)
 
 
 @pytest.mark.parametrize("low", TYPES)
 def test_sixty_steps_equal_numpy_bit_for_bit(low: str) -> None:
-    """With torch's scaler from a scale that overflows: its rule is written out here once more."""
-    ours = training("torch", policy=mixed(low), parameters={"init_scale": 2.0**17, "growth_interval": 6})
-    p, r = start(), rounding(low)
-    scale, good, losses, scales, skipped = 2.0**17, 0, [], [], []
+    """Train with torch's scaler from a scale that overflows. The rule of the scaler is repeated here in numpy."""
+    training = make_training("torch", policy=mixed(low), parameters={"init_scale": 2.0**17, "growth_interval": 6})
+    parameters, r = make_initial_values(), make_rounding(low)
+    scale, good_steps, losses, scales, skipped = 2.0**17, 0, [], [], []
     for step in range(60):
-        rows = ours.order.indices(step)
+        rows = training.order.indices(step)
         with np.errstate(all="ignore"):
-            loss, grads = reference(p, ours.dataset.arrays["x"][rows], ours.dataset.arrays["t"][rows], scale, r)
+            batch = training.dataset.batch(rows)
+            loss, gradients = run_reference(parameters, batch["x"], batch["t"], scale, r)
         losses.append(float(loss))
         scales.append(scale)
-        grads = {name: g / np.float32(scale) for name, g in grads.items()}
-        if not all(np.isfinite(g).all() for g in grads.values()):
+        gradients = {name: gradient / np.float32(scale) for name, gradient in gradients.items()}
+        if not all(np.isfinite(gradient).all() for gradient in gradients.values()):
             skipped.append(step)
-            scale, good = scale / 2, 0
+            scale, good_steps = scale / 2, 0
             continue
-        p = {name: p[name] - g * np.float32(0.05) for name, g in grads.items()}
-        good += 1
-        if good == 6:
-            scale, good = scale * 2, 0
-    ours.run(60)
-    assert ours.history.loss == losses
-    assert ours.history.scale == scales
-    assert ours.history.skipped == ours.history.exceptions == skipped
+        parameters = {name: parameters[name] - gradient * np.float32(0.05) for name, gradient in gradients.items()}
+        good_steps += 1
+        if good_steps == 6:
+            scale, good_steps = scale * 2, 0
+    training.run(60)
+    assert training.history.loss == losses
+    assert training.history.scale == scales
+    assert training.history.skipped == training.history.exceptions == skipped
     assert bool(skipped) == (low == "float16")
-    for name, value in p.items():
-        assert ours.parameters.views[name].tobytes() == value.tobytes(), name
+    for name, value in parameters.items():
+        assert training.parameters.views[name].tobytes() == value.tobytes(), name
 
 
 def test_float32_steps_equal_numpy() -> None:
-    graph, feed = read_step(squares()), {**start(), **samples(2)}
-    made = make_float32_session(graph, "cpu", None)
-    stepped = made.step(feed, 8.0)
-    loss, grads = reference(start(), feed["x"], feed["t"], 8.0, lambda v: np.asarray(v, np.float32))
-    np.testing.assert_allclose(stepped.loss, loss, rtol=1e-6)
-    for name, view in made.gradient.views.items():
-        np.testing.assert_allclose(view, grads[name], rtol=1e-6, atol=1e-6)
+    graph, feed = read_step(squares()), {**make_initial_values(), **samples(2)}
+    session = make_float32_session(graph, "cpu", None)
+    result = session.step(feed, 8.0)
+    loss, gradients = run_reference(
+        make_initial_values(), feed["x"], feed["t"], 8.0, lambda value: np.asarray(value, np.float32)
+    )
+    np.testing.assert_allclose(result.loss, loss, rtol=1e-6)
+    for name, view in session.gradient.views.items():
+        np.testing.assert_allclose(view, gradients[name], rtol=1e-6, atol=1e-6)
 
 
-def test_gradients_are_those_of_the_loss() -> None:
-    """The hand-written backward pass, by finite differences of the float32 step."""
+def test_gradients_equal_finite_differences() -> None:
+    """Check the hand-written backward pass of the test network with differences of the float32 loss."""
     session = make_float32_session(read_step(squares()), "cpu", None)
-    p, batch = start(), samples(2)
-    session.step({**p, **batch}, 1.0)
-    told = {name: view.copy() for name, view in session.gradient.views.items()}
-    for name, value in p.items():
-        for at in np.ndindex(value.shape):
-            ends = []
+    parameters, batch = make_initial_values(), samples(2)
+    session.step({**parameters, **batch}, 1.0)
+    gradients = {name: view.copy() for name, view in session.gradient.views.items()}
+    for name, value in parameters.items():
+        for index in np.ndindex(value.shape):
+            losses = []
             for shift in (1e-2, -1e-2):
-                moved = {**p, name: value.copy()}
-                moved[name][at] += shift
-                ends.append(session.step({**moved, **batch}, 1.0).loss)
-            assert (ends[0] - ends[1]) / 2e-2 == pytest.approx(told[name][at], abs=3e-3)
+                moved = {**parameters, name: value.copy()}
+                moved[name][index] += shift
+                losses.append(session.step({**moved, **batch}, 1.0).loss)
+            assert (losses[0] - losses[1]) / 2e-2 == pytest.approx(gradients[name][index], abs=3e-3)
 
 
-# The seven points.
+# The order within a step, in seven points.
 
 
 def test_1_parameters_are_kept_in_float32() -> None:
-    """Updates far below what float16 tells apart add up."""
-    ours = training(settings=replace(SGD, lr=1e-6))
-    before = {name: view.copy() for name, view in ours.parameters.views.items()}
-    ours.run(20)
-    assert ours.parameters.flat.dtype == np.float32
-    w2 = ours.parameters.views["w2"]
+    """Make updates that are too small for float16: they still add up."""
+    training = make_training(settings=replace(SGD, lr=1e-6))
+    before = {name: view.copy() for name, view in training.parameters.views.items()}
+    training.run(20)
+    assert training.parameters.flat.dtype == np.float32
+    w2 = training.parameters.views["w2"]
     assert (w2 != before["w2"]).all()
     assert (w2.astype(np.float16) == before["w2"].astype(np.float16)).all()
 
 
-def test_2_the_forward_pass_casts_them_for_low_operators() -> None:
+def test_2_low_nodes_read_parameters_in_low_precision() -> None:
     graph, batch = read_step(squares()), samples(2)
     session = make_mixed_session(graph, mixed(), "cpu", None)
-    first = session.step({**start(), **batch}, 16.0)
-    loss, gradient = first.loss, first.gradient.copy()
-    rounded = {name: rounding("float16")(value) for name, value in start().items()}
-    assert any((rounded[name] != value).any() for name, value in start().items())
-    second = session.step({**rounded, **batch}, 16.0)
-    assert (second.loss, second.gradient.tobytes()) == (loss, gradient.tobytes())
+    result = session.step({**make_initial_values(), **batch}, 16.0)
+    loss, gradient = result.loss, result.gradient.copy()  # the next step overwrites the array
+    rounded = {name: make_rounding("float16")(value) for name, value in make_initial_values().items()}
+    assert any((rounded[name] != value).any() for name, value in make_initial_values().items())
+    rounded_result = session.step({**rounded, **batch}, 16.0)
+    assert (rounded_result.loss, rounded_result.gradient.tobytes()) == (loss, gradient.tobytes())
     nodes = mixlist.rewrite(squares(), mixlist.resolve(squares(), mixed())).model.graph.node
-    assert {n.input[0] for n in nodes if n.op_type == "Cast"} >= {"w1", "b1", "w2", "b2", "x"}
+    assert {node.input[0] for node in nodes if node.op_type == "Cast"} >= {"w1", "b1", "w2", "b2", "x"}
 
 
-def test_3_the_loss_layer_stays_in_float32_under_lists_that_keep_it() -> None:
-    plan = {node.name: node.precision for node in mixlist.resolve(squares(), mixed()).nodes}
-    assert {plan[name] for name in ("error", "square", "mean_1", "mean_0", "scaled", "gz")} == {"float32"}
-    assert {plan[name] for name in ("hidden", "out", "out_bias", "of_w1", "of_w2", "gh")} == {"float16"}
+def test_3_the_loss_stays_in_float32_if_the_lists_keep_it() -> None:
+    precisions = {node.name: node.precision for node in mixlist.resolve(squares(), mixed()).nodes}
+    assert {precisions[name] for name in ("error", "square", "mean_1", "mean_0", "scaled", "gz")} == {"float32"}
+    assert {precisions[name] for name in ("hidden", "out", "out_bias", "of_w1", "of_w2", "gh")} == {"float16"}
     losses = {}
-    for name, rules in {"kept": mixed(), "low": all_low()}.items():
-        made = make_mixed_session(read_step(squares()), rules, "cpu", None).step({**start(), **samples(2)}, 1.0)
-        losses[name] = np.float32(made.loss)
-    assert losses["low"] == rounding("float16")(losses["low"])
-    assert losses["kept"] != rounding("float16")(losses["kept"])
+    for name, policy in {"high": mixed(), "low": all_low()}.items():
+        result = make_mixed_session(read_step(squares()), policy, "cpu", None).step(
+            {**make_initial_values(), **samples(2)}, 1.0
+        )
+        losses[name] = np.float32(result.loss)
+    assert losses["low"] == make_rounding("float16")(losses["low"])
+    assert losses["high"] != make_rounding("float16")(losses["high"])
 
 
 def test_4_the_loss_is_scaled_before_the_backward_pass() -> None:
-    """Gradients that float16 cannot hold survive: scaling them afterwards would come too late. Rule S10.2."""
+    """Scale gradients that are too small for float16. Scaling after the backward pass would be too late. Rule S10.2."""
     session = make_mixed_session(read_step(squares()), mixed(), "cpu", None)
     data = samples(2, size=1e-5)
-    feed = {**start(size=1e-2), **data, "b2": data["t"][0] + np.float32(1e-5)}
+    feed = {**make_initial_values(size=1e-2), **data, "b2": data["t"][0] + np.float32(1e-5)}
     session.step(feed, 1.0)
     assert not session.gradient.views["w1"].any()
     session.step(feed, 2.0**20)
     assert session.gradient.views["w1"].any()
 
 
-def test_5_gradients_are_computed_low_and_come_back_as_float32() -> None:
+def test_5_low_nodes_compute_gradients_that_are_returned_as_float32() -> None:
     session = make_mixed_session(read_step(squares()), mixed(), "cpu", None)
-    session.step({**start(), **samples(2)}, 4.0)
+    session.step({**make_initial_values(), **samples(2)}, 4.0)
     for name in ("w1", "w2"):
         view = session.gradient.views[name]
         assert view.dtype == np.float32
-        assert (view == rounding("float16")(view)).all()
+        assert (view == make_rounding("float16")(view)).all()
     model = mixlist.rewrite(squares(), mixlist.resolve(squares(), mixed())).model
-    assert {o.type.tensor_type.elem_type for o in model.graph.output} == {1}
+    assert {output.type.tensor_type.elem_type for output in model.graph.output} == {1}
 
 
 def test_6_gradients_are_divided_by_the_scale() -> None:
-    """Step by step the same parameters at any power of two that neither overflows nor underflows. Rule S10.2."""
-    ends = []
+    """Train with two scales that neither overflow nor underflow: the parameters are equal. Rule S10.2."""
+    final_parameters = []
     for scale in (1.0, 64.0):
-        ours = training("fixed", parameters={"loss_scale": scale})
-        ours.run(20)
-        assert not ours.history.exceptions
-        ends.append(ours.parameters.flat.tobytes())
-    assert ends[0] == ends[1]
+        training = make_training("fixed", parameters={"loss_scale": scale})
+        training.run(20)
+        assert not training.history.exceptions
+        final_parameters.append(training.parameters.flat.tobytes())
+    assert final_parameters[0] == final_parameters[1]
 
 
-def test_7_a_bad_step_changes_nothing_and_a_good_one_the_masters() -> None:
+def test_7_a_bad_step_changes_nothing_and_a_good_step_the_parameters() -> None:
     """Rule S10.4: A skipped step changes nothing."""
-    ours = training("torch", parameters={"init_scale": 2.0**24})
-    before = ours.parameters.flat.copy()
-    ours.run(1)
-    assert ours.history.skipped == [0]
-    assert ours.parameters.flat.tobytes() == before.tobytes()
-    ours.run(40)
-    assert len(ours.history.skipped) < 20
-    assert (ours.parameters.flat != before).all()
+    training = make_training("torch", parameters={"init_scale": 2.0**24})
+    before = training.parameters.flat.copy()
+    training.run(1)
+    assert training.history.skipped == [0]
+    assert training.parameters.flat.tobytes() == before.tobytes()
+    training.run(40)
+    assert len(training.history.skipped) < 20
+    assert (training.parameters.flat != before).all()

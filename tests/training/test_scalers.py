@@ -1,4 +1,4 @@
-"""Each scaler step by step against a table of its rule, written by hand from the rule's text."""
+"""Tests of each loss scaler, step by step, against tables that were written by hand from its rule."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def test_defaults_are_those_of_the_frameworks() -> None:
 def test_nnabla_grows_first_at_step_n_plus_2_and_then_every_n_plus_1() -> None:
     """Rule S10.11: Scaler nnabla."""
     scaler = make_scaler("nnabla", N=10)
-    grown = []
+    growth_steps = []
     for step in range(1, 50):
         before = scaler.scale
         scaler.update(True)
         if scaler.scale > before:
-            grown.append(step)
-    assert grown == [12, 23, 34, 45]
+            growth_steps.append(step)
+    assert growth_steps == [12, 23, 34, 45]
 
 
-def test_nnabla_tries_a_batch_a_hundred_times_more_and_skips_it() -> None:
+def test_nnabla_retries_a_batch_a_hundred_times_and_then_skips_it() -> None:
     scaler = make_scaler("nnabla")
     assert [scaler.update(False) for _ in range(102)] == ["retry"] * 100 + ["skip", "retry"]
 
@@ -85,13 +85,14 @@ def test_mindspore_ends_after_a_thousand_bad_steps_in_a_row() -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in SCALERS if n not in ("fixed", "npu")])
-def test_a_restored_scaler_goes_on_alike(name: str) -> None:
+def test_a_restored_scaler_continues_equally(name: str) -> None:
     scaler = make_scaler(name)
     steps = [True, False, True, True, False, False, True] * 5
     for step in steps[:17]:
         scaler.update(step)
-    other = restore_scaler(scaler_state(scaler))
-    assert [(scaler.update(s), scaler.scale) for s in steps] == [(other.update(s), other.scale) for s in steps]
+    restored = restore_scaler(scaler_state(scaler))
+    expected = [(scaler.update(finite), scaler.scale) for finite in steps]
+    assert [(restored.update(finite), restored.scale) for finite in steps] == expected
 
 
 @pytest.mark.parametrize(
@@ -109,18 +110,18 @@ def test_a_restored_scaler_goes_on_alike(name: str) -> None:
         ("nnabla", {"scale": float("nan")}, "above 0"),
     ],
 )
-def test_wrong_parameters_are_named(name: str, parameters: dict, message: str) -> None:
+def test_wrong_parameters_are_refused(name: str, parameters: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make_scaler(name, **parameters)
 
 
-def test_texts_of_a_command_line_are_read() -> None:
+def test_parameters_may_be_texts_of_the_command_line() -> None:
     scaler = make_scaler("mindspore-fixed", loss_scale="2e3", drop_overflow_update="false")
     assert (scaler.scale, scaler.update(False)) == (2000.0, "step")
 
 
 @pytest.mark.parametrize("name", ["torch", "nnabla"])
-def test_a_scale_that_has_come_down_to_zero_is_restored(name: str) -> None:
+def test_a_scaler_whose_scale_is_zero_is_restored(name: str) -> None:
     scaler = make_scaler(name)
     while scaler.scale:
         scaler.update(False)

@@ -1,4 +1,4 @@
-"""What a step graph must hold, and data that does not fit it."""
+"""Tests of the checks of step graphs, and of the data and options that must fit them."""
 
 from __future__ import annotations
 
@@ -17,26 +17,31 @@ from mixlist.training.step_graph import read_step
 from tests.support.training_network import classifier, clusters, mixed, noisy, squares
 
 
-def test_what_a_step_graph_holds() -> None:
+def test_the_inputs_of_a_step_graph_by_kind() -> None:
     graph = read_step(classifier())
-    assert {p.name: p.shape for p in graph.parameters} == {"w1": (4, 16), "b1": (16,), "w2": (16, 3), "b2": (3,)}
-    assert [each.name for each in graph.batch_inputs] == ["x", "y"]
+    assert {parameter.name: parameter.shape for parameter in graph.parameters} == {
+        "w1": (4, 16),
+        "b1": (16,),
+        "w2": (16, 3),
+        "b2": (3,),
+    }
+    assert [value.name for value in graph.batch_inputs] == ["x", "y"]
     assert graph.metrics == ("logits",)
     assert graph.fixed_batch_size is None
-    other = read_step(noisy())
-    assert [b.name for b in other.buffers] == ["seen"]
-    assert [each.name for each, _ in other.random_inputs] == ["keep"]
-    assert [each.name for each in other.batch_inputs] == ["x", "t"]
+    noisy_graph = read_step(noisy())
+    assert [buffer.name for buffer in noisy_graph.buffers] == ["seen"]
+    assert [value.name for value, _ in noisy_graph.random_inputs] == ["keep"]
+    assert [value.name for value in noisy_graph.batch_inputs] == ["x", "t"]
 
 
 def drop_outputs(model: Any, prefix: str) -> None:
-    kept = [o for o in model.graph.output if not o.name.startswith(prefix)]
+    remaining = [output for output in model.graph.output if not output.name.startswith(prefix)]
     del model.graph.output[:]
-    model.graph.output.extend(kept)
+    model.graph.output.extend(remaining)
 
 
 def rename_input(model: Any, old: str, new: str) -> None:
-    next(i for i in model.graph.input if i.name == old).name = new
+    next(value for value in model.graph.input if value.name == old).name = new
     for node in model.graph.node:
         node.input[:] = [new if name == old else name for name in node.input]
 
@@ -47,86 +52,86 @@ def set_shape(value: Any, *sizes: int) -> None:
         value.type.tensor_type.shape.dim.add().dim_value = size
 
 
-def output(model: Any, name: str) -> Any:
-    return next(o for o in model.graph.output if o.name == name)
+def find_output(model: Any, name: str) -> Any:
+    return next(output for output in model.graph.output if output.name == name)
 
 
-def random_node(model: Any) -> None:
+def add_random_node(model: Any) -> None:
     model.graph.node.insert(0, onnx.helper.make_node("RandomNormal", [], ["r"], name="draw", shape=[2]))
 
 
-def dropout(model: Any) -> None:
+def add_dropout(model: Any) -> None:
     model.graph.initializer.append(onnx.helper.make_tensor("yes", 9, [], [1]))
     model.graph.node.append(onnx.helper.make_node("Dropout", ["logits", "", "yes"], ["q"], name="draw"))
 
 
-def bad_metadata(model: Any) -> None:
+def add_invalid_metadata(model: Any) -> None:
     model.metadata_props.add(key="pkg.mixlist.init.w1", value="[1]")
 
 
-def double_scale(model: Any) -> None:
-    next(i for i in model.graph.input if i.name == "loss_scale").type.tensor_type.elem_type = 11
+def make_scale_float64(model: Any) -> None:
+    next(value for value in model.graph.input if value.name == "loss_scale").type.tensor_type.elem_type = 11
 
 
-def half_parameter(model: Any) -> None:
-    next(i for i in model.graph.input if i.name == "w1").type.tensor_type.elem_type = 10
+def make_parameter_float16(model: Any) -> None:
+    next(value for value in model.graph.input if value.name == "w1").type.tensor_type.elem_type = 10
 
 
-WRONG: list[tuple[Callable[[Any], None], str]] = [
+INVALID_MODELS: list[tuple[Callable[[Any], None], str]] = [
     (lambda m: drop_outputs(m, "grad."), "no output grad.<parameter>"),
     (lambda m: drop_outputs(m, "loss"), "no output 'loss'"),
     (lambda m: rename_input(m, "loss_scale", "factor"), "no input 'loss_scale'"),
     (lambda m: rename_input(m, "w1", "weights"), "'grad.w1' and no input 'w1'"),
-    (lambda m: set_shape(output(m, "grad.w1"), 16, 4), r"float32\[16, 4\], its parameter float32\[4, 16\]"),
-    (lambda m: set_shape(output(m, "loss"), 7), "not a scalar"),
-    (double_scale, "must be a float32 scalar, not float64"),
-    (half_parameter, "'w1' is float16"),
-    (random_node, r"'draw' \(RandomNormal\) draws random numbers"),
-    (dropout, r"'draw' \(Dropout\) draws random numbers"),
-    (bad_metadata, "must be a JSON object"),
+    (lambda m: set_shape(find_output(m, "grad.w1"), 16, 4), r"float32\[16, 4\], its parameter float32\[4, 16\]"),
+    (lambda m: set_shape(find_output(m, "loss"), 7), "not a scalar"),
+    (make_scale_float64, "must be a float32 scalar, not float64"),
+    (make_parameter_float16, "'w1' is float16"),
+    (add_random_node, r"'draw' \(RandomNormal\) draws random numbers"),
+    (add_dropout, r"'draw' \(Dropout\) draws random numbers"),
+    (add_invalid_metadata, "must be a JSON object"),
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), WRONG, ids=[message for _, message in WRONG])
-def test_models_that_are_no_step_graphs(change: Callable[[Any], None], message: str) -> None:
+@pytest.mark.parametrize(("change", "message"), INVALID_MODELS, ids=[message for _, message in INVALID_MODELS])
+def test_a_model_that_is_not_a_step_graph_is_refused(change: Callable[[Any], None], message: str) -> None:
     model = classifier()
     change(model)
-    with pytest.raises(ModelError, match=message) as told:
+    with pytest.raises(ModelError, match=message) as caught:
         read_step(model)
-    assert told.value.hint or "JSON" in message
+    assert caught.value.hint or "JSON" in message
 
 
-def test_a_gradient_of_another_shape_that_only_shows_when_it_runs() -> None:
+def test_a_gradient_shape_that_is_not_declared_is_checked_when_the_step_runs() -> None:
     model = classifier()
     next(node for node in model.graph.node if node.name == "of_b1").attribute[0].i = 1
-    output(model, "grad.b1").type.tensor_type.ClearField("shape")
+    find_output(model, "grad.b1").type.tensor_type.ClearField("shape")
     with pytest.raises(ModelError, match=r"gradient of 'b1' is \[1, 16\], the parameter \[16\]"):
         run(model)
 
 
-def run(model: Any = None, data: Any = None, **options: Any) -> Any:
-    given: dict[str, Any] = {"batch_size": 16, "epochs": 2, "optimizer": Settings(lr=0.01), **options}
-    return train(model or classifier(), mixed(), clusters() if data is None else data, **given)
+def run(model: Any = None, data: Any = None, **changes: Any) -> Any:
+    options: dict[str, Any] = {"batch_size": 16, "epochs": 2, "optimizer": Settings(lr=0.01), **changes}
+    return train(model or classifier(), mixed(), clusters() if data is None else data, **options)
 
 
-def changed(**arrays: Any) -> dict[str, Any]:
+def changed_data(**arrays: Any) -> dict[str, Any]:
     return {**clusters(), **arrays}
 
 
-def with_nan() -> Any:
+def x_with_nan() -> Any:
     x = clusters()["x"]
     x[7, 2] = np.nan
     return x
 
 
-BAD: list[tuple[dict[str, Any], str]] = [
-    ({"data": changed(x=np.zeros((240, 5), np.float32))}, "wants 4 along axis 1"),
-    ({"data": changed(x=np.zeros((239, 4), np.float32))}, "differ in length: x 239, y 240"),
-    ({"data": changed(x=with_nan())}, "x holds a value that is not finite, first in row 7"),
+INVALID_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"data": changed_data(x=np.zeros((240, 5), np.float32))}, "expects 4 along axis 1"),
+    ({"data": changed_data(x=np.zeros((239, 4), np.float32))}, "differ in length: x 239, y 240"),
+    ({"data": changed_data(x=x_with_nan())}, "x holds a value that is not finite, first in row 7"),
     ({"data": {"x": clusters()["x"]}}, "no data for input 'y'"),
-    ({"data": changed(z=np.zeros(240))}, "no input 'z'"),
-    ({"data": changed(y=np.float32(3))}, "'y'"),
-    ({"data": changed(y=np.full(240, 0.5))}, "0.5 is no int64"),
+    ({"data": changed_data(z=np.zeros(240))}, "no input 'z'"),
+    ({"data": changed_data(y=np.float32(3))}, "'y'"),
+    ({"data": changed_data(y=np.full(240, 0.5))}, "0.5 cannot be represented as int64"),
     (
         {"eval_data": {"x": np.zeros((0, 4), np.float32), "y": np.zeros(0, np.int64)}},
         "evaluation data holds no samples",
@@ -144,24 +149,26 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), BAD, ids=[message for _, message in BAD])
-def test_what_does_not_fit_is_told_before_any_training(options: dict[str, Any], message: str) -> None:
-    def never(_: object) -> None:
-        raise AssertionError("a step was made")
+@pytest.mark.parametrize(("options", "message"), INVALID_OPTIONS, ids=[message for _, message in INVALID_OPTIONS])
+def test_data_and_options_that_do_not_fit_are_refused_before_the_training(
+    options: dict[str, Any], message: str
+) -> None:
+    def fail_at_first_step(_: object) -> None:
+        raise AssertionError("the training has made a step")
 
-    with pytest.raises(MixlistError, match=message) as told:
-        run(progress=never, **options)
-    assert told.value.exit_status == 2
+    with pytest.raises(MixlistError, match=message) as caught:
+        run(progress=fail_at_first_step, **options)
+    assert caught.value.exit_status == 2
 
 
-def test_labels_that_are_none() -> None:
-    """A label outside the classes is a wrong answer, and padding below 0 counts for nothing: accuracy needs no more."""
-    data = changed(y=clusters()["y"].reshape(-1, 1))
-    with pytest.raises(UsageError, match="wants 1 axes"):
+def test_labels_of_another_rank_are_refused() -> None:
+    data = changed_data(y=clusters()["y"].reshape(-1, 1))
+    with pytest.raises(UsageError, match="expects 1 axes"):
         run(data=data)
 
 
-def fixed(size: int) -> Any:
+def with_batch_size(size: int) -> Any:
+    """Return the classifier with a fixed batch size."""
     model = classifier()
     for value in (*model.graph.input, *model.graph.output):
         dims = value.type.tensor_type.shape.dim
@@ -171,18 +178,18 @@ def fixed(size: int) -> Any:
 
 
 def test_a_graph_for_one_batch_size() -> None:
-    assert read_step(fixed(16)).fixed_batch_size == 16
+    assert read_step(with_batch_size(16)).fixed_batch_size == 16
     with pytest.raises(UsageError, match="batches of 16 samples, not of 8"):
-        run(fixed(16), batch_size=8)
+        run(with_batch_size(16), batch_size=8)
     with pytest.raises(UsageError, match="has 10"):
-        run(fixed(16), eval_data=clusters(10))
-    found = run(fixed(16), eval_data=clusters(50, seed=1), epochs=4)
-    assert any("2 samples are left out" in warning.message for warning in found.warnings)
-    free = run(eval_data=clusters(48, seed=1), epochs=4)
-    whole = {name: value[:48] for name, value in clusters(50, seed=1).items()}
-    same = run(fixed(16), eval_data=whole, epochs=4)
-    assert [r.float32.loss for r in found.runs] == [r.float32.loss for r in free.runs]
-    assert [r.mixed.metric for r in found.runs] == [r.mixed.metric for r in same.runs]
+        run(with_batch_size(16), eval_data=clusters(10))
+    report = run(with_batch_size(16), eval_data=clusters(50, seed=1), epochs=4)
+    assert any("2 samples are left out" in warning.message for warning in report.warnings)
+    dynamic = run(eval_data=clusters(48, seed=1), epochs=4)
+    whole_batches = {name: value[:48] for name, value in clusters(50, seed=1).items()}
+    expected = run(with_batch_size(16), eval_data=whole_batches, epochs=4)
+    assert [seed_run.float32.loss for seed_run in report.runs] == [seed_run.float32.loss for seed_run in dynamic.runs]
+    assert [seed_run.mixed.metric for seed_run in report.runs] == [seed_run.mixed.metric for seed_run in expected.runs]
 
 
 def test_the_public_names() -> None:
@@ -193,6 +200,6 @@ def test_the_public_names() -> None:
     assert mixlist.load_policy is not None
 
 
-def test_data_of_other_types_is_cast() -> None:
+def test_data_is_cast_to_the_declared_types() -> None:
     data = Dataset(read_step(squares()), {"x": np.ones((4, 2)), "t": np.ones((4, 2), np.int8)}, "data")
     assert {value.dtype.name for value in data.arrays.values()} == {"float32"}
