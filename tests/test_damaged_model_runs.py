@@ -23,10 +23,9 @@ import pytest
 from tests.support.command_process import CommandProcess
 from tests.support.mutation import mutate
 from tests.support.systems import posix_only
-from tests.support.training_network import noisy
+from tests.support.training_network import noisy, samples
 from tests.test_fuzz_models import bases
 from tests.test_fuzz_models import folder as folder
-from tests.training.test_reference import samples
 
 Commands: TypeAlias = Callable[[random.Random], list[list[str]]]
 

@@ -28,8 +28,7 @@ from mixlist.training import checkpoint, train
 from tests.support.command_process import CommandProcess
 from tests.support.list_mutation import edit_bytes, edit_tokens
 from tests.support.systems import posix_only
-from tests.support.training_network import noisy
-from tests.training.test_reference import samples
+from tests.support.training_network import noisy, samples
 from tests.training.test_train import Stop
 from tests.tuner.test_state import search
 from tests.tuner.test_state import told as without_run

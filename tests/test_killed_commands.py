@@ -21,8 +21,7 @@ from tests.support.external_models import write_external
 from tests.support.killed_runs import KillCampaign, KilledCommand
 from tests.support.libraries import OPS, write_library
 from tests.support.systems import posix_only
-from tests.support.training_network import noisy
-from tests.training.test_reference import samples
+from tests.support.training_network import noisy, samples
 
 pytestmark = posix_only  # the server of commands forks
 KILLS = int(os.environ.get("MIXLIST_KILLS", "1"))

@@ -31,8 +31,7 @@ from tests.support.external_models import write_external
 from tests.support.killed_runs import OF_ONNXRUNTIME, tree
 from tests.support.libraries import OPS, write_library
 from tests.support.systems import posix_only
-from tests.support.training_network import noisy
-from tests.training.test_reference import samples
+from tests.support.training_network import noisy, samples
 from tests.tuner.test_state import FEEDS, TEXT
 
 pytestmark = posix_only  # limits of a process, and mounts

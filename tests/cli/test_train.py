@@ -19,8 +19,7 @@ from referencing import Registry, Resource
 
 from mixlist.errors import FileError
 from mixlist.files.package_data import data_folder
-from tests.support.training_network import classifier, clusters, noisy, squares
-from tests.training.test_reference import samples
+from tests.support.training_network import classifier, clusters, noisy, samples, squares
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = [json.loads(path.read_text("utf-8")) for path in sorted(data_folder("schemas").glob("*.json"))]

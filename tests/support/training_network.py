@@ -111,6 +111,12 @@ def clusters(count: int = 240, inputs: int = 4, classes: int = 3, seed: int = 0)
     return {"x": (centres[y] + rng.normal(0, 0.5, (count, inputs))).astype(np.float32), "y": y.astype(np.int64)}
 
 
+def samples(count: int = 40, size: float = 1.0) -> dict[str, Any]:
+    """Return random samples for ``squares`` and ``noisy``."""
+    rng = np.random.default_rng(7)
+    return {name: rng.normal(0, size, (count, 2)).astype(np.float32) for name in ("x", "t")}
+
+
 def mixed(low: str = "float16") -> Policy:
     """Products and what is around them low, the loss layer and sums high."""
     return policy(white=LOW, black=HIGH, mode=f"mixed_{low}")

@@ -1,4 +1,4 @@
-"""Exported steps against torch's own loss and gradients, and what the exporter promises of the graph."""
+"""Tests that compare exported steps with torch's own loss and gradients, and tests of the exported graph."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_a_step_agrees_with_torch_for_any_batch_size(case: cases.Case) -> None:
     proto = export_step(module, case.loss, case.rows(3))
     assert_plain(proto)
     step = open_step(proto, module)
-    # Two rows that are normalised give -1 and 1, with a gradient of nothing but rounding; one has no variance.
+    # Batch normalization of one row has no variance. Of two rows, it gives -1 and 1, and a gradient of rounding errors.
     for rows in (3, 4 if "batch_norm" in case.name else 1, 7):
         assert_agrees(step, case.loss, case.rows(rows))
 
 
 def assert_plain(proto: onnx.ModelProto) -> None:
-    """Operators of ONNX alone, each with a schema and a name of its own, and nothing of the machine in the file."""
+    """Check that each node has a schema of ONNX and its own name, and that the file has no paths of the machine."""
     onnx.checker.check_model(proto, full_check=True)
     assert [(entry.domain, entry.version) for entry in proto.opset_import] == [("", 18)]
     assert proto.ir_version <= 13
@@ -67,7 +67,7 @@ def test_cross_entropy_with_labels(rows: int) -> None:
     assert_agrees(step, cases.classify, batch(rows))
 
 
-def test_labels_that_are_ignored_and_classes_with_weights() -> None:
+def test_cross_entropy_with_ignored_labels_and_class_weights() -> None:
     def loss(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         weight = torch.tensor([1.0, 2.0, 0.5], dtype=x.dtype)
         return F.cross_entropy(module(x), y, weight=weight, ignore_index=-1, label_smoothing=0.1)
@@ -102,7 +102,7 @@ def dims(value: onnx.ValueInfoProto) -> list[Any]:
     return [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
 
 
-def test_nodes_are_named_after_modules_and_the_pass_they_belong_to() -> None:
+def test_node_names_hold_the_module_and_the_pass() -> None:
     proto = export_step(
         nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), cases.weighted, {"x": torch.zeros(2, 3, 8)}
     )
@@ -111,28 +111,31 @@ def test_nodes_are_named_after_modules_and_the_pass_they_belong_to() -> None:
     assert any(name.startswith("/grad/norm1/Reduce") for name in names)
 
 
-def test_a_dropout_multiplies_with_its_input_and_keeps_all_when_off() -> None:
+def test_dropout_multiplies_by_its_random_input_and_can_be_switched_off() -> None:
     module = nn.Sequential(nn.Linear(4, 6, bias=False), nn.Dropout(0.25))
     batch = {"x": torch.randn(5, 4)}
     step = open_step(export_step(module, cases.weighted, batch), module)
     assert step.rule("random.0") == {"kind": "bernoulli", "p": 0.75, "off": 0.75}
-    kept = np.random.default_rng(0).random((5, 6)) < 0.75
-    out = step.run(batch, random_0=kept.astype(np.float32))
-    plain = batch["x"] @ module[0].weight.T
-    assert distance(out["out"], (plain * torch.from_numpy(kept) / 0.75).detach().double().numpy()) < TOLERANCE
+    mask = np.random.default_rng(0).random((5, 6)) < 0.75
+    outputs = step.run(batch, random_0=mask.astype(np.float32))
+    without_dropout = batch["x"] @ module[0].weight.T
+    assert (
+        distance(outputs["out"], (without_dropout * torch.from_numpy(mask) / 0.75).detach().double().numpy())
+        < TOLERANCE
+    )
 
-    def masked(one: nn.Module, x: Tensor) -> Any:
-        return cases.weighted(lambda x: one[0](x) * torch.from_numpy(kept) / 0.75, x)  # type: ignore[arg-type]
+    def masked_loss(module: nn.Module, x: Tensor) -> Any:
+        return cases.weighted(lambda x: module[0](x) * torch.from_numpy(mask) / 0.75, x)  # type: ignore[arg-type]
 
-    expected = reference(module, masked, batch)
-    assert distance(out["grad.0.weight"], expected["grad.0.weight"]) < TOLERANCE
+    expected = reference(module, masked_loss, batch)
+    assert distance(outputs["grad.0.weight"], expected["grad.0.weight"]) < TOLERANCE
     off = step.run(batch, random_0=np.full((5, 6), 0.75, np.float32))
     np.testing.assert_array_equal(off["out"], step.run(batch, random_0=np.full((5, 6), 0.75, np.float32))["out"])
-    assert distance(off["out"], plain.detach().double().numpy()) < TOLERANCE
+    assert distance(off["out"], without_dropout.detach().double().numpy()) < TOLERANCE
 
 
 def test_dropout_of_whole_channels_and_of_attention() -> None:
-    class Both(nn.Module):
+    class TwoDropouts(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.conv, self.attend = nn.Conv1d(4, 8, 1), cases.Attend(dropout_p=0.5)
@@ -140,27 +143,27 @@ def test_dropout_of_whole_channels_and_of_attention() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.attend(F.dropout1d(self.conv(x), 0.2).transpose(1, 2))
 
-    module, batch = Both(), {"x": torch.randn(3, 4, 5)}
+    module, batch = TwoDropouts(), {"x": torch.randn(3, 4, 5)}
     step = open_step(export_step(module, cases.weighted, batch), module)
     shapes = {value.name: dims(value) for value in step.proto.graph.input}
     assert shapes["random.0"] == ["batch", 8, 1]
     assert shapes["random.1"] == ["batch", 2, 5, 5]
-    found = step.run(batch)
-    mixed = module.attend.project(module.conv(batch["x"]).transpose(1, 2))
-    q, k, v = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in mixed.chunk(3, -1))
-    plain = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-    assert distance(found["out"], plain.detach().double().numpy()) < TOLERANCE
+    outputs = step.run(batch)
+    projected = module.attend.project(module.conv(batch["x"]).transpose(1, 2))
+    q, k, v = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in projected.chunk(3, -1))
+    without_dropout = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+    assert distance(outputs["out"], without_dropout.detach().double().numpy()) < TOLERANCE
 
 
-def test_noise_is_drawn_from_inputs() -> None:
+def test_random_operators_become_inputs() -> None:
     class Noisy(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.scale = nn.Parameter(torch.randn(3))
 
         def forward(self, x: Tensor) -> Tensor:
-            even = torch.empty_like(x).uniform_(-1, 3)
-            return (x + 0.5 * torch.randn_like(x) + even + torch.rand(x.shape[0], 3)) * self.scale
+            uniform = torch.empty_like(x).uniform_(-1, 3)
+            return (x + 0.5 * torch.randn_like(x) + uniform + torch.rand(x.shape[0], 3)) * self.scale
 
     module, batch = Noisy(), {"x": torch.randn(4, 3)}
     step = open_step(export_step(module, cases.weighted, batch), module)
@@ -186,8 +189,8 @@ def test_the_same_module_gives_the_same_bytes_and_keeps_its_values(tmp_path: Pat
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
 
 
-def test_the_first_values_are_told_by_their_distribution() -> None:
-    class Start(nn.Module):
+def test_the_metadata_describe_the_distribution_of_initial_values() -> None:
+    class EveryDistribution(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.linear, self.norm = nn.Linear(64, 64), nn.BatchNorm1d(64)
@@ -199,23 +202,23 @@ def test_the_first_values_are_told_by_their_distribution() -> None:
             self.history.add_(1.0)
             return self.norm(self.linear(x)) * self.gain + self.table.sum(0)
 
-    proto = export_step(Start(), cases.weighted, {"x": torch.randn(2, 64)})
-    told = {
+    proto = export_step(EveryDistribution(), cases.weighted, {"x": torch.randn(2, 64)})
+    descriptions = {
         entry.key.removeprefix("pkg.mixlist.init."): json.loads(entry.value)
         for entry in proto.metadata_props
         if entry.key.startswith("pkg.mixlist.init.")
     }
-    assert told["linear.weight"]["kind"] == "uniform"
-    assert told["linear.weight"]["bound"] == pytest.approx(1 / 8, rel=0.01)
-    assert told["table"] == {"kind": "normal", "std": pytest.approx(0.02, rel=0.05)}
-    assert told["norm.weight"] == {"kind": "ones"}
-    assert told["norm.bias"] == told["norm.running_mean"] == {"kind": "zeros"}
-    assert told["gain"] == {"kind": "constant", "value": pytest.approx(0.1)}
-    assert told["history"] == {"kind": "values", "values": list(range(64))}
+    assert descriptions["linear.weight"]["kind"] == "uniform"
+    assert descriptions["linear.weight"]["bound"] == pytest.approx(1 / 8, rel=0.01)
+    assert descriptions["table"] == {"kind": "normal", "std": pytest.approx(0.02, rel=0.05)}
+    assert descriptions["norm.weight"] == {"kind": "ones"}
+    assert descriptions["norm.bias"] == descriptions["norm.running_mean"] == {"kind": "zeros"}
+    assert descriptions["gain"] == {"kind": "constant", "value": pytest.approx(0.1)}
+    assert descriptions["history"] == {"kind": "values", "values": list(range(64))}
 
 
-def test_a_fixed_batch_where_the_step_depends_on_it() -> None:
-    class Pairs(nn.Module):
+def test_a_step_that_depends_on_the_batch_size_needs_a_fixed_one() -> None:
+    class DependsOnBatchSize(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.linear = nn.Linear(3, 2)
@@ -224,7 +227,7 @@ def test_a_fixed_batch_where_the_step_depends_on_it() -> None:
             out = self.linear(x)
             return out * 2 if len(x) > 4 else out
 
-    module, batch = Pairs(), {"x": torch.randn(3, 3)}
+    module, batch = DependsOnBatchSize(), {"x": torch.randn(3, 3)}
     with pytest.raises(ModelError, match="some batch sizes only") as caught:
         export_step(module, cases.weighted, batch)
     assert "dynamic_batch=False" in str(caught.value)
@@ -232,8 +235,8 @@ def test_a_fixed_batch_where_the_step_depends_on_it() -> None:
     assert_agrees(step, cases.weighted, batch)
 
 
-class Once(nn.Module):
-    """One linear layer, then a function."""
+class LinearThenFunction(nn.Module):
+    """A linear layer, and a function of its output."""
 
     def __init__(self, function: Any) -> None:
         super().__init__()
@@ -243,11 +246,11 @@ class Once(nn.Module):
         return self.function(self.linear(x))
 
 
-def frozen() -> nn.Module:
+def make_frozen() -> nn.Module:
     return nn.Linear(4, 2).requires_grad_(False)
 
 
-def unused() -> nn.Module:
+def make_with_unused_parameter() -> nn.Module:
     module = nn.Linear(4, 2)
     module.extra = nn.Parameter(torch.zeros(3))
     return module
@@ -256,26 +259,28 @@ def unused() -> nn.Module:
 BATCH = {"x": torch.ones(3, 4)}
 REFUSED = [
     ("no_module", lambda: print, BATCH, cases.weighted, "module is a"),
-    ("frozen", frozen, BATCH, cases.weighted, "no trainable parameter"),
+    ("frozen", make_frozen, BATCH, cases.weighted, "no trainable parameter"),
     ("half", lambda: nn.Linear(4, 2).half(), BATCH, cases.weighted, "parameter weight is float16"),
-    ("unused", unused, BATCH, cases.weighted, "does not depend on extra"),
-    ("detached", lambda: nn.Linear(4, 2), BATCH, lambda m, x: m(x).detach().sum(), "does not depend on any"),
+    ("unused", make_with_unused_parameter, BATCH, cases.weighted, "does not depend on extra"),
+    ("detached", lambda: nn.Linear(4, 2), BATCH, lambda module, x: module(x).detach().sum(), "does not depend on any"),
     ("rows", lambda: nn.Linear(4, 2), {**BATCH, "y": torch.ones(2)}, cases.weighted, "number of rows: x 3, y 2"),
     ("empty", lambda: nn.Linear(4, 2), {}, cases.weighted, "example_batch must be a dict"),
     ("array", lambda: nn.Linear(4, 2), {"x": np.ones((3, 4))}, cases.weighted, "'x'] is a ndarray"),
     ("name", lambda: nn.Linear(4, 2), {"loss_scale": torch.ones(3)}, cases.weighted, "'loss_scale' has a meaning"),
     ("clash", lambda: nn.Linear(4, 2), {"bias": torch.ones(3)}, cases.weighted, "'bias' is both"),
-    ("loss", lambda: nn.Linear(4, 2), BATCH, lambda m, x: m(x), r"a tensor of shape \[.*2\] as the loss"),
-    ("nothing", lambda: nn.Linear(4, 2), BATCH, lambda m, x: None, "returned NoneType"),
-    ("metrics", lambda: nn.Linear(4, 2), BATCH, lambda m, x: (m(x).sum(), [1]), "dict of named tensors"),
-    ("value", lambda: Once(lambda x: x if x.sum() > 0 else -x), BATCH, cases.weighted, "value of a tensor"),
-    ("permutation", lambda: Once(lambda x: x[torch.randperm(x.shape[0])]), BATCH, cases.weighted,
+    ("loss", lambda: nn.Linear(4, 2), BATCH, lambda module, x: module(x), r"a tensor of shape \[.*2\] as the loss"),
+    ("nothing", lambda: nn.Linear(4, 2), BATCH, lambda module, x: None, "returned NoneType"),
+    ("metrics", lambda: nn.Linear(4, 2), BATCH, lambda module, x: (module(x).sum(), [1]), "dict of named tensors"),
+    ("value", lambda: LinearThenFunction(lambda x: x if x.sum() > 0 else -x), BATCH, cases.weighted,
+     "value of a tensor"),
+    ("permutation", lambda: LinearThenFunction(lambda x: x[torch.randperm(x.shape[0])]), BATCH, cases.weighted,
      r"aten.randperm.default in the model draws"),
-    ("operator", lambda: Once(lambda x: torch.linalg.inv(x[:, None] * x[:, :, None])), BATCH, cases.weighted,
-     r"counterpart for the operator aten\.linalg_inv"),
+    ("operator", lambda: LinearThenFunction(lambda x: torch.linalg.inv(x[:, None] * x[:, :, None])), BATCH,
+     cases.weighted, r"counterpart for the operator aten\.linalg_inv"),
     ("pool", lambda: nn.Sequential(nn.Conv1d(1, 1, 1), nn.AdaptiveMaxPool1d(3)), {"x": torch.ones(3, 1, 4)},
      cases.weighted, "windows of several sizes"),
-    *((f"metric {name}", lambda: nn.Linear(4, 2), BATCH, lambda m, x, name=name: (m(x).sum(), {name: m(x)}),
+    *((f"metric {name}", lambda: nn.Linear(4, 2), BATCH,
+       lambda module, x, name=name: (module(x).sum(), {name: module(x)}),
        f"one of its results '{name}', which {problem}")
       for name, problem in [*dict.fromkeys(("x", "weight"), "is the name of an input").items(),
                             *dict.fromkeys(("loss", "loss_scale", "grad.weight", "state.mean", "random.0"),
@@ -284,18 +289,18 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-    ("make", "batch", "loss", "told"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
+    ("make", "batch", "loss", "message"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
 )
-def test_what_cannot_be_exported_is_named_with_what_to_do(
-    make: Any, batch: Any, loss: Any, told: str, tmp_path: Path
+def test_a_step_that_cannot_be_exported_is_refused_with_a_hint(
+    make: Any, batch: Any, loss: Any, message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(MixlistError, match=told) as caught:
+    with pytest.raises(MixlistError, match=message) as caught:
         export_step(make(), loss, batch, path=tmp_path / "step.onnx")
     assert caught.value.hint
     assert not list(tmp_path.iterdir())
 
 
-def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_onnxscript_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "onnxscript", None)

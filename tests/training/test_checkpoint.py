@@ -19,9 +19,7 @@ from mixlist.errors import FileError, UsageError
 from mixlist.progress import Progress
 from mixlist.training import Settings, checkpoint, train
 from tests.support.systems import posix_only
-from tests.support.training_network import classifier, clusters, mixed, noisy, squares
-
-from .test_reference import samples
+from tests.support.training_network import classifier, clusters, mixed, noisy, samples, squares
 
 ROOT = Path(__file__).parents[2]
 # A program that runs the command line and kills itself after as many steps as its first argument says (-1: never). Its

@@ -15,9 +15,9 @@ from mixlist.training.random_values import draw_initial_value, draw_random_input
 from mixlist.training.scalers import ScalerError, make_scaler
 from mixlist.training.step_graph import Parameter, read_step
 from mixlist.training.step_session import make_float32_session
-from tests.support.training_network import noisy
+from tests.support.training_network import noisy, samples
 
-from .test_reference import make_training, samples
+from .test_reference import make_training
 
 ADAM = Settings("adam", lr=0.1, schedule="linear")
 

@@ -21,7 +21,7 @@ from mixlist.training.optimizers import Settings
 from mixlist.training.scalers import make_scaler
 from mixlist.training.step_graph import read_step
 from mixlist.training.step_session import make_float32_session, make_mixed_session
-from tests.support.training_network import all_low, mixed, squares
+from tests.support.training_network import all_low, mixed, samples, squares
 
 Rounding = Callable[[Any], Any]
 TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -52,11 +52,6 @@ def make_initial_values(seed: int = 0, size: float = 1.0) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     shapes = {"w1": (2, 2), "b1": (2,), "w2": (2, 2), "b2": (2,)}
     return {name: rng.normal(0, size, shape).astype(np.float32) for name, shape in shapes.items()}
-
-
-def samples(count: int = 40, size: float = 1.0) -> dict[str, Any]:
-    rng = np.random.default_rng(7)
-    return {name: rng.normal(0, size, (count, 2)).astype(np.float32) for name in ("x", "t")}
 
 
 def make_training(

@@ -7,7 +7,7 @@ import pytest
 from mixlist.errors import UsageError
 from mixlist.training.scalers import SCALERS, ScalerError, make_scaler, parameter_defaults, restore_scaler, scaler_state
 
-# name, parameters, the steps (g good, b bad), what to do with each (s step, k skip, r retry), the scale after each
+# name; parameters; steps (g good, b bad); action for each step (s step, k skip, r retry); scale after each step
 TABLE = [
     ("none", {}, "gbg", "sks", [1, 1, 1]),
     ("fixed", {"loss_scale": 64}, "gbbg", "skks", [64] * 4),
@@ -34,18 +34,20 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("name", "parameters", "steps", "actions", "scales"), TABLE)
-def test_the_rule_step_by_step(name: str, parameters: dict, steps: str, actions: str, scales: list[float]) -> None:
+def test_each_scaler_follows_its_rule_step_by_step(
+    name: str, parameters: dict, steps: str, actions: str, scales: list[float]
+) -> None:
     """Rules S10.5, S10.6, S10.7, S10.8, S10.9, S10.10, S10.11, S10.12."""
     scaler = make_scaler(name, **parameters)
-    done = {"step": "s", "skip": "k", "retry": "r"}
-    found = [(done[scaler.update(step == "g")], scaler.scale) for step in steps]
-    assert "".join(action for action, _ in found) == actions
-    assert [scale for _, scale in found] == pytest.approx(scales, rel=1e-12)
+    letters = {"step": "s", "skip": "k", "retry": "r"}
+    results = [(letters[scaler.update(step == "g")], scaler.scale) for step in steps]
+    assert "".join(letter for letter, _ in results) == actions
+    assert [scale for _, scale in results] == pytest.approx(scales, rel=1e-12)
 
 
 def test_defaults_are_those_of_the_frameworks() -> None:
-    first = {"mindspore": 2.0**24, "mindspore-fixed": 128.0, "torch": 2.0**16, "nnabla": 8.0, "none": 1.0}
-    assert {name: make_scaler(name).scale for name in first} == first
+    first_scales = {"mindspore": 2.0**24, "mindspore-fixed": 128.0, "torch": 2.0**16, "nnabla": 8.0, "none": 1.0}
+    assert {name: make_scaler(name).scale for name in first_scales} == first_scales
     assert parameter_defaults("npu")["decr_ratio"] == 0.8
     assert parameter_defaults("npu")["decr_every_n_nan_or_inf"] == 2
     assert (parameter_defaults("mindspore")["scale_window"], parameter_defaults("torch")["growth_interval"]) == (
