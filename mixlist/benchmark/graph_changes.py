@@ -40,17 +40,21 @@ def compare_graphs(model: ModelProto, optimized_model: ModelProto) -> GraphChang
     """
     file_nodes, optimized_nodes = list(nodes_in(model.graph)), list(nodes_in(optimized_model.graph))
     function_nodes = list(nodes_in(*model.functions))
+    # 1. The Casts of the file, by the name of the tensor that they make. Optimization keeps these names.
     casts = [node for node in (*file_nodes, *function_nodes) if node.op_type == "Cast"]
     cast_outputs = {node.output[0] for node in casts} | set(
         _call_results_of_casts(model, (*file_nodes, *function_nodes))
     )
     inlined_endings = tuple(f"_{node.output[0]}" for node in function_nodes if node.op_type == "Cast")
+    # 2. The Casts of the optimized graph that are not among them. Optimization also removes Casts of the file, so a
+    # difference of two counts would not do.
     optimized_casts = [node for node in optimized_nodes if node.op_type == "Cast"]
     inserted_casts = [
         node
         for node in optimized_casts
         if node.output[0] not in cast_outputs and not node.output[0].endswith(inlined_endings)
     ]
+    # 3. The operators that the optimization added.
     file_ops = {(node.domain, node.op_type) for node in (*file_nodes, *function_nodes)}
     new_ops = Counter(
         operator_name(node.domain, node.op_type)

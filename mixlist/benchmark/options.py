@@ -26,15 +26,15 @@ class BenchOptions(ProviderOption):
     a folder for ONNX Runtime's profiles. ``progress``: called with a Progress after each round.
     """
 
-    rounds: int = option(30, "Pairs of turns that are timed.", "integer", minimum=1)
-    warmup: int = option(3, "Runs of each batch before.", "integer", minimum=1)
-    transfers: bool = option(False, "Time inputs and outputs on their way to and from the device too.", "flag")
+    rounds: int = option(30, "Timed rounds; in each round, both models run one after the other.", "integer", minimum=1)
+    warmup: int = option(3, "Runs of each batch before the first timed round.", "integer", minimum=1)
+    transfers: bool = option(False, "Include the time of copying inputs to the device and outputs back.", "flag")
     threads: int | None = option(
         None, "Threads within an operator.  [default: ONNX Runtime's choice]", "integer", minimum=1
     )
     profiles: Path | None = option(
         None,
-        "Keep ONNX Runtime's profiles in this folder.",
+        "Save ONNX Runtime's profiles in this folder.",
         "output folder",
         flag="--profile",
         files=tuple(f"{name}.json" for name in PROFILE_NAMES),
@@ -43,4 +43,4 @@ class BenchOptions(ProviderOption):
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or self.warmup < 1:
-            raise UsageError("bench needs at least one round and one run to warm up")
+            raise UsageError("bench needs at least one round and one warm-up run")

@@ -72,7 +72,7 @@ class BenchReport:
     def to_json(self) -> dict[str, object]:
         """Return the ``mixlist.bench/1`` object."""
         timing = asdict(self)
-        del timing["warnings"]
+        del timing["warnings"]  # they stand beside the timing, as text
         return _bench_json(self.original.name, self.other.name, {"timing": timing}, self.warnings)
 
 

@@ -25,6 +25,7 @@ def is_reducible(value: Value) -> bool:
     # A caller may replace an "overridable" initializer, which is also a graph input: its stored value is a default.
     if tensor is None or value.kind == "overridable" or value.type != types.FLOAT:
         return False
+    # The rewriter reduces an array of all elements, which a sparse tensor does not store.
     return stored_element_count(tensor) <= MOST_ELEMENTS and tensor.DESCRIPTOR.name != "SparseTensorProto"
 
 

@@ -98,8 +98,11 @@ class Mask:
 
         ``ranges``: those of the reference in this batch. ``bound``: the least magnitude that overflows.
         """
+        # From twice SENTINEL on a mask needs no proof (Rule S8.11): these are the default levels already.
         if self.levels.least >= SENTINEL or not self._has_factors(ranges):
             return MaskLevels()
+        # A value that overflows is at least as large as the bound, and a value of the mask as the level. The joined
+        # tensors must stay below the larger of the two, or they could make such a value alone.
         if self.levels.least < bound:
             is_proven = self._joined_in_range(ranges, bound)
         else:  # infinities of the reference do not count: they are infinite in both models

@@ -225,6 +225,7 @@ class _ForwardWalk:
                 continue
             before = self.kinds.get(value)
             new_kind = _FIXED if kind == _DATA and (value.is_constant or value.is_from_shape) else kind
+            # Data get no new entry, and an entry only rises.
             if new_kind != _DATA if before is None else new_kind > before:
                 self.kinds[value] = new_kind
                 if new_kind == _POSITION:
