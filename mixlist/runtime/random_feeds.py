@@ -61,7 +61,7 @@ class RandomFeedPlan:
         """Return the values of one batch. They do not depend on the other batches."""
         from numpy.random import default_rng
 
-        # Every input of every batch has its own generator, so its values do not depend on the other inputs either.
+        # Every input of every batch has its own generator: its values do not depend on the sizes of other inputs.
         return {
             model_input.name: _draw_values(
                 default_rng([seed, batch, index]), types.element(model_input.type), shape, bounds

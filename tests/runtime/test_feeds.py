@@ -501,7 +501,7 @@ def test_an_input_with_a_default_may_be_missing() -> None:
 # --- the Python API, and the emulated graph ---
 
 
-def test_what_the_python_api_model_with_input(tmp_path: Path) -> None:
+def test_data_that_the_python_api_takes(tmp_path: Path) -> None:
     path = save_npz(tmp_path / "a.npz", x=ROWS)
     proto = model(ONE)
     for data in (path, str(path), [path], {"x": ROWS}, [{"x": ROWS}], ({"x": ROWS} for _ in range(1))):
