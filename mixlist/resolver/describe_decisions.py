@@ -31,6 +31,7 @@ def describe_decisions(model_solution: ModelSolution) -> tuple[Decision, ...]:
 
 def find_chain(decisions: Sequence[Decision], name: str) -> list[Decision]:
     """Return the decisions from the named node up to the one that decided; raise UsageError if no node has the name."""
+    # Reversed, so that the first one wins if nodes of one scope share a name.
     by_ref = {decision.ref: decision for decision in reversed(decisions)}
     chain = [_find_named(decisions, name)]
     decider, visited = chain[0].decider, {chain[0].ref}
@@ -56,6 +57,7 @@ def _find_named(decisions: Sequence[Decision], name: str) -> Decision:
             f"no node is called {name!r}",
             hint=f"did you mean {', '.join(close_names)}?" if close_names else "mixlist resolve lists all nodes",
         )
+    # `./fc` and `i/then_branch/fc` name one node each; `fc` may name nodes of several scopes.
     exact = [decision for decision in candidates if scoped_name(decision.ref) == name]
     if not exact and len({decision.scope for decision in candidates}) > 1:
         names = ", ".join(scoped_name(decision.ref) for decision in candidates)

@@ -98,6 +98,7 @@ def _follow_unless_black(inputs: list[Value], authored: int, state: SolverState)
     """Return float32 if an input is high by black, else the low type if an input has it (Rule S4.23)."""
     first_low = None
     for value in inputs:
+        # One black producer is enough, wherever it is among the inputs.
         if is_high_by_black(value, state.solution, state.low_type):
             return types.FLOAT, value
         if state.decided_types[value.id] == state.low_type and first_low is None:

@@ -70,7 +70,7 @@ def find_protected_masks(main: Graph, ranges: ConstantRanges, policy: Policy) ->
 
 
 def find_masks_at_risk(main: Graph, ranges: ConstantRanges, policy: Policy) -> MaskPlan | None:
-    """Return the mask groups of a model; None if the policy's mode makes no node low precision."""
+    """Return the mask groups of a model; None if the policy's mode cannot make their nodes low precision."""
     if policy.mode.action not in ("lists", "force"):
         return None
     return find_mask_groups(main, ranges, types.ELEMENT_BY_NAME[policy.mode.low])

@@ -34,6 +34,7 @@ class Plan:
     @cached_property
     def nodes(self) -> tuple[Decision, ...]:
         """Return the decision for every node of every scope."""
+        # A large model gives a million small objects, none of them garbage: searching for garbage takes long.
         with pause_gc():
             return describe_decisions(self.solution)
 

@@ -61,6 +61,7 @@ class Resolver:
         classifier, node_rules = Classifier(policy), NodeRules(policy)
         model_solver = ModelSolver(classifier, node_rules, self.constant_ranges)
         main = model_solver.solve(self.graph)
+        # All calls are decided now, so each parameter's readers are known.
         settle_constant_arguments(main, model_solver.fits_low_type, set())
         model_solution = ModelSolution(
             self.loaded,

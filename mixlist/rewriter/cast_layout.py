@@ -175,6 +175,7 @@ class _CastLayoutBuilder:
                 self.constant_uses.setdefault(constant, []).append(replace(use, value=constant))
                 self.redirected.add((use.node, use.scope, use.slot))
             elif value.constant_proto is not None and value.kind != "overridable":
+                # Not the default of an input: the caller may replace it, so it keeps its type and gets a Cast (S4.16).
                 if types.element(value.type) in types.MIXABLE:
                     self.constant_uses.setdefault(value, []).append(use)
             elif use.wanted_type is not None and use.wanted_type != lowered_inputs.get(

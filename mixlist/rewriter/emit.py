@@ -38,6 +38,7 @@ class Emitter:
         ``new_constants``: the new Constant nodes of each scope, each with the constant that it holds in another type.
         """
         for scope, proto in protos.items():
+            # Node.position is the place in the file, so nodes are inserted and sorted only at the end.
             for node in scope.nodes:
                 self._edit_node(node, proto)
             self._edit_outputs(scope, proto)

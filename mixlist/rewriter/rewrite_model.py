@@ -130,6 +130,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
         casts_inserted=cast_count,
         counts=dict(sorted(counts.items())),
         low=counts[low_name],
+        # Nodes of another precision (float64, the other low type) could not become low.
         eligible=counts[low_name] + counts["float32"],
         _reports=reports,
         _clamp=clamp,

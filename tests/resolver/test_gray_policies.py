@@ -10,7 +10,7 @@ LOW = "float16"
 HIGH = "float32"
 
 
-# -- rule 6: ascend -------------------------------------------------------------------------------
+# --- the gray policy ascend ---
 PAIR = """g (float[4] x) => (float[4] y) <float[4] k = {{1,2,3,4}}> {{
   [w] low = Exp(x) [b] high = Log(x) [n] y = Add({0}) }}"""
 
@@ -24,7 +24,7 @@ def test_gray_follows_its_first_float_input_that_is_no_constant(inputs: str, exp
     assert decide_node(PAIR.format(inputs), "n", white=["Exp"], black=["Log"]).precision == expected
 
 
-def test_only_constants_keep_the_authored_type() -> None:
+def test_a_gray_node_that_reads_only_constants_keeps_its_type() -> None:
     """Rule S4.6: Gray nodes follow upstream."""
     decision = decide_node(PAIR.format("k, k"), "n", white=["Exp"])
     assert (decision.precision, decision.changed) == (HIGH, False)
@@ -50,7 +50,7 @@ def test_gray_reads_the_type_of_the_output_that_it_consumes() -> None:
     assert find_precisions(text, white=["LayerNormalization"]) == {"n": LOW, "r": HIGH}
 
 
-def test_a_type_that_is_not_possible_leaves_the_authored_one() -> None:
+def test_a_gray_node_that_cannot_have_the_followed_type_keeps_its_type() -> None:
     text = """<ir_version: 8, opset_import: ["" : 9]>
     g (float[2,3,4,4] x) => (float[2,3,4,4] y) {
       [w] a = Relu(x) [n] b = MeanVarianceNormalization(a) [r] y = Neg(b) }"""
@@ -70,7 +70,7 @@ def test_a_type_that_is_not_possible_leaves_the_authored_one() -> None:
         ("k = Neg(x)", HIGH),
     ],
 )
-def test_what_counts_as_a_constant(constant: str, expected: str) -> None:
+def test_a_computed_constant_is_recognized(constant: str, expected: str) -> None:
     """Rule S4.15: A constant is an initializer, or is computed from constants."""
     text = f"""g (float[4] x) => (float[4] y) <float[4] i = {{1,2,3,4}}> {{
       [w] low = Exp(x) {constant} [n] y = Add(k, low) }}"""
@@ -83,7 +83,7 @@ def test_an_overridable_initializer_counts_as_a_constant() -> None:
     assert decide_node(text, "n", white=["Exp"]).precision == LOW
 
 
-def test_a_constant_with_captured_constants_is_one() -> None:
+def test_a_body_that_captures_only_constants_yields_a_constant() -> None:
     """Rule S4.15: A constant is an initializer, or is computed from constants."""
     text = """g (float[4] x) => (float[4] y) <float[4] j = {1,2,3,4}, bool c = {1}> {
       [w] low = Exp(x)
@@ -93,22 +93,22 @@ def test_a_constant_with_captured_constants_is_one() -> None:
     assert decide_node(text.replace("Neg(j)", "Neg(x)"), "n", white=["Exp"]).precision == HIGH
 
 
-# -- looking through a Cast -----------------------------------------------------------------------
-def behind_cast(source: str, cast: str, **settings: object) -> str:
-    """Precision of a gray Relu behind user Casts of a graph input."""
+# --- looking through a Cast ---
+def precision_behind_cast(source: str, cast: str, **settings: object) -> str:
+    """Return the precision of a gray Relu that reads a graph input through Casts of the user."""
     text = f"g ({source}[4] x) => (float[4] y) {{ {cast} [n] y = Relu(a) }}"
     return decide_node(text, "n", **settings).precision
 
 
-def test_one_exact_user_cast_is_looked_through() -> None:
+def test_one_user_cast_from_the_low_type_is_looked_through() -> None:
     """Rule S4.17: One Cast from the low type is looked through."""
-    assert behind_cast("float16", "a = Cast<to=1>(x)") == LOW
-    assert behind_cast("bfloat16", "a = Cast<to=1>(x)", mode="mixed_bfloat16") == "bfloat16"
+    assert precision_behind_cast("float16", "a = Cast<to=1>(x)") == LOW
+    assert precision_behind_cast("bfloat16", "a = Cast<to=1>(x)", mode="mixed_bfloat16") == "bfloat16"
 
 
 def test_a_black_cast_is_not_looked_through() -> None:
     """Rule S4.17: One Cast from the low type is looked through."""
-    assert behind_cast("float16", "a = Cast<to=1>(x)", black=["Cast"]) == HIGH
+    assert precision_behind_cast("float16", "a = Cast<to=1>(x)", black=["Cast"]) == HIGH
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_a_black_cast_is_not_looked_through() -> None:
 )
 def test_any_other_cast_is_a_producer_with_its_own_type(source: str, cast: str) -> None:
     """Rule S4.17: One Cast from the low type is looked through."""
-    assert behind_cast(source, cast) == HIGH
+    assert precision_behind_cast(source, cast) == HIGH
 
 
 def test_only_one_cast_is_looked_through() -> None:
-    assert behind_cast("float16", "b = Cast<to=1>(x) a = Cast<to=1>(b)") == HIGH
+    assert precision_behind_cast("float16", "b = Cast<to=1>(x) a = Cast<to=1>(b)") == HIGH
 
 
 def test_looking_through_names_the_source_as_producer() -> None:
@@ -137,14 +137,14 @@ def test_looking_through_names_the_source_as_producer() -> None:
     assert (decisions["n"].precision, decisions["n"].follows[0]) == (LOW, "r")
 
 
-def test_a_low_producer_behind_a_cast_that_mixlist_lowered() -> None:
-    """The Cast's source is decided low, not authored low: Cast(low -> float32) is then exact too."""
+def test_a_cast_of_a_node_that_becomes_low_is_looked_through() -> None:
+    """The source of the Cast is decided to be low, not authored in the low type."""
     text = "g (float[4] x) => (float[4] y) { [w] h = Exp(x) [u] a = Cast<to=1>(h) [n] y = Relu(a) }"
     decisions = decide_nodes(text, white=["Exp"])
-    assert decisions["w"].precision == LOW
+    assert (decisions["w"].precision, decisions["n"].precision) == (LOW, LOW)
 
 
-# -- rule 8: between ------------------------------------------------------------------------------
+# --- the gray policy between ---
 BETWEEN = {"white": ["Exp"], "black": ["Log"], "gray_policy": "between"}
 
 
@@ -229,7 +229,7 @@ def test_control_flow_without_the_low_type_ends_a_path(
     assert decide_node(head + text, name, **BETWEEN, mode=mode).precision == expected
 
 
-# -- rule 8: black-wins ---------------------------------------------------------------------------
+# --- the gray policy black-wins ---
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -241,13 +241,13 @@ def test_control_flow_without_the_low_type_ends_a_path(
         ("a = Exp(x) c = Relu(a) [n] y = Add(x, c)", LOW),
     ],
 )
-def test_black_wins(body: str, expected: str) -> None:
+def test_one_black_producer_makes_a_gray_node_high(body: str, expected: str) -> None:
     """Rule S4.23: black-wins: one black producer makes high precision."""
     text = f"g (float[4] x) => (float[4] y) {{ {body} }}"
     assert decide_node(text, "n", white=["Exp"], black=["Log"], gray_policy="black-wins").precision == expected
 
 
-# -- rule 8: promote ------------------------------------------------------------------------------
+# --- the gray policy promote ---
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -264,8 +264,8 @@ def test_promote_takes_the_widest(body: str, expected: str) -> None:
     assert decide_node(text, "n", white=["Exp"], black=["Log"], gray_policy="promote").precision == expected
 
 
-# -- warnings -------------------------------------------------------------------------------------
+# --- reports ---
 def test_a_gray_policy_is_named_in_the_result() -> None:
     """Rule S4.8: The gray policy says how gray behaves."""
-    made = resolve_text("g (float[4] x) => (float[4] y) { [n] y = Relu(x) }", gray_policy="promote").to_json()
-    assert made["gray_policy"] == "promote"
+    report = resolve_text("g (float[4] x) => (float[4] y) { [n] y = Relu(x) }", gray_policy="promote").to_json()
+    assert report["gray_policy"] == "promote"

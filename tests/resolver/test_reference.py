@@ -37,7 +37,7 @@ PROTECTIONS: list[Protections] = [(), ("positions",), ("masks",), ("masks", "pos
 
 @st.composite
 def policies(draw: st.DrawFn, case: Case, gray_policy: str, protections: Sequence[Protections] = PROTECTIONS) -> Policy:
-    """A policy that names op types, and now and then nodes, of the model."""
+    """Draw a policy that names op types of the model, and sometimes nodes."""
     bare = Reference(case.model, policy())
     types = sorted({node.op for node in bare.nodes})
     lists = {op: draw(st.sampled_from(LISTS)) for op in types}
@@ -59,7 +59,7 @@ def policies(draw: st.DrawFn, case: Case, gray_policy: str, protections: Sequenc
 
 @st.composite
 def ascend_policies(draw: st.DrawFn, case: Case, gray_policy: str) -> Policy:
-    """A policy over a library in Ascend names, which lowers bfloat16 too; all names of one operator are on one list."""
+    """Draw a policy with a library in Ascend names, which lowers bfloat16 too; an operator is on one list."""
     lists: dict[str, str] = {}
     for node in Reference(case.model, policy()).nodes:
         for name in names_of(node):
@@ -77,8 +77,8 @@ def ascend_policies(draw: st.DrawFn, case: Case, gray_policy: str) -> Policy:
 
 @st.composite
 def node_rules(draw: st.DrawFn, bare: Reference, low: str) -> tuple[NodeRule, ...]:
-    """One to three rules by name, pattern or type, in their order of precedence (Rule S6.3)."""
-    found: list[NodeRule] = []
+    """Draw one to three rules by name, pattern or type, in their order of precedence (Rule S6.3)."""
+    rules: list[NodeRule] = []
     for _ in range(draw(st.integers(1, 3))):
         node = draw(st.sampled_from(bare.nodes))
         if not any(group.elem in (ELEMS["float32"], ELEMS[low]) for group in bare.groups[node]):
@@ -87,15 +87,15 @@ def node_rules(draw: st.DrawFn, bare: Reference, low: str) -> tuple[NodeRule, ..
         by_type = draw(st.integers(0, 2)) == 2
         if draw(st.booleans()):
             pattern = node.op if by_type else draw(st.sampled_from([node.name, path, f"{node.name[:3]}*"]))
-            found += keep(pattern, by_type=by_type)
+            rules += keep(pattern, by_type=by_type)
         else:
-            found.append(draw(customised(bare, node, low, by_type)))
-    return tuple(sorted(found, key=lambda rule: (rule.keep, rule.by == "type" and not rule.keep)))
+            rules.append(draw(customized_rule(bare, node, low, by_type)))
+    return tuple(sorted(rules, key=lambda rule: (rule.keep, rule.by == "type" and not rule.keep)))
 
 
 @st.composite
-def customised(draw: st.DrawFn, bare: Reference, node: Node, low: str, by_type: bool) -> NodeRule:
-    """A line of customize_dtypes that gives a type to one type parameter."""
+def customized_rule(draw: st.DrawFn, bare: Reference, node: Node, low: str, by_type: bool) -> NodeRule:
+    """Draw a line of customize_dtypes that gives a type to one type parameter."""
     group = draw(st.sampled_from(bare.groups[node]))
     dtype = draw(st.sampled_from(["float32", low]))
     sides: list[list[str | None]] = []
@@ -106,7 +106,7 @@ def customised(draw: st.DrawFn, bare: Reference, node: Node, low: str, by_type: 
 
 
 def compare(case: Case, rules: Policy) -> list[str]:
-    """The differences between mixlist and the reference; a rule that mixlist refuses is no case."""
+    """Return the differences between mixlist and the reference; reject a node rule that mixlist refuses."""
     try:
         plan = mixlist.resolve(case.model, rules)
     except MixlistError:
@@ -135,8 +135,8 @@ def judge_graphs(part: int, families: Sequence[str], drawn_policies: Policies, e
     @given(st.data(), cases(families=families))
     def judge(data: st.DataObject, case: Case) -> None:
         rules = data.draw(drawn_policies(case, gray_policy))
-        found = compare(case, rules)
-        assert not found, "\n".join([*found, repr(rules), onnx.printer.to_text(case.model)])
+        mismatches = compare(case, rules)
+        assert not mismatches, "\n".join([*mismatches, repr(rules), onnx.printer.to_text(case.model)])
 
     judge()
 
@@ -148,7 +148,7 @@ def test_mixlist_decides_as_the_reference(part: int) -> None:
 
 @pytest.mark.parametrize("part", range(len(GRAY_POLICIES)))
 def test_mixlist_treats_masks_as_the_reference(part: int) -> None:
-    """Rules S4.34 to S4.37: the decisions, which constants are reduced, and to which magnitude."""
+    """Rules S4.34 to S4.37: the decisions, the reduced constants, and their magnitudes."""
     masked = partial(policies, protections=[p for p in PROTECTIONS if "masks" in p])
     judge_graphs(part, ("masks",), masked, EXAMPLES // 2)
 

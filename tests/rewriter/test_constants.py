@@ -57,7 +57,7 @@ def constant_values(proto: onnx.ModelProto) -> dict[str, tuple[str, list[float]]
     return constants
 
 
-WAYS = {
+FORMS = {
     "value": (helper.make_node("Constant", [], ["c"], value=helper.make_tensor("t", 1, [2], [1.5, 2.5])), VALUES),
     "value_float": (helper.make_node("Constant", [], ["c"], value_float=1.5), [1.5]),
     "value_floats": (helper.make_node("Constant", [], ["c"], value_floats=[1.5, 2.5]), VALUES),
@@ -65,40 +65,40 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("form", WAYS)
+@pytest.mark.parametrize("form", FORMS)
 def test_a_constant_that_only_low_nodes_read_is_converted_in_place(form: str) -> None:
-    node, values = WAYS[form]
+    node, values = FORMS[form]
     result = case(with_constant(node, "Mul(w, c)"), check=False, **LISTS)
     assert constant_values(result.after) == {"c": ("float16", values)}
     assert result.casts == [">y0", "x>float16"]
 
 
-@pytest.mark.parametrize("form", WAYS)
+@pytest.mark.parametrize("form", FORMS)
 def test_a_constant_that_both_sides_read_exists_in_both_types(form: str) -> None:
     """Rule S7.6: A constant exists once per type that is read."""
-    node, values = WAYS[form]
+    node, values = FORMS[form]
     result = case(with_constant(node, "Mul(w, c)", "Sub(x, c)"), check=False, **LISTS)
     assert constant_values(result.after) == {"c": ("float32", values), "c_float16": ("float16", values)}
     assert result.reads("n0") == ["float16", "float16"] and result.reads("n1") == ["float32", "float32"]
     assert result.casts == [">y0", "x>float16"]
 
 
-@pytest.mark.parametrize("form", WAYS)
+@pytest.mark.parametrize("form", FORMS)
 def test_a_constant_that_only_high_nodes_read_keeps_its_bytes(form: str) -> None:
-    node, _ = WAYS[form]
+    node, _ = FORMS[form]
     result = case(with_constant(node, "Sub(x, c)"), check=False, **LISTS)
     assert next(n for n in result.after.graph.node if n.op_type == "Constant") == node
 
 
 def sparse_initializer(*readers: str) -> onnx.ModelProto:
-    """As ``with_constant``, c being a sparse initializer."""
-    proto = with_constant(WAYS["value_float"][0], *readers)
+    """Return the model of ``with_constant`` with c as a sparse initializer."""
+    proto = with_constant(FORMS["value_float"][0], *readers)
     del proto.graph.node[0]
     proto.graph.sparse_initializer.append(sparse("c"))
     return proto
 
 
-def test_a_sparse_initializer_is_converted_in_place_or_beside() -> None:
+def test_a_sparse_initializer_is_converted_in_place_or_copied() -> None:
     low = case(sparse_initializer("Mul(w, c)"), check=False, **LISTS).after.graph.sparse_initializer
     assert [(s.values.name, s.values.data_type) for s in low] == [("c", TensorProto.FLOAT16)]
     both = case(sparse_initializer("Mul(w, c)", "Sub(x, c)"), check=False, **LISTS)
@@ -126,7 +126,7 @@ def test_initializers_in_every_layout_of_numbers() -> None:
     assert [numpy_helper.to_array(t).tolist() for t in result.after.graph.initializer] == [VALUES, VALUES]
 
 
-def test_low_authored_numbers_in_int32_data_are_widened_for_a_high_node() -> None:
+def test_a_low_constant_in_int32_data_is_raised_for_a_high_node() -> None:
     text = """g (float16[2] x) => (float16[2] y) <float16[2] a = {3, 5}> { [w] y = Add(x, a) }"""
     result = case(text, mode="cube_fp16in_fp32out")
     assert result.initializers() == {"a": "float32"}
@@ -134,8 +134,8 @@ def test_low_authored_numbers_in_int32_data_are_widened_for_a_high_node() -> Non
     assert result.casts == [">y", "x>float32"]
 
 
-def test_a_constant_of_constants_is_authored_and_cast() -> None:
-    """A gray node with only constants has the authored type; its result is no initializer, so it is cast."""
+def test_a_constant_that_a_node_computes_is_cast() -> None:
+    """A gray node with only constant inputs keeps its type. Its result is no initializer, so it needs a Cast."""
     text = """g (float[4] x) => (float[4] y) <float[4] k = {1,2,3,4}> {
       [r] r = Relu(k) [w] w = Exp(x) [m] y = Mul(w, r) }"""
     result = case(text, feeds=X, **LISTS)

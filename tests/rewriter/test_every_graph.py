@@ -14,7 +14,7 @@ X = {"x": [0.5, 1.0, 1.5, 2.0]}
 FREE = {"keep_io_types": False}
 
 
-# --- the border of the graph ---
+# --- inputs and outputs of the graph ---
 
 
 def test_a_graph_input_that_is_an_output() -> None:
@@ -24,10 +24,10 @@ def test_a_graph_input_that_is_an_output() -> None:
         result = case(text, options=options, **LISTS)
         outputs = {o.name: o.type.tensor_type.elem_type for o in result.after.graph.output}
         assert outputs["x"] == result.after.graph.input[0].type.tensor_type.elem_type
-    assert result.low == {"w"} and not result.casts  # free: x only feeds Exp and the border
+    assert result.low == {"w"} and not result.casts  # x feeds only Exp and the output
 
 
-def test_a_graph_that_only_passes_through() -> None:
+def test_a_graph_without_nodes_that_returns_its_input() -> None:
     result = case("g (float[4] x) => (float[4] x) { }", **LISTS)
     assert not result.casts and not result.after.graph.node
 
@@ -37,7 +37,7 @@ def test_an_initializer_or_constant_that_is_an_output(kind: str) -> None:
     text = f"g (float[4] x) => (float[4] k, float[4] y) {kind} [w] w = Exp(x) [a] y = Add(w, k) }}"
     result = case(text, feeds=X, **LISTS)
     assert result.low == {"w", "a"}
-    assert result.casts == [">y", "x>float16"]  # k exists in both types, and float32 goes out
+    assert result.casts == [">y", "x>float16"]  # k exists in both types, and the output is float32
     assert result.reads("a") == ["float16", "float16"]
     free = case(text, options=FREE, **LISTS)
     outputs = {o.name: o.type.tensor_type.elem_type for o in free.after.graph.output}
@@ -51,7 +51,7 @@ def test_an_overridable_initializer_counts_as_a_constant_and_gets_a_cast() -> No
       [w] w = Exp(x) [a] y = Add(k, w) [r] z = Relu(k) }"""
     for options in ({}, FREE):
         result = case(text, options=options, **LISTS)
-        assert result.low == {"w", "a"}  # k does not lead Add: the first float that is no constant does
+        assert result.low == {"w", "a"}  # Add follows its first float input that is no constant, not k
         assert "k>float16" in result.casts
         assert result.initializers() == {"k": "float32"}
         assert [i.type.tensor_type.elem_type for i in result.after.graph.input if i.name == "k"] == [TensorProto.FLOAT]
@@ -71,12 +71,12 @@ def test_one_tensor_listed_twice_as_output() -> None:
     assert [o.name for o in result.after.graph.output] == ["y", "y"]
 
 
-def test_an_output_that_is_used_inside_too() -> None:
+def test_an_output_with_readers_in_the_graph() -> None:
     text = "g (float[4] x) => (float[4] y, float[4] z) { [w] y = Exp(x) [r] a = Relu(y) [l] z = Log(a) [m] b = Log(y) }"
     result = case(text, feeds=X, **LISTS)
     assert result.low == {"w", "r"}
     assert result.casts == [">y", "a>float32", "x>float16"]
-    assert result.reads("m") == ["float32"]  # it reads the output's own Cast
+    assert result.reads("m") == ["float32"]  # it reads the Cast that makes the output
 
 
 def test_an_output_that_a_subgraph_reads() -> None:
