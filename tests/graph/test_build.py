@@ -1,4 +1,4 @@
-"""Linking, sorting and typing: what a model may look like, and what is refused with which words."""
+"""Test that models are linked, sorted and typed, and that invalid graphs are refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_unsorted_nodes_are_sorted_stably() -> None:
         ("[a] y = Relu(x) [b] y = Exp(x)", "tensor 'y' is defined twice"),
     ],
 )
-def test_what_is_no_graph_is_refused(text: str, message: str) -> None:
+def test_an_invalid_graph_is_refused(text: str, message: str) -> None:
     proto = onnx.parser.parse_model(HEAD + f"g (float[4] x) => (float[4] y) {{ {text} }}")
     with pytest.raises(ModelError, match=message):
         build_graph(proto)
@@ -54,25 +54,25 @@ def test_recursive_functions_are_refused() -> None:
         build_graph(proto)
 
 
-def test_an_unknown_operator_stays_as_authored_and_its_neighbours_are_rewritten() -> None:
+def test_an_unknown_operator_stays_as_authored_and_its_neighbors_are_rewritten() -> None:
     proto = model(CUSTOM)
     plan = mixlist.resolve(proto, policy(white=["Exp"]))
-    found = {n.name: n for n in plan.nodes}
-    # The declared type of the graph output proves what r reads.
-    assert (found["e"].precision, found["r"].precision) == ("float16", "float32")
-    assert found["c"].rule == "schema" and "no schema is known for my.domain::Thing" in found["c"].reason
+    decisions = {n.name: n for n in plan.nodes}
+    # The declared type of the graph output proves what r custom_inputs.
+    assert (decisions["e"].precision, decisions["r"].precision) == ("float16", "float32")
+    assert decisions["c"].rule == "schema" and "no schema is known for my.domain::Thing" in decisions["c"].reason
     written = mixlist.rewrite(proto, plan).model
-    reads = {i: n.op_type for n in written.graph.node for i in n.input if n.op_type == "Thing"}
-    assert list(reads) == ["e_float32"]  # the custom operator reads what it was written for
+    custom_inputs = {i: n.op_type for n in written.graph.node for i in n.input if n.op_type == "Thing"}
+    assert list(custom_inputs) == ["e_float32"]  # the custom operator custom_inputs float32, as authored
     onnx.checker.check_model(written)
 
 
-@pytest.mark.parametrize("told", ["hint", "value_info"])
-def test_a_hint_or_value_info_types_what_a_custom_operator_makes(told: str) -> None:
+@pytest.mark.parametrize("type_source", ["hint", "value_info"])
+def test_a_hint_or_value_info_gives_the_type_of_a_custom_output(type_source: str) -> None:
     """Rule S4.12: Types that no schema gives come from hints and declarations."""
     proto = model(CUSTOM)
-    hints = {"c": "float32"} if told == "hint" else None
-    if told == "value_info":
+    hints = {"c": "float32"} if type_source == "hint" else None
+    if type_source == "value_info":
         proto.graph.value_info.append(helper.make_tensor_value_info("c", 1, [4]))
     plan = mixlist.resolve(proto, policy(white=["Exp", "Relu"]), type_hints=hints)
     assert {n.name: n.precision for n in plan.nodes}["r"] == "float16"
@@ -85,7 +85,7 @@ def test_a_hint_that_is_no_type_is_refused() -> None:
         mixlist.resolve(model(CUSTOM), policy(), type_hints={"c": "float12"})
 
 
-def test_types_have_names_both_ways() -> None:
+def test_names_of_types_are_parsed_back() -> None:
     for value_type in (1, 10, 16, 11, 7, 9, 8, ("seq", 1), ("optional", ("seq", 10))):
         assert types.parse_name(types.type_name(value_type)) == value_type
 
@@ -101,7 +101,8 @@ def test_contrib_schemas_are_those_of_the_installed_runtime() -> None:
         from make_contrib_schemas import make
     finally:
         sys.path.pop(0)
-    kept, made = json.loads((root / "mixlist" / "ops" / "data" / "contrib_schemas.json").read_text()), make()
-    if kept["source"] != made["source"]:
-        pytest.skip(f"the file is of {kept['source']}; installed is another version")
-    assert kept["schemas"] == made["schemas"]
+    stored = json.loads((root / "mixlist" / "ops" / "data" / "contrib_schemas.json").read_text())
+    installed = make()
+    if stored["source"] != installed["source"]:
+        pytest.skip(f"the file is of {stored['source']}; another version is installed")
+    assert stored["schemas"] == installed["schemas"]

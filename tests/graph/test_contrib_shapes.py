@@ -1,4 +1,4 @@
-"""Shapes of ONNX Runtime's own operators: the rules against what ONNX Runtime makes."""
+"""Test the shape rules of ONNX Runtime's own operators against the shapes that ONNX Runtime computes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mixlist.runtime.inference_session import open_session
 
 F32, I32 = np.float32, np.int32
 ELEMENTS = {F32: TensorProto.FLOAT, I32: TensorProto.INT32}
-# op type, inputs (shape, or shape and type; None leaves the slot out), outputs named, attributes
+# The op type; the inputs (shape, or shape and type; None for an omitted slot); the number of outputs; the attributes.
 CASES: list[tuple[str, list[Any], int, dict[str, Any]]] = [
     ("FusedMatMul", [(2, 5, 7), (7, 3)], 1, {}),
     ("FusedMatMul", [(2, 7, 5), (2, 7, 3)], 1, {"transA": 1}),
@@ -40,55 +40,55 @@ CASES: list[tuple[str, list[Any], int, dict[str, Any]]] = [
 ]
 
 
-def of_case(op: str, inputs: list[Any], outputs: int, attributes: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """A model of one such node between two that ONNX knows, and a feed for it."""
+def build_case(op: str, inputs: list[Any], outputs: int, attributes: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return a model of one com.microsoft node with an Identity behind each output, and a feed."""
     feed = {}
-    for at, given in enumerate(inputs):
-        if given is not None:
-            shape, dtype = given if isinstance(given[0], tuple) else (given, F32)
-            feed[f"i{at}"] = np.ones(shape, dtype) if dtype is not I32 else np.zeros(shape, dtype)
-    names = ["" if given is None else f"i{at}" for at, given in enumerate(inputs)]
-    made = [f"o{k}" for k in range(outputs)]
+    for slot, spec in enumerate(inputs):
+        if spec is not None:
+            shape, dtype = spec if isinstance(spec[0], tuple) else (spec, F32)
+            feed[f"i{slot}"] = np.ones(shape, dtype) if dtype is not I32 else np.zeros(shape, dtype)
+    names = ["" if spec is None else f"i{slot}" for slot, spec in enumerate(inputs)]
+    output_names = [f"o{k}" for k in range(outputs)]
     nodes = [
-        helper.make_node(op, names, made, domain="com.microsoft", **attributes),
-        *(helper.make_node("Identity", [name], [f"y_{name}"]) for name in made),
+        helper.make_node(op, names, output_names, domain="com.microsoft", **attributes),
+        *(helper.make_node("Identity", [name], [f"y_{name}"]) for name in output_names),
     ]
-    inputs_ = [
+    input_infos = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
         for name, a in feed.items()
     ]
-    graph = helper.make_graph(nodes, "g", inputs_, [onnx.ValueInfoProto(name=f"y_{name}") for name in made])
+    output_infos = [onnx.ValueInfoProto(name=f"y_{name}") for name in output_names]
+    graph = helper.make_graph(nodes, "g", input_infos, output_infos)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8), feed
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[2]}")
 def test_rules_agree_with_the_runtime(case: tuple[Any, ...]) -> None:
-    made, feed = of_case(*case)
-    # which outputs ONNX Runtime makes, and of what type, its own inference tells
+    proto, feed = build_case(*case)
+    # ONNX Runtime infers the types of the outputs.
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
-        session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    except Exception as problem:
-        if "Could not find an implementation" in str(problem):
-            pytest.skip(str(problem).splitlines()[0])
+        session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        if "Could not find an implementation" in str(error):
+            pytest.skip(str(error).splitlines()[0])
         raise
     expected = {o.name: v.shape for o, v in zip(session.get_outputs(), session.run(None, feed), strict=True)}
-    graph = build_graph(made)
-    sizes = propagate_shapes(graph, {}, {})
-    found = {name: sizes.shape_of(graph.root.values[name]) for name in expected}
-    assert found == expected
+    graph = build_graph(proto)
+    known = propagate_shapes(graph, {}, {})
+    assert {name: known.shape_of(graph.root.values[name]) for name in expected} == expected
 
 
-def test_what_has_no_rule_stays_unknown() -> None:
-    made, _ = of_case("FusedMatMul", [(7, 2, 5), (2, 7, 3)], 1, {"transBatchA": 1})
-    graph = build_graph(made)
+def test_a_node_without_a_rule_has_unknown_shapes() -> None:
+    proto, _ = build_case("FusedMatMul", [(7, 2, 5), (2, 7, 3)], 1, {"transBatchA": 1})
+    graph = build_graph(proto)
     assert propagate_shapes(graph, {}, {}).shape_of(graph.root.values["o0"]) is None
 
 
-def test_what_onnx_runtime_fused_costs_what_it_was_made_of(tmp_path: Path) -> None:
-    """The demo's network after ONNX Runtime's optimisations has the same products, some of them fused."""
+def test_a_fused_model_costs_as_much_as_the_original(tmp_path: Path) -> None:
+    """The demo's network after ONNX Runtime's optimizations has the same matrix products, some of them fused."""
     digits = data_folder("demo_data") / "digits.onnx"
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -97,37 +97,39 @@ def test_what_onnx_runtime_fused_costs_what_it_was_made_of(tmp_path: Path) -> No
     onnxruntime.InferenceSession(digits, options, providers=["CPUExecutionProvider"])
     fused = onnx.load(tmp_path / "fused.onnx")
     assert any(node.domain == "com.microsoft" for node in fused.graph.node)
-    told = estimate_work(fused, {"batch": 3})
-    assert told.unknown == ()
-    assert told.matrix_flops == estimate_work(digits, {"batch": 3}).matrix_flops
+    work = estimate_work(fused, {"batch": 3})
+    assert work.unknown == ()
+    assert work.matrix_flops == estimate_work(digits, {"batch": 3}).matrix_flops
 
 
-def test_stand_ins_are_no_values() -> None:
-    """A stand-in has the right shape, not the right numbers: nothing is computed from it."""
+def test_values_of_replaced_nodes_are_not_used() -> None:
+    """The standard node that replaces a fused one has the right shape, but not the right numbers."""
     text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
     g () => (float[M] y) <float[1] two = {2}>
     { a = com.microsoft.QuickGelu (two)  n = Cast <to = 7> (a)  y = ConstantOfShape (n) }"""
-    made = onnx.parser.parse_model(text)
-    graph = build_graph(made)
-    sizes = propagate_shapes(graph, {}, {})
-    assert sizes.shape_of(graph.root.values["a"]) == (1,)
-    assert graph.root.values["a"] not in sizes.arrays
-    assert sizes.shape_of(graph.root.values["y"]) is None
-    assert open_session(made.SerializeToString()) is not None
+    proto = onnx.parser.parse_model(text)
+    graph = build_graph(proto)
+    known = propagate_shapes(graph, {}, {})
+    assert known.shape_of(graph.root.values["a"]) == (1,)
+    assert graph.root.values["a"] not in known.arrays
+    assert known.shape_of(graph.root.values["y"]) is None
+    assert open_session(proto.SerializeToString()) is not None
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_grouped_attention(packed: bool) -> None:
-    """4 heads of size 8 for queries, 2 for keys and values, 5 places."""
+    """The query has 4 heads of size 8, key and value have 2 heads. The length is 5."""
     widths = [(1, 5, 64), None, None] if packed else [(1, 5, 32), (1, 5, 16), (1, 5, 16)]
-    made, feed = of_case(
+    proto, feed = build_case(
         "GroupQueryAttention", [*widths, None, None, ((1,), I32), ((1,), I32)], 3, {"num_heads": 4, "kv_num_heads": 2}
     )
-    feed["i5"][:], feed["i6"][:] = 4, 5  # the last place that counts, and how many there are
-    names = [output.name for output in made.graph.output]
-    results = dict(zip(names, open_session(made.SerializeToString()).run(names, feed), strict=True))
-    graph = build_graph(made)
+    feed["i5"][:], feed["i6"][:] = 4, 5  # the last position, and the number of positions
+    names = [output.name for output in proto.graph.output]
+    results = dict(zip(names, open_session(proto.SerializeToString()).run(names, feed), strict=True))
+    graph = build_graph(proto)
     assert propagate_shapes(graph, {}, {}).shape_of(graph.root.values["o0"]) == results["y_o0"].shape
-    for name in ("o1", "o2"):  # the cache's size is data; a model that declares it lets the node be counted
-        made.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, results[f"y_{name}"].shape))
-    assert estimate_work(made).matrix_flops == 2 * 2 * 4 * 5 * 5 * 8
+    for name in ("o1", "o2"):  # the size of the cache is data, so the cost needs a declaration
+        proto.graph.value_info.append(
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, results[f"y_{name}"].shape)
+        )
+    assert estimate_work(proto).matrix_flops == 2 * 2 * 4 * 5 * 5 * 8

@@ -1,4 +1,4 @@
-"""What no ONNX model can be is refused by name: attributes, types, dimensions, versions, names, cycles, data files."""
+"""Test that damaged models are refused with the name of the damaged part, and that harmless oddities are accepted."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ Damage = Callable[[onnx.ModelProto], object]
 
 
 def node(m: onnx.ModelProto, name: str) -> onnx.NodeProto:
+    """Return the node of the main graph with this name."""
     return next(n for n in m.graph.node if n.name == name)
 
 
 def weight(**fields: object) -> Damage:
-    """The weight with other fields; ``raw_data`` replaces its numbers."""
+    """Return a damage that changes fields of the weight ``w``; ``raw_data`` replaces its numbers."""
 
     def damage(m: onnx.ModelProto) -> None:
         tensor = m.graph.initializer[0]
@@ -43,8 +44,8 @@ def weight(**fields: object) -> Damage:
     return damage
 
 
-def outside(**entries: str) -> Damage:
-    """The weight in ``w.data``, which has 64 bytes, but for these entries; "" leaves one out."""
+def external(**entries: str) -> Damage:
+    """Return a damage that moves the weight to ``w.data`` (64 bytes) and changes these entries; "" removes an entry."""
 
     def damage(m: onnx.ModelProto) -> None:
         tensor = m.graph.initializer[0]
@@ -57,11 +58,11 @@ def outside(**entries: str) -> Damage:
     return damage
 
 
-def more(*entries: tuple[str, str]) -> Damage:
-    """The weight in ``w.data``, with more entries than these need."""
+def add_entries(*entries: tuple[str, str]) -> Damage:
+    """Return a damage that moves the weight to ``w.data`` and adds entries of external data."""
 
     def damage(m: onnx.ModelProto) -> None:
-        outside()(m)
+        external()(m)
         for key, value in entries:
             m.graph.initializer[0].external_data.add(key=key, value=value)
 
@@ -69,7 +70,10 @@ def more(*entries: tuple[str, str]) -> Damage:
 
 
 def calls(*bodies: tuple[str, str]) -> Damage:
-    """The Add becomes a call of function F; each body is a function's name and the function that it calls."""
+    """Return a damage that makes the Add a call of function F.
+
+    Each body is the name of a function and the name of the function that it calls.
+    """
 
     def damage(m: onnx.ModelProto) -> None:
         imports = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
@@ -84,11 +88,13 @@ def calls(*bodies: tuple[str, str]) -> Damage:
     return damage
 
 
-def attribute(of: str, name: str, value: object) -> Damage:
-    return lambda m: node(m, of).attribute[0].CopyFrom(helper.make_attribute(name, value))
+def attribute(node_name: str, name: str, value: object) -> Damage:
+    """Return a damage that replaces the first attribute of a node."""
+    return lambda m: node(m, node_name).attribute[0].CopyFrom(helper.make_attribute(name, value))
 
 
 def version(number: int) -> Damage:
+    """Return a damage that changes the opset version."""
     return lambda m: setattr(m.opset_import[0], "version", number)
 
 
@@ -99,7 +105,7 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "Constant without value": (lambda m: node(m, "k").ClearField("attribute"), "'k'.*has no value"),
     "If with one branch": (lambda m: node(m, "if").attribute.pop(), "'if'.*has no else_branch"),
     "If without input": (lambda m: node(m, "if").ClearField("input"), "'if'.*has no condition"),
-    "If of nothing": (lambda m: node(m, "if").input.__setitem__(0, ""), "'if'.*has no condition"),
+    "If with an omitted condition": (lambda m: node(m, "if").input.__setitem__(0, ""), "'if'.*has no condition"),
     "branch twice": (
         lambda m: node(m, "if").attribute.append(node(m, "if").attribute[0]),
         r"'if' \(If\) has 2 attributes named 'then_branch'",
@@ -110,9 +116,9 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     ),
     "branch is a number": (attribute("if", "then_branch", 1), "'if'.*has no then_branch"),
     "branch without output": (lambda m: node(m, "if").attribute[0].g.output.pop(), "then_branch yields another number"),
-    "MatMul of one": (lambda m: node(m, "mm").input.pop(), "'mm'.*1 inputs.*needs 2"),
+    "MatMul with one input": (lambda m: node(m, "mm").input.pop(), "'mm'.*1 inputs.*needs 2"),
     "negative dimension": (weight(dims=[-4, 4]), r"'w' has the shape \[-4, 4\]"),
-    "absurd dimensions": (weight(dims=[2**62, 2**62]), "'w' is damaged"),
+    "dimensions that overflow": (weight(dims=[2**62, 2**62]), "'w' is damaged"),
     "too few numbers": (weight(dims=[4, 5]), "'w' is damaged"),
     "short data": (weight(raw_data=b"abc"), "'w' has 3 bytes, its shape needs 64"),
     "long data": (weight(raw_data=bytes(65)), "'w' has 65 bytes, its shape needs 64"),
@@ -130,35 +136,38 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "input twice": (lambda m: m.graph.input.append(m.graph.input[0]), "input 'x' is defined twice"),
     "cycle": (lambda m: node(m, "mm").input.__setitem__(0, "b"), "a cycle through node 'mm'"),
     "cycle of one": (lambda m: node(m, "mm").input.__setitem__(0, "a"), "a cycle through node 'mm'"),
-    "tensor from nowhere": (
+    "undefined tensor": (
         lambda m: node(m, "mm").input.__setitem__(0, "n"),
         "'mm'.*reads 'n', which nothing defines",
     ),
-    "output from nowhere": (lambda m: m.graph.output.add(name="n"), "nothing defines the graph output 'n'"),
+    "undefined output": (lambda m: m.graph.output.add(name="n"), "nothing defines the graph output 'n'"),
     "output without name": (lambda m: m.graph.output.add(), "nothing defines the graph output ''"),
     "weight without name": (lambda m: m.graph.initializer[0].ClearField("name"), "reads 'w', which nothing defines"),
     "no graph": (lambda m: m.ClearField("graph"), "holds no graph"),
     "no nodes": (lambda m: m.graph.ClearField("node"), "nothing defines the graph output 'y'"),
     "function of itself": (calls(("F", "F")), "d:F calls itself"),
     "functions of each other": (calls(("F", "G"), ("G", "F")), "calls itself"),
-    "data nowhere": (outside(location=""), "'w' names no location"),
-    "data above": (outside(location="../w.data"), "points out of the model's folder"),
-    "data at the root": (outside(location="/etc/hostname"), "points out of the model's folder"),
-    "data at no path": (outside(location="w\0.data"), "points out of the model's folder"),
-    "data missing": (outside(location="gone.data"), "'w' is missing.*gone.data"),
-    "data in a folder": (outside(location="folder"), "is no file.*folder"),
-    "data before the file": (outside(offset="-1"), "'w' needs bytes -1 to 63 of 64"),
-    "data behind the file": (outside(offset="4"), "'w' needs bytes 4 to 68 of 64"),
-    "data in words": (outside(offset="four"), "offset or length that is no number"),
-    "less data than shape": (outside(length="60"), "has 60 bytes, its shape needs 64"),
-    "endless data": (outside(length="9" * 30), "truncated"),
-    "two places": (more(("location", "other.data")), "'w' has the key 'location' twice: 'w.data' and 'other.data'"),
-    "one place twice": (more(("location", "w.data")), "'w' has the key 'location' twice"),
-    "two offsets": (more(("offset", "16")), "'w' has the key 'offset' twice"),
-    "two lengths": (more(("length", "60")), "'w' has the key 'length' twice"),
-    "two checksums": (more(("checksum", "1"), ("checksum", "1")), "'w' has the key 'checksum' twice"),
-    "a key of mixlist": (outside(**{"pkg.mixlist.from": "abc"}), "'w' has the key 'pkg.mixlist.from'"),
-    "a key of mixlist with a type": (outside(**{"pkg.mixlist.from": "11"}), "'w' has the key 'pkg.mixlist.from'"),
+    "data without a location": (external(location=""), "'w' names no location"),
+    "data above the folder": (external(location="../w.data"), "points out of the model's folder"),
+    "data at the root": (external(location="/etc/hostname"), "points out of the model's folder"),
+    "data at no path": (external(location="w\0.data"), "points out of the model's folder"),
+    "data missing": (external(location="gone.data"), "'w' is missing.*gone.data"),
+    "data in a folder": (external(location="folder"), "is no file.*folder"),
+    "data before the file": (external(offset="-1"), "'w' needs bytes -1 to 63 of 64"),
+    "data behind the file": (external(offset="4"), "'w' needs bytes 4 to 68 of 64"),
+    "offset is no number": (external(offset="four"), "offset or length that is no number"),
+    "less data than shape": (external(length="60"), "has 60 bytes, its shape needs 64"),
+    "length beyond the file": (external(length="9" * 30), "truncated"),
+    "two locations": (
+        add_entries(("location", "other.data")),
+        "'w' has the key 'location' twice: 'w.data' and 'other.data'",
+    ),
+    "one location twice": (add_entries(("location", "w.data")), "'w' has the key 'location' twice"),
+    "two offsets": (add_entries(("offset", "16")), "'w' has the key 'offset' twice"),
+    "two lengths": (add_entries(("length", "60")), "'w' has the key 'length' twice"),
+    "two checksums": (add_entries(("checksum", "1"), ("checksum", "1")), "'w' has the key 'checksum' twice"),
+    "a key of mixlist": (external(**{"pkg.mixlist.from": "abc"}), "'w' has the key 'pkg.mixlist.from'"),
+    "a key of mixlist with a type": (external(**{"pkg.mixlist.from": "11"}), "'w' has the key 'pkg.mixlist.from'"),
     "a dense and a sparse initializer": (
         lambda m: m.graph.sparse_initializer.add().values.CopyFrom(m.graph.initializer[0]),
         "initializer 'w' is.* twice",
@@ -167,15 +176,15 @@ REFUSED: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_damage_is_told_by_name(name: str, tmp_path: Path) -> None:
-    damage, told = REFUSED[name]
-    made = model(TEXT)
-    damage(made)
+def test_damage_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    damage, message = REFUSED[name]
+    proto = model(TEXT)
+    damage(proto)
     path, out = tmp_path / "m.onnx", tmp_path / "o.onnx"
     (tmp_path / "w.data").write_bytes(bytes(64))
     (tmp_path / "folder").mkdir()
-    path.write_bytes(made.SerializeToString())
-    with pytest.raises(MixlistError, match=f"(?s){told}"):
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(MixlistError, match=f"(?s){message}"):
         mixlist.rewrite(path, mixlist.resolve(path, mixlist.load_policy())).save(out)
     assert not out.exists()
 
@@ -187,30 +196,30 @@ SCAN = """g (float[4] s, float[2,4] x) => (float[4] z, float[2,4] y) {
 
 @pytest.mark.parametrize("count", [-1, -(2**63), 3, 2**63 - 1])
 def test_a_scan_with_a_number_of_inputs_that_does_not_fit(count: int) -> None:
-    made = model(SCAN.replace("COUNT", "1"))
-    mixlist.resolve(made, mixlist.load_policy())
-    node(made, "scan").attribute[0].i = count
+    proto = model(SCAN.replace("COUNT", "1"))
+    mixlist.resolve(proto, mixlist.load_policy())
+    node(proto, "scan").attribute[0].i = count
     with pytest.raises(MixlistError, match=r"'scan'.*has a body whose inputs or outputs do not fit its own"):
-        mixlist.resolve(made, mixlist.load_policy())
+        mixlist.resolve(proto, mixlist.load_policy())
 
 
 HARMLESS: dict[str, Damage] = {
     "nothing": lambda m: None,
-    "data elsewhere": outside(),
+    "external data": external(),
     "no kind of attribute": lambda m: node(m, "cast").attribute[0].ClearField("type"),
     "unknown operator": lambda m: setattr(node(m, "add"), "op_type", "Nope"),
     "unknown domain": lambda m: setattr(node(m, "add"), "domain", "nowhere"),
-    "one name for two": lambda m: setattr(node(m, "add"), "name", "mm"),
+    "two nodes with one name": lambda m: setattr(node(m, "add"), "name", "mm"),
     "no IR version": lambda m: m.ClearField("ir_version"),
 }
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_can_be_lived_with_is(name: str, tmp_path: Path) -> None:
-    made = model(TEXT)
-    HARMLESS[name](made)
+def test_harmless_oddities_are_accepted(name: str, tmp_path: Path) -> None:
+    proto = model(TEXT)
+    HARMLESS[name](proto)
     path = tmp_path / "m.onnx"
     (tmp_path / "w.data").write_bytes(bytes(64))
-    path.write_bytes(made.SerializeToString())
+    path.write_bytes(proto.SerializeToString())
     result = mixlist.rewrite(path, mixlist.resolve(path, mixlist.load_policy()))
     assert node(result.model, "cast").op_type == "Cast"

@@ -1,4 +1,4 @@
-"""Data files of models: named after their content, never overwritten, removed when nothing names them any more."""
+"""Test that data files are named after their content, never overwritten, and removed when no model refers to them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def apply(source: Path, out: Path, **options: Any) -> RewriteResult:
     return result
 
 
-def notes(result: RewriteResult) -> list[str]:
+def warnings_of(result: RewriteResult) -> list[str]:
     return [warning.message for warning in result.warnings if warning.code == "ML509"]
 
 
 def data_of(path: Path) -> Path:
-    """Return the data file that a model names."""
+    """Return the data file to which a model refers."""
     tensors = onnx.load(path, load_external_data=False).graph.initializer
     (location,) = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
     return path.parent / location
@@ -37,13 +37,13 @@ def data_of(path: Path) -> Path:
 
 @pytest.fixture
 def sources(tmp_path: Path) -> list[Path]:
-    """Two models of one structure with different weights, in a folder of their own."""
+    """Return two models of the same structure with different weights, in a folder that holds nothing else."""
     (tmp_path / "in").mkdir()
     (tmp_path / "out").mkdir()
     return [write_external(tmp_path / "in" / f"m{seed}.onnx", seed) for seed in (0, 1)]
 
 
-def test_the_name_holds_the_output_and_the_checksum_of_the_content(tmp_path: Path, sources: list[Path]) -> None:
+def test_the_name_has_the_output_and_the_checksum_of_the_content(tmp_path: Path, sources: list[Path]) -> None:
     """Rule S7.16: A data file is named after its model and its content."""
     out = tmp_path / "out" / "o.onnx"
     apply(sources[0], out)
@@ -69,14 +69,14 @@ def test_retrained_weights_replace_the_old_pair(tmp_path: Path, sources: list[Pa
     apply(sources[0], out)
     for source in (sources[1], sources[0], sources[1]):
         result = apply(source, out, force=True)
-        assert notes(result) == []
+        assert warnings_of(result) == []
     assert {path.name: path.read_bytes() for path in out.parent.iterdir()} == {
         path.name: path.read_bytes() for path in fresh.parent.iterdir()
     }
     assert has_weights_of(out, 1)
 
 
-def test_the_data_file_goes_when_the_weights_move_into_the_model(tmp_path: Path, sources: list[Path]) -> None:
+def test_the_data_file_is_removed_when_the_weights_move_into_the_model(tmp_path: Path, sources: list[Path]) -> None:
     """Rule S7.17: The data file of a replaced model is removed."""
     out = tmp_path / "out" / "o.onnx"
     apply(sources[0], out)
@@ -84,11 +84,11 @@ def test_the_data_file_goes_when_the_weights_move_into_the_model(tmp_path: Path,
     assert list(out.parent.iterdir()) == [out]
 
 
-def test_the_same_again_keeps_its_data_file(tmp_path: Path, sources: list[Path]) -> None:
+def test_the_same_command_again_keeps_the_data_file(tmp_path: Path, sources: list[Path]) -> None:
     out = tmp_path / "out" / "o.onnx"
     apply(sources[0], out)
     inode = data_of(out).stat().st_ino
-    assert notes(apply(sources[0], out, force=True)) == []
+    assert warnings_of(apply(sources[0], out, force=True)) == []
     assert data_of(out).stat().st_ino == inode
     assert len(list(out.parent.iterdir())) == 2
 
@@ -101,8 +101,8 @@ def test_data_that_another_model_names_stays(tmp_path: Path, sources: list[Path]
     shutil.copy(out, out.with_name(name))
     result = apply(sources[1], out, force=True)
     assert has_weights_of(out.with_name(name), 0) and has_weights_of(out, 1)
-    (note,) = notes(result)
-    assert f"{name} names it" in note
+    (warning,) = warnings_of(result)
+    assert f"{name} names it" in warning
 
 
 def test_a_model_that_cannot_be_read_keeps_the_data(tmp_path: Path, sources: list[Path]) -> None:
@@ -111,15 +111,15 @@ def test_a_model_that_cannot_be_read_keeps_the_data(tmp_path: Path, sources: lis
     apply(sources[0], out)
     old = data_of(out)
     (tmp_path / "out" / "half.onnx").write_bytes(sources[0].read_bytes()[:-7])
-    (note,) = notes(apply(sources[1], out, force=True))
-    assert old.is_file() and "half.onnx cannot be read" in note
+    (warning,) = warnings_of(apply(sources[1], out, force=True))
+    assert old.is_file() and "half.onnx cannot be read" in warning
     (tmp_path / "out" / "half.onnx").unlink()
-    assert notes(apply(sources[1], out, force=True)) == []
+    assert warnings_of(apply(sources[1], out, force=True)) == []
     assert not old.exists() and has_weights_of(out, 1)
 
 
 @posix_only
-def test_what_is_no_file_names_nothing(tmp_path: Path, sources: list[Path]) -> None:
+def test_folders_pipes_and_broken_links_are_skipped(tmp_path: Path, sources: list[Path]) -> None:
     out = tmp_path / "out" / "o.onnx"
     apply(sources[0], out)
     (tmp_path / "out" / "folder.onnx").mkdir()
@@ -127,7 +127,7 @@ def test_what_is_no_file_names_nothing(tmp_path: Path, sources: list[Path]) -> N
     (tmp_path / "out" / "broken.onnx").symlink_to("nowhere")
     (tmp_path / "out" / "round.onnx").symlink_to("round.onnx")
     (tmp_path / "out" / "empty.onnx").touch()
-    assert notes(apply(sources[1], out, force=True)) == []
+    assert warnings_of(apply(sources[1], out, force=True)) == []
     assert has_weights_of(out, 1) and len(list(out.parent.glob("o.onnx-*.data"))) == 1
 
 
@@ -140,8 +140,8 @@ def test_a_folder_that_cannot_be_listed_keeps_the_data(
 
     with monkeypatch.context() as patched:
         patched.setattr(data_files, "_list_folder", lambda folder: None)
-        (note,) = notes(apply(sources[1], out, force=True))
-    assert old.is_file() and "the folder cannot be listed" in note
+        (warning,) = warnings_of(apply(sources[1], out, force=True))
+    assert old.is_file() and "the folder cannot be listed" in warning
     assert has_weights_of(out, 1)
 
 
@@ -153,8 +153,8 @@ def test_more_models_than_can_be_searched_keep_the_data(
     old = data_of(out)
     shutil.copy(sources[0], tmp_path / "out" / "large.onnx")
     monkeypatch.setattr(data_files, "MAX_SEARCHED_BYTES", 100)
-    (note,) = notes(apply(sources[1], out, force=True))
-    assert old.is_file() and "too large to search" in note
+    (warning,) = warnings_of(apply(sources[1], out, force=True))
+    assert old.is_file() and "too large to search" in warning
 
 
 def test_a_link_to_the_data_keeps_it(tmp_path: Path, sources: list[Path]) -> None:
@@ -162,12 +162,12 @@ def test_a_link_to_the_data_keeps_it(tmp_path: Path, sources: list[Path]) -> Non
     apply(sources[0], out)
     old = data_of(out)
     (tmp_path / "out" / "alias").symlink_to(old.name)
-    (note,) = notes(apply(sources[1], out, force=True))
-    assert old.is_file() and "alias is a link to it" in note
+    (warning,) = warnings_of(apply(sources[1], out, force=True))
+    assert old.is_file() and "alias is a link to it" in warning
 
 
 def test_the_data_of_the_input_stays(tmp_path: Path, sources: list[Path]) -> None:
-    """A model without the usual suffix reads the data file of the output that it replaces."""
+    """The input has not the suffix of a model, and reads the data file of the output that is replaced."""
     out = tmp_path / "out" / "o.onnx"
     apply(sources[0], out)
     shutil.copy(out, out.with_name("copy.model"))
@@ -176,11 +176,11 @@ def test_the_data_of_the_input_stays(tmp_path: Path, sources: list[Path]) -> Non
     assert has_weights_of(out, 0)
 
 
-def test_data_of_another_program_stay_and_are_told(tmp_path: Path, sources: list[Path]) -> None:
+def test_data_of_another_program_stays_with_a_warning(tmp_path: Path, sources: list[Path]) -> None:
     out = write_external(tmp_path / "out" / "o.onnx", 5)
-    (note,) = notes(apply(sources[0], out, force=True))
+    (warning,) = warnings_of(apply(sources[0], out, force=True))
     assert (tmp_path / "out" / "o.onnx.weights").is_file()
-    assert "o.onnx.weights" in note and "another program" in note
+    assert "o.onnx.weights" in warning and "another program" in warning
 
 
 def test_a_link_with_the_name_of_a_data_file_stays(tmp_path: Path, sources: list[Path]) -> None:
@@ -189,11 +189,11 @@ def test_a_link_with_the_name_of_a_data_file_stays(tmp_path: Path, sources: list
     old = data_of(out)
     shutil.move(old, tmp_path / "blob")
     old.symlink_to("../blob")
-    (note,) = notes(apply(sources[1], out, force=True))
-    assert old.is_symlink() and (tmp_path / "blob").is_file() and old.name in note
+    (warning,) = warnings_of(apply(sources[1], out, force=True))
+    assert old.is_symlink() and (tmp_path / "blob").is_file() and old.name in warning
 
 
-def test_data_in_a_folder_below_stay(tmp_path: Path, sources: list[Path]) -> None:
+def test_data_in_a_subfolder_stays(tmp_path: Path, sources: list[Path]) -> None:
     out = write_external(tmp_path / "out" / "o.onnx", 5)
     (tmp_path / "out" / "below").mkdir()
     model = onnx.load(out, load_external_data=False)
@@ -201,8 +201,8 @@ def test_data_in_a_folder_below_stay(tmp_path: Path, sources: list[Path]) -> Non
         tensor.external_data[0].value = "./below/o.data"
     out.write_bytes(model.SerializeToString())
     shutil.move(tmp_path / "out" / "o.onnx.weights", tmp_path / "out" / "below" / "o.data")
-    (note,) = notes(apply(sources[0], out, force=True))
-    assert "o.data" in note and (tmp_path / "out" / "below" / "o.data").is_file()
+    (warning,) = warnings_of(apply(sources[0], out, force=True))
+    assert "o.data" in warning and (tmp_path / "out" / "below" / "o.data").is_file()
 
 
 def test_a_folder_without_locks_keeps_the_data(
@@ -214,8 +214,8 @@ def test_a_folder_without_locks_keeps_the_data(
     apply(sources[0], out)
     old = data_of(out)
     monkeypatch.setattr(folder_lock, "_wait_for_lock", lambda folder: None)
-    (note,) = notes(apply(sources[1], out, force=True))
-    assert old.is_file() and "cannot be locked" in note
+    (warning,) = warnings_of(apply(sources[1], out, force=True))
+    assert old.is_file() and "cannot be locked" in warning
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", pytest.param("pipe", marks=posix_only)])
@@ -240,9 +240,7 @@ def test_a_used_name_is_never_overwritten(tmp_path: Path, sources: list[Path], k
 
 @posix_only
 @pytest.mark.parametrize("name", ["a:b.onnx", "x\\y.onnx", "..onnx", "äöü.onnx", "a\udc80.onnx", "é" * 120 + ".onnx"])
-def test_any_name_of_an_output_gives_a_location_that_can_be_read(
-    tmp_path: Path, sources: list[Path], name: str
-) -> None:
+def test_any_output_name_gives_a_readable_location(tmp_path: Path, sources: list[Path], name: str) -> None:
     out = tmp_path / "out" / name
     apply(sources[0], out)
     data = data_of(out)
@@ -252,7 +250,7 @@ def test_any_name_of_an_output_gives_a_location_that_can_be_read(
     assert (tmp_path / "again" / name).read_bytes() == out.read_bytes()
 
 
-def test_an_output_behind_a_link_has_its_data_where_it_is_opened(tmp_path: Path, sources: list[Path]) -> None:
+def test_an_output_behind_a_link_has_its_data_beside_the_link(tmp_path: Path, sources: list[Path]) -> None:
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs" / "real.onnx").write_bytes(b"old")
     out = tmp_path / "out" / "o.onnx"

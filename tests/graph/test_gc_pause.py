@@ -1,4 +1,4 @@
-"""The cycle collector pauses and comes back as it was."""
+"""Test that the garbage collector pauses, and is restored after an error."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from mixlist.graph.gc_pause import pause_gc
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_collector_is_afterwards_what_it_was(enabled: bool) -> None:
-    before = gc.isenabled()
+def test_the_state_of_the_collector_is_restored(enabled: bool) -> None:
+    was_enabled = gc.isenabled()
     (gc.enable if enabled else gc.disable)()
     try:
         with pytest.raises(KeyError), pause_gc():
@@ -19,4 +19,4 @@ def test_the_collector_is_afterwards_what_it_was(enabled: bool) -> None:
             raise KeyError
         assert gc.isenabled() is enabled
     finally:
-        (gc.enable if before else gc.disable)()
+        (gc.enable if was_enabled else gc.disable)()

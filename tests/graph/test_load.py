@@ -1,4 +1,4 @@
-"""Files that hold no model, or one that protobuf cannot read."""
+"""Test that files without a model, or with a model that protobuf cannot read, are refused."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from tests.support.builders import model
 
 
 def field(number: int, content: bytes) -> bytes:
-    """Return a field of bytes in protobuf's form."""
-    size, sizes = len(content), bytearray()
-    while size > 127:
-        sizes.append(size & 127 | 128)
+    """Return the serialized form of a protobuf field with a length prefix."""
+    size, size_bytes = len(content), bytearray()
+    while size > 127:  # a varint: seven bits in each byte, the lowest first
+        size_bytes.append(size & 127 | 128)
         size >>= 7
-    return bytes([number << 3 | 2, *sizes, size]) + content
+    return bytes([number << 3 | 2, *size_bytes, size]) + content
 
 
 def nested(depth: int, op_type: str = "If", attribute: str = "then_branch") -> bytes:
-    """Return a serialized model with a body in a body, ``depth`` times."""
+    """Return a serialized model with ``depth`` nested bodies."""
     graph = GraphProto(name="innermost").SerializeToString()
     for _ in range(depth):
-        kind = AttributeProto(name=attribute, type=AttributeProto.GRAPH).SerializeToString()
-        node = field(4, op_type.encode()) + field(5, kind + field(6, graph))
+        attribute_fields = AttributeProto(name=attribute, type=AttributeProto.GRAPH).SerializeToString()
+        node = field(4, op_type.encode()) + field(5, attribute_fields + field(6, graph))
         graph = field(1, node) + field(2, b"g")
     return ModelProto(ir_version=8).SerializeToString() + field(7, graph)
 
 
 @pytest.mark.parametrize(("op_type", "attribute"), [("If", "then_branch"), ("Loop", "body")])
 @pytest.mark.parametrize("depth", [34, 5000])
-def test_bodies_that_nest_too_deeply(tmp_path: Path, depth: int, op_type: str, attribute: str) -> None:
+def test_too_many_nested_bodies_are_refused(tmp_path: Path, depth: int, op_type: str, attribute: str) -> None:
     path = tmp_path / "deep.onnx"
     path.write_bytes(nested(depth, op_type, attribute))
     with pytest.raises(ModelError, match=r"nests bodies of If, Loop or Scan too deeply: .* which are 33 bodies"):
         load_model(path)
 
 
-def test_the_deepest_model_that_protobuf_reads() -> None:
+def test_the_deepest_model_that_protobuf_reads_is_accepted() -> None:
     data = nested(33)
     assert not nests_too_deeply(data)
     ModelProto.FromString(data)
 
 
-def test_a_damaged_model_is_no_deep_one(tmp_path: Path) -> None:
+def test_a_damaged_model_is_not_called_too_deep(tmp_path: Path) -> None:
     """No prefix of a model, and no model with a wrong byte, nests too deeply."""
     data = model("g (float[1] x) => (float[1] y) { y = Neg(x) }").SerializeToString()
     for end in range(len(data)):
@@ -62,7 +62,7 @@ def test_a_damaged_model_is_no_deep_one(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes in folders")
 def test_models_must_be_regular_files(tmp_path: Path) -> None:
-    """A pipe without a writer waits for ever, and a device has no end."""
+    """Reading a pipe without a writer never returns, and a device has no end."""
     os.mkfifo(tmp_path / "pipe.onnx")
     with pytest.raises(FileError, match=r"pipe.onnx is a named pipe, and a regular file is needed"):
         load_model(tmp_path / "pipe.onnx")
@@ -73,7 +73,7 @@ def test_models_must_be_regular_files(tmp_path: Path) -> None:
 def test_a_model_beyond_two_gibibytes_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "large.onnx"
     with path.open("wb") as file:
-        file.truncate(MAX_FILE_BYTES + 1)  # without content, so that it takes no space where files may have holes
+        file.truncate(MAX_FILE_BYTES + 1)  # a hole, which takes no space on most file systems
     with pytest.raises(ModelError, match=r"has 2.0 GiB; protobuf reads models up to 2 GiB") as error:
         load_model(path)
     assert error.value.hint == "export the model with its weights as external data"

@@ -1,4 +1,4 @@
-"""What a session need not load is left out, and nothing else."""
+"""Test that pruning removes exactly the parts that the wanted outputs do not need."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ g (float[2] x, bool c) => (float[2] y, float[2] z) <float[2] w = {1, 2}, float[2
 }"""
 
 
-def trimmed(text: str, *outputs: str) -> onnx.ModelProto:
-    """The model, trimmed and checked."""
+def parse_and_prune(text: str, *outputs: str) -> onnx.ModelProto:
+    """Return the parsed model after pruning; check that it is valid."""
     model = parser.parse_model(text)
     prune_model(model, outputs)
     onnx.checker.check_model(model)
@@ -28,21 +28,21 @@ def trimmed(text: str, *outputs: str) -> onnx.ModelProto:
     ("outputs", "nodes", "weights"),
     [(("y", "z"), ["Add", "If"], ["w", "v"]), (("y",), ["Add"], ["w"]), (("z",), ["If"], ["v"])],
 )
-def test_what_no_output_needs_goes(outputs: tuple[str, ...], nodes: list[str], weights: list[str]) -> None:
-    graph = trimmed(TEXT, *outputs).graph
+def test_unneeded_parts_are_removed(outputs: tuple[str, ...], nodes: list[str], weights: list[str]) -> None:
+    graph = parse_and_prune(TEXT, *outputs).graph
     assert [output.name for output in graph.output] == list(outputs)
     assert [node.op_type for node in graph.node] == nodes
     assert [tensor.name for tensor in graph.initializer] == weights
-    assert "x" in str(graph.node[0])  # and neither a nor b
+    assert "x" in str(graph.node[0])  # both Identities are skipped
 
 
 def test_an_identity_that_is_an_output_stays() -> None:
-    graph = trimmed(TEXT.replace("=> (float[2] y", "=> (float[2] b, float[2] y"), "b", "y", "z").graph
+    graph = parse_and_prune(TEXT.replace("=> (float[2] y", "=> (float[2] b, float[2] y"), "b", "y", "z").graph
     assert [node.op_type for node in graph.node] == ["Identity", "Add", "If"]
     assert graph.node[0].input[0] == "x"
 
 
-def test_a_name_that_a_body_has_too_is_not_touched() -> None:
+def test_an_identity_stays_if_a_body_defines_its_output_name() -> None:
     model = parser.parse_model(TEXT.replace("u = Mul(b, v)", "a = Neg(x) u = Mul(a, v)"))
     prune_model(model, ["y", "z"])
     assert model.graph.node[0].output[0] == "a"
@@ -50,12 +50,12 @@ def test_a_name_that_a_body_has_too_is_not_touched() -> None:
     assert list(branch.node[1].input) == ["a", "v"]
 
 
-def test_no_output_asked_for_leaves_the_model_as_it_is() -> None:
-    assert trimmed(TEXT) == parser.parse_model(TEXT)
+def test_without_wanted_outputs_the_model_stays_unchanged() -> None:
+    assert parse_and_prune(TEXT) == parser.parse_model(TEXT)
 
 
 @pytest.mark.parametrize(
-    ("change", "low"),
+    ("change", "expected"),
     [
         (("Add(b, w)", "Add(b, w)"), False),
         (("u = Mul(b, v)", "h = Cast <to = 10> (b) u = Cast <to = 1> (h)"), True),
@@ -63,5 +63,5 @@ def test_no_output_asked_for_leaves_the_model_as_it_is() -> None:
         (("y = Add(b, w)", "k = Constant <value = float16 {1}> () r = Cast <to = 1> (k) y = Add(b, r)"), True),
     ],
 )
-def test_a_low_type_anywhere_is_seen(change: tuple[str, str], low: bool) -> None:
-    assert has_low_types(parser.parse_model(TEXT.replace(*change))) is low
+def test_has_low_types_finds_a_low_type_anywhere(change: tuple[str, str], expected: bool) -> None:
+    assert has_low_types(parser.parse_model(TEXT.replace(*change))) is expected

@@ -1,4 +1,4 @@
-"""Saving: whole or not at all, external data streamed, inputs never touched, the same bytes again."""
+"""Test that models are saved whole or not at all, with external data converted, and never over their input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.external_models import write_external
 
 
 def write_model(folder: Path, *, location: str = "m.data", size: int = 64) -> Path:
-    """MatMul (low), Softmax (high), Mul (high), with all weights in one data file."""
+    """Write a model with MatMul (low), Softmax (high) and Mul (high), and all weights in one data file."""
     return write_external(folder / "m.onnx", seed=0, size=size, location=location)
 
 
@@ -37,7 +37,7 @@ def arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     return {t.name: numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
 
 
-def test_external_data_is_converted_on_the_way(tmp_path: Path) -> None:
+def test_external_data_is_converted_while_saving(tmp_path: Path) -> None:
     source = write_model(tmp_path)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     result = apply(source, tmp_path / "o.onnx")
@@ -63,7 +63,7 @@ def test_applying_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*-*.data"))) == 1
 
 
-def test_the_same_structure_with_other_weights_takes_another_data_file(tmp_path: Path) -> None:
+def test_other_weights_get_another_data_file(tmp_path: Path) -> None:
     source = write_model(tmp_path)
     apply(source, tmp_path / "o.onnx")
     first = arrays(tmp_path / "o.onnx")["W"]
@@ -73,21 +73,22 @@ def test_the_same_structure_with_other_weights_takes_another_data_file(tmp_path:
     (tmp_path / "m.data").write_bytes(bytes(data))
     apply(source, tmp_path / "o.onnx", force=True)
     assert arrays(tmp_path / "o.onnx")["W"][0, 0] == 2.5
-    assert np.array_equal(arrays(tmp_path / "keep.onnx")["W"], first)  # the older pair is whole
+    # The copy of the older model still has its data file.
+    assert np.array_equal(arrays(tmp_path / "keep.onnx")["W"], first)
 
 
-@pytest.mark.parametrize("wish", ["yes", "no"])
-def test_weights_go_out_or_come_in_on_request(tmp_path: Path, wish: str) -> None:
+@pytest.mark.parametrize("external_data", ["yes", "no"])
+def test_weights_become_external_or_inline_on_request(tmp_path: Path, external_data: str) -> None:
     source = write_model(tmp_path)
-    if wish == "yes":
+    if external_data == "yes":
         inner = onnx.load(source)
         onnx.save(inner, tmp_path / "inner.onnx")
         source = tmp_path / "inner.onnx"
-    apply(source, tmp_path / "o.onnx", external_data=wish)
-    outside = [
+    apply(source, tmp_path / "o.onnx", external_data=external_data)
+    are_external = [
         weights.is_external(t) for t in onnx.load(tmp_path / "o.onnx", load_external_data=False).graph.initializer
     ]
-    assert outside == ([True, False] if wish == "yes" else [False, False])  # B is too small to go out
+    assert are_external == ([True, False] if external_data == "yes" else [False, False])  # B is too small
     assert arrays(tmp_path / "o.onnx")["W"].dtype == np.float16
 
 
@@ -117,7 +118,7 @@ def test_pieces_are_bounded_inside_a_tensor(tmp_path: Path, monkeypatch: pytest.
     assert np.array_equal(arrays(tmp_path / "o.onnx")["W"], arrays(source)["W"].astype(np.float16))
 
 
-# --- what is refused ---
+# --- links, locations and targets ---
 
 
 def test_a_link_to_the_data_is_followed(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_a_link_to_the_data_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("location", ["../m.data", "sub/../../m.data", "/m.data", "..\\m.data", "C:\\m.data"])
-def test_a_path_that_climbs_out_is_refused(tmp_path: Path, location: str) -> None:
+def test_a_location_outside_of_the_folder_is_refused(tmp_path: Path, location: str) -> None:
     source = write_model(tmp_path)
     model = onnx.load(source, load_external_data=False)
     for tensor in model.graph.initializer:
@@ -147,7 +148,7 @@ def test_a_path_that_climbs_out_is_refused(tmp_path: Path, location: str) -> Non
     assert not (tmp_path / "o.onnx").exists()
 
 
-def test_missing_and_truncated_data(tmp_path: Path) -> None:
+def test_missing_and_truncated_data_is_refused(tmp_path: Path) -> None:
     source = write_model(tmp_path)
     data = tmp_path / "m.data"
     data.write_bytes(data.read_bytes()[:-1])
@@ -183,7 +184,7 @@ def test_an_existing_output_needs_force(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["none/o.onnx", "."])
-def test_targets_that_cannot_be_written(tmp_path: Path, target: str) -> None:
+def test_targets_that_cannot_be_written_are_refused(tmp_path: Path, target: str) -> None:
     with pytest.raises(FileError):
         apply(write_model(tmp_path), tmp_path / target)
 
@@ -201,17 +202,17 @@ def test_an_interrupted_save_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         result.save(tmp_path / "o.onnx", progress=interrupt)
     assert sorted(tmp_path.iterdir()) == before
-    result.save(tmp_path / "o.onnx")  # and the result is still good
+    result.save(tmp_path / "o.onnx")  # the result can still be saved
     assert arrays(tmp_path / "o.onnx")["W"].dtype == np.float16
 
 
-def test_a_model_without_a_path_cannot_have_its_weights_elsewhere(tmp_path: Path) -> None:
+def test_a_model_without_a_path_cannot_have_external_data(tmp_path: Path) -> None:
     model = onnx.load(write_model(tmp_path), load_external_data=False)
     with pytest.raises(MixlistError, match=r"is in the file .* but the model has no path"):
         mixlist.resolve(model, mixlist.load_policy())
 
 
-def test_a_model_that_outgrows_protobuf_goes_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_over_the_limit_gets_a_data_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(save, "INLINE_LIMIT", 10_000)
     inner = onnx.load(write_model(tmp_path, size=128))
     onnx.save(inner, tmp_path / "inner.onnx")
@@ -220,20 +221,20 @@ def test_a_model_that_outgrows_protobuf_goes_outside(tmp_path: Path, monkeypatch
     assert arrays(tmp_path / "o.onnx")["W"].dtype == np.float16
 
 
-def test_what_is_counted_as_fitting_and_does_not_goes_outside_too(
+def test_a_model_over_the_limit_only_when_serialized_gets_a_data_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights in typed fields, names and nodes are bytes of the message as well."""
+    """The weights in raw_data are below the limit; float_data, names and nodes also take bytes of the message."""
     inner = onnx.load(write_model(tmp_path, size=128))
-    kept = inner.graph.initializer[1]
-    kept.float_data.extend(numpy_helper.to_array(kept).tolist() * 128)
-    kept.ClearField("raw_data")
-    kept.dims.insert(0, 128)
+    tensor = inner.graph.initializer[1]
+    tensor.float_data.extend(numpy_helper.to_array(tensor).tolist() * 128)
+    tensor.ClearField("raw_data")
+    tensor.dims.insert(0, 128)
     onnx.save(inner, tmp_path / "inner.onnx")
-    serialized = save._serialize
+    serialize = save._serialize
 
     def limited(proto: onnx.ModelProto) -> bytes | None:
-        data = serialized(proto)
+        data = serialize(proto)
         return data if data is not None and len(data) < 40_000 else None
 
     monkeypatch.setattr(save, "_serialize", limited)
@@ -244,30 +245,30 @@ def test_what_is_counted_as_fitting_and_does_not_goes_outside_too(
         apply(tmp_path / "inner.onnx", tmp_path / "o.onnx", force=True, external_data="no")
 
 
-def test_tensors_of_training_graphs_and_of_lists_move_along(tmp_path: Path) -> None:
-    """Data beside the input is beside the output too, wherever in the model its tensor stands."""
+def test_tensors_of_training_graphs_and_of_lists_get_new_data_files(tmp_path: Path) -> None:
+    """External data of the input is written again for the output, wherever in the model its tensor is."""
     source = write_model(tmp_path)
     model = onnx.load(source, load_external_data=False)
-    outside = model.graph.initializer[1]
+    external = model.graph.initializer[1]
     model.training_info.add().initialization.CopyFrom(helper.make_graph([], "i", [], []))
-    model.training_info[0].initialization.initializer.append(outside)
+    model.training_info[0].initialization.initializer.append(external)
     custom = helper.make_node("Own", ["y"], ["z"], domain="c")
-    custom.attribute.add(name="list", type=onnx.AttributeProto.TENSORS).tensors.append(outside)
+    custom.attribute.add(name="list", type=onnx.AttributeProto.TENSORS).tensors.append(external)
     model.graph.node.append(custom)
     model.opset_import.add(domain="c", version=1)
     onnx.save_model(model, source)
     (tmp_path / "elsewhere").mkdir()
     apply(source, tmp_path / "elsewhere" / "o.onnx")
     (tmp_path / "m.data").unlink()
-    made = onnx.load(tmp_path / "elsewhere" / "o.onnx", load_external_data=False)
-    for tensor in (made.training_info[0].initialization.initializer[0], made.graph.node[-1].attribute[0].tensors[0]):
+    saved = onnx.load(tmp_path / "elsewhere" / "o.onnx", load_external_data=False)
+    for tensor in (saved.training_info[0].initialization.initializer[0], saved.graph.node[-1].attribute[0].tensors[0]):
         assert (
             b"".join(weights.read_raw_pieces(tensor, tmp_path / "elsewhere"))
             == arrays(tmp_path / "elsewhere" / "o.onnx")["B"].tobytes()
         )
 
 
-def test_the_digest_of_a_model_takes_its_weights_in(tmp_path: Path) -> None:
+def test_the_digest_of_a_model_depends_on_its_weights(tmp_path: Path) -> None:
     path = write_model(tmp_path)
     before = save.content_digest(load_model(path))
     assert save.content_digest(load_model(path)) == before
@@ -277,9 +278,9 @@ def test_the_digest_of_a_model_takes_its_weights_in(tmp_path: Path) -> None:
     assert save.content_digest(load_model(path)) != before
 
 
-# --- every tensor that can lie in another file, and entries that two readers could understand differently ---
+# --- every tensor that can be external, and entries that two readers could understand differently ---
 
-Holder = Callable[[onnx.ModelProto], onnx.TensorProto]
+FindTensor = Callable[[onnx.ModelProto], onnx.TensorProto]
 
 
 def _sparse(message: onnx.SparseTensorProto) -> onnx.SparseTensorProto:
@@ -294,7 +295,7 @@ def _constant(model: onnx.ModelProto, **value: object) -> onnx.AttributeProto:
     return model.graph.node[-1].attribute[0]
 
 
-HOLDERS: dict[str, Holder] = {
+TENSORS: dict[str, FindTensor] = {
     "initializer": lambda m: m.graph.initializer[1],
     "constant": lambda m: _constant(m, value=m.graph.initializer[1]).t,
     "values of a sparse initializer": lambda m: _sparse(m.graph.sparse_initializer.add()).values,
@@ -309,11 +310,11 @@ HOLDERS: dict[str, Holder] = {
 }
 
 
-@pytest.fixture(params=HOLDERS)
-def held(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bytes]:
-    """A model with one tensor in ``far.data``, and the bytes of that tensor."""
+@pytest.fixture(params=TENSORS)
+def model_and_data(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bytes]:
+    """Return the path of a model with one tensor in ``far.data``, and the bytes of that tensor."""
     inner = onnx.load(write_model(tmp_path))
-    tensor = HOLDERS[request.param](inner)
+    tensor = TENSORS[request.param](inner)
     data = numpy_helper.to_array(tensor).tobytes()
     (tmp_path / "far.data").write_bytes(data)
     save.set_external(tensor, "far.data", 0, len(data))
@@ -321,16 +322,16 @@ def held(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bytes]:
     return tmp_path / "far.onnx", data
 
 
-def test_no_data_file_of_the_input_is_overwritten(held: tuple[Path, bytes]) -> None:
+def test_no_data_file_of_the_input_is_overwritten(model_and_data: tuple[Path, bytes]) -> None:
     """Rule S7.14: The output appears whole or not at all."""
-    source, data = held
+    source, data = model_and_data
     with pytest.raises(UsageError, match="is the input itself"):
         apply(source, source.with_name("far.data"), force=True)
     assert source.with_name("far.data").read_bytes() == data
 
 
-def test_every_tensor_moves_along_with_its_model(held: tuple[Path, bytes]) -> None:
-    source, data = held
+def test_every_tensor_gets_a_new_data_file(model_and_data: tuple[Path, bytes]) -> None:
+    source, data = model_and_data
     out = source.parent / "elsewhere" / "o.onnx"
     out.parent.mkdir()
     apply(source, out)
@@ -342,9 +343,9 @@ def test_every_tensor_moves_along_with_its_model(held: tuple[Path, bytes]) -> No
     assert stored in (data, np.frombuffer(data, np.float32).astype(np.float16).tobytes())
 
 
-def test_an_entry_that_is_there_twice_is_refused_wherever_it_is(held: tuple[Path, bytes]) -> None:
-    """The guard of the input's files and every reader would have to choose the same one."""
-    source, _ = held
+def test_a_repeated_entry_is_refused_in_every_tensor(model_and_data: tuple[Path, bytes]) -> None:
+    """The code that protects the input's files and the readers could choose different entries."""
+    source, _ = model_and_data
     model = onnx.load(source, load_external_data=False)
     (tensor,) = (tensor for tensor in tensors_in_model(model) if weights.is_external(tensor))
     tensor.external_data.add(key="location", value="o.onnx")

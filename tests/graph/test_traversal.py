@@ -1,4 +1,4 @@
-"""Bodies in attributes of type GRAPH and GRAPHS, of nested nodes and in functions: every walk visits them."""
+"""Test that every walk visits the bodies in attributes of type GRAPH and GRAPHS, also nested and in functions."""
 
 from __future__ import annotations
 
@@ -51,38 +51,38 @@ DECIDED = policy(white=["Exp"], black=["Log", "Neg", "Relu"])
 HOLDERS = ("choose", "inner", "fc")  # the nodes with bodies in an attribute of type GRAPHS
 
 
-def body(name: str, made: str) -> GraphProto:
-    """A body with a node that makes the tensor ``made``, and in it a node with a further body."""
-    kind = helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, [4])
-    deepest = helper.make_graph([helper.make_node("Neg", ["x"], [f"{made}_deep"])], f"{name}_deep", [], [kind])
-    deepest.output[0].name = f"{made}_deep"
+def body(name: str, tensor: str) -> GraphProto:
+    """Return a body with a node that makes ``tensor`` and a node that has another body."""
+    output_info = helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, [4])
+    deepest = helper.make_graph([helper.make_node("Neg", ["x"], [f"{tensor}_deep"])], f"{name}_deep", [], [output_info])
+    deepest.output[0].name = f"{tensor}_deep"
     weight = numpy_helper.from_array(np.arange(4, dtype=np.float32), f"{name}_weight")
-    inside = [
-        helper.make_node("Add", ["x", f"{name}_weight"], [made], name=f"{name}_add"),
-        helper.make_node("Choose", [made], [f"{name}_out"], name=f"{name}_choose", domain="my.domain", one=deepest),
+    nodes = [
+        helper.make_node("Add", ["x", f"{name}_weight"], [tensor], name=f"{name}_add"),
+        helper.make_node("Choose", [tensor], [f"{name}_out"], name=f"{name}_choose", domain="my.domain", one=deepest),
     ]
-    return helper.make_graph(inside, name, [], [kind], [weight])
+    return helper.make_graph(nodes, name, [], [output_info], [weight])
 
 
-def example(made: str = "b") -> ModelProto:
-    """TEXT, with two bodies in an attribute of type GRAPHS of each of HOLDERS; they make tensors called ``made``."""
+def example(tensor: str = "b") -> ModelProto:
+    """Return TEXT with two bodies in an attribute of type GRAPHS of each holder; the bodies make ``tensor``."""
     proto = model(TEXT, check=False)
     for node in list(nodes_in_model(proto)):
         if node.name in HOLDERS:
-            graphs = [body(f"{node.name}_{k}", made if k == 0 else f"{made}_{k}") for k in range(2)]
+            graphs = [body(f"{node.name}_{k}", tensor if k == 0 else f"{tensor}_{k}") for k in range(2)]
             node.attribute.append(helper.make_attribute("several", graphs))
     return proto
 
 
 def by_name(proto: ModelProto, name: str) -> onnx.NodeProto:
-    """The node with this name."""
+    """Return the node with this name."""
     return next(node for node in nodes_in_model(proto) if node.name == name)
 
 
 # --- the walks ---
 
 
-def test_bodies_of_both_kinds_come_in_the_order_of_the_file() -> None:
+def test_walks_follow_the_order_of_the_file() -> None:
     proto = example()
     assert [graph.name for graph in bodies_of(by_name(proto, "choose"))] == ["choose_0", "choose_1"]
     assert [graph.name for graph in bodies_of(by_name(proto, "if"))] == ["t", "f"]
@@ -102,7 +102,7 @@ def test_a_model_without_nodes_has_one_scope() -> None:
 
 
 def nested(depth: int, several: bool) -> ModelProto:
-    """A model of bodies in bodies, in attributes of one kind."""
+    """Return a model of bodies in bodies; ``several``: in attributes of type GRAPHS instead of GRAPH."""
     graph = GraphProto(name="0", node=[helper.make_node("Neg", ["x"], ["y0"], name="n0")])
     for level in range(1, depth):
         node = helper.make_node("Custom", [], [f"y{level}"], name=f"n{level}", domain="my.domain")
@@ -133,62 +133,66 @@ def test_linked_scopes_and_their_messages() -> None:
     assert all(message is not scope.proto and message == scope.proto for scope, message in messages.items())
 
 
-# --- who walks ---
+# --- the code that uses the walks ---
 
 
-def test_counts() -> None:
+def test_counts_of_nodes_include_bodies() -> None:
     proto = example()
-    each = len(["add", "choose", "deep"])
-    assert len(list(nodes_in_model(proto))) == 8 + 3 + 2 * each * len(HOLDERS)
+    nodes_per_body = len(["add", "choose", "deep"])
+    assert len(list(nodes_in_model(proto))) == 8 + 3 + 2 * nodes_per_body * len(HOLDERS)
     changes = compare_graphs(proto, proto)
-    assert changes.nodes == len(list(nodes_in_model(proto))) == changes.optimised_nodes + 3 + 2 * each
+    assert changes.nodes == len(list(nodes_in_model(proto))) == changes.optimised_nodes + 3 + 2 * nodes_per_body
 
 
-@pytest.mark.parametrize("taken", ["e_float32", "s_float32"])  # in the main graph, in the function
-def test_a_new_tensor_is_not_called_as_one_in_a_body(taken: str) -> None:
-    def made(proto: ModelProto) -> set[str]:
-        found = mixlist.rewrite(proto, mixlist.resolve(proto, DECIDED)).model
-        return {name for node in nodes_in_model(found) if node.op_type == "Cast" for name in node.output}
+@pytest.mark.parametrize("used_name", ["e_float32", "s_float32"])  # in the main graph, in the function
+def test_a_new_tensor_gets_no_name_of_a_tensor_in_a_body(used_name: str) -> None:
+    def cast_outputs(proto: ModelProto) -> set[str]:
+        mixed = mixlist.rewrite(proto, mixlist.resolve(proto, DECIDED)).model
+        return {name for node in nodes_in_model(mixed) if node.op_type == "Cast" for name in node.output}
 
-    assert taken in made(example())
-    assert not {taken, f"{taken}_1", f"{taken}_deep"} & made(example(taken))
-    assert f"{taken}_2" in made(example(taken))
+    assert used_name in cast_outputs(example())
+    new_names = cast_outputs(example(used_name))
+    assert not {used_name, f"{used_name}_1", f"{used_name}_deep"} & new_names
+    assert f"{used_name}_2" in new_names
 
 
-@pytest.mark.parametrize("used", ["e_exact", "e_minimum"])
-def test_a_statistic_is_not_called_as_a_tensor_in_a_body(used: str) -> None:
-    def made(proto: ModelProto) -> set[str]:
-        low = mixlist.rewrite(proto, mixlist.resolve(proto, DECIDED)).model
-        rounded = emulate(load_model(low))
+@pytest.mark.parametrize("used_name", ["e_exact", "e_minimum"])
+def test_a_statistic_gets_no_name_of_a_tensor_in_a_body(used_name: str) -> None:
+    def instrumented_tensors(proto: ModelProto) -> set[str]:
+        mixed = mixlist.rewrite(proto, mixlist.resolve(proto, DECIDED)).model
+        rounded = emulate(load_model(mixed))
         assert holders(rounded) == holders(proto)
         return {name for node in instrument(rounded).proto.graph.node for name in node.output}
 
-    assert used in made(example())
-    assert used not in made(example(used)) and f"{used}_2" in made(example(used))
+    assert used_name in instrumented_tensors(example())
+    new_names = instrumented_tensors(example(used_name))
+    assert used_name not in new_names and f"{used_name}_2" in new_names
 
 
 def holders(proto: ModelProto) -> dict[str, list[str]]:
-    """The bodies of the nodes with an attribute of type GRAPHS."""
+    """Return the names of the bodies of each node with an attribute of type GRAPHS."""
     return {
         node.name: [graph.name for graph in bodies_of(node)] for node in nodes_in_model(proto) if node.name in HOLDERS
     }
 
 
-def test_weights_in_bodies_go_out_and_come_back(tmp_path: Path) -> None:
+def test_weights_in_bodies_become_external_and_inline_again(tmp_path: Path) -> None:
     proto = example()
     names = sorted(f"{holder}_{k}_weight" for holder in HOLDERS for k in range(2))
     assert sorted(tensor.name for tensor in tensors_in_model(proto)) == names
     for tensor in tensors_in_model(proto):  # large enough to leave the model
         tensor.CopyFrom(numpy_helper.from_array(np.full(1024, len(tensor.name), np.float32), tensor.name))
-    (tmp_path / "far").mkdir()
-    mixlist.rewrite(proto, mixlist.resolve(proto, DECIDED)).save(tmp_path / "far" / "out.onnx", external_data="yes")
-    outside = onnx.load(tmp_path / "far" / "out.onnx", load_external_data=False)
-    assert all(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors_in_model(outside))
-    far = tmp_path / "far" / "out.onnx"
-    mixlist.rewrite(far, mixlist.resolve(far, DECIDED)).save(tmp_path / "near.onnx", external_data="no")
-    inside = list(tensors_in_model(onnx.load(tmp_path / "near.onnx", load_external_data=False)))
-    assert sorted(tensor.name for tensor in inside) == names
-    assert all((numpy_helper.to_array(tensor) == len(tensor.name)).all() for tensor in inside)
+    (tmp_path / "external").mkdir()
+    result = mixlist.rewrite(proto, mixlist.resolve(proto, DECIDED))
+    result.save(tmp_path / "external" / "out.onnx", external_data="yes")
+    external_path = tmp_path / "external" / "out.onnx"
+    external = onnx.load(external_path, load_external_data=False)
+    assert all(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors_in_model(external))
+    result = mixlist.rewrite(external_path, mixlist.resolve(external_path, DECIDED))
+    result.save(tmp_path / "inline.onnx", external_data="no")
+    inline = list(tensors_in_model(onnx.load(tmp_path / "inline.onnx", load_external_data=False)))
+    assert sorted(tensor.name for tensor in inline) == names
+    assert all((numpy_helper.to_array(tensor) == len(tensor.name)).all() for tensor in inline)
 
 
 def declare(proto: ModelProto) -> None:
@@ -206,12 +210,12 @@ def test_a_copy_for_shape_inference_has_no_declared_shapes_in_bodies() -> None:
         assert not info.type.tensor_type.shape.dim[0].HasField("dim_value")
 
 
-def test_shapes_are_found_beside_bodies() -> None:
+def test_shapes_of_a_graph_with_bodies_are_found() -> None:
     proto = example()
     declare(proto)
     graph = build_graph(proto)
-    sizes = propagate_shapes(graph, {"n": 3}, {})
-    assert {name: sizes.shape_of(graph.root.values[name]) for name in ("x", "e", "q")} == {
+    known = propagate_shapes(graph, {"n": 3}, {})
+    assert {name: known.shape_of(graph.root.values[name]) for name in ("x", "e", "q")} == {
         "x": (4,),
         "e": (4,),
         "q": None,
@@ -219,29 +223,29 @@ def test_shapes_are_found_beside_bodies() -> None:
 
 
 def test_type_hints_are_declared_in_bodies() -> None:
-    found = add_type_hints(load_model(example()), {"b_deep": "float16", "b": "float32"}).proto
-    told = {scope.name: sorted(info.name for info in scope.value_info) for scope in scopes_in_model(found)}
+    hinted = add_type_hints(load_model(example()), {"b_deep": "float16", "b": "float32"}).proto
+    declared = {scope.name: sorted(info.name for info in scope.value_info) for scope in scopes_in_model(hinted)}
     for holder in HOLDERS:
-        assert told[f"{holder}_0"] == ["b"] and told[f"{holder}_1"] == []
-    assert told["g"] == [] and told["fc_0_deep"] == []  # a graph's output has a type already
+        assert declared[f"{holder}_0"] == ["b"] and declared[f"{holder}_1"] == []
+    assert declared["g"] == [] and declared["fc_0_deep"] == []  # the output of a graph has a type already
 
 
-@pytest.mark.parametrize("place", ["inner_1_deep", "fc_0"])
-def test_a_tensor_that_cannot_be_is_refused_in_a_body(place: str) -> None:
+@pytest.mark.parametrize("body_name", ["inner_1_deep", "fc_0"])
+def test_an_invalid_tensor_in_a_body_is_refused(body_name: str) -> None:
     proto = example()
-    graph = next(scope for scope in scopes_in_model(proto) if scope.name == place)
+    graph = next(scope for scope in scopes_in_model(proto) if scope.name == body_name)
     assert isinstance(graph, GraphProto)
     graph.initializer.append(TensorProto(name="bad", data_type=99))
     with pytest.raises(ModelError, match="'bad' has element type 99"):
         load_model(proto)
 
 
-def test_what_a_node_reads_inside_its_bodies() -> None:
+def test_names_read_by_a_node_include_its_bodies() -> None:
     assert {"e", "x", "b", "choose_0_weight", "b_1_deep"} <= set(names_read_by(by_name(example(), "choose")))
 
 
 def in_graphs(node: onnx.NodeProto) -> onnx.NodeProto:
-    """A custom node with a body of a body that has a node."""
+    """Return a custom node with two nested bodies around ``node``."""
     deep = helper.make_node("Custom", [], ["deep"], domain="my.domain", one=GraphProto(name="b", node=[node]))
     return helper.make_node("Custom", [], ["own"], domain="my.domain", several=[GraphProto(name="a", node=[deep])])
 
@@ -255,15 +259,15 @@ def in_function(proto: ModelProto, node: onnx.NodeProto) -> None:
 
 
 @pytest.mark.parametrize("add", [in_main, in_function])
-def test_a_step_graph_draws_nothing_in_bodies(add: Callable[[ModelProto, onnx.NodeProto], None]) -> None:
+def test_a_step_graph_that_draws_in_a_body_is_refused(add: Callable[[ModelProto, onnx.NodeProto], None]) -> None:
     proto = classifier()
     add(proto, helper.make_node("RandomNormal", [], ["r"], name="draw", shape=[2]))
     with pytest.raises(ModelError, match=r"'draw' \(RandomNormal\) draws random numbers itself"):
         read_step(proto)
 
 
-@pytest.mark.parametrize(("op_type", "opset"), [("Neg", 19), ("Reshape", 18)])  # Reshape and Cast are other ones in 19
-def test_a_function_keeps_its_opset_for_what_its_bodies_hold(op_type: str, opset: int) -> None:
+@pytest.mark.parametrize(("op_type", "opset"), [("Neg", 19), ("Reshape", 18)])  # Reshape and Cast changed in 19
+def test_a_function_keeps_its_opset_for_the_nodes_in_its_bodies(op_type: str, opset: int) -> None:
     proto = example()
     deepest = next(scope for scope in scopes_in_model(proto) if scope.name == "fc_1_deep")
     deepest.node.append(helper.make_node(op_type, ["x"], ["more"]))

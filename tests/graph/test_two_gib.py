@@ -1,4 +1,4 @@
-"""Models at protobuf's 2 GiB boundary, for real: only where MIXLIST_LARGE is set, for it needs 10 GB of memory.
+"""Test real models at protobuf's limit of 2 GiB. They need 10 GB of memory, so they run only with MIXLIST_LARGE.
 
 MIXLIST_LARGE=1 python -m pytest tests/graph/test_two_gib.py
 """
@@ -18,7 +18,7 @@ pytestmark = [
     ),
     pytest.mark.timeout(900),
 ]
-BOUNDARY = 2**31
+LIMIT = 2**31
 ROWS = 4096
 BUILD = """
 import sys
@@ -39,36 +39,39 @@ open(path, "wb").write(model.SerializeToString())
 
 
 def python(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """A process of its own, so that its memory goes back."""
+    """Run Python in another process, so that its memory is freed at the end."""
     return subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True)
 
 
 def write_model(path: Path, kind: str) -> int:
-    """A model of one weight that ends less than 64 KiB below the boundary; ``both``: needed low and high."""
-    columns = (BOUNDARY - 4096) // (4 * ROWS)
-    done = python("-c", BUILD, path, ROWS, columns, kind)
-    assert done.returncode == 0, done.stderr
-    assert BOUNDARY - 2**16 < path.stat().st_size < BOUNDARY
+    """Write a model whose size is less than 64 KiB below the limit; return the number of columns of its only weight.
+
+    With the kind ``both``, a low and a high node read the weight.
+    """
+    columns = (LIMIT - 4096) // (4 * ROWS)
+    process = python("-c", BUILD, path, ROWS, columns, kind)
+    assert process.returncode == 0, process.stderr
+    assert LIMIT - 2**16 < path.stat().st_size < LIMIT
     return columns
 
 
-def test_just_below_the_boundary_is_read_and_written_inline(tmp_path: Path) -> None:
+def test_a_model_just_below_the_limit_has_no_data_file(tmp_path: Path) -> None:
     columns, out = write_model(tmp_path / "m.onnx", "low"), tmp_path / "o.onnx"
-    done = python("-m", "mixlist", "apply", tmp_path / "m.onnx", "-o", out)
-    assert done.returncode == 0, done.stderr
+    process = python("-m", "mixlist", "apply", tmp_path / "m.onnx", "-o", out)
+    assert process.returncode == 0, process.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "o.onnx"]
     assert 0 < out.stat().st_size - 2 * ROWS * columns < 4096
 
 
-def test_a_result_beyond_the_boundary_goes_outside(tmp_path: Path) -> None:
+def test_a_result_over_the_limit_gets_a_data_file(tmp_path: Path) -> None:
     columns, out = write_model(tmp_path / "m.onnx", "both"), tmp_path / "o.onnx"
     refused = python("-m", "mixlist", "apply", tmp_path / "m.onnx", "-o", out, "--external-data", "no")
     assert refused.returncode == 2 and "2 GiB" in refused.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
-    done = python("-m", "mixlist", "apply", tmp_path / "m.onnx", "-o", out)
-    assert done.returncode == 0, done.stderr
+    process = python("-m", "mixlist", "apply", tmp_path / "m.onnx", "-o", out)
+    assert process.returncode == 0, process.stderr
     (data,) = tmp_path.glob("*-*.data")
     assert data.stat().st_size == 6 * ROWS * columns and out.stat().st_size < 4096
-    load = "import sys, onnxruntime as o; o.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])"
-    loaded = python("-c", load, out)
-    assert loaded.returncode == 0, loaded.stderr
+    load_code = "import sys, onnxruntime as o; o.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])"
+    load_process = python("-c", load_code, out)
+    assert load_process.returncode == 0, load_process.stderr

@@ -1,4 +1,4 @@
-"""Types of custom operators told by hand; operators whose type was once lost on the way to the emulation."""
+"""Test type hints for custom operators, and operators whose type the emulation needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mixlist.graph.load import load_model
 from mixlist.graph.type_hints import add_type_hints
 from tests.support.builders import model, policy
 
-# Operators of ONNX Runtime that it runs and gives no schema of: nothing but a hint tells the type of `a`.
+# ONNX Runtime runs these operators but has no schema of them: only a hint gives the type of `a`.
 CUSTOM = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft.nchwc" : 1]>
 g (float[1,16,1,2] x) => (float[1,16,1,2] y) {
   [there] r = com.microsoft.nchwc.ReorderInput(x) [back] a = com.microsoft.nchwc.ReorderOutput<channels=16>(r)
@@ -28,49 +28,48 @@ def kinds(report: CheckReport) -> dict[str, str]:
 def test_a_hint_lets_a_node_be_low_and_observed() -> None:
     proto = onnx.parser.parse_model(CUSTOM)
     before = proto.SerializeToString()
-    blind = mixlist.check(proto, policy(white=["Mul"]), [FEED])
-    assert kinds(blind) == {} and any("no node is low" in w.message for w in blind.warnings)
-    told = mixlist.check(proto, policy(white=["Mul"]), [FEED], type_hints={"a": "float32"})
-    assert kinds(told) == {"square": "overflow", "after": "propagated", "cast": "propagated"}
+    without_hint = mixlist.check(proto, policy(white=["Mul"]), [FEED])
+    assert kinds(without_hint) == {} and any("no node is low" in w.message for w in without_hint.warnings)
+    with_hint = mixlist.check(proto, policy(white=["Mul"]), [FEED], type_hints={"a": "float32"})
+    assert kinds(with_hint) == {"square": "overflow", "after": "propagated", "cast": "propagated"}
     assert proto.SerializeToString() == before
     with pytest.raises(UsageError, match="floaty"):
         mixlist.check(proto, policy(), [FEED], type_hints={"a": "floaty"})
 
 
-def test_hints_hold_for_the_model_that_is_judged_instead() -> None:
+def test_hints_apply_to_the_model_of_against_too() -> None:
     proto, hints, rules = onnx.parser.parse_model(CUSTOM), {"a": "float32"}, policy(white=["Mul"])
     mixed = mixlist.rewrite(proto, mixlist.resolve(proto, rules, type_hints=hints)).model
     report = mixlist.check(proto, policy(), [FEED], against=mixed, type_hints=hints)
     assert kinds(report)["square"] == "overflow"
 
 
-def test_hints_reach_every_scope_and_leave_what_is_declared() -> None:
+def test_hints_reach_every_scope_and_keep_declared_types() -> None:
     proto = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 17, "my" : 1, "f" : 1]>
     g (float[2] x, bool c) => (float[2] y, float16[2] d) {
       d = my.Op(x) e = f.F(x)
       y = If(c) <then_branch = t () => (float[2] u) { a = my.Op(e) u = Neg(a) },
                  else_branch = o () => (float[2] v) { v = Neg(x) }> }
     <domain: "f", opset_import: ["" : 17, "my" : 1]> F (p) => (q) { a = my.Op(p) q = Neg(a) }""")
-    told = add_type_hints(load_model(proto), {"a": "float32", "d": "float32"}).proto
-    branch = told.graph.node[2].attribute[0].g
-    assert [i.name for i in branch.value_info] == [i.name for i in told.functions[0].value_info] == ["a"]
+    hinted = add_type_hints(load_model(proto), {"a": "float32", "d": "float32"}).proto
+    branch = hinted.graph.node[2].attribute[0].g
+    assert [i.name for i in branch.value_info] == [i.name for i in hinted.functions[0].value_info] == ["a"]
     assert branch.value_info[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
-    assert not told.graph.value_info and not proto.functions[0].value_info
+    assert not hinted.graph.value_info and not proto.functions[0].value_info
     loaded = load_model(proto)
     assert add_type_hints(loaded, {}) is loaded
 
 
 def test_a_function_argument_whose_type_is_undecided_at_first() -> None:
-    """The loop's state is low or not by what the function makes of it, which depends on the state."""
+    """The type of the loop state depends on the output of the function, which depends on the state."""
     proto = model("""<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
     g (float[2] x, int64 m) => (float[2] y) <bool go = {1}, float[1] ten = {10}> {
       [l] y = Loop(m, go, x) <body = b (int64 i, bool c, float[2] s) => (bool c, float[2] t) {
         [call] r = f.Grow(s) [keep] t = Mul(r, ten) }> }
     <domain: "f", opset_import: ["" : 17]> Grow (a) => (c) { [pass] b = Relu(a) [twice] c = Add(b, b) }""")
     feed = {"x": np.array([1.0, 2.0], np.float32), "m": np.array(4)}
-    report = mixlist.check(proto, policy(white=["Mul"]), [feed])  # 20 times as much in each iteration
-    found = kinds(report)
-    assert found["l/body/keep"] == "overflow" and report.exception_rate == 1
+    report = mixlist.check(proto, policy(white=["Mul"]), [feed])  # the state grows 20-fold in each iteration
+    assert kinds(report)["l/body/keep"] == "overflow" and report.exception_rate == 1
     assert {n.name for n in report.nodes if n.first} == {"keep"}
     assert mixlist.check(proto, policy(white=["Mul"]), [feed | {"m": np.array(3)}]).exception_rate == 0
 
@@ -79,7 +78,7 @@ def test_a_function_argument_whose_type_is_undecided_at_first() -> None:
 @pytest.mark.parametrize(
     ("opset", "op"), [(22, "EyeLike"), (17, "EyeLike"), (17, "RandomNormalLike<scale=0.1, mean=1.0>")]
 )
-def test_generators_of_the_type_of_their_input(opset: int, op: str, mode: str) -> None:
+def test_generators_with_the_type_of_their_input(opset: int, op: str, mode: str) -> None:
     text = f"""<ir_version: 10, opset_import: ["" : {opset}]> g (float[2,2] x) => (float[2,2] y) {{
       [w] w = Exp(x) [e] e = {op}(w) [m] m = Mul(w, w) [s] y = Add(m, e) }}"""
     proto = model(text)

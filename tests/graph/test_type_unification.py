@@ -1,4 +1,4 @@
-"""Types that no inference, hint or declaration gives, proven by the tensors around them (Rules S4.12, S4.39)."""
+"""Test that unknown types are proven by the tensors around them (Rules S4.12 and S4.39)."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ WEIGHT = "<float[2,2] w = {1,2,3,4}, int64 n = {3}, bool go = {1}>"
 
 
 def types_in(text: str, hints: dict[str, types.Type] | None = None) -> dict[str, str]:
-    """The types by tensor name, of the main graph, its bodies and the functions that it calls."""
+    """Return the types by tensor name, of the main graph, its bodies and the functions that it calls."""
     return type_names(build_graph(model(HEAD + text, check=False), hints))
 
 
 def type_names(graph: Graph) -> dict[str, str]:
-    found = {value.name: types.type_name(value.type) for value in graph.values}
+    names = {value.name: types.type_name(value.type) for value in graph.values}
     for node in graph.nodes:
         if node.function is not None:
-            found |= type_names(node.function)
-    return found
+            names |= type_names(node.function)
+    return names
 
 
 @pytest.mark.parametrize(
-    ("body", "known"),
+    ("body", "proven"),
     [
         ("u = c.Foo(x) y = MatMul(u, w)", "u y"),
         ("u = c.Foo(x) a = Relu(u) b = Neg(a) y = MatMul(b, w)", "u a b y"),
@@ -42,21 +42,21 @@ def type_names(graph: Graph) -> dict[str, str]:
         ("u, k = c.Foo(x) y = com.microsoft.BiasGelu(u, w)", "u y"),
     ],
 )
-def test_a_type_parameter_proves_unknown_types(body: str, known: str) -> None:
+def test_a_type_parameter_proves_unknown_types(body: str, proven: str) -> None:
     """Rule S4.39: Unknown types are unified first."""
-    found = types_in(f"g (float[2,2] x) => (y) {WEIGHT} {{ {body} }}")
-    assert {name: found[name] for name in known.split()} == dict.fromkeys(known.split(), "float32")
+    tensor_types = types_in(f"g (float[2,2] x) => (y) {WEIGHT} {{ {body} }}")
+    assert {name: tensor_types[name] for name in proven.split()} == dict.fromkeys(proven.split(), "float32")
 
 
-def test_a_slot_that_admits_one_type_has_it() -> None:
+def test_a_slot_that_admits_one_type_has_this_type() -> None:
     """Rule S4.39: Unknown types are unified first."""
-    found = types_in("g (float[2,2] x) => (y) { u, v = c.Foo(x) a = Reshape(x, u) y = Where(v, a, a) }")
-    assert (found["u"], found["v"], found["y"]) == ("int64", "bool", "float32")
+    tensor_types = types_in("g (float[2,2] x) => (y) { u, v = c.Foo(x) a = Reshape(x, u) y = Where(v, a, a) }")
+    assert (tensor_types["u"], tensor_types["v"], tensor_types["y"]) == ("int64", "bool", "float32")
 
 
 def test_a_type_that_nothing_proves_stays_unknown() -> None:
-    found = types_in("g (float[2,2] x) => (y) { u = c.Foo(x) a = Add(u, u) y = c.Foo(a) }")
-    assert (found["u"], found["a"], found["y"]) == ("unknown", "unknown", "unknown")
+    tensor_types = types_in("g (float[2,2] x) => (y) { u = c.Foo(x) a = Add(u, u) y = c.Foo(a) }")
+    assert (tensor_types["u"], tensor_types["a"], tensor_types["y"]) == ("unknown", "unknown", "unknown")
 
 
 def test_tensors_that_contradict_each_other_prove_nothing() -> None:
@@ -74,56 +74,57 @@ def test_tensors_that_contradict_each_other_prove_nothing() -> None:
            y = Neg(o)""",
     ],
 )
-def test_a_type_passes_the_border_of_a_body(body: str) -> None:
+def test_a_type_moves_into_and_out_of_a_body(body: str) -> None:
     """Rule S4.39: Unknown types are unified first."""
-    found = types_in(f"g (float[2,2] x) => (y) {WEIGHT} {{ u = c.Foo(x) {body} }}")
-    inside = {name: found[name] for name in found if name not in ("n", "go", "i", "c")}
+    tensor_types = types_in(f"g (float[2,2] x) => (y) {WEIGHT} {{ u = c.Foo(x) {body} }}")
+    inside = {name: tensor_types[name] for name in tensor_types if name not in ("n", "go", "i", "c")}
     assert inside == dict.fromkeys(inside, "float32")
 
 
 @pytest.mark.parametrize(
-    ("made", "inside", "proven"),
+    ("producer", "body_node", "proven"),
     [("c.Foo(x)", "Neg(e)", "u"), ("SequenceConstruct(x)", "c.Foo(e)", "q")],
 )
-def test_a_type_passes_the_border_of_a_sequence_map(made: str, inside: str, proven: str) -> None:
+def test_a_type_moves_into_and_out_of_a_sequence_map(producer: str, body_node: str, proven: str) -> None:
     """Rule S4.39: such types go forward and back through nodes, control flow and functions."""
-    found = types_in(
-        f"""g (float[2,2] x, bool c) => (y) {{ u = {made} q = SequenceMap(u) <body = b (e) => (t) {{ t = {inside} }}>
+    tensor_types = types_in(
+        f"""g (float[2,2] x, bool c) => (y) {{
+        u = {producer} q = SequenceMap(u) <body = b (e) => (t) {{ t = {body_node} }}>
         y = If(c) <then_branch = t () => (p) {{ p = Identity({proven}) }},
                    else_branch = e () => (k) {{ k = SequenceConstruct(x) }}> }}"""
     )
-    assert [found[name] for name in "uqet"] == ["seq(float32)", "seq(float32)", "float32", "float32"]
+    assert [tensor_types[name] for name in "uqet"] == ["seq(float32)", "seq(float32)", "float32", "float32"]
 
 
 def test_a_function_proves_the_type_of_its_argument() -> None:
     """Rule S4.39: Unknown types are unified first."""
-    found = types_in(
+    tensor_types = types_in(
         "g (float[2,2] x) => (y) { u = c.Foo(x) v = f.F(u) a = Relu(u) y = Neg(v) }"
         '<domain: "f", opset_import: ["" : 17]> F (p) => (q) { k = Constant<value = float {2.0}>() q = Mul(p, k) }'
     )
-    assert found == dict.fromkeys(found, "float32")
+    assert tensor_types == dict.fromkeys(tensor_types, "float32")
 
 
 def test_a_caller_proves_the_types_in_a_function() -> None:
     """Rule S4.39: Inlining a function changes no type."""
     text = """g (float[2,2] x) => (y) <float[2,2] w = {1,2,3,4}> { v = f.F(x) y = MatMul(v, w) }
     <domain: "f", opset_import: ["" : 17, "c" : 1]> F (p) => (q) { r = c.Foo(p) q = Relu(r) }"""
-    found = types_in(text)
-    assert (found["r"], found["q"], found["v"]) == ("float32", "float32", "float32")
+    tensor_types = types_in(text)
+    assert (tensor_types["r"], tensor_types["q"], tensor_types["v"]) == ("float32", "float32", "float32")
 
 
 def test_a_caller_proves_the_types_in_a_function_that_a_function_calls() -> None:
     """Rule S4.39: Unknown types are unified first."""
-    found = types_in(
+    tensor_types = types_in(
         """g (float[2,2] x) => (y) <float[2,2] w = {1,2,3,4}> { v = f.F(x) y = MatMul(v, w) }
         <domain: "f", opset_import: ["" : 17, "f" : 1]> F (a) => (b) { b = f.G(a) z = Exp(b) }
         <domain: "f", opset_import: ["" : 17, "f" : 1]> G (p) => (q) { r = f.H(p) q = Neg(r) }
         <domain: "f", opset_import: ["" : 17, "c" : 1]> H (s) => (t) { t = c.Foo(s) }"""
     )
-    assert found == dict.fromkeys(found, "float32")
+    assert tensor_types == dict.fromkeys(tensor_types, "float32")
 
 
-def test_a_node_without_a_float_output_learns_what_the_caller_proves() -> None:
+def test_a_caller_proves_the_inputs_of_a_node_without_a_float_output() -> None:
     """Rule S4.39: Unknown types are unified first."""
     text = """g (float[2,2] x) => (y) <float[2,2] w = {1,2,3,4}> { v = f.F(x) y = MatMul(v, w) }
     <domain: "f", opset_import: ["" : 17, "c" : 1]> F (p) => (q) { q = c.Foo(p) e = Equal(q, q) }"""
@@ -136,8 +137,13 @@ def test_an_operator_whose_inference_crashes_without_types_is_read_by_its_schema
     head = '<ir_version: 10, opset_import: ["" : 21, "c" : 1, "ai.onnx.ml" : 3]>'
     text = """g (float[2,2] x) => (y) { u = c.Foo(x) e = EyeLike<dtype = 1>(u) m = RegexFullMatch<pattern = "a">(u)
       d = ai.onnx.ml.DictVectorizer<string_vocabulary = ["a"]>(u) y = Not(m) }"""
-    found = type_names(build_graph(model(head + text, check=False)))
-    assert (found["e"], found["d"], found["m"], found["y"]) == ("unknown", "unknown", "bool", "bool")
+    tensor_types = type_names(build_graph(model(head + text, check=False)))
+    assert (tensor_types["e"], tensor_types["d"], tensor_types["m"], tensor_types["y"]) == (
+        "unknown",
+        "unknown",
+        "bool",
+        "bool",
+    )
 
 
 def test_hints_and_declarations_come_first() -> None:
@@ -153,13 +159,13 @@ def test_an_operator_of_onnx_runtime_in_the_standard_domain_has_a_schema(version
     head = f'<ir_version: 7, opset_import: ["" : {version}, "c" : 1]>'
     text = "g (float[2,4] x, float[4] s) => (y) { u = c.Foo(x) a = SimplifiedLayerNormalization(u, s) y = Neg(a) }"
     graph = build_graph(model(head + text, check=False))
-    found = type_names(graph)
-    assert (found["a"], found["y"]) == ("float32", "float32")
+    tensor_types = type_names(graph)
+    assert (tensor_types["a"], tensor_types["y"]) == ("float32", "float32")
     assert graph.nodes[1].signature is not None and graph.nodes[1].signature.schema is not None
 
 
 def custom_inputs(original: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which each float input of the graph passes a custom operator, whose output nothing declares."""
+    """Return a copy with a custom operator behind each float input of the graph; nothing declares its output type."""
     copy = onnx.ModelProto()
     copy.CopyFrom(original)
     copy.opset_import.add(domain="c", version=1)
@@ -168,18 +174,18 @@ def custom_inputs(original: onnx.ModelProto) -> onnx.ModelProto:
     for index, name in enumerate(set(floats) - {tensor.name for tensor in copy.graph.initializer}):
         for info in copy.graph.input:
             if info.name == name:
-                info.name = f"given_{index}"
-        node = onnx.helper.make_node("Foo", [f"given_{index}"], [name], domain="c")
+                info.name = f"input_{index}"
+        node = onnx.helper.make_node("Foo", [f"input_{index}"], [name], domain="c")
         copy.graph.node.insert(0, node)
     return copy
 
 
 @settings(max_examples=EXAMPLES // 4, deadline=None, derandomize=True)
 @given(cases())
-def test_what_is_proven_is_true(case: Case) -> None:
-    """Rule S4.39: a proven type is the one that the value has where every type is known."""
-    true, proven = type_names(build_graph(case.model)), type_names(build_graph(custom_inputs(case.model)))
-    wrong = {name: (proven[name], true[name]) for name in true if proven.get(name) not in ("unknown", true[name])}
+def test_proven_types_are_right(case: Case) -> None:
+    """Rule S4.39: a proven type is the type of the value in the model where every type is known."""
+    right, proven = type_names(build_graph(case.model)), type_names(build_graph(custom_inputs(case.model)))
+    wrong = {name: (proven[name], right[name]) for name in right if proven.get(name) not in ("unknown", right[name])}
     assert not wrong
 
 
@@ -194,16 +200,16 @@ def test_the_time_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = onnx.helper.make_graph(nodes, "g", [info], [onnx.ValueInfoProto(name="y")], [weight])
     imports = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("c", 1)]
 
-    def count(
+    def unify_and_count(
         graph: Graph, infer_outputs: type_unification.Callable[[Node], None], results: tuple[types.Type, ...]
     ) -> bool:
-        def counted(node: Node) -> None:
+        def infer_and_count(node: Node) -> None:
             visits.append(node)
             infer_outputs(node)
 
-        return type_unification.unify_types(graph, counted, results)
+        return type_unification.unify_types(graph, infer_and_count, results)
 
-    monkeypatch.setattr(build, "unify_types", count)
+    monkeypatch.setattr(build, "unify_types", unify_and_count)
     built = build_graph(onnx.helper.make_model(graph, opset_imports=imports))
     assert all(value.type == types.FLOAT for value in built.values)
     assert len(visits) <= 4 * length

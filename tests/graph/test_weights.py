@@ -1,4 +1,4 @@
-"""Reading ahead: the same pieces in the same order, errors where they belong, no thread left behind."""
+"""Test prefetching: the same pieces in the same order, errors at their piece, and no thread that stays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_pieces_come_in_order() -> None:
     assert list(prefetch(iter(()))) == []
 
 
-def test_an_error_comes_where_its_piece_would_have_come() -> None:
+def test_an_error_is_raised_at_its_piece() -> None:
     before = threading.active_count()
 
     def broken() -> Iterator[int]:
@@ -29,7 +29,7 @@ def test_an_error_comes_where_its_piece_would_have_come() -> None:
     assert threading.active_count() == before
 
 
-def test_whoever_stops_early_leaves_no_thread() -> None:
+def test_stopping_early_leaves_no_thread() -> None:
     before = threading.active_count()
     for piece in prefetch(iter(range(10))):
         if piece == 3:
