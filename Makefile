@@ -37,7 +37,7 @@ check: lint test            ## what CI runs
 
 campaign: .venv/installed-dev   ## mixlist against the references of its rules, random graphs and poor data; kills, runs at once, damage, full disks
 	MIXLIST_EXAMPLES=$(DECISIONS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/resolver/test_reference.py
-	MIXLIST_EXAMPLES=$(VERDICTS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/checker/test_exact.py
+	MIXLIST_EXAMPLES=$(VERDICTS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/checker/test_reference_verdict.py
 	MIXLIST_EXAMPLES=$(EXAMPLES) MIXLIST_FUZZ=$(DAMAGED) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=7200 $(PROPERTIES) tests/test_fuzz_models.py
 	MIXLIST_CAMPAIGN=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 tests/corpus/test_evidence.py tests/corpus/test_tune.py
 	MIXLIST_KILLS=$(KILLS) MIXLIST_CONCURRENT=$(RUNS) $(BIN)/python -m pytest -rP --timeout=7200 tests/test_killed_commands.py tests/test_concurrent_applies.py

@@ -1,4 +1,4 @@
-"""Advice that helps: which low node to keep high where the offender is high, and which nodes add most error.
+"""The advice of findings: the low node to keep high if the offender is high, and the nodes that add most error.
 
 Rule S8.22: A finding says how to keep the node in high precision. Rule S8.26: A high node that fails names the low node
 upstream. Rule S8.27: A failure by accuracy alone names the nodes that add most error.
@@ -25,7 +25,7 @@ TINY = """g (float[2] x) => (float[2] y) <float one = {1}> {
 SMALL = [{"x": np.full(2, 1e-5, np.float32)}]
 
 
-def text_of(report: CheckReport) -> str:
+def render_text(report: CheckReport) -> str:
     stream = io.StringIO()
     write_check(report, stream)
     return stream.getvalue()
@@ -34,26 +34,26 @@ def text_of(report: CheckReport) -> str:
 @pytest.mark.parametrize(
     ("edits", "high", "name"),
     [
-        ({}, (), "square"),  # Neg is gray and exact: it is low because of the square
+        ({}, (), "square"),  # Neg is gray and rounds nothing: it is low because of the square
         ({}, ("turn",), "square"),
-        ({"Neg": "white"}, (), "turn"),  # it would round an exact square too
+        ({"Neg": "white"}, (), "turn"),  # Neg is low by its own entry
     ],
 )
 def test_the_low_source_of_a_high_offender(edits: dict[str, Any], high: tuple[str, ...], name: str) -> None:
-    """The nearest low node that makes values, also through nodes that are high."""
+    """Rule S8.26: the nearest low node that rounds its result, also if high nodes are between the two."""
     rules = policy(edits={"Mul": "white", "Div": "black"} | edits, rules=keep(*high))
     report = mixlist.check(model(TINY), rules, SMALL)
-    (found,) = [node for node in report.nodes if node.kind == "overflow"]
-    source = found.low_source
-    assert (found.name, found.list) == ("div", "black")
+    (finding,) = [node for node in report.nodes if node.kind == "overflow"]
+    source = finding.low_source
+    assert (finding.name, finding.list) == ("div", "black")
     assert source is not None and source.name == name
     assert source.suggestion.startswith(f'add "{source.op_type}" to black-list to-add, or the node "{name}"')
-    assert found.suggestion == source.suggestion
+    assert finding.suggestion == source.suggestion
     assert "modify.json:2:9" in source.source
-    assert f"low by:          it is high, and computes with values of {name}" in text_of(report)
+    assert f"low by:          it is high, and reads values of {name}" in render_text(report)
 
 
-def test_the_edit_helps() -> None:
+def test_the_suggested_edit_makes_the_check_pass() -> None:
     report = mixlist.check(model(TINY), policy(white=["Mul"], black=["Div"]), SMALL)
     assert report.verdict == "fail" and report.nodes[0].low_source is not None
     edit = report.nodes[0].low_source.op_type
@@ -66,8 +66,8 @@ def test_of_several_low_inputs_the_one_with_a_finding_is_named() -> None:
     report = mixlist.check(
         model(text), policy(white=["Add", "Mul"], black=["Div"]), [SMALL[0] | {"z": np.ones(2, np.float32)}]
     )
-    (found,) = [node for node in report.nodes if node.kind == "overflow"]
-    assert found.low_source is not None and found.low_source.name == "flushed"
+    (finding,) = [node for node in report.nodes if node.kind == "overflow"]
+    assert finding.low_source is not None and finding.low_source.name == "flushed"
 
 
 def test_a_low_offender_has_its_own_advice() -> None:
@@ -100,42 +100,44 @@ def test_a_low_offender_has_its_own_advice() -> None:
         ),
     ],
 )
-def test_a_node_is_named_so_that_a_rule_means_it_alone(text: str, name: str) -> None:
+def test_the_suggested_name_names_one_node_only(text: str, name: str) -> None:
     """Rules S6.5 and S8.22: the name that the advice gives is one that a keep_dtype file may hold."""
     lists = {"white": ["Mul", "Add"], "black": ["Sqrt"]}
     value = 4e4 if name.startswith("function") else 300.0
     data = [{"x": np.full(2, value, np.float32), "c": np.array(True)}]
     report = mixlist.check(model(text), policy(**lists), data)
-    (found,) = [node for node in report.nodes if node.first and node.kind == "overflow" and name.endswith(node.name)]
-    assert found.suggestion.endswith(f'or the node "{name}" to a keep_dtype file')
-    kept = mixlist.check(model(text), policy(**lists, rules=keep(name)), data)
-    assert found.ref not in {node.ref for node in kept.nodes if node.kind == "overflow" and not node.input}
+    (finding,) = [node for node in report.nodes if node.first and node.kind == "overflow" and name.endswith(node.name)]
+    assert finding.suggestion.endswith(f'or the node "{name}" to a keep_dtype file')
+    report_with_rule = mixlist.check(model(text), policy(**lists, rules=keep(name)), data)
+    assert finding.ref not in {
+        node.ref for node in report_with_rule.nodes if node.kind == "overflow" and not node.input
+    }
     low = {node.ref for node in mixlist.resolve(model(text), policy(**lists)).nodes if node.precision == "float16"}
     plan = mixlist.resolve(model(text), policy(**lists, rules=keep(name)))
     raised = {ref for ref in low if ref not in {n.ref for n in plan.nodes if n.precision == "float16"}}
-    assert {ref.name for ref in raised} == {found.name} and len({ref.scope.split("#")[0] for ref in raised}) == 1
+    assert {ref.name for ref in raised} == {finding.name} and len({ref.scope.split("#")[0] for ref in raised}) == 1
 
 
 def test_the_low_source_of_a_refused_run() -> None:
     report = mixlist.check(model(TEXT), RULES, [{"x": np.array([7.999], np.float32)}])
     source = report.nodes[0].low_source
     assert source is not None and (source.name, source.op_type) == ("sum", "Add")
-    assert "it depends on an integer made of values of sum (Add)" in text_of(report)
+    assert "it depends on an integer computed from values of sum (Add)" in render_text(report)
 
 
-def test_a_refused_node_that_is_low_is_not_to_blame() -> None:
+def test_a_refused_low_node_names_the_source_of_its_index() -> None:
     """The index comes from Add; to keep Gather, Neg or Abs high would change nothing."""
     text = """g (float[1] x, float[8] table) => (float[1] y) <float zero = {0}> {
       [sum] s = Add(x, zero) [index] i = Cast<to=7>(s) [neg] n = Neg(table) [abs] t = Abs(n)
       [pick] y = Gather(t, i) }"""
     data = [{"x": np.array([7.999], np.float32), "table": np.arange(8, dtype=np.float32)}]
     report = mixlist.check(model(text), policy(white=["Add", "Neg", "Abs", "Gather"]), data)
-    (found,) = [node for node in report.nodes if node.kind == "refused"]
-    assert found.low_source is not None and found.low_source.name == "sum"
-    assert found.suggestion.startswith('add "Add" to black-list')
+    (finding,) = [node for node in report.nodes if node.kind == "refused"]
+    assert finding.low_source is not None and finding.low_source.name == "sum"
+    assert finding.suggestion.startswith('add "Add" to black-list')
 
 
-def test_what_a_model_has_in_float16_is_raised_by_node_rules_alone() -> None:
+def test_nodes_in_float16_of_the_model_are_raised_by_node_rules_only() -> None:
     text = "g (float16[2] x) => (float16[2] y) { [m] y = Mul(x, x) }"
     data = [{"x": np.full(2, 300, np.float16)}]
     for rules in (policy(), policy(white=["Mul"]), policy(black=["Mul"])):
@@ -145,8 +147,8 @@ def test_what_a_model_has_in_float16_is_raised_by_node_rules_alone() -> None:
         assert "black-list" not in report.nodes[0].suggestion
 
 
-def test_the_search_with_node_rules_raises_what_a_model_has_in_float16() -> None:
-    """The advice is right: a rule keeps the square in float32, where it is finite, and its reader follows."""
+def test_a_search_with_node_rules_raises_nodes_in_float16_of_the_model() -> None:
+    """A rule keeps the square in float32, where it is finite, and its reader follows."""
     text = """g (float16[2] x, float16[2] small) => (float16[2] y) {
       [square] m = Mul(x, x) [scale] y = Mul(m, small) }"""
     data = [{"x": np.full(2, 300, np.float16), "small": np.full(2, 0.125, np.float16)}]
@@ -170,18 +172,17 @@ def test_the_nodes_that_add_most_error_come_with_advice() -> None:
     worst = report.layerwise[0]
     assert worst.name == "down" and worst.normalized_error > 0.1
     assert 'add "Sub" to black-list' in worst.suggestion and "white" in worst.source
-    text = text_of(report)
-    start = text.index("These nodes add most error")
+    text = render_text(report)
+    start = text.index("These nodes add the most error")
     assert text.count("to keep it high:", start) == 3
     assert text.index("down (Sub)", start) < text.index("to keep it high:", start)
 
 
-def test_other_reports_rank_nothing() -> None:
-    """Neither one that passes nor one that overflows."""
-    fine = policy(white=["Neg", "Abs"])
-    assert mixlist.check(model(LOSSY), fine, DATA).layerwise == ()
-    large = [{"x": np.full(4, 1e6, np.float32)}]
-    report = mixlist.check(model(LOSSY), policy(white=["Add", "Sub"]), large)
+def test_a_report_that_passes_or_overflows_has_no_ranking() -> None:
+    passing_lists = policy(white=["Neg", "Abs"])
+    assert mixlist.check(model(LOSSY), passing_lists, DATA).layerwise == ()
+    overflowing_data = [{"x": np.full(4, 1e6, np.float32)}]
+    report = mixlist.check(model(LOSSY), policy(white=["Add", "Sub"]), overflowing_data)
     assert report.verdict == "fail" and report.layerwise == ()
 
 

@@ -1,4 +1,4 @@
-"""A verdict needs values that were compared: what is NaN in the reference, or empty, passes nothing (Rule S8.21)."""
+"""A verdict needs values that were compared: NaN of the reference and empty outputs are no evidence (Rule S8.21)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ from tests.checker.test_refused_batches import TEXT as REFUSED
 from tests.support.builders import model, policy
 from tests.support.local_workers import Here
 
-JUDGE = Draft202012Validator(json.loads((data_folder("schemas") / "check.json").read_text("utf-8")))
+SCHEMA_VALIDATOR = Draft202012Validator(json.loads((data_folder("schemas") / "check.json").read_text("utf-8")))
 TWO = "g (float[N,2] x, float[N,2] z) => (float[N,2] y, float[N,2] u) { [m] y = Mul(x, x) [n] u = Mul(z, z) }"
 ONE = np.ones((2, 2), np.float32)
 LISTS = policy(white=["Mul"])
 NAN, INF = math.nan, math.inf
-NOTHING = "no value was compared: every output is NaN in the reference, comes from NaN alone, or has no elements"
-# The reference hides NaN behind a comparison, as ONNX Runtime's GRU does behind its own; z is an input as large.
-HIDES = """g (float[N,2] x, float[N,2] z, int64[N,2] i) => (float[N,2] y, bool[N,2] b) <float[1] zero = {0}> {
+NO_VALUE_COMPARED = (
+    "no value was compared: every output is NaN in the reference, comes from NaN alone, or has no elements"
+)
+# This model makes finite values of NaN, as a GRU of ONNX Runtime does; z is a second input of the same size.
+HIDES_NAN = """g (float[N,2] x, float[N,2] z, int64[N,2] i) => (float[N,2] y, bool[N,2] b) <float[1] zero = {0}> {
   [m] m = Mul(x, x) [c] b = IsNaN(m) [w] w = Where(b, zero, m) [f] f = Cast<to=1>(i) [n] y = Add(w, f) }"""
 
 
@@ -41,13 +43,13 @@ def checked(*feeds: dict[str, Any], **options: Any) -> CheckReport:
 
 
 def with_nan(count: int) -> np.ndarray[Any, Any]:
-    """Ones, of which so many are NaN."""
+    """Return four ones, of which ``count`` are NaN."""
     flat = np.ones(4, np.float32)
     flat[:count] = NAN
     return flat.reshape(2, 2)
 
 
-def text_of(report: CheckReport) -> str:
+def render_text(report: CheckReport) -> str:
     stream = io.StringIO()
     check_terminal.write_check(report, stream)
     return stream.getvalue()
@@ -57,14 +59,14 @@ def test_nan_everywhere_is_inconclusive_in_every_format() -> None:
     """Rule S8.21: No evidence is inconclusive."""
     report = checked({"x": with_nan(4), "z": with_nan(4)})
     assert report.verdict == "inconclusive"
-    assert report.reasons == (NOTHING,)
+    assert report.reasons == (NO_VALUE_COMPARED,)
     assert [(o.ignored_share, o.passed, o.verdict) for o in report.outputs] == [(1.0, False, "inconclusive")] * 2
-    found = report.to_json()
-    JUDGE.validate(found)
+    content = report.to_json()
+    SCHEMA_VALIDATOR.validate(content)
     measures = ("max_abs_error", "max_rel_error", "normalized_error", "cosine", "snr_db", "mismatches", "top1")
-    assert {(name, o[name]) for o in found["outputs"] for name in measures} == {(name, None) for name in measures}
-    assert found["verdict"] == "inconclusive" and [o["ignored_share"] for o in found["outputs"]] == [1.0, 1.0]
-    text = text_of(report)
+    assert {(name, o[name]) for o in content["outputs"] for name in measures} == {(name, None) for name in measures}
+    assert content["verdict"] == "inconclusive" and [o["ignored_share"] for o in content["outputs"]] == [1.0, 1.0]
+    text = render_text(report)
     assert text.startswith("INCONCLUSIVE  ") and "inconclusive: max_ignored" in text and "--max-ignored 0.5" in text
     (row,) = [line.split() for line in text.splitlines() if line.split()[:1] == ["y"]]
     assert row == ["y", *"-------", "100", "%", "inconclusive:", "max_ignored"]
@@ -74,35 +76,35 @@ def test_nan_everywhere_is_inconclusive_in_every_format() -> None:
     assert ">PASS<" not in page and "pass</span>" not in page
 
 
-def hiding(*feeds: tuple[Any, Any], **options: Any) -> CheckReport:
+def check_model_that_hides_nan(*feeds: tuple[Any, Any], **options: Any) -> CheckReport:
     batches = [{"x": x, "z": z, "i": np.full(x.shape, 300 + at)} for at, (x, z) in enumerate(feeds)]
-    return mixlist.check(model(HIDES), LISTS, batches, **options)
+    return mixlist.check(model(HIDES_NAN), LISTS, batches, **options)
 
 
-def test_what_comes_from_nan_alone_is_not_compared() -> None:
+def test_values_that_come_from_nan_alone_are_not_compared() -> None:
     """Rule S8.28: A batch of NaN is no evidence."""
-    nan, none = with_nan(4), np.ones((0, 2), np.float32)
-    report = hiding((nan, nan))
-    assert (report.verdict, report.reasons, report.exception_rate) == ("inconclusive", (NOTHING,), 0)
+    nan, empty = with_nan(4), np.ones((0, 2), np.float32)
+    report = check_model_that_hides_nan((nan, nan))
+    assert (report.verdict, report.reasons, report.exception_rate) == ("inconclusive", (NO_VALUE_COMPARED,), 0)
     assert [(o.ignored_share, o.verdict) for o in report.outputs] == [(1.0, "inconclusive")] * 2
     assert [warning.message for warning in report.warnings] == [
         f"4 of 4 values of {name!r} do not count: all float inputs of their batches are NaN" for name in "yb"
     ]
-    assert hiding((nan, none)).verdict == "inconclusive"  # an input without values does not count
-    assert hiding((nan, ONE)).verdict == "pass"
-    assert hiding((with_nan(3), nan)).verdict == "pass"
-    both = hiding((nan, nan), (ONE, ONE))
+    assert check_model_that_hides_nan((nan, empty)).verdict == "inconclusive"  # an input without values does not count
+    assert check_model_that_hides_nan((nan, ONE)).verdict == "pass"
+    assert check_model_that_hides_nan((with_nan(3), nan)).verdict == "pass"
+    both = check_model_that_hides_nan((nan, nan), (ONE, ONE))
     assert (both.verdict, [o.ignored_share for o in both.outputs]) == ("pass", [0.5, 0.5])
-    assert hiding((nan, nan), (ONE, ONE), max_ignored=0.4).reasons == (
+    assert check_model_that_hides_nan((nan, nan), (ONE, ONE), max_ignored=0.4).reasons == (
         "50.00% of output 'y' is NaN in the reference or comes from NaN alone, the limit is 40.00%",
         "50.00% of output 'b' is NaN in the reference or comes from NaN alone, the limit is 40.00%",
     )
 
 
-def test_a_batch_of_nan_is_neither_for_nor_against() -> None:
+def test_a_batch_of_nan_is_not_judged() -> None:
     """Rule S8.28: such a batch has no findings and breaks no limit, and the exception rate leaves it out."""
     nan = with_nan(4)
-    report = hiding((nan, nan), (300 * ONE, ONE), (ONE, ONE))
+    report = check_model_that_hides_nan((nan, nan), (300 * ONE, ONE), (ONE, ONE))
     assert (report.verdict, report.batches, report.exception_rate) == ("fail", 3, 0.5)
     assert report.reasons[0].startswith("1 of 2 batches overflow")
     assert {batch for node in report.nodes for batch in node.batches} == {1}
@@ -113,7 +115,7 @@ def test_a_batch_of_nan_is_neither_for_nor_against() -> None:
     assert mixlist.check(model(text), LISTS, [feed], full_statistics=True, layerwise=True).nodes == ()
 
 
-def test_the_labels_of_a_batch_of_nan_stay_its_own() -> None:
+def test_a_batch_of_nan_uses_its_labels() -> None:
     """Rule S8.28: the labels of the later batches are not shifted."""
     right = np.array([[2.0, 1.0], [1.0, 2.0]], np.float32)
     batches = [{"x": with_nan(4), "z": with_nan(4)}, {"x": right, "z": right}]
@@ -121,16 +123,16 @@ def test_the_labels_of_a_batch_of_nan_stay_its_own() -> None:
     assert report.task is not None and (report.task.count, report.task.mixed) == (4, 0.5)
 
 
-def test_a_search_compares_nothing_that_comes_from_nan() -> None:
-    """Rule S8.28: the trials judge as the check does."""
+def test_a_search_does_not_compare_values_that_come_from_nan() -> None:
+    """Rule S8.28: trials ignore a batch of NaN as a check does."""
     batch = {"x": 10 * ONE, "z": ONE, "i": np.zeros((2, 2), np.int64)}
     nan = {"x": with_nan(4), "z": with_nan(4), "i": np.full((2, 2), 2049)}  # 2049 is 2048 in float16
     lists = policy(white=["Mul", "Add"])
     report = mixlist.tune(
-        model(HIDES), lists, [batch, nan], executor=Here(), limits=Limits(max_abs=0.5), objective="max-low"
+        model(HIDES_NAN), lists, [batch, nan], executor=Here(), limits=Limits(max_abs=0.5), objective="max-low"
     )
     assert (report.verdict, report.edits) == ("pass", ())
-    assert mixlist.tune(model(HIDES), lists, [nan], executor=Here()).verdict == "inconclusive"
+    assert mixlist.tune(model(HIDES_NAN), lists, [nan], executor=Here()).verdict == "inconclusive"
 
 
 def test_batches_without_elements_are_inconclusive() -> None:
@@ -138,13 +140,13 @@ def test_batches_without_elements_are_inconclusive() -> None:
     empty = np.ones((0, 2), np.float32)
     report = checked({"x": empty, "z": empty}, {"x": empty, "z": empty})
     assert (report.verdict, [o.ignored_share for o in report.outputs]) == ("inconclusive", [1.0, 1.0])
-    some = checked({"x": empty, "z": empty}, {"x": ONE, "z": ONE})
-    assert (some.verdict, [o.ignored_share for o in some.outputs]) == ("pass", [0.0, 0.0])
+    with_values = checked({"x": empty, "z": empty}, {"x": ONE, "z": ONE})
+    assert (with_values.verdict, [o.ignored_share for o in with_values.outputs]) == ("pass", [0.0, 0.0])
 
 
 @pytest.mark.parametrize(("count", "verdict"), [(0, "pass"), (2, "pass"), (3, "inconclusive")])
-def test_the_share_that_may_be_ignored(count: int, verdict: str) -> None:
-    """Rule S8.21: more than half of one output is NaN; the other one is judged whole."""
+def test_too_large_an_ignored_share_is_inconclusive(count: int, verdict: str) -> None:
+    """Rule S8.21: an output may have a NaN in at most half of its values by default."""
     report = checked({"x": with_nan(count), "z": ONE})
     assert report.verdict == verdict
     assert [o.ignored_share for o in report.outputs] == [count / 4, 0.0]
@@ -155,27 +157,27 @@ def test_the_share_that_may_be_ignored(count: int, verdict: str) -> None:
         assert [o.verdict for o in report.outputs] == ["inconclusive", "pass"]
 
 
-def test_the_limit_is_an_option() -> None:
+def test_max_ignored_sets_the_limit() -> None:
     """Rule S8.21."""
     feed = {"x": with_nan(3), "z": ONE}
     assert checked(feed, max_ignored=0.75).verdict == "pass"
     assert checked(feed, max_ignored=0.74).limits["max_ignored"] == 0.74
-    whole = {"x": with_nan(4), "z": ONE}
-    assert checked(whole, max_ignored=1.0).verdict == "pass"
-    assert checked(whole).reasons == (
+    all_nan = {"x": with_nan(4), "z": ONE}
+    assert checked(all_nan, max_ignored=1.0).verdict == "pass"
+    assert checked(all_nan).reasons == (
         "output 'y' was not compared: it is NaN in the reference, comes from NaN alone, or has no elements",
     )
     assert checked({"x": with_nan(4), "z": with_nan(4)}, max_ignored=1.0).verdict == "inconclusive"
 
 
-def test_a_definite_failure_stays_one() -> None:
-    """Rule S8.21: inconclusive only where no limit breaks."""
+def test_a_broken_limit_fails_in_spite_of_missing_evidence() -> None:
+    """Rule S8.21: the verdict is inconclusive only if no limit breaks."""
     report = checked({"x": with_nan(4), "z": 300 * ONE})
     assert report.verdict == "fail"
     assert [o.verdict for o in report.outputs] == ["inconclusive", "fail"]
 
 
-def test_infinities_of_both_models_agree() -> None:
+def test_equal_infinities_of_both_models_agree() -> None:
     """Rule S8.19: Equal infinities agree."""
     text = "g (float[2] x) => (float[2] y) { [l] y = Log(x) }"
     report = mixlist.check(model(text), policy(white=["Log"]), [{"x": np.zeros(2, np.float32)}])
@@ -184,23 +186,23 @@ def test_infinities_of_both_models_agree() -> None:
     saturating = mixlist.check(
         model(text), policy(white=["Log"]), [{"x": np.zeros(2, np.float32)}], overflow_mode="saturate"
     )
-    assert saturating.verdict == "pass"  # -65504 is what the accelerator makes of -infinity
+    assert saturating.verdict == "pass"  # the accelerator makes -65504 of -infinity
 
 
-@pytest.mark.parametrize("other", [-INF, 5.0, NAN, 65504.0])
-def test_another_value_than_the_infinity_of_the_reference_is_an_infinite_error(other: float) -> None:
+@pytest.mark.parametrize("mixed_value", [-INF, 5.0, NAN, 65504.0])
+def test_a_value_other_than_the_infinity_of_the_reference_is_an_infinite_error(mixed_value: float) -> None:
     """Rule S8.19."""
     output = OutputAccuracy("y")
-    output.add(np.array([INF, 1.0]), np.array([other, 1.0]))
-    found = output.finding(Limits())
-    assert found.failed_limits == ("normalized", "cosine") and found.max_abs_error == INF
+    output.add(np.array([INF, 1.0]), np.array([mixed_value, 1.0]))
+    finding = output.finding(Limits())
+    assert finding.failed_limits == ("normalized", "cosine") and finding.max_abs_error == INF
     (warning,) = output.warnings()
     assert warning.without_severity == (
         "ML603: 1 of 2 values of 'y' are infinite in the reference and not the same infinity in the mixed model"
     )
 
 
-def test_what_saturates_agrees_with_the_same_sign_only() -> None:
+def test_a_saturated_value_agrees_with_an_infinity_of_its_sign() -> None:
     """Rule S8.19."""
     for mixed, agrees in [(65504.0, True), (INF, True), (-65504.0, False), (65472.0, False)]:
         output = OutputAccuracy("y", saturated_magnitude=65504.0)
@@ -209,7 +211,7 @@ def test_what_saturates_agrees_with_the_same_sign_only() -> None:
 
 
 def test_a_value_computed_from_a_saturated_one_does_not_agree_with_infinity() -> None:
-    """Rule S8.19: only the largest finite value itself stands for infinity, not a float32 result beyond it."""
+    """Rule S8.19: only the largest finite value agrees with infinity, not a float32 value beyond it."""
     text = """agraph (float[2] x) => (float[2] y) <float[2] c = {-180, 1}> {
         m = Identity(x)
         y = Sub(c, m)
@@ -222,22 +224,22 @@ def test_a_value_computed_from_a_saturated_one_does_not_agree_with_infinity() ->
 
 def test_merged_batches_are_ignored_together() -> None:
     """Rule S8.19: the share is over all batches."""
-    whole, half = OutputAccuracy("y"), OutputAccuracy("y")
-    whole.add(np.array([NAN, NAN]), np.array([NAN, 1.0]))
-    half.add(np.array([NAN, 1.0]), np.array([NAN, 1.0]))
-    whole.merge(half)
-    assert whole.ignored_share == 0.75
-    assert [warning.message for warning in whole.warnings()] == [
+    all_ignored, half_ignored = OutputAccuracy("y"), OutputAccuracy("y")
+    all_ignored.add(np.array([NAN, NAN]), np.array([NAN, 1.0]))
+    half_ignored.add(np.array([NAN, 1.0]), np.array([NAN, 1.0]))
+    all_ignored.merge(half_ignored)
+    assert all_ignored.ignored_share == 0.75
+    assert [warning.message for warning in all_ignored.warnings()] == [
         "3 of 4 values of 'y' are NaN in the reference and do not count; 1 of them are not NaN in the mixed model"
     ]
 
 
-def test_outputs_that_cannot_be_compared_are_no_lack_of_evidence() -> None:
+def test_outputs_of_different_shapes_fail_instead_of_being_inconclusive() -> None:
     output = OutputAccuracy("y")
     output.add(np.zeros(2), np.zeros(3))
-    found = output.finding(Limits(), 0.5)
-    assert (found.ignored_share, found.verdict) == (0.0, "fail")
-    assert missing_evidence([found], 0.5) == ()
+    finding = output.finding(Limits(), 0.5)
+    assert (finding.ignored_share, finding.verdict) == (0.0, "fail")
+    assert missing_evidence([finding], 0.5) == ()
 
 
 def test_an_inconclusive_search_writes_no_list(tmp_path: Path) -> None:
@@ -258,11 +260,11 @@ def test_an_inconclusive_search_writes_no_list(tmp_path: Path) -> None:
             report.save(tmp_path / "list.json")
 
 
-def test_an_output_of_which_nothing_is_compared_has_no_figures() -> None:
+def test_an_output_without_compared_values_has_no_measures() -> None:
     """Rule S8.19: it has no mismatch either; the other output is judged as usual."""
     report = checked({"x": with_nan(4), "z": ONE / 3})
-    nothing, judged = report.outputs
-    assert (nothing.normalized_error, nothing.cosine, nothing.passed) == (None, None, False)
+    not_compared, judged = report.outputs
+    assert (not_compared.normalized_error, not_compared.cosine, not_compared.passed) == (None, None, False)
     assert judged.passed and judged.normalized_error is not None and 0 < judged.normalized_error < 1e-3
     assert checked({"x": with_nan(4), "z": ONE}, max_ignored=1).outputs[0].passed
     both = checked({"x": with_nan(4), "z": ONE}, {"x": ONE, "z": ONE}, max_ignored=1)
@@ -270,13 +272,13 @@ def test_an_output_of_which_nothing_is_compared_has_no_figures() -> None:
     refused = mixlist.check(model(REFUSED), RULES, [{"x": np.array([7.999], np.float32)}])
     assert refused.verdict == "fail"
     assert [(o.normalized_error, o.cosine, o.snr_db) for o in refused.outputs] == [(None, None, None)]
-    assert hiding((with_nan(4), with_nan(4))).outputs[1].mismatches is None
+    assert check_model_that_hides_nan((with_nan(4), with_nan(4))).outputs[1].mismatches is None
 
 
-def test_other_data_that_says_nothing_is_no_pass() -> None:
-    """Rules S9.10 and S8.21: the list is there, and the verdict is not pass."""
-    other = [{"x": with_nan(4), "z": with_nan(4)}]
-    report = mixlist.tune(model(TWO), LISTS, [{"x": ONE, "z": ONE}], executor=Here(), validate_on=other)
+def test_validation_data_of_nan_is_inconclusive() -> None:
+    """Rules S9.10 and S8.21: the search finds a list, and its verdict is inconclusive."""
+    validation_data = [{"x": with_nan(4), "z": with_nan(4)}]
+    report = mixlist.tune(model(TWO), LISTS, [{"x": ONE, "z": ONE}], executor=Here(), validate_on=validation_data)
     assert report.verdict == "inconclusive" and report.modify_mixlist
     assert report.reasons[0].startswith("on the data of --validate-on: no value was compared")
 

@@ -1,4 +1,4 @@
-"""Overflow inside an operator whose output is finite: told, never failed."""
+"""Overflow inside an operator whose output is finite is reported and never fails a check (Rule S8.13)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.builders import model, policy
         ("[n] y = ReduceL2<keepdims=1>(x)", 1000.0),
     ],
 )
-def test_a_function_body_that_overflows_is_a_warning(text: str, value: float) -> None:
+def test_a_function_body_that_overflows_is_an_internal_risk(text: str, value: float) -> None:
     """Rule S8.13: internal-risk."""
     head = '<ir_version: 8, opset_import: ["" : 18]> g (float[1,4] x) => (float[1,M] y) '
     graph = f"{head}<float[4] one = {{1,1,1,1}}> {{ {text} }}"
@@ -27,18 +27,18 @@ def test_a_function_body_that_overflows_is_a_warning(text: str, value: float) ->
     report = mixlist.check(model(graph), policy(**lists), [feed])
     assert [(n.name, n.kind, n.first) for n in report.nodes] == [("n", "internal-risk", False)]
     assert report.nodes[0].max_abs_fp32 > 65504 and report.exception_rate == 0
-    small = mixlist.check(model(graph), policy(**lists), [{"x": feed["x"] / 100}])
-    assert small.nodes == ()
+    small_report = mixlist.check(model(graph), policy(**lists), [{"x": feed["x"] / 100}])
+    assert small_report.nodes == ()
 
 
 @pytest.mark.parametrize("scores", [[60000.0, -60000.0, 1.0], [12.0, 1.0, -65504.0]])
-def test_a_softmax_subtracts_the_largest_score_and_risks_nothing(scores: list[float]) -> None:
+def test_softmax_has_no_internal_risk_because_it_subtracts_the_largest_score(scores: list[float]) -> None:
     text = '<ir_version: 8, opset_import: ["" : 18]> g (float[1,3] x) => (float[1,3] y) { [n] y = Softmax(x) }'
     feed = {"x": np.array([scores], np.float32)}
     assert mixlist.check(model(text), policy(white=["Softmax"]), [feed]).nodes == ()
 
 
-def test_high_nodes_are_not_looked_into() -> None:
+def test_high_nodes_have_no_internal_risk() -> None:
     text = "g (float[1,4] x) => (float[1,4] y) <float[4] one = {1,1,1,1}> { [n] y = LayerNormalization(x, one) }"
     report = mixlist.check(model(text), policy(black=["LayerNormalization"]), [{"x": np.full((1, 4), 1e3, np.float32)}])
     assert report.nodes == ()

@@ -1,4 +1,4 @@
-"""The public functions take every option as a keyword argument with its default, for callers and for ``help``."""
+"""The public functions take every option as a keyword argument with its default, and ``help`` shows it."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ BENCH = {
         (mixlist.bench, BENCH),
     ],
 )
-def test_the_keywords_and_their_defaults(function: Any, keywords: dict[str, object]) -> None:
-    leading, rest = [], {}
+def test_every_option_is_a_keyword_with_its_default(function: Any, keywords: dict[str, object]) -> None:
+    leading, keyword_only = [], {}
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is parameter.KEYWORD_ONLY:
-            rest[name] = parameter.default
+            keyword_only[name] = parameter.default
         else:
             leading.append(name)
-    assert rest == keywords
+    assert keyword_only == keywords
     assert leading == (
         ["model", "policy_or_other", "batches"] if function is mixlist.bench else ["model", "policy", "data"]
     )
@@ -61,6 +61,6 @@ def test_the_keywords_and_their_defaults(function: Any, keywords: dict[str, obje
         function(None, None, None, "cpu")
 
 
-def test_model_policy_and_data_can_be_named() -> None:
+def test_model_policy_and_data_can_be_keywords() -> None:
     with pytest.raises(mixlist.MixlistError, match=r"nothing\.onnx"):
         mixlist.check(data="batches/", policy=mixlist.load_policy(), model="nothing.onnx")

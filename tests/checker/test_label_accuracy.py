@@ -21,7 +21,7 @@ def scores(*answers: int, classes: int = 4) -> np.ndarray:
     return np.eye(classes, dtype=F32)[list(answers)]
 
 
-def test_counts_right_answers_of_both_over_batches() -> None:
+def test_right_answers_of_both_models_are_counted_over_batches() -> None:
     task = TaskAccuracy(np.array([0, 1, 2, 3]))
     task.add({"y": scores(0, 1)}, {"y": scores(0, 2)})
     task.add({"y": scores(2, 0)}, {"y": scores(2, 0)})
@@ -29,7 +29,7 @@ def test_counts_right_answers_of_both_over_batches() -> None:
     assert task.warnings() == ()
 
 
-def test_the_output_that_fits_is_taken() -> None:
+def test_the_output_with_a_class_for_every_label_is_used() -> None:
     task = TaskAccuracy(np.array([3, 2]))
     image, two = np.zeros((2, 3, 8, 8), F32), scores(0, 1, classes=2)
     outputs = {"image": image, "two": two, "four": scores(3, 2), "parts": [image]}
@@ -59,19 +59,19 @@ def test_nan_is_no_answer() -> None:
     assert task.result() == TaskResult(1.0, 0.0, 1, 1)
 
 
-def test_labels_left_over_are_told() -> None:
+def test_labels_without_a_sample_are_a_warning() -> None:
     task = TaskAccuracy(np.array([0, 1, 2]))
     task.add({"y": scores(0)}, {"y": scores(0)})
     assert [w.message for w in task.warnings()] == ["2 of 3 labels have no sample in the data"]
 
 
-def test_too_few_labels() -> None:
+def test_too_few_labels_are_an_error() -> None:
     task = TaskAccuracy(np.array([0]))
     with pytest.raises(UsageError, match="labels for 1 samples, and the data has more"):
         task.add({"y": scores(0, 1)}, {"y": scores(0, 1)})
 
 
-def test_labels_that_no_output_fits() -> None:
+def test_labels_that_fit_no_output_are_an_error() -> None:
     task = TaskAccuracy(np.array([[0, 1]]))
     with pytest.raises(UsageError, match=r"shape \[1, 2\].*'y' \[2, 4\]"):
         task.add({"y": scores(0, 1)}, {"y": scores(0, 1)})
@@ -89,7 +89,7 @@ def test_labels_are_read_from_npy_and_npz(tmp_path: Path) -> None:
         assert read_labels(tmp_path / name).dtype == np.int64
 
 
-def test_files_that_hold_no_labels(tmp_path: Path) -> None:
+def test_files_without_labels_are_an_error(tmp_path: Path) -> None:
     np.save(tmp_path / "floats.npy", np.zeros(3))
     np.savez(tmp_path / "two.npz", a=np.zeros(3, int), b=np.zeros(3, int))
     np.save(tmp_path / "pickle.npy", np.array([{}], object), allow_pickle=True)
@@ -107,17 +107,17 @@ def test_files_that_hold_no_labels(tmp_path: Path) -> None:
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
-    at=st.integers(0, 10**6),
-    some=st.binary(min_size=1, max_size=4),
+    offset=st.integers(0, 10**6),
+    damage=st.binary(min_size=1, max_size=4),
     form=st.sampled_from(["npy", "npz", "compressed"]),
 )
-def test_damaged_files_are_told_and_no_more(tmp_path_factory, at: int, some: bytes, form: str) -> None:
+def test_damaged_files_raise_a_user_error(tmp_path_factory, offset: int, damage: bytes, form: str) -> None:
     path = tmp_path_factory.getbasetemp() / "damaged.npz"
     with path.open("wb") as file:
         save = {"npy": np.save, "npz": np.savez, "compressed": np.savez_compressed}[form]
         save(file, np.arange(40))
     content = path.read_bytes()
-    where = at % len(content)
-    path.write_bytes(content[:where] + some + content[where + len(some) :])
+    start = offset % len(content)
+    path.write_bytes(content[:start] + damage + content[start + len(damage) :])
     with suppress(FileError, UsageError):
         assert read_labels(path).dtype == np.int64

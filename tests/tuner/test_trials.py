@@ -19,7 +19,7 @@ import mixlist
 from mixlist.checker.limits import Limits
 from mixlist.tuner import trial_worker
 from mixlist.tuner.candidates import edit_policy, find_list_candidates, find_node_candidates
-from tests.checker.test_exact import Case, cases
+from tests.checker.test_reference_verdict import Case, cases
 from tests.support.builders import model, policy
 from tests.support.local_workers import trials
 from tests.support.planted_models import PLANTED, Planted

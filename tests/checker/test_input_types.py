@@ -1,4 +1,4 @@
-"""Models whose inputs are no floats, sizes that differ per batch, and data that does not fit."""
+"""Inputs of integers, bools and strings, sizes that differ between batches, and data that does not fit the model."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def feed(ids: list[int], keep: list[bool]) -> dict[str, Any]:
     return {"ids": np.array(ids, np.int64), "keep": np.array(keep)}
 
 
-def test_integers_and_bools_choose_what_overflows() -> None:
+def test_integers_and_bools_select_the_values_that_overflow() -> None:
     feeds = [feed([0, 2], [True, True]), feed([1, 0, 2], [False, True, True]), feed([0], [False])]
     report = mixlist.check(model(GATHER), FP16, feeds)
-    (first,) = [node for node in report.nodes if node.first]
-    assert (first.op_type, first.batches, first.max_abs_fp32) == ("Mul", (1,), 90000.0)
+    (offender,) = [node for node in report.nodes if node.first]
+    assert (offender.op_type, offender.batches, offender.max_abs_fp32) == ("Mul", (1,), 90000.0)
     assert report.exception_rate == 1 / 3
     assert report.outputs[0].max_abs_error < 1  # the branch that overflows was not taken
 
 
-def test_strings_pass_through_and_are_compared() -> None:
+def test_strings_are_compared() -> None:
     feeds = [
         {"names": np.array(["a", "bc"], object), "x": np.array([1.0, 2.0], np.float32)},
         {"names": np.array([], object), "x": np.zeros(0, np.float32)},
@@ -42,7 +42,7 @@ def test_strings_pass_through_and_are_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("wrong_feed", "message"),
     [
         ({"ids": np.array([0], np.int64)}, "no data for input 'keep'"),
         ({**feed([0], [True]), "other": np.zeros(1)}, "other"),
@@ -51,7 +51,7 @@ def test_strings_pass_through_and_are_compared() -> None:
         ({"ids": np.array(["a"]), "keep": np.array([True])}, "ids"),
     ],
 )
-def test_data_that_does_not_fit_is_told_with_what_the_model_wants(wrong: dict[str, Any], message: str) -> None:
+def test_an_error_about_data_shows_the_inputs_of_the_model(wrong_feed: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        mixlist.check(model(GATHER), FP16, [wrong])
+        mixlist.check(model(GATHER), FP16, [wrong_feed])
     assert "int64[N]" in (caught.value.hint or "")
