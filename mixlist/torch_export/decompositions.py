@@ -122,6 +122,8 @@ def max_pool_backward(rank: int, grad: Tensor, x: Tensor, *arguments: Any) -> Te
 
     The last argument has the indices of the maxima, within the flat ``rank`` axes of each channel.
     """
+    # scatter_add, not a plain scatter: with a stride below the kernel size, one element may be the maximum of several
+    # windows.
     indices, channels = arguments[-1], x.shape[:-rank]
     zeros = torch.zeros_like(x).view(*channels, -1)
     return zeros.scatter_add(-1, indices.reshape(*channels, -1), grad.reshape(*channels, -1)).view(x.shape)
@@ -234,6 +236,7 @@ def _averaging_matrix(
 
 def _multiply_axes(x: Tensor, matrices: Sequence[Matrix]) -> Tensor:
     """Multiply each of the last axes of ``x`` with its matrix."""
+    # Each axis is moved to the end, where MatMul works on it, and back.
     for axis, matrix in enumerate(matrices, start=-len(matrices)):
         constant = torch.from_numpy(np.ascontiguousarray(matrix.T)).to(x.dtype)
         x = torch.matmul(x.transpose(axis, -1), constant).transpose(axis, -1)
@@ -273,6 +276,7 @@ def native_group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, hxw: int, group: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalize the values of each group with a layer normalization, then scale and shift each channel."""
+    # ONNX has GroupNormalization from opset 18 on, but with one scale per group; the scale here is one per channel.
     rows = x.reshape(n, group, (c // group) * hxw)
     out, mean, scale = aten.native_layer_norm(rows, [(c // group) * hxw], None, None, eps)
     out, shape = out.view(x.shape), [1, c] + [1] * (x.ndim - 2)
@@ -313,6 +317,7 @@ def native_group_norm_backward(
 
 def native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
     """Multiply x with 0 (probability p) or 1 / (1 - p); return the product and the 0/1 draw, for the gradient."""
+    # Without randomness, no draw is needed: p = 0 would draw ones, and p = 1 would divide by 0.
     if not train or p == 0:
         return x, torch.ones_like(x)
     if p == 1:
@@ -335,6 +340,7 @@ def native_dropout_backward(grad: Tensor, draw: Tensor, scale: float) -> Tensor:
 def slice_backward(grad: Tensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Tensor:
     """Put zeros around the gradient, and between its elements if the slice has a step other than 1."""
     dim %= len(sizes)
+    # A padding cannot put zeros between elements.
     if step != 1:
         return aten.slice_scatter(grad.new_zeros(sizes), grad, dim, start, end, step)
     begin = start + sizes[dim] if start < 0 else start

@@ -65,6 +65,7 @@ def export_step(
             f"export_step needs PyTorch and onnxscript: {error.name} is not installed",
             hint="pip install 'mixlist[torch]'",
         ) from None
+    # Wrong arguments are found before the tracing, whose errors would not name them.
     _check_arguments(module, example_batch)
     model = _export(module, loss_fn, example_batch, dynamic_batch)
     if path is not None:
@@ -106,6 +107,7 @@ def _export(
     metadata |= {RANDOM_KEY_PREFIX + name: distribution for name, distribution in distributions.items()}
     model.metadata_props.update((key, json.dumps(description)) for key, description in metadata.items())
     proto: onnx.ModelProto = ir.to_proto(model)
+    # full_check infers the shapes too: an inconsistent shape would be an error of this exporter.
     onnx.checker.check_model(proto, full_check=True)
     return proto
 
@@ -136,6 +138,7 @@ def _check_arguments(module: Module, batch: Mapping[str, Tensor]) -> None:
             raise UsageError(
                 f"example_batch[{name!r}] is a {type(value).__name__}", hint="use strings as keys and tensors as values"
             )
+    # A tensor of rank 0 has no batch axis, and may be a value that all rows share.
     row_counts = {name: len(value) if value.ndim else None for name, value in batch.items()}
     if len({count for count in row_counts.values() if count is not None}) > 1:
         counts_text = ", ".join(f"{name} {count}" for name, count in row_counts.items())

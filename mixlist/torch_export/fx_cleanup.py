@@ -22,6 +22,8 @@ def simplify_graph(step: TracedStep) -> set[str]:
 
     The outputs of the other buffers are removed.
     """
+    # The nodes are in topological order, so the inputs of a node are simplified before it. A copy of the list, because
+    # nodes are erased on the way.
     graph = step.graph.graph
     for node in list(graph.nodes):
         if node.target in COPIES:
@@ -67,6 +69,7 @@ def _simplify_reshape(node: Node) -> None:
 
 def _merge_permutations(graph: Graph, node: Node) -> None:
     """Merge a permutation with one directly before it: permute -> permute becomes one permute, or none."""
+    # Output axis i of a permutation is axis order[i] of its input. Axes may be negative.
     source, order = node.args
     rank = len(order)
     order = [axis % rank for axis in order]

@@ -30,6 +30,7 @@ Description = dict[str, object]
 
 def describe_parameter(values: NDArray[np.float32]) -> Description:
     """Estimate the distribution of a parameter's values, an array of any shape with at least one value."""
+    # Biases and the weights of normalizations start as constants.
     constant = _describe_constant(values)
     if constant is not None:
         return constant

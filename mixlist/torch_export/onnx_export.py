@@ -110,6 +110,7 @@ def _make_exported_program(
     call_signature = torch.export.ModuleCallSignature(
         inputs=[], outputs=[], in_spec=tree_flatten((user_inputs, {}))[1], out_spec=tree_flatten(tuple(results))[1]
     )
+    # The graph has placeholders that its Python code, compiled before, does not know.
     graph.recompile()
     return torch.export.ExportedProgram(
         root=graph,
@@ -137,6 +138,7 @@ def _silent_exporter() -> Iterator[None]:
 
 def _describe_export_error(error: BaseException, graph: Graph) -> ModelError:
     """Return a ModelError for an error of torch's exporter, with the operator and the first module that calls it."""
+    # The first cause has the operator in its text; the exporter wraps it in several other errors.
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

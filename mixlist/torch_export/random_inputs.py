@@ -90,6 +90,7 @@ def _input_shape(shape: Sequence[int | SymInt], batch_size: SymInt | None) -> Se
     Example: nn.MultiheadAttention folds batch and heads into one axis, so (4 * batch, 5, 5) becomes (batch, 100).
     Raises ModelError if the batch size does not divide the number of values.
     """
+    # A symbolic size is compared as a text too: torch may have two objects for one symbol.
     if all(isinstance(size, int) for size in shape) or (shape[0] is batch_size or str(shape[0]) == str(batch_size)):
         return shape
     value_count = math.prod(shape)
@@ -103,6 +104,7 @@ def _input_shape(shape: Sequence[int | SymInt], batch_size: SymInt | None) -> Se
 
 def _refuse_random_operator(node: Node) -> None:
     """Raise ModelError if a node that has no replacement draws random numbers."""
+    # torch tags every operator that reads its random generator.
     if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
         raise ModelError(
             f"{node.target} in {describe_module(node)} draws random numbers that cannot be drawn before the step",

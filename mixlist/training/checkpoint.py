@@ -78,6 +78,7 @@ class StateFile:
 
     def save_finished(self, name: str, training: Training) -> None:
         """Write the result of a finished training."""
+        # Trainings run one after the other, so no other training is running.
         self.state["done"][name] = {"curve": asdict(training.history), "first_bad": training.first_bad_feed}
         self.state["running"] = {}
         self._write(training)
@@ -103,9 +104,11 @@ def write_state(path: str | os.PathLike[str], fingerprint: Mapping[str, str], st
         arrays[name] = array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
         return {_ARRAY_KEY: name, _DTYPE_KEY: array.dtype.name}
 
+    # json calls add_array for each value that it cannot write, so ``arrays`` is complete only after this line.
     text = json.dumps({"format": FORMAT, "key": dict(fingerprint), "state": state}, default=add_array)
     arrays[_JSON_ENTRY] = np.frombuffer(text.encode(), np.uint8)
     arrays[_DIGEST_ENTRY] = np.array(digest([arrays]))
+    # In memory first, since np.savez cannot replace a file as a whole.
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     write_atomically(path, buffer.getvalue())
@@ -132,6 +135,7 @@ def read_state(path: str | os.PathLike[str], fingerprint: Mapping[str, str]) -> 
         return array.view(ml_dtypes.bfloat16) if value[_DTYPE_KEY] == "bfloat16" else array
 
     try:
+        # Without pickle, since unpickling a file from elsewhere could run any code.
         with open_regular(Path(path)) as file, np.load(file, allow_pickle=False) as content:
             arrays.update(content)
         if str(arrays.pop(_DIGEST_ENTRY)) != digest([arrays]):
@@ -145,6 +149,7 @@ def read_state(path: str | os.PathLike[str], fingerprint: Mapping[str, str]) -> 
         raise FileError(f"{name}: not the state of a training ({error})", hint=hint) from None
     if not isinstance(saved_fingerprint, dict):
         raise FileError(f"{name}: not the state of a training", hint=hint)
+    # A training would continue from this state, but with other numbers than an uninterrupted one.
     differing_parts = sorted(part for part in fingerprint if saved_fingerprint.get(part) != fingerprint[part])
     if differing_parts:
         raise UsageError(

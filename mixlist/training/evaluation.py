@@ -39,6 +39,7 @@ def choose_metric(graph: StepGraph, name: str | None) -> Metric:
     name holds ``loss``, ``error`` or ``perplexity`` is better when lower. Raises UsageError if the graph has no output
     of this name.
     """
+    # Labels of a float type are targets of a regression, not class numbers.
     has_labels = any(value.name == LABELS and value.type in _INTEGER_TYPES for value in graph.batch_inputs)
     has_accuracy = has_labels and LOGITS in graph.metrics
     if name is None:
@@ -66,7 +67,7 @@ def evaluate(
     """
     graph = session.graph
     output = LOGITS if metric.name == ACCURACY else metric.name
-    total, count = 0.0, 0
+    total, count = 0.0, 0  # the sum of the metric, and the number of samples or labels behind it
     for start in range(0, dataset.count, batch_size)[:max_batches]:
         batch = dataset.batch(slice(start, start + batch_size))
         rows = min(batch_size, dataset.count - start)

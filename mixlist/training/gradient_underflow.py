@@ -51,6 +51,7 @@ class UnderflowSampler:
         """
         scaled_copy = scaled_gradient.copy()
         reference = self.float32_session.step(feed, 1.0).gradient
+        # A zero in float32, such as behind an inactive ReLU, is no underflow.
         counted = np.isfinite(reference) & (reference != 0)
         unscaled_gradient = scaled_copy if scale == 1 else self.mixed_session.step(feed, 1.0).gradient
         self.counts[_VALUES] += int(counted.sum())
@@ -60,6 +61,7 @@ class UnderflowSampler:
         ):
             magnitudes = np.abs(gradient[counted])
             small = magnitudes[(magnitudes > 0) & (magnitudes < self.smallest_normal)]
+            # A value is a number of the low type if the conversion to this type and back does not change it.
             self.counts[zeros] += int((magnitudes == 0).sum())
             self.counts[subnormals] += int((small.astype(self.low_dtype).astype(np.float32) == small).sum())
         self.counts[_STEPS] += 1

@@ -97,6 +97,7 @@ class TrainingJob:
         if evaluation_data is self.training_data:
             message = "there is no evaluation data: the metric is taken on the training data"
             warnings.append(warning("ML609", message, hint="give other data with --eval-data"))
+        # An evaluation skips an incomplete last batch only if the graph cannot take it.
         left_over = evaluation_data.count % self.options.batch_size if self.graph.fixed_batch_size is not None else 0
         if left_over:
             message = f"{left_over} samples are left out: {self.graph.name} takes whole batches only"
@@ -120,6 +121,7 @@ class TrainingJob:
             "data": digest([self.training_data.arrays, self.evaluation_data.arrays]),
             "lists": self.policy.digest,
             "initial values": digest([self.initial_values]),
+            # The number of threads counts too: it decides the order in which ONNX Runtime adds floats.
             "options": f"{self.settings} {options.batch_size} {self.steps} {scaler} {options.advance_on_skip}"
             f" {options.provider} {options.threads} {self.metric}",
             "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
@@ -133,6 +135,7 @@ def make_job(graph: StepGraph, policy: Policy, data: ArraySource, options: Train
     if options.eval_data is not None:
         evaluation_data = read_dataset(graph, options.eval_data, "the evaluation data")
     _check_batch_size(graph, options.batch_size, training_data, evaluation_data)
+    # An epoch has whole batches only, see BatchOrder.
     job = TrainingJob(
         graph=graph,
         policy=policy,

@@ -116,11 +116,14 @@ class Training:
         has_exception = False
         action: Action = "retry"
         while action == "retry":
+            # A retry runs the same feed, so the step has one batch and one set of random inputs.
             scale = self.scaler.scale
             result = self.session.step(feed, scale)
             gradient = result.gradient  # the session's own array, which is changed in place below
+            # The first try only: later ones would count the same gradients at other scales.
             if self.sampler is not None and not has_exception and self.sampler.is_sampled(self.step):
                 self.sampler.sample(feed, gradient, scale)
+            # Division before the check (Rule S10.3): a scale below 1 can make a large gradient infinite.
             if scale != 1:
                 with np.errstate(over="ignore", invalid="ignore"):
                     gradient /= np.float32(scale)
@@ -175,6 +178,7 @@ class Training:
 
     def restore(self, state: TrainingState) -> None:
         """Bring the training to the moment at which ``state`` was taken."""
+        # The optimizer changes parameters and moments in place, so both must not share memory with ``state``.
         self.parameters.flat[...] = state["parameters"]
         self.buffers = state["buffers"]
         self.optimizer.moments, self.optimizer.updates = state["moments"].copy(), state["updates"]

@@ -108,6 +108,7 @@ class Optimizer:
         """Update ``parameters`` in place with the learning rate ``rate``. The values of ``gradient`` are lost."""
         settings = self.settings
         self.updates += 1
+        # AdamW decays the weights themselves, so the decay does not pass through the running means.
         if settings.weight_decay and settings.name == "adamw":
             parameters *= 1 - rate * settings.weight_decay
         elif settings.weight_decay:
@@ -121,6 +122,7 @@ class Optimizer:
             self._apply_adam(parameters, gradient, rate)
 
     def _apply_momentum(self, parameters: Float32Array, gradient: Float32Array, rate: float) -> None:
+        # Nesterov's form applies the momentum a second time, as if the next gradient were this one.
         (velocity,) = self.moments
         velocity *= self.settings.momentum
         velocity += gradient
@@ -142,6 +144,7 @@ class Optimizer:
         gradient *= 1 - settings.beta2
         second_moment += gradient
         # parameters -= rate * corrected first moment / (sqrt(corrected second moment) + eps)
+        # Both moments start at zero. The corrections, 1 - beta^updates, remove this bias of the first steps.
         np.sqrt(second_moment, out=scratch)
         scratch *= 1 / math.sqrt(1 - settings.beta2**self.updates)
         scratch += settings.eps

@@ -39,6 +39,7 @@ def advise_on_overflow(
     - If no node overflows at the loss scale 1, the step's own scale is too large. The result is the nodes that overflow
       at the step's scale, that scale, and "".
     """
+    # ones_like, because the loss scale may have the shape () or (1,).
     unscaled_feed = {**feed, LOSS_SCALE: np.ones_like(feed[LOSS_SCALE])}
     unscaled_offenders = _find_first_offenders(graph, policy, unscaled_feed, provider)
     if not unscaled_offenders:
@@ -68,6 +69,7 @@ def _make_edits(graph: StepGraph, policy: Policy, offenders: Sequence[NodeFindin
 
     An offender gets no edit if no list decides its precision, for example because a node rule does.
     """
+    # The plan says which list decides each node under the edits so far.
     offender_refs = {offender.ref for offender in offenders}
     main_solution = Resolver(graph.loaded).plan(policy).solution.solutions[0]
     candidates = find_list_candidates(main_solution, policy, "black", offender_refs)

@@ -40,6 +40,7 @@ _INPUT_STREAM, _INITIAL_STREAM = 2, 3
 
 def draw_random_inputs(graph: StepGraph, seed: int, step: int, rows: int) -> dict[str, Array]:
     """Return the random inputs of a step for a batch of ``rows`` samples, by name, as float32."""
+    # One generator for all inputs of a step, in the order of the graph: numpy then draws independent values.
     generator = np.random.default_rng([seed, _INPUT_STREAM, step])
     random_inputs: dict[str, Array] = {}
     for value, distribution in graph.random_inputs:
@@ -100,6 +101,7 @@ def _number(distribution: Distribution, key: str, default: float | None = None) 
 
 def _neutral_value(distribution: Distribution) -> float:
     """Return the value that switches a random input off: ``off``, or the mean of the distribution."""
+    # The defaults are those of ``_draw``, so that the mean is the mean of the draws.
     off, kind = distribution.get("off"), distribution.get("kind")
     if isinstance(off, int | float):
         return off
@@ -110,6 +112,7 @@ def _neutral_value(distribution: Distribution) -> float:
 
 def _draw(generator: np.random.Generator, shape: tuple[int, ...], distribution: Distribution) -> FloatArray:
     """Return an array of the shape that is drawn from a distribution, or full of its constant."""
+    # Drawn as float32 where numpy can: float64 draws take twice the memory, and the inputs are float32.
     kind, mean = distribution["kind"], _number(distribution, "mean", 0.0)
     if kind == "uniform":
         low, high = _number(distribution, "low", 0.0), _number(distribution, "high", 1.0)

@@ -92,6 +92,7 @@ class _TrainingSeries:
     def run(self) -> None:
         """Train every seed, until all runs are finished or Ctrl-C ends them."""
         first_seed = self.job.options.seed
+        # Ctrl-C may come at any step. ``histories`` then has the steps so far, which the report shows.
         try:
             for seed in range(first_seed, first_seed + self.job.options.runs):
                 self.histories = {"float32": TrainingHistory(), "mixed": TrainingHistory()}
@@ -112,6 +113,7 @@ class _TrainingSeries:
         ``kind`` is "float32" or "mixed". ``histories[kind]`` has the history of the training from its first step on,
         so that an interruption keeps the steps so far.
         """
+        # A training that an earlier command finished is taken from the state file.
         name, job = f"{seed}/{kind}", self.job
         finished = self.state_file.state["done"].get(name)
         if finished is not None:
@@ -125,6 +127,7 @@ class _TrainingSeries:
         self.progress.skip(training.step)
         history = self.histories[kind] = training.history
         scaler_problem = ""
+        # One step at a time, for the progress callback and the state file.
         while training.step < job.steps:
             try:
                 training.run(training.step + 1)
@@ -135,6 +138,7 @@ class _TrainingSeries:
             self.progress.add(detail=step)
             self.state_file.save_if_due(name, training)
 
+        # A training that has diverged has a metric too, perhaps NaN.
         history.metric = job.measure(training)
         parameters_finite = all_finite(training.parameters.flat)
         history.diverged = scaler_problem or divergence(history.loss, history.skipped, parameters_finite)
@@ -155,6 +159,7 @@ class _TrainingSeries:
         reasons = failure_reasons(self.finished, self.interrupted, job.metric, options)
         if not self.complete:
             reasons.insert(0, f"interrupted after {len(self.finished)} of {options.runs} runs")
+        # A seed that fails decides the verdict, even if float32 fails for another seed (Rule S10.19).
         unjudged = describe_unjudged_runs(self.finished, job.metric)
         return TrainReport(
             model=job.graph.name,
@@ -181,7 +186,7 @@ class _TrainingSeries:
     def add_advice(self, report: TrainReport) -> TrainReport:
         """Return the report with the results of --trace-overflow and --tune-scale, if they are asked for."""
         job, options = self.job, self.job.options
-        if not self.complete:
+        if not self.complete:  # after Ctrl-C the user waits for the end of the command
             return report
         try:
             if options.trace_overflow and self.first_bad_feed is not None:

@@ -31,6 +31,7 @@ def tune_scale(
 
     def train_with(parameters: dict[str, float], steps: int) -> TuningRun:
         """Train ``steps`` steps in mixed precision with these parameters of the scaler."""
+        # A sampler of its own: the counts of the report must hold no steps of the tuning.
         training = job.new_training(mixed_session, seed, job.new_scaler(**parameters))
         sampler = training.sampler = UnderflowSampler(float32_session, mixed_session, job.policy.mode.low, steps)
         try:
@@ -44,9 +45,10 @@ def tune_scale(
     # Phase 1: first scales.
     first_steps = min(FIRST_SCALE_STEPS, job.steps)
     runs = [train_with({scale_parameter: 2.0**exponent}, first_steps) for exponent in FIRST_SCALE_EXPONENTS]
+    # The largest scale of equal ones: it loses the fewest gradient values when gradients become smaller later.
     best = min(runs, key=lambda run: (run.exceptions, run.zero, -run.parameters[scale_parameter])).parameters
 
-    # Phase 2: growth intervals.
+    # Phase 2: growth intervals. A short training never reaches the interval, so these train all steps.
     intervals = [interval for interval in GROWTH_INTERVALS if interval < job.steps]
     if growth_parameter and intervals:
         growth_runs = [train_with({**best, growth_parameter: interval}, job.steps) for interval in intervals]

@@ -56,6 +56,7 @@ class Scaler(ABC):
     scale: float = field(default=1.0, init=False)
 
     def __post_init__(self) -> None:
+        # include_extras keeps the Annotated types, whose ``__metadata__`` has the ranges.
         for name, hint in get_type_hints(type(self), include_extras=True).items():
             for valid_range in getattr(hint, "__metadata__", ()):
                 value = getattr(self, name)
@@ -126,6 +127,7 @@ class ExponentialUpdateLossScaleManager(Scaler):
         if finite:
             self.good += 1
             if self.good == self.incr_every_n_steps:
+                # The scale must stay a finite float32 number. At the bound it stays as it is.
                 if self.scale < FLOAT32_MAX / self.incr_ratio:
                     self.scale *= self.incr_ratio
                 self.good = self.bad = 0
@@ -186,6 +188,7 @@ class DynamicLossScaleManager(Scaler):
         self.steps += 1
         if finite:
             self.bad = 0
+            # Growth does not start a new window: with a window of 3, good steps 3, 6 and 9 raise the scale.
             if (self.steps - self.last_overflow) % self.scale_window == 0:
                 self.scale *= self.scale_factor
             return "step"
@@ -302,6 +305,7 @@ def make_scaler(name: str, **parameters: object) -> Scaler:
         if default is MISSING and parameter not in parameters:
             hint = f"give --scaler-arg {parameter}=VALUE"
             raise UsageError(f"the loss scaler {name} needs {parameter}", hint=hint)
+    # Without include_extras, the types are bool, int and float.
     types = get_type_hints(SCALERS[name])
     return scaler(**{key: _read_parameter(name, key, types[key], value) for key, value in parameters.items()})
 

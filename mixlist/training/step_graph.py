@@ -94,6 +94,7 @@ def read_step(model: Model) -> StepGraph:
     Raises ModelError that names the missing or wrong part, and the errors of ``load_model``.
     """
     loaded = load_model(model)
+    # ONNX Runtime expands every function call. A few functions that call each other can need more memory than there is.
     refuse_large_expansion(loaded.proto)
     inputs = {value.name: value for value in model_inputs(loaded.proto)}
     outputs = [output.name for output in loaded.proto.graph.output]
@@ -127,6 +128,7 @@ def read_step(model: Model) -> StepGraph:
             name for name in outputs if name != LOSS and not name.startswith((GRADIENT_PREFIX, STATE_PREFIX))
         ),
     )
+    # These checks need the parts of the graph: the shape of a gradient is that of its parameter.
     _check_outputs(graph)
     _refuse_random_nodes(loaded)
     return graph
@@ -189,6 +191,7 @@ def _check_outputs(graph: StepGraph) -> None:
             raise ModelError(
                 f"{graph.name}: the output {value.name!r} is {types.type_name(kind)}, not float32", hint=_HINT
             )
+        # A shape that is not declared, or only in part, is checked by StepSession.step.
         if shape is None or not all(isinstance(size, int) for size in shape):
             continue
         text = describe_type(kind, shape)

@@ -45,6 +45,7 @@ class FlatArrays:
     """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
+        # np.split of the flat array gives views, and reshape of a contiguous view keeps the memory.
         sizes = [int(np.prod(parameter.shape, dtype=np.int64)) for parameter in parameters]
         self.flat: Float32Array = np.zeros(sum(sizes), np.float32)
         parts = np.split(self.flat, np.cumsum(sizes)[:-1])
@@ -135,6 +136,7 @@ class StepSession:
         The first call makes a session for ``names``, so every later call must have the same ones.
         """
         if self._forward_session is None:
+            # prune_model removes nodes in place. It keeps those that ``names`` need, so the backward pass goes away.
             forward_proto = copy_message(self._proto)
             prune_model(forward_proto, names)
             self._forward_session = self._make_session(forward_proto)
@@ -159,6 +161,7 @@ def make_float32_session(graph: StepGraph, provider: str, threads: int | None) -
 
 def make_mixed_session(graph: StepGraph, policy: Policy, provider: str, threads: int | None) -> StepSession:
     """Return a session that runs the step under the policy: emulated on the CPU, the mixed model itself on CUDA."""
+    # The lists apply to a step graph as to any model: nodes of the backward pass are nodes like others.
     plan = resolve(graph.loaded, policy)
     mixed = replace(graph.loaded, proto=rewrite(graph.loaded, plan).proto)
     emulated = provider == "cpu"

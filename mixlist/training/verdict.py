@@ -115,6 +115,7 @@ def divergence(loss: Sequence[float], skipped: Sequence[int], finite: bool) -> s
         return "applied no step: every step was skipped"
     if not finite or not all(map(math.isfinite, applied)):
         return "diverges: its loss or its parameters are not finite"
+    # The means of a tenth of the steps, because the loss of single batches varies.
     tenth = max(1, len(applied) // 10)
     first, last = sum(applied[:tenth]) / tenth, sum(applied[-tenth:]) / tenth
     # Fewer than 10 losses are too noisy to compare. A loss that starts at 0 cannot fall.
