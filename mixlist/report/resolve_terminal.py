@@ -9,7 +9,7 @@ from typing import TextIO
 from mixlist.ops.names import operator_name
 from mixlist.report import csv_table, terminal
 from mixlist.resolver.decisions import Decision
-from mixlist.resolver.plan import Plan, node_json
+from mixlist.resolver.plan import Plan, make_node_json
 
 _TABLE = ("node", "op", "list", "precision", "rule", "reason")
 _CSV = ("scope", "name", "op_type", "domain", "list", "precision", "changed", "rule", "follows", "outputs", "reason")
@@ -39,12 +39,12 @@ def _csv_row(node: Decision) -> tuple[str, ...]:
 def plan_json(plan: Plan, nodes: Sequence[Decision]) -> dict[str, object]:
     """Return the ``mixlist.resolve/1`` object of schemas/resolve.json with some of the plan's nodes."""
     counts = dict(sorted(Counter(node.precision for node in nodes).items()))
-    return {**plan.to_json(), "nodes": [node_json(node) for node in nodes], "counts": counts}
+    return {**plan.to_json(), "nodes": [make_node_json(node) for node in nodes], "counts": counts}
 
 
 def chain_json(plan: Plan, chain: Sequence[Decision]) -> dict[str, object]:
     """Return the ``mixlist.explain/1`` object: the nodes from the explained one to the one that decided."""
-    return {"format": "mixlist.explain/1", "model": plan.model, "chain": [node_json(node) for node in chain]}
+    return {"format": "mixlist.explain/1", "model": plan.model, "chain": [make_node_json(node) for node in chain]}
 
 
 def chain_text(chain: Sequence[Decision]) -> str:

@@ -134,7 +134,7 @@ class Classifier:
         # The order of these rules counts: the first one that applies gives the reason in the reports.
         if signature.has_fixed_output:
             return Classification(list_name, "cast", "cast", entry)
-        if graph.has_undeclared_types and unknown_inputs(node):
+        if graph.has_undeclared_types and find_unknown_inputs(node):
             return Classification(list_name, "unknown", "unknown-type", entry)
         if not any(group.authored in self.movable_types_of(by_list) for group in signature.groups):
             if signature.schema is None and any(types.element(t) in _FLOAT_OR_UNKNOWN for t in _input_types(node)):
@@ -160,7 +160,7 @@ def is_control_flow(node: Node) -> bool:
     return bool(node.bodies) and node.domain == "" and node.op_type in CONTROL_FLOW
 
 
-def unknown_inputs(node: Node) -> list[Value]:
+def find_unknown_inputs(node: Node) -> list[Value]:
     """Return the inputs of unknown type at slots that admit float32 or a low type (Rule S4.40)."""
     signature = node.signature
     if types.UNKNOWN not in node.input_types or signature is None:

@@ -129,7 +129,7 @@ class ModelSolution:
     cast_is_black: bool
 
 
-def reachable_solutions(main: GraphSolution) -> list[GraphSolution]:
+def find_reachable_solutions(main: GraphSolution) -> list[GraphSolution]:
     """Return a main graph's solution and those of all calls below it, each once, in order of first call."""
     solutions: dict[GraphSolution, None] = {main: None}
     waiting = deque([main])

@@ -23,7 +23,7 @@ from mixlist.graph.model import Node, Value
 from mixlist.ops import types
 from mixlist.resolver.cast_look_through import find_followed_value
 from mixlist.resolver.decisions import UNDECIDED, GraphSolution
-from mixlist.resolver.solver_state import SolverState, authored_type
+from mixlist.resolver.solver_state import SolverState, find_authored_type
 
 GrayType = tuple[int, Value | None]  # the element type, and the value that the gray node takes it from
 
@@ -38,11 +38,11 @@ def find_gray_type(node: Node, state: SolverState) -> GrayType:
     if policy == "ascend":
         return _follow_first_input(node, state)
     if policy == "between":
-        return (state.low_type if node.id in state.low_gray_ids else authored_type(node)), None
+        return (state.low_type if node.id in state.low_gray_ids else find_authored_type(node)), None
     inputs = [find_followed_value(v, state) for v in node.inputs if v is not None and can_be_followed(v)]
     if not inputs:
-        return authored_type(node), None
-    elem, source = combine_input_types(inputs, authored_type(node), state)
+        return find_authored_type(node), None
+    elem, source = combine_input_types(inputs, find_authored_type(node), state)
     if source is not None and is_high_by_black(source, state.solution, state.low_type):
         mark_high_by_black(node.outputs, [True] * len(node.outputs), state)
     return elem, source
@@ -71,7 +71,7 @@ def _follow_first_input(node: Node, state: SolverState) -> GrayType:
             if value.producer is not None and value.producer.op_type == "Cast":
                 value = find_followed_value(value, state)
             return state.decided_types[value.id], value
-    return authored_type(node), None
+    return find_authored_type(node), None
 
 
 def _follow_widest_input(inputs: list[Value], state: SolverState) -> GrayType:

@@ -25,7 +25,7 @@ from mixlist.patterns.constants import ConstantRanges
 from mixlist.resolver.classification import Classification, Classifier
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.resolver.function_calls import settle_constant_arguments
-from mixlist.resolver.mask_protection import MaskTreatment, mask_notes
+from mixlist.resolver.mask_protection import MaskTreatment, find_mask_notes
 from mixlist.resolver.node_rules import NodeRules
 from mixlist.resolver.position_protection import keep_positions
 from mixlist.resolver.schedule import DecisionStep, Schedule, find_read_values, find_written_values
@@ -169,7 +169,7 @@ class IncrementalSolver:
             for key, graph in self.graphs.items():
                 for node_id, classification in rule_alone.match(graph).items():
                     node = graph.nodes[node_id]
-                    changes[node] = ClassifiedNode(key, node, classification, rule_alone.assignment(graph, node))
+                    changes[node] = ClassifiedNode(key, node, classification, rule_alone.find_assignment(graph, node))
         return self._changes_by_rule[rule]
 
 
@@ -207,7 +207,7 @@ class _IncrementalModelSolver(ModelSolver):
         key = (id(graph), call.key, masks.is_repeated)
         reachable_ids = incremental.reachable_ids[id(graph)]
         changed = {node: change for node, change in self.changes.items() if change.graph_id in reachable_ids}
-        for node, mask_note in mask_notes(masks.kept_groups):
+        for node, mask_note in find_mask_notes(masks.kept_groups):
             changed[node] = incremental.with_mask(self._classified(graph, node), mask_note)
         changes = frozenset(changed.values())
         # Phase 2: find the most similar outcome that this call can start from.
@@ -274,14 +274,14 @@ class _ChangedRules(NodeRules):
     def match(self, graph: Graph) -> dict[int, Classification]:
         return self._all_rules.match(graph)
 
-    def assignment(self, graph: Graph, node: Node) -> Assignment:
+    def find_assignment(self, graph: Graph, node: Node) -> Assignment:
         change = self._changes.get(node)
         if change is not None and change.assignment is not None:
             return change.assignment
-        return self._base_rules.assignment(graph, node)
+        return self._base_rules.find_assignment(graph, node)
 
-    def rule_of(self, graph: Graph, node: Node) -> NodeRule:
-        return self._all_rules.rule_of(graph, node)
+    def find_rule(self, graph: Graph, node: Node) -> NodeRule:
+        return self._all_rules.find_rule(graph, node)
 
 
 class _StepIndex:

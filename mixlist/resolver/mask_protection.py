@@ -76,7 +76,7 @@ def find_masks_at_risk(main: Graph, ranges: ConstantRanges, policy: Policy) -> M
     return find_mask_groups(main, ranges, types.ELEMENT_BY_NAME[policy.mode.low])
 
 
-def groups_kept_at_first(groups: MaskGroups, classify: Callable[[Node], Classification]) -> KeptGroups:
+def find_groups_kept_at_first(groups: MaskGroups, classify: Callable[[Node], Classification]) -> KeptGroups:
     """Return the groups that are kept whatever the decisions are.
 
     These groups have no constant to reduce, or no softmax that can become low precision.
@@ -90,7 +90,7 @@ def groups_kept_at_first(groups: MaskGroups, classify: Callable[[Node], Classifi
     )
 
 
-def groups_kept_after(
+def find_groups_kept_after(
     groups: MaskGroups, kept_groups: KeptGroups, solution: GraphSolution, low_type: int, rounds: int
 ) -> KeptGroups:
     """Return the kept groups after a graph was decided ``rounds`` times.
@@ -113,7 +113,7 @@ def _may_have_low_softmax(group: MaskGroup, solution: GraphSolution, low_type: i
     return any(solution.decided_types[value.id] in (low_type, UNDECIDED) for value in outputs)
 
 
-def mask_notes(kept_groups: Iterable[MaskGroup]) -> Iterator[tuple[Node, str]]:
+def find_mask_notes(kept_groups: Iterable[MaskGroup]) -> Iterator[tuple[Node, str]]:
     """Yield the nodes of kept groups, each with its ``Classification.mask_note``.
 
     A node can come more than once; the last note counts. A node that only reads a constant of the mask gets an empty
@@ -127,7 +127,7 @@ def mask_notes(kept_groups: Iterable[MaskGroup]) -> Iterator[tuple[Node, str]]:
         yield from ((node, note) for node in group.exceeding)
 
 
-def reduced_constants(groups: MaskGroups, kept_groups: AbstractSet[MaskGroup]) -> dict[Node, SlotLimits]:
+def find_reduced_slots(groups: MaskGroups, kept_groups: AbstractSet[MaskGroup]) -> dict[Node, SlotLimits]:
     """Return, by node, the slots that read a reduced constant, each with the largest magnitude that it may keep."""
     return {node: limits for group in groups if group not in kept_groups for node, limits in group.limits.items()}
 
@@ -138,7 +138,7 @@ def _explain_kept_group(group: MaskGroup) -> str:
     return group.misfit or f"{mask} passes through it on the way to {group.destination}"
 
 
-def mask_warnings(solution: GraphSolution, groups: Iterable[MaskGroup], low_type: int) -> Iterator[Diagnostic]:
+def find_mask_warnings(solution: GraphSolution, groups: Iterable[MaskGroup], low_type: int) -> Iterator[Diagnostic]:
     """Yield a warning if the low type breaks some of a graph's mask groups; none of ``groups`` may be reduced."""
     broken = [group for group in groups if any(_is_lowered(solution, node, low_type) for node in group.exceeding)]
     if broken:

@@ -40,7 +40,7 @@ from mixlist.ops import types
 from mixlist.ops.list_lookup import find_list
 from mixlist.ops.names import ascend_names, onnx_names
 from mixlist.ops.signature import Assignment
-from mixlist.resolver.classification import Classification, explain_unknown_types, unknown_inputs
+from mixlist.resolver.classification import Classification, explain_unknown_types, find_unknown_inputs
 
 
 class NodeRules:
@@ -82,13 +82,13 @@ class NodeRules:
             classifications[node.id] = Classification(self._list_of(node), "rule", "node-rule")
         return classifications
 
-    def rule_of(self, graph: Graph, node: Node) -> NodeRule:
+    def find_rule(self, graph: Graph, node: Node) -> NodeRule:
         """Return the rule that decides a node that ``match`` returned."""
         return self._rule_of_node[id(graph), node.id]
 
-    def assignment(self, graph: Graph, node: Node) -> Assignment:
+    def find_assignment(self, graph: Graph, node: Node) -> Assignment:
         """Return the node's types under its rule; raise ListError if the schema does not allow them."""
-        rule = self.rule_of(graph, node)
+        rule = self.find_rule(graph, node)
         signature = node.signature
         assert signature is not None
         if rule.keep:
@@ -106,7 +106,7 @@ class NodeRules:
             )
         return assignment
 
-    def findings(self) -> Iterator[Diagnostic]:
+    def find_warnings(self) -> Iterator[Diagnostic]:
         """Yield a warning per rule without effect; raise ListError for a type that no node has.
 
         Call it after ``match`` has seen all graphs of the model.
@@ -216,13 +216,13 @@ def _explain_fixed_types(node: Node) -> str:
         return "control flow and function calls have no precision of their own"
     if node.signature is not None and node.signature.has_fixed_output:
         return f"an attribute fixes the output type of {node.op_type}"
-    if unknown := unknown_inputs(node):
+    if unknown := find_unknown_inputs(node):
         return explain_unknown_types(unknown)
     return f"this {node.op_type} computes no float32, float16 or bfloat16 that may vary"
 
 
 def _suggest_remedy(node: Node) -> str:
-    if unknown_inputs(node):
+    if find_unknown_inputs(node):
         return "give the type with --type-hints, or remove the rule"
     return "remove the rule"
 

@@ -59,7 +59,7 @@ class Plan:
             "precision": self.policy.mode.low,
             "gray_policy": self.policy.gray_policy,
             "op_names": self.policy.space,
-            "nodes": [node_json(node) for node in self.nodes],
+            "nodes": [make_node_json(node) for node in self.nodes],
             "counts": self.counts,
         }
 
@@ -68,7 +68,7 @@ class Plan:
 _NOT_COPIED = ("callers", "follows_refs")
 
 
-def node_json(node: Decision) -> dict[str, Any]:
+def make_node_json(node: Decision) -> dict[str, Any]:
     """Return one element of ``nodes`` in the ``mixlist.resolve/1`` object."""
     fields = {name: getattr(node, name) for name in Decision.__slots__ if name not in _NOT_COPIED}
     fields |= {"follows": list(node.follows), "outputs": dict(node.outputs)}

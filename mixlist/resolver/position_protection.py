@@ -54,7 +54,7 @@ def keep_positions(solution: GraphSolution, nodes: Iterable[Node]) -> None:
             solution.classifications[node.id] = replace(classification, kind="authored", rule="position")
 
 
-def position_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic]:
+def find_position_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic]:
     """Yield a warning if the policy does not protect positions and makes some low precision (Rule S4.34)."""
     policy = model_solution.policy
     if "positions" in policy.protect or policy.mode.action not in _LOWERING_ACTIONS:

@@ -15,7 +15,7 @@ from mixlist.ops import types
 from mixlist.ops.low_precision import MAX_EXACT_INTEGER
 from mixlist.ops.names import onnx_names
 from mixlist.ops.schema import next_opset_allowing
-from mixlist.resolver.classification import Classification, explain_unknown_types, unknown_inputs
+from mixlist.resolver.classification import Classification, explain_unknown_types, find_unknown_inputs
 from mixlist.resolver.decisions import GraphSolution, ModelSolution, find_precision
 from mixlist.resolver.gray_policies import can_be_followed
 from mixlist.resolver.sequence_groups import is_container
@@ -92,7 +92,7 @@ class ReasonWriter:
         if rule == "position":
             return self._explain_position(node, kept_type)
         if rule == "unknown-type":
-            unknown = explain_unknown_types(unknown_inputs(node))
+            unknown = explain_unknown_types(find_unknown_inputs(node))
             return f"{unknown}, so it stays as authored; --type-hints can give the type (S4.40)"
         if rule == "mode":
             mode = self.policy.mode
@@ -178,7 +178,7 @@ class ReasonWriter:
         return f"it keeps {kept_type}, the type it was authored in; only float32 and {self.low_name} change (S4.9)"
 
     def _explain_node_rule(self, node: Node, kept_type: str) -> str:
-        rule = self.rules.rule_of(self.solution.graph, node)
+        rule = self.rules.find_rule(self.solution.graph, node)
         effect = "keep_dtype keeps its authored type" if rule.keep else "customize_dtypes sets its types"
         return f"{effect}, {kept_type} ({rule.place}; S4.2)"
 

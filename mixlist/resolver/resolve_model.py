@@ -16,14 +16,14 @@ from mixlist.ops import types
 from mixlist.ops.name_warnings import find_name_warnings
 from mixlist.patterns.constants import ConstantRanges
 from mixlist.progress import ProgressCallback, ProgressCounter
-from mixlist.resolver.classification import Classifier, unknown_inputs
-from mixlist.resolver.decisions import GraphSolution, ModelSolution, reachable_solutions
+from mixlist.resolver.classification import Classifier, find_unknown_inputs
+from mixlist.resolver.decisions import GraphSolution, ModelSolution, find_reachable_solutions
 from mixlist.resolver.function_calls import settle_constant_arguments
 from mixlist.resolver.incremental_solver import IncrementalSolver
-from mixlist.resolver.mask_protection import find_masks_at_risk, mask_warnings
+from mixlist.resolver.mask_protection import find_mask_warnings, find_masks_at_risk
 from mixlist.resolver.node_rules import NodeRules
 from mixlist.resolver.plan import Plan
-from mixlist.resolver.position_protection import position_warnings
+from mixlist.resolver.position_protection import find_position_warnings
 from mixlist.resolver.solver import ModelSolver
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _number_specializations(main: GraphSolution) -> tuple[GraphSolution, ...]:
 
     A function with a single specialization gets no suffix.
     """
-    solutions = reachable_solutions(main)
+    solutions = find_reachable_solutions(main)
     per_function = Counter(solution.graph.path for solution in solutions)
     next_numbers: Counter[str] = Counter()
     for solution in solutions:
@@ -115,8 +115,8 @@ def _find_warnings(model_solution: ModelSolution, ranges: ConstantRanges) -> Ite
     op_counts = Counter((node.domain, node.op_type) for s in model_solution.solutions for node in s.graph.nodes)
     function_names = {name for _, name, _ in model_solution.graph.functions}
     yield from find_name_warnings(model_solution.policy, op_counts, function_names)
-    yield from model_solution.node_rules.findings()
-    yield from position_warnings(model_solution)
+    yield from model_solution.node_rules.find_warnings()
+    yield from find_position_warnings(model_solution)
     yield from _warn_broken_masks(model_solution, ranges)
     yield from _warn_unknown_types(model_solution)
 
@@ -126,7 +126,7 @@ def _warn_broken_masks(model_solution: ModelSolution, ranges: ConstantRanges) ->
     policy = model_solution.policy
     if "masks" in policy.protect:
         for solution in model_solution.solutions:
-            yield from mask_warnings(solution, solution.kept_masks, model_solution.low_type)
+            yield from find_mask_warnings(solution, solution.kept_masks, model_solution.low_type)
         return
     main_plan = find_masks_at_risk(model_solution.graph, ranges, policy)
     if main_plan is None or main_plan.is_empty:
@@ -134,7 +134,7 @@ def _warn_broken_masks(model_solution: ModelSolution, ranges: ConstantRanges) ->
     waiting = [(model_solution.solutions[0], main_plan)]
     visited = set(waiting)
     for solution, mask_plan in waiting:  # the loop also reaches what it appends
-        yield from mask_warnings(solution, mask_plan.groups, model_solution.low_type)
+        yield from find_mask_warnings(solution, mask_plan.groups, model_solution.low_type)
         for node in solution.graph.nodes:
             callee, callee_plan = solution.callees.get(node.id), mask_plan.of_call(node)
             if callee is not None and callee_plan is not None and (callee, callee_plan) not in visited:
@@ -154,7 +154,7 @@ def _warn_unknown_types(model_solution: ModelSolution) -> Iterator[Diagnostic]:
     if not readers:
         return
     affected = set(readers)
-    unknown = [value for node in readers for value in unknown_inputs(node)]
+    unknown = [value for node in readers for value in find_unknown_inputs(node)]
     # custom -> u -> Relu -> v -> Neg: a hint for `u` also gives the type of `v`, so the warning names only `u`.
     sources = dict.fromkeys(v.name for v in unknown if v.producer is None or v.producer not in affected)
     names = ", ".join(map(repr, [*sources][:_SHOWN_NAMES])) + (", ..." if len(sources) > _SHOWN_NAMES else "")

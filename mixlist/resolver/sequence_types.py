@@ -30,7 +30,7 @@ from mixlist.resolver.solver_state import SolverState
 def decide_group(group: SequenceGroup, state: SolverState) -> list[Value]:
     """Count the votes for a group; return its values if their type rose, or if they are high by black from now on."""
     if state.policy.gray_policy != "ascend":
-        group.gray_vote = _vote_of_grays(group, state)
+        group.gray_vote = _find_gray_vote(group, state)
     elem, source = _count_votes(group, state)
     changed = state.raise_types(group.values, [elem] * len(group.values))
     if changed:
@@ -59,7 +59,7 @@ def decide_group_node(node: Node, group: SequenceGroup, state: SolverState) -> l
     # A node whose vote lost has the rule `control-flow`; the gray operators of Rule S4.30 have one vote together.
     solution.rule_overrides.pop(node.id, None)
     votes_with_group = kind == "gray" and state.policy.gray_policy != "ascend"
-    vote = group.gray_vote[0] if votes_with_group else _type_wanted_alone(node, state)
+    vote = group.gray_vote[0] if votes_with_group else _find_type_without_group(node, state)
     if kind != "rule" and vote not in (elem, UNDECIDED):
         solution.rule_overrides[node.id] = "control-flow"
     changed = state.raise_types(node.outputs, [types.element(t) for t in assignment.outputs])
@@ -70,7 +70,7 @@ def decide_group_node(node: Node, group: SequenceGroup, state: SolverState) -> l
 def _count_votes(group: SequenceGroup, state: SolverState) -> Vote:
     """Return the group's type by the votes so far, and the value that gave it; UNDECIDED without a vote."""
     voted, source = UNDECIDED, None
-    for elem, value in _votes(group, state):
+    for elem, value in _collect_votes(group, state):
         joined = join_types(voted, elem)
         if joined != voted:
             voted, source = joined, value
@@ -87,7 +87,7 @@ def _count_votes(group: SequenceGroup, state: SolverState) -> Vote:
     return authored, source  # Rule S4.9: lists never make the other low type, and leave a sequence of it alone
 
 
-def _votes(group: SequenceGroup, state: SolverState) -> Iterator[Vote]:
+def _collect_votes(group: SequenceGroup, state: SolverState) -> Iterator[Vote]:
     """Yield the votes of the graph's surroundings, of tensors, of calls, and of the nodes of a group."""
     yield group.fixed_type, None
     is_ascend = state.policy.gray_policy == "ascend"
@@ -102,28 +102,28 @@ def _votes(group: SequenceGroup, state: SolverState) -> Iterator[Vote]:
             yield callee.decided_types[parameter.id], next(iter(argument.call.outputs), None)
     for node in group.nodes:
         if is_ascend or state.solution.classifications[node.id].kind != "gray":
-            yield _vote_of_node(node, state)
+            yield _find_node_vote(node, state)
     yield group.gray_vote
 
 
-def _vote_of_node(node: Node, state: SolverState) -> Vote:
+def _find_node_vote(node: Node, state: SolverState) -> Vote:
     """Return the vote of one node; its value is the one that a gray node follows, or the first output."""
     first_output = next((value for value in node.outputs if value is not None), None)
     kind = state.solution.classifications[node.id].kind
-    elem = _type_wanted_alone(node, state)
+    elem = _find_type_without_group(node, state)
     if elem == state.low_type and kind != "rule" and _refuses_low_type(node, state):
         return types.FLOAT, first_output
-    return elem, _first_tensor(node) if kind == "gray" else first_output
+    return elem, _find_first_tensor(node) if kind == "gray" else first_output
 
 
-def _type_wanted_alone(node: Node, state: SolverState) -> int:
+def _find_type_without_group(node: Node, state: SolverState) -> int:
     """Return the type that a node would have without its group; UNDECIDED for a gray node that reads no tensor."""
     classification, signature = state.solution.classifications[node.id], node.signature
     assert signature is not None
     if classification.kind == "rule":
-        return state.model_solver.node_rules.assignment(state.graph, node).elements[0]
+        return state.model_solver.node_rules.find_assignment(state.graph, node).elements[0]
     if classification.kind == "gray":
-        tensor = _first_tensor(node)
+        tensor = _find_first_tensor(node)
         return UNDECIDED if tensor is None else state.decided_types[tensor.id]
     types_by_kind = {"low": state.low_type, "raise": types.FLOAT}
     return types_by_kind.get(classification.kind, signature.groups[0].authored)
@@ -139,7 +139,7 @@ def _refuses_low_type(node: Node, state: SolverState) -> bool:
     return bool(signature.assign((state.low_type,)).refused) or any(explain_misfit(value, state) for value in inputs)
 
 
-def _first_tensor(node: Node) -> Value | None:
+def _find_first_tensor(node: Node) -> Value | None:
     """Return the first float input that a gray node may follow; None if that input is a sequence or optional."""
     followed = next((v for v in node.inputs if v is not None and gray_policies.can_be_followed(v)), None)
     return None if followed is None or is_container(followed) else followed
@@ -148,7 +148,7 @@ def _first_tensor(node: Node) -> Value | None:
 # --- other gray policies than ascend ---
 
 
-def _vote_of_grays(group: SequenceGroup, state: SolverState) -> Vote:
+def _find_gray_vote(group: SequenceGroup, state: SolverState) -> Vote:
     """Return the vote of a group's gray operators, as one gray node that reads all tensors put in (Rule S4.30)."""
     grays = [node for node in group.nodes if state.solution.classifications[node.id].kind == "gray"]
     tensors = _find_tensors_put_in(group, grays)
@@ -188,9 +188,9 @@ def _is_high_by_black(group: SequenceGroup, state: SolverState) -> bool:
 
 def _check_node_rule(node: Node, elem: int, state: SolverState) -> None:
     """Raise ListError if a node rule asks for another type than that of the node's group, ``elem``."""
-    rule_type = state.model_solver.node_rules.assignment(state.graph, node).elements[0]
+    rule_type = state.model_solver.node_rules.find_assignment(state.graph, node).elements[0]
     if rule_type != elem:
-        rule = state.model_solver.node_rules.rule_of(state.graph, node)
+        rule = state.model_solver.node_rules.find_rule(state.graph, node)
         raise ListError(
             f"{rule.place}: the rule asks for {types.type_name(rule_type)}, but all elements of a sequence or optional "
             f"share one type, and another node, or an input or output of the graph, makes it {types.type_name(elem)}",

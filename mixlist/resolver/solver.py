@@ -31,11 +31,11 @@ from mixlist.resolver.function_calls import decide_call
 from mixlist.resolver.gray_policies import mark_high_by_black
 from mixlist.resolver.mask_protection import (
     MaskTreatment,
+    find_groups_kept_after,
+    find_groups_kept_at_first,
+    find_mask_notes,
     find_protected_masks,
-    groups_kept_after,
-    groups_kept_at_first,
-    mask_notes,
-    reduced_constants,
+    find_reduced_slots,
 )
 from mixlist.resolver.node_rules import NodeRules
 from mixlist.resolver.position_protection import find_protected_positions, keep_positions
@@ -108,12 +108,12 @@ class ModelSolver:
     def solve_with_masks(self, graph: Graph, call: CallArguments) -> GraphSolution:
         """Decide a graph, and again while more of its masks have to stay as authored (Rule S4.35)."""
         groups = call.masks.groups if call.masks is not None else ()
-        kept_groups = groups_kept_at_first(groups, lambda node: self.classify(graph, node))
+        kept_groups = find_groups_kept_at_first(groups, lambda node: self.classify(graph, node))
         earlier_solutions: list[GraphSolution] = []
         for attempt in count(1):
-            treatment = MaskTreatment(kept_groups, reduced_constants(groups, kept_groups), attempt > 1)
+            treatment = MaskTreatment(kept_groups, find_reduced_slots(groups, kept_groups), attempt > 1)
             solution = self.solve_graph(graph, call, treatment)
-            kept_after = groups_kept_after(groups, kept_groups, solution, self.classifier.low_type, attempt)
+            kept_after = find_groups_kept_after(groups, kept_groups, solution, self.classifier.low_type, attempt)
             if kept_after == kept_groups:
                 break
             kept_groups = kept_after
@@ -176,7 +176,7 @@ class GraphSolver:
             solution.classifications[node_id] = classification
         solution.positions, solution.masks = call.positions, call.masks
         keep_positions(solution, self.graph.nodes)
-        for node, mask_note in mask_notes(masks.kept_groups):
+        for node, mask_note in find_mask_notes(masks.kept_groups):
             solution.classifications[node.id] = replace(solution.classifications[node.id], mask_note=mask_note)
         solution.kept_masks, solution.reduced_slots = masks.kept_groups, masks.reduced_slots
         # Phase 2: the steps.

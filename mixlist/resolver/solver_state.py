@@ -98,7 +98,7 @@ class SolverState:
         return changed
 
 
-def authored_type(node: Node) -> int:
+def find_authored_type(node: Node) -> int:
     """Return the element type that the model gives the main slots of a node; the node must have such slots."""
     assert node.signature is not None and node.signature.primary is not None
     return node.signature.primary.authored

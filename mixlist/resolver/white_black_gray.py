@@ -27,7 +27,7 @@ from mixlist.ops.signature import Assignment, Signature
 from mixlist.resolver import gray_policies
 from mixlist.resolver.constants_out_of_range import keep_constants_out_of_range
 from mixlist.resolver.decisions import UNDECIDED
-from mixlist.resolver.solver_state import SolverState, authored_type
+from mixlist.resolver.solver_state import SolverState, find_authored_type
 
 
 def decide_node(node: Node, state: SolverState) -> list[Value]:
@@ -42,7 +42,7 @@ def decide_node(node: Node, state: SolverState) -> list[Value]:
         if unvoted and target == state.low_type and any(v is not None and v.id in unvoted for v in node.outputs):
             # No vote had decided this node, so it took its authored type (Rule S4.28). The node that it follows was
             # undecided too and became low precision only afterwards. Types never go back, so this node stays.
-            target, source = authored_type(node), None
+            target, source = find_authored_type(node), None
         solution.followed_values[node.id] = source
         if target == UNDECIDED:
             return []
@@ -52,7 +52,7 @@ def decide_node(node: Node, state: SolverState) -> list[Value]:
     elif kind == "raise":
         assignment = _assign_target(node, types.FLOAT, classifier.movable_types, state)
     elif kind == "rule":
-        assignment = state.model_solver.node_rules.assignment(state.graph, node)
+        assignment = state.model_solver.node_rules.find_assignment(state.graph, node)
     else:
         assignment = signature.authored()
     solution.assignments[node.id] = assignment

@@ -93,7 +93,7 @@ def _set_constant(node: NodeProto, value: TensorProto | SparseTensorProto) -> No
 _SENSITIVE_TO_ZERO = frozenset({"Sqrt", "Div", "Log", "Pow"})  # Rule S7.8 names these four
 
 
-def sensitive_readers(solution: GraphSolution, layout: CastLayout) -> Iterator[tuple[str, str]]:
+def find_sensitive_readers(solution: GraphSolution, layout: CastLayout) -> Iterator[tuple[str, str]]:
     """Yield the name of each converted constant with a reader for which a zero in the constant is dangerous."""
     names: dict[Value | None, list[str]] = {}
     for item in layout.converted_constants:
@@ -105,10 +105,10 @@ def sensitive_readers(solution: GraphSolution, layout: CastLayout) -> Iterator[t
                     yield name, f"{node.op_type} {display_name(node)}"
 
 
-def constant_warnings(reports: Iterable[ConstantReport], readers: dict[str, str]) -> Iterator[Diagnostic]:
+def find_constant_warnings(reports: Iterable[ConstantReport], readers: dict[str, str]) -> Iterator[Diagnostic]:
     """Yield warnings about constants that lost values in the conversion.
 
-    ``readers``: by the name of a constant, a node for which a zero is dangerous (see ``sensitive_readers``).
+    ``readers``: by the name of a constant, a node for which a zero is dangerous (see ``find_sensitive_readers``).
     """
     for report in reports:
         if report.overflowed or report.clamped:

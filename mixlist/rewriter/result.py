@@ -15,7 +15,7 @@ from mixlist.graph.save import SaveOptions, save_model, set_inline
 from mixlist.graph.traversal import tensors_in_model
 from mixlist.graph.weights import declared_byte_size, is_external, stored_type
 from mixlist.progress import ProgressCallback, ProgressCounter
-from mixlist.rewriter.constant_conversion import constant_warnings
+from mixlist.rewriter.constant_conversion import find_constant_warnings
 from mixlist.rewriter.tensor_conversion import ConstantReport, external_tensor_key, stream_tensor
 
 if TYPE_CHECKING:
@@ -74,7 +74,11 @@ class RewriteResult:
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         """Return the warnings of the plan, of the conversion of constants, and of saving the model."""
-        return (*self._plan_warnings, *constant_warnings(self.constants, self._sensitive_readers), *self._save_warnings)
+        return (
+            *self._plan_warnings,
+            *find_constant_warnings(self.constants, self._sensitive_readers),
+            *self._save_warnings,
+        )
 
     def save(
         self,

@@ -19,7 +19,7 @@ from mixlist.ops.schema import find_schema
 from mixlist.resolver import ModelSolution, Plan
 from mixlist.resolver.decisions import GraphSolution, find_precision
 from mixlist.rewriter.cast_layout import KeptIoTypes, lay_out_casts
-from mixlist.rewriter.constant_conversion import convert_constants, sensitive_readers
+from mixlist.rewriter.constant_conversion import convert_constants, find_sensitive_readers
 from mixlist.rewriter.emit import Emitter
 from mixlist.rewriter.result import RewriteResult
 from mixlist.rewriter.specialized_functions import FunctionNames, replace_functions
@@ -111,8 +111,8 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
         cast_count += sum(map(len, layout.casts.values()))
         protos = protos_by_scope(solution.graph.root, message)
         new_constants = convert_constants(layout, protos, name_generator, clamp, loaded.folder, reports)
-        readers.update(sensitive_readers(solution, layout))
-        Emitter(solution, layout, function_names.called_names(solution)).emit(protos, new_constants)
+        readers.update(find_sensitive_readers(solution, layout))
+        Emitter(solution, layout, function_names.find_called_names(solution)).emit(protos, new_constants)
         if layout.casts:
             _import_opset((function or model).opset_import, message, standard_opset(model))
         if function is not None:

@@ -42,7 +42,7 @@ class FunctionNames:
             function.metadata_props.add(key=ORIGIN, value=original.name)
         return function
 
-    def called_names(self, solution: GraphSolution) -> dict[int, str]:
+    def find_called_names(self, solution: GraphSolution) -> dict[int, str]:
         """Return the name of the called function, by the id of the calling node, if it is not the original name."""
         return {
             node_id: self._names[callee]

@@ -17,7 +17,7 @@ from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
 from mixlist.ops.names import ascend_names
 from mixlist.resolver.classification import is_control_flow
-from mixlist.resolver.decisions import GraphSolution, reachable_solutions
+from mixlist.resolver.decisions import GraphSolution, find_reachable_solutions
 
 _TUNE_PLACE = FilePlace("tune", 1, 1)  # stands for the file and position of a rule that the search makes
 
@@ -126,7 +126,9 @@ def find_node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Cand
     If several nodes share a name, the rule also names the scope. A node is left out if no rule can hold its name, or if
     a rule of the policy decides it already.
     """
-    graphs = {id(s.graph): s.graph for s in reachable_solutions(main)}  # specializations of a function share a graph
+    graphs = {
+        id(s.graph): s.graph for s in find_reachable_solutions(main)
+    }  # specializations of a function share a graph
     names = unique_names(node_ref(graph, node) for graph in graphs.values() for node in graph.nodes)
     candidates: dict[str, Candidate] = {}
     for solution, node in _listed_nodes(main):
@@ -152,7 +154,7 @@ def _float32_slots(slots: set[int], values: Sequence[object]) -> tuple[str, ...]
 
 def _listed_nodes(main: GraphSolution) -> Iterator[tuple[GraphSolution, Node]]:
     """Yield every node that lists may decide; a node of a function once per specialization."""
-    for solution in reachable_solutions(main):
+    for solution in find_reachable_solutions(main):
         for node in solution.graph.nodes:
             if not is_control_flow(node) and node.function is None:
                 yield solution, node

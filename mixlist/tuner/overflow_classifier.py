@@ -26,7 +26,7 @@ from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.patterns.masks import find_masks
-from mixlist.resolver.decisions import GraphSolution, reachable_solutions
+from mixlist.resolver.decisions import GraphSolution, find_reachable_solutions
 from mixlist.tuner.rounding_plan import LocalRoundings, RoundingPoint
 from mixlist.tuner.trial_statistics import AmbiguousValues
 
@@ -139,7 +139,7 @@ class OverflowClassifier:
         A tensor of a function is low if it is low in any specialization.
         """
         low_types: dict[TensorRef, int] = {}
-        for solution in reachable_solutions(main):
+        for solution in find_reachable_solutions(main):
             if solution.graph not in self._value_ids:
                 self._value_ids[solution.graph] = list(self._ids_of_ranged_values(solution.graph))
             for tensor, value_id in self._value_ids[solution.graph]:
