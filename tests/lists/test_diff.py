@@ -1,4 +1,4 @@
-"""diff: the modify_mixlist that turns one set of lists into another."""
+"""diff: the modify_mixlist that turns one set of lists into another (Rule S2.2)."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ COLORS = ["white", "black", "gray"]
 OPS = ["A", "B", "C", "D", "ai.onnx::A", "com.microsoft::A", "com.microsoft::D"]
 
 
-def applied(edits: dict[str, Any], library: Library) -> Lists:
-    """The edits as a file would have them, refused if the file would be."""
-    read, findings = parse_edits(parse(json.dumps(edits), "edits.json"))
+def apply_object(edits: dict[str, Any], library: Library) -> Lists:
+    """Return the lists after the edits of a modify_mixlist object, which must be valid."""
+    parsed_edits, findings = parse_edits(parse(json.dumps(edits), "edits.json"))
     assert [f for f in findings if f.severity == "error"] == []
-    lists, _ = apply_edits(library, read)
+    lists, _ = apply_edits(library, parsed_edits)
     return lists
 
 
 def library(lists: dict[str, str]) -> Library:
+    """Return a library with these lists by op type."""
     return Library("lib", lists)  # type: ignore[arg-type]
 
 
-def edited(base: dict[str, str], legal: dict[str, tuple[str, ...]]) -> Lists:
-    """A library with edits made to it: per op one of the legal combinations."""
+def edited_lists(base: dict[str, str], legal: dict[str, tuple[str, ...]]) -> Lists:
+    """Return the lists of a library after edits; ``legal`` has a legal combination of actions for each op type."""
     edits: dict[str, dict[str, list[str]]] = {}
     for op, actions in legal.items():
         for action in actions:
             color, key = action.split()
             edits.setdefault(f"{color}-list", {}).setdefault(key, []).append(op)
-    return applied(edits, library(base))
+    return apply_object(edits, library(base))
 
 
 LEGAL = [
@@ -55,31 +56,31 @@ LEGAL = [
     ("black to-add", "gray to-remove"),
     ("black to-add", "white to-remove"),
 ]
-libraries = st.dictionaries(st.sampled_from(OPS), st.sampled_from(COLORS))
-sets = st.builds(edited, libraries, st.dictionaries(st.sampled_from(OPS), st.sampled_from(LEGAL)))
+LIBRARIES = st.dictionaries(st.sampled_from(OPS), st.sampled_from(COLORS))
+LISTS = st.builds(edited_lists, LIBRARIES, st.dictionaries(st.sampled_from(OPS), st.sampled_from(LEGAL)))
 
 
-@given(sets, sets)
-def test_round_trip(base: Lists, target: Lists) -> None:
+@given(LISTS, LISTS)
+def test_the_diff_gives_the_lists_of_the_target(base: Lists, target: Lists) -> None:
     edits = diff_lists(base, target)
-    result = applied(
+    result = apply_object(
         edits, Library("base", {op: base.list_of(op) for op in base.library.lists.keys() | base.named_ops})
     )
     assert {op: result.list_of(op) for op in OPS} == {op: target.list_of(op) for op in OPS}
 
 
-@given(sets, sets)
-def test_only_what_differs_is_named_and_sorted(base: Lists, target: Lists) -> None:
+@given(LISTS, LISTS)
+def test_only_op_types_that_change_are_named(base: Lists, target: Lists) -> None:
     edits = diff_lists(base, target)
     arrays = [names for part in edits.values() for names in part.values()]
     named = {op for names in arrays for op in names}
-    differ = {op for op in OPS if base.list_of(op) != target.list_of(op)}
-    plain = {op for op in named if "::" not in op}
-    assert plain == {op for op in differ if "::" not in op}
+    changed = {op for op in OPS if base.list_of(op) != target.list_of(op)}
+    # domain::Op is named also to keep its list when Op moves.
+    assert {op for op in named if "::" not in op} == {op for op in changed if "::" not in op}
     assert all(names == sorted(set(names)) and names for names in arrays)
 
 
-@given(sets)
+@given(LISTS)
 def test_equal_lists_need_no_edit(lists: Lists) -> None:
     assert diff_lists(lists, lists) == {}
 
@@ -95,12 +96,12 @@ def test_equal_lists_need_no_edit(lists: Lists) -> None:
         ("black", "gray", {"black-list": {"to-remove": ["A"]}}),
     ],
 )
-def test_each_move(before: str, after: str, edits: dict[str, Any]) -> None:
+def test_the_edits_of_one_move(before: str, after: str, edits: dict[str, Any]) -> None:
     assert diff_lists(Lists(library({"A": before})), Lists(library({"A": after}))) == edits
 
 
 def test_between_real_libraries(tmp_path: Path) -> None:
     base, target = Lists(presets.load("ascend910")), Lists(presets.load("ascend910b"))
-    result = applied(diff_lists(base, target), base.library)
+    result = apply_object(diff_lists(base, target), base.library)
     ops = base.library.lists.keys() | target.library.lists.keys()
     assert {op: result.list_of(op) for op in ops} == {op: target.list_of(op) for op in ops}

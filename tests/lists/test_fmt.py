@@ -1,4 +1,4 @@
-"""The strict canonical form."""
+"""The strict canonical form of list files (Rule S2.8)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mixlist.lists.fmt import find_lost_comments, format_text
 from mixlist.lists.modify_mixlist import parse_edits
 from tests.support.systems import linux_only
 
-MIXLIST = """// why
+MIXLIST = """// comment
 {"white-list": {"to-remove": ["B", "A", "B",], "to-add": []}, /* more */
  "black-list":{"to-add":["\\u0041dd"]},}"""
 
 
-def test_a_mixlist_gets_its_keys_in_order_and_keeps_the_names_order() -> None:
+def test_a_mixlist_has_sorted_keys_and_the_names_in_their_order() -> None:
     """Rule S2.8: The canonical form is strict JSON."""
     assert format_text(MIXLIST, "f", "modify-mixlist") == (
         '{\n  "black-list": {\n    "to-add": [\n      "Add"\n    ]\n  },\n'
@@ -31,16 +31,16 @@ def test_a_mixlist_gets_its_keys_in_order_and_keeps_the_names_order() -> None:
     )
 
 
-def test_lost_comments_are_told() -> None:
+def test_lost_comments_are_reported() -> None:
     (warning,) = find_lost_comments(MIXLIST, "f")
     assert (warning.code, warning.severity, warning.place) == ("ML011", "warning", "f:1:1")
     assert warning.message == "the strict form of the file loses 2 comments"
     assert not find_lost_comments('{"a": "// none"}', "f")
-    (warning,) = find_lost_comments("node\n  # why\n", "keep.txt")
+    (warning,) = find_lost_comments("node\n  # comment\n", "keep.txt")
     assert (warning.place, warning.message) == ("keep.txt:2:3", "the strict form of the file loses a comment")
 
 
-def test_a_library_keeps_all_but_its_white_space() -> None:
+def test_only_the_white_space_of_a_library_changes() -> None:
     text = '{"Z":{"precision_reduce" :{"flag": "true"},"attr":[1.50e+3,-0,\r\n"\\u0041"]}, "A":{},"n":{"x":[]}}'
     assert format_text(text, "f", "ops-info") == (
         '{\n  "Z": {\n    "precision_reduce": {\n      "flag": "true"\n    },\n    "attr": [\n      1.50e+3,\n'
@@ -48,12 +48,12 @@ def test_a_library_keeps_all_but_its_white_space() -> None:
     )
 
 
-def test_node_rules_are_stripped_and_stand_once() -> None:
+def test_a_node_rule_file_has_each_rule_once_without_blanks() -> None:
     assert format_text("  a/b \r\n\n# no\nOpType::Conv\na/b\n", "keep.txt") == "a/b\nOpType::Conv\n"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"black-list": 3}', '{"$schema": ""}', '{"a": {}, "a": {}}'])
-def test_what_is_not_valid_is_refused(text: str) -> None:
+def test_invalid_files_are_refused(text: str) -> None:
     with pytest.raises(ListError):
         format_text(text, "f.json")
 
@@ -69,42 +69,42 @@ VALUES = st.recursive(
 LIBRARIES = st.dictionaries(st.text(max_size=5), st.dictionaries(st.sampled_from(["a", "input0"]), VALUES), max_size=4)
 
 
-def untidy(value: Any, draw: Any) -> str:
-    """The value as JSON with blanks, comments and trailing commas between its tokens."""
+def untidy_text(value: Any, draw: Any) -> str:
+    """Return the value as JSON text of random layout, with comments before and after it."""
     text = json.dumps(value, ensure_ascii=draw(st.booleans()), indent=draw(st.sampled_from([None, 0, 1, "\t"])))
     return draw(st.sampled_from(["", "\n", "// x\n", "/* y */"])) + text + draw(st.sampled_from(["", "\r\n", "// end"]))
 
 
 @given(MIXLISTS, st.data())
-def test_formatting_a_mixlist_twice_is_formatting_it_once(value: Any, data: Any) -> None:
+def test_formatting_a_mixlist_again_changes_nothing(value: Any, data: Any) -> None:
     """Rule S2.8: The canonical form is strict JSON."""
-    text = untidy(value, data.draw)
-    once = format_text(text, "f", "modify-mixlist")
-    assert format_text(once, "f", "modify-mixlist") == once
-    assert find_lost_comments(once, "f") == [] == list(parse(once, "f").findings)
-    before, after = (parse_edits(parse(t, "f"))[0] for t in (text, once))
+    text = untidy_text(value, data.draw)
+    formatted = format_text(text, "f", "modify-mixlist")
+    assert format_text(formatted, "f", "modify-mixlist") == formatted
+    assert find_lost_comments(formatted, "f") == [] == list(parse(formatted, "f").findings)
+    before, after = (parse_edits(parse(t, "f"))[0] for t in (text, formatted))
     assert {(e.op, e.action) for e in before} == {(e.op, e.action) for e in after}
 
 
 @given(LIBRARIES, st.data())
-def test_formatting_a_library_twice_is_formatting_it_once(value: Any, data: Any) -> None:
-    once = format_text(untidy(value, data.draw), "f", "ops-info")
-    assert format_text(once, "f", "ops-info") == once
-    assert json.loads(once) == value
-    assert list(json.loads(once)) == list(value)
-    if "\\" not in once:  # escapes stay as they are written
-        assert once == json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+def test_formatting_a_library_again_changes_nothing(value: Any, data: Any) -> None:
+    formatted = format_text(untidy_text(value, data.draw), "f", "ops-info")
+    assert format_text(formatted, "f", "ops-info") == formatted
+    assert json.loads(formatted) == value
+    assert list(json.loads(formatted)) == list(value)
+    if "\\" not in formatted:  # escapes stay as they are written
+        assert formatted == json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 @given(st.text(alphabet=st.sampled_from("ab/:# \n\t\r"), max_size=30))
-def test_formatting_node_rules_twice_is_formatting_them_once(text: str) -> None:
-    once = format_text(text, "keep.txt", "keep-dtype")
-    assert format_text(once, "keep.txt", "keep-dtype") == once
+def test_formatting_node_rules_again_changes_nothing(text: str) -> None:
+    formatted = format_text(text, "keep.txt", "keep-dtype")
+    assert format_text(formatted, "keep.txt", "keep-dtype") == formatted
 
 
 @linux_only
-def test_the_memory_for_many_short_strings(tmp_path: Path) -> None:
-    """At most ten times the file and 80 MB, beyond what an empty run takes; half of that, measured."""
+def test_many_short_strings_cost_little_memory(tmp_path: Path) -> None:
+    """Formatting takes at most ten times the file and 80 MB more memory than an empty run; measured: half of it."""
     path = tmp_path / "library.json"
     path.write_text('{"a":{"x":[' + ",".join(f'"s{number}"' for number in range(490_000)) + "]}}")
     size = path.stat().st_size
@@ -113,9 +113,9 @@ def test_the_memory_for_many_short_strings(tmp_path: Path) -> None:
         "main(sys.argv[1:])\n"
         "print([line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')][0])"
     )
-    peaks = []
+    peak_bytes = []
     for arguments in (["--version"], ["fmt", path]):
         command = [sys.executable, "-c", code, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-        peaks.append(1024 * int(done.stdout.split()[-1]))
-    assert peaks[1] - peaks[0] < 10 * size + 80_000_000
+        completed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        peak_bytes.append(1024 * int(completed.stdout.split()[-1]))
+    assert peak_bytes[1] - peak_bytes[0] < 10 * size + 80_000_000

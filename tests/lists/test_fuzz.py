@@ -1,4 +1,4 @@
-"""Damaged files: whatever the bytes, every reader and writer ends with findings or a MixlistError."""
+"""Damaged files: every reader and writer ends with findings or a MixlistError, whatever the bytes are."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ NOISE = PIECES | st.sampled_from(
 
 
 @st.composite
-def damaged(draw: st.DrawFn) -> bytes:
-    """An example file with a few stretches cut out, doubled or replaced by noise."""
+def damaged_files(draw: st.DrawFn) -> bytes:
+    """Return the bytes of an example file, with a few parts removed, doubled or replaced by noise."""
     data = draw(st.sampled_from(SEEDS))
     for _ in range(draw(st.integers(0, 4))):
         start = draw(st.integers(0, len(data)))
@@ -38,7 +38,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400, deadline=None)
-@given(damaged())
+@given(damaged_files())
 def test_damaged_files(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "lib" / "f.json"
     path.parent.mkdir(exist_ok=True)
@@ -56,14 +56,14 @@ def test_damaged_files(tmp_path: Path, data: bytes) -> None:
         assert format_text(format_text(text, "f"), "f") == format_text(text, "f")
         find_lost_comments(text, "f")
     with suppress(MixlistError):
-        known = load_ops_info(path)[0].lists
+        ops = load_ops_info(path)[0].lists
         for flag, expected in (("true", "white"), ("false", "black"), ("none", "gray")):
-            set_flags(path, dict.fromkeys(known, flag), tmp_path / "backup")
+            set_flags(path, dict.fromkeys(ops, flag), tmp_path / "backup")
             assert set(load_ops_info(path)[0].lists.values()) <= {expected}
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "\udcff", "x" * 5000])
-def test_odd_paths(path: str, tmp_path: Path) -> None:
-    for use in (validate_file, load_ops_info, read_edits, lambda p: set_flags(p, {"A": "true"}, tmp_path)):
+def test_paths_that_no_file_can_have(path: str, tmp_path: Path) -> None:
+    for function in (validate_file, load_ops_info, read_edits, lambda p: set_flags(p, {"A": "true"}, tmp_path)):
         with pytest.raises(MixlistError):
-            use(path)
+            function(path)

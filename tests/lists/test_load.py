@@ -1,4 +1,4 @@
-"""load_policy: everything that decides, in one value."""
+"""load_policy: the policy and its warnings."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def test_defaults() -> None:
 def test_the_arguments_and_their_defaults(tmp_path: Path) -> None:
     """Arguments keep their order: the library and the mixlist are often given by position."""
     parameters = inspect.signature(load_policy).parameters.values()
-    assert {each.name: each.default for each in parameters} == {
+    assert {parameter.name: parameter.default for parameter in parameters} == {
         "ops_info": "onnx", "mixlist": None, "precision_mode": None, "precision_mode_v2": None, "keep_dtype": None,
         "customize_dtypes": None, "op_names": "auto", "gray_policy": "ascend", "constants": "keep", "protect": None,
         "strict": False,
     }  # fmt: skip
-    assert all(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
+    assert all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
     black = write(tmp_path, "mix.json", {"white-list": {"to-remove": ["MatMul"]}, "black-list": {"to-add": ["MatMul"]}})
     assert load_policy("onnx", black).lists.list_of("MatMul") == "black"
     with pytest.raises(TypeError, match="unexpected keyword argument 'opsinfo'"):
         load_policy(opsinfo="onnx")  # type: ignore[call-arg]
 
 
-def test_everything_is_read(tmp_path: Path) -> None:
+def test_all_files_and_options_are_read(tmp_path: Path) -> None:
     policy = load_policy(
         ops_info=write(tmp_path, "lib.json", flags(Gemm="true", Conv="false")),
         mixlist=write(
@@ -77,7 +77,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "meant"),
+    ("option", "value", "similar"),
     [
         ("op_names", "onxn", "onnx"),
         ("gray_policy", "black_wins", "black-wins"),
@@ -85,20 +85,20 @@ def test_everything_is_read(tmp_path: Path) -> None:
         ("protect", "mask", "masks"),
     ],
 )
-def test_unknown_values_get_the_nearest(option: str, value: str, meant: str) -> None:
+def test_an_unknown_value_has_a_hint_with_the_most_similar_one(option: str, value: str, similar: str) -> None:
     with pytest.raises(UsageError, match=rf"--{option.replace('_', '-')} has no value '{value}'") as error:
         load_policy(**{option: value})  # type: ignore[arg-type]
-    assert f"did you mean {meant}?" in str(error.value.hint)
+    assert f"did you mean {similar}?" in str(error.value.hint)
 
 
-def test_protections_are_by_default_those_of_the_library(tmp_path: Path) -> None:
+def test_the_library_decides_the_default_of_the_protections(tmp_path: Path) -> None:
     """Rule S4.34: Protections are part of the policy."""
     both = {"masks", "positions"}
-    mine = write(tmp_path, "mine.json", flags(MatMul="true", Softmax="false", Conv="true"))
-    engine = write(tmp_path, "engine.json", flags(Conv2D="true", BatchMatMulV2="true"))
-    assert load_policy().protect == load_policy(mine).protect == both
-    assert load_policy(engine).space == "ascend"
-    for library in (engine, *(name for name in presets.names() if name != "onnx")):
+    onnx_library = write(tmp_path, "onnx.json", flags(MatMul="true", Softmax="false", Conv="true"))
+    ascend_library = write(tmp_path, "ascend.json", flags(Conv2D="true", BatchMatMulV2="true"))
+    assert load_policy().protect == load_policy(onnx_library).protect == both
+    assert load_policy(ascend_library).space == "ascend"
+    for library in (ascend_library, *(name for name in presets.names() if name != "onnx")):
         assert load_policy(library).protect == frozenset()
         assert load_policy(library, protect="positions, masks").protect == both
     assert load_policy(protect="none").protect == frozenset()
@@ -106,31 +106,36 @@ def test_protections_are_by_default_those_of_the_library(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["", "masks,", "none,masks", "quantized", "all"])
-def test_protections_that_do_not_exist(text: str) -> None:
+def test_unknown_protections(text: str) -> None:
     """Rule S4.34: Protections are part of the policy."""
     with pytest.raises(UsageError, match="--protect has no value") as error:
         load_policy(protect=text)
     assert "masks, positions" in str(error.value.hint)
 
 
-def test_protections_count_where_something_becomes_low() -> None:
+def test_protections_are_part_of_the_digest_if_nodes_can_become_low_precision() -> None:
     """Rule S7.11: The file names its policy."""
-    for mode, differ in (("mixed_bfloat16", True), ("fp16", True), ("origin", False), ("cube_fp16in_fp32out", False)):
+    for mode, differs in (
+        ("mixed_bfloat16", True),
+        ("fp16", True),
+        ("origin", False),
+        ("cube_fp16in_fp32out", False),
+    ):
         with_masks, without = (load_policy(precision_mode_v2=mode, protect=text) for text in ("masks", "none"))
-        assert (with_masks.digest != without.digest) == differ
+        assert (with_masks.digest != without.digest) == differs
 
 
-def test_a_misspelt_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelled_built_in_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileError, match="acsend910b: no such file or directory, and no built-in library") as error:
         load_policy("acsend910b")
     assert "did you mean ascend910b" in str(error.value.hint)
 
 
-@pytest.mark.parametrize("odd", ["", "\0", "a\0b/c"])
-def test_paths_that_cannot_be(odd: str) -> None:
+@pytest.mark.parametrize("path", ["", "\0", "a\0b/c"])
+def test_paths_that_no_file_can_have(path: str) -> None:
     with pytest.raises(FileError):
-        load_policy(odd)
+        load_policy(path)
 
 
 def test_a_mixlist_needs_a_mode_with_lists(tmp_path: Path) -> None:
@@ -139,13 +144,13 @@ def test_a_mixlist_needs_a_mode_with_lists(tmp_path: Path) -> None:
         load_policy(mixlist=write(tmp_path, "mix.json", {}), precision_mode_v2="fp16")
 
 
-def test_a_library_without_lists_to_use_warns(tmp_path: Path) -> None:
+def test_a_library_that_the_mode_does_not_use_warns(tmp_path: Path) -> None:
     """Rule S3.3: A mixlist needs a mode with lists."""
     assert codes(load_policy("ascend910b", precision_mode_v2="fp16")) == ["ML401"]
     assert codes(load_policy(precision_mode_v2="fp16")) == []
 
 
-def test_keep_dtype_is_ignored_under_origin(tmp_path: Path) -> None:
+def test_keep_dtype_is_not_used_with_the_mode_origin(tmp_path: Path) -> None:
     policy = load_policy(keep_dtype=write(tmp_path, "keep.cfg", "a\n"), precision_mode_v2="origin")
     assert (policy.rules, codes(policy)) == ((), ["ML403"])
 
@@ -164,7 +169,7 @@ def test_name_spaces(tmp_path: Path) -> None:
 
 
 def test_strict_refuses_comments(tmp_path: Path) -> None:
-    mixlist = write(tmp_path, "mix.json", '{"black-list": {"to-add": ["Add"]}} // why')
+    mixlist = write(tmp_path, "mix.json", '{"black-list": {"to-add": ["Add"]}} // comment')
     assert load_policy(mixlist=mixlist).warnings[0].severity == "warning"
     with pytest.raises(ListError):
         load_policy(mixlist=mixlist, strict=True)
@@ -176,20 +181,20 @@ def test_an_invalid_mixlist_stops_with_its_findings(tmp_path: Path) -> None:
     assert error.value.diagnostics
 
 
-def test_the_digest_is_of_what_is_said_not_of_where(tmp_path: Path) -> None:
+def test_the_digest_depends_on_the_meaning_and_not_on_the_files(tmp_path: Path) -> None:
     """Rule S7.11: The file names its policy."""
-    one = write(tmp_path, "one.json", '{"black-list": {"to-add": ["Add", "Mul"]}}')
-    two = write(tmp_path, "two.json", '\n{"black-list":{"to-add":["Mul","Add"],\n"to-remove":[]}}')
-    assert load_policy(mixlist=one).digest == load_policy(mixlist=two).digest
+    first = write(tmp_path, "first.json", '{"black-list": {"to-add": ["Add", "Mul"]}}')
+    second = write(tmp_path, "second.json", '\n{"black-list":{"to-add":["Mul","Add"],\n"to-remove":[]}}')
+    assert load_policy(mixlist=first).digest == load_policy(mixlist=second).digest
     assert load_policy(precision_mode="allow_mix_precision").digest == load_policy().digest
 
 
-def test_the_digest_is_of_everything_that_decides(tmp_path: Path) -> None:
+def test_every_setting_that_decides_changes_the_digest(tmp_path: Path) -> None:
     """Rule S7.11: The file names its policy."""
     mixlist = write(tmp_path, "mix.json", {"black-list": {"to-add": ["Add"]}})
     narrow = write(tmp_path, "narrow.json", {"black-list": {"to-add": ["ai.onnx::Add"]}})
-    rules = write(tmp_path, "rules.cfg", "a::InputDtype:fp16,OutputDtype:\n")
-    other = write(tmp_path, "other.cfg", "a::InputDtype:,OutputDtype:fp16\n")
+    input_rules = write(tmp_path, "inputs.cfg", "a::InputDtype:fp16,OutputDtype:\n")
+    output_rules = write(tmp_path, "outputs.cfg", "a::InputDtype:,OutputDtype:fp16\n")
     policies = [
         load_policy(),
         load_policy("pytorch"),
@@ -203,30 +208,30 @@ def test_the_digest_is_of_everything_that_decides(tmp_path: Path) -> None:
         load_policy(protect="masks"),
         load_policy(protect="positions"),
         load_policy(protect="none"),
-        load_policy(customize_dtypes=rules),
-        load_policy(customize_dtypes=other),
+        load_policy(customize_dtypes=input_rules),
+        load_policy(customize_dtypes=output_rules),
         load_policy(keep_dtype=write(tmp_path, "keep.cfg", "a\n")),
     ]
     assert len({policy.digest for policy in policies}) == len(policies)
 
 
-def test_the_digest_is_of_the_rules_that_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_of_the_rules_changes_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule S7.11: a file that other rules wrote has another digest."""
     before = load_policy().digest
     monkeypatch.setattr("mixlist.lists.load.RULE_SET", RULE_SET + 1)
     assert load_policy().digest != before
 
 
-def test_the_digest_is_the_same_everywhere() -> None:
+def test_the_digest_does_not_depend_on_the_hash_seed() -> None:
     import subprocess
     import sys
 
-    run = "import mixlist; print(mixlist.load_policy('pytorch').digest)"
-    other = [
+    code = "import mixlist; print(mixlist.load_policy('pytorch').digest)"
+    digests = [
         subprocess.run(
-            [sys.executable, "-c", run], env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[2])},
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[2])},
             check=True, capture_output=True, text=True,
         ).stdout.strip()
         for seed in ("1", "2")
     ]  # fmt: skip
-    assert other == [load_policy("pytorch").digest] * 2
+    assert digests == [load_policy("pytorch").digest] * 2

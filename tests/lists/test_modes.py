@@ -1,4 +1,4 @@
-"""Precision modes: names, equivalences and what contradicts (rules S3.1 to S3.3)."""
+"""Precision modes: their names, and options that contradict each other (Rules S3.1 to S3.3)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from mixlist.errors import UsageError
 from mixlist.lists.modes import find_mode
 
-OLD = {
+OLD_MODES = {
     "force_fp16": ("force", "float16"),
     "force_fp32": ("raise", "float16"),
     "cube_fp16in_fp32out": ("raise", "float16"),
@@ -18,7 +18,7 @@ OLD = {
     "allow_mix_precision_fp16": ("lists", "float16"),
     "allow_mix_precision_bf16": ("lists", "bfloat16"),
 }
-NEW = {
+NEW_MODES = {
     "fp16": ("force", "float16"),
     "origin": ("origin", "float16"),
     "cube_fp16in_fp32out": ("raise", "float16"),
@@ -27,33 +27,33 @@ NEW = {
 }
 
 
-def test_default() -> None:
+def test_the_default_mode() -> None:
     assert find_mode().name == "mixed_float16"
     assert find_mode() == find_mode(precision_mode_v2="mixed_float16")
 
 
-@pytest.mark.parametrize(("name", "means"), OLD.items())
-def test_older_names(name: str, means: tuple[str, str]) -> None:
+@pytest.mark.parametrize(("name", "action_and_type"), OLD_MODES.items())
+def test_old_names(name: str, action_and_type: tuple[str, str]) -> None:
     """Rule S3.1: One mode, by its new or its old name."""
     mode = find_mode(precision_mode=name)
-    assert (mode.name, mode.action, mode.low) == (name, *means)
+    assert (mode.name, mode.action, mode.low) == (name, *action_and_type)
 
 
-@pytest.mark.parametrize(("name", "means"), NEW.items())
-def test_newer_names(name: str, means: tuple[str, str]) -> None:
+@pytest.mark.parametrize(("name", "action_and_type"), NEW_MODES.items())
+def test_new_names(name: str, action_and_type: tuple[str, str]) -> None:
     mode = find_mode(precision_mode_v2=name)
-    assert (mode.name, mode.action, mode.low) == (name, *means)
+    assert (mode.name, mode.action, mode.low) == (name, *action_and_type)
 
 
-def test_both_options_contradict() -> None:
+def test_both_options_together_are_an_error() -> None:
     """Rule S3.1: One mode, by its new or its old name."""
     with pytest.raises(UsageError, match=r"--precision-mode force_fp16 and --precision-mode-v2 fp16"):
         find_mode("force_fp16", "fp16")
 
 
-@pytest.mark.parametrize("name", sorted(OLD))
+@pytest.mark.parametrize("name", sorted(OLD_MODES))
 def test_a_mixlist_needs_a_mode_with_lists(name: str) -> None:
-    if OLD[name][0] == "lists":
+    if OLD_MODES[name][0] == "lists":
         assert find_mode(name, has_mixlist=True).name == name
         return
     with pytest.raises(UsageError, match=rf"--mixlist is given, but the precision mode {name} has no lists") as error:
@@ -69,13 +69,13 @@ def test_hif8_is_no_onnx_type(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["force_lowerprecision", "allow_fp32_to_lowprecision"])
-def test_internal_names(name: str) -> None:
+def test_internal_names_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="internal"):
         find_mode(precision_mode=name)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "meant"),
+    ("old_name", "new_name", "hint_part"),
     [
         ("allow_mix_precison", None, "did you mean allow_mix_precision "),
         (None, "Mixed_Float16", "did you mean mixed_float16"),
@@ -83,13 +83,15 @@ def test_internal_names(name: str) -> None:
         (None, "", "mixed_bfloat16"),
     ],
 )
-def test_unknown_names_get_the_nearest(old: str | None, new: str | None, meant: str) -> None:
+def test_an_unknown_name_has_a_hint_with_similar_names(
+    old_name: str | None, new_name: str | None, hint_part: str
+) -> None:
     with pytest.raises(UsageError, match="has no mode") as error:
-        find_mode(old, new)
-    assert meant in str(error.value.hint)
+        find_mode(old_name, new_name)
+    assert hint_part in str(error.value.hint)
 
 
-def test_a_name_of_the_other_option() -> None:
+def test_a_name_of_the_other_option_has_a_hint() -> None:
     with pytest.raises(UsageError) as error:
         find_mode(precision_mode="mixed_float16")
     assert "write --precision-mode-v2 mixed_float16" in str(error.value.hint)

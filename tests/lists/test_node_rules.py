@@ -1,4 +1,4 @@
-"""keep_dtype and customize_dtypes: text formats, places and precedence (rules S6.1 to S6.3)."""
+"""keep_dtype and customize_dtypes: formats, places of findings, precedence (Rules S6.1 to S6.3)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def write(tmp_path: Path, text: str | bytes) -> Path:
     return file
 
 
-def one(tmp_path: Path, line: str) -> tuple[str, str, Slots, Slots]:
+def read_line(tmp_path: Path, line: str) -> tuple[str, str, Slots, Slots]:
+    """Return the fields of the rule in a customize_dtypes file of one line."""
     (rule,), warnings = read_customize_dtypes(write(tmp_path, line))
     assert warnings == []
     assert not rule.keep
@@ -57,11 +58,11 @@ def test_keep_dtype_by_name_and_type(tmp_path: Path) -> None:
 )
 def test_customize_dtypes_lines(tmp_path: Path, line: str, expected: tuple[str, str, Slots, Slots]) -> None:
     """Rule S6.2: customize_dtypes gives types per slot."""
-    assert one(tmp_path, line) == expected
+    assert read_line(tmp_path, line) == expected
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "column", "says"),
+    ("line", "code", "column", "message_part"),
     [
         ("conv1", "ML301", 6, "no InputDtype"),
         ("a::OutputDtype:fp16", "ML301", 4, "InputDtype comes first"),
@@ -79,24 +80,24 @@ def test_customize_dtypes_lines(tmp_path: Path, line: str, expected: tuple[str, 
         ("a\0::InputDtype:fp16,OutputDtype:", "ML002", 2, "NUL"),
     ],
 )
-def test_malformed_lines_have_a_place(tmp_path: Path, line: str, code: str, column: int, says: str) -> None:
+def test_invalid_lines(tmp_path: Path, line: str, code: str, column: int, message_part: str) -> None:
     file = write(tmp_path, "ok::InputDtype:fp16,OutputDtype:fp16\n" + line + "\n")
     (finding,) = validate_file(file, "customize-dtypes").findings
     assert (finding.code, finding.severity, finding.line, finding.column) == (code, "error", 2, column)
-    assert says in finding.message
+    assert message_part in finding.message
     with pytest.raises(ListError, match=rf"rules\.cfg:2:{column}: ") as error:
         read_customize_dtypes(file)
     assert error.value.diagnostics == (finding,)
 
 
-def test_an_unknown_type_names_what_is_allowed(tmp_path: Path) -> None:
+def test_the_hint_of_an_unknown_type_names_the_allowed_types(tmp_path: Path) -> None:
     (finding,) = validate_file(write(tmp_path, "a::InputDtype:flaot16,OutputDtype:"), "customize-dtypes").findings
     assert finding.hint is not None
     assert "did you mean float16?" in finding.hint
     assert "float16, float32 and bfloat16" in finding.hint
 
 
-def test_every_malformed_line_is_told(tmp_path: Path) -> None:
+def test_all_invalid_lines_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ListError, match=r"\(and 2 more") as error:
         read_customize_dtypes(write(tmp_path, "a\nb\n\nc\n"))
     assert len(error.value.diagnostics) == 3
@@ -108,7 +109,7 @@ def test_keep_dtype_refuses_types(tmp_path: Path) -> None:
     assert "customize-dtypes" in str(finding.hint)
 
 
-def test_the_first_rule_for_a_name_wins(tmp_path: Path) -> None:
+def test_the_first_rule_for_a_name_counts(tmp_path: Path) -> None:
     text = "a::InputDtype:fp16,OutputDtype:\nb::InputDtype:fp16,OutputDtype:\na::InputDtype:fp32,OutputDtype:\n"
     rules, (warning,) = read_customize_dtypes(write(tmp_path, text))
     assert [(r.pattern, r.inputs) for r in rules] == [("a", ("float16",)), ("b", ("float16",))]
@@ -116,7 +117,7 @@ def test_the_first_rule_for_a_name_wins(tmp_path: Path) -> None:
     assert "line 1" in warning.message
 
 
-def test_a_name_and_a_type_are_different_subjects(tmp_path: Path) -> None:
+def test_a_node_and_an_op_type_can_have_the_same_name(tmp_path: Path) -> None:
     text = "OpType::Conv:InputDtype:fp16,OutputDtype:\nConv::InputDtype:fp32,OutputDtype:\n"
     rules, warnings = read_customize_dtypes(write(tmp_path, text))
     assert warnings == []
@@ -124,7 +125,7 @@ def test_a_name_and_a_type_are_different_subjects(tmp_path: Path) -> None:
 
 
 def test_comments_warn(tmp_path: Path) -> None:
-    rules, (warning,) = read_keep_dtype(write(tmp_path, "# why\nconv\n"))
+    rules, (warning,) = read_keep_dtype(write(tmp_path, "# comment\nconv\n"))
     assert [r.pattern for r in rules] == ["conv"]
     assert (warning.code, warning.severity, warning.line) == ("ML303", "warning", 1)
 
@@ -167,12 +168,12 @@ PIECES = [
     " ",
     ":",
 ]
-lines = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=8).map("".join)
+LINES = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=8).map("".join)
 
 
-@given(st.lists(lines, max_size=4).map("\n".join))
+@given(st.lists(LINES, max_size=4).map("\n".join))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_text_is_rules_or_findings_with_a_place(tmp_path: Path, text: str) -> None:
+def test_any_text_gives_rules_or_findings_with_a_place(tmp_path: Path, text: str) -> None:
     file = write(tmp_path, text.encode("utf-8", "surrogatepass"))
     for kind, read in (("keep-dtype", read_keep_dtype), ("customize-dtypes", read_customize_dtypes)):
         findings = validate_file(file, kind).findings  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The names that exist, and the guess of a library's name space (Rule S5.1)."""
+"""The op types that exist, and the guess of a library's name space (Rule S5.1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mixlist.lists.op_catalog import ascend_ops, guess_space, is_known, onnx_dom
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_names_are_those_of_the_installed_schemas() -> None:
+def test_the_names_are_those_of_the_installed_packages() -> None:
     import onnx
     import onnx.defs
     import onnxruntime
@@ -23,14 +23,14 @@ def test_the_names_are_those_of_the_installed_schemas() -> None:
     data = json.loads((ROOT / "mixlist" / "lists" / "data" / "onnx_ops.json").read_text("utf-8"))
     schemas = [*onnx.defs.get_all_schemas_with_history(), *get_all_operator_schema()]
     for domain, names in onnx_domains().items():
-        there = {schema.name for schema in schemas if schema.domain == domain}
+        installed_names = {schema.name for schema in schemas if schema.domain == domain}
         if (data["onnx"], data["onnxruntime"]) == (onnx.__version__, onnxruntime.__version__):
-            assert names == there
+            assert names == installed_names
         else:  # another version may add op types, never lose one that had a schema
-            assert names <= there
+            assert names <= installed_names
 
 
-def test_the_generator_makes_the_committed_files(tmp_path: Path) -> None:
+def test_the_tool_writes_the_committed_files(tmp_path: Path) -> None:
     import onnx
     import onnxruntime
 
@@ -38,13 +38,13 @@ def test_the_generator_makes_the_committed_files(tmp_path: Path) -> None:
     if (data["onnx"], data["onnxruntime"]) != (onnx.__version__, onnxruntime.__version__):
         pytest.skip(f"the files describe onnx {data['onnx']} and onnxruntime {data['onnxruntime']}")
     subprocess.run([sys.executable, str(ROOT / "tools" / "make_names.py"), str(tmp_path)], check=True)
-    made = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.json"))
-    assert len(made) == 3
-    for path in made:
+    written = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.json"))
+    assert len(written) == 3
+    for path in written:
         assert (tmp_path / path).read_bytes() == (ROOT / path).read_bytes(), path
 
 
-def test_known_names() -> None:
+def test_is_known() -> None:
     assert {"Conv", "Upsample", "TreeEnsemble", "FusedMatMul", "SimplifiedLayerNormalization"} <= onnx_ops()
     assert {"Conv2D", "BatchMatMulV2", "MatMul"} <= ascend_ops()
     assert is_known("com.microsoft::FusedMatMul", "onnx")
@@ -55,7 +55,7 @@ def test_known_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "space", "doubted"),
+    ("names", "space", "is_uncertain"),
     [
         (["Conv", "Add"], "onnx", False),
         (["Conv2D", "Add"], "ascend", False),
@@ -66,8 +66,8 @@ def test_known_names() -> None:
         ([], "onnx", False),
     ],
 )
-def test_the_space_that_knows_more_wins_and_a_tie_is_onnx(names: list[str], space: str, doubted: bool) -> None:
+def test_the_space_with_more_names_is_guessed(names: list[str], space: str, is_uncertain: bool) -> None:
     """Rule S5.1: A library has one name space."""
-    guess, doubt = guess_space(names)
+    guess, reason = guess_space(names)
     assert guess == space
-    assert bool(doubt) == doubted
+    assert bool(reason) == is_uncertain

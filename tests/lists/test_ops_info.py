@@ -1,4 +1,4 @@
-"""Rules S1.1 to S1.4: operator information libraries."""
+"""Operator information libraries (Rules S1.1 to S1.4)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from mixlist.lists.library import Library
 from mixlist.lists.ops_info import load_ops_info
 
 
-def library_of(tmp_path: Path, text: str) -> tuple[Library, list[Diagnostic]]:
+def load_text(tmp_path: Path, text: str) -> tuple[Library, list[Diagnostic]]:
+    """Return the library in a file with this text, and the warnings about it."""
     path = tmp_path / "lib.json"
     path.write_text(text, "utf-8")
     return load_ops_info(path)
 
 
 def entry(flag: str) -> str:
+    """Return the JSON text of an entry with this flag."""
     return json.dumps({"input0": {"dtype": "float16"}, "precision_reduce": {"flag": flag}})
 
 
 def test_three_lists(tmp_path: Path) -> None:
     """Rule S1.1: The flag puts an op type on a list."""
     text = f'{{"A": {entry("true")},\n "B": {entry("false")},\n "C": {{"opFile": {{"value": "c"}}}}}}'
-    library, warnings = library_of(tmp_path, text)
+    library, warnings = load_text(tmp_path, text)
     assert library.lists == {"A": "white", "B": "black", "C": "gray"}
     assert not warnings
     column = column_of("false", text)
@@ -36,7 +38,7 @@ def test_three_lists(tmp_path: Path) -> None:
 
 
 def column_of(part: str, text: str) -> int:
-    """The column of the string ``part`` on the only line that holds it."""
+    """Return the column of the string ``part`` on the only line that holds it."""
     (line,) = [line for line in text.splitlines() if f'"{part}"' in line]
     return line.index(f'"{part}"') + 1
 
@@ -44,34 +46,34 @@ def column_of(part: str, text: str) -> int:
 @pytest.mark.parametrize(("flag", "expected"), [(" true\n", "white"), ("TRUE", "white"), ("\tFalse ", "black")])
 def test_flags_are_read_without_case_and_blanks(tmp_path: Path, flag: str, expected: str) -> None:
     """Rule S1.2: Unusual flags are read or refused, never guessed."""
-    library, warnings = library_of(tmp_path, f'{{"A": {entry(flag)}}}')
+    library, warnings = load_text(tmp_path, f'{{"A": {entry(flag)}}}')
     assert library.lists == {"A": expected}
     assert not warnings
 
 
 @pytest.mark.parametrize(("flag", "expected"), [("true", "white"), ("false", "black")])
-def test_booleans_are_read_with_a_warning(tmp_path: Path, flag: str, expected: str) -> None:
+def test_boolean_flags_are_read_with_a_warning(tmp_path: Path, flag: str, expected: str) -> None:
     """Rule S1.2: Unusual flags are read or refused, never guessed."""
-    library, (warning,) = library_of(tmp_path, f'{{"A": {{"precision_reduce": {{"flag": {flag}}}}}}}')
+    library, (warning,) = load_text(tmp_path, f'{{"A": {{"precision_reduce": {{"flag": {flag}}}}}}}')
     assert library.lists == {"A": expected}
     assert (warning.code, warning.severity, warning.line, warning.column) == ("ML204", "warning", 1, 37)
 
 
 def test_precision_reduce_without_flag_is_gray_with_a_warning(tmp_path: Path) -> None:
     """Rule S1.2: Unusual flags are read or refused, never guessed."""
-    library, (warning,) = library_of(tmp_path, '{"A": {"precision_reduce": {}}}')
+    library, (warning,) = load_text(tmp_path, '{"A": {"precision_reduce": {}}}')
     assert library.lists == {"A": "gray"}
     assert (warning.code, warning.column) == ("ML205", 8)
 
 
-def test_a_misspelt_precision_reduce_warns(tmp_path: Path) -> None:
-    library, (warning,) = library_of(tmp_path, '{"A": {"precision-Reduced": {"flag": "true"}}}')
+def test_a_misspelled_precision_reduce_warns(tmp_path: Path) -> None:
+    library, (warning,) = load_text(tmp_path, '{"A": {"precision-Reduced": {"flag": "true"}}}')
     assert library.lists == {"A": "gray"}
     assert (warning.code, warning.hint) == ("ML209", 'did you mean "precision_reduce"?')
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "column", "words"),
+    ("text", "code", "column", "message_part"),
     [
         ('{"A": {"precision_reduce": {"flag": "maybe"}}}', "ML203", 37, 'is the string "maybe"'),
         ('{"A": {"precision_reduce": {"flag": ""}}}', "ML203", 37, 'is the string ""'),
@@ -85,30 +87,30 @@ def test_a_misspelt_precision_reduce_warns(tmp_path: Path) -> None:
         ('{"white-list": {"to-add": ["A"]}}', "ML208", 1, "this is a modify_mixlist"),
     ],
 )
-def test_rejected(tmp_path: Path, text: str, code: str, column: int, words: str) -> None:
+def test_invalid_files(tmp_path: Path, text: str, code: str, column: int, message_part: str) -> None:
     with pytest.raises(ListError) as caught:
-        library_of(tmp_path, text)
-    (found,) = caught.value.diagnostics
-    assert isinstance(found, Diagnostic)
-    assert (found.code, found.severity, found.line, found.column) == (code, "error", 1, column)
-    assert words in found.message and found.hint
+        load_text(tmp_path, text)
+    (finding,) = caught.value.diagnostics
+    assert isinstance(finding, Diagnostic)
+    assert (finding.code, finding.severity, finding.line, finding.column) == (code, "error", 1, column)
+    assert message_part in finding.message and finding.hint
 
 
 def test_names_are_exact(tmp_path: Path) -> None:
     """Rule S1.4: Names are exact."""
-    library, _ = library_of(tmp_path, f'{{"MatMul": {entry("true")}, "Matmul": {entry("false")}}}')
+    library, _ = load_text(tmp_path, f'{{"MatMul": {entry("true")}, "Matmul": {entry("false")}}}')
     assert library.lists == {"MatMul": "white", "Matmul": "black"}
 
 
-def test_the_empty_library_warns(tmp_path: Path) -> None:
-    library, (warning,) = library_of(tmp_path, "{}")
+def test_an_empty_library_warns(tmp_path: Path) -> None:
+    library, (warning,) = load_text(tmp_path, "{}")
     assert library.lists == {} and warning.code == "ML207"
 
 
-def test_every_error_is_told(tmp_path: Path) -> None:
+def test_all_errors_of_a_file_are_reported(tmp_path: Path) -> None:
     ops = {f"Op{i}": {"precision_reduce": {"flag": "x"}} for i in range(250)}
     with pytest.raises(ListError, match=r"\(and 100 more\)") as caught:
-        library_of(tmp_path, json.dumps(ops))
+        load_text(tmp_path, json.dumps(ops))
     last = caught.value.diagnostics[-1]
     assert isinstance(last, Diagnostic)
     assert last.message == "150 more errors like these"
@@ -138,35 +140,35 @@ def test_one_file_per_op(tmp_path: Path) -> None:
     assert library.lists["Op7"] == "white" and library.lists["Op8"] == "black"
 
 
-def test_two_flags_for_one_op_name_both_places(tmp_path: Path) -> None:
+def test_the_error_about_two_flags_names_both_places(tmp_path: Path) -> None:
     """Rule S1.3: A directory is one library."""
     (tmp_path / "a.json").write_text(f'{{"A": {entry("true")}}}')
     (tmp_path / "b.json").write_text(f'{{\n"A": {entry("false")}}}')
     with pytest.raises(ListError) as caught:
         load_ops_info(tmp_path)
-    (found,) = caught.value.diagnostics
-    assert isinstance(found, Diagnostic)
-    assert found.code == "ML206"
+    (finding,) = caught.value.diagnostics
+    assert isinstance(finding, Diagnostic)
+    assert finding.code == "ML206"
     column = column_of("false", (tmp_path / "b.json").read_text())
-    assert found.place == f"{tmp_path}/b.json:2:{column}"
+    assert finding.place == f"{tmp_path}/b.json:2:{column}"
     column = column_of("true", (tmp_path / "a.json").read_text())
-    assert f'"A" is black here but white at {tmp_path}/a.json:1:{column}' in found.message
+    assert f'"A" is black here but white at {tmp_path}/a.json:1:{column}' in finding.message
 
 
-def test_the_same_flag_twice_is_fine(tmp_path: Path) -> None:
+def test_an_op_type_can_have_the_same_flag_in_two_files(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(f'{{"A": {entry("true")}}}')
     (tmp_path / "b.json").write_text(f'{{"A": {entry(" TRUE")}}}')
     assert load_ops_info(tmp_path)[0].lists == {"A": "white"}
 
 
-def test_errors_of_all_files_are_told(tmp_path: Path) -> None:
+def test_errors_of_all_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
     (tmp_path / "b.json").write_text('{"A": 1}')
     (tmp_path / "c.json").write_bytes(b'{"\xff": {}}')
     with pytest.raises(ListError) as caught:
         load_ops_info(tmp_path)
-    found = [f for f in caught.value.diagnostics if isinstance(f, Diagnostic)]
-    assert {(f.code, Path(f.path or "").name) for f in found} == {
+    findings = [f for f in caught.value.diagnostics if isinstance(f, Diagnostic)]
+    assert {(f.code, Path(f.path or "").name) for f in findings} == {
         ("ML001", "a.json"),
         ("ML201", "b.json"),
         ("ML002", "c.json"),
@@ -179,6 +181,6 @@ def test_directory_without_json(tmp_path: Path) -> None:
 
 
 def test_broken_link_in_a_directory(tmp_path: Path) -> None:
-    (tmp_path / "a.json").symlink_to(tmp_path / "gone")
+    (tmp_path / "a.json").symlink_to(tmp_path / "missing")
     with pytest.raises(FileError, match="no such file"):
         load_ops_info(tmp_path)

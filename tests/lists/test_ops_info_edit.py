@@ -1,4 +1,4 @@
-"""Editing a library in place: nothing changes but what was asked for."""
+"""Editing a library in place: only the given flags change (Rule S1.5)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LIBRARY = """{
 
 
 def edit(tmp_path: Path, text: str | bytes, **changes: str) -> bytes:
-    """The bytes of a library after the changes."""
+    """Return the bytes of a library after the changes."""
     path = tmp_path / "lib" / "ops.json"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(text.encode() if isinstance(text, str) else text)
@@ -51,18 +51,18 @@ def edit(tmp_path: Path, text: str | bytes, **changes: str) -> bytes:
     return path.read_bytes()
 
 
-def test_a_flag_changes_and_nothing_else(tmp_path: Path) -> None:
+def test_only_the_flag_changes(tmp_path: Path) -> None:
     """Rule S1.5: Editing a library changes only the flags."""
     after = edit(tmp_path, LIBRARY, Add="false")
     assert after.decode() == LIBRARY.replace('"flag": "true"', '"flag": "false"')
 
 
-def test_what_is_said_already_stays_untouched(tmp_path: Path) -> None:
+def test_a_file_that_has_the_flags_already_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "ops.json"
     path.write_text(LIBRARY)
     before = path.stat()
     assert set_flags(path, {"Add": "true", "Sub": "false", "Relu": "none"}, tmp_path.parent / "backup") == ([], {})
-    after = path.stat()  # its time of access may change: it was read
+    after = path.stat()  # without the time of access, which reading changes
     assert (after.st_ino, after.st_mtime_ns, after.st_ctime_ns) == (
         before.st_ino,
         before.st_mtime_ns,
@@ -71,7 +71,7 @@ def test_what_is_said_already_stays_untouched(tmp_path: Path) -> None:
     assert not (tmp_path.parent / "backup").exists()
 
 
-def test_a_new_flag_looks_like_the_others(tmp_path: Path) -> None:
+def test_a_new_flag_has_the_layout_of_the_others(tmp_path: Path) -> None:
     after = edit(tmp_path, LIBRARY, Relu="true", Mul="false").decode()
     relu = '"attr": 1.50,\n        "precision_reduce": {\n            "flag": "true"\n        }\n    },'
     mul = '"Mul": {\n        "precision_reduce": {\n            "flag": "false"\n        }\n    },'
@@ -160,7 +160,7 @@ def test_a_backup_inside_the_library_is_refused(tmp_path: Path, inside: str, tar
     assert not (tmp_path / "lib" / "deeper").exists()
 
 
-def test_links_are_resolved_before_that_is_judged(tmp_path: Path) -> None:
+def test_links_are_resolved_before_the_backup_directory_is_checked(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "ops.json").write_text(LIBRARY)
     (tmp_path / "way").symlink_to(tmp_path / "lib")
@@ -177,7 +177,7 @@ def test_links_are_resolved_before_that_is_judged(tmp_path: Path) -> None:
 
 
 @posix_only
-def test_permissions_stay(tmp_path: Path) -> None:
+def test_permissions_and_owner_stay(tmp_path: Path) -> None:
     path = tmp_path / "lib" / "ops.json"
     path.parent.mkdir()
     path.write_text(LIBRARY)
@@ -215,14 +215,14 @@ def test_a_read_only_library_needs_make_writable(tmp_path: Path, file_mode: int,
         folder.chmod(0o755)
 
 
-def test_unknown_op_names_the_nearest(tmp_path: Path) -> None:
+def test_the_error_about_an_unknown_op_type_has_the_most_similar_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match='has no op type "add"') as caught:
         edit(tmp_path, LIBRARY, add="true", Relu="true")
     assert caught.value.hint and caught.value.hint.startswith("did you mean Add")
     assert (tmp_path / "lib" / "ops.json").read_text() == LIBRARY
 
 
-def test_refused(tmp_path: Path) -> None:
+def test_invalid_arguments_and_files(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a flag"):
         edit(tmp_path, LIBRARY, Add="yes")
     with pytest.raises(ListError, match="this is a modify_mixlist"):
@@ -235,25 +235,25 @@ def test_refused(tmp_path: Path) -> None:
         set_flags("-", {"Add": "true"}, tmp_path)
 
 
-def test_a_backup_that_cannot_be_made_stops_it(tmp_path: Path) -> None:
+def test_without_a_backup_nothing_is_edited(tmp_path: Path) -> None:
     (tmp_path / "backup").write_text("a file")
     with pytest.raises(FileError, match="cannot be saved"):
         edit(tmp_path, LIBRARY, Add="false")
     assert (tmp_path / "lib" / "ops.json").read_text() == LIBRARY
 
 
-def test_a_backup_directory_that_is_no_path(tmp_path: Path) -> None:
+def test_backup_paths_that_no_directory_can_have(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     path = tmp_path / "lib" / "ops.json"
     path.write_text(LIBRARY)
-    (tmp_path / "round").symlink_to(tmp_path / "round")
-    for backup in ("a\0b", str(tmp_path / "round"), "x" * 5000):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for backup in ("a\0b", str(tmp_path / "loop"), "x" * 5000):
         with pytest.raises(FileError):
             set_flags(path, {"Add": "false"}, backup)
     assert path.read_text() == LIBRARY
 
 
-def test_if_one_file_fails_the_others_get_their_bytes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_one_file_cannot_be_replaced_all_are_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "lib"
     folder.mkdir()
     text = '{"A": {"precision_reduce": {"flag": "true"}}}'
@@ -262,12 +262,12 @@ def test_if_one_file_fails_the_others_get_their_bytes_back(tmp_path: Path, monke
 
     replace = NewFile.replace
 
-    def full(new: NewFile) -> None:
+    def replace_on_full_disk(new: NewFile) -> None:
         if new.target.name == "b.json":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         replace(new)
 
-    monkeypatch.setattr(NewFile, "replace", full)
+    monkeypatch.setattr(NewFile, "replace", replace_on_full_disk)
     with pytest.raises(FileError, match=r"b\.json: cannot be written: No space left"):
         set_flags(folder, {"A": "false"}, tmp_path / "backup")
     assert sorted(path.name for path in folder.iterdir()) == ["a.json", "b.json"]
@@ -286,7 +286,7 @@ ENTRIES = st.fixed_dictionaries(
     st.dictionaries(NAMES, st.sampled_from(["true", "false", "none"]), min_size=1),
     st.sampled_from([None, 1, "\t"]),
 )
-def test_the_value_is_the_old_one_but_for_the_flags(
+def test_only_the_flags_of_the_value_change(
     tmp_path_factory: pytest.TempPathFactory, library: dict[str, Any], changes: dict[str, str], indent: Any
 ) -> None:
     changes = {op: flag for op, flag in changes.items() if op in library}
@@ -295,13 +295,13 @@ def test_the_value_is_the_old_one_but_for_the_flags(
     after = json.loads(edit(tmp_path, text, **changes))
     assert list(after) == list(library)
     for op, entry in library.items():
-        rest = {key: value for key, value in entry.items() if key != "precision_reduce"}
-        assert {key: value for key, value in after[op].items() if key != "precision_reduce"} == rest
+        other_members = {key: value for key, value in entry.items() if key != "precision_reduce"}
+        assert {key: value for key, value in after[op].items() if key != "precision_reduce"} == other_members
         if op not in changes:
             assert after[op] == entry
         elif changes[op] == "none":
             assert "precision_reduce" not in after[op]
         else:
             assert after[op]["precision_reduce"]["flag"].strip().lower() == changes[op]
-    new = (tmp_path / "lib" / "ops.json").read_text()
-    assert json.dumps(after, indent=indent) == new  # inserted members look like the rest
+    new_text = (tmp_path / "lib" / "ops.json").read_text()
+    assert json.dumps(after, indent=indent) == new_text  # inserted members have the layout of the others

@@ -1,4 +1,4 @@
-"""The form of JSON list files: the findings are the errors of jsonschema on the same schema."""
+"""The check of JSON list files against their schemas: it finds the same errors as jsonschema."""
 
 from __future__ import annotations
 
@@ -35,48 +35,48 @@ ENTRIES = st.dictionaries(st.sampled_from(["precision_reduce", "input0"]), REDUC
 LIBRARIES = st.dictionaries(st.sampled_from(["A", "B", "properties", "black"]), ENTRIES, max_size=4) | ANYTHING
 
 
-def rejected_places(value: Any, kind: Any) -> list[tuple[tuple[Any, ...], bool]]:
-    """Where the schema, applied to the whole file, has an error; and whether it is about the key there."""
-    places = []
+def jsonschema_errors(value: Any, kind: Any) -> list[tuple[tuple[Any, ...], bool]]:
+    """Return the steps to each value with an error of jsonschema, and True if the error is about its key."""
+    errors = []
     for error in Draft202012Validator(SCHEMAS[kind]).iter_errors(value):
         if error.validator == "additionalProperties":
-            unknown = [key for key in error.instance if key not in error.schema["properties"]]
-            places += [((*error.absolute_path, key), True) for key in unknown]
+            unknown_keys = [key for key in error.instance if key not in error.schema["properties"]]
+            errors += [((*error.absolute_path, key), True) for key in unknown_keys]
         else:
-            places.append((tuple(error.absolute_path), False))
-    return places
+            errors.append((tuple(error.absolute_path), False))
+    return errors
 
 
-def judged_alike(value: Any, kind: Any) -> None:
-    """The violations and the findings are the errors of jsonschema, in place and number."""
-    rejected = rejected_places(value, kind)
+def assert_same_errors(value: Any, kind: Any) -> None:
+    """Assert that the violations and the findings are at the places of the errors of jsonschema."""
+    expected_errors = jsonschema_errors(value, kind)
     violations = list(find_violations(value, load_schema(kind)))
-    assert sorted(map(repr, rejected)) == sorted(repr((v.steps, not v.schema.types)) for v in violations)
+    assert sorted(map(repr, expected_errors)) == sorted(repr((v.steps, not v.schema.types)) for v in violations)
     document = parse(json.dumps(value), "f")
     findings = check_structure(document, kind)
-    if [f.code for f in findings] not in (["ML109"], ["ML208"]):  # a file of the other kind is told in one finding
-        expected = [document.line_column(steps, key=key) for steps, key in rejected]
+    if [f.code for f in findings] not in (["ML109"], ["ML208"]):  # a file of the other kind has one finding
+        expected = [document.line_column(steps, key=key) for steps, key in expected_errors]
         assert sorted((f.line, f.column) for f in findings) == sorted(expected)
 
 
 @given(MIXLISTS)
-def test_mixlists_are_judged_as_the_schema_judges(value: Any) -> None:
+def test_mixlists_have_the_errors_of_jsonschema(value: Any) -> None:
     """Rule S2.1: Three lists with two actions each."""
-    judged_alike(value, "modify-mixlist")
+    assert_same_errors(value, "modify-mixlist")
 
 
 @given(LIBRARIES)
-def test_libraries_are_judged_as_the_schema_judges(value: Any) -> None:
-    judged_alike(value, "ops-info")
+def test_libraries_have_the_errors_of_jsonschema(value: Any) -> None:
+    assert_same_errors(value, "ops-info")
 
 
-def test_many_unusual_flags_are_no_errors() -> None:
+def test_unusual_flags_are_no_errors() -> None:
     """Rule S1.2: Unusual flags are read or refused, never guessed."""
     library = {f"Op{k}": {"precision_reduce": {"flag": " True"}} for k in range(130)}
     assert check_structure(parse(json.dumps(library), "f"), "ops-info") == []
 
 
-def test_the_hundred_and_first_error_is_counted() -> None:
+def test_errors_after_the_hundredth_are_counted() -> None:
     library = {f"Op{k}": {"precision_reduce": {"flag": " True" if k % 2 else "yes"}} for k in range(220)}
     findings = check_structure(parse(json.dumps(library), "f"), "ops-info")
     assert len(findings) == 101 and findings[-1].code == "ML203"
@@ -98,12 +98,12 @@ def test_the_hundred_and_first_error_is_counted() -> None:
         ("text", None),
     ],
 )
-def test_the_kind_is_told_by_content(value: Any, kind: str | None) -> None:
+def test_the_kind_is_detected_by_the_content(value: Any, kind: str | None) -> None:
     assert guess_kind(value) == kind
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
-def test_schemas_are_schemas(name: str) -> None:
+def test_the_schemas_are_valid(name: str) -> None:
     schema = SCHEMAS[name]
     Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
@@ -111,6 +111,6 @@ def test_schemas_are_schemas(name: str) -> None:
     assert schema["title"] and schema["description"]
 
 
-def test_schemas_are_the_canonical_copies() -> None:
+def test_the_schemas_are_in_the_checkout() -> None:
     assert (Path(__file__).parents[2] / "schemas").is_dir()
     assert {"modify-mixlist", "ops-info", "resolve", "lists", "validate", "apply"} <= set(SCHEMAS)
