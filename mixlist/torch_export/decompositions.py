@@ -46,7 +46,7 @@ def batch_norm_table() -> Decompositions:
 
 
 class ConvolutionArguments(NamedTuple):
-    """The arguments of ``aten.convolution`` behind its tensors, in its order. Lists have one number per axis."""
+    """The arguments of ``aten.convolution`` after its tensors, in the same order. Lists have one number per axis."""
 
     stride: list[int]
     padding: list[int]
@@ -101,7 +101,7 @@ def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, arguments: Convolu
         order = (2, 1, 0, *range(3, x.ndim + 1))
         swapped_x = x.view(images, groups, channels, *sizes).permute(order).reshape(channels, groups * images, *sizes)
     result = aten.convolution(swapped_x, grad.transpose(0, 1), None, *swapped)
-    # Rows of x that are in no window of the forward pass give rows behind the kernel's. They are cut off.
+    # Rows of x that are in no window of the forward pass make the result larger than the kernel. They are cut off.
     for axis, size in enumerate(kernel, start=2):
         if result.shape[axis] != size:
             result = result.narrow(axis, 0, size)
@@ -182,7 +182,7 @@ def _pool_matrices(
     for length, count, size, step, pad in zip(shape[-rank:], output_shape[-rank:], kernel, strides, pads, strict=True):
         starts = np.arange(count) * step - pad
         ends = starts + size
-        # With ceil_mode, the last window may reach behind the padding. That part never counts.
+        # With ceil_mode, the last window may reach beyond the padding. That part never counts.
         divisors = np.minimum(ends, length + pad) - starts if include_pad else None
         if divisor:  # the divisor of the whole window: the matrix of the first axis alone has it
             divisors = np.full(count, 1 if matrices else divisor)

@@ -18,7 +18,7 @@ RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 
 
 def simplify_graph(step: TracedStep) -> set[str]:
-    """Simplify ``step.graph`` in place; return the names of the buffers whose values the step changes.
+    """Simplify ``step.graph`` in place; return the names of the buffers that the step changes.
 
     The outputs of the other buffers are removed.
     """

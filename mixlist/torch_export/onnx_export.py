@@ -70,7 +70,7 @@ def convert_to_onnx(
     passes.DeduplicateInitializersPass()(model)
     passes.CommonSubexpressionEliminationPass()(model)
     passes.RemoveUnusedNodesPass()(model)
-    # The nodes get their names after the passes: a name has the number of the node among those that are left.
+    # The passes remove nodes. The others get their names afterwards, so that the numbers in the names have no gaps.
     _name_nodes(model.graph)
     _name_constants(model.graph, constants)
     _name_batch_axis(model.graph, str(batch_size))
@@ -204,7 +204,7 @@ def _name_constants(graph: ir.Graph, module_constants: Mapping[str, Tensor]) -> 
 
 
 def _read_scope(node: ir.Node) -> str | None:
-    """Return the module path of a node, such as ``encoder.linear1``; None if torch's exporter did not note it."""
+    """Return the module path of a node, such as ``encoder.linear1``; None if the exporter did not record it."""
     names = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
     return None if len(names) < 2 or names[0].startswith("_empty_nn_module") else names[0]
 

@@ -123,7 +123,7 @@ def _call(graph: Graph, operator: OpOverload, *args: object, **kwargs: object) -
 
 
 def _distribution_parameters(node: Node, *defaults: float) -> tuple[float, ...]:
-    """Return the arguments of a random operator behind its tensor, with ``defaults`` for those that are missing."""
+    """Return the arguments of a random operator after its tensor, with ``defaults`` for those that are missing."""
     arguments = tuple(node.args[1:])
     return arguments + defaults[len(arguments) :]
 

@@ -108,7 +108,7 @@ def trace_step(
 
     def run_step(*arguments: Tensor) -> list[Tensor]:
         """Compute all outputs of the step from all its inputs; ``make_fx`` records the operators of this function."""
-        values = dict(zip(module_tensors, arguments, strict=False))  # the batch and the loss scale come behind
+        values = dict(zip(module_tensors, arguments, strict=False))  # the batch and the loss scale follow
         leaves = {name: values[name].detach().requires_grad_() for name in trained}
         batch_values = dict(zip(batch, arguments[len(module_tensors) :], strict=False))
         loss, metrics, buffers_after = _run_forward(module, loss_fn, {**values, **leaves}, batch_values, runs)

@@ -10,22 +10,23 @@ if TYPE_CHECKING:
     from mixlist.training.run import train as train
     from mixlist.training.scalers import make_scaler as make_scaler
 
-_HOME = {
+# The module that defines each public name. A module is imported when its name is first used.
+_MODULE_OF = {
     "Settings": "mixlist.training.optimizers",
     "export_step": "mixlist.torch_export.export",
     "make_scaler": "mixlist.training.scalers",
     "train": "mixlist.training.run",
 }
 
-__all__ = sorted(_HOME)
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'mixlist.training' has no attribute {name!r}")
     from importlib import import_module
 
-    value: object = getattr(import_module(_HOME[name]), name)
+    value: object = getattr(import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 

@@ -3,8 +3,8 @@
 The file has one entry per array, a JSON text, and a SHA-256 digest:
 
 - The JSON text holds every value that is not an array. ``{"array": NAME, "dtype": TYPE}`` refers to an array.
-- The digest covers the whole content. A file whose content was changed is refused, so the readers of its parts need no
-  checks of their own.
+- The digest covers the whole content. A changed file is refused, so the code that reads the parts of a state
+  does not check them again.
 
 The file is always replaced as a whole: a process that is killed while it writes leaves the earlier state.
 """
@@ -66,7 +66,7 @@ class StateFile:
         self._last_save = time.monotonic()
 
     def restore(self, name: str, training: Training) -> None:
-        """Bring a training to the step that the file has for it; a training that the file lacks stays as it is."""
+        """Restore a training from the state of the file; do nothing if the file has no state of this training."""
         if name in self.state["running"]:
             training.restore(self.state["running"][name])
 

@@ -26,7 +26,7 @@ _LOWER_IS_BETTER = ("loss", "error", "perplexity")  # words in the name of a met
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: ``accuracy`` (of ``logits`` against the labels ``y``), or the name of an output, whose mean it is."""
+    """A metric: ``accuracy`` (of ``logits`` against the labels ``y``), or the mean of the output called ``name``."""
 
     name: str
     higher_is_better: bool
@@ -67,7 +67,7 @@ def evaluate(
     """
     graph = session.graph
     output = LOGITS if metric.name == ACCURACY else metric.name
-    total, count = 0.0, 0  # the sum of the metric, and the number of samples or labels behind it
+    total, count = 0.0, 0  # the sum of the metric, and the number of samples or labels in the sum
     for start in range(0, dataset.count, batch_size)[:max_batches]:
         batch = dataset.batch(slice(start, start + batch_size))
         rows = min(batch_size, dataset.count - start)

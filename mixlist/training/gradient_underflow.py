@@ -51,7 +51,7 @@ class UnderflowSampler:
         """
         scaled_copy = scaled_gradient.copy()
         reference = self.float32_session.step(feed, 1.0).gradient
-        # A zero in float32, such as behind an inactive ReLU, is no underflow.
+        # A gradient that is zero in float32, for example through an inactive ReLU, is no underflow.
         counted = np.isfinite(reference) & (reference != 0)
         unscaled_gradient = scaled_copy if scale == 1 else self.mixed_session.step(feed, 1.0).gradient
         self.counts[_VALUES] += int(counted.sum())

@@ -177,7 +177,7 @@ class Training:
         }
 
     def restore(self, state: TrainingState) -> None:
-        """Bring the training to the moment at which ``state`` was taken."""
+        """Restore the training to the moment when ``state()`` returned ``state``."""
         # The optimizer changes parameters and moments in place, so both must not share memory with ``state``.
         self.parameters.flat[...] = state["parameters"]
         self.buffers = state["buffers"]

@@ -78,7 +78,7 @@ class Settings:
         """Return the learning rate of step ``step`` (from 0) of a training of ``steps`` steps."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
-        # The share of the steps behind the warm-up that are done, from 0 to 1.
+        # The share of the steps after the warm-up that are done, from 0 to 1.
         share_done = min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps))
         if self.schedule == "linear":
             return self.lr * (1 - share_done)

@@ -22,7 +22,7 @@ from mixlist.tuner.output_files import render_modify_mixlist
 if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
 
-# One round keeps the op types of the first offenders in float32. Another op type behind them may overflow then, so
+# One round keeps the op types of the first offenders in float32. Another op type after them may overflow then, so
 # several rounds are needed; each costs a check of one batch.
 MAX_ROUNDS = 8
 
@@ -59,7 +59,7 @@ def advise_on_overflow(
 
 
 def _find_first_offenders(graph: StepGraph, policy: Policy, feed: Feed, provider: str) -> tuple[NodeFinding, ...]:
-    """Check the step graph on one feed; return the findings of the nodes whose inputs are still finite."""
+    """Check the step graph on one feed; return the findings that are marked as first offenders."""
     report = check(graph.loaded, policy, [feed], provider=provider)
     return tuple(finding for finding in report.nodes if finding.first)
 

@@ -101,7 +101,7 @@ def _number(distribution: Distribution, key: str, default: float | None = None) 
 
 def _neutral_value(distribution: Distribution) -> float:
     """Return the value that switches a random input off: ``off``, or the mean of the distribution."""
-    # The defaults are those of ``_draw``, so that the mean is the mean of the draws.
+    # The same default values as in ``_draw``, so that this is the mean of the draws.
     off, kind = distribution.get("off"), distribution.get("kind")
     if isinstance(off, int | float):
         return off

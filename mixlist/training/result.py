@@ -67,7 +67,7 @@ class GradientUnderflow:
 class TuningRun:
     """One short training with a setting of the scaler (``--tune-scale``).
 
-    ``parameters`` are those of the scaler that were changed. ``exceptions`` counts the exceptions in ``steps`` steps,
+    ``parameters`` has the changed parameters of the scaler. ``exceptions`` counts the exceptions in ``steps`` steps.
     ``zero`` is the share of gradient values that became zero.
     """
 
@@ -79,7 +79,7 @@ class TuningRun:
 
 @dataclass(frozen=True, repr=False)
 class TrainReport:
-    """The verdict on training in mixed precision, and the measurements behind it.
+    """The verdict on training in mixed precision, and the measurements that it rests on.
 
     - ``reasons``: the reasons of the verdict, one sentence each.
     - ``exception_rate``: the share of the mixed steps of all runs with a gradient that was not finite. ``limit``: the
@@ -129,7 +129,7 @@ class TrainReport:
 
     @property
     def bad(self) -> dict[str, int]:
-        """Return, for each parameter, the steps of all runs whose gradient was not finite; the largest number first."""
+        """Return the number of steps with a gradient that was not finite, by parameter; the largest number first."""
         total: Counter[str] = Counter()
         for run in self.runs:
             total.update(run.mixed.bad)

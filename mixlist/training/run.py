@@ -113,7 +113,7 @@ class _TrainingSeries:
         ``kind`` is "float32" or "mixed". ``histories[kind]`` has the history of the training from its first step on,
         so that an interruption keeps the steps so far.
         """
-        # A training that an earlier command finished is taken from the state file.
+        # An earlier command may have finished this training: the state file has its history then.
         name, job = f"{seed}/{kind}", self.job
         finished = self.state_file.state["done"].get(name)
         if finished is not None:
@@ -151,7 +151,7 @@ class _TrainingSeries:
         return training.first_bad_feed
 
     def make_report(self) -> TrainReport:
-        """Return the verdict on the runs so far, with the measurements behind it."""
+        """Return the report on the runs so far: the verdict, and the measurements that it rests on."""
         job, options = self.job, self.job.options
         runs = (*self.finished, *self.interrupted)
         steps = sum(len(run.mixed.loss) for run in runs)

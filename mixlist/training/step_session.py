@@ -71,7 +71,7 @@ class StepSession:
     """An ONNX Runtime session of a step graph. Parameters and buffers are inputs, so each step feeds them.
 
     ``proto`` is the model to run: the step graph in float32, emulated, or mixed. ``inputs_raised`` is True if ``proto``
-    declares float32 for the float16 and bfloat16 inputs of the graph. ``warnings`` are those of the lists.
+    declares float32 for the float16 and bfloat16 inputs of the graph. ``warnings`` has the warnings about the lists.
     """
 
     warnings: tuple[Diagnostic, ...] = ()
