@@ -17,7 +17,7 @@ class TrainingHistory:
 
     - ``loss``: the unscaled loss of each step.
     - ``metric``: the metric on the evaluation data after the last step; None if the training did not get there.
-    - ``diverged``: the reason why the training is no use (Rule S10.16), as the end of a sentence, or "".
+    - ``diverged``: the reason why the training failed (Rule S10.16), as the end of a sentence, or "".
 
     The other fields are for mixed trainings:
 

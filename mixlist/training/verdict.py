@@ -73,7 +73,7 @@ def failure_reasons(
     mixed_metrics = [run.mixed.metric for run in runs if run.mixed.metric is not None]
     if mixed_metrics and float32_metrics:
         reasons += _compare_means(float32_metrics, mixed_metrics, metric, tolerance)
-    # After Ctrl-C there are fewer finished runs than were asked for, and the interruption is a reason already.
+    # After Ctrl-C there are fewer finished runs than ``options.runs``, and the interruption is a reason already.
     if len(finished) == options.runs < MIN_RUNS:
         reasons.append(f"{len(finished)} of at least {MIN_RUNS} runs: too few to show that {metric.name} is constant")
     elif mixed_metrics and _spread(mixed_metrics) > _spread(float32_metrics) + 2 * tolerance:
@@ -103,7 +103,7 @@ def _spread(values: list[float]) -> float:
 
 
 def divergence(loss: Sequence[float], skipped: Sequence[int], finite: bool) -> str:
-    """Return the reason why a training is no use (Rule S10.16), as the end of a sentence, or "".
+    """Return the reason why a training failed (Rule S10.16), as the end of a sentence, or "".
 
     ``loss`` is the loss of each step, ``skipped`` the steps that were skipped. ``finite`` is True if all parameters are
     finite at the end.
