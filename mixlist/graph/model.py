@@ -4,7 +4,7 @@ A Graph is built from protobuf messages and never writes to them. Every object k
 so a rewrite can copy all that a model file holds, also fields that mixlist does not read.
 
 A *marked Cast* is a Cast that an earlier run of mixlist inserted. The metadata key CAST_MARK identifies it. By default
-a Graph hides marked Casts, so that the model resolves as it was authored.
+a Graph hides marked Casts: a node that reads one seems to read the input of the Cast, as in the authored model.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 CAST_MARK = "pkg.mixlist.cast"
 POLICY_KEY = "pkg.mixlist.policy"  # metadata key of a model: the digest of the policy that was applied
 FunctionKey = tuple[str, str, str]  # domain, name, overload
-# "input": a graph input or an argument of a function. "overridable": an initializer that is a graph input too.
-# "initializer": any other initializer. "node": the output of a node. "absent": a function's input without an argument.
+# "input": a graph input, or a function's input with an argument. "absent": a function's input without an argument.
+# "overridable": an initializer that is a graph input too. "initializer": any other one. "node": the output of a node.
 ValueKind = Literal["input", "overridable", "initializer", "node", "absent"]
 
 

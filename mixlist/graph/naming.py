@@ -31,7 +31,7 @@ def display_names(scope: Scope) -> dict[Node, str]:
     The display name is ``OpType_k``. k counts the unnamed nodes of this type in topological order, from 0, and skips
     names that named nodes of the scope have.
     """
-    if scope.display_names is None:
+    if scope.display_names is None:  # computed once for each scope, and only if a report needs a name
         used_names = {n.proto.name for n in scope.nodes if n.proto.name}
         counters: defaultdict[str, Iterator[int]] = defaultdict(count)
         scope.display_names = {}
@@ -85,6 +85,7 @@ class NameGenerator:
         from onnx import helper
 
         node = helper.make_node(op_type, list(inputs), [output], name=self.make_name(f"{op_type}_{output}"))
+        # Sorted, so that the same input always gives the same bytes (Rule S7.9).
         node.attribute.extend(helper.make_attribute(name, value) for name, value in sorted(attributes.items()))
         return node
 

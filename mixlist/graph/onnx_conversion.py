@@ -34,7 +34,7 @@ _PRESERVED_FIELDS = {
     "device_configurations": "device configurations",
     "configuration": "device configurations",
 }
-_MODEL_FIELDS = ("functions", "training_info", "configuration")  # those that ModelProto has, outside of its graph
+_MODEL_FIELDS = ("functions", "training_info", "configuration")  # preserved fields of ModelProto itself
 
 
 def inline_functions(model: ModelProto) -> ModelProto:
@@ -124,8 +124,8 @@ sys.stdout.buffer.write(converted.SerializeToString())
 def _run_onnx_tool(call: str, model: ModelProto) -> ModelProto:
     """Run ``call``, a Python expression that reads ``model``, in another process, and return the resulting model.
 
-    In another process, because onnx aborts the process on some models, for example where a Slice reads a dimension that
-    is declared as -1. Raises _ToolError if the call fails.
+    onnx aborts its process on some models, for example where a Slice reads a dimension that is declared as -1. In
+    another process, this does not end mixlist. Raises _ToolError if the call fails.
     """
     try:
         data = model.SerializeToString()

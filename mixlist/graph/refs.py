@@ -50,6 +50,7 @@ def unique_names(refs: Iterable[NodeRef]) -> dict[NodeRef, str]:
     ``refs`` holds each node of a model once. A node is left out if other nodes have all of its accepted names.
     """
     nodes = list(refs)
+    # A name can mean several nodes: two scopes can have a node of the same name, and a name may look like a path.
     uses = Counter(name for ref in nodes for name in accepted_names(ref))
     names = ((ref, next((name for name in accepted_names(ref) if uses[name] == 1), "")) for ref in nodes)
     return {ref: name for ref, name in names if name}

@@ -230,7 +230,7 @@ def _write_tensors(
     for tensor in tensors:
         size = _external_size(tensor)
         if size >= _MIN_ALIGNED_BYTES:
-            file.write(bytes(-file.tell() % _PAGE_BYTES))
+            file.write(bytes(-file.tell() % _PAGE_BYTES))  # zeros up to the next page
         start = file.tell()
         pieces = read_tensor(tensor)
         for piece in weights.prefetch(pieces) if size > weights.PIECE_BYTES else pieces:
@@ -252,7 +252,7 @@ def set_external(tensor: TensorProto, location: str, offset: int, length: int) -
 
 def _save_inline(data: bytes, path: Path, loaded: LoadedModel, options: SaveOptions) -> None:
     """Write ``data``, a serialized model without a data file."""
-    if options.private or not path.exists():
+    if options.private or not path.exists():  # no old model, so no data file to remove
         write_atomically(path, data)
         return
     with lock_folders([path.parent]) as is_locked:

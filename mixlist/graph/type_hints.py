@@ -36,6 +36,7 @@ def add_type_hints(loaded: LoadedModel, type_hints: Mapping[str, str] | None) ->
 def _declare(scope: ScopeProto, hints: Mapping[str, types.Type]) -> None:
     """Add a value_info for each hinted tensor of one scope that has no declaration; skip the bodies in the scope."""
     infos = [*scope.output, *scope.value_info] if is_graph(scope) else scope.value_info
+    # A value_info without a type does not count, as in build.py.
     declared = {info.name for info in infos if info.type.WhichOneof("value")}
     for node in scope.node:
         for name in node.output:
