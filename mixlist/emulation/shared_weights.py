@@ -18,7 +18,7 @@ from mixlist.graph.save import set_external
 from mixlist.graph.weights import LOSSLESS, STORED_TYPE, declared_byte_size, is_external, stored_byte_size, stored_type
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW_TYPES
-from mixlist.rewriter.tensor_conversion import inline_external_data, numpy_type, stream_tensor
+from mixlist.rewriter.tensor_conversion import float_dtype, inline_external_data, stream_tensor
 
 if TYPE_CHECKING:
     from onnx import TensorProto
@@ -83,7 +83,7 @@ def _write_tensor(tensor: TensorProto, data: Iterator[bytes], file: IO[bytes], l
     file.seek(start)
     for piece in data:
         if in_float32:
-            file.write(np.frombuffer(piece, numpy_type(tensor.data_type)).astype(np.float32).data)
+            file.write(np.frombuffer(piece, float_dtype(tensor.data_type)).astype(np.float32).data)
         else:
             file.write(piece)
     set_external(tensor, location, start, file.tell() - start)

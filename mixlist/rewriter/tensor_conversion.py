@@ -45,7 +45,7 @@ class ConstantReport:
     masked: int = 0
 
 
-def numpy_type(elem: int) -> np.dtype[np.generic]:
+def float_dtype(elem: int) -> np.dtype[np.generic]:
     """Return the numpy dtype of a float element type (ml_dtypes has bfloat16).
 
     Raises ModelError for any other type: only a model whose types contradict each other asks for one.
@@ -67,7 +67,7 @@ def convert_piece(
     """
     import numpy as np
 
-    dtype = numpy_type(elem)
+    dtype = float_dtype(elem)
     if piece.size == 0:
         return piece.astype(dtype)
     float32_piece = np.ascontiguousarray(piece, np.float32)

@@ -39,14 +39,14 @@ rounding_test (float[1, 64] row, float[64, 1] column, float[1] even) => (float[1
 _TEST_VALUES = {"float16": (10, 300.0, 2048.0), "bfloat16": (16, 2.305e18, 256.0)}
 
 
-def start_rounding_tests(provider: str, open_session: Callable[[ModelProto], Session]) -> Callable[[], str | None]:
-    """Start the tests in sessions that ``open_session`` opens, and return a function that waits for the results.
+def start_rounding_tests(provider: str, start_session: Callable[[ModelProto], Session]) -> Callable[[], str | None]:
+    """Start the tests in sessions that ``start_session`` starts, and return a function that waits for the results.
 
     That function returns the reason why the provider does not round, or None if it does. Sessions in other processes
     run while this process continues. Raises UsageError if the provider is missing, and WorkerDied if the process of a
     session dies.
     """
-    tests = {low: _RoundingTest(open_session, *values) for low, values in _TEST_VALUES.items()}
+    tests = {low: _RoundingTest(start_session, *values) for low, values in _TEST_VALUES.items()}
 
     def find_problem() -> str | None:
         for low, (_, factor, even) in _TEST_VALUES.items():
@@ -70,7 +70,7 @@ class _RoundingTest:
     """One test model that has started to run, or the error with which it was refused."""
 
     def __init__(
-        self, open_session: Callable[[ModelProto], Session], low_elem: int, factor: float, even: float
+        self, start_session: Callable[[ModelProto], Session], low_elem: int, factor: float, even: float
     ) -> None:
         import numpy as np
         from onnx import parser
@@ -79,7 +79,7 @@ class _RoundingTest:
         feed = {"row": row, "column": row.T.copy(), "even": np.array([even], np.float32)}
         self._error: ModelError | None = None
         try:
-            self._session = open_session(parser.parse_model(_TEST_MODEL.replace("LOW", str(low_elem))))
+            self._session = start_session(parser.parse_model(_TEST_MODEL.replace("LOW", str(low_elem))))
             self._wait_for_outputs = self._session.start(None, feed)
         except ModelError as error:
             self._error = error
