@@ -1,4 +1,4 @@
-"""Writing a file whole, and what is no file."""
+"""Atomic writes to paths that are not regular files."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tests.support.systems import posix_only
 
 
 @posix_only
-def test_a_pipe_takes_the_bytes_and_stays_a_pipe(tmp_path: Path) -> None:
-    """A device is no other case: root must not replace /dev/null by a file."""
-    pipe, found = tmp_path / "pipe", []
+def test_the_bytes_are_written_into_a_pipe(tmp_path: Path) -> None:
+    """The same code serves devices: root must not replace /dev/null with a file."""
+    pipe, contents = tmp_path / "pipe", []
     os.mkfifo(pipe)
-    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()), daemon=True)
+    reader = threading.Thread(target=lambda: contents.append(pipe.read_bytes()), daemon=True)
     reader.start()
     write_atomically(pipe, b"text")
     reader.join(10)
-    assert found == [b"text"]
+    assert contents == [b"text"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert list(tmp_path.iterdir()) == [pipe]
 
 
-def test_a_folder_is_not_written(tmp_path: Path) -> None:
+def test_writing_to_a_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot be written"):
         write_atomically(tmp_path, b"text")

@@ -1,4 +1,4 @@
-"""Locks of folders: one process at a time, free when the process ends, no file that stays."""
+"""Locks of folders: one process at a time, released when the process ends, without a file that is left behind."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mixlist.files import folder_lock
 from mixlist.files.folder_lock import LOCK_FILE, lock_folders
 from tests.support.systems import posix_only
 
-HOLD = "import sys, time; from pathlib import Path; from mixlist.files import folder_lock"
-NO_FOLDERS = "; folder_lock._lock_folder = lambda folder: None"
-FOREVER = "\nwith folder_lock.lock_folders([Path(sys.argv[1])]): print('locked', flush=True); time.sleep(100)"
+IMPORTS = "import sys, time; from pathlib import Path; from mixlist.files import folder_lock"
+WITHOUT_FOLDER_LOCKS = "; folder_lock._lock_folder = lambda folder: None"
+HOLD_LOCK = "\nwith folder_lock.lock_folders([Path(sys.argv[1])]): print('locked', flush=True); time.sleep(100)"
 
 
 @pytest.fixture(params=["the folder", "a file in it"])
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Let the module lock folders, or think that the system cannot."""
+    """Run a test twice: on a system that locks folders, and on a simulated one that cannot."""
     if request.param == "a file in it":
 
         def refuse(descriptor: int, operation: int) -> None:
@@ -42,33 +42,33 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 @posix_only
-def test_one_at_a_time_and_nothing_stays(tmp_path: Path, system: str) -> None:
-    inside, most = 0, 0
+def test_one_thread_at_a_time_and_no_file_stays(tmp_path: Path, system: str) -> None:
+    count, max_count = 0, 0
 
     def work() -> None:
-        nonlocal inside, most
+        nonlocal count, max_count
         for _ in range(20):
             with lock_folders([tmp_path]):
-                inside += 1
-                most = max(most, inside)
+                count += 1
+                max_count = max(max_count, count)
                 time.sleep(0.0005)
-                inside -= 1
+                count -= 1
 
     threads = [threading.Thread(target=work) for _ in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert most == 1
+    assert max_count == 1
     assert list(tmp_path.iterdir()) == []
 
 
 @posix_only
-def test_a_lock_that_another_process_keeps_is_an_error(
+def test_a_lock_that_another_process_holds_too_long_is_an_error(
     tmp_path: Path, system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_lock, "WAIT", 0.05)
-    code = HOLD + (NO_FOLDERS if system == "a file in it" else "") + FOREVER
+    code = IMPORTS + (WITHOUT_FOLDER_LOCKS if system == "a file in it" else "") + HOLD_LOCK
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"locked\n"
         with pytest.raises(FileError, match="another process holds the lock"), lock_folders([tmp_path]):
@@ -81,7 +81,7 @@ def test_a_lock_that_another_process_keeps_is_an_error(
 
 
 @posix_only
-def test_two_folders_in_any_order_do_not_block_each_other(tmp_path: Path, system: str) -> None:
+def test_locking_two_folders_in_two_orders_does_not_deadlock(tmp_path: Path, system: str) -> None:
     folders = [tmp_path / name for name in "ab"]
     for folder in folders:
         folder.mkdir()
@@ -100,7 +100,7 @@ def test_two_folders_in_any_order_do_not_block_each_other(tmp_path: Path, system
 
 
 def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="cannot be locked: No such file"), lock_folders([tmp_path / "none"]):
+    with pytest.raises(FileError, match="cannot be locked: No such file"), lock_folders([tmp_path / "missing"]):
         pass
 
 
@@ -112,19 +112,19 @@ def test_a_lock_file_that_is_a_folder(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @posix_only
-def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_yields_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     assert folder_lock.fcntl is not None
     monkeypatch.setattr(folder_lock.fcntl, "flock", refuse)
-    with lock_folders([tmp_path]) as held:
-        assert not held
+    with lock_folders([tmp_path]) as is_locked:
+        assert not is_locked
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_calls_of_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hidden file is locked by msvcrt, and removed when it is closed: Windows removes no open file."""
+    """msvcrt locks the hidden file, which is closed before it is removed: Windows does not remove an open file."""
     locks: list[int] = []
 
     def locking(descriptor: int, mode: int, length: int) -> None:
@@ -136,8 +136,8 @@ def test_the_calls_of_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(folder_lock, "fcntl", None)
     monkeypatch.setattr(folder_lock, "WAIT", 0.05)
     monkeypatch.setitem(sys.modules, "msvcrt", types.SimpleNamespace(locking=locking, LK_NBLCK=2))
-    with lock_folders([tmp_path]) as held:
-        assert held and [path.name for path in tmp_path.iterdir()] == [LOCK_FILE]
+    with lock_folders([tmp_path]) as is_locked:
+        assert is_locked and [path.name for path in tmp_path.iterdir()] == [LOCK_FILE]
         with pytest.raises(FileError, match="another process holds the lock"), lock_folders([tmp_path]):
             pass
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""JSON with comments: values, places, messages, and input that means harm."""
+"""JSON with comments: values, places, messages, and hostile texts."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ JSON = st.recursive(
 
 
 def refusal(text: str) -> Diagnostic:
-    """The last finding of a text that is refused."""
+    """Return the last finding about a text that is refused."""
     with pytest.raises(ListError) as caught:
         parse(text, "f")
-    found = caught.value.diagnostics[-1]
-    assert isinstance(found, Diagnostic)
-    assert (found.severity, found.path) == ("error", "f")
-    return found
+    finding = caught.value.diagnostics[-1]
+    assert isinstance(finding, Diagnostic)
+    assert (finding.severity, finding.path) == ("error", "f")
+    return finding
 
 
-def of_bytes(tmp_path: Path, data: bytes) -> Document:
+def read_data(tmp_path: Path, data: bytes) -> Document:
+    """Return the document in a file with these bytes."""
     path = tmp_path / "f.json"
     path.write_bytes(data)
     return read(path)
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "place", "message"),
+    ("text", "code", "position", "message"),
     [
         ("[1,,]", "ML001", (1, 4), 'expected a value, found ","'),
         ("{,}", "ML001", (1, 2), 'expected a key in double quotes or "}", found ","'),
@@ -81,9 +82,9 @@ def of_bytes(tmp_path: Path, data: bytes) -> Document:
         ("[" * 201 + "]" * 201, "ML004", (1, 201), "arrays and objects are nested deeper than 200 levels"),
     ],
 )
-def test_refused(text: str, code: str, place: tuple[int, int], message: str) -> None:
-    found = refusal(text)
-    assert (found.code, (found.line, found.column), found.message) == (code, place, message)
+def test_texts_that_are_refused(text: str, code: str, position: tuple[int, int], message: str) -> None:
+    finding = refusal(text)
+    assert (finding.code, (finding.line, finding.column), finding.message) == (code, position, message)
 
 
 @pytest.mark.parametrize(
@@ -101,16 +102,16 @@ def test_hints(text: str, hint: str) -> None:
     assert refusal(text).hint == hint
 
 
-def test_endless_strings_are_refused_and_long_ones_read() -> None:
+def test_strings_of_the_largest_length_are_read_and_longer_ones_refused() -> None:
     for text in ('["' + "é" * (4 << 20) + '"]', '{"' + "\\n" * (2 << 20) + '": 1}'):
-        found = refusal(text)
-        assert (found.code, found.line, found.column) == ("ML012", 1, 2)
-        assert found.message == "the string has 4194304 characters; mixlist reads at most 4194302"
+        finding = refusal(text)
+        assert (finding.code, finding.line, finding.column) == ("ML012", 1, 2)
+        assert finding.message == "the string has 4194304 characters; mixlist reads at most 4194302"
     for text in ('["' + "a" * ((4 << 20) - 2) + '"]', "[1," + " " * (5 << 20) + "2]"):
         assert parse(text, "f").value == json.loads(text)
 
 
-def test_comments_and_trailing_commas_warn_one_by_one() -> None:
+def test_each_comment_and_trailing_comma_warns() -> None:
     """Rule S2.6: Comments and trailing commas are read with a warning."""
     text = '// head\n{"a": [1, 2, /* last */ ], # \n}'.replace("# ", "// tail")
     document = parse(text, "f")
@@ -126,7 +127,7 @@ def test_comments_and_trailing_commas_warn_one_by_one() -> None:
     assert {f.severity for f in parse(text, "f", strict=True).findings} == {"error"}
 
 
-def test_what_looks_like_a_comment_in_a_string_is_none() -> None:
+def test_comments_inside_strings_are_text() -> None:
     document = parse('{"a // b": "/* c */", "d": ",]"}', "f")
     assert document.value == {"a // b": "/* c */", "d": ",]"} and not document.findings
 
@@ -138,12 +139,12 @@ def test_findings_before_the_error_are_kept() -> None:
     assert str(caught.value) == 'f:2:2: expected a key in double quotes, found "b"'
 
 
-def test_duplicate_keys_name_both_places_and_the_last_stands() -> None:
+def test_duplicate_keys_are_errors_and_the_last_value_counts() -> None:
     """Rule S2.7: Files that the engine misreads are errors."""
     document = parse('{"a": 1,\n "b": {"c": 1, "\\u0063": 2},\n "a": 3}', "f")
     assert document.value == {"a": 3, "b": {"c": 2}}
-    told = [(f.code, f.severity, f.line, f.column, f.message) for f in document.findings]
-    assert told == [
+    findings = [(f.code, f.severity, f.line, f.column, f.message) for f in document.findings]
+    assert findings == [
         ("ML005", "error", 2, 16, 'the key "c" is in the object twice: here and at 2:8'),
         ("ML005", "error", 3, 2, 'the key "a" is in the object twice: here and at 1:2'),
     ]
@@ -166,13 +167,13 @@ def test_lines_end_with_lf_crlf_or_cr() -> None:
 
 
 def test_byte_order_mark_is_accepted_in_silence(tmp_path: Path) -> None:
-    document = of_bytes(tmp_path, b'\xef\xbb\xbf{"a": 1}')
+    document = read_data(tmp_path, b'\xef\xbb\xbf{"a": 1}')
     assert document.value == {"a": 1} and not document.findings
     assert document.line_column(("a",), key=True) == (1, 2)
 
 
 @pytest.mark.parametrize(
-    ("data", "place", "message"),
+    ("data", "position", "message"),
     [
         (b'{"a": "\xff"}', (1, 8), "byte 0xff at byte offset 7 is not UTF-8"),
         (b'{"\xc3\xbc":\n "\xe2\x82"}', (2, 3), "byte 0xe2 at byte offset 9 is not UTF-8"),
@@ -185,17 +186,17 @@ def test_byte_order_mark_is_accepted_in_silence(tmp_path: Path) -> None:
         (b'{"a": "\xed\xa0\x80"}', (1, 8), "byte 0xed at byte offset 7 is not UTF-8"),
     ],
 )
-def test_encodings(tmp_path: Path, data: bytes, place: tuple[int, int], message: str) -> None:
+def test_other_encodings_are_refused(tmp_path: Path, data: bytes, position: tuple[int, int], message: str) -> None:
     with pytest.raises(ListError) as caught:
-        of_bytes(tmp_path, data)
-    (found,) = caught.value.diagnostics
-    assert isinstance(found, Diagnostic)
-    assert (found.code, (found.line, found.column), found.message) == ("ML002", place, message)
+        read_data(tmp_path, data)
+    (finding,) = caught.value.diagnostics
+    assert isinstance(finding, Diagnostic)
+    assert (finding.code, (finding.line, finding.column), finding.message) == ("ML002", position, message)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="no such file"):
-        read(tmp_path / "none.json")
+        read(tmp_path / "missing.json")
     with pytest.raises(FileError, match="is a directory"):
         read(tmp_path)
     with pytest.raises(FileError, match="cannot be read"):
@@ -206,7 +207,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "bound"),
     [
         ('"' * 1_000_002, "500,000 strings"),
         ("[" + ",".join("{}" for _ in range(100_001)) + "]", "100,000 objects"),
@@ -218,11 +219,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     ],
     ids=["strings", "objects", "arrays", "commas", "lines", "old lines", "comments"],
 )
-def test_files_that_hold_too_much(tmp_path: Path, text: str, what: str) -> None:
-    """Each of these takes 20 to 130 times its size in memory, so that 64 MiB of them would take gigabytes."""
+def test_files_that_hold_too_much(tmp_path: Path, text: str, bound: str) -> None:
+    """Each of these texts takes 20 to 130 times its size in memory: a file of 64 MiB would take gigabytes."""
     path = tmp_path / "dense.json"
     path.write_text(text)
-    with pytest.raises(FileError, match=f"dense.json: more than {what}, which no list file has"):
+    with pytest.raises(FileError, match=f"dense.json: more than {bound}, which no list file has"):
         read(path)
 
 
@@ -265,22 +266,22 @@ HOSTILE: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_text_is_judged_soon(name: str) -> None:
+def test_hostile_texts_cost_little_time(name: str) -> None:
     text = HOSTILE[name]()
     start = time.process_time()
     try:
         document = parse(text, "f")
     except ListError as error:
-        found = [f for f in error.diagnostics if isinstance(f, Diagnostic)]
+        findings = [f for f in error.diagnostics if isinstance(f, Diagnostic)]
     else:
-        found = list(document.findings)
-    assert found and len(found) < 500
-    assert max(len(f.message) for f in found) < 300
+        findings = list(document.findings)
+    assert findings and len(findings) < 500
+    assert max(len(f.message) for f in findings) < 300
     assert time.process_time() - start < 30  # seconds; the slowest takes 4 here
 
 
-def test_reading_is_linear() -> None:
-    """Four times the text takes about four times as long, whichever way it is read."""
+def test_the_time_of_reading_is_linear() -> None:
+    """A text of four times the length takes about four times as long, with json and with the scanner."""
 
     def seconds(text: str) -> float:
         best = 60.0
@@ -295,12 +296,12 @@ def test_reading_is_linear() -> None:
     def library(count: int) -> str:
         return json.dumps({f"Op{i}": {"input0": {"dtype": "float16"}, "flag": "true"} for i in range(count)}, indent=4)
 
-    for tail in ("", "// slow way"):
+    for tail in ("", "// read by the scanner"):
         assert seconds(library(20_000) + tail) < 8 * seconds(library(5_000) + tail)
 
 
 @given(JSON, st.sampled_from([None, 1, "\t"]), st.booleans())
-def test_strict_json_reads_as_json_does(value: Any, indent: Any, ascii_only: bool) -> None:
+def test_strict_json_gives_the_value_of_json(value: Any, indent: Any, ascii_only: bool) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     document = parse(text, "f")
     assert document.value == value and not document.findings
@@ -308,45 +309,45 @@ def test_strict_json_reads_as_json_does(value: Any, indent: Any, ascii_only: boo
 
 
 TOKENS = ["{", "}", "[", "]", ",", ":", " ", "\n", '"a"', '"b"', '"\\u00e4"', '"\\ud83d\\ude00"', "1", "-0.5e3", "true"]
-DIRT = ["//x\n", "/*y*/", "NaN", '"', "\\", "/", "'", "01", '"\\ud83d"', "\ufeff", "\0", "ü"]
-MESSY = st.lists(st.sampled_from([*TOKENS, *DIRT]), max_size=14).map("".join)
+INVALID_TOKENS = ["//x\n", "/*y*/", "NaN", '"', "\\", "/", "'", "01", '"\\ud83d"', "\ufeff", "\0", "ü"]
+MIXED_TEXTS = st.lists(st.sampled_from([*TOKENS, *INVALID_TOKENS]), max_size=14).map("".join)
 
 
-def no_json(constant: str) -> None:
+def refuse_constant(constant: str) -> None:
     raise ValueError(constant)
 
 
-@given(MESSY)
-def test_the_two_ways_of_reading_agree(text: str) -> None:
-    """What ``json`` accepts, the scanner accepts without finding but duplicates; what it refuses has a finding."""
+@given(MIXED_TEXTS)
+def test_the_scanner_agrees_with_json(text: str) -> None:
+    """The scanner has no finding but duplicate keys for a text that json accepts, and a finding for any other text."""
     try:
-        expected = json.loads(text, parse_constant=no_json)
-        strict = "\\ud83d" not in text.replace("\\ud83d\\ude00", "")
+        expected = json.loads(text, parse_constant=refuse_constant)
+        is_strict = "\\ud83d" not in text.replace("\\ud83d\\ude00", "")
     except ValueError:
-        strict = False
+        is_strict = False
     try:
         clean, findings = Scanner(text, "f", strict=False).scan()
     except ListError as error:
-        assert not strict and error.diagnostics
+        assert not is_strict and error.diagnostics
         return
     assert len(clean) == len(text)
-    assert strict == all(f.code == "ML005" for f in findings)
-    if strict:
+    assert is_strict == all(f.code == "ML005" for f in findings)
+    if is_strict:
         assert json.loads(clean) == expected == parse(text, "f").value
     else:
         assert parse(text, "f").value == json.loads(clean)
 
 
 @given(JSON.filter(lambda value: isinstance(value, dict | list)), st.sampled_from([None, 2]))
-def test_every_place_holds_its_value(value: Any, indent: Any) -> None:
+def test_every_value_is_at_its_place(value: Any, indent: Any) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     document = parse(text, "f")
     lines = text.split("\n")
 
     def check(part: Any, steps: tuple[str | int, ...]) -> None:
         line, column = document.line_column(steps)
-        rest = "\n".join([lines[line - 1][column - 1 :], *lines[line:]])
-        assert json.JSONDecoder().raw_decode(rest)[0] == part
+        following_text = "\n".join([lines[line - 1][column - 1 :], *lines[line:]])
+        assert json.JSONDecoder().raw_decode(following_text)[0] == part
         for step, inner in (
             part.items() if isinstance(part, dict) else enumerate(part if isinstance(part, list) else [])
         ):
@@ -361,8 +362,8 @@ def test_quoted_is_short_and_printable() -> None:
     assert quoted("\ud800é") == '"\\ud800é"'
 
 
-def test_many_byte_order_marks_are_read_soon() -> None:
-    """To cut them off one by one copied the text each time: minutes for a megabyte of them."""
+def test_many_byte_order_marks_cost_little_time() -> None:
+    """Removing them one by one would copy the text each time: minutes for a megabyte."""
     start = time.process_time()
     assert decode(codecs.BOM_UTF8 * 500_000 + b"{}", "f") == "{}"
     assert time.process_time() - start < 5

@@ -1,4 +1,4 @@
-"""Folders of temporary files, and those that killed processes leave."""
+"""Folders for temporary files, also those of killed processes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from tests.support.systems import posix_only
 
 @pytest.fixture
 def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for temporary files of this test alone."""
-    place = tmp_path / "temporary"
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    """Make the system's folder for temporary files one of this test."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     scratch_folder._remove_abandoned_folders_once.cache_clear()
-    yield place
+    yield folder
     scratch_folder._remove_abandoned_folders_once.cache_clear()
 
 
-def test_a_folder_lives_as_long_as_its_object(parent: Path) -> None:
+def test_a_folder_is_removed_with_its_object(parent: Path) -> None:
     scratch = ScratchFolder()
     (scratch.path / "weights").write_bytes(b"text")
     remove_abandoned_folders(str(parent))
@@ -45,7 +45,7 @@ def test_a_folder_lives_as_long_as_its_object(parent: Path) -> None:
     assert list(parent.iterdir()) == []
 
 
-def test_a_folder_that_is_kept_is_no_leftover(parent: Path) -> None:
+def test_a_folder_that_is_kept_is_not_removed(parent: Path) -> None:
     scratch = ScratchFolder()
     (scratch.path / "model.onnx").write_bytes(b"text")
     scratch.keep()
@@ -54,8 +54,8 @@ def test_a_folder_that_is_kept_is_no_leftover(parent: Path) -> None:
     assert [path.name for path in scratch.path.iterdir()] == ["model.onnx"]
 
 
-def test_without_locks(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows: an open file cannot be removed, and what was killed is known by its age."""
+def test_without_locks_the_age_decides(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows an open file cannot be removed, and a closed one is abandoned if it is old."""
     monkeypatch.setattr(temporary_files, "_fcntl", None)
     monkeypatch.delattr(os, "getuid", raising=False)
     with ScratchFolder() as path:
@@ -63,34 +63,34 @@ def test_without_locks(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         remove_abandoned_folders(str(parent))
         assert (path / "weights").exists()
     assert list(parent.iterdir()) == []
-    left = parent / "mixlist-abcdefgh"
-    left.mkdir()
-    (left / ".lock").write_bytes(b"")
-    os.utime(left / ".lock", (time.time() - 3600,) * 2)
+    abandoned = parent / "mixlist-abcdefgh"
+    abandoned.mkdir()
+    (abandoned / ".lock").write_bytes(b"")
+    os.utime(abandoned / ".lock", (time.time() - 3600,) * 2)
     remove_abandoned_folders(str(parent))
     assert list(parent.iterdir()) == []
 
 
-def test_an_empty_folder_is_a_leftover(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process was killed before it made the lock; one that is about to make it takes another folder."""
+def test_an_empty_folder_is_abandoned(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process was killed before it made the lock file. A living process then makes another folder."""
     (parent / "mixlist-abcdefgh").mkdir()
     real_open = scratch_folder.open_locked
     calls = 0
 
-    def remove_first(path: Path, mode: int) -> object:
+    def open_after_removal(path: Path, mode: int) -> object:
         nonlocal calls
         calls += 1
         if calls == 1:
             remove_abandoned_folders(str(parent))
         return real_open(path, mode)
 
-    monkeypatch.setattr(scratch_folder, "open_locked", remove_first)
+    monkeypatch.setattr(scratch_folder, "open_locked", open_after_removal)
     with ScratchFolder() as path:
         assert list(parent.iterdir()) == [path]
     assert calls == 2
 
 
-def test_folders_of_others_are_no_leftovers(parent: Path, tmp_path: Path) -> None:
+def test_folders_of_other_programs_are_not_removed(parent: Path, tmp_path: Path) -> None:
     for name in ("mixlist-abcdefgh", "mixlist-notes", "abcdefgh"):
         (parent / name).mkdir()
         (parent / name / "file").write_bytes(b"text")
@@ -109,7 +109,7 @@ def test_folders_of_others_are_no_leftovers(parent: Path, tmp_path: Path) -> Non
     ]
 
 
-def test_no_room_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/proc")
     with pytest.raises(FileError, match="no folder for temporary files can be made in /proc"):
         ScratchFolder()
@@ -117,19 +117,19 @@ def test_no_room_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @posix_only
 @pytest.mark.parametrize("whole_group", [False, True])
-def test_a_killed_check_leaves_nothing_for_long(tmp_path: Path, parent: Path, whole_group: bool) -> None:
-    """Its worker removes the weights; where both were killed, the next command does."""
+def test_the_folder_of_a_killed_check_is_removed(tmp_path: Path, parent: Path, whole_group: bool) -> None:
+    """The worker of the check removes the folder; if both were killed, the next command does."""
     model, data = tmp_path / "model.onnx", tmp_path / "data.npz"
     weight = numpy_helper.from_array(np.ones((512, 512), np.float32), "w")
-    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 512]) for name in "xy"]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 512]) for name in "xy"]
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
-    graph = helper.make_graph(nodes, "g", info[:1], info[1:], [weight])
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [weight])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
     np.savez(data, x=np.ones((1, 512), np.float32))
     command = [sys.executable, "-m", "mixlist", "check", str(model), "--format", "json"]
     environment = os.environ | {"TMPDIR": str(parent)}
-    many = [f"--data={data}"] * 2000
-    with subprocess.Popen([*command, *many], env=environment, start_new_session=True) as check:
+    data_options = [f"--data={data}"] * 2000
+    with subprocess.Popen([*command, *data_options], env=environment, start_new_session=True) as check:
         while not any(path.stat().st_size >= 2**20 for path in parent.glob("mixlist-*/weights_1")):
             assert check.poll() is None
             time.sleep(0.01)
@@ -138,10 +138,10 @@ def test_a_killed_check_leaves_nothing_for_long(tmp_path: Path, parent: Path, wh
         time.sleep(1)
         assert list(parent.glob("mixlist-*"))
         subprocess.run([*command, f"--data={data}"], env=environment, check=True, stdout=subprocess.DEVNULL)
-    limit = time.monotonic() + 20
-    while list(parent.glob("mixlist*")) and time.monotonic() < limit:
+    deadline = time.monotonic() + 20
+    while list(parent.glob("mixlist*")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert list(parent.glob("mixlist*")) == []  # ONNX Runtime leaves a file of its own
+    assert list(parent.glob("mixlist*")) == []  # ONNX Runtime leaves a file there, too
 
 
 def test_no_folder_takes_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and what a process that is killed leaves of them."""
+"""Files that get their name in one step, and the files of killed processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.systems import posix_only
 
 @pytest.fixture(params=["without a name", "with a hidden name", "without locks"])
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Let the module think that it runs on Linux, on a system without O_TMPFILE, or on Windows."""
+    """Run a test three times: on Linux, on a simulated system without O_TMPFILE, and on a simulated Windows."""
     temporary_files._takes_unnamed_files.cache_clear()
     if request.param != "without a name":
         monkeypatch.delattr(os, "O_TMPFILE", raising=False)
@@ -37,7 +37,7 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_new_file_and_one_that_is_replaced(tmp_path: Path, system: str) -> None:
+def test_a_new_file_and_a_replaced_file(tmp_path: Path, system: str) -> None:
     target = tmp_path / "target.json"
     write_atomically(target, b"first")
     assert target.read_bytes() == b"first"
@@ -50,7 +50,7 @@ def test_a_new_file_and_one_that_is_replaced(tmp_path: Path, system: str) -> Non
 
 
 @posix_only
-def test_a_new_file_has_the_permissions_that_the_user_wants(tmp_path: Path, system: str) -> None:
+def test_a_new_file_has_the_permissions_of_the_umask(tmp_path: Path, system: str) -> None:
     before = os.umask(0o027)
     try:
         write_atomically(tmp_path / "target", b"")
@@ -59,15 +59,15 @@ def test_a_new_file_has_the_permissions_that_the_user_wants(tmp_path: Path, syst
     assert (tmp_path / "target").stat().st_mode & 0o777 == 0o640
 
 
-def test_what_is_not_placed_is_gone(tmp_path: Path, system: str) -> None:
+def test_a_file_without_its_final_name_is_removed(tmp_path: Path, system: str) -> None:
     with pytest.raises(ZeroDivisionError), new_file(tmp_path / "target") as new:
         new.file.write(b"text")
         raise ZeroDivisionError
     assert _names(tmp_path) == []
 
 
-def test_a_name_is_given_once(tmp_path: Path, system: str) -> None:
-    for text, is_first, is_same in ((b"first", True, True), (b"other", False, False), (b"first", False, True)):
+def test_link_gives_a_name_only_once(tmp_path: Path, system: str) -> None:
+    for text, is_first, is_same in ((b"first", True, True), (b"second", False, False), (b"first", False, True)):
         with new_file(tmp_path / "target") as new:
             new.file.write(text)
             assert new.link("data") is is_first
@@ -76,31 +76,31 @@ def test_a_name_is_given_once(tmp_path: Path, system: str) -> None:
     assert _names(tmp_path) == ["data"]
 
 
-def test_a_name_is_given_once_without_hard_links(tmp_path: Path, system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_link_without_hard_links(tmp_path: Path, system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    test_a_name_is_given_once(tmp_path, system)
+    test_link_gives_a_name_only_once(tmp_path, system)
     write_atomically(tmp_path / "target", b"text")
     assert _names(tmp_path) == ["data", "target"]
 
 
-def test_a_hundred_threads_give_one_name(tmp_path: Path, system: str) -> None:
-    placed: list[bytes] = []
+def test_one_of_a_hundred_threads_gives_the_name(tmp_path: Path, system: str) -> None:
+    linked: list[bytes] = []
 
-    def place(number: int) -> None:
+    def link(number: int) -> None:
         with new_file(tmp_path / "target") as new:
             new.file.write(b"%d" % number)
             if new.link("data"):
-                placed.append(b"%d" % number)
+                linked.append(b"%d" % number)
 
-    threads = [threading.Thread(target=place, args=(number,)) for number in range(100)]
+    threads = [threading.Thread(target=link, args=(number,)) for number in range(100)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert placed == [(tmp_path / "data").read_bytes()]
+    assert linked == [(tmp_path / "data").read_bytes()]
     assert _names(tmp_path) == ["data"]
 
 
@@ -118,27 +118,27 @@ with temporary_files.new_file(sys.argv[1]) as new:
 
 
 @pytest.mark.parametrize("form", ["hidden", "unnamed"])
-def test_a_killed_writer_leaves_nothing_for_long(tmp_path: Path, form: str) -> None:
-    """A file of a living process stays, one of a killed process is removed by the next one."""
+def test_the_file_of_a_killed_writer_is_removed(tmp_path: Path, form: str) -> None:
+    """The file of a living process stays. The next process removes the file of a killed one."""
     command = [sys.executable, "-c", _WRITER, str(tmp_path / "target"), form]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"written\n"
-        left = _names(tmp_path)
-        assert len(left) == (form == "hidden" or not hasattr(os, "O_TMPFILE"))
-        assert not any(name.endswith(".json") for name in left)
+        hidden_names = _names(tmp_path)
+        assert len(hidden_names) == (form == "hidden" or not hasattr(os, "O_TMPFILE"))
+        assert not any(name.endswith(".json") for name in hidden_names)
         remove_abandoned_files(os.fspath(tmp_path))
-        assert _names(tmp_path) == left
+        assert _names(tmp_path) == hidden_names
         writer.kill()
-    for name in left:  # without locks, the age decides
+    for name in hidden_names:  # without locks, the age decides
         os.utime(tmp_path / name, (time.time() - 3600,) * 2)
     temporary_files._takes_unnamed_files.cache_clear()
-    write_atomically(tmp_path / "other", b"text")
-    assert _names(tmp_path) == ["other"]
+    write_atomically(tmp_path / "next", b"text")
+    assert _names(tmp_path) == ["next"]
 
 
 @posix_only
-def test_files_of_others_are_no_leftovers(tmp_path: Path) -> None:
+def test_files_of_other_programs_are_not_removed(tmp_path: Path) -> None:
     names = [".mixlist-.tmp", ".mixlist-abcdefgh.tmp.json", "mixlist-abcdefgh.tmp", ".target.42.tmp"]
     for name in names:
         (tmp_path / name).write_bytes(b"text")
@@ -149,7 +149,7 @@ def test_files_of_others_are_no_leftovers(tmp_path: Path) -> None:
     assert _names(tmp_path) == expected
 
 
-def test_without_locks_a_leftover_must_be_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_only_an_old_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(temporary_files, "_fcntl", None)
     young, old = tmp_path / ".mixlist-aaaaaaaa.tmp", tmp_path / ".mixlist-bbbbbbbb.tmp"
     for path in (young, old):
@@ -160,30 +160,30 @@ def test_without_locks_a_leftover_must_be_old(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_name_as_long_as_the_system_allows(tmp_path: Path, system: str) -> None:
-    """The hidden name does not hold the target's, which may be as long as a name can be."""
+    """The hidden name does not contain the name of the target, which can be as long as the system allows."""
     target = tmp_path / ("重" * 85)
     write_atomically(target, b"text")
     assert _names(tmp_path) == [target.name]
 
 
-def test_a_leftover_of_the_same_process_number_does_no_harm(tmp_path: Path, system: str) -> None:
+def test_a_file_with_the_same_process_number_is_not_overwritten(tmp_path: Path, system: str) -> None:
     """In a container the process numbers of two runs are the same."""
-    leftover = tmp_path / f".target.{os.getpid()}.tmp"
-    leftover.write_bytes(b"of a user")
+    user_file = tmp_path / f".target.{os.getpid()}.tmp"
+    user_file.write_bytes(b"of a user")
     write_atomically(tmp_path / "target", b"text")
-    assert leftover.read_bytes() == b"of a user"
+    assert user_file.read_bytes() == b"of a user"
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path, system: str) -> None:
-    for path in (tmp_path / "none" / "target", Path("/proc/target")):
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path, system: str) -> None:
+    for path in (tmp_path / "missing" / "target", Path("/proc/target")):
         for write in (check_writable, lambda path: write_atomically(path, b"")):
             with pytest.raises(FileError, match="cannot be written"):
                 write(path)
 
 
-def test_a_test_leaves_the_folder_as_it_was(tmp_path: Path, system: str) -> None:
+def test_check_writable_changes_nothing(tmp_path: Path, system: str) -> None:
     check_writable(tmp_path / "target")
-    (tmp_path / "there").write_bytes(b"text")
-    check_writable(tmp_path / "there")
-    assert (tmp_path / "there").read_bytes() == b"text"
-    assert _names(tmp_path) == ["there"]
+    (tmp_path / "existing").write_bytes(b"text")
+    check_writable(tmp_path / "existing")
+    assert (tmp_path / "existing").read_bytes() == b"text"
+    assert _names(tmp_path) == ["existing"]

@@ -51,9 +51,9 @@ def all_answers(registry: Registry) -> dict[tuple[Any, ...], bool]:
         parameters = sorted({*chain.from_iterable(k.types for k in operator_kernels)})
         for version in sorted(versions):
             for dtype in FLOATS:
-                for chosen in (set(), set(parameters), *({p} for p in parameters)):
-                    key = (domain, op_type, version, dtype, *sorted(chosen))
-                    answers[key] = any(k.fits(version) and k.accepts(dtype, chosen) for k in operator_kernels)
+                for restricted in (set(), set(parameters), *({p} for p in parameters)):
+                    key = (domain, op_type, version, dtype, *sorted(restricted))
+                    answers[key] = any(k.fits(version) and k.accepts(dtype, restricted) for k in operator_kernels)
     return answers
 
 
