@@ -173,7 +173,7 @@ def test_the_nodes_that_add_most_error_come_with_advice() -> None:
     assert worst.name == "down" and worst.normalized_error > 0.1
     assert 'add "Sub" to black-list' in worst.suggestion and "white" in worst.source
     text = render_text(report)
-    start = text.index("These nodes add the most error")
+    start = text.index("Nodes that add the most error")
     assert text.count("to keep it high:", start) == 3
     assert text.index("down (Sub)", start) < text.index("to keep it high:", start)
 

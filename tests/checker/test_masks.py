@@ -1,4 +1,4 @@
-"""Masks are intended, and hide nothing: what overflows beside them is found, and a NaN that they cause is none."""
+"""The infinities of masks are intended, and other overflows in the same tensor are found (Rules S8.11 and S8.12)."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ PASS = "g (float[3] x) => (float[3] y) { [i] i = Identity(x) [n] y = Neg(i) }"
 
 
 @pytest.mark.parametrize("mask", [3.4e38, -3.4e38, INF, -INF])
-def test_a_value_beside_a_mask_is_found(mask: float) -> None:
+def test_an_overflow_next_to_a_mask_is_found(mask: float) -> None:
     text = "g (float[3] x, float[3] z) => (float[3] y) { [a] a = Add(x, z) [n] y = Neg(a) }"
-    alone = checked(text, {"x": [1, 40000, mask], "z": [0, 0, 0]})
-    assert alone.exception_rate == 0 and "overflow" not in kinds(alone).values()
+    mask_only = checked(text, {"x": [1, 40000, mask], "z": [0, 0, 0]})
+    assert mask_only.exception_rate == 0 and "overflow" not in kinds(mask_only).values()
     report = checked(text, {"x": [1, 40000, mask], "z": [0, 30000, 0]})
     assert kinds(report)["a"] == "overflow" and report.exception_rate == 1
     assert [n.count for n in report.nodes if n.kind == "overflow"] == [1]
 
 
-def test_a_range_is_not_enough() -> None:
+def test_a_value_that_the_range_hides_is_found() -> None:
     report = checked(PASS, {"x": [1, 70000, 3.4e38]})
     assert kinds(report) == {"i": "overflow", "n": "propagated"} and report.verdict == "fail"
     assert kinds(checked(PASS, {"x": [1, 60000, 3.4e38]})) == {"i": "intended", "n": "intended"}
 
 
-def test_only_the_batch_that_hides_one_counts() -> None:
+def test_only_the_batch_with_the_hidden_overflow_is_an_exception() -> None:
     rows = [[1, 2, -3.4e38]] * 3 + [[-70000, 1, -3.4e38]] + [[3, 4, -3.4e38]]
     feeds = [{"x": np.array(row, np.float32)} for row in rows]
     report = mixlist.check(model(PASS), policy(white=LOW), feeds)
@@ -64,26 +64,26 @@ def test_only_the_batch_that_hides_one_counts() -> None:
     }
 
 
-def test_full_statistics_say_the_same() -> None:
+def test_full_statistics_find_the_hidden_overflow_too() -> None:
     report = checked(PASS, {"x": [1, 70000, 3.4e38]}, full_statistics=True)
-    of = [(n.name, n.kind, n.count) for n in report.nodes if not n.input]
-    assert of == [("i", "overflow", 1), ("n", "propagated", 2)]
+    output_findings = [(n.name, n.kind, n.count) for n in report.nodes if not n.input]
+    assert output_findings == [("i", "overflow", 1), ("n", "propagated", 2)]
     assert [(n.name, n.kind, n.count) for n in report.nodes if n.input] == [("i", "overflow", 1)]
 
 
-def test_inside_a_loop_and_a_function() -> None:
+def test_hidden_overflows_in_a_loop_and_a_function() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
     g (float[3] x, int64 m) => (float[3] y, float[3] z) <bool go = {1}, float[1] ten = {10}> {
       [call] z = f.F(x)
       [l] y = Loop(m, go, x) <body = b (int64 i, bool c, float[3] s) => (bool c, float[3] t) { [grow] t = Mul(s, ten) }>
     } <domain: "f", opset_import: ["" : 17]> F (p) => (q) { [twice] q = Add(p, p) }"""
 
-    def found(x: list[float]) -> dict[str, str]:
+    def kinds_of(x: list[float]) -> dict[str, str]:
         feed = {"x": np.array(x, np.float32), "m": np.array(2)}
         return kinds(mixlist.check(model(text), policy(white=LOW), [feed]))
 
-    assert found([1, 2, -INF]) == {"l/body/grow": "preexisting", "function:f:F/twice": "preexisting"}
-    assert found([1, 40000, -INF]) == {"l/body/grow": "overflow", "function:f:F/twice": "overflow"}
+    assert kinds_of([1, 2, -INF]) == {"l/body/grow": "preexisting", "function:f:F/twice": "preexisting"}
+    assert kinds_of([1, 40000, -INF]) == {"l/body/grow": "overflow", "function:f:F/twice": "overflow"}
 
 
 @pytest.mark.parametrize("mode", ["inf", "saturate"])
@@ -95,7 +95,7 @@ def test_a_mask_that_saturates_is_intended_too(mode: str) -> None:
 
 
 def test_a_nan_that_a_mask_causes_is_an_overflow() -> None:
-    """A row that is masked whole: in float32 its softmax is even, in float16 it is NaN."""
+    """The softmax of a row with only masked scores is uniform in float32, and NaN in float16."""
     text = """g (float[1,3] x, bool[1,3] b) => (float[1,3] y) <float k = {-3.4e38}, float z = {0}> {
       [w] w = Where(b, z, k) [a] a = Add(x, w) [s] y = Softmax(a) }"""
     feed = {"x": [[1, 2, 3]], "b": [[False, False, False]]}
@@ -104,10 +104,10 @@ def test_a_nan_that_a_mask_causes_is_an_overflow() -> None:
     assert [n.name for n in report.nodes if n.first] == ["s"]
 
 
-# --- numbers that only the graph shows to be masks ---
+# --- constants below 1e37 that only the graph proves to be masks ---
 
-# (mask from x and b, what is at the masked places)
-WRITTEN = {
+# The graphs that apply a mask k to the scores x where b is false.
+MASK_GRAPHS = {
     "where": "[w] w = Where(b, zero, k) [a] a = Add(x, w) [s] y = Softmax(a)",
     "where of scores": "[w] w = Where(b, x, k) [s] y = Softmax(w)",
     "product": "f = Cast<to=1>(b) [m] o = Sub(one, f) [w] w = Mul(o, k) [a] a = Add(x, w) [s] y = Softmax(a)",
@@ -117,29 +117,29 @@ WRITTEN = {
 HEAD = "g (float[1,4] x, bool[1,4] b) => (float[1,4] y) <float k = {MASK}, float zero = {0}, float one = {1}> "
 
 
-def masked(written: str, mask: str, x: list[float], keep: int = 3, **options: Any) -> CheckReport:
-    text = f"{HEAD.replace('MASK', mask)}{{ {WRITTEN.get(written, written)} }}"
+def masked(graph: str, mask: str, x: list[float], keep: int = 3, **options: Any) -> CheckReport:
+    text = f"{HEAD.replace('MASK', mask)}{{ {MASK_GRAPHS.get(graph, graph)} }}"
     return checked(text, {"x": [x], "b": [[True] * keep + [False] * (4 - keep)]}, **options)
 
 
 @pytest.mark.parametrize("mask", ["-1e9", "-1e6", "-1e4", "-65504", "-1e30", "-3.4e38"])
-@pytest.mark.parametrize("written", WRITTEN)
-def test_the_usual_masks_are_intended(written: str, mask: str) -> None:
-    report = masked(written, mask, [1.0, -200.0, 300.0, -300.0])
+@pytest.mark.parametrize("graph", MASK_GRAPHS)
+def test_the_usual_masks_are_intended(graph: str, mask: str) -> None:
+    report = masked(graph, mask, [1.0, -200.0, 300.0, -300.0])
     assert set(kinds(report).values()) <= {"intended"} and report.exception_rate == 0
-    assert report.verdict == "pass"  # the softmax is what it was
+    assert report.verdict == "pass"  # the softmax does not change
 
 
-@pytest.mark.parametrize("written", ["where", "where of scores", "product", "moved"])
-def test_a_row_that_such_a_mask_covers_is_found(written: str) -> None:
-    report = masked(written, "-1e9", [1.0, 2.0, 3.0, 4.0], keep=0)
+@pytest.mark.parametrize("graph", ["where", "where of scores", "product", "moved"])
+def test_a_row_of_masked_scores_overflows(graph: str) -> None:
+    report = masked(graph, "-1e9", [1.0, 2.0, 3.0, 4.0], keep=0)
     assert kinds(report)["s"] == "overflow" and report.verdict == "fail"
 
 
 @pytest.mark.parametrize("mask", ["-1e9", "-65504"])
-@pytest.mark.parametrize("written", ["where", "product"])
-def test_scores_that_overflow_beside_such_a_mask_are_found(written: str, mask: str) -> None:
-    adds = WRITTEN[written].replace("Add(x, w)", "Add(h, w)")
+@pytest.mark.parametrize("graph", ["where", "product"])
+def test_scores_that_overflow_next_to_a_proven_mask_are_found(graph: str, mask: str) -> None:
+    adds = MASK_GRAPHS[graph].replace("Add(x, w)", "Add(h, w)")
     report = masked(f"[g] g = Mul(x, x) [h] h = Neg(g) {adds}", mask, [1.0, 2.0, 300.0, 4.0])
     assert kinds(report)["g"] == "overflow" and kinds(report)["a"] == "propagated"
     high = masked(f"[h] h = ReduceSum<keepdims=1>(x) {adds}", mask, [-30000.0, -30000.0, -30000.0, 4.0])
@@ -150,39 +150,41 @@ def test_scores_that_overflow_beside_such_a_mask_are_found(written: str, mask: s
     "text",
     [
         "[w] w = Where(b, zero, k) [a] y = Add(x, w)",  # an output of the model
-        "[w] w = Where(b, zero, k) [a] a = Add(x, w) [s] s = Softmax(a) [r] y = Mul(a, s)",  # read by another, too
+        "[w] w = Where(b, zero, k) [a] a = Add(x, w) [s] s = Softmax(a) [r] y = Mul(a, s)",  # a second reader
         "[w] w = Where(b, zero, k) [a] a = Add(x, w) [s] y = Relu(a)",
         "[a] a = Add(x, x) [w] w = Mul(a, k) [s] y = Softmax(w)",  # a factor that is no mask
     ],
 )
-def test_what_is_no_mask_is_an_overflow(text: str) -> None:
+def test_a_large_constant_that_is_no_mask_is_an_overflow(text: str) -> None:
     report = masked(text, "-1e9", [1.0, 2.0, 3.0, 4.0])
     assert "overflow" in kinds(report).values() and report.exception_rate == 1
 
 
-def test_bfloat16_holds_such_masks() -> None:
+def test_bfloat16_holds_masks_below_its_range() -> None:
     assert kinds(masked("where", "-1e9", [1.0, 2.0, 3.0, 4.0], mode="mixed_bfloat16")) == {}
     assert kinds(masked("where", "-3.4028234e38", [1.0, 2.0, 3.0, 4.0], mode="mixed_bfloat16"))["a"] == "intended"
 
 
 @pytest.mark.parametrize("mask", ["-1e9", "-3.4e38", "-inf"])
 @pytest.mark.parametrize(("size", "counted"), [(300.0, False), (70000.0, True)])
-def test_values_are_counted_only_where_they_may_hide_something(
+def test_values_are_counted_only_if_a_mask_may_hide_an_overflow(
     monkeypatch: pytest.MonkeyPatch, mask: str, size: float, counted: bool
 ) -> None:
-    """Scores that are small cannot overflow beside a mask that is proven: no further run is needed."""
-    asked: list[object] = []
+    """Small scores cannot overflow next to a proven mask, so no further run is needed."""
+    count_calls: list[object] = []
     count = HiddenValueCounter.count
-    monkeypatch.setattr(HiddenValueCounter, "count", lambda self, *which: (asked.append(which), count(self, *which))[1])
+    monkeypatch.setattr(
+        HiddenValueCounter, "count", lambda self, *args: (count_calls.append(args), count(self, *args))[1]
+    )
     report = masked(
         "[w] w = Where(b, zero, k) [h] h = Abs(x) [a] a = Sub(w, h) [s] y = Softmax(a)", mask, [size, 1, 1, 1]
     )
-    assert bool(asked) == counted
+    assert bool(count_calls) == counted
     assert ("overflow" in kinds(report).values()) == counted
 
 
 def test_a_session_counts_a_batch_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A conversion, an overflow and an infinity of float32 need the same counts."""
+    """A conversion, an overflow and an infinity of the reference need the same counts."""
     runs: list[tuple[CountingSession, int]] = []
     feeds = [{"x": np.array([1, 70000, INF], np.float32)} for _ in range(3)]
     count = CountingSession.count
@@ -197,8 +199,13 @@ def test_a_session_counts_a_batch_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert runs and len(runs) == len(set(runs))
 
 
-def test_where_masks_are_proven() -> None:
+def test_value_movers_carry_a_proven_mask() -> None:
     """Rule S8.12: A mask is proven from the graph."""
-    text = f"{HEAD.replace('MASK', '-1e9')}{{ {WRITTEN['moved']} }}"
-    found = find_masks(trace_dataflow(build_graph(model(text))))
-    assert {key.node: mask.levels.negative for key, mask in found.items()} == {"w": 5e8, "u": 5e8, "a": 5e8, "e": 5e8}
+    text = f"{HEAD.replace('MASK', '-1e9')}{{ {MASK_GRAPHS['moved']} }}"
+    masks = find_masks(trace_dataflow(build_graph(model(text))))
+    assert {tensor.node: mask.levels.negative for tensor, mask in masks.items()} == {
+        "w": 5e8,
+        "u": 5e8,
+        "a": 5e8,
+        "e": 5e8,
+    }

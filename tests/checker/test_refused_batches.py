@@ -1,4 +1,4 @@
-"""A batch on which ONNX Runtime refuses to run the mixed model alone is a finding (Rule S8.25)."""
+"""A batch on which ONNX Runtime runs the reference and refuses the mixed model is a finding (Rule S8.25)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def feeds(*values: float) -> list[dict[str, Any]]:
     return [{"x": np.array([value], np.float32)} for value in values]
 
 
-def text_of(report: CheckReport) -> str:
+def render_text(report: CheckReport) -> str:
     stream = io.StringIO()
     write_check(report, stream)
     return stream.getvalue()
@@ -39,14 +39,14 @@ def test_a_refused_batch_fails_the_check_and_names_the_node(isolate: bool) -> No
     (reason,) = report.reasons
     assert reason.startswith("ONNX Runtime runs the reference and refuses the mixed model on batch 0, at pick (Gather)")
     assert "out of data bounds" in reason
-    (found,) = report.nodes
-    assert (found.name, found.kind, found.first, found.batches) == ("pick", "refused", True, (0,))
-    assert found.max_abs_fp32 == 7 and math.isnan(found.max_abs_low)
-    assert report.outputs[0].passed, "the other batch was compared"
-    assert "up to 7 in float32, not computed in float16" in text_of(report)
+    (finding,) = report.nodes
+    assert (finding.name, finding.kind, finding.first, finding.batches) == ("pick", "refused", True, (0,))
+    assert finding.max_abs_fp32 == 7 and math.isnan(finding.max_abs_low)
+    assert report.outputs[0].passed, "the second batch was compared"
+    assert "up to 7 in float32, not computed in float16" in render_text(report)
 
 
-def test_every_batch_refused() -> None:
+def test_a_check_whose_batches_are_all_refused() -> None:
     report = mixlist.check(model(TEXT), RULES, feeds(7.999, 7.9995), layerwise=True, full_statistics=True)
     assert (report.verdict, report.batches) == ("fail", 0)
     assert "on batch 0, and 1 more, at pick" in report.reasons[0]
@@ -61,8 +61,8 @@ def test_in_a_branch_the_innermost_node_is_named() -> None:
                          else_branch = e () => (float[1] q) { [same] q = Identity(x) }>""",
     )
     report = mixlist.check(model(inside), RULES, feeds(7.999))
-    (found,) = report.nodes
-    assert (found.scope, found.name) == ("if/then_branch", "pick")
+    (finding,) = report.nodes
+    assert (finding.scope, finding.name) == ("if/then_branch", "pick")
 
 
 @pytest.mark.parametrize("isolate", [False, True])
@@ -77,8 +77,8 @@ def test_a_reference_that_is_refused_stays_an_error_that_names_the_batch(isolate
         mixlist.check(model(text), RULES, [{"x": np.ones(0, np.float32)}], isolate=isolate)
 
 
-def test_workers(tmp_path: Any) -> None:
-    """A process of its own raises the same error."""
+def test_a_refusal_on_a_worker_is_a_finding(tmp_path: Any) -> None:
+    """The worker process reports the same error."""
     report = mixlist.check(model(TEXT), RULES, feeds(7.999, 3.0, 2.0), jobs=1)
     assert (report.verdict, report.batches, report.nodes[0].kind) == ("fail", 2, "refused")
 
@@ -104,7 +104,7 @@ def test_workers(tmp_path: Any) -> None:
         ),
     ],
 )
-def test_messages(message: str, refusal: Refusal | None) -> None:
+def test_refusals_are_read_from_messages_of_onnx_runtime(message: str, refusal: Refusal | None) -> None:
     assert parse_refusal(message) == refusal
 
 

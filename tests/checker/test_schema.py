@@ -1,4 +1,4 @@
-"""``schemas/check.json`` says what a report's JSON holds, no more and no less."""
+"""``schemas/check.json`` describes exactly the fields of a report in JSON."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from mixlist.report.check_view import KINDS
 from tests.support.check_reports import FAILING, PASSING, finding, large
 
 SCHEMA = json.loads((data_folder("schemas") / "check.json").read_text("utf-8"))
-JUDGE = Draft202012Validator(SCHEMA)
+VALIDATOR = Draft202012Validator(SCHEMA)
 
 
 @pytest.mark.parametrize("report", [FAILING, PASSING, large(200)], ids=["failing", "passing", "large"])
 def test_reports_are_valid_and_strict_json(report: CheckReport) -> None:
     text = json.dumps(report.to_json(), allow_nan=False)
-    JUDGE.validate(json.loads(text))
+    VALIDATOR.validate(json.loads(text))
 
 
 def test_every_kind_is_known_to_the_schema_and_to_the_reports() -> None:
     assert set(SCHEMA["$defs"]["kind"]["enum"]) == set(KINDS)
     for kind in KINDS:
-        JUDGE.validate(replace(PASSING, nodes=(finding("n", kind),)).to_json())
+        VALIDATOR.validate(replace(PASSING, nodes=(finding("n", kind),)).to_json())
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_every_field_of_the_report_is_described() -> None:
     assert SCHEMA["properties"].keys() == set(SCHEMA["required"]) == names
 
 
-def test_what_is_wrong_is_refused() -> None:
-    good = PASSING.to_json()
-    for wrong in ({"verdict": "maybe"}, {"exception_rate": 2}, {"limits": {"speed": 1}}, {"batches": None}):
+def test_wrong_values_are_refused() -> None:
+    valid = PASSING.to_json()
+    for wrong_field in ({"verdict": "maybe"}, {"exception_rate": 2}, {"limits": {"speed": 1}}, {"batches": None}):
         with pytest.raises(ValidationError):
-            JUDGE.validate(good | wrong)
+            VALIDATOR.validate(valid | wrong_field)

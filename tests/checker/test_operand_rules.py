@@ -1,4 +1,4 @@
-"""Converted operands are judged like outputs: a finding names the reading node and the operand (Rule S8.4)."""
+"""Converted inputs (operands) are judged like outputs: a finding names the reader and the operand (Rule S8.4)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mixlist.report import check_html, check_terminal
 from mixlist.report.check_view import finding_texts
 from tests.support.builders import model, policy
 
-JUDGE = Draft202012Validator(json.loads((data_folder("schemas") / "check.json").read_text("utf-8")))
+SCHEMA_VALIDATOR = Draft202012Validator(json.loads((data_folder("schemas") / "check.json").read_text("utf-8")))
 F32 = np.float32
 
 
@@ -37,8 +37,8 @@ def checked(text: str, *feeds: dict[str, Any], white: str = "", black: str = "",
     return mixlist.check(model(text), lists, list(feeds), **options)
 
 
-def operands(report: CheckReport) -> dict[tuple[str, str], NodeFinding]:
-    """The findings of converted inputs by scope/node and input."""
+def operand_findings(report: CheckReport) -> dict[tuple[str, str], NodeFinding]:
+    """Return the findings of converted inputs by scope/node and input."""
     return {(str(n.ref), n.input): n for n in report.nodes if n.input}
 
 
@@ -55,34 +55,34 @@ OFFENDERS: dict[str, tuple[str, dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", OFFENDERS)
-def test_an_operand_that_overflows_fails_whatever_the_output_is(name: str) -> None:
+def test_an_operand_that_overflows_fails_although_the_output_is_finite(name: str) -> None:
     """Rule S8.4: Converted operands are observed."""
     text, feed, white, read = OFFENDERS[name]
     report = checked(text, feed, white=white)
     assert (report.verdict, report.exception_rate) == ("fail", 1.0)
-    found = operands(report)["v", read]
-    assert (found.kind, found.first, found.tensor, found.max_abs_low) == ("overflow", True, read, np.inf)
-    assert found.max_abs_fp32 == max(abs(float(value)) for value in feed[read])
-    assert white in found.suggestion and "white" in found.source
+    finding = operand_findings(report)["v", read]
+    assert (finding.kind, finding.first, finding.tensor, finding.max_abs_low) == ("overflow", True, read, np.inf)
+    assert finding.max_abs_fp32 == max(abs(float(value)) for value in feed[read])
+    assert white in finding.suggestion and "white" in finding.source
     assert not any("no node is low" in warning.message for warning in report.warnings)
     small = {name: value * F32(1e-3) for name, value in feed.items()}
     assert checked(text, small, white=white).verdict == "pass"
 
 
-def test_the_count_of_values_that_are_lost() -> None:
+def test_lost_values_are_counted() -> None:
     """Rule S8.4."""
     text, _, white, _ = OFFENDERS["ArgMax"]
     report = checked(text.replace("float[2]", "float[5]"), {"x": floats(7e4, 1e5, 1, -2e5, 65519.99)}, white=white)
-    assert operands(report)["v", "x"].count == 3
+    assert operand_findings(report)["v", "x"].count == 3
 
 
-def test_saturate_clamps_operands() -> None:
+def test_operands_saturate() -> None:
     """Rule S8.4: a mean of 50000 becomes 16377."""
     text = "g (float[4] x) => (float[1] y) { [v] y = ReduceMean<axes=[0]>(x) }"
     report = checked(text, {"x": floats(2e5, 1, 1, 1)}, white="ReduceMean", overflow_mode="saturate")
-    found = operands(report)["v", "x"]
-    assert (report.verdict, found.kind, found.first) == ("fail", "saturated", True)
-    assert (found.max_abs_low, found.count) == (65504.0, 1)
+    finding = operand_findings(report)["v", "x"]
+    assert (report.verdict, finding.kind, finding.first) == ("fail", "saturated", True)
+    assert (finding.max_abs_low, finding.count) == (65504.0, 1)
 
 
 @pytest.mark.parametrize(
@@ -90,60 +90,63 @@ def test_saturate_clamps_operands() -> None:
     [(65519.996, None), (65520.0, "overflow"), (-65520.0, "overflow"), (32740.0, None), (2.0**-13, None),
      (2.0**-15, "underflow"), (1e-9, "underflow"), (np.inf, None), (np.nan, None)],
 )  # fmt: skip
-def test_the_thresholds_are_those_of_outputs(value: float, kind: str | None) -> None:
+def test_operands_have_the_thresholds_of_outputs(value: float, kind: str | None) -> None:
     """Rule S8.4: an underflow never fails; a value that was infinite or NaN before its conversion is no finding."""
     report = checked("g (float[2] x) => (float[2] y) { [v] y = Tanh(x) }", {"x": floats(value, 0)}, white="Tanh",
                      limits=mixlist.Limits(normalized=None, cosine=None))  # fmt: skip
-    found = operands(report)
-    assert (found["v", "x"].kind if found else None) == kind
+    findings = operand_findings(report)
+    assert (findings["v", "x"].kind if findings else None) == kind
     assert report.verdict == ("fail" if kind == "overflow" else "pass")
 
 
-def test_a_value_beside_an_infinity_or_a_sentinel_is_counted() -> None:
-    """Rule S8.4: the range shows only the larger one."""
+def test_a_lost_value_that_an_infinity_or_a_mask_hides_is_found() -> None:
+    """Rule S8.4: the range shows only the larger value."""
     text = "g (float[2] x) => (float[2] y) { [v] y = Sigmoid(x) }"
     for larger in (-np.inf, -3.4e38):
         report = checked(text, {"x": floats(-1e5, larger)}, white="Sigmoid")
-        assert operands(report)["v", "x"].kind == "overflow", larger
+        assert operand_findings(report)["v", "x"].kind == "overflow", larger
     assert checked(text, {"x": floats(1, -np.inf)}, white="Sigmoid").nodes == ()
-    assert operands(checked(text, {"x": floats(1, -3.4e38)}, white="Sigmoid"))["v", "x"].kind == "intended"
-    both = checked(text, {"x": floats(3.4e38, -3.4e38)}, white="Sigmoid")
-    assert operands(both)["v", "x"].kind == "overflow"
+    assert operand_findings(checked(text, {"x": floats(1, -3.4e38)}, white="Sigmoid"))["v", "x"].kind == "intended"
+    both_signs = checked(text, {"x": floats(3.4e38, -3.4e38)}, white="Sigmoid")
+    assert operand_findings(both_signs)["v", "x"].kind == "overflow"
     nan = checked(text.replace("[2]", "[3]"), {"x": floats(1e5, np.nan, np.inf)}, white="Sigmoid")
-    assert operands(nan)["v", "x"].kind == "overflow"
+    assert operand_findings(nan)["v", "x"].kind == "overflow"
 
 
 MASK = """g (float[1,4] s, bool[1,4] b) => (float[1,4] y) <float k = {-1e9}, float z = {0}> {
   [w] w = Where(b, z, k) [a] a = Add(s, w) [v] y = Softmax(a) }"""
 
 
-def test_masks_stay_intended() -> None:
+def test_the_operand_of_a_mask_is_intended() -> None:
     """Rule S8.4: -1e9 of a proven mask may be lost, a score of 80000 may not."""
     feed = {"s": floats(1, 2, 3, 4).reshape(1, 4), "b": np.array([[True, True, False, True]])}
     report = checked(MASK, feed, white="Add Softmax")
     assert report.verdict == "pass"
-    assert {key: f.kind for key, f in operands(report).items()} == {("a", "w"): "intended"}
+    assert {key: f.kind for key, f in operand_findings(report).items()} == {("a", "w"): "intended"}
     feed["s"] = floats(1, 2, 8e4, 4).reshape(1, 4)
-    over = checked(MASK, feed, white="Add Softmax")
-    assert operands(over)["a", "s"].kind == "overflow" and operands(over)["a", "w"].kind == "intended"
+    overflow_report = checked(MASK, feed, white="Add Softmax")
+    assert (
+        operand_findings(overflow_report)["a", "s"].kind == "overflow"
+        and operand_findings(overflow_report)["a", "w"].kind == "intended"
+    )
 
 
-def test_every_low_reader_is_named_and_the_high_one_is_not() -> None:
+def test_only_low_readers_are_named() -> None:
     """Rule S8.4: every low-precision node that reads the converted tensor is an offender."""
     text = """g (float[2] x) => (float[2] a, float[2] b, float[2] c) {
       [h] h = Mul(x, x) [one] a = Tanh(h) [two] b = Sigmoid(h) [three] c = Neg(h) }"""
     report = checked(text, {"x": floats(300, 1)}, white="Tanh Sigmoid", black="Mul Neg")
-    assert operands(report).keys() == {("one", "h"), ("two", "h")}
+    assert operand_findings(report).keys() == {("one", "h"), ("two", "h")}
     assert {n.name for n in report.nodes if n.first} == {"one", "two"}
 
 
-def test_inside_a_branch_only_if_it_runs() -> None:
-    """Rule S8.4: a node that did not run read nothing, though the Cast stands outside."""
+def test_a_reader_in_a_branch_has_a_finding_only_if_it_runs() -> None:
+    """Rule S8.4: a node that did not run read nothing, although the Cast is outside of the branch."""
     text = """g (float[2] x, bool go) => (int64[1] y) <int64[1] none = {-1}> {
       [i] y = If(go) <then_branch = t () => (int64[1] a) { [big] a = ArgMax<axis=0>(x) },
                       else_branch = e () => (int64[1] d) { [small] d = Identity(none) }> }"""
     feed = {"x": floats(7e4, 1e5), "go": np.array(True)}
-    assert operands(checked(text, feed, white="ArgMax")).keys() == {("i/then_branch/big", "x")}
+    assert operand_findings(checked(text, feed, white="ArgMax")).keys() == {("i/then_branch/big", "x")}
     assert checked(text, feed | {"go": np.array(False)}, white="ArgMax").nodes == ()
 
 
@@ -152,19 +155,19 @@ LOOP = """g (float[1] x, int64 m) => (float[1] y, float[k,1] all) <bool go = {1}
      [grow] t = Mul(s, ten) [read] u = Sigmoid(s) }> }"""
 
 
-def test_a_state_of_a_loop_is_judged_where_it_is_read() -> None:
+def test_a_loop_state_is_judged_in_the_iteration_that_reads_it() -> None:
     """Rule S8.4: the state 100000 is read in the sixth iteration; no node reads the state of the last one."""
     for turns, kind in ((6, "overflow"), (5, None), (0, None)):
         report = checked(LOOP, {"x": floats(1), "m": np.array(turns)}, white="Sigmoid", black="Mul")
-        found = operands(report)
-        assert (found[("l/body/read", "s")].kind if kind else found.get(("l/body/read", "s"))) == kind, turns
+        findings = operand_findings(report)
+        assert (findings[("l/body/read", "s")].kind if kind else findings.get(("l/body/read", "s"))) == kind, turns
         assert (report.verdict == "fail") == bool(kind)
 
 
-def test_a_state_that_overflows_later_does_not_hide_what_is_read_before() -> None:
-    """Rule S8.4: at the end the state is infinite in float32 too; 1e5 was converted on the way."""
+def test_a_loop_state_that_is_infinite_at_the_end_does_not_hide_an_overflow() -> None:
+    """Rule S8.4: at the end the state is infinite in float32 too; 1e5 was converted before."""
     report = checked(LOOP, {"x": floats(1), "m": np.array(45)}, white="Sigmoid", black="Mul")
-    assert operands(report)["l/body/read", "s"].kind == "overflow"
+    assert operand_findings(report)["l/body/read", "s"].kind == "overflow"
 
 
 FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
@@ -172,18 +175,18 @@ g (float[2] x, float[2] h) => (float[2] y, float[2] z) { [one] y = f.Squash(x) [
 <domain: "f", opset_import: ["" : 17]> Squash (a) => (c) { [in] b = Neg(a) [out] c = Sigmoid(b) [arg] d = Tanh(a) }"""
 
 
-def test_inside_functions() -> None:
+def test_operands_in_functions() -> None:
     """Rule S8.4: a parameter and a tensor of the body."""
     text = FUNCTION.replace("(c)", "(c, d)").replace("y = f", "y, y2 = f").replace("z = f", "z, z2 = f")
     report = checked(text, {"x": floats(1, 2), "h": floats(1e5, 2)}, white="Sigmoid Tanh", black="Neg")
     scope = "function:f:Squash"
-    found = operands(report)
-    assert found.keys() == {(f"{scope}/out", "b"), (f"{scope}/arg", "a")}
-    assert {f.kind for f in found.values()} == {"overflow"}
+    findings = operand_findings(report)
+    assert findings.keys() == {(f"{scope}/out", "b"), (f"{scope}/arg", "a")}
+    assert {f.kind for f in findings.values()} == {"overflow"}
     assert checked(text, {"x": floats(1, 2), "h": floats(1, 2)}, white="Sigmoid Tanh", black="Neg").nodes == ()
 
 
-def test_what_control_flow_hands_on() -> None:
+def test_control_flow_reads_the_values_that_it_passes_on() -> None:
     """Rule S8.4: a Loop counts as the reader of the value that becomes its low state, also without iterations."""
     text = """g (float[1] x, int64 m) => (float[1] y) <bool go = {1}> {
       [a] a = Abs(x) [l] y = Loop(m, go, a) <body = b (int64 i, bool c, float[1] s) => (bool c, float[1] t) {
@@ -194,19 +197,19 @@ def test_what_control_flow_hands_on() -> None:
     for turns in (0, 2):
         feed = {"x": floats(1e5), "m": np.array(turns)}
         report = mixlist.check(model(text), policy(), [feed], against=model(low))
-        assert operands(report)["l", "a"].kind == "overflow"
+        assert operand_findings(report)["l", "a"].kind == "overflow"
 
 
-def test_a_cast_of_the_user_that_serves_another_reader() -> None:
+def test_an_authored_cast_that_only_the_mixed_model_reads_is_a_conversion() -> None:
     """Rule S8.4: the Cast is the author's, but the node reads it only in the mixed model."""
     text = """g (float[2] x) => (float16[2] h, int64[1] y) {
       [a] a = Abs(x) [c] h = Cast<to=10>(a) [v] y = ArgMax<axis=0>(a) }"""
     report = checked(text, {"x": floats(7e4, 1e5)}, white="ArgMax", black="Abs")
-    assert ("v", "a") in operands(report)
+    assert ("v", "a") in operand_findings(report)
     assert {n.name for n in report.nodes if n.first} == {"c", "v"}
 
 
-def test_against_a_file() -> None:
+def test_operands_with_against() -> None:
     """Rule S8.4: with --against, also a file whose Casts mixlist did not make, and inputs that are declared low."""
     original = model("g (float[2] x) => (int64[1] y) { [a] a = Abs(x) [v] y = ArgMax<axis=0>(a) }")
     feed = {"x": floats(7e4, 1e5)}
@@ -218,9 +221,9 @@ def test_against_a_file() -> None:
     for against, reader in ((by_hand, ("v", "a")), (declared, ("a", "x")), (rewritten, ("v", "a"))):
         report = mixlist.check(original, policy(), [feed], against=against)
         assert report.verdict == "fail"
-        found = operands(report)[reader]
-        assert (found.kind, found.count, found.source, found.list) == ("overflow", 2, "", "none")
-        assert "low_by" not in {name for name, text in finding_texts(found, report).items() if text}
+        finding = operand_findings(report)[reader]
+        assert (finding.kind, finding.count, finding.source, finding.list) == ("overflow", 2, "", "none")
+        assert "low_by" not in {name for name, text in finding_texts(finding, report).items() if text}
 
 
 def test_full_statistics_see_operands_that_flush() -> None:
@@ -229,18 +232,18 @@ def test_full_statistics_see_operands_that_flush() -> None:
     values = np.ones(100, F32)
     values[0] = 1e-9
     report = checked(text, {"x": values}, white="Tanh", full_statistics=True)
-    assert (operands(report)["v", "x"].kind, operands(report)["v", "x"].count) == ("underflow", 1)
-    assert operands(checked(text, {"x": values}, white="Tanh")) == {}
+    assert (operand_findings(report)["v", "x"].kind, operand_findings(report)["v", "x"].count) == ("underflow", 1)
+    assert operand_findings(checked(text, {"x": values}, white="Tanh")) == {}
     more = checked(text, {"x": np.concatenate([values, values[1:3]])}, white="Tanh", full_statistics=True)
-    assert operands(more) == {}
+    assert operand_findings(more) == {}
 
 
 def test_bfloat16_operands() -> None:
     """Rule S8.4: bfloat16 holds 1e38, and rounds 3.399e38 to infinity."""
     text = "g (float[1] x) => (float[1] y) { [v] y = Sigmoid(x) }"
-    assert operands(checked(text, {"x": floats(1e38)}, white="Sigmoid", mode="mixed_bfloat16")) == {}
+    assert operand_findings(checked(text, {"x": floats(1e38)}, white="Sigmoid", mode="mixed_bfloat16")) == {}
     report = checked(text, {"x": floats(3.4e38)}, white="Sigmoid", mode="mixed_bfloat16")
-    assert operands(report)["v", "x"].kind == "intended"  # no quantity has 1e37
+    assert operand_findings(report)["v", "x"].kind == "intended"  # no quantity has 1e37
 
 
 def test_every_report_names_the_input() -> None:
@@ -248,7 +251,7 @@ def test_every_report_names_the_input() -> None:
     text, feed, white, _ = OFFENDERS["Div"]
     report = checked(text, feed, white=white)
     (node,) = [n for n in report.to_json()["nodes"] if n["first"]]
-    JUDGE.validate(report.to_json())
+    SCHEMA_VALIDATOR.validate(report.to_json())
     assert (node["name"], node["input"], node["tensor"], node["max_abs_low"]) == ("v", "d", "d", "inf")
     stream = io.StringIO()
     check_terminal.write_check(report, stream)

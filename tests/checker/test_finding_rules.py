@@ -1,4 +1,4 @@
-"""Planted overflows: the answers are written by hand; the first offender must be named, wherever it hides."""
+"""The kinds of findings and the first offenders in models with planted overflows; the results are written by hand."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def checked(text: str, *feeds: Any, lists: dict[str, Any] | None = None, **optio
 
 
 def kinds(report: CheckReport) -> dict[str, str]:
-    """The worst kind of finding by scope/node."""
+    """Return the worst kind of finding by scope/node."""
     return {f"{n.scope}/{n.name}".lstrip("/"): n.kind for n in reversed(report.nodes)}
 
 
-def first(report: CheckReport) -> list[NodeFinding]:
+def first_offenders(report: CheckReport) -> list[NodeFinding]:
     return [n for n in report.nodes if n.first]
 
 
-def test_the_trap_of_the_cpu_provider_is_seen() -> None:
+def test_an_overflow_that_the_cpu_provider_hides_is_found() -> None:
     """Rule S8.2: On the CPU the mixed model is emulated."""
     text = """g (float[1,64] x) => (float[1,1] y) <float[64,1] w = {WEIGHTS}, float[1] k = {0.001}>
     { [m] m = MatMul(x, w) [s] y = Mul(m, k) }""".replace("WEIGHTS", ",".join(["300"] * 64))
     report = checked(text, np.full((1, 64), 300.0))
     assert (report.verdict, report.exception_rate, report.mode) == ("fail", 1.0, "emulated")
     assert kinds(report) == {"m": "overflow", "s": "propagated"}
-    (offender,) = first(report)
+    (offender,) = first_offenders(report)
     assert offender.max_abs_fp32 == 300.0 * 300 * 64 and np.isinf(offender.max_abs_low)
     assert "black-list" in offender.suggestion and "MatMul" in offender.suggestion
     assert "white" in offender.source
@@ -47,20 +47,20 @@ def test_the_trap_of_the_cpu_provider_is_seen() -> None:
 @pytest.mark.parametrize(
     ("value", "overflows"), [(65504.0, False), (65519.99, False), (65520.0, True), (-65520.0, True)]
 )
-def test_the_edge_of_float16(value: float, overflows: bool) -> None:
+def test_the_smallest_value_that_overflows_float16(value: float, overflows: bool) -> None:
     """Rule S8.5: overflow."""
     report = checked("g (float[2] x) => (float[2] y) <float[1] k = {2}> { [m] y = Mul(x, k) }", [value / 2, 1.0])
     assert ("overflow" in kinds(report).values()) == overflows
     assert report.exception_rate == float(overflows)
 
 
-def test_one_batch_of_five() -> None:
+def test_the_exception_rate_is_the_share_of_batches() -> None:
     """Rule S8.14: The exception rate counts batches."""
     text = "g (float[2] x) => (float[2] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"
     feeds = [[1.0, 2.0]] * 3 + [[300.0, 1.0]] + [[3.0, 4.0]]
     report = checked(text, *feeds, max_exception_rate=0.2)
     assert report.exception_rate == 0.2 and report.verdict == "fail"  # at the limit fails
-    (offender,) = first(report)
+    (offender,) = first_offenders(report)
     assert (offender.name, offender.batches) == ("m", (3,))
     assert not any("batches overflow" in r for r in checked(text, *feeds, max_exception_rate=0.21).reasons)
 
@@ -71,7 +71,7 @@ BRANCH = """g (float[2] x) => (float[2] y) <float zero = {0}> {
                  else_branch = e () => (float[2] d) { [small] d = Neg(x) }> }"""
 
 
-def test_inside_a_branch_and_only_if_it_runs() -> None:
+def test_a_node_in_a_branch_has_a_finding_only_if_it_runs() -> None:
     """Rule S8.3: Ranges of node outputs are compared."""
     report = checked(BRANCH, [300.0, 1.0])
     assert kinds(report) == {"i/then_branch/big": "overflow", "i/then_branch/after": "propagated"}
@@ -83,11 +83,11 @@ LOOP = """g (float[1] x, int64 m) => (float[1] y, float[k,1] all) <bool go = {1}
      [before] r = Relu(s) [grow] t = Mul(r, ten) [after] u = Neg(t) }> }"""
 
 
-def test_inside_a_loop_the_node_that_overflows_first_is_first() -> None:
+def test_in_a_loop_the_node_that_overflows_first_is_the_offender() -> None:
     """Rule S8.6: propagated."""
     report = checked(LOOP, {"x": np.array([1.0], np.float32), "m": np.array(8)})
     assert kinds(report) == {"l/body/before": "propagated", "l/body/grow": "overflow", "l/body/after": "propagated"}
-    assert [f.name for f in first(report)] == ["grow"]
+    assert [f.name for f in first_offenders(report)] == ["grow"]
     assert checked(LOOP, {"x": np.array([1.0], np.float32), "m": np.array(4)}).exception_rate == 0
     assert checked(LOOP, {"x": np.array([1.0], np.float32), "m": np.array(0)}).exception_rate == 0
 
@@ -107,7 +107,10 @@ SCANNED = """g (float[2] x) => (float[2] y, float[3,2] z) <float[3,2] v = {1, 1,
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        (LOOP_HEAD.replace("BODY", "[e] t = Mul(s, s) [o] u = Neg(t)"), "lp/body/e"),  # a state of its own making
+        (
+            LOOP_HEAD.replace("BODY", "[e] t = Mul(s, s) [o] u = Neg(t)"),
+            "lp/body/e",
+        ),  # the node reads its own result of the iteration before
         (LOOP_HEAD.replace("BODY", "[a] r = Neg(s) [e] t = Mul(r, r) [o] u = Neg(t)"), "lp/body/e"),
         (LOOP_HEAD.replace("BODY", "t = l.F(s) [o] u = Neg(t)") + SQUARE, "function:l:F/e"),
         (LOOP_HEAD.replace("BODY", "t = l.F(s) [o] u = Neg(t)") + NEGATED_SQUARE, "function:l:F/e"),
@@ -117,16 +120,16 @@ SCANNED = """g (float[2] x) => (float[2] y, float[3,2] z) <float[3,2] v = {1, 1,
         (SCANNED, "sc/body/e"),
     ],
 )
-def test_what_a_loop_or_a_call_hands_back_has_a_first_offender(text: str, name: str, mode: str) -> None:
+def test_values_that_return_in_a_loop_or_call_have_a_first_offender(text: str, name: str, mode: str) -> None:
     """Rules S8.6 and S8.7: the first node is the one that makes the value, not one that reads it an iteration later."""
     report = checked(text, [20.0, 0.1] if "p = " not in text else [300.0, 0.1], overflow_mode=mode)
-    assert [str(found.ref) for found in first(report)] == [name]
+    assert [str(finding.ref) for finding in first_offenders(report)] == [name]
     assert report.exception_rate == 1.0
-    (offender,) = first(report)
+    (offender,) = first_offenders(report)
     assert offender.suggestion and offender.kind == ("saturated" if mode == "saturate" else "overflow")
 
 
-def test_inside_a_function() -> None:
+def test_nodes_in_a_function() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[2] x) => (float[2] y, float[2] z) {
       [one] y = f.Square(x) [n] n = Neg(x) [two] z = f.Square(n) }
     <domain: "f", opset_import: ["" : 17]> Square (a) => (c) { [sq] b = Mul(a, a) [pass] c = Relu(b) }"""
@@ -148,13 +151,13 @@ def test_a_function_called_with_two_types_is_one_function() -> None:
     assert kinds(checked(text, small | {"x": np.array([300, 1], np.float32)}))["big"] == "overflow"
 
 
-def test_a_sequence_carries_what_is_in_it() -> None:
+def test_an_overflow_propagates_through_a_sequence() -> None:
     text = """g (float[4] x) => (float[2] y) <int64 one = {1}, int64 two = {2}> {
       [m] m = Mul(x, x) q = SplitToSequence<axis=0>(m, two) [at] y = SequenceAt(q, one) }"""
     assert kinds(checked(text, [1.0, 1.0, 300.0, 2.0])) == {"m": "overflow", "at": "propagated"}
 
 
-def test_what_a_cast_makes_infinite_is_found_where_it_is_read() -> None:
+def test_a_value_mover_that_reads_through_a_cast_is_an_offender() -> None:
     """The output of a node that only moves values has a range of its own if the node reads them through a Cast."""
     text = """g (float[2] x) => (float[1,2] y) <int64[2] s = {1,2}> {
       [a] a = Mul(x, x) [r] r = Reshape(a, s) [n] y = Neg(r) }"""
@@ -162,7 +165,7 @@ def test_what_a_cast_makes_infinite_is_found_where_it_is_read() -> None:
     assert kinds(report) == {"r": "overflow", "n": "propagated"}
 
 
-def test_what_is_infinite_in_float32_is_no_fault_of_the_list() -> None:
+def test_infinities_of_the_reference_are_preexisting() -> None:
     """Rule S8.10: preexisting."""
     report = checked("g (float[2] x) => (float[2] y) { [e] e = Exp(x) [n] y = Neg(e) }", [200.0, 1.0])
     assert kinds(report) == {"e": "preexisting", "n": "preexisting"}
@@ -180,35 +183,35 @@ def test_masks_are_intended(mask: str) -> None:
     assert (report.verdict, report.exception_rate) == ("pass", 0.0)
 
 
-def test_nan_without_infinity() -> None:
+def test_a_nan_without_an_infinity_is_an_overflow() -> None:
     text = "g (float[2] x) => (float[2] y) <float[1] k = {1e-4}> { [a] a = Mul(x, k) [b] b = Div(a, a) [n] y = Neg(b) }"
     report = checked(text, [1e-5, 1.0], lists={"white": ["Mul", "Div", "Neg"]})
     assert kinds(report)["b"] == "overflow" and kinds(report)["n"] == "propagated"
 
 
 @pytest.mark.parametrize(("library", "op"), [("onnx", "Conv"), ("ascend910b", "Conv2D"), ("mindspore-o2", "Conv")])
-def test_the_suggestion_names_the_operator_as_the_lists_do_and_helps(library: str, op: str, tmp_path: Path) -> None:
+def test_the_suggestion_uses_the_operator_name_of_the_library(library: str, op: str, tmp_path: Path) -> None:
     """Rule S8.22: A finding says how to keep the node in high precision."""
     proto = model("g (float[1,1,2,2] x) => (float[1,1,2,2] y) <float[1,1,1,1] w = {3}> { [c] y = Conv(x, w) }")
     feed = {"x": np.full((1, 1, 2, 2), 30000, np.float32)}
-    (found,) = mixlist.check(proto, mixlist.load_policy(ops_info=library), [feed]).nodes
-    assert found.kind == "overflow" and f'add "{op}" to black-list to-add' in found.suggestion
+    (finding,) = mixlist.check(proto, mixlist.load_policy(ops_info=library), [feed]).nodes
+    assert finding.kind == "overflow" and f'add "{op}" to black-list to-add' in finding.suggestion
     edits = tmp_path / "modify.json"
     edits.write_text(json.dumps({"black-list": {"to-add": [op]}}))
-    mended = mixlist.check(proto, mixlist.load_policy(ops_info=library, mixlist=edits), [feed])
-    assert mended.verdict == "pass" and mended.nodes == ()
+    report_with_edit = mixlist.check(proto, mixlist.load_policy(ops_info=library, mixlist=edits), [feed])
+    assert report_with_edit.verdict == "pass" and report_with_edit.nodes == ()
     rules = tmp_path / "keep.cfg"
     rules.write_text("c\n")
     assert mixlist.check(proto, mixlist.load_policy(ops_info=library, keep_dtype=rules), [feed]).verdict == "pass"
 
 
-def test_saturation() -> None:
+def test_saturated_values_fail() -> None:
     """Rule S8.7: saturated."""
     text = "g (float[2] x) => (float[2] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"
     report = checked(text, [300.0, 1.0], overflow_mode="saturate")
     assert kinds(report)["m"] == "saturated" and report.verdict == "fail"
-    assert [f.name for f in first(report)] == ["m"] and report.nodes[0].max_abs_low == 65504.0
-    assert kinds(report)["n"] == "saturated"  # it holds what m holds
+    assert [f.name for f in first_offenders(report)] == ["m"] and report.nodes[0].max_abs_low == 65504.0
+    assert kinds(report)["n"] == "saturated"  # it has the values of m
     assert kinds(checked(text, [200.0, 1.0], overflow_mode="saturate")) == {"m": "near-limit", "n": "near-limit"}
 
 
@@ -220,7 +223,7 @@ def test_underflow_and_near_limit_do_not_fail() -> None:
     assert [n.count for n in report.nodes if n.name == "m"] == [2]
 
 
-def test_the_second_look_counts() -> None:
+def test_the_values_of_findings_are_counted() -> None:
     text = "g (float[4] x) => (float[4] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"
     report = checked(text, [1.0, 2.0, 3.0, 4.0], [300.0, 1.0, -300.0, 2.0], [200.0, 200.0, 1.0, 200.0])
     counted = {(n.name, n.kind): n.count for n in report.nodes}
@@ -232,7 +235,7 @@ def test_the_second_look_counts() -> None:
     }
 
 
-def test_bfloat16_holds_what_float16_does_not() -> None:
+def test_bfloat16_holds_values_beyond_float16() -> None:
     text = "g (float[2] x) => (float[2] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"
     report = checked(text, [3000.0, 1.0], lists={**WHITE, "mode": "mixed_bfloat16"})
     assert (report.exception_rate, report.precision) == (0.0, "bfloat16")
@@ -242,25 +245,28 @@ def test_bfloat16_holds_what_float16_does_not() -> None:
     }
 
 
-def test_shapes_that_differ_per_batch_and_empty_tensors() -> None:
+def test_batches_of_different_sizes_and_empty_batches() -> None:
     text = "g (float[N] x) => (float[N] y) { [m] y = Mul(x, x) }"
     report = checked(text, [1.0], [1.0, 2.0, 3.0], np.zeros(0), [300.0])
     assert (report.batches, report.exception_rate) == (4, 0.25)
 
 
-def test_a_model_that_holds_float16_is_judged_too() -> None:
+def test_authored_float16_nodes_are_judged() -> None:
     text = """g (float[2] x) => (float[2] y) <float16[1] k = {128}> {
       h = Cast<to=10>(x) [m] m = Mul(h, k) [n] n = Neg(m) y = Cast<to=1>(n) }"""
     report = checked(text, [1000.0, 1.0], lists={"white": []})
-    assert kinds(report)["m"] == "overflow" and first(report)[0].max_abs_fp32 == 128000.0
+    assert kinds(report)["m"] == "overflow" and first_offenders(report)[0].max_abs_fp32 == 128000.0
 
 
-def test_a_mixlist_output_alone_warns_and_against_judges_it() -> None:
+def test_an_output_of_mixlist_warns_unless_it_is_given_as_against() -> None:
     """Rule S8.1: Two models run on the same batches."""
     original = model("g (float[2] x) => (float[2] y) { [m] y = Mul(x, x) }")
     mixed = mixlist.rewrite(original, mixlist.resolve(original, policy(**WHITE))).model
     feeds = [{"x": np.array([300.0, 1.0], np.float32)}]
-    alone = mixlist.check(mixed, policy(**WHITE), feeds)
-    assert any("--against" in str(w) for w in alone.warnings) and alone.exception_rate == 1
+    report_without_original = mixlist.check(mixed, policy(**WHITE), feeds)
+    assert (
+        any("--against" in str(w) for w in report_without_original.warnings)
+        and report_without_original.exception_rate == 1
+    )
     compared = mixlist.check(original, policy(), feeds, against=mixed)
     assert kinds(compared) == {"m": "overflow"} and not compared.warnings

@@ -1,4 +1,4 @@
-"""A node that makes more NaN, or more infinities, than float32 does: Rules S8.5 and S8.6."""
+"""Nodes whose output has more NaN, or more infinities, than in the reference (Rules S8.5 and S8.6)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SMALL = 2.98e-8  # zero in float16
 
 @pytest.mark.parametrize("white", ["Div", "Identity"])
 @pytest.mark.parametrize("numerator", [0.0, 1.0])
-def test_a_divisor_that_underflows_makes_more_of_what_there_is(white: str, numerator: float) -> None:
-    """``0 / 0`` and ``1 / 0`` among others of float32, made by a low node, or by a float32 node of a low divisor."""
+def test_a_divisor_that_underflows_makes_more_infinities_or_nan(white: str, numerator: float) -> None:
+    """The reference has ``0 / 0`` or ``1 / 0`` too; a low node, or a float32 node with a low divisor, makes more."""
     text = QUOTIENT.replace("[t] t = Div(z, x)", "[i] i = Identity(x) [t] t = Div(z, i)")
     x = np.array([[0, SMALL], [SMALL, 1]], np.float32)
     z = np.array([[numerator, numerator], [1, 1]], np.float32)
@@ -32,15 +32,15 @@ def test_as_much_nan_as_in_float32_is_preexisting() -> None:
     assert {n.kind for n in report.nodes} == {"preexisting"} and report.exception_rate == 0
 
 
-def test_nan_that_an_input_brings_is_not_new() -> None:
-    """``s`` has more NaN than float32, but because of ``t``."""
+def test_nan_that_comes_from_an_input_makes_no_offender() -> None:
+    """``s`` has more NaN than in the reference, but because of ``t``."""
     text = QUOTIENT.replace("[y] y = Sub(t, x)", "[s] s = Sub(t, z) [y] y = Softmax<axis=0>(s)")
     x = np.array([[0, 3], [SMALL, 2]], np.float32)
     report = mixlist.check(model(text), policy(white=["Div", "Sub", "Softmax"]), [{"x": x, "z": x}])
     assert {n.name for n in report.nodes if n.first} == {"t"}
 
 
-def test_an_epsilon_that_a_low_division_reads_converted_is_lost() -> None:
+def test_an_epsilon_that_becomes_zero_by_conversion_is_an_overflow() -> None:
     """Mean pooling of a row that is masked as a whole: Clip keeps 1e-9 (Rule S4.7), and Div reads zero instead."""
     text = """g (float[2,2] x, float[2,2] mask) => (float[2,1] y) <float least = {1e-9}, int64[1] last = {1}> {
       [p] p = Mul(x, mask) [s] s = ReduceSum(p, last) [n] n = ReduceSum(mask, last)
