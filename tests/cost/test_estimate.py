@@ -1,4 +1,4 @@
-"""The static account against figures worked out by hand."""
+"""The estimated work of small models against numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -19,76 +19,76 @@ from tests.support.builders import keep, model, policy
 DIGITS = data_folder("demo_data") / "digits.onnx"
 
 
-def of(text: str, **dims: int) -> Work:
+def estimate(text: str, **dims: int) -> Work:
     return estimate_work(model(text), dims)
 
 
-def weight(name: str, *shape: int, elem: str = "float32"):
+def make_weight(name: str, *shape: int, elem: str = "float32"):
     return numpy_helper.from_array(np.ones(shape, elem), name)
 
 
 def with_weights(text: str, *weights) -> object:
-    made = model(text, check=False)
-    made.graph.initializer.extend(weights)
-    return made
+    proto = model(text, check=False)
+    proto.graph.initializer.extend(weights)
+    return proto
 
 
 # --- matrix products and convolutions ---
 
 
 def test_matmul() -> None:
-    told = of("g (float[2, 5, 7] x, float[7, 3] w) => (float[2, 5, 3] y) { y = MatMul (x, w) }")
-    assert (told.flops, told.matrix_flops) == (2 * 2 * 5 * 3 * 7,) * 2
-    assert told.bytes == 4 * (70 + 21 + 30)
-    assert (told.low_flops, told.low_share, told.unknown) == (0, 0, ())
+    work = estimate("g (float[2, 5, 7] x, float[7, 3] w) => (float[2, 5, 3] y) { y = MatMul (x, w) }")
+    assert (work.flops, work.matrix_flops) == (2 * 2 * 5 * 3 * 7,) * 2
+    assert work.bytes == 4 * (70 + 21 + 30)
+    assert (work.low_flops, work.low_share, work.unknown) == (0, 0, ())
 
 
 def test_matmul_of_a_vector() -> None:
-    assert of("g (float[7] x, float[7, 3] w) => (float[3] y) { y = MatMul (x, w) }").flops == 2 * 7 * 3
+    assert estimate("g (float[7] x, float[7, 3] w) => (float[3] y) { y = MatMul (x, w) }").flops == 2 * 7 * 3
 
 
 @pytest.mark.parametrize("flip, shape", [(0, "5, 7"), (1, "7, 5")])
 def test_gemm(flip: int, shape: str) -> None:
-    told = of(
+    work = estimate(
         f"g (float[{shape}] x, float[7, 3] w, float[3] b) => (float[5, 3] y) {{ y = Gemm <transA = {flip}> (x, w, b) }}"
     )
-    assert told.flops == 2 * 5 * 3 * 7 + 5 * 3
-    assert told.bytes == 4 * (35 + 21 + 3 + 15)
+    assert work.flops == 2 * 5 * 3 * 7 + 5 * 3
+    assert work.bytes == 4 * (35 + 21 + 3 + 15)
 
 
 def test_conv() -> None:
     text = """g (float[1, 3, 8, 8] x, float[4, 3, 3, 3] w, float[4] b) => (float[1, 4, 8, 8] y)
     { y = Conv <pads = [1, 1, 1, 1]> (x, w, b) }"""
-    assert of(text).flops == 256 * 2 * 27 + 256  # 256 outputs, each 27 products and sums, and a bias
-    assert of(text).bytes == 4 * (192 + 108 + 4 + 256)
+    assert estimate(text).flops == 256 * 2 * 27 + 256  # 256 output elements, each with 27 products and sums, and a bias
+    assert estimate(text).bytes == 4 * (192 + 108 + 4 + 256)
 
 
 def test_conv_in_groups_and_strides() -> None:
     text = """g (float[1, 4, 8, 8] x, float[4, 2, 3, 3] w) => (float[1, 4, 3, 3] y)
     { y = Conv <group = 2, strides = [2, 2]> (x, w) }"""
-    assert of(text).flops == 36 * 2 * (2 * 9)
+    assert estimate(text).flops == 36 * 2 * (2 * 9)
 
 
 def test_conv_transpose() -> None:
     text = """g (float[1, 4, 5, 5] x, float[4, 2, 3, 3] w, float[2] b) => (float[1, 2, 11, 11] y)
     { y = ConvTranspose <strides = [2, 2]> (x, w, b) }"""
-    assert of(text).flops == 2 * 100 * (2 * 9) + 242  # each of 100 inputs meets 9 weights for 2 channels
+    assert estimate(text).flops == 2 * 100 * (2 * 9) + 242  # each of 100 input elements meets 9 weights for 2 channels
 
 
 def test_einsum() -> None:
     batched = (
         'g (float[2, 3, 4] a, float[2, 4, 5] b) => (float[2, 3, 5] y) { y = Einsum <equation = "bij,bjk->bik"> (a, b) }'
     )
-    assert of(batched).flops == 2 * 2 * 3 * 4 * 5
+    assert estimate(batched).flops == 2 * 2 * 3 * 4 * 5
     implied = 'g (float[3, 4] a, float[4, 5] b) => (float[3, 5] y) { y = Einsum <equation = "ij,jk"> (a, b) }'
-    assert of(implied).flops == 2 * 3 * 4 * 5
+    assert estimate(implied).flops == 2 * 3 * 4 * 5
     spread = """g (float[2, 6, 3] a, float[1, 6, 3] b) => (float[2, 6, 3] y)
     { y = Einsum <equation = "...i,...i->...i"> (a, b) }"""
-    assert of(spread).flops == 2 * 6 * 3  # a product alone
+    assert estimate(spread).flops == 2 * 6 * 3  # the product alone, no sum
     summed = 'g (float[3, 4] a) => (float y) { y = Einsum <equation = "ij->"> (a) }'
-    assert of(summed).flops == 12
-    moved = 'g (float[3, 4] a) => (float[4, 3] y) { y = Einsum <equation = "ij->ji"> (a) }'
-    assert of(moved).flops == 0
+    assert estimate(summed).flops == 12
+    transposed = 'g (float[3, 4] a) => (float[4, 3] y) { y = Einsum <equation = "ij->ji"> (a) }'
+    assert estimate(transposed).flops == 0
 
 
 @pytest.mark.parametrize("op, gates", [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
@@ -96,25 +96,25 @@ def test_einsum() -> None:
 def test_recurrent_layers(op: str, gates: int, directions: int) -> None:
     steps, batch, width, hidden = 5, 2, 3, 4
     rows = gates * hidden
-    way = "bidirectional" if directions == 2 else "forward"
+    direction = "bidirectional" if directions == 2 else "forward"
     text = f"""g (float[{steps}, {batch}, {width}] x, float[{directions}, {rows}, {width}] w,
       float[{directions}, {rows}, {hidden}] r) => (float[{steps}, {directions}, {batch}, {hidden}] y)
-    {{ y = {op} <hidden_size = {hidden}, direction = "{way}"> (x, w, r) }}"""
+    {{ y = {op} <hidden_size = {hidden}, direction = "{direction}"> (x, w, r) }}"""
     per_step = directions * gates * hidden * (width + hidden) * 2
-    assert of(text).flops == steps * batch * per_step
+    assert estimate(text).flops == steps * batch * per_step
     elements = steps * batch * width + directions * rows * (width + hidden) + steps * directions * batch * hidden
-    assert of(text).bytes == 4 * elements
+    assert estimate(text).bytes == 4 * elements
 
 
 def test_attention_of_onnx() -> None:
     text = """<ir_version: 10, opset_import: ["" : 23]>
     g (float[2, 8, 6, 16] q, float[2, 4, 9, 16] k, float[2, 4, 9, 32] v) => (float[2, 8, 6, 32] y)
     { y = Attention (q, k, v) }"""
-    assert of(text).flops == 2 * 2 * 8 * 6 * 9 * (16 + 32)
+    assert estimate(text).flops == 2 * 2 * 8 * 6 * 9 * (16 + 32)
     flat = """<ir_version: 10, opset_import: ["" : 23]>
     g (float[2, 6, 128] q, float[2, 9, 64] k, float[2, 9, 128] v) => (float[2, 6, 256] y)
     { y = Attention <q_num_heads = 8, kv_num_heads = 4> (q, k, v) }"""
-    assert of(flat).flops == of(text).flops
+    assert estimate(flat).flops == estimate(text).flops
 
 
 CONTRIB = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n'
@@ -142,54 +142,54 @@ CONTRIB = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n'
     ],
 )
 def test_fused_operators_of_onnx_runtime(nodes: str, inputs: dict[str, tuple], output: tuple, flops: int) -> None:
-    given = ", ".join(f"float{list(shape)} {name}" for name, shape in inputs.items())
-    told = of(f"{CONTRIB}g ({given}) => (float{list(output)} y) {{ {nodes} }}")
-    assert (told.matrix_flops, told.unknown) == (flops, ())
-    assert told.bytes == 4 * (sum(map(int, map(np.prod, inputs.values()))) + int(np.prod(output)))
+    declarations = ", ".join(f"float{list(shape)} {name}" for name, shape in inputs.items())
+    work = estimate(f"{CONTRIB}g ({declarations}) => (float{list(output)} y) {{ {nodes} }}")
+    assert (work.matrix_flops, work.unknown) == (flops, ())
+    assert work.bytes == 4 * (sum(map(int, map(np.prod, inputs.values()))) + int(np.prod(output)))
 
 
 # --- everything else ---
 
 
-def test_elementwise_reductions_pools_and_movers() -> None:
+def test_elementwise_operators_reductions_pools_and_views() -> None:
     text = """g (float[1, 2, 8, 8] x) => (float[1, 2, 4, 4] p, float[1, 2, 1, 1] r, float[2, 64] t)
     { s = Sigmoid (x)  p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (s)  r = ReduceMean <axes = [2, 3]> (s)
       f = Flatten <axis = 2> (s)  t = Identity (f) }"""
-    told = {op.op_type: (op.flops, op.bytes) for op in of(text).ops}
-    assert told["Sigmoid"] == (128, 4 * 256)
-    assert told["MaxPool"] == (32 * 4, 4 * (128 + 32))
-    assert told["ReduceMean"] == (128, 4 * (128 + 2))
-    assert told["Flatten"] == told["Identity"] == (0, 0)
+    work = {op.op_type: (op.flops, op.bytes) for op in estimate(text).ops}
+    assert work["Sigmoid"] == (128, 4 * 256)
+    assert work["MaxPool"] == (32 * 4, 4 * (128 + 32))
+    assert work["ReduceMean"] == (128, 4 * (128 + 2))
+    assert work["Flatten"] == work["Identity"] == (0, 0)
 
 
-def test_picking_reads_what_it_yields() -> None:
+def test_gather_reads_as_much_as_it_yields() -> None:
     text = "g (int64[2, 3] i) => (float[2, 3, 10] y) { y = Gather (table, i) }"
-    told = estimate_work(with_weights(text, weight("table", 1000, 10)))
-    assert told.bytes == 8 * 6 + 2 * 4 * 60
+    work = estimate_work(with_weights(text, make_weight("table", 1000, 10)))
+    assert work.bytes == 8 * 6 + 2 * 4 * 60
 
 
-def test_integers_are_no_floating_point_operations() -> None:
-    assert of("g (int64[5] x) => (int64[5] y) { y = Add (x, x) }").flops == 0
+def test_integer_operations_are_not_counted() -> None:
+    assert estimate("g (int64[5] x) => (int64[5] y) { y = Add (x, x) }").flops == 0
 
 
 def test_a_weight_counts_once() -> None:
     text = "g (float[2, 8] x) => (float[2, 8] y) { a = MatMul (x, w)  y = MatMul (a, w) }"
-    assert estimate_work(with_weights(text, weight("w", 8, 8))).bytes == 4 * (64 + 4 * 16)
+    assert estimate_work(with_weights(text, make_weight("w", 8, 8))).bytes == 4 * (64 + 4 * 16)
 
 
-def test_what_constants_make_is_computed_at_load_time() -> None:
+def test_a_node_that_reads_only_constants_costs_nothing() -> None:
     text = "g (float[2, 8] x) => (float[2, 4] y) { t = Transpose (w)  y = MatMul (x, t) }"
-    told = estimate_work(with_weights(text, weight("w", 4, 8)))
-    assert told.bytes == 4 * (16 + 32 + 8)
-    assert told.flops == 2 * 8 * 8
+    work = estimate_work(with_weights(text, make_weight("w", 4, 8)))
+    assert work.bytes == 4 * (16 + 32 + 8)
+    assert work.flops == 2 * 8 * 8
 
 
-def test_low_types_take_half_and_casts_move_bytes() -> None:
+def test_low_tensors_have_half_the_bytes_and_casts_move_bytes() -> None:
     text = """g (float[4, 8] x, float16[8, 8] w) => (float[4, 8] y)
     { h = Cast <to = 10> (x)  m = MatMul (h, w)  y = Cast <to = 1> (m) }"""
-    told = of(text)
-    assert told.low_share == 1
-    assert {op.op_type: (op.bytes, op.low_flops) for op in told.ops} == {
+    work = estimate(text)
+    assert work.low_share == 1
+    assert {op.op_type: (op.bytes, op.low_flops) for op in work.ops} == {
         "MatMul": (2 * (32 + 64 + 32), 2 * 32 * 8),
         "Cast": (2 * (4 + 2) * 32, 0),
     }
@@ -198,29 +198,29 @@ def test_low_types_take_half_and_casts_move_bytes() -> None:
 # --- shapes ---
 
 
-def test_sizes_that_nobody_gives_are_never_guessed() -> None:
+def test_a_symbolic_dimension_without_a_size_is_never_guessed() -> None:
     text = "g (float[N, 4] x, float[4, 4] w) => (float[N, 4] y) { [first] a = MatMul (x, w)  [second] y = Relu (a) }"
-    told = of(text)
-    assert [(node.name, node.op_type, node.reason) for node in told.unknown] == [
+    work = estimate(text)
+    assert [(node.name, node.op_type, node.reason) for node in work.unknown] == [
         ("first", "MatMul", "its shapes are not known"),
         ("second", "Relu", "its shapes are not known"),
     ]
-    assert (told.flops, told.bytes, told.low_share) == (0, 0, None)
-    assert of(text, N=3).flops == 2 * 12 * 4 + 12
-    assert estimate_work(model(text), {"x.0": 3}) == of(text, N=3)
-    assert estimate_work(model(text), None, {"x": (3, 4)}) == of(text, N=3)
+    assert (work.flops, work.bytes, work.low_share) == (0, 0, None)
+    assert estimate(text, N=3).flops == 2 * 12 * 4 + 12
+    assert estimate_work(model(text), {"x.0": 3}) == estimate(text, N=3)
+    assert estimate_work(model(text), None, {"x": (3, 4)}) == estimate(text, N=3)
 
 
-def test_shapes_that_are_computed() -> None:
+def test_shapes_that_the_model_computes() -> None:
     text = """g (float[N, 6] x) => (float[N, 2, 3] y)
     <int64[1] zero = {0}, int64[1] one = {1}, int64[2] tail = {2, 3}>
     { s = Shape (x)  n = Slice (s, zero, one)  t = Concat <axis = 0> (n, tail)  r = Reshape (x, t)  y = Relu (r) }"""
-    told = of(text, N=5)
-    assert {op.op_type: op.flops for op in told.ops}["Relu"] == 30
-    assert told.unknown == ()
+    work = estimate(text, N=5)
+    assert {op.op_type: op.flops for op in work.ops}["Relu"] == 30
+    assert work.unknown == ()
 
 
-def test_an_operator_without_formula_is_named() -> None:
+def test_an_operator_without_a_formula_is_unknown() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
     g (float[4] x) => (float[4] y) { [own] y = mine.Thing (x) }"""
     (node,) = estimate_work(model(text, check=False)).unknown
@@ -235,16 +235,16 @@ LOOP = """g (float[4, 4] x) => (float[4, 4] y)
     { d = Identity (c)  t = MatMul (s, x) }> }"""
 
 
-def test_a_loop_counts_as_often_as_it_runs() -> None:
-    assert of(LOOP).flops == 3 * 2 * 16 * 4
-    assert of(LOOP).once == ()
+def test_a_loop_counts_every_iteration() -> None:
+    assert estimate(LOOP).flops == 3 * 2 * 16 * 4
+    assert estimate(LOOP).once == ()
 
 
-def test_a_loop_that_data_ends_counts_once() -> None:
+def test_a_loop_whose_end_depends_on_data_counts_one_iteration() -> None:
     text = LOOP.replace("(float[4, 4] x)", "(float[4, 4] x, int64 trips)", 1).replace("int64 trips = {3}, ", "")
-    told = of(text)
-    assert told.flops == 2 * 16 * 4
-    assert told.once == ("Loop_0 (Loop): one iteration",)
+    work = estimate(text)
+    assert work.flops == 2 * 16 * 4
+    assert work.once == ("Loop_0 (Loop): one iteration",)
 
 
 IF = """g (float[4, 4] x, bool c) => (float[4, 4] y)
@@ -252,18 +252,20 @@ IF = """g (float[4, 4] x, bool c) => (float[4, 4] y)
               else_branch = b () => (float[4, 4] e) { e = MatMul (x, x) }> }"""
 
 
-def test_of_an_if_the_costlier_branch_counts_unless_it_is_known() -> None:
-    told = of(IF)
-    assert (told.flops, told.once) == (2 * 16 * 4, ("If_0 (If): else_branch, the costlier one",))
-    known = of(IF.replace(", bool c)", ")").replace("(float[4, 4] y)\n", "(float[4, 4] y)\n<bool c = {1}>\n", 1))
-    assert (known.flops, known.once) == (16, ())
+def test_an_if_counts_the_costlier_branch_unless_the_condition_is_constant() -> None:
+    work = estimate(IF)
+    assert (work.flops, work.once) == (2 * 16 * 4, ("If_0 (If): else_branch, the costlier one",))
+    known_branch = estimate(
+        IF.replace(", bool c)", ")").replace("(float[4, 4] y)\n", "(float[4, 4] y)\n<bool c = {1}>\n", 1)
+    )
+    assert (known_branch.flops, known_branch.once) == (16, ())
 
 
-def test_a_scan_runs_along_its_sequence() -> None:
+def test_a_scan_counts_every_element_of_its_sequence() -> None:
     text = """g (float[4] s, float[7, 4] xs) => (float[4] y, float[7, 4] ys)
     { y, ys = Scan <num_scan_inputs = 1, body = b (float[4] a, float[4] x) => (float[4] t, float[4] u)
         { t = Add (a, x)  u = Identity (t) }> (s, xs) }"""
-    assert of(text).flops == 7 * 4
+    assert estimate(text).flops == 7 * 4
 
 
 FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
@@ -274,18 +276,18 @@ g (float[2, 4] x, float[8, 4] z) => (float[2, 4] y, float[8, 4] v)
 f (a, m) => (c) { b = MatMul (a, m)  c = Softmax (b) }"""
 
 
-def test_functions_count_at_every_call_with_its_shapes() -> None:
-    told = of(FUNCTION)
-    assert told.matrix_flops == 2 * 4 * (8 + 32)
-    assert {op.op_type: op.nodes for op in told.ops} == {"MatMul": 2, "Softmax": 2}
-    assert told.bytes == 4 * (16 + (8 + 8) + (32 + 32) + 2 * 8 + 2 * 32)  # the weight once
+def test_a_function_counts_at_every_call_with_the_shapes_of_the_call() -> None:
+    work = estimate(FUNCTION)
+    assert work.matrix_flops == 2 * 4 * (8 + 32)
+    assert {op.op_type: op.nodes for op in work.ops} == {"MatMul": 2, "Softmax": 2}
+    assert work.bytes == 4 * (16 + (8 + 8) + (32 + 32) + 2 * 8 + 2 * 32)  # the weight counts once
 
 
-# --- the share of a plan ---
+# --- the share of work in low precision ---
 
 
 @pytest.mark.parametrize("text", [LOOP, FUNCTION, IF])
-def test_the_share_of_a_plan_is_that_of_its_model(text: str) -> None:
+def test_the_low_share_of_a_plan_is_that_of_the_rewritten_model(text: str) -> None:
     original = model(text)
     for white in (["MatMul"], []):
         plan = mixlist.resolve(original, policy(white=white))
@@ -297,47 +299,47 @@ def test_the_share_of_a_plan_is_that_of_its_model(text: str) -> None:
         )
 
 
-def test_the_share_weighs_nodes_by_their_operations() -> None:
+def test_the_low_share_weighs_nodes_by_their_operations() -> None:
     text = """g (float[2, 4] x, float[4, 4] v, float[4, 12] w) => (float[2, 12] y)
     { [small] a = MatMul (x, v)  [large] y = MatMul (a, w) }"""
     original = model(text)
     all_low = mixlist.resolve(original, policy(white=["MatMul"]))
-    once = estimate_costs(all_low.solution.graph)
+    costs = estimate_costs(all_low.solution.graph)
     plan = mixlist.resolve(original, policy(white=["MatMul"], rules=keep("large")))
-    assert compute_low_share(all_low.solution.solutions[0], "float16", once) == 1
-    assert compute_low_share(plan.solution.solutions[0], "float16", once) == pytest.approx(1 / 4)
+    assert compute_low_share(all_low.solution.solutions[0], "float16", costs) == 1
+    assert compute_low_share(plan.solution.solutions[0], "float16", costs) == pytest.approx(1 / 4)
 
 
-def test_the_demo() -> None:
-    """The network's layers by hand: 8x8 pixels, 32 then 48 channels, 16 tokens of 48, 96 inside the feed-forward."""
+def test_the_work_of_the_bundled_model() -> None:
+    """Count the layers by hand: 8x8 pixels, 32 then 48 channels, 16 tokens of 48, 96 inside the feed-forward."""
     convolutions = 32 * 64 * (2 * 9 + 1) + 48 * 16 * (2 * 32 * 9 + 1)
     attention = 4 * 2 * 16 * 48 * 48 + 2 * 2 * 16 * 16 * 48
     dense = 2 * 2 * 16 * 48 * 96 + 2 * 48 * 10 + 10
     plan = mixlist.resolve(DIGITS, mixlist.load_policy())
-    original, other = (estimate_work(m, {"batch": 1}) for m in (DIGITS, mixlist.rewrite(DIGITS, plan).model))
-    assert original.matrix_flops == other.matrix_flops == convolutions + attention + dense
-    assert (original.low_share, other.low_share) == (0, 1)
-    assert other.bytes < original.bytes
-    assert original.unknown == other.unknown == ()
-    eight = estimate_work(DIGITS, {"batch": 8})
-    assert eight.matrix_flops == 8 * original.matrix_flops
+    original, mixed = (estimate_work(m, {"batch": 1}) for m in (DIGITS, mixlist.rewrite(DIGITS, plan).model))
+    assert original.matrix_flops == mixed.matrix_flops == convolutions + attention + dense
+    assert (original.low_share, mixed.low_share) == (0, 1)
+    assert mixed.bytes < original.bytes
+    assert original.unknown == mixed.unknown == ()
+    batch_of_8 = estimate_work(DIGITS, {"batch": 8})
+    assert batch_of_8.matrix_flops == 8 * original.matrix_flops
 
 
-def test_large_weights_need_not_be_read(tmp_path: Path) -> None:
+def test_external_weights_are_not_read(tmp_path: Path) -> None:
     import onnx
 
-    made = with_weights("g (float[2, 64] x) => (float[2, 64] y) { y = MatMul (x, w) }", weight("w", 64, 64))
+    proto = with_weights("g (float[2, 64] x) => (float[2, 64] y) { y = MatMul (x, w) }", make_weight("w", 64, 64))
     path = tmp_path / "m.onnx"
-    onnx.save(made, path, save_as_external_data=True, location="w.data", size_threshold=0)
+    onnx.save(proto, path, save_as_external_data=True, location="w.data", size_threshold=0)
     (tmp_path / "w.data").unlink()
     assert estimate_work(path).flops == 2 * 128 * 64
 
 
-def test_sequences_are_named() -> None:
+def test_operators_with_sequences_are_unknown() -> None:
     text = """g (float[4] x) => (float[4] y) { s = SequenceConstruct (x, x)  y = ConcatFromSequence <axis = 0> (s) }"""
-    made = model(text, check=False)
-    made.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, [8]))
-    assert {node.op_type for node in estimate_work(made).unknown} == {"SequenceConstruct", "ConcatFromSequence"}
+    proto = model(text, check=False)
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, [8]))
+    assert {node.op_type for node in estimate_work(proto).unknown} == {"SequenceConstruct", "ConcatFromSequence"}
 
 
 @pytest.mark.parametrize(
@@ -359,8 +361,8 @@ def test_sequences_are_named() -> None:
     ],
     ids=["broadcast", "gather"],
 )
-def test_small_tensors_that_make_a_large_one_are_not_computed(text: str, size: int) -> None:
-    """3 GB and 0.1 GB: what shapes are computed of is small, and so are its results."""
+def test_shape_propagation_computes_no_large_tensor(text: str, size: int) -> None:
+    """Small constants lead to tensors of 3 GB and 0.1 GB here. Only their shapes may be computed."""
     graph = build_graph(model(text))
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""The objective max-speed minimizes the bytes of a static account on the CPU, and measured times elsewhere."""
+"""The cost of a set of edits: bytes of a static estimate on the CPU provider, measured times elsewhere."""
 
 from __future__ import annotations
 
@@ -22,30 +22,32 @@ HIGH: EditSet = frozenset({ListEdit("MatMul", "white", "black")})
 @pytest.fixture
 def compiler() -> Iterator[TrialCompiler]:
     feed = {"x": np.ones((256, 64), np.float32), "w": np.ones((64, 64), np.float32)}
-    made = TrialCompiler(Resolver(model(TEXT)), mixlist.load_policy(), [feed], [])
-    yield made
-    made.close()
+    compiler = TrialCompiler(Resolver(model(TEXT)), mixlist.load_policy(), [feed], [])
+    yield compiler
+    compiler.close()
 
 
-def test_low_precision_costs_half_the_traffic_and_its_casts(compiler: TrialCompiler) -> None:
-    price = CostModel(compiler, "cpu")
-    high = price(HIGH)
-    assert high == 4 * (2 * 256 * 64 + 64 * 64) + 4 * 2 * 256 * 64  # bytes of MatMul and Relu in float32
-    assert price(frozenset()) != high
+def test_the_static_cost_counts_the_bytes_of_the_rewritten_model(compiler: TrialCompiler) -> None:
+    cost = CostModel(compiler, "cpu")
+    cost_in_float32 = cost(HIGH)
+    assert cost_in_float32 == 4 * (2 * 256 * 64 + 64 * 64) + 4 * 2 * 256 * 64  # the bytes of MatMul and Relu
+    assert cost(frozenset()) != cost_in_float32
 
 
-def test_a_measured_price_is_a_time_and_what_does_not_run_is_infinite(
+def test_a_measured_cost_is_in_seconds_and_infinite_if_the_model_does_not_run(
     compiler: TrialCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    price = CostModel(compiler, "cpu")
-    assert 0 < price._measured_time(HIGH) < 1
+    cost = CostModel(compiler, "cpu")
+    assert 0 < cost._measured_time(HIGH) < 1
     monkeypatch.setattr(compiler, "feeds", ({"x": np.ones((2, 3), np.float32)},))
-    assert price._measured_time(HIGH) == math.inf
+    assert cost._measured_time(HIGH) == math.inf
 
 
-def test_choices_that_round_alike_have_one_price(compiler: TrialCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    price = CostModel(compiler, "cuda")
+def test_edits_that_round_the_same_tensors_share_one_cost(
+    compiler: TrialCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cost = CostModel(compiler, "cuda")
     times = iter([1.0, 2.0, 3.0])
-    monkeypatch.setattr(price, "_measured_time", lambda _: next(times))
-    idle: EditSet = frozenset({ListEdit("Softmax", "black", "white")})  # there is none in the model
-    assert [price(frozenset()), price(idle), price(HIGH), price(HIGH | idle)] == [1.0, 1.0, 2.0, 2.0]
+    monkeypatch.setattr(cost, "_measured_time", lambda _: next(times))
+    unused_edit: EditSet = frozenset({ListEdit("Softmax", "black", "white")})  # the model has no Softmax
+    assert [cost(frozenset()), cost(unused_edit), cost(HIGH), cost(HIGH | unused_edit)] == [1.0, 1.0, 2.0, 2.0]

@@ -1,4 +1,4 @@
-"""A model that does not fit into memory is refused before the search, with the figures."""
+"""A model that does not fit into memory is refused before the search, and the message gives the sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS, COLUMNS = 2**15, 2**15
 
 
 def large(folder: Path, elem: int = TensorProto.FLOAT) -> Path:
-    """Write a model whose weights of 2^30 elements lie in a file that is not there: none of them is read."""
+    """Write a model with a weight of 2^30 elements in a file that does not exist: nothing may read it."""
     proto = model("g (float[1,4] x) => (float[1,4] y) { z = Neg(x) y = MatMul(z, W) }", check=False)
     weight = proto.graph.initializer.add(name="W", data_type=elem, dims=[ROWS, COLUMNS])
     weight.data_location = TensorProto.EXTERNAL
@@ -54,7 +54,7 @@ def test_a_model_that_does_not_fit_is_refused(
 
 
 def test_a_model_that_fits_is_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search starts, and then misses the weights, which are not there."""
+    """The search starts, and fails later because the file with the weights does not exist."""
     monkeypatch.setattr(memory_estimate, "measure_available_memory", lambda: 56 * 10**9)
     with pytest.raises(mixlist.MixlistError, match="external data of tensor 'W' is missing"):
         mixlist.tune(large(tmp_path), mixlist.load_policy(), {"x": np.zeros((1, 4), np.float32)}, jobs=1)

@@ -1,4 +1,4 @@
-"""A trial that overflows only in a converted input of a node fails, as the check of its lists does (Rule S8.4)."""
+"""A trial fails if only the converted input of a node overflows, as a check with the same lists does (Rule S8.4)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.builders import model, policy
 from tests.support.local_workers import Here
 
 WEIGHTS = ", ".join(["0.01"] * 16)
-F32 = np.float32
+FLOAT32 = np.float32
 
 
 def tune(text: str, feed: dict[str, Any], white: str, black: str = "", **options: Any) -> TuneReport:
@@ -25,7 +25,7 @@ def edits(report: TuneReport) -> set[str]:
     return {f"{e.node or e.op}: {e.before} to {e.after}" for e in report.edits}
 
 
-def contradicted(report: TuneReport) -> bool:
+def has_contradiction(report: TuneReport) -> bool:
     """Return True if the final check failed lists whose trial had passed."""
     return any("final check" in str(trial["why"]) for trial in report.log)
 
@@ -38,41 +38,41 @@ INNER = f"""g (float[1,4] x) => (float[1,4] y, int64[1,1] z) <float[4,4] w = {{{
 
 @pytest.mark.parametrize("mode", ["inf", "saturate"])
 def test_a_graph_input_that_a_node_reads_converted(mode: str) -> None:
-    """Rule S8.4: the quotient is finite and small in both modes; the divisor is lost."""
-    feed = {"x": np.ones((1, 4), F32), "d": np.array([[1e5, 1e5, 1e5, 1e6]], F32)}
+    """Rule S8.4: the divisor overflows when Div reads it in float16. The quotient is small and finite in both modes."""
+    feed = {"x": np.ones((1, 4), FLOAT32), "d": np.array([[1e5, 1e5, 1e5, 1e6]], FLOAT32)}
     report = tune(DIVISOR, feed, "MatMul Div", overflow_mode=mode)
     assert (report.verdict, edits(report)) == ("pass", {"Div: white to black"})
-    assert not contradicted(report)
+    assert not has_contradiction(report)
     (edit,) = report.edits
     assert edit.why == ("v overflows" if mode == "inf" else "v saturates") and "overflow at v" in edit.without
 
 
-def test_a_tensor_that_a_trial_keeps_high() -> None:
-    """Rule S8.4: while Mul is black its product is finite, and ArgMax reads it converted."""
-    feed = {"x": np.array([[100, 200, 300, 400]], F32)}
+def test_a_float32_tensor_that_a_low_node_reads_converted() -> None:
+    """Rule S8.4: the black Mul yields finite float32 values, which overflow when ArgMax reads them in float16."""
+    feed = {"x": np.array([[100, 200, 300, 400]], FLOAT32)}
     report = tune(INNER, feed, "MatMul ArgMax", "Mul")
     assert (report.verdict, edits(report)) == ("pass", {"ArgMax: white to black"})
-    assert not contradicted(report)
+    assert not has_contradiction(report)
 
 
-def test_a_mask_is_no_reason_to_fail() -> None:
-    """Rules S8.4 and S8.12: -1e9 may be lost."""
+def test_a_trial_does_not_fail_because_of_a_mask() -> None:
+    """Rules S8.4 and S8.12: the mask value -1e9 may become infinite, scores of 8e4 may not."""
     text = """g (float[1,4] s, bool[1,4] b) => (float[1,4] y) <float k = {-1e9}, float z = {0}> {
       [w] w = Where(b, z, k) [a] a = Add(s, w) [v] y = Softmax(a) }"""
-    feed = {"s": np.array([[1, 2, 3, 4]], F32), "b": np.array([[True, True, False, True]])}
+    feed = {"s": np.array([[1, 2, 3, 4]], FLOAT32), "b": np.array([[True, True, False, True]])}
     assert tune(text, feed, "Add Softmax").edits == ()
-    feed["s"] = np.array([[1, 2, 8e4, 7e4]], F32)
+    feed["s"] = np.array([[1, 2, 8e4, 7e4]], FLOAT32)
     feed["b"][:] = True
     report = tune(text, feed, "Add Softmax")
-    assert report.verdict == "pass" and report.edits and not contradicted(report)
+    assert report.verdict == "pass" and report.edits and not has_contradiction(report)
 
 
 def test_a_function_that_reads_its_parameter_converted() -> None:
-    """Rule S8.4: of two calls one passes 100000."""
+    """Rule S8.4: one of the two calls passes 100000, which overflows in float16."""
     text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
     g (float[2] x, float[2] h) => (float[2] y, float[2] z) {
       [a] a = Abs(x) [c] c = Abs(h) [one] y = f.Squash(a) [two] z = f.Squash(c) }
     <domain: "f", opset_import: ["" : 17]> Squash (a) => (c) { [out] c = Sigmoid(a) }"""
-    report = tune(text, {"x": np.ones(2, F32), "h": np.array([1e5, 1], F32)}, "Sigmoid", "Abs")
+    report = tune(text, {"x": np.ones(2, FLOAT32), "h": np.array([1e5, 1], FLOAT32)}, "Sigmoid", "Abs")
     assert (report.verdict, edits(report)) == ("pass", {"Sigmoid: white to black"})
-    assert not contradicted(report)
+    assert not has_contradiction(report)

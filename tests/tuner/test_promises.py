@@ -1,4 +1,4 @@
-"""Promises of a result: no edit of it can go, a stopped search returns its best list, a state serves one search."""
+"""What a result promises: every edit is needed, Ctrl-C returns the best list, and a state file serves one search."""
 
 from __future__ import annotations
 
@@ -14,81 +14,85 @@ from mixlist.tuner.result import TuneReport
 from tests.support.builders import model, policy
 from tests.support.local_workers import Here, stop_at
 
-OVER = {"x": np.full((1, 8), 300.0, np.float32)}
+OVERFLOWING = {"x": np.full((1, 8), 300.0, np.float32)}
 WEIGHTS = ", ".join(["0.1"] * 64)
-# The outer products must be high, so that Tanh in low precision costs two Casts and saves nothing; MatMul does save.
+# Both Muls around Tanh are high. So a low Tanh costs two Casts and saves nothing, but a low MatMul saves time.
 BETWEEN = f"""g (float[1,8] x) => (float[1,8] y, float[1,8] z)
   <float[1] k = {{0.001}}, float[1] back = {{100000}}, float[8,8] w = {{{WEIGHTS}}}> {{
   [a] a = Mul(x, x) [b] b = Mul(a, k) [c] c = Tanh(b) [d] y = Mul(c, back) [e] z = MatMul(x, w) }}"""
-# Mul overflows; the product is high at first, low if it may be.
+# The first Mul overflows. The tests put MatMul on the black list: max-low moves it to the white list.
 PRODUCT = f"""g (float[1,8] x) => (float[1,8] y) <float[1] k = {{0.001}}, float[8,8] w = {{{WEIGHTS}}}> {{
   [a] a = Mul(x, x) [b] b = Mul(a, k) [c] c = Tanh(b) [d] d = MatMul(c, w) [e] y = Neg(d) }}"""
 
 
 def tune(text: str, state: Path | None = None, **options: Any) -> TuneReport:
     lists = policy(white=options.pop("white", ()), black=options.pop("black", ()))
-    return mixlist.tune(model(text), lists, options.pop("data", [OVER]), executor=Here(), state=state, **options)
+    return mixlist.tune(model(text), lists, options.pop("data", [OVERFLOWING]), executor=Here(), state=state, **options)
 
 
 def test_max_speed_keeps_an_edit_that_saves_casts() -> None:
     """Rule S9.6: Three objectives."""
-    found = tune(BETWEEN, white=["Tanh", "MatMul"], black=["Mul"], objective="max-speed")
-    assert [(e.op, e.before, e.after) for e in found.edits] == [("Tanh", "white", "black")]
-    assert found.edits[0].without == "keeps the limits too, at a higher cost"
-    assert found.verdict == "pass" and found.minimal
+    report = tune(BETWEEN, white=["Tanh", "MatMul"], black=["Mul"], objective="max-speed")
+    assert [(e.op, e.before, e.after) for e in report.edits] == [("Tanh", "white", "black")]
+    assert report.edits[0].without == "keeps the limits too, at a higher cost"
+    assert report.verdict == "pass" and report.minimal
 
 
-def test_max_speed_leaves_something_low() -> None:
-    """Also where everything in float32 were cheapest: that is no mixed model."""
-    found = tune(BETWEEN, white=["Tanh"], black=["Mul", "MatMul"], objective="max-speed")
-    assert found.check is not None and not any("no node is low" in warning.message for warning in found.check.warnings)
-    only = tune(BETWEEN.replace("MatMul(x, w)", "Mul(x, k)"), white=["Tanh"], black=["Mul"], objective="max-speed")
-    assert not only.edits
+def test_max_speed_keeps_at_least_one_node_low() -> None:
+    """Even if float32 is the cheapest: a model without low nodes is no mixed model."""
+    report = tune(BETWEEN, white=["Tanh"], black=["Mul", "MatMul"], objective="max-speed")
+    assert report.check is not None and not any(
+        "no node is low" in warning.message for warning in report.check.warnings
+    )
+    without_matmul = tune(
+        BETWEEN.replace("MatMul(x, w)", "Mul(x, k)"), white=["Tanh"], black=["Mul"], objective="max-speed"
+    )
+    assert not without_matmul.edits
 
 
-def test_an_edit_for_more_work_in_low_precision_is_told_as_one() -> None:
-    found = tune(PRODUCT, white=["Tanh"], black=["Mul", "MatMul"], objective="max-low")
-    assert [(e.op, e.after) for e in found.edits] == [("MatMul", "white")]
-    assert found.edits[0].without == "keeps the limits too, with less in low precision"
-    assert found.minimal and found.edits[0].cost == -1
+def test_the_report_says_that_an_edit_gains_work_in_low_precision() -> None:
+    report = tune(PRODUCT, white=["Tanh"], black=["Mul", "MatMul"], objective="max-low")
+    assert [(e.op, e.after) for e in report.edits] == [("MatMul", "white")]
+    assert report.edits[0].without == "keeps the limits too, with less in low precision"
+    assert report.minimal and report.edits[0].cost == -1
 
 
-def test_a_stopped_search_for_low_work_hands_back_the_most() -> None:
-    """Not the fewest edits: the first list that passes keeps nothing low, the whole work comes with another one."""
+def test_an_interrupted_search_for_max_low_returns_the_list_with_the_most_work_low() -> None:
+    """It is not the list with the fewest edits: the first list that passes keeps no work low."""
     options: dict[str, Any] = {"white": ["Mul", "Tanh"], "black": ["MatMul"], "objective": "max-low"}
-    whole = tune(PRODUCT, **options)
-    seen: list[Any] = []
+    complete = tune(PRODUCT, **options)
+    progress_calls: list[Any] = []
 
     def stop(trial: Any) -> None:
-        seen.append(trial)
-        if len(seen) == whole.trials:
+        progress_calls.append(trial)
+        if len(progress_calls) == complete.trials:
             raise KeyboardInterrupt
 
-    cut = tune(PRODUCT, progress=stop, **options)
-    assert not cut.complete and cut.low_share == whole.low_share == {"base": 0.0, "tuned": 1.0}
+    interrupted = tune(PRODUCT, progress=stop, **options)
+    assert not interrupted.complete and interrupted.low_share == complete.low_share == {"base": 0.0, "tuned": 1.0}
 
 
-def test_a_loss_of_accuracy_at_its_limit_is_kept_by_the_check_too() -> None:
-    """8 right answers of 10 become 7: 0.8 - 0.7 is more than 0.1 in floating point. Rule S9.3."""
+def test_a_loss_of_accuracy_equal_to_the_limit_passes_the_final_check() -> None:
+    """Rule S9.3: 8 right answers of 10 become 7. In floating point 0.8 - 0.7 is more than 0.1."""
     text = "g (float[10,2] x) => (float[10,2] y) <float[1] one = {1}> { [a] y = Mul(x, one) }"
     rows = np.tile(np.array([[1.0, 2.0]], np.float32), (10, 1))
     rows[0] = [1.0, 1.0001]  # the difference is gone in float16, and the first class wins
     labels = np.array([1] * 8 + [0] * 2)
-    found = tune(text, white=["Mul"], data=[{"x": rows}], labels=labels, max_accuracy_loss=0.1)
-    assert found.check is not None and found.check.task is not None
-    assert (found.check.task.reference, found.check.task.mixed) == (0.8, 0.7)
-    assert found.verdict == "pass" and not found.edits
+    report = tune(text, white=["Mul"], data=[{"x": rows}], labels=labels, max_accuracy_loss=0.1)
+    assert report.check is not None and report.check.task is not None
+    assert (report.check.task.reference, report.check.task.mixed) == (0.8, 0.7)
+    assert report.verdict == "pass" and not report.edits
 
 
-def test_a_state_knows_the_type_hints(tmp_path: Path) -> None:
+def test_the_state_of_other_type_hints_is_refused(tmp_path: Path) -> None:
     state = tmp_path / "state"
     tune(BETWEEN, state, white=["Mul", "Tanh"])
     with pytest.raises(UsageError, match="another search: type hints"):
         tune(BETWEEN, state, white=["Mul", "Tanh"], type_hints={"a": "float32"})
 
 
-def test_the_state_of_a_search_that_tried_nothing_is_anyones(tmp_path: Path) -> None:
-    """A command that failed on its data leaves one line, which the next one replaces."""
+def test_a_state_without_trials_is_replaced(tmp_path: Path) -> None:
+    """A command that fails on its data leaves a state with the first line alone."""
     state = tmp_path / "state"
     with pytest.raises(mixlist.MixlistError):
         tune(BETWEEN, state, white=["Mul"], data=[{"x": np.zeros((1, 8), np.float32)}], labels=np.zeros((3, 3), int))
@@ -96,20 +100,22 @@ def test_the_state_of_a_search_that_tried_nothing_is_anyones(tmp_path: Path) -> 
     assert tune(BETWEEN, state, white=["Mul", "Tanh"]).verdict == "pass"
 
 
-def test_a_search_that_goes_on_tries_batches_in_the_same_order(tmp_path: Path) -> None:
-    """Each batch fails at another node, so that the order shows in what is told."""
+def test_a_continued_search_tries_batches_in_the_same_order(tmp_path: Path) -> None:
+    """Each batch overflows at another node, so that the reasons in the log show the order of the batches."""
     text = """g (float[1,8] x, float[1,8] u, float[1,8] v) => (float[1,8] y)
       <float[1] k = {0.001}, float[1] far = {20000}> {
       [a] a = Mul(x, x) [b] b = Mul(u, u) [c] c = Add(v, far) [d] d = Mul(a, k) [e] e = Mul(b, k) [f] f = Sub(c, far)
       [g] y = Sum(d, e, f) }"""
     sizes = ({"x": 1, "u": 1, "v": 1}, {"x": 300, "u": 1, "v": 1}, {"x": 1, "u": 300, "v": 60000})
-    data = [{name: np.full((1, 8), value, np.float32) for name, value in size.items()} for size in sizes]
-    given: dict[str, Any] = {"white": ["Mul", "Add", "Sub"], "data": data}
-    whole = tune(text, **given)
-    assert {edit.op for edit in whole.edits} >= {"Mul", "Add"}
-    for last in range(1, whole.trials):
-        state = tmp_path / f"state{last}"
-        tune(text, state, progress=stop_at(last), **given)
-        again = tune(text, state, **given)
-        assert again.remembered
-        assert [(line["edits"], line["why"]) for line in again.log] == [(x["edits"], x["why"]) for x in whole.log]
+    data = [{name: np.full((1, 8), value, np.float32) for name, value in values.items()} for values in sizes]
+    options: dict[str, Any] = {"white": ["Mul", "Add", "Sub"], "data": data}
+    complete = tune(text, **options)
+    assert {edit.op for edit in complete.edits} >= {"Mul", "Add"}
+    for trial_count in range(1, complete.trials):
+        state = tmp_path / f"state{trial_count}"
+        tune(text, state, progress=stop_at(trial_count), **options)
+        continued = tune(text, state, **options)
+        assert continued.remembered
+        assert [(line["edits"], line["why"]) for line in continued.log] == [
+            (x["edits"], x["why"]) for x in complete.log
+        ]
