@@ -30,8 +30,7 @@ from tests.support.list_mutation import edit_bytes, edit_tokens
 from tests.support.systems import posix_only
 from tests.support.training_network import noisy, samples
 from tests.training.test_train import Stop
-from tests.tuner.test_state import search
-from tests.tuner.test_state import told as without_run
+from tests.tuner.test_state import search, without_run_data
 
 pytestmark = posix_only  # the limits of a process
 COUNT = int(os.environ.get("MIXLIST_STATES", "12"))
@@ -178,7 +177,7 @@ def test_damaged_states_of_tune(tmp_path: Path) -> None:
 
     def run() -> object:
         try:
-            return without_run(search(state))
+            return without_run_data(search(state))
         except MixlistError as error:
             return Refused(error.message)
         except Exception as error:

@@ -1,6 +1,6 @@
-"""The same search on one machine, on a Dask cluster and through other executors, with workers that are killed midway.
+"""The same search on one machine, on a Dask cluster and in other executors, while workers are killed.
 
-The cluster is a scheduler and workers in processes of their own, started as from a shell.
+The cluster is a scheduler and workers in processes of their own, started as a user does in a shell.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from mixlist.runtime.process_pool import ProcessPool
 from mixlist.tuner.result import TuneReport
 from tests.support.builders import policy
 from tests.support.local_workers import Here, live_pids
-from tests.tuner.test_state import told
+from tests.tuner.test_state import without_run_data
 
 ROOT = Path(__file__).parents[2]
 SIZE, BATCHES = 384, 12
 WHITE = ["MatMul", "Mul", "Div", "Add", "Neg", "Tanh", "Exp", "Sub", "Relu"]
 
 
-def slow() -> Any:
-    """Products that take a few milliseconds per batch, and squares that overflow after them."""
+def slow_model() -> Any:
+    """Return a model of matrix products that take a few milliseconds per batch, and then squares that overflow."""
     rng = np.random.default_rng(0)
     weights = [
         numpy_helper.from_array(rng.normal(size=(SIZE, SIZE)).astype(np.float32) / 20, f"w{i}") for i in range(6)
     ]
-    nodes, at = [], "x"
+    nodes, last = [], "x"
     for i in range(6):
-        nodes.append(helper.make_node("MatMul", [at, f"w{i}"], [f"m{i}"], name=f"m{i}"))
+        nodes.append(helper.make_node("MatMul", [last, f"w{i}"], [f"m{i}"], name=f"m{i}"))
         nodes.append(helper.make_node("Tanh", [f"m{i}"], [f"t{i}"], name=f"t{i}"))
-        at = f"t{i}"
-    after = [("Div", [at, "small"]), ("Mul", ["d", "d"]), ("Mul", ["s", "tiny"]), ("Add", ["q", "x"]), ("Neg", ["a"])]
-    for (op, inputs), out in zip(after, ("d", "s", "q", "a", "y"), strict=True):
+        last = f"t{i}"
+    tail = [("Div", [last, "small"]), ("Mul", ["d", "d"]), ("Mul", ["s", "tiny"]), ("Add", ["q", "x"]), ("Neg", ["a"])]
+    for (op, inputs), out in zip(tail, ("d", "s", "q", "a", "y"), strict=True):
         nodes.append(helper.make_node(op, inputs, [out], name=out))
     for name, value in (("small", 1e-3), ("tiny", 1e-6)):
         weights.append(numpy_helper.from_array(np.array([value], np.float32), name))
-    given, made = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", SIZE]) for name in "xy")
-    graph = helper.make_graph(nodes, "g", [given], [made], weights)
+    model_input, model_output = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", SIZE]) for name in "xy")
+    graph = helper.make_graph(nodes, "g", [model_input], [model_output], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -61,20 +61,20 @@ def feeds() -> list[dict[str, Any]]:
     return [{"x": rng.normal(size=(64, SIZE)).astype(np.float32)} for _ in range(BATCHES)]
 
 
-def search(**how: Any) -> TuneReport:
-    return mixlist.tune(slow(), policy(white=WHITE), feeds(), node_rules=True, **how)
+def search(**options: Any) -> TuneReport:
+    return mixlist.tune(slow_model(), policy(white=WHITE), feeds(), node_rules=True, **options)
 
 
 @pytest.fixture(scope="module")
-def alone() -> dict[str, Any]:
-    """The search in one process, on one thread."""
+def expected() -> dict[str, Any]:
+    """The report of the search in one process, on one thread, without run data."""
     report = search(executor=Here())
     assert report.verdict == "pass" and report.edits and report.trials > 5
-    return told(report)
+    return without_run_data(report)
 
 
 class Killer:
-    """Kills a process while the trial after the second one runs."""
+    """A progress callback that kills a process while the third trial runs. ``pids`` returns the processes."""
 
     def __init__(self, pids: Callable[[], list[int]]) -> None:
         self.pids = pids
@@ -95,31 +95,31 @@ class Killer:
 # --- this machine ---
 
 
-def test_threads(alone: dict[str, Any]) -> None:
+def test_a_search_in_threads(expected: dict[str, Any]) -> None:
     with ThreadPoolExecutor(3) as threads:
-        assert told(search(executor=threads)) == alone
+        assert without_run_data(search(executor=threads)) == expected
 
 
-def test_the_standard_librarys_processes(alone: dict[str, Any]) -> None:
+def test_a_search_in_processes_of_the_standard_library(expected: dict[str, Any]) -> None:
     import multiprocessing
 
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as processes:
-        assert told(search(executor=processes)) == alone
+        assert without_run_data(search(executor=processes)) == expected
 
 
-def test_own_processes(alone: dict[str, Any]) -> None:
-    assert told(search(jobs=2)) == alone
+def test_a_search_in_own_processes(expected: dict[str, Any]) -> None:
+    assert without_run_data(search(jobs=2)) == expected
 
 
-def test_a_process_that_is_killed_is_replaced(alone: dict[str, Any]) -> None:
+def test_a_process_that_is_killed_is_replaced(expected: dict[str, Any]) -> None:
     with ProcessPool(2) as pool:
         killer = Killer(lambda: live_pids(pool))
-        assert told(search(executor=pool, progress=killer)) == alone
+        assert without_run_data(search(executor=pool, progress=killer)) == expected
         assert killer.killed and killer.killed[0] not in live_pids(pool)
 
 
-class Forgetful(Here):
-    """Cancels every third task, as a cluster does that has lost what the task needs."""
+class LosingExecutor(Here):
+    """Cancels every third task, as a cluster does that has lost the data of the task."""
 
     def __init__(self) -> None:
         self.tasks = 0
@@ -128,36 +128,36 @@ class Forgetful(Here):
         self.tasks += 1
         if self.tasks % 3:
             return super().submit(fn, *args, **kwargs)
-        lost: Future[Any] = Future()
-        lost.cancel()
-        lost.set_running_or_notify_cancel()
-        return lost
+        lost_task: Future[Any] = Future()
+        lost_task.cancel()
+        lost_task.set_running_or_notify_cancel()
+        return lost_task
 
 
-def test_a_task_whose_data_were_lost_is_done_again(alone: dict[str, Any]) -> None:
-    executor = Forgetful()
-    assert told(search(executor=executor)) == alone
-    assert executor.tasks > 12, "a third of them lost"
-    here = mixlist.check(slow(), policy(white=WHITE), feeds())
-    there = mixlist.check(slow(), policy(white=WHITE), feeds(), executor=Forgetful())
-    assert replace(there, seconds={}) == replace(here, seconds={})
+def test_a_task_whose_data_is_lost_runs_again(expected: dict[str, Any]) -> None:
+    executor = LosingExecutor()
+    assert without_run_data(search(executor=executor)) == expected
+    assert executor.tasks > 12, "a third of the tasks is lost"
+    local = mixlist.check(slow_model(), policy(white=WHITE), feeds())
+    remote = mixlist.check(slow_model(), policy(white=WHITE), feeds(), executor=LosingExecutor())
+    assert replace(remote, seconds={}) == replace(local, seconds={})
 
 
 # --- a cluster ---
 
 
 class Cluster:
-    """A scheduler and ``count`` workers of one thread, without anyone who starts them again."""
+    """A scheduler and ``count`` workers with one thread each; nothing restarts them."""
 
     def __init__(self, home: Path, count: int) -> None:
         self.home = home
-        told = home / "scheduler.json"
-        self.processes = [self._start("dask_scheduler", "--port", "0", "--scheduler-file", str(told))]
+        scheduler_file = home / "scheduler.json"
+        self.processes = [self._start("dask_scheduler", "--port", "0", "--scheduler-file", str(scheduler_file))]
         deadline = time.monotonic() + 60
-        while not (told.exists() and told.read_text()):
-            assert self.processes[0].poll() is None and time.monotonic() < deadline, self.said()
+        while not (scheduler_file.exists() and scheduler_file.read_text()):
+            assert self.processes[0].poll() is None and time.monotonic() < deadline, self.log_text()
             time.sleep(0.1)
-        self.address = str(json.loads(told.read_text())["address"])
+        self.address = str(json.loads(scheduler_file.read_text())["address"])
         options = ("--no-nanny", "--nthreads", "1", "--local-directory", str(home))
         self.processes += [self._start("dask_worker", self.address, *options) for _ in range(count)]
 
@@ -167,7 +167,7 @@ class Cluster:
         with (self.home / "log").open("ab") as log:
             return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return (self.home / "log").read_text()[-3000:]
 
     def wait(self) -> None:
@@ -188,37 +188,38 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     pytest.importorskip("distributed")
-    made = Cluster(tmp_path, 3)
+    dask_cluster = Cluster(tmp_path, 3)
     try:
-        made.wait()
-        yield made
+        dask_cluster.wait()
+        yield dask_cluster
     finally:
-        made.close()
+        dask_cluster.close()
 
 
-def test_a_cluster_whose_worker_is_killed_midway(alone: dict[str, Any], cluster: Cluster) -> None:
+def test_a_cluster_whose_worker_is_killed_during_the_search(expected: dict[str, Any], cluster: Cluster) -> None:
     killer = Killer(cluster.workers)
-    before = set(cluster.workers())
-    assert told(search(scheduler=cluster.address, progress=killer)) == alone, cluster.said()
-    assert len(before) == 3 and set(cluster.workers()) == before - set(killer.killed) and len(killer.killed) == 1
+    first_pids = set(cluster.workers())
+    assert without_run_data(search(scheduler=cluster.address, progress=killer)) == expected, cluster.log_text()
+    assert len(first_pids) == 3 and len(killer.killed) == 1
+    assert set(cluster.workers()) == first_pids - set(killer.killed)
 
 
-def test_an_executor_of_a_cluster(alone: dict[str, Any], cluster: Cluster) -> None:
+def test_a_search_in_the_executor_of_a_cluster(expected: dict[str, Any], cluster: Cluster) -> None:
     from distributed import Client
 
     with Client(cluster.address) as client:
-        assert told(search(executor=client.get_executor(pure=False))) == alone, cluster.said()
+        assert without_run_data(search(executor=client.get_executor(pure=False))) == expected, cluster.log_text()
 
 
-def test_a_scheduler_that_is_not_there() -> None:
+def test_a_scheduler_that_cannot_be_reached() -> None:
     pytest.importorskip("distributed")
     with pytest.raises(UsageError, match="cannot be reached"):
         search(scheduler="tcp://127.0.0.1:1")
 
 
 def test_a_check_on_a_cluster(cluster: Cluster) -> None:
-    here = mixlist.check(slow(), policy(white=WHITE), feeds(), full_statistics=True)
-    there = mixlist.check(slow(), policy(white=WHITE), feeds(), full_statistics=True, scheduler=cluster.address)
-    assert replace(there, seconds={}) == replace(here, seconds={})
-    assert here.verdict == "fail"
-    assert [node.name for node in here.nodes if node.first]
+    local = mixlist.check(slow_model(), policy(white=WHITE), feeds(), full_statistics=True)
+    remote = mixlist.check(slow_model(), policy(white=WHITE), feeds(), full_statistics=True, scheduler=cluster.address)
+    assert replace(remote, seconds={}) == replace(local, seconds={})
+    assert local.verdict == "fail"
+    assert [node.name for node in local.nodes if node.first]

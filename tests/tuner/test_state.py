@@ -1,4 +1,4 @@
-"""The state of a search: killed at any byte it goes on, another search's is refused; and the same search twice."""
+"""State files: a search killed at any byte continues, the state of another search is refused, and runs are the same."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ WHITE = {"white": ["Mul", "Div", "Add", "Neg", "Tanh"]}
 
 
 def search(state: Path | None, **changes: Any) -> TuneReport:
-    given: dict[str, Any] = {"model": model(TEXT), "policy": policy(**WHITE), "data": FEEDS, "node_rules": True}
-    options = {**given, "executor": Here(), "state": state, **changes}
+    defaults: dict[str, Any] = {"model": model(TEXT), "policy": policy(**WHITE), "data": FEEDS, "node_rules": True}
+    options = {**defaults, "executor": Here(), "state": state, **changes}
     return mixlist.tune(options.pop("model"), options.pop("policy"), options.pop("data"), **options)
 
 
-def told(report: TuneReport) -> dict[str, Any]:
-    """The report without what may differ: seconds, and which trials were run by whom."""
+def without_run_data(report: TuneReport) -> dict[str, Any]:
+    """Return the report without the data that may differ between runs: seconds, and which trials were remembered."""
     plain = report.to_json()
     for part in (plain, plain["check"] or {}, plain["validation"] or {}):
         part.pop("seconds", None)
@@ -45,43 +45,43 @@ def told(report: TuneReport) -> dict[str, Any]:
     return plain
 
 
-def test_a_search_goes_on_after_any_kill(tmp_path: Path) -> None:
-    """The file is cut at every 13th byte of its last three lines, and at the end of each line. Rule S9.11."""
+def test_a_search_continues_after_a_kill_at_any_byte(tmp_path: Path) -> None:
+    """Rule S9.11. Cut the file at every 13th byte of its last three lines, and at the end of each line."""
     state = tmp_path / "state"
-    whole = search(state)
-    assert whole.verdict == "pass" and whole.trials > 3 and whole.remembered == 0
+    complete = search(state)
+    assert complete.verdict == "pass" and complete.trials > 3 and complete.remembered == 0
     data = state.read_bytes()
-    ends = [at + 1 for at, byte in enumerate(data) if byte == ord("\n")]
-    assert len(ends) == whole.trials + 1
-    cuts = sorted({*ends, *range(ends[-4], len(data), 13), ends[0] - 1, ends[0] + 1, 0})
-    for cut in cuts:
-        state.write_bytes(data[:cut])
-        again = search(state)
-        kept = max(sum(end <= cut for end in ends) - 1, 0)
-        assert (again.remembered, again.trials) == (kept, whole.trials - kept), cut
-        assert told(again) == told(whole)
+    line_ends = [index + 1 for index, byte in enumerate(data) if byte == ord("\n")]
+    assert len(line_ends) == complete.trials + 1
+    cuts = sorted({*line_ends, *range(line_ends[-4], len(data), 13), line_ends[0] - 1, line_ends[0] + 1, 0})
+    for length in cuts:
+        state.write_bytes(data[:length])
+        continued = search(state)
+        kept_trials = max(sum(end <= length for end in line_ends) - 1, 0)
+        assert (continued.remembered, continued.trials) == (kept_trials, complete.trials - kept_trials), length
+        assert without_run_data(continued) == without_run_data(complete)
         assert state.read_bytes() == data
 
 
-def test_every_byte_of_the_last_lines(tmp_path: Path) -> None:
-    """The memory alone, cut at each byte: whole lines are known, a torn one is gone from the file too."""
+def test_a_log_cut_at_any_byte_keeps_its_complete_lines(tmp_path: Path) -> None:
+    """An incomplete last line is removed from the file."""
     path, key = tmp_path / "state", {"model": "é" * 3, "data": "d"}
-    memory = TrialLog(path, key)
+    log = TrialLog(path, key)
     for name in ("a", "b ü", "c; d"):
-        memory.put(name, Outcome(name == "a", "why", 1))
+        log.put(name, Outcome(name == "a", "why", 1))
     data = path.read_bytes()
-    for cut in range(len(data) + 1):
-        path.write_bytes(data[:cut])
-        whole = max(data[:cut].count(b"\n") - 1, 0)
-        found = TrialLog(path, key)
-        assert list(found.outcomes) == ["a", "b ü", "c; d"][:whole]
-        found.put("new", Outcome(True))
+    for length in range(len(data) + 1):
+        path.write_bytes(data[:length])
+        kept_lines = max(data[:length].count(b"\n") - 1, 0)
+        read_log = TrialLog(path, key)
+        assert list(read_log.outcomes) == ["a", "b ü", "c; d"][:kept_lines]
+        read_log.put("new", Outcome(True))
         assert TrialLog(path, key).outcomes["new"] == Outcome(True)
-        assert len(path.read_bytes().splitlines()) == whole + 2
+        assert len(path.read_bytes().splitlines()) == kept_lines + 2
 
 
 @pytest.mark.parametrize(
-    ("changes", "what"),
+    ("changes", "differing"),
     [
         ({"data": FEEDS[:1]}, "data"),
         ({"data": FEEDS[::-1]}, "data"),
@@ -94,17 +94,17 @@ def test_every_byte_of_the_last_lines(tmp_path: Path) -> None:
         ({"labels": np.array([0, 0])}, "data"),
     ],
 )
-def test_the_state_of_another_search_is_refused(tmp_path: Path, changes: dict[str, Any], what: str) -> None:
+def test_the_state_of_another_search_is_refused(tmp_path: Path, changes: dict[str, Any], differing: str) -> None:
     state = tmp_path / "state"
     search(state)
     before = state.read_bytes()
-    with pytest.raises(UsageError, match=f"another search.*{what}"):
+    with pytest.raises(UsageError, match=f"another search.*{differing}"):
         search(state, **changes)
     assert state.read_bytes() == before
 
 
 @pytest.mark.parametrize("content", [b"{}\n", b"[]\n", b"text\n", b"\xff\n", b'{"format": "mixlist.check/1"}\n'])
-def test_a_file_that_is_no_state(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_state_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(FileError):
@@ -112,7 +112,7 @@ def test_a_file_that_is_no_state(tmp_path: Path, content: bytes) -> None:
     assert path.read_bytes() == content
 
 
-def test_a_line_in_the_middle_that_is_damaged(tmp_path: Path) -> None:
+def test_a_damaged_line_in_the_middle_is_refused(tmp_path: Path) -> None:
     state = tmp_path / "state"
     search(state)
     lines = state.read_bytes().splitlines(keepends=True)
@@ -137,7 +137,7 @@ def test_a_line_in_the_middle_that_is_damaged(tmp_path: Path) -> None:
         lambda lines: [lines[0].replace(b'"format"', b'"a": 0, "format"'), *lines[1:]],
     ],
 )
-def test_lines_that_no_search_writes(tmp_path: Path, damage: Callable[[list[bytes]], list[bytes]]) -> None:
+def test_lines_that_no_search_writes_are_refused(tmp_path: Path, damage: Callable[[list[bytes]], list[bytes]]) -> None:
     state = tmp_path / "state"
     search(state)
     written = b"".join(damage(state.read_bytes().splitlines(keepends=True)))
@@ -147,12 +147,12 @@ def test_lines_that_no_search_writes(tmp_path: Path, damage: Callable[[list[byte
     assert state.read_bytes() == written
 
 
-def test_a_state_serves_other_objectives_too(tmp_path: Path) -> None:
-    """The outcome of a choice does not depend on the objective of its search."""
+def test_a_state_serves_searches_with_other_objectives(tmp_path: Path) -> None:
+    """The outcome of a set of edits does not depend on the objective of the search."""
     first = search(tmp_path / "state")
     second = search(tmp_path / "state", node_rules=False)
     assert first.remembered == 0 and second.remembered > 0
-    assert told(second) == told(search(None, node_rules=False))
+    assert without_run_data(second) == without_run_data(search(None, node_rules=False))
 
 
 SCRIPT = """
@@ -160,16 +160,16 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 import mixlist
 from tests.support.builders import model, policy
-from tests.tuner.test_state import FEEDS, TEXT, WHITE, told
+from tests.tuner.test_state import FEEDS, TEXT, WHITE, without_run_data
 for objective in ("min-edits", "max-low"):
     options = {"node_rules": True, "jobs": int(sys.argv[2]), "objective": objective}
     report = mixlist.tune(model(TEXT), policy(**WHITE), FEEDS, **options)
-    print(json.dumps(told(report)))
+    print(json.dumps(without_run_data(report)))
 """
 
 
-def test_two_runs_are_alike(tmp_path: Path) -> None:
-    """With other hash seeds, and with one process or two."""
+def test_runs_with_other_hash_seeds_and_processes_give_the_same_report(tmp_path: Path) -> None:
+    """Run with three hash seeds, and with one process or two."""
     root = Path(__file__).parents[2]
     outputs = set()
     for seed, jobs in (("0", 1), ("1", 2), ("4242", 2)):
@@ -185,22 +185,22 @@ def test_two_runs_are_alike(tmp_path: Path) -> None:
     assert [json.loads(line)["verdict"] for line in outputs.pop().splitlines()] == ["pass", "pass"]
 
 
-def test_ctrl_c_hands_back_the_best_so_far(tmp_path: Path) -> None:
-    """At each trial in turn: the list is marked, and the state goes on to the same end."""
-    whole = search(None)
-    for at in range(1, whole.trials + 1):
-        state = tmp_path / f"state{at}"
-        report = search(state, progress=stop_at(at))
-        if report.complete:  # the last trials say what happens without an edit
+def test_ctrl_c_returns_the_best_list_so_far(tmp_path: Path) -> None:
+    """Press Ctrl-C at each trial in turn. A search that continues from the state gets the same result."""
+    complete = search(None)
+    for index in range(1, complete.trials + 1):
+        state = tmp_path / f"state{index}"
+        report = search(state, progress=stop_at(index))
+        if report.complete:  # the search had ended: the last trials only explain the edits
             continue
         assert report.verdict == "fail" and not report.minimal and "interrupted" in report.reasons[0]
         if report.modify_mixlist:
-            report.save(tmp_path / f"list{at}.json", tmp_path / f"nodes{at}.txt")
-        assert told(search(state)) == told(whole)
+            report.save(tmp_path / f"list{index}.json", tmp_path / f"nodes{index}.txt")
+        assert without_run_data(search(state)) == without_run_data(complete)
 
 
-def test_a_pipe_is_no_state(tmp_path: Path) -> None:
-    """Reading the pipe would wait for a writer forever."""
+def test_a_pipe_as_state_is_refused(tmp_path: Path) -> None:
+    """Reading from the pipe would wait for a writer forever."""
     if not hasattr(os, "mkfifo"):
         pytest.skip("this system has no named pipes")
     os.mkfifo(tmp_path / "pipe")
