@@ -16,7 +16,7 @@ from mixlist.tuner.candidates import Candidate, EditSet, edit_policy, find_list_
 from mixlist.tuner.rounding_plan import RoundingPlanner
 from tests.support.builders import model, policy
 from tests.support.graphs import Case
-from tests.tuner.test_gated_graph import jobs
+from tests.tuner.test_gated_graph import models_and_policies
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "125"))
 
@@ -91,7 +91,7 @@ class SolverComparison:
     derandomize="MIXLIST_SEED" not in os.environ,
     suppress_health_check=list(HealthCheck),
 )
-@given(jobs(), st.data())
+@given(models_and_policies(), st.data())
 def test_earlier_policies_do_not_change_a_decision(job: tuple[Case, Policy], data: st.DataObject) -> None:
     case, rules = job
     assume("duplicate node name" not in case.features)  # roundings go by names, and ONNX Runtime refuses such a model

@@ -21,7 +21,7 @@ from tests.support.contract import check_idempotent
 from tests.support.evaluation import run_ort, run_reference
 from tests.support.resolver_cases import decide_nodes, find_precisions, resolve_text
 from tests.support.rewriter_cases import Case, case
-from tests.tuner.test_gated_graph import PROFILE, Bench, subset
+from tests.tuner.test_gated_graph import PROFILE, GateComparison, draw_edits
 
 PRODUCT = """g (float[4,4] x, float[4,4] k, int64[4,4] mask) => (float[4,4] y)
   <float c = {-1e9}, float one = {1.0}> { f = Cast<to=1>(mask) [sub] inv = Sub(one, f) [mul] m = Mul(inv, c)
@@ -474,7 +474,7 @@ def test_earlier_policies_do_not_change_a_decision(
     comparison = SolverComparison(attention_case.model, rules)
     candidates = comparison.candidates()
     for _ in range(4):
-        comparison.compare(subset(data, candidates))
+        comparison.compare(draw_edits(data, candidates))
 
 
 @settings(PROFILE, max_examples=PROFILE.max_examples // 4)
@@ -484,10 +484,10 @@ def test_trials_round_as_the_rewritten_model_does(
 ) -> None:
     if rules.mode.action != "lists":
         return
-    bench = Bench(attention_case.model, rules, attention_case.feed)
+    bench = GateComparison(attention_case.model, rules, attention_case.feed)
     try:
         for _ in range(3):
-            bench.compare(subset(data, (*bench.candidates(), *bench.nodes())))
+            bench.compare(draw_edits(data, (*bench.candidates(), *bench.nodes())))
     finally:
         bench.close()
 

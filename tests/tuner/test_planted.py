@@ -1,6 +1,6 @@
-"""Planted problems with known answers: what ``tune`` finds, that it holds from the files, and that nothing can go.
+"""Models with a planted problem: ``tune`` finds the known edits, the written files pass, and every edit is needed.
 
-Every search here runs in this process; the number of trials is bounded for each.
+Every search runs in this process, and may take at most a given number of trials.
 """
 
 from __future__ import annotations
@@ -22,21 +22,25 @@ from mixlist.tuner.result import TuneReport
 from tests.support.builders import model
 from tests.support.local_workers import Here
 
-FLAGS = {"white": {"precision_reduce": {"flag": "true"}}, "black": {"precision_reduce": {"flag": "false"}}, "gray": {}}
+PRECISION_REDUCE = {
+    "white": {"precision_reduce": {"flag": "true"}},
+    "black": {"precision_reduce": {"flag": "false"}},
+    "gray": {},
+}
 Feeds = Sequence[Mapping[str, Any]]
-OVER = {"x": np.full((1, 8), 300.0, np.float32)}
-ANY = Limits(normalized=None, cosine=None)
+OVERFLOWING = {"x": np.full((1, 8), 300.0, np.float32)}
+NO_LIMITS = Limits(normalized=None, cosine=None)
 LOOSE = Limits(normalized=0.05, cosine=None)
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """A search, over files in ``home``."""
+    """The result of a search, and the files in ``folder`` that it used."""
 
-    home: Path
+    folder: Path
     report: TuneReport
     feeds: Feeds
-    checked: Mapping[str, Any]
+    check_options: Mapping[str, Any]
     constants: str
 
     @property
@@ -44,43 +48,43 @@ class Tuned:
         return {f"{e.node or e.op}: {e.before} to {e.after}" for e in self.report.edits}
 
     def verify(self) -> None:
-        """The written files pass a check of their own; with any one edit left out they fail."""
+        """Check that the written files pass, and that they fail with any single edit left out."""
         assert self.report.verdict == "pass" and self.report.minimal and self.report.complete, self.report.reasons
-        self.report.save(self.home / "modify.json", self.home / "nodes.txt")
+        self.report.save(self.folder / "modify.json", self.folder / "nodes.txt")
         assert self.verdict("modify.json", "nodes.txt") == "pass"
-        edits = json.loads((self.home / "modify.json").read_text())
+        edits = json.loads((self.folder / "modify.json").read_text())
         for edit in self.report.edits:
             if edit.node:
-                lines = (self.home / "nodes.txt").read_text().splitlines(keepends=True)
-                (self.home / "less.txt").write_text("".join(x for x in lines if not x.startswith(f"{edit.node}::")))
+                lines = (self.folder / "nodes.txt").read_text().splitlines(keepends=True)
+                (self.folder / "less.txt").write_text("".join(x for x in lines if not x.startswith(f"{edit.node}::")))
                 assert self.verdict("modify.json", "less.txt") == "fail", edit
             elif edit.after == "black":
                 less = {
                     name: {what: [op for op in ops if op != edit.op] for what, ops in actions.items()}
                     for name, actions in edits.items()
                 }
-                (self.home / "less.json").write_text(json.dumps(less))
+                (self.folder / "less.json").write_text(json.dumps(less))
                 assert self.verdict("less.json", "nodes.txt") == "fail", edit
 
     def verdict(self, lists: str, rules: str) -> str:
         policy = mixlist.load_policy(
-            ops_info=self.home / "lib.json",
-            mixlist=self.home / lists,
-            customize_dtypes=self.home / rules,
+            ops_info=self.folder / "lib.json",
+            mixlist=self.folder / lists,
+            customize_dtypes=self.folder / rules,
             op_names="onnx",
             constants=self.constants,
         )
-        return mixlist.check(self.home / "m.onnx", policy, self.feeds, **self.checked).verdict
+        return mixlist.check(self.folder / "m.onnx", policy, self.feeds, **self.check_options).verdict
 
 
 def tune(
-    home: Path,
+    folder: Path,
     proto: onnx.ModelProto | str,
     feeds: Feeds,
     *,
     white: Iterable[str] = (),
     black: Iterable[str] = (),
-    most: int = 40,
+    max_trials: int = 40,
     limits: Limits | None = None,
     labels: Any = None,
     overflow_mode: str = "inf",
@@ -88,17 +92,19 @@ def tune(
     **options: Any,
 ) -> Tuned:
     """Tune a model under a library file of these op types; at most ``most`` trials may run."""
-    made = model(proto) if isinstance(proto, str) else proto
-    onnx.save(made, home / "m.onnx")
+    proto = model(proto) if isinstance(proto, str) else proto
+    onnx.save(proto, folder / "m.onnx")
     lists = dict.fromkeys(white, "white") | dict.fromkeys(black, "black")
-    library = {op: FLAGS[lists.get(op, "gray")] for op in sorted({n.op_type for n in made.graph.node} | set(lists))}
-    (home / "lib.json").write_text(json.dumps(library))
-    policy = mixlist.load_policy(ops_info=home / "lib.json", op_names="onnx", constants=constants)
-    checked = {"limits": limits, "overflow_mode": overflow_mode}
-    report = mixlist.tune(home / "m.onnx", policy, feeds, labels=labels, executor=Here(), **checked, **options)
+    library = {
+        op: PRECISION_REDUCE[lists.get(op, "gray")] for op in sorted({n.op_type for n in proto.graph.node} | set(lists))
+    }
+    (folder / "lib.json").write_text(json.dumps(library))
+    policy = mixlist.load_policy(ops_info=folder / "lib.json", op_names="onnx", constants=constants)
+    check_options = {"limits": limits, "overflow_mode": overflow_mode}
+    report = mixlist.tune(folder / "m.onnx", policy, feeds, labels=labels, executor=Here(), **check_options, **options)
     print(f"{report.trials} trials: {report.reasons[0]}")
-    assert report.trials <= most, report.log
-    return Tuned(home, report, feeds, checked, constants)
+    assert report.trials <= max_trials, report.log
+    return Tuned(folder, report, feeds, check_options, constants)
 
 
 def chain(*nodes: str, size: int = 8) -> str:
@@ -109,20 +115,20 @@ def chain(*nodes: str, size: int = 8) -> str:
 # --- overflow ---
 
 
-def test_nothing_to_do(tmp_path: Path) -> None:
+def test_lists_that_pass_need_no_edit(tmp_path: Path) -> None:
     """Rule S9.4: The search begins with two tests."""
-    found = tune(tmp_path, chain("[a] y = Mul(x, k)"), [OVER], white=["Mul"], most=0)
-    found.verify()
-    assert found.edits == set() and json.loads(found.report.modify_mixlist) == {}
+    result = tune(tmp_path, chain("[a] y = Mul(x, k)"), [OVERFLOWING], white=["Mul"], max_trials=0)
+    result.verify()
+    assert result.edits == set() and json.loads(result.report.modify_mixlist) == {}
 
 
-def test_one_op_type(tmp_path: Path) -> None:
-    """x * x overflows, twice; what comes after follows. Add, Neg and Tanh are safe. Rule S9.1."""
+def test_one_op_type_overflows(tmp_path: Path) -> None:
+    """Rule S9.1: x * x overflows. The Add, Neg and Tanh after it are safe once it is high."""
     text = chain("[a] a = Mul(x, x)", "[b] b = Mul(a, k)", "[c] c = Add(b, one)", "[d] d = Neg(c)", "[e] y = Tanh(d)")
-    found = tune(tmp_path, text, [OVER], white=["Mul", "Add", "Neg", "Tanh"], most=8)
-    found.verify()
-    assert found.edits == {"Mul: white to black"}
-    assert "overflow" in found.report.edits[0].why and "overflow" in found.report.edits[0].without
+    result = tune(tmp_path, text, [OVERFLOWING], white=["Mul", "Add", "Neg", "Tanh"], max_trials=8)
+    result.verify()
+    assert result.edits == {"Mul: white to black"}
+    assert "overflow" in result.report.edits[0].why and "overflow" in result.report.edits[0].without
 
 
 SQUARES = chain(
@@ -133,15 +139,15 @@ SQUARES = chain(
 )
 
 
-def test_one_node_of_an_op_type_that_is_safe_elsewhere(tmp_path: Path) -> None:
-    lists = tune(tmp_path, SQUARES, [OVER], white=["Mul", "Neg"], most=6)
+def test_one_node_of_an_op_type_overflows(tmp_path: Path) -> None:
+    lists = tune(tmp_path, SQUARES, [OVERFLOWING], white=["Mul", "Neg"], max_trials=6)
     lists.verify()
     assert lists.edits == {"Mul: white to black"}
 
 
-def test_the_same_with_node_rules(tmp_path: Path) -> None:
-    """``big`` overflows; ``back`` reads what would be infinite when cast. Rule S9.7."""
-    nodes = tune(tmp_path, SQUARES, [OVER], white=["Mul", "Neg"], node_rules=True, most=30)
+def test_node_rules_keep_single_nodes_high(tmp_path: Path) -> None:
+    """Rule S9.7: ``big`` overflows. ``back`` reads its output, which would be infinite in float16."""
+    nodes = tune(tmp_path, SQUARES, [OVERFLOWING], white=["Mul", "Neg"], node_rules=True, max_trials=30)
     nodes.verify()
     assert nodes.edits == {"big: float16 to float32", "back: float16 to float32"}
 
@@ -156,11 +162,19 @@ def test_a_rule_names_one_node_of_several_with_its_name(tmp_path: Path, branch: 
     """Rule S6.5: ./NAME means the node of the main graph alone. The nodes of the branches stay low."""
     text = SAME_NAMES.replace("NAME", "fc", 1).replace("NAME", branch)
     feeds = [{"x": np.full((1, 8), 300.0, np.float32), "c": np.array(True)}]
-    found = tune(
-        tmp_path, text, feeds, white=["Mul"], black=["Sqrt"], node_rules=True, objective="max-low", limits=ANY, most=12
+    result = tune(
+        tmp_path,
+        text,
+        feeds,
+        white=["Mul"],
+        black=["Sqrt"],
+        node_rules=True,
+        objective="max-low",
+        limits=NO_LIMITS,
+        max_trials=12,
     )
-    found.verify()
-    assert found.edits == {f"{expected}: float16 to float32"}
+    result.verify()
+    assert result.edits == {f"{expected}: float16 to float32"}
 
 
 def test_a_rule_names_a_node_of_a_body_by_its_scope(tmp_path: Path) -> None:
@@ -169,15 +183,23 @@ def test_a_rule_names_a_node_of_a_body_by_its_scope(tmp_path: Path) -> None:
       [i] q = If(c) <then_branch = t () => (float[1,8] a) { [fc] m = Mul(f, f) [root] a = Sqrt(m) },
                      else_branch = e () => (float[1,8] b) { [fc] b = Mul(s, s) }> [end] y = Relu(q) }"""
     feeds = [{"x": np.full((1, 8), 300.0, np.float32), "c": np.array(True)}]
-    found = tune(
-        tmp_path, text, feeds, white=["Mul"], black=["Sqrt"], node_rules=True, objective="max-low", limits=ANY, most=12
+    result = tune(
+        tmp_path,
+        text,
+        feeds,
+        white=["Mul"],
+        black=["Sqrt"],
+        node_rules=True,
+        objective="max-low",
+        limits=NO_LIMITS,
+        max_trials=12,
     )
-    found.verify()
-    assert found.edits == {"i/then_branch/fc: float16 to float32"}
+    result.verify()
+    assert result.edits == {"i/then_branch/fc: float16 to float32"}
 
 
-def test_two_ops_bad_only_together(tmp_path: Path) -> None:
-    """The error of two roundings passes the limit, that of either alone does not: one of them goes, the cheaper."""
+def test_two_ops_that_break_a_limit_only_together(tmp_path: Path) -> None:
+    """The error of either op type alone keeps the limit. So one of the two becomes high, the one with less work."""
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(64, 64)).astype(np.float32)
     nodes = [
@@ -190,117 +212,119 @@ def test_two_ops_bad_only_together(tmp_path: Path) -> None:
     errors = {}
     for high in ([], ["MatMul"], ["Sub"], ["MatMul", "Sub"]):
         policy = mixlist.load_policy(ops_info=library(tmp_path, {"MatMul", "Sub"} - set(high), high), op_names="onnx")
-        errors[tuple(high)] = mixlist.check(proto, policy, [{"x": x}], limits=ANY).outputs[0].normalized_error
+        errors[tuple(high)] = mixlist.check(proto, policy, [{"x": x}], limits=NO_LIMITS).outputs[0].normalized_error
     alone = max(errors["MatMul",], errors["Sub",])
     assert alone < errors[()]
     limits = Limits(normalized=(alone + errors[()]) / 2, cosine=None)
-    found = tune(tmp_path, proto, [{"x": x}], white=["MatMul", "Sub"], limits=limits, most=12)
-    found.verify()
-    assert found.edits == {"Sub: white to black"}, "MatMul has all the work"
+    result = tune(tmp_path, proto, [{"x": x}], white=["MatMul", "Sub"], limits=limits, max_trials=12)
+    result.verify()
+    assert result.edits == {"Sub: white to black"}, "MatMul has all the matrix work"
 
 
 @pytest.mark.parametrize(("constants", "edits"), [("keep", set()), ("ieee", {"Mul: white to black"})])
 def test_a_constant_out_of_range(tmp_path: Path, constants: str, edits: set[str]) -> None:
-    """Converted as hardware does, it becomes infinite; kept, its reader stays high without an edit."""
+    """With ieee the constant becomes infinite. With keep its reader stays high without an edit."""
     text = chain("[a] a = Mul(x, huge)", "[d] b = Div(a, huge)", "[n] y = Neg(b)").replace(
         "float[1] one", "float[1] huge = {1e6}, float[1] one"
     )
-    found = tune(tmp_path, text, [OVER], white=["Mul", "Neg"], black=["Div"], constants=constants, most=6)
-    assert found.edits == edits
-    found.verify()
+    result = tune(tmp_path, text, [OVERFLOWING], white=["Mul", "Neg"], black=["Div"], constants=constants, max_trials=6)
+    assert result.edits == edits
+    result.verify()
 
 
-def test_a_problem_in_batch_7_of_10(tmp_path: Path) -> None:
+def test_only_batch_7_of_10_overflows(tmp_path: Path) -> None:
     feeds = [{"x": np.full((1, 8), 300.0 if i == 6 else 2.0 + i, np.float32)} for i in range(10)]
     text = chain("[a] a = Mul(x, x)", "[b] b = Add(a, one)", "[c] c = Exp(k)", "[d] y = Sub(b, c)")
-    found = tune(tmp_path, text, feeds, white=["Mul", "Add", "Exp", "Sub"], most=14)
-    found.verify()
-    assert found.edits == {"Mul: white to black", "Add: white to black", "Sub: white to black"}
+    result = tune(tmp_path, text, feeds, white=["Mul", "Add", "Exp", "Sub"], max_trials=14)
+    result.verify()
+    assert result.edits == {"Mul: white to black", "Add: white to black", "Sub: white to black"}
 
 
-def test_gray_ops_that_follow(tmp_path: Path) -> None:
-    """Neg and Mul are gray and follow the white Relu; making Relu black makes all of them high, at one edit."""
+def test_gray_ops_become_high_with_the_op_they_follow(tmp_path: Path) -> None:
+    """Neg and Mul are gray and follow the white Relu. A black Relu makes all of them high with one edit."""
     text = chain("[r] r = Relu(x)", "[m] m = Mul(r, r)", "[n] n = Neg(m)", "[e] y = Mul(n, k)")
-    found = tune(tmp_path, text, [OVER], white=["Relu"], most=10)
-    found.verify()
-    assert found.edits in ({"Relu: white to black"}, {"Mul: gray to black"})
-    assert len(found.edits) == 1
+    result = tune(tmp_path, text, [OVERFLOWING], white=["Relu"], max_trials=10)
+    result.verify()
+    assert result.edits in ({"Relu: white to black"}, {"Mul: gray to black"})
+    assert len(result.edits) == 1
 
 
-def test_saturation(tmp_path: Path) -> None:
+def test_a_saturated_value_counts_as_an_overflow(tmp_path: Path) -> None:
     text = chain("[a] a = Mul(x, x)", "[b] b = Mul(a, k)", "[d] y = Neg(b)")
-    found = tune(tmp_path, text, [OVER], white=["Mul", "Neg"], overflow_mode="saturate", limits=ANY, most=6)
-    found.verify()
-    assert found.edits == {"Mul: white to black"}
+    result = tune(
+        tmp_path, text, [OVERFLOWING], white=["Mul", "Neg"], overflow_mode="saturate", limits=NO_LIMITS, max_trials=6
+    )
+    result.verify()
+    assert result.edits == {"Mul: white to black"}
 
 
 # --- accuracy ---
 
 
 def graph(nodes: list[onnx.NodeProto], weights: Mapping[str, Any], size: int) -> onnx.ModelProto:
-    made = helper.make_graph(
+    graph_proto = helper.make_graph(
         nodes,
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, size])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, size])],
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
     )
-    proto = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    proto = helper.make_model(graph_proto, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(proto, full_check=True)
     return proto
 
 
-def library(home: Path, white: Iterable[str], black: Iterable[str]) -> Path:
-    flags = dict.fromkeys(white, FLAGS["white"]) | dict.fromkeys(black, FLAGS["black"])
-    (home / "other.json").write_text(json.dumps(flags))
-    return home / "other.json"
+def library(folder: Path, white: Iterable[str], black: Iterable[str]) -> Path:
+    flags = dict.fromkeys(white, PRECISION_REDUCE["white"]) | dict.fromkeys(black, PRECISION_REDUCE["black"])
+    (folder / "other.json").write_text(json.dumps(flags))
+    return folder / "other.json"
 
 
 def test_accuracy_at_one_op_type(tmp_path: Path) -> None:
-    """Sub takes two numbers near 2000 apart, and float16 has whole numbers there alone."""
+    """Sub subtracts two numbers near 2000, where float16 holds only whole numbers."""
     text = chain("[a] a = Add(x, far)", "[b] b = Sub(a, far)", "[c] c = Mul(b, k)", "[d] y = Tanh(c)").replace(
         "float[1] one", "float[1] far = {2000.3}, float[1] one"
     )
     feeds = [{"x": np.linspace(0.1, 0.9, 8, dtype=np.float32)[None] * i} for i in (1, 2, 3)]
-    found = tune(tmp_path, text, feeds, white=["Add", "Sub", "Mul", "Tanh"], most=14)
-    found.verify()
-    assert found.edits == {"Add: white to black", "Sub: white to black"}
+    result = tune(tmp_path, text, feeds, white=["Add", "Sub", "Mul", "Tanh"], max_trials=14)
+    result.verify()
+    assert result.edits == {"Add: white to black", "Sub: white to black"}
 
 
-def test_labels(tmp_path: Path) -> None:
-    """The two largest scores differ by less than float16 tells: right answers get lost, and nothing else counts."""
+def test_with_labels_only_right_answers_count(tmp_path: Path) -> None:
+    """The two scores of a sample differ by less than the spacing of float16, so right answers are lost."""
     text = """g (float[N,2] x) => (float[N,2] y) <float[1] far = {2000}> {
       [n] n = Neg(x) [a] y = Add(n, far) }"""
     feeds = [{"x": np.array([[0.1, 0.2], [0.2, 0.1], [0.3, 0.1]], np.float32)} for _ in range(4)]
     labels = np.array([0, 1, 1] * 4)
-    found = tune(tmp_path, text, feeds, white=["Neg", "Add"], labels=labels, most=8)
-    assert found.report.verdict == "pass" and found.edits == {"Add: white to black"}
-    free = tune(tmp_path, text, feeds, white=["Neg", "Add"], labels=labels, max_accuracy_loss=0.7, most=0)
+    result = tune(tmp_path, text, feeds, white=["Neg", "Add"], labels=labels, max_trials=8)
+    assert result.report.verdict == "pass" and result.edits == {"Add: white to black"}
+    free = tune(tmp_path, text, feeds, white=["Neg", "Add"], labels=labels, max_accuracy_loss=0.7, max_trials=0)
     assert free.edits == set()
 
 
-# --- what cannot be mended, and where it says so ---
+# --- models that no list helps ---
 
 
-def test_limits_that_nothing_meets(tmp_path: Path) -> None:
+def test_limits_that_float32_does_not_keep_either(tmp_path: Path) -> None:
     """Rule S9.4: The search begins with two tests."""
     feeds = [{"x": np.ones((1, 8), np.float32)}]
-    found = tune(tmp_path, chain("[a] y = Mul(x, x)"), feeds, white=["Mul"], limits=Limits(cosine=2.0), most=1)
-    assert found.report.verdict == "fail" and "every node in float32 too" in found.report.reasons[0]
-    assert found.report.edits == () and found.report.modify_mixlist == ""
+    result = tune(tmp_path, chain("[a] y = Mul(x, x)"), feeds, white=["Mul"], limits=Limits(cosine=2.0), max_trials=1)
+    assert result.report.verdict == "fail" and "every node in float32 too" in result.report.reasons[0]
+    assert result.report.edits == () and result.report.modify_mixlist == ""
 
 
 AUTHORED = """g (float16[1,8] x) => (float16[1,8] y) <float16[1] small = {1}, float16[1] big = {1000}> {
   [s] s = Mul(x, small) [m] m = Mul(s, s) [d] d = Div(m, big) [n] y = Neg(d) }"""
 
 
-def test_authored_in_float16(tmp_path: Path) -> None:
-    """Black restores what a model was authored in: no list of op types helps, a rule of the node does."""
+def test_a_model_authored_in_float16_needs_node_rules(tmp_path: Path) -> None:
+    """A black node keeps its authored type, float16 here. So no list helps, but a rule for the node does."""
     feeds = [{"x": np.full((1, 8), 300.0, np.float16)}]
-    lists = tune(tmp_path, AUTHORED, feeds, white=["Mul", "Div", "Neg"], most=8)
+    lists = tune(tmp_path, AUTHORED, feeds, white=["Mul", "Div", "Neg"], max_trials=8)
     assert lists.report.verdict == "fail" and "no list of op types" in lists.report.reasons[0]
     assert "--node-rules" in lists.report.reasons[0]
-    nodes = tune(tmp_path, AUTHORED, feeds, white=["Mul", "Div", "Neg"], node_rules=True, most=24)
+    nodes = tune(tmp_path, AUTHORED, feeds, white=["Mul", "Div", "Neg"], node_rules=True, max_trials=24)
     nodes.verify()
     assert nodes.edits == {"m: float16 to float32", "d: float16 to float32"}
     assert any("no list of op types" in warning.message for warning in nodes.report.warnings)
@@ -315,25 +339,24 @@ MIXED = chain(
 ).replace("float[1] one", f"float[8,8] w = {{{','.join(['9'] * 64)}}}, float[1] one")
 
 
-def test_max_low_moves_what_it_may_to_white(tmp_path: Path) -> None:
-    """72 squared twice is beyond float16: Mul, and Add that reads it, stay high; the product, black here, goes low.
-
-    Rule S9.6.
-    """
-    found = tune(tmp_path, MIXED, [OVER], white=["Tanh"], black=["MatMul", "Mul"], objective="max-low", most=30)
-    found.verify()
-    assert "MatMul: black to white" in found.edits
-    assert found.report.low_share == {"base": 0.0, "tuned": 1.0}
-    assert all("Mul:" not in edit or "MatMul" in edit for edit in found.edits)
-
-
-def test_min_edits_of_the_same(tmp_path: Path) -> None:
-    found = tune(tmp_path, MIXED, [OVER], white=["Tanh"], black=["MatMul", "Mul"], most=0)
-    assert found.edits == set() and found.report.low_share["tuned"] == 0.0
+def test_max_low_moves_matmul_to_the_white_list(tmp_path: Path) -> None:
+    """Rule S9.6. 72 squared twice overflows in float16: Mul, and Add that reads it, stay high. MatMul becomes low."""
+    result = tune(
+        tmp_path, MIXED, [OVERFLOWING], white=["Tanh"], black=["MatMul", "Mul"], objective="max-low", max_trials=30
+    )
+    result.verify()
+    assert "MatMul: black to white" in result.edits
+    assert result.report.low_share == {"base": 0.0, "tuned": 1.0}
+    assert all("Mul:" not in edit or "MatMul" in edit for edit in result.edits)
 
 
-def test_max_speed(tmp_path: Path) -> None:
-    """A large product is worth its Casts in low precision, by the static account."""
+def test_min_edits_leaves_lists_that_pass_alone(tmp_path: Path) -> None:
+    result = tune(tmp_path, MIXED, [OVERFLOWING], white=["Tanh"], black=["MatMul", "Mul"], max_trials=0)
+    assert result.edits == set() and result.report.low_share["tuned"] == 0.0
+
+
+def test_max_speed_makes_a_large_product_low(tmp_path: Path) -> None:
+    """By the static cost a large matrix product in low precision saves more than its Casts cost."""
     rng = np.random.default_rng(0)
     nodes = [
         helper.make_node("Tanh", ["x"], ["a"], name="a"),
@@ -343,17 +366,19 @@ def test_max_speed(tmp_path: Path) -> None:
     ]
     weights = {"w": rng.normal(size=(256, 256)).astype(np.float32), "far": np.array([300000.0], np.float32)}
     x = rng.normal(size=(1, 256)).astype(np.float32)
-    found = tune(tmp_path, graph(nodes, weights, 256), [{"x": x}], black=["MatMul"], objective="max-speed", most=40)
-    found.verify()
-    assert found.report.low_share["tuned"] == 1.0
+    result = tune(
+        tmp_path, graph(nodes, weights, 256), [{"x": x}], black=["MatMul"], objective="max-speed", max_trials=40
+    )
+    result.verify()
+    assert result.report.low_share["tuned"] == 1.0
 
 
-# --- planted sets in a long model ---
+# --- several op types of one model ---
 
 
 @pytest.mark.parametrize("places", [(0,), (7,), (14,), (2, 9), (0, 5, 13)])
-def test_a_set_of_op_types_among_many(tmp_path: Path, places: tuple[int, ...]) -> None:
-    """Each op type has an input of its own and adds to the output; those that are planted get too large a value."""
+def test_some_op_types_of_many_overflow(tmp_path: Path, places: tuple[int, ...]) -> None:
+    """Each op type has an input and an output of its own. Only those at ``places`` get a value that is too large."""
     ops = ("Abs", "Ceil", "Cos", "Elu", "Erf", "Exp", "Floor", "Log", "Neg", "Reciprocal", "Relu", "Sigmoid", "Sin",
            "Softplus", "Sqrt", "Tanh")  # fmt: skip
     nodes, large = [], {ops[i] for i in places}
@@ -364,15 +389,15 @@ def test_a_set_of_op_types_among_many(tmp_path: Path, places: tuple[int, ...]) -
         names.append(f"x{i}")
         value = bad.get(op, 1e5) if op in large else 1.5
         feed[f"x{i}"] = np.full((1, 4), value, np.float32)
-    made = helper.make_graph(
+    graph_proto = helper.make_graph(
         nodes,
         "g",
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in names],
         [helper.make_tensor_value_info(f"y{i}", TensorProto.FLOAT, [1, 4]) for i in range(len(ops))],
     )
-    proto = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    found = tune(
-        tmp_path, proto, [feed], white=ops, limits=Limits(normalized=0.05, cosine=None), most=4 * len(places) * 4
+    proto = helper.make_model(graph_proto, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    result = tune(
+        tmp_path, proto, [feed], white=ops, limits=Limits(normalized=0.05, cosine=None), max_trials=4 * len(places) * 4
     )
-    found.verify()
-    assert found.edits == {f"{op}: white to black" for op in large}
+    result.verify()
+    assert result.edits == {f"{op}: white to black" for op in large}
