@@ -14,7 +14,7 @@ from mixlist.graph.naming import display_name, scope_path
 from mixlist.graph.refs import NodeRef, accepted_names, scoped_name
 from mixlist.graph.traversal import linked_scopes
 from mixlist.resolver.decisions import Decision, GraphSolution, ModelSolution, find_precision
-from mixlist.resolver.reasons import ReasonWriter, find_rule, show_type
+from mixlist.resolver.reasons import ReasonWriter, find_rule_name, show_type
 
 _RULES_WITHOUT_FOLLOWING = ("schema", "mask", "constant")  # these keep a gray node as authored
 
@@ -110,7 +110,7 @@ def _describe_graph(
                 list=solution.classifications[node.id].list_name,
                 precision=find_precision(solution, node),
                 changed=_is_changed(solution, node),
-                rule=find_rule(solution, node),
+                rule=find_rule_name(solution, node),
                 follows=follows,
                 outputs={value.name: show_type(solution, value) for value in node.outputs if value is not None},
                 reason=reason_writer.write(node, follows),

@@ -21,7 +21,7 @@ from mixlist.resolver.gray_policies import can_be_followed
 from mixlist.resolver.sequence_groups import is_container
 
 
-def find_rule(solution: GraphSolution, node: Node) -> str:
+def find_rule_name(solution: GraphSolution, node: Node) -> str:
     """Return the rule that decided a node, as the reports name it."""
     return solution.rule_overrides.get(node.id, solution.classifications[node.id].rule)
 
@@ -56,7 +56,7 @@ class ReasonWriter:
         reason = self._explain_rule(node, follows)
         note = self.solution.reason_notes.get(node.id)
         # Under the rules `constant` and `mask` the note is the reason itself. Here it concerns some slots only.
-        if note and find_rule(self.solution, node) not in ("constant", "mask"):
+        if note and find_rule_name(self.solution, node) not in ("constant", "mask"):
             reason += f"; one slot stays float32 because {note} (S4.7)"
         for slot, limit in self.solution.reduced_slots.get(node, {}).items():
             value = node.inputs[slot]
@@ -69,7 +69,7 @@ class ReasonWriter:
 
     def _explain_rule(self, node: Node, follows: tuple[str, ...]) -> str:
         """Return the reason that the node's rule gives."""
-        classification, rule = self.solution.classifications[node.id], find_rule(self.solution, node)
+        classification, rule = self.solution.classifications[node.id], find_rule_name(self.solution, node)
         kept_type = find_precision(self.solution, node)
         entry = _show_entry(classification)
         # Control flow, calls, and operators on sequences

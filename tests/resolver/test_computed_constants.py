@@ -22,7 +22,7 @@ import mixlist
 from mixlist.lists.policy import Policy
 from mixlist.patterns import call_frames
 from mixlist.resolver.decisions import GraphSolution, find_precision
-from mixlist.resolver.reasons import find_rule
+from mixlist.resolver.reasons import find_rule_name
 from tests.resolver.test_incremental_solver import SolverComparison
 from tests.support.builders import apply, model, policy
 from tests.support.graphs import Case, cases
@@ -267,7 +267,7 @@ def flatten_decisions(solution: GraphSolution) -> Iterator[Any]:
             yield from flatten_decisions(solution.callees[node.id])
         elif node.op_type not in ("Constant", "Identity"):
             outputs = [solution.decided_types[v.id] for v in node.outputs if v is not None]
-            yield node.op_type, find_precision(solution, node), find_rule(solution, node), outputs
+            yield node.op_type, find_precision(solution, node), find_rule_name(solution, node), outputs
 
 
 def assert_same_when_inlined(proto: onnx.ModelProto, rules: Policy) -> int:

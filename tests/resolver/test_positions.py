@@ -17,7 +17,7 @@ import mixlist
 from mixlist.lists.policy import GrayPolicy
 from mixlist.resolver import Plan, Resolver
 from mixlist.resolver.decisions import GraphSolution
-from mixlist.resolver.reasons import find_rule
+from mixlist.resolver.reasons import find_rule_name
 from tests.resolver.test_incremental_solver import EXAMPLES, SolverComparison
 from tests.support.builders import apply, customise, keep, model, policy
 from tests.support.resolver_cases import decide_node, decide_nodes, find_precisions
@@ -268,7 +268,7 @@ def _rules_of_calls(plan: Plan) -> Counter[tuple[str, str]]:
         rules: Counter[tuple[str, str]] = Counter()
         for node in solution.graph.nodes:
             if node.function is None:
-                rules[node.op_type, find_rule(solution, node)] += 1
+                rules[node.op_type, find_rule_name(solution, node)] += 1
             else:
                 rules += count(solution.callees[node.id])
         return rules
