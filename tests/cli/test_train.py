@@ -120,7 +120,7 @@ def with_nan() -> dict[str, Any]:
     ("file", "arrays", "message"),
     [("train.npz", with_nan, "train.npz: x holds a value that is not finite, first in row 3"),
      ("test.npz", lambda: {n: v[:0] for n, v in clusters().items()}, "test.npz holds no samples"),
-     ("train.npz", lambda: {"x": np.zeros((9, 3)), "y": np.zeros(9, int)}, "wants 4 along axis 1"),
+     ("train.npz", lambda: {"x": np.zeros((9, 3)), "y": np.zeros(9, int)}, "expects 4 along axis 1"),
      ("train.npz", lambda: {"y": np.zeros(9, int)}, "no data for input 'x'"),
      ("train.npz", lambda: {n: v[:9] for n, v in clusters().items()}, "a batch of 16 needs as many samples")],
 )  # fmt: skip
