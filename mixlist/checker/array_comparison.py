@@ -47,7 +47,7 @@ def largest_relative_error(difference: Doubles, magnitude: Doubles) -> float:
 def nested_arrays(value: object, path: str = "") -> Iterator[tuple[str, Array]]:
     """Yield every array of a value with its path: ``""`` for an array, ``/0`` in a sequence, ``/key`` in a map.
 
-    None, which stands for an absent optional value, yields nothing.
+    None, the value of an absent optional, yields nothing.
     """
     import numpy as np
 

@@ -135,7 +135,7 @@ class CountingSessionPerType:
 
 
 class ConversionCounter:
-    """Counts the values that conversions of the mixed model lose, flush to zero or make subnormal."""
+    """A counter of the values that conversions of the mixed model lose, flush to zero or make subnormal."""
 
     def __init__(self, pair: ModelPair, conversions: Iterable[Conversion]) -> None:
         # One session for each model that observes conversions, and each low type.
@@ -172,7 +172,7 @@ def probed_tensor(pair: ModelPair, conversion: Conversion) -> TensorRef:
 
 
 class FullStatistics:
-    """Counts the values of every low tensor, and finds the smallest magnitude of every tensor (full statistics).
+    """The counts of the values of every low tensor, and the smallest magnitude of every tensor (full statistics).
 
     ``totals`` and ``smallest`` are over all batches so far; ``conversion_counts`` are those of the last batch.
     """

@@ -80,7 +80,7 @@ def classify_outputs(
 
 
 class _Classifier:
-    """Classifies the tensors of one batch, in order of computation.
+    """The classification of the tensors of one batch, in order of computation.
 
     A tensor is *newly* nonfinite if it holds an infinity or NaN that the reference does not have, and that is not
     infinite by design.

@@ -94,7 +94,7 @@ def _exceeds_range(
 
 
 class _BodyInstrumenter(Instrumenter):
-    """Adds to the reference the function body of each low node; ``low_nodes`` are those of the mixed model."""
+    """An instrumenter that adds the function body of each low node; ``low_nodes`` are those of the mixed model."""
 
     def __init__(self, reference: ModelProto, low_nodes: Mapping[NodeRef, Node]) -> None:
         super().__init__(reference)

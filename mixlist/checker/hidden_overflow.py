@@ -36,7 +36,7 @@ BeyondCounts: TypeAlias = Callable[[float], float]  # the number of a tensor's v
 
 
 class HiddenValueCounter:
-    """Counts, in one model, the finite values of tensors and the values beyond bounds.
+    """A counter of the finite values of tensors, and of their values beyond bounds, in one model.
 
     One session counts for all tensors and bounds of the batches so far. If a batch needs other ones, a new session with
     these too replaces it, because to load a session takes longer than to count a few tensors more.
@@ -108,7 +108,7 @@ class _TensorBounds:
 
 
 class HiddenOverflowFinder:
-    """Finds values that overflow in tensors with masks or infinities (Rule S8.12).
+    """The search for values that overflow in tensors with masks or infinities (Rule S8.12).
 
     ``low_types``: those of the mixed model. Without ``mixed``, only values of the reference are counted, and
     ``add_hidden_overflows`` takes the counts of the mixed model as an argument.

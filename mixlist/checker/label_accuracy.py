@@ -53,7 +53,7 @@ def _choose_array(arrays: Mapping[str, Array], path_text: str) -> Array:
 
 
 class TaskAccuracy:
-    """Counts the right answers of both models, batch by batch.
+    """The right answers of both models, counted batch by batch.
 
     An answer is the ArgMax over the last axis of the first output whose other axes fit the labels. An integer output
     of the same shape as the labels holds answers itself. Negative labels (padding) do not count.

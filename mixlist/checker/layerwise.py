@@ -78,7 +78,7 @@ class _Sums:
 
 
 class _LayerwiseInstrumenter(Instrumenter):
-    """Adds to the reference a rounded copy of each low node, and the sums of squares that compare the two.
+    """An instrumenter that adds a rounded copy of each low node, and sums of squares that compare it with the node.
 
     ``low_nodes`` are those of the mixed model, whose input and output types decide what is rounded.
     """
