@@ -79,6 +79,11 @@ def apply_replacements(text: str, replacements: Iterable[Replacement]) -> str:
     return "".join([*parts, text[end:]])
 
 
+def too_much_error(path: str, bound: str, kind: str = "list file") -> FileError:
+    """Return the error for a file that holds more than ``bound``, such as "100,000 comments"."""
+    return FileError(f"{path}: more than {bound}: too much for a {kind}", hint="check that this is the right file")
+
+
 def raise_last(findings: list[Diagnostic]) -> NoReturn:
     """Raise a ListError with the message of the last finding. The error holds all findings."""
     last = findings[-1]
@@ -95,7 +100,7 @@ _BARE_WORD_HINTS = {
     "True": "write true",
     "False": "write false",
     "None": "write null",
-    **dict.fromkeys(("NaN", "Infinity", "-Infinity"), "JSON has no such number"),
+    **dict.fromkeys(("NaN", "Infinity", "-Infinity"), "JSON has only finite numbers: write one"),
 }
 
 
@@ -115,7 +120,7 @@ class Scanner:
         self._last_comma = -1  # offset of the latest token (comments do not count) if that is a comma, else -1
         self._comments: list[tuple[int, int]] = []  # start and end
         self._trailing_commas: list[int] = []
-        self._duplicates: list[tuple[str, int, int]] = []  # the key, its first offset, its offset here
+        self._duplicates: list[tuple[str, int, int]] = []  # the key, its first offset, its second offset
 
     def scan(self) -> tuple[str, list[Diagnostic]]:
         """Return strict JSON of the same length as the text, and the findings.
@@ -128,7 +133,7 @@ class Scanner:
             start = match.start(kind)
             if kind == "comment":
                 if len(self._comments) == MAX_COMMENTS:
-                    raise FileError(f"{self.path}: more than {MAX_COMMENTS:,} comments, which no list file has")
+                    raise too_much_error(self.path, f"{MAX_COMMENTS:,} comments")
                 self._comments.append((start, offset))
                 continue
             token = match[kind]

@@ -30,6 +30,7 @@ from mixlist.diagnostics import Diagnostic, Severity
 from mixlist.errors import FileError
 from mixlist.files.json_scanner import MAX_DEPTH, MAX_DIGITS, MAX_STRING, Lines, Scanner, raise_last, skip_blanks
 from mixlist.files.json_scanner import quoted as quoted
+from mixlist.files.json_scanner import too_much_error as too_much_error
 
 MAX_BYTES = 64 << 20  # a real library has 1.4 MB; a device file has no end
 # A byte, the number of times that a file may hold it, and this bound in the words of the message. Short values take up
@@ -181,7 +182,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
         reason = getattr(error, "strerror", None) or str(error)
         raise FileError(f"{shown}: cannot be read: {reason}") from None
     if len(data) > MAX_BYTES:
-        raise FileError(f"{shown}: the file is larger than {MAX_BYTES >> 20} MiB, which no list file is")
+        raise too_much_error(shown, f"{MAX_BYTES >> 20} MiB")
     return data
 
 
@@ -201,7 +202,7 @@ def decode(data: bytes, path: str) -> str:
         raise_last([Diagnostic("ML002", "error", message, path, 1, 1, "save the file as UTF-8")])
     for byte, max_count, bound in _MAX_COUNTS:
         if body.count(byte) > max_count:
-            raise FileError(f"{path}: more than {bound}, which no list file has")
+            raise too_much_error(path, bound)
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:

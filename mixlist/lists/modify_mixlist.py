@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
-from mixlist.errors import FileError, raise_for_errors
-from mixlist.files.jsonc import Document, quoted, read
+from mixlist.errors import raise_for_errors
+from mixlist.files.jsonc import Document, quoted, read, too_much_error
 from mixlist.lists.library import Library, ListName, Lists, Move
 from mixlist.lists.schema_check import check_structure
 from mixlist.lists.suggestions import did_you_mean
@@ -92,7 +92,7 @@ def _edits_in_file_order(document: Document) -> tuple[Edit, ...]:
         names = arrays.get(action_key) if isinstance(arrays, dict) else None
         if isinstance(names, list):
             if len(names) + len(edits) > MAX_NAMES:
-                raise FileError(f"{document.path}: more than {MAX_NAMES:,} names, which no modify_mixlist has")
+                raise too_much_error(document.path, f"{MAX_NAMES:,} names", "modify_mixlist")
             positions = document.item_line_columns((list_key, action_key))
             places = [FilePlace(document.path, line, column) for line, column in positions]
             edits += [Edit(op, action, place) for op, place in zip(names, places, strict=True) if isinstance(op, str)]

@@ -21,8 +21,8 @@ from dataclasses import replace
 from typing import Literal
 
 from mixlist.diagnostics import Diagnostic, FilePlace
-from mixlist.errors import FileError, raise_for_errors
-from mixlist.files.jsonc import read_text, shown_path
+from mixlist.errors import raise_for_errors
+from mixlist.files.jsonc import read_text, shown_path, too_much_error
 from mixlist.lists.detect_kind import BLANKS, TextKind
 from mixlist.lists.policy import NodeRule
 from mixlist.lists.suggestions import closest_names
@@ -105,7 +105,7 @@ def _parse_rules(source: str, path: str, parse_line: Callable[[str, FilePlace], 
     rules: dict[tuple[str, str], NodeRule] = {}
     findings: list[Diagnostic] = []
     if source.count("\n") > MAX_LINES:
-        raise FileError(f"{path}: more than {MAX_LINES:,} lines, which no node rule file has")
+        raise too_much_error(path, f"{MAX_LINES:,} lines", "node rule file")
     for number, text in enumerate(source.split("\n"), start=1):
         line = text.strip(BLANKS)
         place = FilePlace(path, number, len(text) - len(text.lstrip(BLANKS)) + 1)

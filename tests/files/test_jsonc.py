@@ -93,7 +93,7 @@ def test_texts_that_are_refused(text: str, code: str, position: tuple[int, int],
         ("['a']", "write strings in double quotes"),
         ('{"a": 1 "b": 2}', "put a comma before it"),
         ("[True]", "write true"),
-        ("[NaN]", "JSON has no such number"),
+        ("[NaN]", "JSON has only finite numbers: write one"),
         ('{"a": [\n1, 2}', '"[" at 1:7 is not closed yet'),
         ('{\n"a": {', '"{" at 2:6 is not closed yet'),
     ],
@@ -202,7 +202,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot be read"):
         read("a\0b")
     if os.name != "nt":
-        with pytest.raises(FileError, match="larger than 64 MiB, which no list file is"):
+        with pytest.raises(FileError, match="more than 64 MiB: too much for a list file"):
             read("/dev/zero")
 
 
@@ -223,7 +223,7 @@ def test_files_that_hold_too_much(tmp_path: Path, text: str, bound: str) -> None
     """Each of these texts takes 20 to 130 times its size in memory: a file of 64 MiB would take gigabytes."""
     path = tmp_path / "dense.json"
     path.write_text(text)
-    with pytest.raises(FileError, match=f"dense.json: more than {bound}, which no list file has"):
+    with pytest.raises(FileError, match=f"dense.json: more than {bound}: too much for a list file"):
         read(path)
 
 
