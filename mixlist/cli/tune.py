@@ -118,7 +118,7 @@ def command(
         TuneOptions(),
         option_values,
         node_rules=rules is not None,
-        limits=build_options(default_limits(labelled=labels is not None), option_values),
+        limits=build_options(default_limits(labeled=labels is not None), option_values),
         labels=None if labels is None else read_labels(labels),
         state=state,
         validate_on=validation_batches,

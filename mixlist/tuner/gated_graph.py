@@ -357,9 +357,9 @@ class GateBuilder(EmulationBuilder):
         body = GraphProto(name=self.new_names.make_name("branch"))
         body.node.extend(nodes)
         for name, authored_type in outputs:
-            info = body.output.add(name=name)
+            value_info = body.output.add(name=name)
             if authored_type != types.UNKNOWN:
-                types.set_proto(info.type, _as_float32(authored_type))
+                types.set_proto(value_info.type, _as_float32(authored_type))
         return body
 
 
@@ -371,7 +371,7 @@ def _remove_initializers_from_inputs(proto: ModelProto) -> None:
     """
     proto.ir_version = 4
     initializers = {tensor.name for tensor in proto.graph.initializer}
-    inputs = [info for info in proto.graph.input if info.name not in initializers]
+    inputs = [value_info for value_info in proto.graph.input if value_info.name not in initializers]
     del proto.graph.input[:]
     proto.graph.input.extend(inputs)
 

@@ -145,10 +145,10 @@ class _GraphSplitter:
         self.position_of = {id(node): position for position, node in enumerate(nodes)}
         self.read_names_of = {id(node): tuple(filter(None, names_read_by(node))) for node in nodes}
         self.functions = {function_key(function): function for function in gated.proto.functions}
-        self.inputs = {info.name: info for info in graph.input}
+        self.inputs = {value_info.name: value_info for value_info in graph.input}
         self.initializers = {tensor.name: tensor for tensor in graph.initializer}
         self.sparse_initializers = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
-        self.outputs = {info.name: info for info in graph.output}
+        self.outputs = {value_info.name: value_info for value_info in graph.output}
 
     def split(self, cut_outputs: Sequence[Iterable[str]]) -> Iterator[Segment]:
         """Yield the segments in order."""
@@ -251,13 +251,13 @@ class _GraphSplitter:
                 pending += nodes_in(called[key])
         return list(called.values())
 
-    def _declare(self, info: ValueInfoProto, name: str, declared: dict[str, ValueInfoProto]) -> None:
+    def _declare(self, value_info: ValueInfoProto, name: str, declared: dict[str, ValueInfoProto]) -> None:
         """Fill the declaration of an input or output: as the whole graph declares it, else with its type alone."""
         if name in declared:
-            info.CopyFrom(declared[name])
+            value_info.CopyFrom(declared[name])
         else:
-            info.name = name
-            types.set_proto(info.type, self.gated.tensor_types[name])
+            value_info.name = name
+            types.set_proto(value_info.type, self.gated.tensor_types[name])
 
 
 def _split_flags(flags_input: str, flag_names: Sequence[str], opset: int) -> NodeProto:

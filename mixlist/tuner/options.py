@@ -68,7 +68,7 @@ class TuneOptions(JudgingOptions):
     @property
     def output_limits(self) -> Limits:
         """Return the limits of the outputs; with labels, only those that are given (Rule S9.3)."""
-        return self.limits or default_limits(labelled=self.labels is not None)
+        return self.limits or default_limits(labeled=self.labels is not None)
 
     def check_options(self) -> CheckOptions:
         """Return the options of the checks before and after the search."""
@@ -85,6 +85,6 @@ class TuneOptions(JudgingOptions):
         )
 
 
-def default_limits(*, labelled: bool) -> Limits:
+def default_limits(*, labeled: bool) -> Limits:
     """Return the limits of outputs if the user gives none: no limits with labels, else those of ``check``."""
-    return Limits(normalized=None, cosine=None) if labelled else Limits()
+    return Limits(normalized=None, cosine=None) if labeled else Limits()

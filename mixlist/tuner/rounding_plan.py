@@ -107,14 +107,14 @@ class RoundingPlanner:
 
         ``include_low_inputs``: also round the inputs of low nodes that are low already.
         """
-        found: Roundings = {}
+        all_roundings: Roundings = {}
         local: dict[GraphSolution, LocalRoundings] = {}
         for calls, solution in self.walk_calls(main):
             if solution not in local:
                 local[solution] = self._find_all(solution, include_low_inputs)
             for roundings in (local[solution].nodes, local[solution].slots):
-                found.update((point.called_through(calls), rounding) for point, rounding in roundings.items())
-        return found
+                all_roundings.update((point.called_through(calls), rounding) for point, rounding in roundings.items())
+        return all_roundings
 
     def walk_calls(self, solution: GraphSolution, calls: Calls = ()) -> Iterator[tuple[Calls, GraphSolution]]:
         """Yield a solution and the solutions of all function calls below it, each with the calls that lead to it."""

@@ -189,26 +189,28 @@ class Strategy:
     # --- both kinds of edits ---
 
     def _find_best_minimal(
-        self, candidates: Sequence[Candidate], complete: Callable[[EditSet], EditSet]
+        self, candidates: Sequence[Candidate], make_trial_edits: Callable[[EditSet], EditSet]
     ) -> EditSet | None:
-        """Return the best of the minimal sets that the orders of the candidates lead to, each as ``complete`` makes it.
+        """Return the edits of the best trial among those that the orders of the candidates lead to.
 
-        ``complete`` turns a set of the candidates' edits into the set of edits of a trial.
+        ``make_trial_edits`` turns a set of the candidates' edits into the set of edits of a trial.
         """
         results = []
         for order in self.ranking.orders(candidates):
-            edits = self._find_minimal(order, complete)
+            edits = self._find_minimal(order, make_trial_edits)
             if not edits:  # no set passes, or no edit is needed: another order leads to the same result
-                return None if edits is None else complete(edits)
-            results.append(complete(edits))
+                return None if edits is None else make_trial_edits(edits)
+            results.append(make_trial_edits(edits))
         return min(results, key=lambda edits: (self._penalty(edits), sorted(map(str, edits))))
 
-    def _find_minimal(self, order: Sequence[Candidate], complete: Callable[[EditSet], EditSet]) -> EditSet | None:
-        """Return a minimal set of the candidates' edits that passes once ``complete`` has completed it."""
+    def _find_minimal(
+        self, order: Sequence[Candidate], make_trial_edits: Callable[[EditSet], EditSet]
+    ) -> EditSet | None:
+        """Return a minimal set of the candidates' edits that passes once ``make_trial_edits`` has completed it."""
         ordered = [candidate.edit for candidate in order]
 
         def passes(edits: EditSet, next_tests: NextTests[Edit]) -> bool:
-            return self.trials.passes(complete(edits), lambda count: map(complete, next_tests(count)))
+            return self.trials.passes(make_trial_edits(edits), lambda count: map(make_trial_edits, next_tests(count)))
 
         return search_with_lookahead(lambda test: find_minimal(ordered, test), passes)
 

@@ -214,7 +214,9 @@ def test_inputs_that_are_low_already_are_not_rounded_again() -> None:
             assert gated is not None
             on = np.unpackbits(np.frombuffer(flags, np.uint8), count=len(gated.gates)).astype(bool)
             rounded = {
-                point.node.name: what.inputs for (point, what), is_on in zip(gated.gates, on, strict=True) if is_on
+                point.node.name: rounding.inputs
+                for (point, rounding), is_on in zip(gated.gates, on, strict=True)
+                if is_on
             }
             assert rounded == inputs
             comparison.compare(chosen_edits)
@@ -331,8 +333,8 @@ def test_a_function_called_several_times_is_gated_for_each_call() -> None:
     assert comparison.compiler.gated_graph is not None
     calls = {point.calls for point, _ in comparison.compiler.gated_graph.gates if point.node.name == "sq"}
     second_call = NodeRef("", "two")
-    one, other = NodeRef("function:f:Twice", "one"), NodeRef("function:f:Twice", "two")
-    assert {(second_call, one), (second_call, other), (NodeRef("", "three"),)} <= calls
+    first, second = NodeRef("function:f:Twice", "one"), NodeRef("function:f:Twice", "two")
+    assert {(second_call, first), (second_call, second), (NodeRef("", "three"),)} <= calls
 
 
 def test_loops_and_scans() -> None:

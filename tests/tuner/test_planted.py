@@ -60,7 +60,7 @@ class Tuned:
                 assert self.verdict("modify.json", "less.txt") == "fail", edit
             elif edit.after == "black":
                 less = {
-                    name: {what: [op for op in ops if op != edit.op] for what, ops in actions.items()}
+                    name: {action: [op for op in ops if op != edit.op] for action, ops in actions.items()}
                     for name, actions in edits.items()
                 }
                 (self.folder / "less.json").write_text(json.dumps(less))
