@@ -51,7 +51,7 @@ def find_low_gray_nodes(state: SolverState) -> set[int]:
     after_black = _find_reachable(black, readers, grays)
     can_be_low = {i for i, nodes in grays.items() if all(_can_be_low(n, state) for n in nodes)}
     passable = can_be_low - fixed - after_black
-    # Phase 3: low is what lies behind a white node and before a white node, and the clear operators next to that.
+    # Phase 3: a gray node is low if it is behind a white node and before one; clear operators next to it are low too.
     behind_white = _find_reachable(white, readers, passable)
     before_white = _find_reachable(white, producers, passable)
     low = (behind_white & before_white) | white
@@ -89,7 +89,7 @@ def _find_neighbors(state: SolverState, stand_ins: Mapping[int, int]) -> tuple[E
                 if output is not None:
                     made_by[output.id] = [stand_ins.get(node.id, node.id)]
     # Control flow makes no value itself: the producers of a body's input are those of the values that enter there.
-    sources_of: Edges = {}  # the ids of the values that control flow hands to a value
+    sources_of: Edges = {}  # the ids of the values that control flow passes to a value
     group_inputs: list[tuple[int, Value]] = []  # a group's stand-in, and a tensor that control flow puts into the group
     for link in state.solution.links:
         passes_low = takes_type(link, state.low_type, graph)

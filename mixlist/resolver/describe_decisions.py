@@ -1,6 +1,6 @@
 """Describe the decisions for a model to a user: names, scopes, reasons, and the chain to the node that decided.
 
-A GraphSolution uses the ids of nodes and values. Names and reasons are made here, only when somebody asks for them.
+A GraphSolution uses the ids of nodes and values. Names and reasons are written here, when they are first read.
 """
 
 from __future__ import annotations

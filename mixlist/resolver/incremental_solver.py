@@ -221,7 +221,7 @@ class _IncrementalModelSolver(ModelSolver):
                 start, differences = outcome, outcome_differences
         if start is not None and not differences:
             return start.solver.solution
-        # Phase 3: decide what differs, or everything.
+        # Phase 3: decide the nodes that differ again, or all nodes.
         if start is None or start.solver.start is None or self.needs_fresh_start:
             solver, start, decided_again = GraphSolver(self, graph), None, frozenset[Node]()
             solver.run(call, masks)

@@ -13,7 +13,7 @@ from mixlist.graph.model import Node, Scope, Value
 from mixlist.resolver.classification import is_control_flow
 from mixlist.resolver.sequence_groups import SequenceGroup, is_container
 
-DecisionStep = Node | Link | SequenceGroup  # what the solver decides at once
+DecisionStep = Node | Link | SequenceGroup  # the unit that the solver decides at a time
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Schedule:
             node_links = list(links_of(node)) if is_control_flow(node) else []
             self.links.extend(node_links)
             # The links of a loop come before its body, for the initial states, and after it, for the states that the
-            # body hands back. An If passes nothing into its branches, so its links come only after them.
+            # body yields. An If passes nothing into its branches, so its links come only after them.
             if node.op_type != "If":
                 if self.first_repeated is None:
                     self.first_repeated = len(self.steps)

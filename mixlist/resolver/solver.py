@@ -166,7 +166,7 @@ class GraphSolver:
 
     def run(self, call: CallArguments, masks: MaskTreatment) -> GraphSolution:
         """Decide the graph for one kind of call."""
-        # Phase 1: what the call and the policy decide before the first step.
+        # Phase 1: set everything that the call and the policy decide before the first step.
         state, solution, schedule = self.state, self.solution, self.schedule
         inputs = self.graph.root.inputs
         mark_high_by_black(inputs, call.high_by_black, state)
@@ -192,7 +192,7 @@ class GraphSolver:
             for value, elem in zip(inputs, call.argument_types, strict=False)
         )
         steps, first_repeated = schedule.steps, schedule.first_repeated
-        # A sequence group feeds back to nodes before it, so with sequences no step is sure to run once.
+        # A sequence group also decides values of nodes before it, so with sequences any step may have to run again.
         if state.sequence_groups or (waits_for_caller and first_repeated is not None):
             self.run_to_fixpoint(steps, is_final=not waits_for_caller)
             return solution
@@ -204,7 +204,7 @@ class GraphSolver:
         return solution
 
     def _decide_inputs(self, call: CallArguments) -> None:
-        """Give the values that no step decides their types: inputs, arguments, constants."""
+        """Set the types of the values that no step decides: inputs, arguments, constants."""
         decided_types = self.solution.decided_types
         for value in self.graph.values:
             # A link decides the inputs of bodies; a node decides its outputs.
@@ -217,7 +217,7 @@ class GraphSolver:
                 decided_types[value.id] = types.element(value.type)
 
     def _find_border_types(self, wanted_outputs: tuple[int, ...]) -> Iterator[tuple[Value, int]]:
-        """Yield the element types that the surroundings of the graph give to inputs and want of outputs."""
+        """Yield the element types that inputs and outputs of the graph have, or need, for its caller or user."""
         root = self.graph.root
         for body in self._find_custom_bodies():
             yield from ((value, types.element(value.type)) for value in (*body.inputs, *body.outputs))
@@ -228,7 +228,7 @@ class GraphSolver:
             yield from ((value, types.element(value.type)) for value in root.outputs)
 
     def _find_custom_bodies(self) -> Iterator[Scope]:
-        """Yield the bodies of operators that are no control flow, which keep their types at the border (Rule S4.14)."""
+        """Yield the bodies of custom operators, whose inputs and outputs keep their types (Rule S4.14)."""
         for node in self.graph.nodes:
             if node.bodies and not is_control_flow(node):
                 yield from node.bodies.values()
@@ -238,7 +238,7 @@ class GraphSolver:
     def run_to_fixpoint(self, steps: list[DecisionStep], is_final: bool) -> None:
         """Run steps that may feed back, until nothing changes.
 
-        ``is_final`` is false for a function whose caller has yet to decide some argument: its undecided values wait.
+        ``is_final`` is false for a function with an argument that its caller has not decided: undecided values stay.
         """
         state = self.state
         readers: dict[int, list[DecisionStep]] = {}  # by the id of a value

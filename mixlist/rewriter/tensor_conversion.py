@@ -92,8 +92,8 @@ def convert_piece(
         else:
             report.overflowed += count
     if elem != types.FLOAT:
-        # Count what became zero and was not zero: 0 < bits < bound. Zero minus one wraps around to the largest
-        # uint32, so one comparison is enough.
+        # Count the values that became zero and were not zero: 0 < bits < bound. Zero minus one wraps around to the
+        # largest uint32, so one comparison is enough.
         magnitude_bits -= np.uint32(1)
         report.flushed += int(np.count_nonzero(magnitude_bits < np.float32(flush_bound(elem)).view(np.uint32)))
     return converted
@@ -211,7 +211,7 @@ def stream_tensor(
 
 
 def inline_external_data(proto: ModelProto, folder: Path | None, clamp: bool = False) -> None:
-    """Move all external data of ``folder`` into the model, in place; convert what is stored in another type."""
+    """Move all external data of ``folder`` into the model, in place; convert tensors stored in another type."""
     from mixlist.graph import save, weights
     from mixlist.graph.traversal import tensors_in_model
 
