@@ -61,7 +61,7 @@ def test_the_wheel_holds_the_data_and_no_tests(wheel: Path) -> None:
                 assert archive.read(f"mixlist/{path.relative_to(ROOT).as_posix()}") == path.read_bytes()
     assert {"mixlist/py.typed", "mixlist/docs/codes.md", "mixlist/demo_data/digits.onnx"} <= names
     assert {
-        f"mixlist/report/templates/{name}" for name in ("check.html", "parts.html", "check.css", "check.js")
+        f"mixlist/report/templates/{name}" for name in ("check.html", "macros.html", "page.css", "check.js")
     } <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not [name for name in names if name.startswith(("tests", "tools", "benchmarks"))]

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from mixlist.cli import main
-from mixlist.cli.index import COMMANDS
+from mixlist.cli.command_index import COMMANDS
 from mixlist.files.package_data import data_folder
 
 ROOT = Path(__file__).parents[1]

@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 import pytest
 
-from mixlist.cli.index import COMMANDS, load_command
+from mixlist.cli.command_index import COMMANDS, load_command
 from mixlist.cli.parameters import PathType
 from tests.support.builders import model
 from tests.support.command_process import CommandProcess, End

@@ -35,7 +35,7 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _dispatch(args: list[str]) -> int:
-    from mixlist.cli.index import help_text
+    from mixlist.cli.command_index import help_text
 
     if args in (["--help"], ["-h"]):
         sys.stdout.write(help_text())

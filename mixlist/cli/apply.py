@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.cli.command_files import Command, load_model
-from mixlist.cli.options import PLAN_OPTIONS, resolve_with_progress, take_policy, take_type_hints
+from mixlist.cli.command_files import FileCheckingCommand, load_input_model
+from mixlist.cli.options import PLAN_OPTIONS, pop_policy, pop_type_hints, resolve_with_progress
 from mixlist.cli.parameters import CONFIG, MODEL, OUTPUT_OR_DASH, PathType
 
 if TYPE_CHECKING:
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from mixlist.rewriter import RewriteResult
 
 
-_RESULT = PathType("writes", must_be_new=True)
+_OUTPUT_PATH = PathType("writes", must_be_new=True)
 
 
 @click.command(
     "apply",
-    cls=Command,
+    cls=FileCheckingCommand,
     params=[
         click.Argument(["model"], type=MODEL),
-        click.Option(["-o", "--output"], metavar="OUT", type=_RESULT, required=True, help="The file to write."),
+        click.Option(["-o", "--output"], metavar="OUT", type=_OUTPUT_PATH, required=True, help="The file to write."),
         *PLAN_OPTIONS,
         click.Option(
             ["--keep-io-types/--no-keep-io-types"],
@@ -92,8 +92,8 @@ def command(
     from mixlist.rewriter import rewrite_in_place
 
     out = Path(output)
-    policy, hints = take_policy(option_values), take_type_hints(option_values)
-    source = load_model(model)
+    policy, hints = pop_policy(option_values), pop_type_hints(option_values)
+    source = load_input_model(model)
     before, inputs = Counter(node.op_type for node in nodes_in_model(source.proto)), files_of_model(source)
     plan = resolve_with_progress(_with_inlining_and_opset(source, inline_functions, opset), policy, hints)
     result = rewrite_in_place(plan, keep_io_types, keep_io)
@@ -101,7 +101,7 @@ def command(
     if not dry_run:
         with bar("writing weights", "bytes", result.streamed_bytes()) as progress:
             written = result.save(out, force=force, external_data=external_data, progress=progress)
-    terminal.warn(result.warnings)
+    terminal.write_findings(result.warnings)
     if report is not None:
         _write_report(report, result)
     sizes = _total_size(inputs), None if dry_run else _total_size(written)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from mixlist.benchmark.options import BenchOptions
-from mixlist.cli.command_files import Command, load_model
-from mixlist.cli.data_options import DataOptions, make_batches, parse_sizes, take_data
+from mixlist.cli.command_files import FileCheckingCommand, load_input_model
+from mixlist.cli.data_options import DataOptions, make_batches, parse_sizes, pop_data_options
 from mixlist.cli.declared_options import build_options, declared_options
-from mixlist.cli.options import PLAN_OPTIONS, format_option, resolve_with_progress, take_policy, take_type_hints
+from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
 from mixlist.cli.parameters import CONFIG, MODEL, OptionValues, options_on_command_line
-from mixlist.cli.result_output import write_result
+from mixlist.cli.result_output import write_report
 from mixlist.errors import ModelError, UsageError
 from mixlist.report import terminal
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "bench",
-    cls=Command,
+    cls=FileCheckingCommand,
     params=[
         click.Argument(["model"], type=MODEL),
         click.Argument(["other"], type=MODEL, required=False),
@@ -60,7 +60,7 @@ def command(
     from mixlist.report.progress import bar
 
     del option_values["force"]  # ``Command`` has refused existing files without it
-    data = take_data(option_values)
+    data = pop_data_options(option_values)
     options = build_options(BenchOptions(), option_values, profiles=Path(profiles) if profiles is not None else None)
     original, compared = _models(model, other, option_values)
     if estimate:
@@ -69,8 +69,8 @@ def command(
     with bar("timing", "rounds") as progress:
         batches = make_batches(data, original.proto)
         report = run_bench(original, compared, batches, replace(options, progress=progress))
-    terminal.warn(report.warnings)
-    write_result(report, output_format, bench_terminal.write_report)
+    terminal.write_findings(report.warnings)
+    write_report(report, output_format, bench_terminal.write_bench)
     for timed_model in (report.original, report.other):
         if timed_model.failure:
             raise ModelError(f"{timed_model.name}: {timed_model.failure}")
@@ -79,14 +79,14 @@ def command(
 def _models(model: str, other: str | None, option_values: OptionValues) -> tuple[LoadedModel, Plan | LoadedModel]:
     """Return the original model, and its plan or the other model."""
     if other is None:
-        plan = resolve_with_progress(load_model(model), take_policy(option_values), take_type_hints(option_values))
+        plan = resolve_with_progress(load_input_model(model), pop_policy(option_values), pop_type_hints(option_values))
         return plan.solution.loaded, plan
     for name in options_on_command_line(*option_values):
         raise UsageError(
             f"--{name.replace('_', '-')} decides how MODEL becomes mixed, and OTHER replaces this model",
             hint="leave out the option, or OTHER",
         )
-    return load_model(model), load_model(other)
+    return load_input_model(model), load_input_model(other)
 
 
 def _write_estimate(original: LoadedModel, compared: Plan | LoadedModel, data: DataOptions, output_format: str) -> None:
@@ -110,7 +110,7 @@ def _write_estimate(original: LoadedModel, compared: Plan | LoadedModel, data: D
     else:
         dims = expand_sizes(model_inputs(original.proto), parse_sizes(data.dims))
     works = estimate_work(original, dims, shapes), estimate_work(compared, dims, shapes)
-    terminal.warn(warnings)
+    terminal.write_findings(warnings)
     if output_format == "json":
         json_output.write_json(estimate_json(*works, warnings), sys.stdout)
     else:

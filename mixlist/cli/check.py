@@ -9,14 +9,14 @@ import click
 
 from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions
-from mixlist.cli.command_files import Command, load_model
-from mixlist.cli.data_options import DataOptions, make_batches, take_data
+from mixlist.cli.command_files import FileCheckingCommand, load_input_model
+from mixlist.cli.command_index import load_command
+from mixlist.cli.data_options import DataOptions, make_batches, pop_data_options
 from mixlist.cli.declared_options import build_options, declared_options
-from mixlist.cli.index import load_command
 from mixlist.cli.next_command import next_command
-from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, take_policy, take_type_hints
+from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, pop_policy, pop_type_hints
 from mixlist.cli.parameters import CONFIG, MODEL
-from mixlist.cli.result_output import write_report
+from mixlist.cli.result_output import write_report_and_page
 from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch, refuse_jobs_with_scheduler
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "check",
-    cls=Command,
+    cls=FileCheckingCommand,
     params=[
         click.Argument(["model"], type=MODEL),
         *PLAN_OPTIONS,
@@ -68,10 +68,10 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     # it.
     context = click.get_current_context()
     process = context.with_resource(SessionProcess()) if one_process else False
-    policy = take_policy(option_values)
-    hints = take_type_hints(option_values)
-    source = load_model(model)
-    batches = make_batches(take_data(option_values), source.proto)
+    policy = pop_policy(option_values)
+    hints = pop_type_hints(option_values)
+    source = load_input_model(model)
+    batches = make_batches(pop_data_options(option_values), source.proto)
     option_values["per_tensor"] = option_values["per_tensor"] or html is not None
     limits = build_options(Limits(), option_values)
     answers = None if labels is None else read_labels(labels)
@@ -82,7 +82,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
         report = run_check(source, policy, batches, replace(options, progress=progress))
     if report.verdict == "fail" and options.against is None and policy.mode.action == "lists":
         report = replace(report, next_command=_tune_command(source))
-    write_report(report, output_format, html, check_html.render, check_terminal.write_check)
+    write_report_and_page(report, output_format, html, check_html.render, check_terminal.write_check)
     return int(report.verdict != "pass")
 
 

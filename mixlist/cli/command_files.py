@@ -29,7 +29,7 @@ _BATCHES = ("*.npz", "*.npy", "*.pb", "*/*.pb")  # the files that ``runtime.batc
 _MODELS = "mixlist.models"  # the key in ``context.meta`` of the models that this module loaded to find their weights
 
 
-class Command(click.Command):
+class FileCheckingCommand(click.Command):
     """A command that refuses, before any work, to write over its own inputs."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -65,7 +65,7 @@ class _Output:
     status: os.stat_result | None
 
     @property
-    def is_main(self) -> bool:
+    def is_named_by_user(self) -> bool:
         """Return whether the parameter names this file or its folder; False for its ``other_output``."""
         return self.path_value.type.use == "writes into" or self.path == self.path_value.path
 
@@ -97,19 +97,19 @@ def check_files(context: click.Context) -> None:
         _check_place(output)
     inputs = [path_value for path_value in path_values if path_value.type.is_read and not path_value.is_stream]
     replaced = [output for output in outputs if output.is_regular]
-    _refuse_inputs(replaced, inputs)
+    _refuse_overwriting_inputs(replaced, inputs)
     for output in outputs:
-        must_be_new = output.is_main and output.path_value.type.must_be_new and not context.params.get("force")
+        must_be_new = output.is_named_by_user and output.path_value.type.must_be_new and not context.params.get("force")
         if must_be_new and output.status is not None:
             raise UsageError(f"{output.path} exists", hint="use --force to replace it")
     for output in outputs:
         if not (context.params.get("dry_run") and output.path_value.type.must_be_new):  # a dry run does not write it
             _check_writable(output)
     if replaced:  # last, because it loads the models
-        _refuse_weights(replaced, inputs, context)
+        _refuse_overwriting_weights(replaced, inputs, context)
 
 
-def load_model(path: str) -> LoadedModel:
+def load_input_model(path: str) -> LoadedModel:
     """Return a model of the running command; load it unless ``check_files`` has loaded it to find its weights."""
     from mixlist.graph.load import load_model
 
@@ -179,7 +179,7 @@ def _check_writable(output: _Output) -> None:
     check_writable(path)
 
 
-def _refuse_inputs(outputs: Iterable[_Output], inputs: Iterable[_PathValue]) -> None:
+def _refuse_overwriting_inputs(outputs: Iterable[_Output], inputs: Iterable[_PathValue]) -> None:
     """Raise UsageError for an output that is the file of an input, or a file in the folder of an input."""
     by_identity = {_identity(output.status): output for output in outputs if output.status is not None}
     for path_value in inputs if by_identity else ():
@@ -189,7 +189,9 @@ def _refuse_inputs(outputs: Iterable[_Output], inputs: Iterable[_PathValue]) -> 
                 raise _overwrite_error(output, f"{path_value.label} {path}")
 
 
-def _refuse_weights(outputs: Iterable[_Output], inputs: Iterable[_PathValue], context: click.Context) -> None:
+def _refuse_overwriting_weights(
+    outputs: Iterable[_Output], inputs: Iterable[_PathValue], context: click.Context
+) -> None:
     """Raise UsageError for an output that is a file with weights of an input model."""
     from mixlist.graph.load import load_model
     from mixlist.graph.save import files_of_model
@@ -199,7 +201,7 @@ def _refuse_weights(outputs: Iterable[_Output], inputs: Iterable[_PathValue], co
     for path_value in inputs:
         if path_value.type.use == "reads model":
             loaded = load_model(path_value.path)
-            if isinstance(path_value.parameter, click.Argument):  # the command takes it with ``load_model``
+            if isinstance(path_value.parameter, click.Argument):  # the command takes it with ``load_input_model``
                 models[path_value.path] = loaded
             for path in files_of_model(loaded):
                 if output := by_identity.get(_identity(_stat(path))):
@@ -217,7 +219,7 @@ def _overwrite_error(output: _Output, overwritten: str) -> UsageError:
 
 def _may_replace(output: _Output, path_value: _PathValue) -> bool:
     """Return whether the output may replace this input."""
-    return output.is_main and path_value.parameter.name == output.path_value.type.may_replace
+    return output.is_named_by_user and path_value.parameter.name == output.path_value.type.may_replace
 
 
 def _files_read(path_value: _PathValue) -> Iterator[str | Path]:

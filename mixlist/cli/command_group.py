@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 import click
 
-from mixlist.cli.index import COMMANDS, help_text, load_command
+from mixlist.cli.command_index import COMMANDS, help_text, load_command
 from mixlist.version import __version__
 
 

@@ -6,10 +6,10 @@ import sys
 
 import click
 
-from mixlist.cli.command_files import Command
+from mixlist.cli.command_files import FileCheckingCommand
 
 
-@click.command("completion", cls=Command)
+@click.command("completion", cls=FileCheckingCommand)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
     """Print the completion script of a shell.

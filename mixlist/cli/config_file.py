@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from mixlist.cli import index
+from mixlist.cli import command_index
 from mixlist.cli.options import POLICY_OPTIONS
 from mixlist.cli.parameters import CONFIG, PathType
 from mixlist.errors import UsageError
@@ -43,15 +43,15 @@ POLICY_KEYS = keys_of(*POLICY_OPTIONS)
 @cache
 def command_keys(command: str) -> Mapping[str, click.Option]:
     """Return the options of a command by key, policy options included; {} if the command has no ``--config``."""
-    if command not in index.COMMANDS:
+    if command not in command_index.COMMANDS:
         return {}
-    parameters = index.load_command(command).params
+    parameters = command_index.load_command(command).params
     return {**POLICY_KEYS, **keys_of(*parameters)} if CONFIG in parameters else {}
 
 
 def configurable_commands() -> list[str]:
     """Return the commands that have ``--config``. This imports every command, so use it for messages only."""
-    return [command for command in index.COMMANDS if command_keys(command)]
+    return [command for command in command_index.COMMANDS if command_keys(command)]
 
 
 def read_defaults(path: str, context: click.Context) -> dict[str, object]:

@@ -52,7 +52,7 @@ class DataOptions:
 _RANDOM_ONLY = ("seed", "dims", "ranges")
 
 
-def take_data(option_values: OptionValues) -> DataOptions:
+def pop_data_options(option_values: OptionValues) -> DataOptions:
     """Remove the data options from ``option_values``, and return them.
 
     The command line wins over a configuration: ``--random`` replaces its ``data``, and ``--data`` its ``random``.

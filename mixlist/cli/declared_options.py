@@ -30,9 +30,9 @@ def declared_options(*options: type[DataclassInstance]) -> list[click.Parameter]
     return [_click_option(name, form) for kind in options for name, form in command_line_forms(kind).items()]
 
 
-_FILES = {"input file": FILE, "model file": MODEL, "output file": OUTPUT, "appended file": PathType("appends")}
-_LISTS = {"list file": PATH, "library": LIBRARY}
-_METAVARS = {"integer": "N", "number": "X", "output folder": "DIR"} | dict.fromkeys(_FILES, "FILE")
+_FILE_TYPES = {"input file": FILE, "model file": MODEL, "output file": OUTPUT, "appended file": PathType("appends")}
+_LIST_FILE_TYPES = {"list file": PATH, "library": LIBRARY}
+_METAVARS = {"integer": "N", "number": "X", "output folder": "DIR"} | dict.fromkeys(_FILE_TYPES, "FILE")
 
 
 def _click_option(name: str, form: CommandLineForm) -> click.Option:
@@ -62,7 +62,7 @@ def _click_type(form: CommandLineForm) -> click.ParamType[Any] | None:
         return click.Choice(form.choices) if form.choices else click.STRING
     if form.kind == "output folder":
         return PathType("writes into", must_be_new=True, files=form.files)
-    return (_FILES | _LISTS).get(form.kind)
+    return (_FILE_TYPES | _LIST_FILE_TYPES).get(form.kind)
 
 
 def build_options(base: Options, option_values: OptionValues, **converted: object) -> Options:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mixlist.cli.command_files import Command
+from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.parameters import PathType
 from mixlist.errors import FileError
 from mixlist.files import package_data
@@ -43,12 +43,12 @@ class MixedModel:
     overflow: str  # the first node whose output is not finite, or ""
 
 
-_MODELS = ("digits.mixed.onnx", "digits.unedited.onnx", "digits.all_low.onnx")
-_FOLDER = PathType("writes into", must_be_new=True, files=_MODELS)
+_MODEL_FILES = ("digits.mixed.onnx", "digits.unedited.onnx", "digits.all_low.onnx")
+_OUTPUT_FOLDER = PathType("writes into", must_be_new=True, files=_MODEL_FILES)
 
 
-@click.command("demo", cls=Command)
-@click.option("-o", "--output", metavar="DIR", type=_FOLDER, help="Keep the rewritten models in this folder.")
+@click.command("demo", cls=FileCheckingCommand)
+@click.option("-o", "--output", metavar="DIR", type=_OUTPUT_FOLDER, help="Keep the rewritten models in this folder.")
 @click.option("--force", is_flag=True, help="Replace existing models in the folder.")
 def command(output: str | None, force: bool) -> None:
     """Run the main job on the bundled model, step by step.
@@ -90,36 +90,38 @@ def _run(folder: Path, *, keep: bool, force: bool) -> None:
     print(f"A network that reads handwritten digits, and {len(labels)} digits it has not seen:")
     print(_sketch(pixels[:6]))
     _step(1, f"Check the list file: mixlist validate {edits.name}")
-    _show_list(edits)
+    _show_findings(edits)
 
-    listed = _apply("onnx lists, edited", model, folder / _MODELS[0], force, pixels, mixlist=edits)
+    edited = _apply_and_run("onnx lists, edited", model, folder / _MODEL_FILES[0], force, pixels, mixlist=edits)
     _step(2, f"Show the lists for this model's operators: mixlist lists --mixlist {edits.name}")
-    _show_lists(listed.plan)
+    _show_lists(edited.plan)
     _step(3, f"Show the precision of each node, with the reason: mixlist resolve {model.name} --mixlist {edits.name}")
-    _show_nodes(listed.plan)
+    _show_nodes(edited.plan)
     _step(4, "Explain one node: mixlist resolve ... --explain /energy/Div_1")
-    _show_chain(listed.plan, "/energy/Div_1")
+    _show_chain(edited.plan, "/energy/Div_1")
 
     _step(5, "Apply and run, and compare with two other policies: mixlist apply ... [--precision-mode-v2 fp16]")
-    unedited = _apply("onnx lists", model, folder / _MODELS[1], force, pixels)
-    forced = _apply("all low (fp16)", model, folder / _MODELS[2], force, pixels, precision_mode_v2="fp16")
-    _show_outcome(model, _run_original(model, pixels), [unedited, listed, forced], labels)
+    unedited = _apply_and_run("onnx lists", model, folder / _MODEL_FILES[1], force, pixels)
+    forced = _apply_and_run("all low (fp16)", model, folder / _MODEL_FILES[2], force, pixels, precision_mode_v2="fp16")
+    _show_outcome(model, _run_original(model, pixels), [unedited, edited, forced], labels)
     if keep:
         print(f"\nThe models are in {folder}.")
     print("\nNext, with your own model: mixlist resolve MODEL.onnx, then mixlist apply MODEL.onnx -o MIXED.onnx")
 
 
-def _apply(title: str, model: Path, path: Path, force: bool, pixels: NDArray[np.float32], **options: Any) -> MixedModel:
+def _apply_and_run(
+    title: str, model: Path, path: Path, force: bool, pixels: NDArray[np.float32], **options: Any
+) -> MixedModel:
     import mixlist
 
     plan = mixlist.resolve(model, mixlist.load_policy(**options))
     result = mixlist.rewrite(model, plan)
     result.save(path, force=force)
-    logits, overflow = run_reference(path, pixels)
+    logits, overflow = run_reference_evaluator(path, pixels)
     return MixedModel(title, plan, result, path, logits.argmax(1), overflow)
 
 
-def run_reference(path: Path, pixels: NDArray[np.float32]) -> tuple[NDArray[Any], str]:
+def run_reference_evaluator(path: Path, pixels: NDArray[np.float32]) -> tuple[NDArray[Any], str]:
     """Return the logits of onnx's reference evaluator, and the first node whose output is not finite, or ""."""
     import numpy as np
     import onnx
@@ -156,7 +158,7 @@ def _sketch(pixels: NDArray[np.float32]) -> str:
     return "\n".join("  " + "".join(row).rstrip() for row in rows)
 
 
-def _show_list(path: Path) -> None:
+def _show_findings(path: Path) -> None:
     from mixlist.lists.validate_file import validate_file
 
     findings = validate_file(path).findings
@@ -177,7 +179,7 @@ def _show_lists(plan: Plan) -> None:
         "gray": "follows the operator upstream",
     }
     rows = [[name, text, ", ".join(sorted(ops[name])) or "-"] for name, text in meaning.items()]
-    terminal.table(["list", "meaning", "operators of this model"], rows, sys.stdout)
+    terminal.write_table(["list", "meaning", "operators of this model"], rows, sys.stdout)
     for move in plan.policy.lists.moves.values():
         place = f" ({Path(move.place.path).name}:{move.place.line}:{move.place.column})" if move.place else ""
         print(f"\nedited: {move.op} from {move.before} to {move.after}{place}")
@@ -192,12 +194,12 @@ def _show_nodes(plan: Plan) -> None:
     for (precision, rule), nodes in sorted(groups.items()):
         ops = ", ".join(sorted({node.op_type for node in nodes}))
         rows.append([precision, str(len(nodes)), rule, ops, f"{nodes[0].name}: {nodes[0].reason}"])
-    terminal.table(["precision", "nodes", "rule", "operators", "for example"], rows, sys.stdout)
+    terminal.write_table(["precision", "nodes", "rule", "operators", "for example"], rows, sys.stdout)
 
 
 def _show_chain(plan: Plan, name: str) -> None:
     rows = [[node.name, node.op_type, node.list, node.precision, node.reason] for node in plan.explain(name)]
-    terminal.table(["node", "operator", "list", "precision", "reason"], rows, sys.stdout)
+    terminal.write_table(["node", "operator", "list", "precision", "reason"], rows, sys.stdout)
 
 
 def _show_outcome(
@@ -216,7 +218,7 @@ def _show_outcome(
             "onnx.reference",
         ])  # fmt: skip
     columns = ["model", "low nodes", "Casts added", "file", f"right of {len(labels)}", "first overflow", "computed by"]
-    terminal.table(columns, rows, sys.stdout)
+    terminal.write_table(columns, rows, sys.stdout)
     print(
         "\nonnx.reference computes every node in its type in the file."
         "\nONNX Runtime's CPU provider runs most float16 nodes in float32, which would hide the overflow."

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.cli.command_files import Command
+from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.options import OP_NAMES, build_policy, format_option
 from mixlist.cli.parameters import CONFIG, LIBRARY, MODEL, PATH, refuse_second_standard_input
-from mixlist.cli.result_output import write_table
+from mixlist.cli.result_output import write_rows
 
 if TYPE_CHECKING:
     from mixlist.lists.policy import Policy
@@ -21,7 +21,7 @@ _COLUMNS = ("scope", "name", "op_type", "base", "target", "reason")
 
 @click.command(
     "diff",
-    cls=Command,
+    cls=FileCheckingCommand,
     params=[
         click.Argument(["base"], metavar="BASE", type=LIBRARY),
         click.Argument(["target"], metavar="TARGET", type=LIBRARY),
@@ -64,14 +64,14 @@ def command(
     refuse_second_standard_input()
     before = build_policy({"ops_info": base, "mixlist": base_mixlist, "op_names": op_names})
     after = build_policy({"ops_info": target, "mixlist": target_mixlist, "op_names": op_names})
-    terminal.warn((*before.warnings, *after.warnings))
+    terminal.write_findings((*before.warnings, *after.warnings))
     edits = diff(before, after)
     if model is None:
         sys.stdout.write(escaped_json(format_text(json.dumps(edits), "diff", "modify-mixlist")))
         return
     nodes = _changed_nodes(model, before, after)
-    listed = [dict(zip(_COLUMNS, row, strict=True)) for row in nodes]
-    write_table(output_format, _COLUMNS, nodes, {"format": "mixlist.diff/1", "mixlist": edits, "nodes": listed})
+    node_objects = [dict(zip(_COLUMNS, row, strict=True)) for row in nodes]
+    write_rows(output_format, _COLUMNS, nodes, {"format": "mixlist.diff/1", "mixlist": edits, "nodes": node_objects})
 
 
 def _changed_nodes(model: str, before: Policy, after: Policy) -> list[tuple[str, ...]]:

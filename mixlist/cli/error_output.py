@@ -11,7 +11,7 @@ import traceback
 import click
 
 from mixlist.errors import ListError, MixlistError
-from mixlist.report.terminal import clean, paint, warn
+from mixlist.report.terminal import escape_commands, paint, write_findings
 from mixlist.version import __version__
 
 _DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -27,11 +27,11 @@ def report_error(error: Exception) -> int:
     if isinstance(error, click.ClickException):
         message = io.StringIO()
         error.show(message)
-        sys.stderr.writelines(f"{clean(line)}\n" for line in message.getvalue().splitlines())
+        sys.stderr.writelines(f"{escape_commands(line)}\n" for line in message.getvalue().splitlines())
         return 2
     if isinstance(error, ListError) and error.diagnostics:
         # The message of the error repeats the first finding, so only the findings are written.
-        warn(error.diagnostics)
+        write_findings(error.diagnostics)
         return error.exit_status
     if isinstance(error, MixlistError):
         _write_error(error.message, error.hint)
@@ -55,7 +55,7 @@ def _write_error(message: str, hint: str | None = None) -> None:
 
 
 def _one_line(text: str) -> str:
-    return clean(" ".join(text.split("\n")))  # messages of ONNX and ONNX Runtime have several lines
+    return escape_commands(" ".join(text.split("\n")))  # messages of ONNX and ONNX Runtime have several lines
 
 
 def _report_bug(error: Exception) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from mixlist.cli.command_files import Command
+from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.options import KIND
 from mixlist.cli.parameters import PathType, refuse_second_standard_input
 from mixlist.errors import FileError, MixlistError
-from mixlist.report.terminal import warn
+from mixlist.report.terminal import write_findings
 
 if TYPE_CHECKING:
     from mixlist.lists.detect_kind import FileKind
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "fmt",
-    cls=Command,
+    cls=FileCheckingCommand,
     params=[
         click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PathType("edits", allow_dash=True)),
         click.Option(["--check"], is_flag=True, help="Change nothing; exit with 1 if a file is not in that form."),
@@ -57,22 +57,22 @@ def _format(path: str, kind: FileKind | Literal["auto"], check: bool) -> bool:
     """Format one file, or with ``check`` only report the change; return whether the file changes."""
     from mixlist.files.jsonc import decode, read_bytes, shown_path
     from mixlist.lists.fmt import find_lost_comments, format_text
-    from mixlist.report.terminal import clean
+    from mixlist.report.terminal import escape_commands
 
     shown = shown_path(path)
     before = read_bytes(path)
     text = decode(before, shown)
     after = format_text(text, shown, kind)
     changed = after.encode() != before
-    warn(find_lost_comments(text, shown))
+    write_findings(find_lost_comments(text, shown))
     if check:
         if changed:
-            sys.stderr.write(f"{clean(shown)}: not in the canonical form; 'mixlist fmt' would rewrite it\n")
+            sys.stderr.write(f"{escape_commands(shown)}: not in the canonical form; 'mixlist fmt' would rewrite it\n")
     elif path == "-":
         sys.stdout.write(after)
     elif changed:
         _replace(path, before, after.encode())
-        sys.stderr.write(f"{clean(shown)}: rewritten\n")
+        sys.stderr.write(f"{escape_commands(shown)}: rewritten\n")
     return changed
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from mixlist.cli.command_files import Command
-from mixlist.cli.options import POLICY_OPTIONS, format_option, take_policy
+from mixlist.cli.command_files import FileCheckingCommand
+from mixlist.cli.options import POLICY_OPTIONS, format_option, pop_policy
 from mixlist.cli.parameters import CONFIG
-from mixlist.cli.result_output import write_table
+from mixlist.cli.result_output import write_rows
 
 
-@click.command("lists", cls=Command, params=[*POLICY_OPTIONS, format_option("text", "json", "csv"), CONFIG])
+@click.command("lists", cls=FileCheckingCommand, params=[*POLICY_OPTIONS, format_option("text", "json", "csv"), CONFIG])
 def command(output_format: str, **option_values: object) -> None:
     """Show the effective lists: the library's, after the edits of --mixlist.
 
@@ -21,7 +21,7 @@ def command(output_format: str, **option_values: object) -> None:
       mixlist lists --ops-info ascend910b --mixlist modify.json
       mixlist lists --mixlist modify.json --format json
     """
-    lists = take_policy(option_values).lists
+    lists = pop_policy(option_values).lists
     op_types = sorted(lists.library.lists.keys() | lists.named_ops)
     by_list = {name: [op for op in op_types if lists.list_of(op) == name] for name in ("white", "black", "gray")}
     edited = {op: (str(move.before), str(move.place or "")) for op, move in lists.moves.items()}
@@ -31,4 +31,4 @@ def command(output_format: str, **option_values: object) -> None:
         for move in lists.moves.values()
     ]
     as_json = {"format": "mixlist.lists/1", **by_list, "edits": edits}
-    write_table(output_format, ("op", "list", "was", "at"), rows, as_json)
+    write_rows(output_format, ("op", "list", "was", "at"), rows, as_json)

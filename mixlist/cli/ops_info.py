@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from mixlist.cli.command_files import Command
+from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.parameters import PathType
 from mixlist.errors import UsageError
 
@@ -16,7 +16,7 @@ def command() -> None:
     """Edit an operator information library in place."""
 
 
-@command.command("set", cls=Command, short_help="Set the precision flag of op types.")
+@command.command("set", cls=FileCheckingCommand, short_help="Set the precision flag of op types.")
 @click.argument("library", type=PathType("edits"))
 @click.argument("changes", metavar="OP=true|false|none...", nargs=-1, required=True)
 @click.option(
@@ -46,16 +46,18 @@ def set_command(library: str, changes: tuple[str, ...], backup: str, make_writab
       mixlist ops-info set aic-ascend910b-ops-info.json Add=false Relu=none --backup ../backup
     """
     from mixlist.lists.ops_info_edit import set_flags
-    from mixlist.report.terminal import clean
+    from mixlist.report.terminal import escape_commands
 
-    changed, finished = set_flags(library, _flags(changes), backup, make_writable=make_writable)
-    if finished:
-        flags = " ".join(f"{op}={flag}" for op, flag in finished.items())
-        sys.stderr.write(f"{clean(library)}: completed the edit that was interrupted: {clean(flags)}\n")
+    changed, completed_flags = set_flags(library, _flags(changes), backup, make_writable=make_writable)
+    if completed_flags:
+        flags = " ".join(f"{op}={flag}" for op, flag in completed_flags.items())
+        sys.stderr.write(
+            f"{escape_commands(library)}: completed the edit that was interrupted: {escape_commands(flags)}\n"
+        )
     for path in changed:
-        sys.stderr.write(f"{clean(str(path))}: changed; the original is in {clean(backup)}\n")
+        sys.stderr.write(f"{escape_commands(str(path))}: changed; the original is in {escape_commands(backup)}\n")
     if not changed:
-        sys.stderr.write(f"{clean(library)}: nothing to change: the flags have these values already\n")
+        sys.stderr.write(f"{escape_commands(library)}: nothing to change: the flags have these values already\n")
 
 
 def _flags(changes: tuple[str, ...]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from mixlist.cli.parameters import (
 )
 from mixlist.errors import UsageError
 from mixlist.lists.options import PolicyOptions
-from mixlist.report.terminal import warn
+from mixlist.report.terminal import write_findings
 
 if TYPE_CHECKING:
     from mixlist.graph.load import LoadedModel
@@ -65,7 +65,7 @@ def build_policy(option_values: OptionValues) -> Policy:
     return read_policy(build_options(PolicyOptions(), option_values))
 
 
-def take_policy(option_values: OptionValues) -> Policy:
+def pop_policy(option_values: OptionValues) -> Policy:
     """Remove the options of a policy from ``option_values``, and return the policy; its warnings go to stderr."""
     refuse_second_standard_input()
     modes = ("precision_mode", "precision_mode_v2")
@@ -73,11 +73,11 @@ def take_policy(option_values: OptionValues) -> Policy:
         # A mode on the command line replaces a mode that a configuration has under the other name.
         option_values.update({mode: None for mode in modes if mode not in explicit})
     policy = build_policy(option_values)
-    warn(policy.warnings)
+    write_findings(policy.warnings)
     return policy
 
 
-def take_type_hints(option_values: OptionValues) -> dict[str, str] | None:
+def pop_type_hints(option_values: OptionValues) -> dict[str, str] | None:
     """Remove ``--type-hints`` from ``option_values``, and return the types in its file by tensor name.
 
     Raises UsageError for a file that is not an object of names and types.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from mixlist.cli.command_files import Command
+from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.options import format_option
-from mixlist.cli.result_output import write_table
+from mixlist.cli.result_output import write_rows
 
 
-@click.command("presets", cls=Command, params=[format_option("text", "json", "csv")])
+@click.command("presets", cls=FileCheckingCommand, params=[format_option("text", "json", "csv")])
 def command(output_format: str) -> None:
     """Show the built-in libraries: name, purpose and origin.
 
@@ -25,5 +25,5 @@ def command(output_format: str) -> None:
     libraries = [presets.find(name) for name in presets.names()]
     rows = [(library.name, library.title, library.origin) for library in libraries]
     columns = ("name", "title", "origin")
-    listed = [dict(zip(columns, row, strict=True)) for row in rows]
-    write_table(output_format, columns, rows, {"format": "mixlist.presets/1", "presets": listed})
+    preset_objects = [dict(zip(columns, row, strict=True)) for row in rows]
+    write_rows(output_format, columns, rows, {"format": "mixlist.presets/1", "presets": preset_objects})

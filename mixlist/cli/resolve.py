@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.cli.command_files import Command
-from mixlist.cli.options import PLAN_OPTIONS, format_option, resolve_with_progress, take_policy, take_type_hints
+from mixlist.cli.command_files import FileCheckingCommand
+from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
 from mixlist.cli.parameters import CONFIG, MODEL
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "resolve",
-    cls=Command,
+    cls=FileCheckingCommand,
     params=[
         click.Argument(["model"], type=MODEL),
         *PLAN_OPTIONS,
@@ -44,27 +44,27 @@ def command(model: str, output_format: str, explain: str | None, provider: str |
       mixlist resolve model.onnx --explain /fc/MatMul
       mixlist resolve model.onnx --format json | jq '.counts'
     """
-    from mixlist.report import json_output, resolve_terminal, terminal
+    from mixlist.report import json_output, resolve_output, terminal
 
-    plan = resolve_with_progress(model, take_policy(option_values), take_type_hints(option_values))
-    terminal.warn(plan.warnings)
+    plan = resolve_with_progress(model, pop_policy(option_values), pop_type_hints(option_values))
+    terminal.write_findings(plan.warnings)
     if explain is not None:
         chain = plan.explain(explain)
         if output_format == "json":
-            json_output.write_json(resolve_terminal.chain_json(plan, chain), sys.stdout)
+            json_output.write_json(resolve_output.chain_json(plan, chain), sys.stdout)
         else:
-            sys.stdout.write(resolve_terminal.chain_text(chain))
+            sys.stdout.write(resolve_output.chain_text(chain))
         return
-    nodes = _without_kernel(plan, provider) if provider else plan.nodes
+    nodes = _nodes_without_kernel(plan, provider) if provider else plan.nodes
     if output_format == "json":
-        json_output.write_json(resolve_terminal.plan_json(plan, nodes), sys.stdout)
+        json_output.write_json(resolve_output.plan_json(plan, nodes), sys.stdout)
     elif output_format == "csv":
-        resolve_terminal.write_csv(nodes, sys.stdout)
+        resolve_output.write_node_csv(nodes, sys.stdout)
     else:
-        resolve_terminal.write_table(nodes, sys.stdout)
+        resolve_output.write_node_table(nodes, sys.stdout)
 
 
-def _without_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
+def _nodes_without_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
     from mixlist.targets.kernels import find_nodes_without_low_kernel, kernel_release
 
     nodes = find_nodes_without_low_kernel(plan, provider)

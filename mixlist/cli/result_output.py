@@ -20,26 +20,26 @@ class _Report(Protocol):
 Report = TypeVar("Report", bound=_Report)
 
 
-def write_report(
+def write_report_and_page(
     report: Report,
     output_format: str,
     html: str | None,
-    render: Callable[[Report], str],
+    render_html: Callable[[Report], str],
     write_text: Callable[[Report, TextIO], None],
 ) -> None:
     """Write the report to standard output and to the page ``html``, and its warnings to standard error."""
     from mixlist.report import html_page, terminal
 
-    terminal.warn(report.warnings)
+    terminal.write_findings(report.warnings)
     try:
         if html is not None:
-            html_page.write_page(render(report), html)
-            sys.stderr.write(f"wrote {terminal.clean(html)}\n")
+            html_page.write_page(render_html(report), html)
+            sys.stderr.write(f"wrote {terminal.escape_commands(html)}\n")
     finally:  # the report of a long run is written even if the page cannot be written
-        write_result(report, output_format, write_text)
+        write_report(report, output_format, write_text)
 
 
-def write_table(
+def write_rows(
     output_format: str, columns: Sequence[str], rows: Sequence[Sequence[str]], as_json: Mapping[str, object]
 ) -> None:
     """Write rows to standard output as a table or as CSV, or ``as_json`` as JSON."""
@@ -48,11 +48,11 @@ def write_table(
     if output_format == "json":
         json_output.write_json(as_json, sys.stdout)
     else:
-        write = csv_table.write_csv if output_format == "csv" else terminal.table
+        write = csv_table.write_csv if output_format == "csv" else terminal.write_table
         write(columns, rows, sys.stdout)
 
 
-def write_result(report: Report, output_format: str, write_text: Callable[[Report, TextIO], None]) -> None:
+def write_report(report: Report, output_format: str, write_text: Callable[[Report, TextIO], None]) -> None:
     """Write a report to standard output, as JSON or as text."""
     from mixlist.report.json_output import write_json
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import click
 
-from mixlist.cli.command_files import Command, load_model
+from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.declared_options import build_options, declared_options
-from mixlist.cli.options import HTML, POLICY_OPTIONS, format_option, take_policy
+from mixlist.cli.options import HTML, POLICY_OPTIONS, format_option, pop_policy
 from mixlist.cli.parameters import CONFIG, FILE, MODEL, keep_one_option, split_assignments
-from mixlist.cli.result_output import write_report
+from mixlist.cli.result_output import write_report_and_page
 from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch
 from mixlist.errors import UsageError
 from mixlist.training.optimizers import Settings
@@ -20,7 +20,7 @@ from mixlist.training.options import TrainOptions
 
 @click.command(
     "train",
-    cls=Command,
+    cls=FileCheckingCommand,
     params=[
         click.Argument(["step"], type=MODEL),
         click.Option(
@@ -90,11 +90,11 @@ def command(
     options = build_options(TrainOptions(), option_values, optimizer=settings, state=state)
     parameters = _scaler_parameters(options.scaler, loss_scale, scaler_args)
     make_scaler(options.scaler, **parameters)  # raises for a wrong parameter before the data is read
-    policy = take_policy(option_values)
+    policy = pop_policy(option_values)
     with bar("training", "steps") as progress:
         options = replace(options, scaler_parameters=parameters, progress=progress)
-        report = run_train(load_model(step), policy, data, options)
-    write_report(report, output_format, html, train_html.render, train_terminal.write_train)
+        report = run_train(load_input_model(step), policy, data, options)
+    write_report_and_page(report, output_format, html, train_html.render, train_terminal.write_train)
     return int(report.verdict != "pass")
 
 

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from mixlist.checker.limits import Limits
-from mixlist.cli.command_files import Command, load_model
-from mixlist.cli.data_options import DataOptions, make_batches, take_data
+from mixlist.cli.command_files import FileCheckingCommand, load_input_model
+from mixlist.cli.data_options import DataOptions, make_batches, pop_data_options
 from mixlist.cli.declared_options import build_options, declared_options
 from mixlist.cli.next_command import next_command
-from mixlist.cli.options import PLAN_OPTIONS, format_option, take_policy, take_type_hints
+from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints
 from mixlist.cli.parameters import CONFIG, MODEL, PathType
-from mixlist.cli.result_output import write_result
+from mixlist.cli.result_output import write_report
 from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch, refuse_jobs_with_scheduler
 from mixlist.errors import UsageError
 from mixlist.report import terminal
-from mixlist.report.terminal import clean
+from mixlist.report.terminal import escape_commands
 from mixlist.tuner.options import TuneOptions, default_limits
 
 if TYPE_CHECKING:
@@ -38,26 +38,26 @@ def _partial_name(name: str) -> str:
     return str(path.parent / f"{path.stem}.partial{path.suffix}")
 
 
-_LISTS = PathType("writes", must_be_new=True, may_replace="mixlist", other_output=_partial_name)
-_RULES = PathType("writes", must_be_new=True, other_output=_partial_name)
+_LISTS_PATH = PathType("writes", must_be_new=True, may_replace="mixlist", other_output=_partial_name)
+_RULES_PATH = PathType("writes", must_be_new=True, other_output=_partial_name)
 
 
 @click.command(
     "tune",
-    cls=Command,
+    cls=FileCheckingCommand,
     params=[
         click.Argument(["model"], type=MODEL),
         click.Option(
             ["-o", "--output"],
             metavar="OUT",
-            type=_LISTS,
+            type=_LISTS_PATH,
             required=True,
             help="The modify_mixlist file to write.",
         ),
         click.Option(
             ["--node-rules", "rules"],
             metavar="FILE",
-            type=_RULES,
+            type=_RULES_PATH,
             help="Also search rules that keep single nodes in float32, and write them to this customize_dtypes file.",
         ),
         click.Option(["--force"], is_flag=True, help="Replace existing outputs."),
@@ -108,10 +108,10 @@ def command(
     refuse_jobs_with_scheduler(option_values)
     if option_values["max_accuracy_loss"] is not None and labels is None:
         raise UsageError("--max-accuracy-loss needs the right answers", hint="give --labels FILE")
-    policy = take_policy(option_values)
-    hints = take_type_hints(option_values)
-    source = load_model(model)
-    batches = make_batches(take_data(option_values), source.proto)
+    policy = pop_policy(option_values)
+    hints = pop_type_hints(option_values)
+    source = load_input_model(model)
+    batches = make_batches(pop_data_options(option_values), source.proto)
     validation_batches = read_batches(validate_on, source.proto) if validate_on else None
     _refuse_searched_data(batches, validation_batches)
     options = build_options(
@@ -127,17 +127,17 @@ def command(
     )
     with _report_trials(trace) as progress:
         report = run_tune(source, policy, batches, replace(options, progress=progress))
-    report = replace(report, next_command=_next_command(report, output))
-    terminal.warn(report.warnings)
+    report = replace(report, next_command=_alternative_command(report, output))
+    terminal.write_findings(report.warnings)
     try:
         saved = _save(report, output, rules, force)
-        sys.stderr.write(f"{clean(saved)}\n")
+        sys.stderr.write(f"{escape_commands(saved)}\n")
     finally:  # the report is written even if a file cannot be written
-        write_result(report, output_format, write_tune)
+        write_report(report, output_format, write_tune)
     return int(report.verdict != "pass")
 
 
-def _next_command(report: TuneReport, output: str) -> str:
+def _alternative_command(report: TuneReport, output: str) -> str:
     """Return the command line that writes the alternative result if it is recommended, else ""."""
     alternative = report.alternative
     if alternative is None or not alternative.recommended:
@@ -176,12 +176,12 @@ def _save(report: TuneReport, lists: str, rules: str | None, force: bool) -> str
     if not report.complete:
         partial = _partial_name(lists), None if rules is None else _partial_name(rules)
         report.save(*partial, force=True)
-        return f"interrupted: {_wrote(*partial)}; {lists} is unchanged"
+        return f"interrupted: {_name_files(*partial)}; {lists} is unchanged"
     report.save(lists, rules, force=force)
     failed = "; it keeps the limits on the data of the search, but not on the validation data"
     unknown = "; too little of the validation data could be compared"
-    return _wrote(lists, rules) + {"pass": "", "fail": failed, "inconclusive": unknown}[report.verdict]
+    return _name_files(lists, rules) + {"pass": "", "fail": failed, "inconclusive": unknown}[report.verdict]
 
 
-def _wrote(lists: str, rules: str | None) -> str:
+def _name_files(lists: str, rules: str | None) -> str:
     return f"wrote {lists}" if rules is None else f"wrote {lists} and {rules}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from mixlist.cli.command_files import Command
+from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.error_output import report_error
 from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, format_option
 from mixlist.cli.parameters import CONFIG, MODEL, PATH, refuse_second_standard_input
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "validate",
-    cls=Command,
+    cls=FileCheckingCommand,
     params=[
         click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PATH),
         KIND,
@@ -92,4 +92,4 @@ def _write(output_format: str, reports: Sequence[FileReport], findings: Sequence
         sys.stdout.writelines(line + "\n" for line in terminal.diagnostic_lines(findings, sys.stdout))
         for report in reports:
             if not report.findings:
-                sys.stdout.write(f"{terminal.clean(report.path)}: {report.kind}, no findings\n")
+                sys.stdout.write(f"{terminal.escape_commands(report.path)}: {report.kind}, no findings\n")

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, TextIO
 
 from mixlist.report import terminal
-from mixlist.report.number_text import byte_size
+from mixlist.report.number_text import format_bytes
 
 if TYPE_CHECKING:
     from mixlist.resolver.plan import Plan
@@ -29,9 +29,9 @@ def write_summary(
     rows = [
         ("nodes", str(before.total()), str(after.total())),
         ("Casts", str(before["Cast"]), str(after["Cast"])),
-        ("size", byte_size(sizes[0]), "not written" if sizes[1] is None else byte_size(sizes[1])),
+        ("size", format_bytes(sizes[0]), "not written" if sizes[1] is None else format_bytes(sizes[1])),
     ]
-    terminal.table(("", "before", "after"), rows, stream)
+    terminal.write_table(("", "before", "after"), rows, stream)
     low = plan.policy.mode.low
     counts = ", ".join(f"{count} {precision}" for precision, count in result.counts.items())
     stream.write(f"\n{result.low} of {result.eligible} eligible nodes are {low} (nodes by precision: {counts})\n")

@@ -6,45 +6,45 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from mixlist.ops.names import operator_name
-from mixlist.report.number_text import amount, byte_size, duration
-from mixlist.report.terminal import clean, paint, table
+from mixlist.report.number_text import format_amount, format_bytes, format_duration
+from mixlist.report.terminal import escape_commands, paint, write_table
 
 if TYPE_CHECKING:
     from mixlist.benchmark.paired_statistics import Ratio
     from mixlist.benchmark.result import BenchReport, TimedModel
     from mixlist.cost.estimate import Work
 
-_OPERATORS = 12  # the number of op types in a table; the last row adds up the others
-_NAMED = 8  # the number of nodes that a sentence names
+_MAX_OPERATORS = 12  # the number of op types in a table; the last row adds up the others
+_MAX_NAMES = 8  # the number of nodes that a sentence names
 _NONE = "-"
 
 
-def write_report(report: BenchReport, stream: TextIO) -> None:
+def write_bench(report: BenchReport, stream: TextIO) -> None:
     """Write the report."""
-    stream.write(paint(_verdict(report), "bold", stream) + "\n")
+    stream.write(paint(_headline(report), "bold", stream) + "\n")
     stream.write(_conditions(report) + "\n\n")
     both = (report.original, report.other)
-    figures = [_figures(model) for model in both]
+    figures = [_model_column(model) for model in both]
     rows = [(label, *(column[label] for column in figures)) for label in figures[0]]
-    table(("", "original", "other"), rows, stream)
+    write_table(("", "original", "other"), rows, stream)
     for name, c in (("original", report.original), ("other", report.other)):
         if c.graph is not None and c.graph.new_ops:
             new = ", ".join(f"{count} {op}" for op, count in c.graph.new_ops.items())
-            stream.write(f"\nONNX Runtime added to the {name}: {clean(new)}\n")
+            stream.write(f"\nONNX Runtime added to the {name}: {escape_commands(new)}\n")
     if any(c.profile for c in both):
         stream.write("\nTime by operator, per run (the profile slows the model down)\n\n")
-        table(("operator", "original", "other"), _operators(both), stream)
+        write_table(("operator", "original", "other"), _operator_rows(both), stream)
     for model in both:
         if model.failure:
             failed = paint("not timed", "red", stream)
-            stream.write(f"\n{clean(model.name)}: {failed}: {clean(model.failure)}\n")
+            stream.write(f"\n{escape_commands(model.name)}: {failed}: {escape_commands(model.failure)}\n")
     _write_notes(report.notes, stream)
 
 
-def _verdict(report: BenchReport) -> str:
+def _headline(report: BenchReport) -> str:
     if report.ratio is None:
         return "There is nothing to compare: one of the two models could not be timed"
-    return f"{clean(report.other.name)} {ratio_words(report.ratio)}"
+    return f"{escape_commands(report.other.name)} {ratio_words(report.ratio)}"
 
 
 def ratio_words(ratio: Ratio) -> str:
@@ -66,16 +66,18 @@ def _conditions(report: BenchReport) -> str:
     return f"{report.provider}{threads}: {report.rounds} rounds, each model {runs} a round, {batches}; {transfers}"
 
 
-def _figures(c: TimedModel) -> dict[str, str]:
+def _model_column(c: TimedModel) -> dict[str, str]:
     """Return the column of one model in the table, by row."""
     seconds, graph, profile = c.seconds, c.graph, c.profile
     arena = profile.arena if profile is not None else None
     inserted = f", {graph.inserted_casts} of them inserted by ONNX Runtime" if graph and graph.inserted_casts else ""
     return {
-        "median time of a run": duration(seconds.median) if seconds else _NONE,
-        "middle half of the times": f"{duration(seconds.q1)} to {duration(seconds.q3)}" if seconds else _NONE,
-        "memory: peak of the process": _NONE if c.host_memory is None else byte_size(c.host_memory),
-        "memory: peak in ONNX Runtime's arena": _NONE if arena is None else byte_size(arena),
+        "median time of a run": format_duration(seconds.median) if seconds else _NONE,
+        "middle half of the times": f"{format_duration(seconds.q1)} to {format_duration(seconds.q3)}"
+        if seconds
+        else _NONE,
+        "memory: peak of the process": _NONE if c.host_memory is None else format_bytes(c.host_memory),
+        "memory: peak in ONNX Runtime's arena": _NONE if arena is None else format_bytes(arena),
         "nodes in the file": str(graph.nodes) if graph else _NONE,
         "nodes in the optimized graph": str(graph.optimised_nodes) if graph else _NONE,
         "Casts in the file": str(graph.casts) if graph else _NONE,
@@ -86,15 +88,19 @@ def _figures(c: TimedModel) -> dict[str, str]:
     }
 
 
-def _operators(both: Sequence[TimedModel]) -> list[tuple[str, ...]]:
+def _operator_rows(both: Sequence[TimedModel]) -> list[tuple[str, ...]]:
     times = [{op.op_type: op.seconds for op in c.profile.ops} if c.profile else None for c in both]
     op_types = {op for model_times in times if model_times for op in model_times}
     order = sorted(op_types, key=lambda op: -max(seconds.get(op, 0.0) for seconds in times if seconds))
-    shown, omitted = order[:_OPERATORS], order[_OPERATORS:]
-    rows = [(op, *(_NONE if seconds is None else duration(seconds.get(op, 0.0)) for seconds in times)) for op in shown]
+    shown, omitted = order[:_MAX_OPERATORS], order[_MAX_OPERATORS:]
+    rows = [
+        (op, *(_NONE if seconds is None else format_duration(seconds.get(op, 0.0)) for seconds in times))
+        for op in shown
+    ]
     if omitted:
         sums = (
-            _NONE if seconds is None else duration(sum(seconds.get(op, 0.0) for op in omitted)) for seconds in times
+            _NONE if seconds is None else format_duration(sum(seconds.get(op, 0.0) for op in omitted))
+            for seconds in times
         )
         rows.append((f"{len(omitted)} others", *sums))
     return rows
@@ -102,7 +108,7 @@ def _operators(both: Sequence[TimedModel]) -> list[tuple[str, ...]]:
 
 def _write_notes(notes: Iterable[str], stream: TextIO) -> None:
     for note in notes:
-        stream.write(f"\n{paint('note', 'yellow', stream)}: {clean(note)}\n")
+        stream.write(f"\n{paint('note', 'yellow', stream)}: {escape_commands(note)}\n")
 
 
 # --- the estimate ---
@@ -110,22 +116,22 @@ def _write_notes(notes: Iterable[str], stream: TextIO) -> None:
 
 def write_estimate(original: Work, other: Work, stream: TextIO) -> None:
     """Write the estimated work of both models side by side."""
-    stream.write(paint(_estimate_verdict(original, other), "bold", stream) + "\n\n")
+    stream.write(paint(_estimate_headline(original, other), "bold", stream) + "\n\n")
     measures = ("operations", "of these low", "bytes")
     columns = ("operator", "original: nodes", *measures, "other: nodes", *measures)
-    table(columns, _work_rows(original, other), stream)
+    write_table(columns, _work_rows(original, other), stream)
     for work in dict.fromkeys((original, other)):
-        _write_gaps(work, stream)
+        _write_uncounted_nodes(work, stream)
 
 
-def _estimate_verdict(original: Work, other: Work) -> str:
+def _estimate_headline(original: Work, other: Work) -> str:
     share = other.low_share
     low = "there are no matrix products or convolutions" if share is None else (
         f"{100 * share:.3g} % of the operations of matrix products and convolutions are in low precision"
     )  # fmt: skip
-    moved = f"{byte_size(other.bytes)} moved instead of {byte_size(original.bytes)}"
+    moved = f"{format_bytes(other.bytes)} moved instead of {format_bytes(original.bytes)}"
     times = f" ({other.bytes / original.bytes:.3g} times)" if original.bytes else ""
-    return f"{clean(other.model)}: {low}; {moved}{times}"
+    return f"{escape_commands(other.model)}: {low}; {moved}{times}"
 
 
 def _work_rows(original: Work, other: Work) -> list[tuple[str, ...]]:
@@ -146,14 +152,16 @@ def _work_rows(original: Work, other: Work) -> list[tuple[str, ...]]:
 
 
 def _cells(nodes: int, flops: int, low: int, size: int) -> list[str]:
-    return [str(nodes), amount(flops), amount(low), byte_size(size)]
+    return [str(nodes), format_amount(flops), format_amount(low), format_bytes(size)]
 
 
-def _write_gaps(work: Work, stream: TextIO) -> None:
+def _write_uncounted_nodes(work: Work, stream: TextIO) -> None:
     if work.unknown:
         names = [str(node.ref) for node in work.unknown]
-        more = f" and {len(names) - _NAMED} more (--format json names all)" if len(names) > _NAMED else ""
-        message = f"{clean(work.model)}: {len(names)} nodes are not counted: {', '.join(names[:_NAMED])}{more}"
+        more = f" and {len(names) - _MAX_NAMES} more (--format json names all)" if len(names) > _MAX_NAMES else ""
+        message = (
+            f"{escape_commands(work.model)}: {len(names)} nodes are not counted: {', '.join(names[:_MAX_NAMES])}{more}"
+        )
         reasons = sorted({node.reason for node in work.unknown})
         _write_notes([f"{message}; {', '.join(reasons)}"], stream)
     if work.once:

@@ -7,28 +7,27 @@ from collections import Counter
 from collections.abc import Sequence
 
 from mixlist.checker.result import CheckReport, FindingKind
-from mixlist.report import check_view as texts
-from mixlist.report import range_chart as chart
+from mixlist.report import check_texts, range_chart
 from mixlist.report.html_page import Bar, bars, render_page
-from mixlist.report.number_text import figure, power
-from mixlist.report.terminal import clean
+from mixlist.report.number_text import format_number, format_power
+from mixlist.report.terminal import escape_commands
 
-_MOST = 5  # the number of first offenders shown at once
-_HARD_MOST = 100  # the number with the folded ones; the list of all findings has every one
-_BARS = 25  # the number of nodes in the chart of errors
+_MAX_OPEN = 5  # the number of first offenders shown at once
+_MAX_OFFENDERS = 100  # the number with the folded ones; the list of all findings has every one
+_MAX_BARS = 25  # the number of nodes in the chart of errors
 
 
 def render(report: CheckReport) -> str:
-    """Return the page. The template calls ``check_view`` for its texts."""
+    """Return the page. The template calls ``check_texts`` for its texts."""
     return render_page(
         "check.html",
         report,
-        "check.css",
+        "page.css",
         script="check.js",
-        view=texts,
-        most=_MOST,
-        hard_most=_HARD_MOST,
-        kind_counts=Counter(finding.kind for finding in texts.by_weight(report.nodes)),
+        texts=check_texts,
+        max_open=_MAX_OPEN,
+        max_offenders=_MAX_OFFENDERS,
+        kind_counts=Counter(finding.kind for finding in check_texts.sort_by_kind(report.nodes)),
         error_bars=_error_bars(report),
         time_bars=bars(report.seconds, "{:.2f} s"),
         **_ranges(report),
@@ -37,26 +36,28 @@ def render(report: CheckReport) -> str:
 
 def _ranges(report: CheckReport) -> dict[str, object]:
     """Return the picture of the ranges, and the data of the two long lists that the script shows."""
-    low = chart.FORMATS[report.precision]
-    spans = [chart.find_span(tensor) for tensor in report.tensors]
-    scale = chart.make_scale(spans, low)
+    low = range_chart.FORMATS[report.precision]
+    spans = [range_chart.find_span(tensor) for tensor in report.tensors]
+    scale = range_chart.make_scale(spans, low)
     # Reversed, so that of several findings of a tensor the most important stays.
-    kind_of = {(finding.scope, finding.tensor): finding.kind for finding in reversed(texts.by_weight(report.nodes))}
+    kind_of = {
+        (finding.scope, finding.tensor): finding.kind for finding in reversed(check_texts.sort_by_kind(report.nodes))
+    }
     kinds = [kind_of.get((tensor.scope, tensor.tensor)) for tensor in report.tensors]
     styles = [_style(kind, tensor.low) for kind, tensor in zip(kinds, report.tensors, strict=True)]
     limits = {
         low.largest_text: low.largest,
-        power(low.normal): low.normal,
-        power(low.subnormal): low.subnormal,
+        format_power(low.normal): low.normal,
+        format_power(low.subnormal): low.subnormal,
     }
     return {
         "limit": low,
         "limits_at": limits,
-        "labels": chart.labels(scale, low, tuple(limits)),
-        "y": lambda power: round(chart.HEIGHT * (1 - scale.place(power)), 1),
-        "ticks": chart.ticks(scale),
-        "paths": chart.paths(spans, styles, scale),
-        "stroke": round(max(1.0, 0.75 * min(chart.column_width(len(spans)), 24)), 2),
+        "labels": range_chart.labels(scale, low, tuple(limits)),
+        "y": lambda power: round(range_chart.HEIGHT * (1 - scale.place(power)), 1),
+        "ticks": range_chart.ticks(scale),
+        "paths": range_chart.paths(spans, styles, scale),
+        "stroke": round(max(1.0, 0.75 * min(range_chart.column_width(len(spans)), 24)), 2),
         "scale_ends": _without_overlap({text: round(100 * scale.place(power), 2) for text, power in limits.items()}),
         "legend": [(style, text) for style, text in _LEGEND.items() if style in styles],
         "ends_unknown": any(span.low is None and span.high is not None for span in spans),
@@ -65,7 +66,11 @@ def _ranges(report: CheckReport) -> dict[str, object]:
             "counted": any(tensor.counts is not None for tensor in report.tensors),
             "tensors": _tensor_rows(report, spans, scale, kinds, styles),
             "findings": [
-                {key: clean(text) for key, text in texts.finding_texts(node, report).items() if key != "worst"}
+                {
+                    key: escape_commands(text)
+                    for key, text in check_texts.finding_texts(node, report).items()
+                    if key != "worst"
+                }
                 for node in report.nodes
             ],
         },
@@ -74,34 +79,34 @@ def _ranges(report: CheckReport) -> dict[str, object]:
 
 def _tensor_rows(
     report: CheckReport,
-    spans: Sequence[chart.Span],
-    scale: chart.Scale,
+    spans: Sequence[range_chart.Span],
+    scale: range_chart.Scale,
     kinds: Sequence[FindingKind | None],
-    styles: Sequence[chart.Style],
+    styles: Sequence[range_chart.Style],
 ) -> list[dict[str, object]]:
     return [
         {
-            "tensor": clean(tensor.qualified_name),
-            "node": clean(tensor.node),
-            "operator": clean(tensor.op_type or "graph input"),
-            "reference": figure(tensor.magnitude),
-            "mixed": figure(tensor.low_magnitude),
+            "tensor": escape_commands(tensor.qualified_name),
+            "node": escape_commands(tensor.node),
+            "operator": escape_commands(tensor.op_type or "graph input"),
+            "reference": format_number(tensor.magnitude),
+            "mixed": format_number(tensor.low_magnitude),
             "is_low": tensor.low,
-            "smallest": figure(tensor.smallest),
-            "counted": texts.describe_counts(tensor.counts) if tensor.counts is not None else "",
+            "smallest": format_number(tensor.smallest),
+            "counted": check_texts.describe_counts(tensor.counts) if tensor.counts is not None else "",
             "low": _thousandths(scale, span.low),
             "high": _thousandths(scale, span.high),
-            "power": None if span.high is None else min(span.high, 9999),
+            "log2Largest": None if span.high is None else min(span.high, 9999),  # JSON has no infinity
             "beyond": span.high is not None and span.high > scale.top,
-            "look": style,
+            "style": style,
             "kind": kind or "",
-            "weight": texts.KINDS[kind].weight if kind else "",
+            "severity": check_texts.KINDS[kind].severity if kind else "",
         }
         for tensor, span, style, kind in zip(report.tensors, spans, styles, kinds, strict=True)
     ]
 
 
-_LEGEND: dict[chart.Style, str] = {
+_LEGEND: dict[range_chart.Style, str] = {
     "high": "float32",
     "low": "low precision",
     "warning": "low precision, with a warning",
@@ -119,27 +124,27 @@ def _without_overlap(places: dict[str, float]) -> dict[str, tuple[float, str]]:
     return shown
 
 
-def _style(kind: FindingKind | None, low: bool) -> chart.Style:
+def _style(kind: FindingKind | None, low: bool) -> range_chart.Style:
     if kind == "propagated":
         return "propagated"
-    weight = texts.KINDS[kind].weight if kind else "note"
-    return weight if weight != "note" else "low" if low else "high"
+    severity = check_texts.KINDS[kind].severity if kind else "note"
+    return severity if severity != "note" else "low" if low else "high"
 
 
-def _thousandths(scale: chart.Scale, power: float | None) -> float | None:
+def _thousandths(scale: range_chart.Scale, power: float | None) -> float | None:
     return None if power is None else round(1000 * scale.place(power), 1)
 
 
 def _error_bars(report: CheckReport) -> list[Bar]:
     """Return a bar for the error of each of the worst nodes, on a logarithmic scale."""
-    worst = report.layerwise[:_BARS]
+    worst = report.layerwise[:_MAX_BARS]
     finite = [e.normalized_error for e in worst if math.isfinite(e.normalized_error) and e.normalized_error > 0]
     decades = [math.log10(error) for error in finite] or [0.0]
     floor, roof = min(decades) - 1, max(decades) + (len(finite) < len(worst))  # leave room for infinite errors
     return [
         Bar(
             f"{e.ref} ({e.op_type})",
-            figure(e.normalized_error),
+            format_number(e.normalized_error),
             _percent(e.normalized_error, floor, roof),
             code=True,
         )

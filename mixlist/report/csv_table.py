@@ -6,11 +6,11 @@ import csv
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from mixlist.report.terminal import clean
+from mixlist.report.terminal import escape_commands
 
 
 def write_csv(columns: Sequence[str], rows: Iterable[Sequence[str]], stream: TextIO) -> None:
     """Write the header and the rows."""
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([clean(cell) for cell in row] for row in rows)
+    writer.writerows([escape_commands(cell) for cell in row] for row in rows)

@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.report.terminal import clean
+from mixlist.report.terminal import escape_commands
 
 
 def annotation(finding: Diagnostic) -> str:
     """Return ``::error file=...,line=...,col=...,title=...::message``, with the escapes of GitHub's runner."""
     path = finding.path.replace(os.sep, "/") if finding.path is not None else None  # GitHub needs forward slashes
-    places = {"file": path, "line": finding.line, "col": finding.column, "title": f"mixlist {finding.code}"}
-    properties = ",".join(f"{name}={_property(str(value))}" for name, value in places.items() if value is not None)
+    fields = {"file": path, "line": finding.line, "col": finding.column, "title": f"mixlist {finding.code}"}
+    properties = ",".join(
+        f"{name}={_escape_property(str(value))}" for name, value in fields.items() if value is not None
+    )
     message = f"{finding.message} ({finding.hint})" if finding.hint else finding.message
-    return f"::{finding.severity} {properties}::{_data(message)}"
+    return f"::{finding.severity} {properties}::{_escape_data(message)}"
 
 
-def _data(text: str) -> str:
-    return clean(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
+def _escape_data(text: str) -> str:
+    return escape_commands(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+def _escape_property(text: str) -> str:
+    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")

@@ -16,16 +16,20 @@ from typing import TYPE_CHECKING
 
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.package_data import PACKAGE
-from mixlist.report.number_text import figure, pluralize, power, share
-from mixlist.report.terminal import clean
+from mixlist.report.number_text import format_number, format_power, format_share, pluralize
+from mixlist.report.terminal import escape_commands
 from mixlist.version import __version__
 
 if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport
     from mixlist.training.result import TrainReport
 
-MARKS = {"pass": "✓", "fail": "✕", "inconclusive": "?"}  # the sign in front of a verdict
-TAGS = {"pass": "passing", "fail": "failing", "inconclusive": "warning"}  # the class of a verdict in check.css
+VERDICT_SIGNS = {"pass": "✓", "fail": "✕", "inconclusive": "?"}  # the sign in front of a verdict
+VERDICT_CLASSES = {
+    "pass": "passing",
+    "fail": "failing",
+    "inconclusive": "warning",
+}  # the class of a verdict in page.css
 TEMPLATES: Path = PACKAGE / "report" / "templates"
 
 
@@ -63,13 +67,16 @@ def render_page(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"clean": clean, "count": pluralize, "share": share, "figure": figure, "power": power}
+    environment.filters |= {
+        function.__name__: function
+        for function in (escape_commands, pluralize, format_share, format_number, format_power)
+    }
     code = (TEMPLATES / script).read_text("utf-8") if script else ""
     return environment.get_template(template).render(
         report=report,
         version=__version__,
-        marks=MARKS,
-        tags=TAGS,
+        verdict_signs=VERDICT_SIGNS,
+        verdict_classes=VERDICT_CLASSES,
         style=Markup("".join((TEMPLATES / style).read_text("utf-8") for style in styles)),
         script=Markup(code),
         script_digest=base64.b64encode(hashlib.sha256(code.encode()).digest()).decode(),

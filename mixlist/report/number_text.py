@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def figure(value: float | None, digits: int = 4) -> str:
+def format_number(value: float | None, digits: int = 4) -> str:
     """Return a number with at most ``digits`` digits, without an exponent if it is below a million; ``-`` for None."""
     if value is None:
         return "-"
@@ -16,7 +16,7 @@ def figure(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits}g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
 
 
-def share(value: float | None) -> str:
+def format_share(value: float | None) -> str:
     """Return a share from 0 to 1 in percent. Only exact shares are shown as 0 % and 100 %."""
     if value is None:
         return "-"
@@ -26,14 +26,14 @@ def share(value: float | None) -> str:
     return f"{text} %"
 
 
-def cosine(value: float | None) -> str:
+def format_cosine(value: float | None) -> str:
     """Return a cosine similarity with enough digits to distinguish it from 1; ``-`` for None."""
     if value is None or not 0.999 < value < 1:
-        return figure(value, 6)
-    return f"1 - {figure(1 - value, 2)}"
+        return format_number(value, 6)
+    return f"1 - {format_number(1 - value, 2)}"
 
 
-def power(exponent: int) -> str:
+def format_power(exponent: int) -> str:
     """Return a power of two with a superscript: ``2⁻¹⁴``."""
     return "2" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
@@ -44,17 +44,17 @@ def pluralize(number: int, noun: str) -> str:
     return f"{number} {noun}{ending}"
 
 
-def byte_size(number: int) -> str:
+def format_bytes(number: int) -> str:
     """Return a number of bytes, for example ``1.2 MB``."""
     return _scaled(number, ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))) or f"{number} bytes"
 
 
-def amount(number: int) -> str:
+def format_amount(number: int) -> str:
     """Return a large number with a prefix, for example ``3.4 G``."""
     return _scaled(number, ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))) or str(number)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a time, for example ``12.3 ms``."""
     return _scaled(seconds, ((1.0, "s"), (1e-3, "ms"))) or f"{seconds * 1e6:.3g} us"
 

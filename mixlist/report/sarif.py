@@ -17,8 +17,8 @@ _SECTION = re.compile(r"^## (ML\d+): (.+)\n+((?:.+\n)*?)(?=\n|\Z)", re.MULTILINE
 def sarif(findings: Sequence[Diagnostic]) -> dict[str, object]:
     """Return the findings as a SARIF log. Columns count Unicode code points from 1."""
     codes = sorted({finding.code for finding in findings})
-    titles = _titles()
-    rules = [_rule(code, *titles.get(code, (code, code))) for code in codes]
+    code_texts = _read_code_texts()
+    rules = [_rule(code, *code_texts.get(code, (code, code))) for code in codes]
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
@@ -36,7 +36,7 @@ def _rule(code: str, title: str, text: str) -> dict[str, object]:
     return {"id": code, "shortDescription": {"text": title}, "fullDescription": {"text": text}, "help": {"text": text}}
 
 
-def _titles() -> dict[str, tuple[str, str]]:
+def _read_code_texts() -> dict[str, tuple[str, str]]:
     """Return title and first paragraph of each code's section in docs/codes.md, which is part of the package."""
     text = (data_folder("docs") / "codes.md").read_text(encoding="utf-8")
     return {code: (title, " ".join(body.split()) or title) for code, title, body in _SECTION.findall(text)}

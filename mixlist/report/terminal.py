@@ -14,53 +14,53 @@ _ANSI = {"red": "31", "yellow": "33", "green": "32", "cyan": "36", "bold": "1", 
 _SEVERITY: dict[str, Color] = {"error": "red", "warning": "yellow"}
 _VERDICTS: dict[str, Color] = {"pass": "green", "fail": "red", "inconclusive": "yellow"}
 _STYLES = {"float16": "green", "bfloat16": "green", "white": "green", "black": "yellow"}
-MOST = 20  # the number of rows in a table of a report
-_SHORT = 14  # columns up to this width do not fold
-_FOLD_ROWS = 2000  # rich takes about 0.3 ms a row; longer tables are written plain at once
+MAX_ROWS = 20  # the number of rows in a table of a report
+_NO_FOLD_WIDTH = 14  # columns up to this width do not fold
+_MAX_FOLDED_ROWS = 2000  # rich takes about 0.3 ms a row; longer tables are written plain at once
 
 
-def colored(stream: TextIO) -> bool:
+def shows_color(stream: TextIO) -> bool:
     """Return whether the stream is a terminal that shows color."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def paint(text: str, color: Color, stream: TextIO) -> str:
     """Return the text in a color if the stream shows color, else unchanged."""
-    return f"\x1b[{_ANSI[color]}m{text}\x1b[0m" if colored(stream) else text
+    return f"\x1b[{_ANSI[color]}m{text}\x1b[0m" if shows_color(stream) else text
 
 
 def diagnostic_lines(findings: Iterable[Diagnostic], stream: TextIO) -> Iterator[str]:
     """Yield ``path:line:column: severity code: message`` for each finding, and its hint on a separate line."""
     for finding in findings:
-        where = f"{paint(clean(finding.place), 'bold', stream)}: " if finding.place else ""
+        where = f"{paint(escape_commands(finding.place), 'bold', stream)}: " if finding.place else ""
         severity = paint(finding.severity, _SEVERITY[finding.severity], stream)
-        yield f"{where}{severity} {finding.code}: {clean(finding.message)}"
+        yield f"{where}{severity} {finding.code}: {escape_commands(finding.message)}"
         if finding.hint:
-            yield f"    hint: {clean(finding.hint)}"
+            yield f"    hint: {escape_commands(finding.hint)}"
 
 
-def warn(findings: Iterable[Diagnostic]) -> None:
+def write_findings(findings: Iterable[Diagnostic]) -> None:
     """Write findings to stderr."""
     sys.stderr.writelines(f"{line}\n" for line in diagnostic_lines(findings, sys.stderr))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
+def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
     """Write a table. Cells fold to the width of a terminal; in a pipe or a file they never fold, and are never cut."""
-    if stream.isatty() and len(rows) <= _FOLD_ROWS:
-        _folded(columns, rows, stream)
+    if stream.isatty() and len(rows) <= _MAX_FOLDED_ROWS:
+        _write_folded(columns, rows, stream)
     else:
-        _plain(columns, rows, stream)
+        _write_plain(columns, rows, stream)
 
 
-def heading(text: str, stream: TextIO) -> None:
+def write_heading(text: str, stream: TextIO) -> None:
     """Write the title of a section."""
     stream.write(f"\n{paint(text, 'bold', stream)}\n")
 
 
 def write_verdict(verdict: str, headline: str, lines: Iterable[str], stream: TextIO) -> None:
     """Write ``PASS``, ``FAIL`` or ``INCONCLUSIVE`` with the headline, then each reason on a line."""
-    stream.write(f"{paint(verdict.upper(), verdict_color(verdict), stream)}  {clean(headline)}\n")
-    stream.writelines(f"      {clean(line)}\n" for line in lines)
+    stream.write(f"{paint(verdict.upper(), verdict_color(verdict), stream)}  {escape_commands(headline)}\n")
+    stream.writelines(f"      {escape_commands(line)}\n" for line in lines)
 
 
 def verdict_color(verdict: str) -> Color:
@@ -76,10 +76,10 @@ def write_omitted(number: int, options: str, stream: TextIO) -> None:
 
 def write_seconds(seconds: Mapping[str, float], stream: TextIO) -> None:
     """Write the duration of each phase."""
-    stream.writelines(f"  {clean(phase):<24} {duration:8.2f} s\n" for phase, duration in seconds.items())
+    stream.writelines(f"  {escape_commands(phase):<24} {duration:8.2f} s\n" for phase, duration in seconds.items())
 
 
-def clean(text: str) -> str:
+def escape_commands(text: str) -> str:
     """Return a text in which neither a terminal nor a CI runner finds a command.
 
     Control characters are escaped. GitHub's runner takes ``::`` at the beginning of a line, and ``##[`` anywhere, for a
@@ -94,7 +94,7 @@ def clean(text: str) -> str:
     return text
 
 
-def _folded(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
+def _write_folded(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -102,14 +102,14 @@ def _folded(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextI
 
     grid = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column, *cells in zip(columns, *rows, strict=True):
-        grid.add_column(column, overflow="fold", no_wrap=max(map(len, (column, *cells))) <= _SHORT)
+        grid.add_column(column, overflow="fold", no_wrap=max(map(len, (column, *cells))) <= _NO_FOLD_WIDTH)
     for row in rows:
-        grid.add_row(*(Text(clean(cell), style=_STYLES.get(cell, "")) for cell in row))
-    Console(file=stream, highlight=False, color_system="auto" if colored(stream) else None).print(grid)
+        grid.add_row(*(Text(escape_commands(cell), style=_STYLES.get(cell, "")) for cell in row))
+    Console(file=stream, highlight=False, color_system="auto" if shows_color(stream) else None).print(grid)
 
 
-def _plain(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
-    cells = [list(columns), *([clean(cell) for cell in row] for row in rows)]
+def _write_plain(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
+    cells = [list(columns), *([escape_commands(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     cells.insert(1, ["-" * width for width in widths])
     for row in cells:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mixlist.report.number_text import figure
+from mixlist.report.number_text import format_number
 from mixlist.training.result import TrainingHistory, TrainReport
 
 WIDTH, HEIGHT = 1000.0, 260.0
@@ -16,7 +16,7 @@ _MARKS = 2000  # the number of skipped steps that get a mark
 
 
 @dataclass(frozen=True)
-class Scale:
+class Axis:
     """A linear or logarithmic axis from ``low`` to ``high`` over the height of a chart, downwards."""
 
     low: float
@@ -30,15 +30,15 @@ class Scale:
         return round(HEIGHT * (1 - share), 1)
 
 
-def ticks(scale: Scale) -> list[tuple[float, str]]:
+def ticks(axis: Axis) -> list[tuple[float, str]]:
     """Return positions and texts of round values on an axis, at most eight."""
-    if scale.log:
-        first, last = math.ceil(math.log10(scale.low)), math.floor(math.log10(scale.high))
+    if axis.log:
+        first, last = math.ceil(math.log10(axis.low)), math.floor(math.log10(axis.high))
         interval = max(1, (last - first + 8) // 8)
         values = [10.0**power for power in range(first, last + 1, interval)]
     else:
-        values = _round_values(scale.low, scale.high)
-    return [(scale.y_of(value), figure(value)) for value in values]
+        values = _round_values(axis.low, axis.high)
+    return [(axis.y_of(value), format_number(value)) for value in values]
 
 
 def _round_values(low: float, high: float) -> list[float]:
@@ -86,19 +86,19 @@ def losses(report: TrainReport) -> LossChart | None:
         return None
     low, high = min(finite), max(finite)
     log = low > 0 and high / low > _LOG_FROM
-    scale = Scale(low, high, log) if log else Scale(min(0.0, low) if low < high / 2 else low, high, False)
+    axis = Axis(low, high, log) if log else Axis(min(0.0, low) if low < high / 2 else low, high, False)
     infinite = sum(not math.isfinite(v) for runs in histories.values() for run in runs for v in run.loss)
     lines, bands = {}, {}
     for side, curves in binned.items():
         points = [_spread([c[k] for c in curves if k < len(c)]) for k in range(max(map(len, curves), default=0))]
         xs = [x_at(min((k + 0.5) * width, report.steps), report.steps) for k in range(len(points))]
-        lines[side] = _line([(x, scale.y_of(p[1])) if p else None for x, p in zip(xs, points, strict=True)])
+        lines[side] = _line([(x, axis.y_of(p[1])) if p else None for x, p in zip(xs, points, strict=True)])
         drawn = [(x, p) for x, p in zip(xs, points, strict=True) if p]
         if len(report.runs) > 1 and drawn:
             # The outline of the band: along its upper edge, and back along its lower edge.
-            upper = [(x, scale.y_of(p[2])) for x, p in drawn]
-            bands[side] = _line([*upper, *((x, scale.y_of(p[0])) for x, p in reversed(drawn))]) + "Z"
-    return LossChart(lines, bands, ticks(scale), log, infinite)
+            upper = [(x, axis.y_of(p[2])) for x, p in drawn]
+            bands[side] = _line([*upper, *((x, axis.y_of(p[0])) for x, p in reversed(drawn))]) + "Z"
+    return LossChart(lines, bands, ticks(axis), log, infinite)
 
 
 def _histories(report: TrainReport) -> dict[str, list[TrainingHistory]]:
@@ -144,34 +144,34 @@ def scales(report: TrainReport) -> ScaleChart | None:
     powers = [math.log2(v) for _, history in runs for v in history.scale if 0 < v < math.inf]
     if not powers:
         return None
-    scale = Scale(math.floor(min(powers)) - 1, math.ceil(max(powers)) + 1, False)
-    interval = max(1, round((scale.high - scale.low) / 8))
-    tick_marks = [(scale.y_of(power), power) for power in range(int(scale.low), int(scale.high) + 1, interval)]
-    lines = [(seed, _step_line(history, scale, report.steps)) for seed, history in runs]
-    marks = [(seed, _marks(history, scale, report.steps)) for seed, history in runs if history.skipped]
+    axis = Axis(math.floor(min(powers)) - 1, math.ceil(max(powers)) + 1, False)
+    interval = max(1, round((axis.high - axis.low) / 8))
+    tick_marks = [(axis.y_of(power), power) for power in range(int(axis.low), int(axis.high) + 1, interval)]
+    lines = [(seed, _step_line(history, axis, report.steps)) for seed, history in runs]
+    marks = [(seed, _marks(history, axis, report.steps)) for seed, history in runs if history.skipped]
     return ScaleChart(lines, marks, tick_marks)
 
 
-def _y_of_loss_scale(scale: Scale, value: float) -> float:
+def _y_of_loss_scale(axis: Axis, value: float) -> float:
     """Return the y position of a loss scale. Loss scales of 0 and infinity are at the ends of the axis."""
-    return scale.y_of(
-        min(scale.high, max(scale.low, math.log2(value) if 0 < value < math.inf else math.copysign(1e9, value - 1)))
+    return axis.y_of(
+        min(axis.high, max(axis.low, math.log2(value) if 0 < value < math.inf else math.copysign(1e9, value - 1)))
     )
 
 
-def _step_line(history: TrainingHistory, scale: Scale, steps: int) -> str:
+def _step_line(history: TrainingHistory, axis: Axis, steps: int) -> str:
     """Return the loss scale as an SVG path, with a new piece only where the loss scale changes."""
-    pieces = [f"M0,{_y_of_loss_scale(scale, history.scale[0]):g}"]
+    pieces = [f"M0,{_y_of_loss_scale(axis, history.scale[0]):g}"]
     for step in range(1, len(history.scale)):
         if history.scale[step] != history.scale[step - 1]:
-            pieces.append(f"H{x_at(step, steps):g}V{_y_of_loss_scale(scale, history.scale[step]):g}")
+            pieces.append(f"H{x_at(step, steps):g}V{_y_of_loss_scale(axis, history.scale[step]):g}")
     return "".join(pieces) + f"H{x_at(len(history.scale), steps):g}"
 
 
-def _marks(history: TrainingHistory, scale: Scale, steps: int) -> str:
+def _marks(history: TrainingHistory, axis: Axis, steps: int) -> str:
     """Return a short stroke at each of the first ``_MARKS`` skipped steps, as an SVG path."""
     return "".join(
-        f"M{x_at(step + 0.5, steps):g},{_y_of_loss_scale(scale, history.scale[step]) - 6:g}v12"
+        f"M{x_at(step + 0.5, steps):g},{_y_of_loss_scale(axis, history.scale[step]) - 6:g}v12"
         for step in history.skipped[:_MARKS]
     )
 
@@ -196,10 +196,10 @@ def metrics(report: TrainReport) -> MetricChart | None:
     low, high = min(finite) - span / 4, max(finite) + span / 4
     dots = {
         side: [
-            (round(100 * (v - low) / (high - low), 2), f"seed {run.seed}: {figure(v, 5)}")
+            (round(100 * (v - low) / (high - low), 2), f"seed {run.seed}: {format_number(v, 5)}")
             for run, v in zip(report.runs, values, strict=True)
             if v is not None and math.isfinite(v)
         ]
         for side, values in metrics_of.items()
     }
-    return MetricChart(dots, figure(low), figure(high))
+    return MetricChart(dots, format_number(low), format_number(high))

@@ -5,9 +5,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, TextIO
 
-from mixlist.report import check_view as view
-from mixlist.report.number_text import cosine, figure, pluralize, share
-from mixlist.report.terminal import MOST, clean, heading, paint, table, verdict_color, write_seconds, write_verdict
+from mixlist.report import check_texts
+from mixlist.report.number_text import format_cosine, format_number, format_share, pluralize
+from mixlist.report.terminal import (
+    MAX_ROWS,
+    escape_commands,
+    paint,
+    verdict_color,
+    write_heading,
+    write_seconds,
+    write_table,
+    write_verdict,
+)
 
 if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport, OutputFinding
@@ -20,12 +29,12 @@ COLUMNS = ("edit", "from", "to", "nodes", "matrix work", "why", "without it")
 def write_tune(report: TuneReport, stream: TextIO) -> None:
     """Write the report, the recommended result first. Its warnings are not in this text, because they go to stderr."""
     alternative = report.alternative
-    lines = report.reasons if alternative is None else (*report.reasons, _comparison(report, alternative))
+    lines = report.reasons if alternative is None else (*report.reasons, _compare_results(report, alternative))
     write_verdict(report.verdict, _headline(report), lines, stream)
     if alternative is not None and alternative.recommended:
         _write_alternative(report, alternative, stream)
     _write_edits("Edits" if alternative is None else "Lists alone", report, stream)
-    _write_share(report.low_share.get("tuned"), report, stream)
+    _write_low_share(report.low_share.get("tuned"), report, stream)
     if alternative is not None and not alternative.recommended:
         _write_alternative(report, alternative, stream)
     first = "Final check" if "final check" in report.seconds else "The lists without edits"
@@ -39,9 +48,9 @@ def write_tune(report: TuneReport, stream: TextIO) -> None:
 
 def trial_line(number: int, trial: Trial) -> str:
     """Return a line of ``--trace``: ``3 fail  [Exp: white to black]  overflow at /a/Mul``."""
-    tried = ", ".join(map(clean, trial.edits)) or "no edit"
+    tried = ", ".join(map(escape_commands, trial.edits)) or "no edit"
     verdict = "pass" if trial.outcome.passed else "fail"
-    reason = f"  {clean(trial.outcome.why)}" if trial.outcome.why else ""
+    reason = f"  {escape_commands(trial.outcome.why)}" if trial.outcome.why else ""
     return f"{number:>4} {verdict}  [{tried}]{reason}{'  (from the state)' * trial.remembered}"
 
 
@@ -55,9 +64,9 @@ def _headline(report: TuneReport) -> str:
     return f"{report.model} with {pluralize(len(report.edits), 'edit')}"
 
 
-def _comparison(report: TuneReport, alternative: TunedList) -> str:
+def _compare_results(report: TuneReport, alternative: TunedList) -> str:
     """Return the gain of the alternative result, and whether it is recommended."""
-    by_lists, by_rules = share(report.low_share.get("tuned")), share(alternative.low_share)
+    by_lists, by_rules = format_share(report.low_share.get("tuned")), format_share(alternative.low_share)
     advice = "recommended" if alternative.recommended else "not recommended, because it does not pass the validation"
     return (
         f"lists alone keep {by_lists} of the matrix and convolution work in low precision,"
@@ -69,20 +78,20 @@ def _write_alternative(report: TuneReport, alternative: TunedList, stream: TextI
     """Write the result with node rules, and the command that writes its files."""
     title = "with rules of single nodes"
     _write_edits(f"Recommended: {title}" if alternative.recommended else title.capitalize(), alternative, stream)
-    _write_share(alternative.low_share, report, stream)
+    _write_low_share(alternative.low_share, report, stream)
     for title, check in (("final check", alternative.check), ("validation", alternative.validation)):
         if check is not None:
             verdict = paint(check.verdict, verdict_color(check.verdict), stream)
             stream.write(f"  {title}: {verdict}, {_conditions(check)}\n")
     if report.next_command:
-        stream.write(f"  write it with: {clean(report.next_command)}\n")
+        stream.write(f"  write it with: {escape_commands(report.next_command)}\n")
 
 
 def _write_edits(title: str, report: TuneReport | TunedList, stream: TextIO) -> None:
     if not report.edits:
         return
-    heading(title, stream)
-    table(COLUMNS, [_row(edit) for edit in report.edits], stream)
+    write_heading(title, stream)
+    write_table(COLUMNS, [_row(edit) for edit in report.edits], stream)
     if report.minimal:
         stream.write("  Each edit is needed: the last column shows the failure without it.\n")
     else:
@@ -91,23 +100,31 @@ def _write_edits(title: str, report: TuneReport | TunedList, stream: TextIO) -> 
 
 def _row(edit: TunedEdit) -> tuple[str, ...]:
     subject = f"{edit.node} ({edit.op})" if edit.node else edit.op
-    return subject, edit.before, edit.after, str(edit.nodes), _work(edit.cost), edit.why or "-", edit.without or "-"
+    return (
+        subject,
+        edit.before,
+        edit.after,
+        str(edit.nodes),
+        _format_moved_work(edit.cost),
+        edit.why or "-",
+        edit.without or "-",
+    )
 
 
-def _work(cost: float | None) -> str:
+def _format_moved_work(cost: float | None) -> str:
     """Return the matrix work that an edit moves: ``-12 %`` leaves low precision, ``+3 %`` enters low precision."""
     if cost is None:
         return "-"
-    return share(0.0) if cost == 0 else f"{'-' if cost > 0 else '+'}{share(abs(cost))}"
+    return format_share(0.0) if cost == 0 else f"{'-' if cost > 0 else '+'}{format_share(abs(cost))}"
 
 
-def _write_share(after: float | None, report: TuneReport, stream: TextIO) -> None:
+def _write_low_share(after: float | None, report: TuneReport, stream: TextIO) -> None:
     before = report.low_share.get("base")
     if before is None or not report.modify_mixlist:
         return
     stream.write(
-        f"\nMatrix products and convolutions in low precision: {share(before)} of the work before,"
-        f" {share(after)} after\n"
+        f"\nMatrix products and convolutions in low precision: {format_share(before)} of the work before,"
+        f" {format_share(after)} after\n"
     )
     if not after:
         warning = paint("none of that work stays in low precision", "yellow", stream)
@@ -115,26 +132,28 @@ def _write_share(after: float | None, report: TuneReport, stream: TextIO) -> Non
 
 
 def _write_check(title: str, check: CheckReport, stream: TextIO) -> None:
-    heading(title, stream)
+    write_heading(title, stream)
     verdict = paint(check.verdict, verdict_color(check.verdict), stream)
     stream.write(f"  {verdict}: {_conditions(check)}\n")
     if check.outputs:
-        stream.write(f"  {_worst_output(max(check.outputs, key=_badness))}\n")
+        stream.write(f"  {_worst_output(max(check.outputs, key=_error_rank))}\n")
     if check.task is not None:
-        before, after = share(check.task.reference), share(check.task.mixed)
+        before, after = format_share(check.task.reference), format_share(check.task.mixed)
         stream.write(f"  right answers: {before} before, {after} after, of {pluralize(check.task.count, 'label')}\n")
-    for finding in view.first_offenders(check)[:MOST]:
-        stream.write(f"  {finding.kind} at {clean(str(finding.ref))}, batches {view.in_batches(finding, check)}\n")
+    for finding in check_texts.first_offenders(check)[:MAX_ROWS]:
+        node, batches = escape_commands(str(finding.ref)), check_texts.format_batches(finding, check)
+        stream.write(f"  {finding.kind} at {node}, batches {batches}\n")
         if finding.low_source is not None:
-            stream.write(f"    it reads values of {clean(str(finding.low_source.ref))}\n")
+            stream.write(f"    it reads values of {escape_commands(str(finding.low_source.ref))}\n")
         if finding.suggestion:
-            stream.write(f"    to keep it high: {clean(finding.suggestion)}\n")
+            stream.write(f"    to keep it high: {escape_commands(finding.suggestion)}\n")
 
 
 def _write_worst_nodes(check: CheckReport, stream: TextIO) -> None:
-    for error in view.worst_nodes(check):
-        added = f"adds an error of {figure(error.normalized_error, 2)}"
-        stream.write(f"  {clean(str(error.ref))} {added}; to keep it high: {clean(error.suggestion or '-')}\n")
+    for error in check_texts.worst_nodes(check):
+        added = f"adds an error of {format_number(error.normalized_error, 2)}"
+        remedy = escape_commands(error.suggestion or "-")
+        stream.write(f"  {escape_commands(str(error.ref))} {added}; to keep it high: {remedy}\n")
 
 
 def _validation_title(report: TuneReport) -> str:
@@ -144,18 +163,18 @@ def _validation_title(report: TuneReport) -> str:
 
 
 def _conditions(check: CheckReport) -> str:
-    return f"{view.conditions(check)}, {view.exceptions(check)}"
+    return f"{check_texts.conditions(check)}, {check_texts.describe_exceptions(check)}"
 
 
 def _worst_output(output: OutputFinding) -> str:
     if output.normalized_error is None:
-        return f"no value was compared of output {clean(output.name)}"
-    error = f"normalized error {figure(output.normalized_error, 2)}, cosine {cosine(output.cosine)}"
-    differing = f"; {share(output.mismatches)} of it differs" if output.mismatches is not None else ""
-    return f"worst output: {clean(output.name)}, {error}{differing}"
+        return f"no value was compared of output {escape_commands(output.name)}"
+    error = f"normalized error {format_number(output.normalized_error, 2)}, cosine {format_cosine(output.cosine)}"
+    differing = f"; {format_share(output.mismatches)} of it differs" if output.mismatches is not None else ""
+    return f"worst output: {escape_commands(output.name)}, {error}{differing}"
 
 
-def _badness(output: OutputFinding) -> tuple[bool, float]:
+def _error_rank(output: OutputFinding) -> tuple[bool, float]:
     """Return a key that is largest for outputs that miss a limit, then for those with the largest error."""
     error = output.normalized_error
     if error is None:
@@ -164,7 +183,7 @@ def _badness(output: OutputFinding) -> tuple[bool, float]:
 
 
 def _write_search(report: TuneReport, stream: TextIO) -> None:
-    heading("Search", stream)
+    write_heading("Search", stream)
     remembered = f", {report.remembered} more known from the state" if report.remembered else ""
     stream.write(f"  {report.objective}: {pluralize(report.trials, 'trial')}{remembered}\n")
     write_seconds(report.seconds, stream)

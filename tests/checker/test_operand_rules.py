@@ -20,7 +20,7 @@ from mixlist.files.package_data import data_folder
 from mixlist.ops import types
 from mixlist.ops.low_precision import overflow_bound, round_to_low_type
 from mixlist.report import check_html, check_terminal
-from mixlist.report.check_view import finding_texts
+from mixlist.report.check_texts import finding_texts
 from tests.support.builders import model, policy
 
 SCHEMA_VALIDATOR = Draft202012Validator(json.loads((data_folder("schemas") / "check.json").read_text("utf-8")))

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from mixlist.report.number_text import byte_size
+from mixlist.report.number_text import format_bytes
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_policy_errors_come_before_the_model_is_read(run, out: Path) -> None:
     [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 kB"), (25_340_000, "25.3 MB"), (3 * 10**9, "3 GB")],
 )
 def test_byte_size(number: int, told: str) -> None:
-    assert byte_size(number) == told
+    assert format_bytes(number) == told
 
 
 @pytest.mark.parametrize("choice", ["auto", "yes", "no"])

@@ -13,8 +13,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from mixlist.cli.command_files import Command
-from mixlist.cli.index import COMMANDS, load_command
+from mixlist.cli.command_files import FileCheckingCommand
+from mixlist.cli.command_index import COMMANDS, load_command
 from mixlist.cli.parameters import CONFIG, PathType
 from tests.support.systems import needs_proc, posix_only
 
@@ -28,7 +28,7 @@ def _commands() -> Iterator[click.Command]:
 def test_every_command_declares_its_files() -> None:
     """A parameter that names a file has a PathType, and the command is one that compares files."""
     for command in _commands():
-        assert isinstance(command, Command), command.name
+        assert isinstance(command, FileCheckingCommand), command.name
         for parameter in command.params:
             names_file = parameter.metavar in ("FILE", "PATH", "DIR", "PATH...", "PATH|PRESET", "OUT", "MIXED")
             is_path = isinstance(parameter.type, click.Path | click.File)

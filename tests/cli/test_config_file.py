@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mixlist.cli.command_index import COMMANDS, load_command
 from mixlist.cli.config_file import load_config
-from mixlist.cli.index import COMMANDS, load_command
 from mixlist.errors import FileError, ListError, MixlistError, UsageError
 
 CONFIGURABLE = ["validate", "lists", "resolve", "apply", "diff", "check", "bench", "tune", "train"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mixlist.cli import command_group
-from mixlist.cli.data_options import DataOptions, make_batches, take_data
+from mixlist.cli.data_options import DataOptions, make_batches, pop_data_options
 from mixlist.cli.declared_options import build_options, declared_options
 from mixlist.cli.options import POLICY_OPTIONS
 from mixlist.cli.parameters import CONFIG
@@ -33,7 +33,7 @@ def proto() -> Any:
 @click.command("check", params=[*POLICY_OPTIONS, *declared_options(DataOptions, ProviderOption), CONFIG])
 def told(**option_values: object) -> None:
     """Prints the names and shapes of the batches."""
-    data = take_data(option_values)
+    data = pop_data_options(option_values)
     build_options(ProviderOption(), option_values)
     assert set(option_values) == POLICY
     batches = make_batches(data, proto())

@@ -63,10 +63,10 @@ def test_the_reference_evaluator_rounds_every_low_tensor_of_the_mixed_model(tmp_
 
 def test_the_list_keeps_the_accuracy_and_forcing_everything_low_loses_it(tmp_path: Path) -> None:
     pixels, labels = digits()
-    logits, overflow = demo.run_reference(apply(tmp_path / "listed.onnx", mixlist=EDITS), pixels)
+    logits, overflow = demo.run_reference_evaluator(apply(tmp_path / "listed.onnx", mixlist=EDITS), pixels)
     assert overflow == ""
     assert (logits.argmax(1) == labels).mean() >= 0.97
-    logits, overflow = demo.run_reference(apply(tmp_path / "forced.onnx", precision_mode_v2="fp16"), pixels)
+    logits, overflow = demo.run_reference_evaluator(apply(tmp_path / "forced.onnx", precision_mode_v2="fp16"), pixels)
     assert overflow == "/energy/ReduceSum"
     assert (logits.argmax(1) == labels).mean() < 0.2
 

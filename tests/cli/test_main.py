@@ -15,7 +15,7 @@ import pytest
 
 from mixlist import __version__
 from mixlist.cli import error_output
-from mixlist.cli.index import COMMANDS, help_text, load_command
+from mixlist.cli.command_index import COMMANDS, help_text, load_command
 from mixlist.errors import FileError, ModelError, UsageError
 
 MIXLIST = [sys.executable, "-m", "mixlist"]

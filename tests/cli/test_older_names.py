@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from mixlist.cli import index
+from mixlist.cli import command_index
 from tests.support.training_network import classifier, clusters
 
 from .conftest import Run
@@ -20,7 +20,7 @@ OLDER = {("validate", "--format"): "--output-format", ("train", "--state"): "--r
 
 def test_no_help_text_shows_an_older_name() -> None:
     for command, name in OLDER:
-        loaded = index.load_command(command)
+        loaded = command_index.load_command(command)
         shown = loaded.get_help(click.Context(loaded))
         assert name in shown
         assert OLDER[command, name] not in shown

@@ -7,7 +7,7 @@ import io
 import json
 from pathlib import Path
 
-from mixlist.report.resolve_terminal import chain_text, write_table
+from mixlist.report.resolve_output import chain_text, write_node_table
 from mixlist.resolver import Decision
 
 
@@ -81,7 +81,7 @@ def test_provider_cuda_is_told_without_a_gpu(run, model_path: Path) -> None:
 def test_long_names_are_never_cut_when_piped() -> None:
     name = "/encoder/" + "very_long_layer_name/" * 20 + "MatMul"
     stream = io.StringIO()
-    write_table([_decision(name)], stream)
+    write_node_table([_decision(name)], stream)
     assert name in stream.getvalue()
 
 
@@ -94,7 +94,7 @@ def test_long_names_are_folded_whole_on_a_terminal(monkeypatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     name = "".join(f"/block{at}" for at in range(20))
     stream = Terminal()
-    write_table([_decision(name)], stream)
+    write_node_table([_decision(name)], stream)
     lines = stream.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert name in "".join(line.split("  ")[0].strip() for line in lines)
@@ -102,7 +102,7 @@ def test_long_names_are_folded_whole_on_a_terminal(monkeypatch) -> None:
 
 def test_control_characters_in_names_do_not_reach_the_terminal() -> None:
     stream = io.StringIO()
-    write_table([_decision("a\x1b[2Jb\nc")], stream)
+    write_node_table([_decision("a\x1b[2Jb\nc")], stream)
     assert "a\\x1b[2Jb\\nc" in stream.getvalue()
     assert "\x1b" not in chain_text([_decision("a\x1b[2J")])
 

@@ -19,7 +19,7 @@ from mixlist.errors import FileError
 from mixlist.report import range_chart as chart
 from mixlist.report.check_html import render
 from mixlist.report.html_page import write_page
-from mixlist.report.terminal import clean
+from mixlist.report.terminal import escape_commands
 from tests.support.check_reports import EVIL, FAILING, PASSING, SUGGESTION, finding, large, output, tensor
 
 
@@ -133,7 +133,7 @@ def test_no_text_leaves_its_place(text: str) -> None:
         expected = [tag for tag in expected if tag not in ("dt", "dd")]
         tags = [tag for tag in tags if tag not in ("dt", "dd")]
     assert tags == expected
-    assert data_of(render(report))["tensors"][0]["tensor"] == clean(text)
+    assert data_of(render(report))["tensors"][0]["tensor"] == escape_commands(text)
 
 
 def strings(row: dict[str, object]) -> list[str]:
@@ -162,7 +162,7 @@ def test_the_data_holds_every_tensor_and_finding() -> None:
 def test_looks_go_by_the_worst_finding_of_a_tensor() -> None:
     nodes = (finding("a", "near-limit", tensor="t"), finding("a", tensor="t"), finding("a", "underflow", tensor="t"))
     page = render(replace(FAILING, nodes=nodes, tensors=(tensor("t", 1e9),)))
-    assert [(row["look"], row["kind"]) for row in data_of(page)["tensors"]] == [("failing", "overflow")]
+    assert [(row["style"], row["kind"]) for row in data_of(page)["tensors"]] == [("failing", "overflow")]
 
 
 def test_many_first_offenders_fold_away() -> None:

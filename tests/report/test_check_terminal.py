@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 
 from mixlist.checker.result import ValueCounts
-from mixlist.report import check_view as words
-from mixlist.report import number_text
-from mixlist.report.check_terminal import MOST, write_check
+from mixlist.report import check_texts, number_text
+from mixlist.report.check_terminal import MAX_ROWS, write_check
 from tests.support.check_reports import FAILING, PASSING, SUGGESTION, finding, output, tensor
 
 
@@ -60,13 +59,13 @@ def test_saturated_nodes_lead_and_are_not_told_twice() -> None:
 
 
 def test_long_lists_are_cut_and_say_so() -> None:
-    nodes = tuple(finding(f"n{at}") for at in range(MOST + 5))
-    more = tuple(finding(f"p{at}", "propagated") for at in range(MOST + 7))
+    nodes = tuple(finding(f"n{at}") for at in range(MAX_ROWS + 5))
+    more = tuple(finding(f"p{at}", "propagated") for at in range(MAX_ROWS + 7))
     text = told(replace(FAILING, nodes=nodes + more))
-    assert text.count("\n  overflow  ") == MOST
+    assert text.count("\n  overflow  ") == MAX_ROWS
     assert "... and 5 more (--format json and --html FILE have all)" in text
     assert "... and 7 more" in text
-    assert f"{MOST + 7} propagated: " in text
+    assert f"{MAX_ROWS + 7} propagated: " in text
 
 
 def test_nothing_depends_on_colour(monkeypatch) -> None:
@@ -112,15 +111,15 @@ def test_names_do_not_steer_the_terminal() -> None:
     ],
 )
 def test_figures(value: float | None, text: str) -> None:
-    assert number_text.figure(value) == text
+    assert number_text.format_number(value) == text
 
 
 def test_a_cosine_can_be_told_from_one() -> None:
-    assert [number_text.cosine(c) for c in (1.0, 1 - 2e-8, 0.998, -1.0)] == ["1", "1 - 2e-8", "0.998", "-1"]
+    assert [number_text.format_cosine(c) for c in (1.0, 1 - 2e-8, 0.998, -1.0)] == ["1", "1 - 2e-8", "0.998", "-1"]
 
 
 def test_a_share_is_whole_only_where_it_is() -> None:
-    assert [number_text.share(s) for s in (None, 0.0, 4e-5, 0.5, 0.9999, 1.0)] == [
+    assert [number_text.format_share(s) for s in (None, 0.0, 4e-5, 0.5, 0.9999, 1.0)] == [
         *("-", "0 %", "0.004 %", "50 %"),
         *("> 99.9 %", "100 %"),
     ]
@@ -130,11 +129,11 @@ def test_limits_are_told_as_the_options_that_set_them() -> None:
     from mixlist.checker.limits import Limits
 
     every = {"exception_rate": 1.0, **Limits(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0).enabled()}
-    assert words.limits_text(every) == [
+    assert check_texts.limits_text(every) == [
         *("--max-exception-rate 1", "--max-abs-error 1", "--max-rel-error 1", "--max-normalized-error 1"),
         *("--min-cosine 1", "--min-snr 1", "--max-mismatch 1", "--min-top1 1"),
     ]
-    assert words.limits_text({"cosine": 0.999}) == ["--min-cosine 0.999"]
+    assert check_texts.limits_text({"cosine": 0.999}) == ["--min-cosine 0.999"]
 
 
 def test_counts_are_told_worst_first() -> None:

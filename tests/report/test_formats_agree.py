@@ -14,8 +14,8 @@ import pytest
 import mixlist
 from mixlist.checker.result import CheckReport, NodeFinding
 from mixlist.report import check_html, check_terminal, json_output
-from mixlist.report.check_view import finding_texts, first_offenders
-from mixlist.report.number_text import figure
+from mixlist.report.check_texts import finding_texts, first_offenders
+from mixlist.report.number_text import format_number
 from tests.report.test_check_html import Parsed, data_of
 from tests.support.builders import model, policy
 from tests.support.planted_models import PLANTED, Planted
@@ -60,14 +60,14 @@ def test_the_formats_agree(planted: Planted, mode: str) -> None:
         for column, measure in (("reference", "fp32"), ("mixed", "low")):
             size, without_nan = number(node[f"max_abs_{measure}"]), node[f"max_number_{measure}"]
             has_both = math.isnan(size) and without_nan is not None
-            assert row[column] == (f"{figure(number(without_nan))} and nan" if has_both else figure(size))
+            assert row[column] == (f"{format_number(number(without_nan))} and nan" if has_both else format_number(size))
         assert (row["kind"], row["node"], row["tensor"]) == (node["kind"], str(found.ref), node["tensor"])
-        assert row["count"] == figure(node["count"]) and (row["place"] == "input") == bool(node["input"])
+        assert row["count"] == format_number(node["count"]) and (row["place"] == "input") == bool(node["input"])
         where = lead if node["first"] else rest
         assert where.count(finding_texts(found, report)["reference"]) >= 1, found
     for tensor, row in zip(told["tensors"], data_of(page)["tensors"], strict=True):
         ends = math.nan if tensor["nan"] else max(abs(number(tensor["minimum"])), abs(number(tensor["maximum"])))
-        assert row["reference"] == figure(ends)
+        assert row["reference"] == format_number(ends)
     for output in told["outputs"]:
         cells = re.sub(r"\s+", " ", Parsed(page).text)
         if output["ignored_share"] == 1:
@@ -75,7 +75,10 @@ def test_the_formats_agree(planted: Planted, mode: str) -> None:
             assert re.search(rf"^{output['name']} +(- +){{7}}100 %", text, re.MULTILINE)
             assert page.count('<td class="number">-</td>') >= 7
         else:
-            error, largest = figure(number(output["normalized_error"])), figure(number(output["max_abs_error"]))
+            error, largest = (
+                format_number(number(output["normalized_error"])),
+                format_number(number(output["max_abs_error"])),
+            )
             assert error in cells and largest in text
 
 
@@ -106,7 +109,9 @@ def test_a_nan_does_not_hide_an_overflow(place: int, mode: str) -> None:
         node = found[which]
         assert (node["max_abs_fp32"], node["max_abs_low"]) == ("nan", "nan")
         assert (node["max_number_fp32"], number(node["max_number_low"])) == (largest, low)
-        assert f"up to {figure(largest)} and nan in float32, {figure(low)} and nan in float16" in in_text(report)
+        assert f"up to {format_number(largest)} and nan in float32, {format_number(low)} and nan in float16" in in_text(
+            report
+        )
 
 
 def test_nothing_is_looked_for_without_a_nan(monkeypatch: pytest.MonkeyPatch) -> None:

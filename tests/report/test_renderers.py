@@ -94,7 +94,7 @@ def test_colour_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("NO_COLOR", "1")
     assert terminal.paint("x", "red", Terminal()) == "x"
     stream = Terminal()
-    terminal.table(("a", "list"), [("1", "white")], stream)
+    terminal.write_table(("a", "list"), [("1", "white")], stream)
     assert "\x1b" not in stream.getvalue()
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "dumb")
@@ -108,7 +108,7 @@ def test_diagnostics_in_text() -> None:
 
 def test_a_plain_table_is_aligned_and_whole() -> None:
     stream = io.StringIO()
-    terminal.table(("name", "x"), [("a" * 300, "1"), ("b", "")], stream)
+    terminal.write_table(("name", "x"), [("a" * 300, "1"), ("b", "")], stream)
     assert stream.getvalue().splitlines() == [
         "name" + " " * 298 + "x",
         "-" * 300 + "  -",
@@ -119,5 +119,5 @@ def test_a_plain_table_is_aligned_and_whole() -> None:
 
 def test_a_long_table_on_a_terminal_is_written_at_once() -> None:
     stream = Terminal()
-    terminal.table(("name", "x"), [("a" * 300, str(at)) for at in range(2001)], stream)
+    terminal.write_table(("name", "x"), [("a" * 300, str(at)) for at in range(2001)], stream)
     assert len(stream.getvalue().splitlines()) == 2003

@@ -1,22 +1,24 @@
 "use strict";
-// Long lists, drawn a piece at a time. Names go in as text, never as markup.
+// Show the lists of tensors and findings, with a search. The rows are data of the page (check_html.py), and the script draws
+// STEP rows at a time, because a large model has very many tensors. Names of the model become text nodes, never markup.
 const data = JSON.parse(document.getElementById("data").textContent);
 const STEP = 50;
 
 function element(tag, classes, text) {
-  const made = document.createElement(tag);
-  if (classes) made.className = classes;
-  if (text !== undefined) made.textContent = text;
-  return made;
+  const node = document.createElement(tag);
+  if (classes) node.className = classes;
+  if (text !== undefined) node.textContent = text;
+  return node;
 }
 
 function shape(tag, attributes) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  return made;
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
 }
 
-// A table body that shows `rows` a piece at a time; the button, or scrolling near it, adds the next.
+// Return a function that fills a table body with rows. It draws STEP of them; a click on the button, or scrolling to the
+// button, draws the next STEP.
 function pager(body, button, draw) {
   let rows = [], shown = 0;
   const more = () => {
@@ -28,40 +30,43 @@ function pager(body, button, draw) {
     button.textContent = `Show more (${rows.length - shown} left)`;
   };
   button.addEventListener("click", more);
-  new IntersectionObserver(seen => { if (seen[0].isIntersecting && shown) more(); }).observe(button);
-  return found => { rows = found; shown = 0; body.replaceChildren(); more(); };
+  new IntersectionObserver(entries => { if (entries[0].isIntersecting && shown) more(); }).observe(button);
+  return newRows => { rows = newRows; shown = 0; body.replaceChildren(); more(); };
 }
 
-function later(work) {
+// Return a function that runs `work` once, 80 ms after its last call: a search waits until the user stops typing.
+function debounce(work) {
   let timer;
   return () => { clearTimeout(timer); timer = setTimeout(work, 80); };
 }
 
 const words = field => field.value.toLowerCase().split(/\s+/).filter(Boolean);
-const holds = (text, wanted) => wanted.every(word => text.includes(word));
+const includesAll = (text, wanted) => wanted.every(word => text.includes(word));
 
 function rangeRow(row) {
-  const made = element("tr");
+  const tableRow = element("tr");
   const name = element("th", "", undefined);
   name.scope = "row";
   name.append(element("span", "name", row.tensor));
   if (row.counted) name.append(document.createElement("br"), element("span", "quiet", row.counted));
   const scale = element("td", "scale");
   const svg = shape("svg", { viewBox: "0 0 1000 20", preserveAspectRatio: "none", "aria-hidden": "true" });
-  for (const at of data.limits) svg.append(shape("line", { class: "limit", x1: at, x2: at, y1: 0, y2: 20 }));
+  for (const x of data.limits) svg.append(shape("line", { class: "limit", x1: x, x2: x, y1: 0, y2: 20 }));
   if (row.high !== null) {
+    // With an unknown smallest value, a pale bar goes to the left edge, and only a mark at the largest value has full color.
     const from = row.low === null ? 0 : row.low, width = Math.max(row.high - from, 4);
-    svg.append(shape("rect", { class: row.look + (row.low === null ? " open" : ""), x: from, y: 6, width, height: 8 }));
-    if (row.low === null) svg.append(shape("rect", { class: row.look, x: Math.max(row.high - 6, 0), y: 4, width: 6, height: 12 }));
-    if (row.beyond) svg.append(shape("path", { class: row.look, d: "M985 2 1000 10 985 18z" }));
+    svg.append(shape("rect", { class: row.style + (row.low === null ? " open" : ""), x: from, y: 6, width, height: 8 }));
+    if (row.low === null) svg.append(shape("rect", { class: row.style, x: Math.max(row.high - 6, 0), y: 4, width: 6, height: 12 }));
+    // The largest value is outside the scale: an arrow.
+    if (row.beyond) svg.append(shape("path", { class: row.style, d: "M985 2 1000 10 985 18z" }));
   }
   scale.append(svg);
   const kind = element("td");
-  if (row.kind) kind.append(element("span", "tag " + row.weight, row.kind));
-  made.append(name, element("td", "", row.operator), element("td", "number", row.reference), element("td", "number", row.mixed));
-  if (data.counted) made.append(element("td", "number", row.smallest));
-  made.append(kind, scale);
-  return made;
+  if (row.kind) kind.append(element("span", "tag " + row.severity, row.kind));
+  tableRow.append(name, element("td", "", row.operator), element("td", "number", row.reference), element("td", "number", row.mixed));
+  if (data.counted) tableRow.append(element("td", "number", row.smallest));
+  tableRow.append(kind, scale);
+  return tableRow;
 }
 
 function ranges() {
@@ -73,48 +78,49 @@ function ranges() {
   const fill = pager(get("range-table").tBodies[0], get("range-more"), rangeRow);
   const update = () => {
     const wanted = words(search);
-    let rows = all.filter(row => holds(row.text, wanted) && (show.value === "all" || (show.value === "low" ? row.is_low : row.kind)));
-    const size = row => row.high === null ? -1 : row.power;
+    let rows = all.filter(row => includesAll(row.text, wanted) && (show.value === "all" || (show.value === "low" ? row.is_low : row.kind)));
+    const size = row => row.high === null ? -1 : row.log2Largest;
     if (order.value === "large") rows = [...rows].sort((a, b) => size(b) - size(a));
     if (order.value === "small") rows = [...rows].sort((a, b) => size(a) - size(b));
     count.textContent = `${rows.length} of ${all.length} tensors`;
     fill(rows);
   };
-  search.addEventListener("input", later(update));
+  search.addEventListener("input", debounce(update));
   for (const select of [show, order]) select.addEventListener("change", update);
   update();
   overview(row => { get("range-list").open = true; search.value = row.tensor; show.value = "all"; update(); search.focus(); });
 }
 
-// The tensor under the pointer, and a click that looks it up in the list.
+// Name the tensor under the pointer below the picture; on a click, call `choose` with its row.
 function overview(choose) {
   const svg = document.getElementById("overview"), cursor = document.getElementById("cursor");
-  const told = document.getElementById("under-cursor"), all = data.tensors;
-  const at = event => {
+  const caption = document.getElementById("under-cursor"), all = data.tensors;
+  // The index of the tensor under the pointer, or -1. The plot is 1100 units wide, and each tensor has an equal part.
+  const indexAt = event => {
     const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
     return point.x < 0 || point.x >= 1100 ? -1 : Math.floor(point.x / 1100 * all.length);
   };
   svg.addEventListener("pointermove", event => {
-    const index = at(event), row = all[index];
+    const index = indexAt(event), row = all[index];
     cursor.toggleAttribute("hidden", !row);
-    told.textContent = row ? `${row.tensor}: ${row.reference} in float32, ${row.mixed} in the mixed model` : "";
+    caption.textContent = row ? `${row.tensor}: ${row.reference} in float32, ${row.mixed} in the mixed model` : "";
     if (row) for (const end of ["x1", "x2"]) cursor.setAttribute(end, (index + 0.5) / all.length * 1100);
   });
-  svg.addEventListener("pointerleave", () => { cursor.setAttribute("hidden", ""); told.textContent = ""; });
-  svg.addEventListener("click", event => { if (all[at(event)]) choose(all[at(event)]); });
+  svg.addEventListener("pointerleave", () => { cursor.setAttribute("hidden", ""); caption.textContent = ""; });
+  svg.addEventListener("click", event => { if (all[indexAt(event)]) choose(all[indexAt(event)]); });
 }
 
 function findingRow(row) {
-  const made = element("tr");
+  const tableRow = element("tr");
   const name = element("th", "", undefined);
   name.scope = "row";
   name.append(element("span", "name", row.node));
   if (row.place === "input") name.append(element("span", "quiet", " converted input " + row.tensor));
   if (row.suggestion) name.append(document.createElement("br"), element("span", "quiet", "keep it high: " + row.suggestion));
-  made.append(name, element("td", "", row.operator));
-  for (const text of [row.reference, row.mixed, row.count]) made.append(element("td", "number", text));
-  made.append(element("td", "", row.batches), element("td", "", row.low_by));
-  return made;
+  tableRow.append(name, element("td", "", row.operator));
+  for (const text of [row.reference, row.mixed, row.count]) tableRow.append(element("td", "number", text));
+  tableRow.append(element("td", "", row.batches), element("td", "", row.low_by));
+  return tableRow;
 }
 
 function findings() {
@@ -122,6 +128,7 @@ function findings() {
   if (!search) return;
   const count = document.getElementById("finding-count"), all = data.findings;
   for (const row of all) row.text = [row.node, row.operator, row.tensor, row.low_by, row.kind].join(" ").toLowerCase();
+  // One group for each kind of finding. A closed group gets its rows only when the user opens it.
   const groups = [...document.querySelectorAll("details.kind")].map(box => {
     const group = { box, rows: [], drawn: false, fill: pager(box.querySelector("tbody"), box.querySelector("button"), findingRow) };
     group.draw = () => { if (box.open && !group.drawn) { group.drawn = true; group.fill(group.rows); } };
@@ -129,21 +136,23 @@ function findings() {
     return group;
   });
   const update = () => {
-    const wanted = words(search), rows = all.filter(row => holds(row.text, wanted));
+    const wanted = words(search), rows = all.filter(row => includesAll(row.text, wanted));
     count.textContent = `${rows.length} of ${all.length} findings`;
     for (const group of groups) {
       group.rows = rows.filter(row => row.kind === group.box.dataset.kind);
       group.drawn = false;
       group.box.querySelector(".found").textContent = group.rows.length;
       group.box.hidden = !group.rows.length;
+      // A search with few results opens the groups that have them.
       if (wanted.length && group.rows.length && rows.length <= STEP) group.box.open = true;
       group.draw();
     }
   };
-  search.addEventListener("input", later(update));
+  search.addEventListener("input", debounce(update));
   update();
 }
 
 ranges();
 findings();
+// Paper has no buttons: print every group open.
 window.addEventListener("beforeprint", () => { for (const box of document.querySelectorAll("details")) box.open = true; });

@@ -15,16 +15,16 @@ _TABLE = ("node", "op", "list", "precision", "rule", "reason")
 _CSV = ("scope", "name", "op_type", "domain", "list", "precision", "changed", "rule", "follows", "outputs", "reason")
 
 
-def write_table(nodes: Sequence[Decision], stream: TextIO) -> None:
+def write_node_table(nodes: Sequence[Decision], stream: TextIO) -> None:
     """Write a line for each node, and the number of nodes by precision."""
     rows = [(str(n.ref), operator_name(n.domain, n.op_type), n.list, n.precision, n.rule, n.reason) for n in nodes]
-    terminal.table(_TABLE, rows, stream)
+    terminal.write_table(_TABLE, rows, stream)
     counts = Counter(n.precision for n in nodes)
     by_precision = ", ".join(f"{count} {precision}" for precision, count in sorted(counts.items())) or "none"
     stream.write(f"\n{len(nodes)} nodes: {by_precision}\n")
 
 
-def write_csv(nodes: Sequence[Decision], stream: TextIO) -> None:
+def write_node_csv(nodes: Sequence[Decision], stream: TextIO) -> None:
     """Write a row for each node. Semicolons join the items of ``follows`` and ``outputs``."""
     csv_table.write_csv(_CSV, map(_csv_row, nodes), stream)
 
@@ -55,7 +55,7 @@ def chain_text(chain: Sequence[Decision]) -> str:
         lines += [f"    Output {name} is {dtype}." for name, dtype in node.outputs.items()]
         if following is not None:
             lines.append(f"    It follows {following.ref}:")
-    return "\n".join(map(terminal.clean, lines)) + "\n"
+    return "\n".join(map(terminal.escape_commands, lines)) + "\n"
 
 
 def _effect(node: Decision) -> str:

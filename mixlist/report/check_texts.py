@@ -19,33 +19,35 @@ from mixlist.checker.result import (
     ValueCounts,
 )
 from mixlist.option_fields import command_line_forms
-from mixlist.report.number_text import cosine, figure, pluralize, share
+from mixlist.report.number_text import format_cosine, format_number, format_share, pluralize
 
 
 @dataclass(frozen=True)
-class Meaning:
+class KindDescription:
     """The meaning of a kind of finding.
 
     ``failing`` kinds make the verdict fail; ``warning`` kinds deserve attention.
     """
 
-    weight: Literal["failing", "warning", "note"]
+    severity: Literal["failing", "warning", "note"]
     text: str
 
 
 # Reports list the kinds in this order: the most important first.
-KINDS: dict[FindingKind, Meaning] = {
-    "refused": Meaning("failing", "ONNX Runtime refuses to run it in the mixed model, but runs it in float32"),
-    "overflow": Meaning(
+KINDS: dict[FindingKind, KindDescription] = {
+    "refused": KindDescription("failing", "ONNX Runtime refuses to run it in the mixed model, but runs it in float32"),
+    "overflow": KindDescription(
         "failing", "finite in float32, not finite in low precision: an output with finite inputs, or a converted input"
     ),
-    "saturated": Meaning("failing", "limited to the largest finite value; the float32 value is larger"),
-    "propagated": Meaning("note", "not finite because an input is not finite"),
-    "internal-risk": Meaning("warning", "its output is finite, but a step inside the operator may leave the range"),
-    "near-limit": Meaning("warning", "within a factor of two of the largest finite value"),
-    "underflow": Meaning("warning", "became zero, or lost its small values; float32 keeps them"),
-    "preexisting": Meaning("note", "not finite in float32 already"),
-    "intended": Meaning("note", "an infinity by design: a constant or a mask"),
+    "saturated": KindDescription("failing", "limited to the largest finite value; the float32 value is larger"),
+    "propagated": KindDescription("note", "not finite because an input is not finite"),
+    "internal-risk": KindDescription(
+        "warning", "its output is finite, but a step inside the operator may leave the range"
+    ),
+    "near-limit": KindDescription("warning", "within a factor of two of the largest finite value"),
+    "underflow": KindDescription("warning", "became zero, or lost its small values; float32 keeps them"),
+    "preexisting": KindDescription("note", "not finite in float32 already"),
+    "intended": KindDescription("note", "an infinity by design: a constant or a mask"),
 }
 OUTPUT_COLUMNS = (
     "output",
@@ -59,7 +61,7 @@ OUTPUT_COLUMNS = (
     "ignored",
     "verdict",
 )
-WORST = 3  # the number of nodes that a report shows with advice
+NODES_WITH_ADVICE = 3  # the number of nodes that a report shows with advice
 EMULATED = (
     "Emulated: a float32 model ran that rounds every low-precision value to the low type. The mixed model itself would"
     " show no overflow, because ONNX Runtime's CPU provider computes most float16 nodes in float32 and removes the"
@@ -75,7 +77,9 @@ def describe_counts(counts: ValueCounts) -> str:
         (counts.subnormal, counts.values, "subnormal"),
         (counts.near_limit, counts.values, "near the limit"),
     )
-    return ", ".join(f"{share(number / max(total, number, 1))} {effect}" for number, total, effect in parts if number)
+    return ", ".join(
+        f"{format_share(number / max(total, number, 1))} {effect}" for number, total, effect in parts if number
+    )
 
 
 def tensors_by_loss(report: CheckReport) -> list[tuple[TensorRange, ValueCounts]]:
@@ -91,7 +95,7 @@ def tensors_by_loss(report: CheckReport) -> list[tuple[TensorRange, ValueCounts]
     return sorted((entry for entry in counted if describe_counts(entry[1])), key=negative_loss)
 
 
-def in_batches(finding: NodeFinding, report: CheckReport) -> str:
+def format_batches(finding: NodeFinding, report: CheckReport) -> str:
     """Return the number of batches with a finding, and the first of these batches, counted from 0."""
     if not finding.batches:
         return "-"
@@ -109,16 +113,16 @@ def finding_texts(finding: NodeFinding, report: CheckReport | None = None) -> di
     worst = "" if finding.count is None or report is None else f"{pluralize(finding.count, 'value')} in the worst batch"
     return {
         "kind": finding.kind,
-        "weight": KINDS[finding.kind].weight,
+        "severity": KINDS[finding.kind].severity,
         "node": str(finding.ref),
         "operator": finding.op_type,
         "place": "input" if finding.input else "output",
         "tensor": finding.tensor,
         "reference": _largest(finding.max_abs_fp32, finding.max_number_fp32),
         "mixed": "not computed" if finding.kind == "refused" else _largest(finding.max_abs_low, finding.max_number_low),
-        "count": figure(finding.count),
+        "count": format_number(finding.count),
         "worst": worst,
-        "batches": in_batches(finding, report) if report is not None else "",
+        "batches": format_batches(finding, report) if report is not None else "",
         "low_by": _low_by(finding),
         "suggestion": finding.suggestion if report is not None else "",
     }
@@ -126,7 +130,9 @@ def finding_texts(finding: NodeFinding, report: CheckReport | None = None) -> di
 
 def _largest(magnitude: float, number: float | None) -> str:
     """Return the largest magnitude as text: the largest number, and ``nan`` if there are NaNs too."""
-    return figure(magnitude) if number is None or not math.isnan(magnitude) else f"{figure(number)} and nan"
+    return (
+        format_number(magnitude) if number is None or not math.isnan(magnitude) else f"{format_number(number)} and nan"
+    )
 
 
 def _low_by(finding: NodeFinding) -> str:
@@ -149,15 +155,15 @@ def worst_nodes(report: CheckReport) -> list[NodeError]:
     """
     if not any(output.verdict == "fail" for output in report.outputs):
         return []
-    return [error for error in report.layerwise[:WORST] if error.normalized_error]
+    return [error for error in report.layerwise[:NODES_WITH_ADVICE] if error.normalized_error]
 
 
 def first_offenders(report: CheckReport) -> list[NodeFinding]:
     """Return the findings where overflow starts, the failing kinds first. A report shows them first."""
-    return by_weight(finding for finding in report.nodes if finding.first)
+    return sort_by_kind(finding for finding in report.nodes if finding.first)
 
 
-def by_weight(findings: Iterable[NodeFinding]) -> list[NodeFinding]:
+def sort_by_kind(findings: Iterable[NodeFinding]) -> list[NodeFinding]:
     """Return findings in the order of ``KINDS``; within a kind, in the order of the model."""
     order = {kind: position for position, kind in enumerate(KINDS)}
     return sorted(findings, key=lambda finding: order[finding.kind])
@@ -173,18 +179,18 @@ def conditions(report: CheckReport) -> str:
     return f"{report.precision}, {report.mode} on {report.provider}, {pluralize(report.batches, 'batch')}"
 
 
-def exceptions(report: CheckReport) -> str:
+def describe_exceptions(report: CheckReport) -> str:
     """Return the exception rate with its limit."""
     limit = report.limits.get("exception_rate")
-    limit_text = f" (fails from {share(limit)})" if limit is not None else ""
-    return f"exception rate {share(report.exception_rate)}{limit_text}"
+    limit_text = f" (fails from {format_share(limit)})" if limit is not None else ""
+    return f"exception rate {format_share(report.exception_rate)}{limit_text}"
 
 
-def comparison(report: CheckReport) -> tuple[str, ...]:
+def describe_emulation(report: CheckReport) -> tuple[str, ...]:
     """Return the lines that compare a native check with its emulation; () if there is no emulation."""
     if report.emulated is None:
         return ()
-    rate = share(report.emulated.exception_rate)
+    rate = format_share(report.emulated.exception_rate)
     verdict = f"emulated on the CPU: {report.emulated.verdict}, exception rate {rate}"
     return (verdict + ("" if report.emulated.differences else ", the same findings"), *report.emulated.differences)
 
@@ -193,14 +199,14 @@ def output_row(output: OutputFinding) -> tuple[str, ...]:
     """Return the cells of an output under ``OUTPUT_COLUMNS``."""
     return (
         output.name,
-        figure(output.max_abs_error),
-        figure(output.max_rel_error),
-        figure(output.normalized_error),
-        cosine(output.cosine),
-        figure(output.snr_db, 3),
-        share(output.mismatches),
-        share(output.top1),
-        share(output.ignored_share),
+        format_number(output.max_abs_error),
+        format_number(output.max_rel_error),
+        format_number(output.normalized_error),
+        format_cosine(output.cosine),
+        format_number(output.snr_db, 3),
+        format_share(output.mismatches),
+        format_share(output.top1),
+        format_share(output.ignored_share),
         "pass" if output.passed else f"{output.verdict}: {', '.join(output.failed_limits)}",
     )
 
@@ -209,4 +215,4 @@ def limits_text(limits: Mapping[str, float]) -> list[str]:
     """Return the limits as the options that set them."""
     forms = command_line_forms(CheckOptions) | command_line_forms(Limits)
     forms["exception_rate"] = forms["max_exception_rate"]
-    return [f"{forms[name].flag} {figure(value)}" for name, value in limits.items()]
+    return [f"{forms[name].flag} {format_number(value)}" for name, value in limits.items()]

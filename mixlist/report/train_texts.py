@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from mixlist.checker.exception_rate import describe_rate, too_many_exceptions
-from mixlist.report.number_text import figure, pluralize, share
+from mixlist.report.number_text import format_number, format_share, pluralize
 from mixlist.training.result import SeedRun, TrainReport
 
 EMULATED = (
@@ -22,7 +22,7 @@ def headline(report: TrainReport) -> str:
     return f"{report.model} in {conditions}, {pluralize(len(report.runs), 'run')} of {pluralize(report.steps, 'step')}"
 
 
-def exceptions(report: TrainReport) -> str:
+def describe_exceptions(report: TrainReport) -> str:
     """Return the number and rate of steps with an exception; "" if the reasons of the verdict have them already."""
     total = sum(len(run.mixed.loss) for run in report.runs)
     bad = sum(len(run.mixed.exceptions) for run in report.runs)
@@ -34,28 +34,33 @@ def exceptions(report: TrainReport) -> str:
     return f"{bad} of {pluralize(total, 'mixed step')} with an exception: {rate}{repeated}"
 
 
-def columns(report: TrainReport) -> tuple[str, ...]:
+def run_columns(report: TrainReport) -> tuple[str, ...]:
     """Return the column titles of the table of runs."""
     values = ("loss in float32", "mixed", f"{report.metric} in float32", "mixed")
     return ("seed", *values, "exceptions", "skipped", "last scale")
 
 
-def rows(report: TrainReport) -> list[tuple[str, ...]]:
+def run_rows(report: TrainReport) -> list[tuple[str, ...]]:
     """Return the table of runs. With several runs, the last row has means and standard deviations."""
-    run_rows = [_row(run) for run in report.runs]
+    table_rows = [_run_row(run) for run in report.runs]
     if len(report.runs) > 1:
-        values = zip(*map(_values, report.runs), strict=True)
-        run_rows.append(("mean", *map(mean_and_deviation, values), "", "", ""))
-    return run_rows
+        values = zip(*map(_losses_and_metrics, report.runs), strict=True)
+        table_rows.append(("mean", *map(mean_and_deviation, values), "", "", ""))
+    return table_rows
 
 
-def _row(run: SeedRun) -> tuple[str, ...]:
+def _run_row(run: SeedRun) -> tuple[str, ...]:
     mixed = run.mixed
     counts = str(len(mixed.exceptions)), str(len(mixed.skipped))
-    return str(run.seed), *map(figure, _values(run)), *counts, figure(mixed.scale[-1]) if mixed.scale else "-"
+    return (
+        str(run.seed),
+        *map(format_number, _losses_and_metrics(run)),
+        *counts,
+        format_number(mixed.scale[-1]) if mixed.scale else "-",
+    )
 
 
-def _values(run: SeedRun) -> tuple[float | None, ...]:
+def _losses_and_metrics(run: SeedRun) -> tuple[float | None, ...]:
     """Return the losses and metrics of a run, in float32 and mixed."""
     return final_loss(run.float32.loss), final_loss(run.mixed.loss), run.float32.metric, run.mixed.metric
 
@@ -73,28 +78,28 @@ def mean_and_deviation(sample: Iterable[float | None]) -> str:
         return "-"
     mean = sum(values) / len(values)
     if len(values) < 2 or not math.isfinite(mean):
-        return figure(mean)
+        return format_number(mean)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    return f"{figure(mean)} ± {figure(deviation, 2)}"
+    return f"{format_number(mean)} ± {format_number(deviation, 2)}"
 
 
-def underflow(report: TrainReport) -> list[tuple[str, str, str]]:
+def underflow_rows(report: TrainReport) -> list[tuple[str, str, str]]:
     """Return the shares of lost gradient values by kind: with the loss scaled as in training, and unscaled."""
     shares = report.underflow
     if shares is None:
         return []
     return [
-        ("became zero", share(shares.zero), share(shares.zero_unscaled)),
-        ("subnormal", share(shares.subnormal), share(shares.subnormal_unscaled)),
+        ("became zero", format_share(shares.zero), format_share(shares.zero_unscaled)),
+        ("subnormal", format_share(shares.subnormal), format_share(shares.subnormal_unscaled)),
     ]
 
 
-def settings(parameters: dict[str, object]) -> str:
+def format_parameters(parameters: dict[str, object]) -> str:
     """Return parameters as text: ``init_scale = 1024, growth_interval = 200``."""
-    return ", ".join(f"{name} = {_setting(value)}" for name, value in parameters.items())
+    return ", ".join(f"{name} = {_format_parameter(value)}" for name, value in parameters.items())
 
 
-def _setting(value: object) -> str:
+def _format_parameter(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() and abs(value) < 2**53 else f"{value:g}"
     return str(value)
@@ -103,12 +108,12 @@ def _setting(value: object) -> str:
 def trial_rows(report: TrainReport) -> list[tuple[str, str, str]]:
     """Return a row for each setting of the scaler that was tried: its parameters, exceptions, and share of zeros."""
     return [
-        (settings(dict(trial.parameters)), f"{trial.exceptions} of {trial.steps}", share(trial.zero))
+        (format_parameters(dict(trial.parameters)), f"{trial.exceptions} of {trial.steps}", format_share(trial.zero))
         for trial in report.scale_trials
     ]
 
 
-def trace(report: TrainReport) -> str:
+def describe_trace(report: TrainReport) -> str:
     """Return a sentence on the scale at which the offenders overflow; "" if nothing was traced."""
     if report.trace_scale is None:
         return ""
@@ -118,7 +123,7 @@ def trace(report: TrainReport) -> str:
         return "They overflow in the first bad step even with the loss unscaled: no loss scale helps."
     return (
         "In the first bad step nothing overflows with the loss unscaled, and these nodes overflow with the scale"
-        f" {figure(report.trace_scale)}. The scale is too large: --tune-scale searches a better one."
+        f" {format_number(report.trace_scale)}. The scale is too large: --tune-scale searches a better one."
     )
 
 
