@@ -24,7 +24,7 @@ from mixlist.option_fields import with_fields
 
 _LOWERING_ACTIONS = ("lists", "force", "cube")  # the actions that make nodes low precision; only these need protections
 
-Choice = TypeVar("Choice")
+AllowedValue = TypeVar("AllowedValue")
 
 
 @with_fields(PolicyOptions)
@@ -111,10 +111,12 @@ def find_space(library: Library, op_names: OpNames = "auto") -> tuple[NameSpace,
     return space, [Diagnostic("ML402", "warning", message, library.name, hint=hint)]
 
 
-def _check_choice(option: str, value: str, allowed: tuple[Choice, ...], lead: str = "the allowed values are") -> Choice:
+def _check_choice(
+    option: str, value: str, allowed: tuple[AllowedValue, ...], lead: str = "the allowed values are"
+) -> AllowedValue:
     """Return the value with the type of the allowed values; raise UsageError if it is not one of them."""
     if value in allowed:
-        return cast(Choice, value)
+        return cast(AllowedValue, value)
     hint = choices_hint(str(value), [str(choice) for choice in allowed], lead, 1)
     raise UsageError(f"{option} has no value {value!r}", hint=hint)
 

@@ -17,11 +17,9 @@ from itertools import islice
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.files import package_data
-from mixlist.files.jsonc import Document, quoted
+from mixlist.files.jsonc import Document, Steps, quoted
 from mixlist.lists.detect_kind import JsonKind, evident_kind
 from mixlist.lists.suggestions import choices_hint
-
-Steps = tuple[str | int, ...]  # the keys and indices that lead from the top of a file to a value
 
 MAX_FINDINGS = 100
 
@@ -34,7 +32,7 @@ _OPTIONS = {"modify-mixlist": "--mixlist", "ops-info": "--ops-info"}
 
 
 @dataclass(frozen=True)
-class Schema:
+class JsonSchema:
     """A JSON schema, or a part of one: the allowed types of a value, and the schemas of its members or items.
 
     ``members`` holds the schemas of the members of an object by key. ``other_members`` is the schema of all other
@@ -45,9 +43,9 @@ class Schema:
     description: str
     types: tuple[type, ...]
     pattern: re.Pattern[str] | None = None
-    members: Mapping[str, Schema] = field(default_factory=dict)
-    other_members: Schema | None = None
-    items: Schema | None = None
+    members: Mapping[str, JsonSchema] = field(default_factory=dict)
+    other_members: JsonSchema | None = None
+    items: JsonSchema | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Violation:
 
     steps: Steps
     value: object
-    schema: Schema
+    schema: JsonSchema
 
 
 def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
@@ -71,7 +69,7 @@ def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
         hint = f"give this file as {_OPTIONS[evident]}"
         return [document.finding(_WRONG_KIND[kind], "error", message, hint=hint)]
     # Computing the place of a violation costs more than finding it: the violations beyond the limit are only counted.
-    violations = find_violations(document.value, load_schema(kind))
+    violations = find_violations(document.value, load_json_schema(kind))
     findings = [_finding(document, kind, violation) for violation in islice(violations, MAX_FINDINGS)]
     more_count = sum(1 for _ in violations)
     if more_count > 0:
@@ -81,19 +79,19 @@ def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
 
 
 @cache
-def load_schema(kind: JsonKind) -> Schema:
+def load_json_schema(kind: JsonKind) -> JsonSchema:
     """Return the schema of a kind of file."""
     root = json.loads((package_data.data_folder("schemas") / f"{kind}.json").read_text("utf-8"))
 
-    def read(part: dict[str, object]) -> Schema:
+    def read(part: dict[str, object]) -> JsonSchema:
         if "$ref" in part:
             part = root["$defs"][str(part["$ref"]).removeprefix("#/$defs/")]
         type_names = part["type"] if isinstance(part["type"], list) else [part["type"]]
         properties, additional, items = (part.get(key) for key in ("properties", "additionalProperties", "items"))
         members = {key: read(member) for key, member in properties.items()} if isinstance(properties, dict) else {}
         # "additionalProperties": false. A schema without types rejects every value, and keeps the keys for the hint.
-        no_member = Schema("no other key", (), members=members) if additional is False else None
-        return Schema(
+        no_member = JsonSchema("no other key", (), members=members) if additional is False else None
+        return JsonSchema(
             description=str(part["description"]),
             types=tuple(_TYPES[str(name)] for name in type_names),
             pattern=re.compile(str(part["pattern"])) if "pattern" in part else None,
@@ -105,7 +103,7 @@ def load_schema(kind: JsonKind) -> Schema:
     return read(root)
 
 
-def find_violations(value: object, schema: Schema, steps: Steps = ()) -> Iterator[Violation]:
+def find_violations(value: object, schema: JsonSchema, steps: Steps = ()) -> Iterator[Violation]:
     """Yield the parts of a value that the schema does not allow. ``steps`` lead to the value.
 
     The unknown keys of an object come before its members.

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from mixlist.files import package_data
 from mixlist.files.jsonc import parse
 from mixlist.lists.detect_kind import guess_kind
-from mixlist.lists.schema_check import check_structure, find_violations, load_schema
+from mixlist.lists.schema_check import check_structure, find_violations, load_json_schema
 
 SCHEMAS = {
     path.stem: json.loads(path.read_text("utf-8")) for path in package_data.data_folder("schemas").glob("*.json")
@@ -50,7 +50,7 @@ def jsonschema_errors(value: Any, kind: Any) -> list[tuple[tuple[Any, ...], bool
 def assert_same_errors(value: Any, kind: Any) -> None:
     """Assert that the violations and the findings are at the places of the errors of jsonschema."""
     expected_errors = jsonschema_errors(value, kind)
-    violations = list(find_violations(value, load_schema(kind)))
+    violations = list(find_violations(value, load_json_schema(kind)))
     assert sorted(map(repr, expected_errors)) == sorted(repr((v.steps, not v.schema.types)) for v in violations)
     document = parse(json.dumps(value), "f")
     findings = check_structure(document, kind)
