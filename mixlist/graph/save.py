@@ -43,7 +43,7 @@ ReadTensor = Callable[["TensorProto"], Iterator[bytes]]  # yields the bytes of a
 
 @dataclass(frozen=True)
 class SaveOptions:
-    """How a model is saved.
+    """The options of saving a model.
 
     ``force``: whether an existing file is replaced.
     ``external_data``: ``yes`` writes a data file, ``no`` writes none, ``auto`` writes one if a weight of the
