@@ -168,7 +168,7 @@ class ConversionCounter:
 def probed_tensor(pair: ModelPair, conversion: Conversion) -> TensorRef:
     """Return the tensor that a conversion reads, by its name in the original, as counts have it."""
     model = pair.reference if conversion.in_reference else pair.mixed
-    return model.original_ref(conversion.probe)
+    return model.original_ref(conversion.observed_ref)
 
 
 class FullStatistics:

@@ -36,8 +36,8 @@ class FindingRecord:
 
     def add_ranges(self, reference: ObservedRange, mixed: ObservedRange) -> None:
         """Add the ranges of one batch."""
-        self.reference_magnitude = _larger_or_nan(self.reference_magnitude, reference.largest)
-        self.mixed_magnitude = _larger_or_nan(self.mixed_magnitude, mixed.largest)
+        self.reference_magnitude = _larger_or_nan(self.reference_magnitude, reference.reported_magnitude)
+        self.mixed_magnitude = _larger_or_nan(self.mixed_magnitude, mixed.reported_magnitude)
 
     @property
     def holds_nan(self) -> bool:

@@ -22,7 +22,7 @@ from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.packing import ScalarStatistic
 from mixlist.errors import ModelError
 from mixlist.graph.dataflow import DataflowNode
-from mixlist.graph.function_attributes import resolve_attribute_references
+from mixlist.graph.function_attributes import copy_with_resolved_attributes
 from mixlist.graph.model import Node
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import bodies_of
@@ -53,7 +53,7 @@ def find_internal_risks(
         return []
     reference = pair.config.as_float32_graph(pair.reference.loaded)
     instrumented = _BodyInstrumenter(reference, pair.mixed_low_nodes()).run()
-    if not instrumented.outputs:
+    if not instrumented.columns:
         return []
     try:
         observer = pair.observe_on_cpu(instrumented)
@@ -62,7 +62,7 @@ def find_internal_risks(
         pair.warnings.append(warning("ML606", message))
         return []
     risks: dict[TensorRef, FindingRecord] = {}
-    tensors = dict.fromkeys(tensor for tensor, _ in instrumented.outputs)
+    tensors = dict.fromkeys(tensor for tensor, _ in instrumented.columns)
     for index, feed in enumerate(islice(batches, steps)):
         _, body_ranges = observer.run(feed)
         for tensor in tensors:
@@ -101,7 +101,7 @@ class _BodyInstrumenter(Instrumenter):
         self.low_nodes = low_nodes
         self.expanded: set[int] = set()  # the ids of the nodes whose body was added: it is added once for all outputs
 
-    def observe(
+    def make_statistics(
         self, probe: Probe, node: Node | None = None, target: NodeProto | None = None
     ) -> tuple[list[ScalarStatistic], list[NodeProto]]:
         """Return the ranges of the intermediate values of the node's function body, and the nodes that compute them."""
@@ -132,7 +132,7 @@ class _BodyInstrumenter(Instrumenter):
         nodes, intermediate_tensors = [], []
         float_tensors = _float_tensors(body)
         for body_node in body.node:
-            copy = resolve_attribute_references(body_node, attributes)
+            copy = copy_with_resolved_attributes(body_node, attributes)
             copy.name = self.new_names.make_name(f"{target.name}_body")
             for slot, name in enumerate(body_node.input):
                 copy.input[slot] = new_name_of.get(name, "") if name else ""

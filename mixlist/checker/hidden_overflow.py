@@ -187,11 +187,11 @@ class HiddenOverflowFinder:
         }
         # A conversion reads a tensor of the mixed model. If that model is not counted, count the reference instead.
         in_mixed = {
-            conversion: self._mixed_counter.original_ref(conversion.probe)
+            conversion: self._mixed_counter.original_ref(conversion.observed_ref)
             for conversion in bounds_of
             if self._mixed_counter is not None and not conversion.in_reference
         }
-        in_reference = {c: c.source for c in bounds_of if c not in in_mixed and c.source is not None}
+        in_reference = {c: c.reference_ref for c in bounds_of if c not in in_mixed and c.reference_ref is not None}
         for counter, tensors in ((self._mixed_counter, in_mixed), (self._reference_counter, in_reference)):
             if counter is None or not tensors:
                 continue

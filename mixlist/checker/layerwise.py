@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 from mixlist.checker.model_pair import ModelPair
 from mixlist.checker.result import NodeError
-from mixlist.emulation.graph_statistics import Probe, Statistic, has_where
+from mixlist.emulation.graph_statistics import Probe, Statistic
 from mixlist.emulation.instrument import Instrumenter
 from mixlist.emulation.packing import ScalarStatistic
 from mixlist.graph.model import Node
 from mixlist.graph.naming import display_name
+from mixlist.graph.opsets import supports_where
 from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.ops import types
@@ -36,7 +37,7 @@ _STATISTIC_NAMES = _DIFFERENCE, _REFERENCE, _COUNT  # two sums of squares, and t
 
 
 def _no_build(*_: object) -> list[NodeProto]:
-    """Raise AssertionError: ``_LayerwiseInstrumenter.observe`` builds these statistics itself."""
+    """Raise AssertionError: ``_LayerwiseInstrumenter.make_statistics`` builds these statistics itself."""
     raise AssertionError("the layerwise statistics are built with the rounded copy")
 
 
@@ -87,9 +88,9 @@ class _LayerwiseInstrumenter(Instrumenter):
         super().__init__(reference, _STATISTICS, lambda probe: probe.ref not in masks)
         self.low_nodes = low_nodes
         self.copy_outputs: dict[int, list[str]] = {}  # outputs of the copies, by id of the node
-        self.has_where = has_where(reference)
+        self.supports_where = supports_where(reference)
 
-    def observe(
+    def make_statistics(
         self, probe: Probe, node: Node | None = None, target: NodeProto | None = None
     ) -> tuple[list[ScalarStatistic], list[NodeProto]]:
         """Return the sums of one output of a low node, and the nodes that compute them."""
@@ -107,7 +108,7 @@ class _LayerwiseInstrumenter(Instrumenter):
         rounded = self._add_rounding(copy_output, types.element(mixed_output.type), nodes)
         difference, exact = self._add_node("Sub", [rounded, probe.tensor], nodes), probe.tensor
         is_finite = self._add_is_finite(exact, nodes)
-        if self.has_where:  # a value that is not finite in the reference becomes zero in both sums
+        if self.supports_where:  # a value that is not finite in the reference becomes zero in both sums
             zero = self.new_names.make_name(f"{exact}_zero")
             nodes.append(self.new_names.make_constant(zero, types.FLOAT, [], [0.0]))
             difference, exact = (

@@ -17,8 +17,8 @@ from mixlist.checker.finding_records import FindingRecord, OperandKey, OperandRe
 from mixlist.checker.model_pair import ModelPair
 from mixlist.checker.operand_rules import ConvertedRange
 from mixlist.checker.value_counts import LARGEST, Totals, largest_magnitude
-from mixlist.emulation.graph_statistics import has_where
 from mixlist.emulation.observed_range import ObservedRange
+from mixlist.graph.opsets import supports_where
 from mixlist.graph.refs import TensorRef
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def find_magnitudes_without_nan(
     outputs = keys_by_first_batch({tensor: record for tensor, record in records.items() if record.holds_nan})
     operands = keys_by_first_batch({operand: record for operand, record in operand_records.items() if record.holds_nan})
     models = (pair.reference, pair.mixed)
-    if not (outputs or operands) or not all(has_where(model.loaded.proto) for model in models):
+    if not (outputs or operands) or not all(supports_where(model.loaded.proto) for model in models):
         return
     # The output of a node is needed in both models, an operand only in the model that observes its conversion.
     reference_tensors = set[TensorRef]().union(*outputs.values())

@@ -17,7 +17,6 @@ from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observer, Ranges
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.build import build_graph
-from mixlist.graph.constants_and_shapes import is_random
 from mixlist.graph.dataflow import DataflowNode, trace_dataflow
 from mixlist.graph.gc_pause import pause_gc
 from mixlist.graph.load import LoadedModel, load_model
@@ -25,6 +24,7 @@ from mixlist.graph.model import POLICY_KEY, Graph, Node
 from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import reachable_graphs
+from mixlist.graph.value_origins import is_random
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, LOW_TYPES
@@ -81,7 +81,7 @@ class ObservedModel:
         for tensor, observed_range in ranges.items():
             original = self.original_ref(tensor)
             if original != tensor:
-                observed_range = observed_range.later(runs_before[tensor.scope.partition("/")[0]])
+                observed_range = observed_range.after_runs(runs_before[tensor.scope.partition("/")[0]])
             merged_range = merged.get(original)
             if merged_range is None or (observed_range.ran and not merged_range.ran):
                 merged[original] = observed_range
@@ -119,7 +119,7 @@ class ModelPair:
         """
         conversion_ranges = []
         for conversion in self.conversions:
-            before = (reference if conversion.in_reference else mixed).get(conversion.probe)
+            before = (reference if conversion.in_reference else mixed).get(conversion.observed_ref)
             if before is not None and before.ran:
                 conversion_ranges.append((conversion, before))
         return conversion_ranges

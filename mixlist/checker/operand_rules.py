@@ -76,7 +76,7 @@ def converted_ranges(batch: BatchRanges) -> list[ConvertedRange]:
     """Return the ranges of a batch's conversions, with the levels of the masks that their tensors carry."""
     ranges = []
     for conversion, before in batch.conversion_ranges:
-        source, low = conversion.source, conversion.elem
+        source, low = conversion.reference_ref, conversion.elem
         if source is not None and before.magnitude >= overflow_bound(low):
             levels = batch.mask_levels(source, low)
             ranges.append(ConvertedRange(conversion, before, levels, batch.only_mask_overflows(source, low)))

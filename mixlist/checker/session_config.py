@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mixlist.emulation.emulate import emulate, has_low_types, raise_to_float32, raise_to_float64
+from mixlist.emulation.emulate import emulate, has_low_types, widen_to_float32, widen_to_float64
 from mixlist.emulation.float64_reference import has_float64_kernel
 from mixlist.emulation.graph_statistics import InstrumentedModel
 from mixlist.emulation.observer import Observer
@@ -65,21 +65,21 @@ class SessionConfig:
         # The probes are in the graph before it is emulated, so that they observe the rounded tensors.
         instrumented_model = replace(mixed, proto=instrumented.proto)
         proto = emulate(instrumented_model, saturate=self.saturate, keep_external=self._is_shared(mixed))
-        prune_model(proto, [*outputs, *instrumented.widths])
+        prune_model(proto, [*outputs, *instrumented.column_counts])
         return Observer(instrumented, self._provider_session(proto, mixed), outputs, model_inputs(mixed.proto))
 
     def observe_reference(self, original: LoadedModel, instrumented: InstrumentedModel, outputs: list[str]) -> Observer:
         """Load the original with its statistics, in float32 or float64."""
         instrumented_model = replace(original, proto=instrumented.proto)
         float32_model = replace(original, proto=self.as_float32_graph(instrumented_model))
-        prune_model(float32_model.proto, [*outputs, *instrumented.widths])
+        prune_model(float32_model.proto, [*outputs, *instrumented.column_counts])
         inputs = model_inputs(original.proto)
         if not self.float64_reference:
             session = self._provider_session(float32_model.proto, original)
             return Observer(instrumented, session, outputs, inputs)
         # The kernels that decide what runs in float64 are those of the CPU provider.
         try:
-            session = self.cpu_session(raise_to_float64(float32_model, has_float64_kernel), original)
+            session = self.cpu_session(widen_to_float64(float32_model, has_float64_kernel), original)
         except ModelError as problem:
             raise ModelError(
                 f"the reference of {original.name} cannot be computed in float64: {problem.message}",
@@ -96,17 +96,17 @@ class SessionConfig:
 
         ``clamp``: pending conversions of weights clamp values out of range.
         """
-        return self.weights.share(loaded, raised=self.mode == "emulated", clamp=clamp)
+        return self.weights.share(loaded, widened=self.mode == "emulated", clamp=clamp)
 
     def as_float32_graph(self, loaded: LoadedModel) -> ModelProto:
-        """Return the model with all low types raised to float32, which changes no value.
+        """Return the model with all low types widened to float32, which changes no value.
 
         A model that has shared weights and no low type is returned as it is, not as a copy.
         """
         is_shared = self._is_shared(loaded)
         if is_shared and not has_low_types(loaded.proto):
             return loaded.proto
-        return raise_to_float32(loaded, keep_external=is_shared)
+        return widen_to_float32(loaded, keep_external=is_shared)
 
     def _is_shared(self, loaded: LoadedModel) -> bool:
         return loaded.folder == self.weights.folder

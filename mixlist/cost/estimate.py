@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.cost.operation_counts import UnknownShapeError, count_flops, is_matrix_operator
 from mixlist.graph.build import build_graph
-from mixlist.graph.function_attributes import resolve_attribute_references
+from mixlist.graph.function_attributes import copy_with_resolved_attributes
 from mixlist.graph.load import LoadedModel, load_model
 from mixlist.graph.model import Graph, Node, Scope, Value, float_values
 from mixlist.graph.naming import node_ref
@@ -328,7 +328,7 @@ def _node_flops(costs: Costs, node: Node) -> int:
         raise UnknownShapeError
     inputs, outputs = ([shapes[v] if v is not None else None for v in slots] for slots in (node.inputs, node.outputs))
     # An attribute of a function's node may refer to an attribute of the function: the call has the value.
-    proto = resolve_attribute_references(node.proto, costs.graph.call_attributes) if costs.graph.path else node.proto
+    proto = copy_with_resolved_attributes(node.proto, costs.graph.call_attributes) if costs.graph.path else node.proto
     return count_flops(node.domain, node.op_type, {a.name: a for a in proto.attribute}, inputs, outputs)
 
 

@@ -28,8 +28,8 @@ class Conversion:
     """A tensor that nodes read in the low type ``elem``.
 
     name: the tensor.
-    probe: the identity under which it is observed before the conversion, in the mixed model.
-    source: its identity in the reference; None if the reference does not observe it.
+    observed_ref: the identity under which the mixed model observes it before the conversion.
+    reference_ref: its identity in the reference; None if the reference does not observe it.
     readers: the nodes that read it converted, as the original names them. The node with the body reads an output of the
         body.
     in_reference: the tensor is observed in the reference instead of the mixed model. So it is with an input of the
@@ -38,8 +38,8 @@ class Conversion:
 
     name: str
     elem: int
-    probe: TensorRef
-    source: TensorRef | None
+    observed_ref: TensorRef
+    reference_ref: TensorRef | None
     readers: tuple[NodeRef, ...]
     in_reference: bool = False
 
@@ -140,7 +140,7 @@ class _ConversionFinder:
         self._store(Conversion(value.name, elem, probe, source, ()), graph, node)
 
     def _store(self, draft: Conversion, graph: Graph, node: Node) -> None:
-        key = draft.probe, draft.elem
+        key = draft.observed_ref, draft.elem
         self.drafts.setdefault(key, draft)
         self.readers.setdefault(key, {})[self._reader_ref(graph, node)] = None
 

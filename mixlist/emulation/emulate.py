@@ -3,7 +3,7 @@
 On ONNX Runtime's CPU provider, a mixed model shows no overflow: the provider computes float16 nodes in float32 and
 drops the Casts between them. Therefore ``emulate`` turns every tensor of a low type into float32, and inserts a pair of
 Casts, to the low type and back, after each node that computes such a tensor. ONNX Runtime keeps these Casts
-(``runtime.provider_rounding`` tests it). They keep the rounding and the infinities. ``raise_to_float32`` does the same
+(``runtime.provider_rounding`` tests it). They keep the rounding and the infinities. ``widen_to_float32`` does the same
 without the pairs: its result is the reference.
 
     mixed model:  x (float16) -> MatMul -> y (float16)
@@ -40,7 +40,7 @@ def emulate(loaded: LoadedModel, *, saturate: bool = False, keep_external: bool 
     return EmulationBuilder(loaded, rounding=True, saturate=saturate, keep_external=keep_external).run()
 
 
-def raise_to_float32(loaded: LoadedModel, *, keep_external: bool = False) -> ModelProto:
+def widen_to_float32(loaded: LoadedModel, *, keep_external: bool = False) -> ModelProto:
     """Return a new model that computes every low-precision node in float32, with the same weights.
 
     keep_external: see ``emulate``.
@@ -48,13 +48,13 @@ def raise_to_float32(loaded: LoadedModel, *, keep_external: bool = False) -> Mod
     return EmulationBuilder(loaded, rounding=False, keep_external=keep_external).run()
 
 
-def raise_to_float64(loaded: LoadedModel, has_kernel: Callable[[Node], bool]) -> ModelProto:
+def widen_to_float64(loaded: LoadedModel, has_kernel: Callable[[Node], bool]) -> ModelProto:
     """Return a new model that computes in float64 where the operator allows it and ``has_kernel`` returns True.
 
     Casts surround a node that stays in float32. The float inputs and outputs of the graph are float64.
     """
     return EmulationBuilder(
-        loaded, rounding=False, raised_types=types.MIXABLE, target_type=types.DOUBLE, has_kernel=has_kernel
+        loaded, rounding=False, widened_types=types.MIXABLE, target_type=types.DOUBLE, has_kernel=has_kernel
     ).run()
 
 

@@ -18,7 +18,7 @@ from mixlist.graph.proto_edits import SortKey, copy_message, reorder_messages
 from mixlist.graph.save import set_inline
 from mixlist.graph.traversal import is_graph, protos_by_scope, reachable_graphs
 from mixlist.graph.weights import (
-    declare_stored_type,
+    cancel_lossless_conversion,
     embedded_array,
     is_external,
     read_pieces,
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 _MAX_INFERENCE_ELEMENTS = 1024
 # Attributes that fix the output type of a node and are raised with it. Not ``to``: ``_rewrite_cast`` changes that of a
 # Cast, and a BitCast keeps the type of its bits.
-_RAISED_ATTRIBUTES = TYPE_ATTRIBUTES - {"to"}
+_WIDENED_ATTRIBUTES = TYPE_ATTRIBUTES - {"to"}
 _VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
 
 
 @dataclass(eq=False)
 class EmulationBuilder:
-    """Builds a copy of a model in which all tensors of ``raised_types`` have the wider ``target_type``.
+    """Builds a copy of a model in which all tensors of ``widened_types`` have the wider ``target_type``.
 
     rounding: insert the pair of Casts after each node that computes a tensor of a raised type.
     saturate, keep_external: see ``emulate``.
@@ -59,7 +59,7 @@ class EmulationBuilder:
     loaded: LoadedModel
     rounding: bool
     saturate: bool = False
-    raised_types: frozenset[int] = LOW_TYPES
+    widened_types: frozenset[int] = LOW_TYPES
     target_type: int = types.FLOAT
     has_kernel: Callable[[Node], bool] = lambda _: True
     keep_external: bool = False
@@ -125,18 +125,18 @@ class EmulationBuilder:
             infos += [*scope_proto.input, *scope_proto.output]
             weights = [*scope_proto.initializer, *(sparse.values for sparse in scope_proto.sparse_initializer)]
             for tensor in weights:
-                if tensor.data_type in self.raised_types:
-                    self._raise_tensor(tensor)
+                if tensor.data_type in self.widened_types:
+                    self._widen_tensor(tensor)
         for info in infos:
             declared_type = types.from_proto(info.type)
-            if types.element(declared_type) in self.raised_types:
+            if types.element(declared_type) in self.widened_types:
                 types.set_proto(info.type, types.with_element(declared_type, self.target_type))
 
-    def _raise_tensor(self, tensor: TensorProto) -> None:
+    def _widen_tensor(self, tensor: TensorProto) -> None:
         """Store the same numbers in the target type, in place. The wider type represents all of them."""
         import numpy as np
 
-        if self.keep_external and declare_stored_type(tensor, self.target_type):
+        if self.keep_external and cancel_lossless_conversion(tensor, self.target_type):
             return  # the file has the numbers in the target type already
         dtype = np.float64 if self.target_type == types.DOUBLE else np.float32
         if is_external(tensor) and stored_type(tensor) != tensor.data_type:
@@ -154,19 +154,19 @@ class EmulationBuilder:
             node_proto.op_type = self.specialized[node.function].name
             return [], []
         signature = node.signature
-        if node.bodies or signature is None or not any(self._is_raised(v) for v in (*node.inputs, *node.outputs)):
+        if node.bodies or signature is None or not any(self._is_widened(v) for v in (*node.inputs, *node.outputs)):
             return [], []
         if node.op_type == "Cast" and not node.domain:
             return [], self._rewrite_cast(node, node_proto)
         if signature.reads_any_type and not signature.has_fixed_output:
             return [], []  # Shape, Size: their outputs are integers, whatever the input is
-        if not self._can_raise(node, signature):  # the operator is unknown, or does not take the target type
+        if not self._can_widen(node, signature):  # the operator is unknown, or does not take the target type
             output_types = [None if value is None else value.type for value in node.outputs]
             return self._insert_type_casts(node, node_proto, node.input_types, output_types)
         before: list[NodeProto] = []
         after: list[NodeProto] = []
         if signature.has_fixed_output:
-            self._raise_attributes(node, node_proto)
+            self._widen_attributes(node, node_proto)
         else:
             assignment = signature.assign(self._requested_types(signature))
             before, after = self._insert_type_casts(node, node_proto, assignment.inputs, assignment.outputs)
@@ -192,7 +192,7 @@ class EmulationBuilder:
         """
         before, after = [], []
         for slot, (value, input_type) in enumerate(zip(node.inputs, input_types, strict=False)):
-            if value is not None and self._is_raised(value) and self._keeps_type(input_type):
+            if value is not None and self._is_widened(value) and self._keeps_narrow_type(input_type):
                 assert isinstance(input_type, int)
                 name = self.new_names.make_name(f"{value.name}_low")
                 before.append(
@@ -201,7 +201,7 @@ class EmulationBuilder:
                 )
                 node_proto.input[slot] = name
         for slot, (value, output_type) in enumerate(zip(node.outputs, output_types, strict=False)):
-            if value is not None and self._is_raised(value) and self._keeps_type(output_type):
+            if value is not None and self._is_widened(value) and self._keeps_narrow_type(output_type):
                 name = self.new_names.make_name(f"{value.name}_low")
                 after.append(self.new_names.make_cast(name, value.name, self.target_type))
                 node_proto.output[slot] = name
@@ -211,8 +211,8 @@ class EmulationBuilder:
         """Raise a Cast in place, and return the new nodes after it."""
         value, source = node.outputs[0], node.inputs[0]
         authored_source = types.element(source.type) if source is not None else types.UNKNOWN
-        source_type = self.target_type if authored_source in self.raised_types else authored_source
-        if not self._is_raised(value):
+        source_type = self.target_type if authored_source in self.widened_types else authored_source
+        if not self._is_widened(value):
             # float16 -> Cast -> float32 has a float32 input now.
             if value is not None and types.element(value.type) == source_type:
                 _make_identity(node_proto)
@@ -238,7 +238,7 @@ class EmulationBuilder:
 
     def _round_output(self, node_proto: NodeProto, slot: int, value: Value | None) -> list[NodeProto]:
         """Rename one output of a low type, and return the nodes that round it and write it under its old name."""
-        if value is None or not self._is_raised(value) or isinstance(value.type, tuple):
+        if value is None or not self._is_widened(value) or isinstance(value.type, tuple):
             return []  # the tensors of a sequence are rounded where they are computed
         unrounded = node_proto.output[slot] = self.new_names.make_name(f"{value.name}_exact")
         return self.make_rounding_nodes(unrounded, types.element(value.type), value.name)
@@ -280,17 +280,17 @@ class EmulationBuilder:
         array = embedded_array(tensor).astype(helper.tensor_dtype_to_np_dtype(elem))
         return self.new_names.make_node("Constant", [], name, value=numpy_helper.from_array(array))
 
-    def _raise_attributes(self, node: Node, node_proto: NodeProto) -> None:
+    def _widen_attributes(self, node: Node, node_proto: NodeProto) -> None:
         """Raise the attributes that fix the output type of a node, including those that have their default value."""
         from onnx import TensorProto, helper
 
         for attribute in node_proto.attribute:
-            if attribute.name in _RAISED_ATTRIBUTES and attribute.i in self.raised_types:
+            if attribute.name in _WIDENED_ATTRIBUTES and attribute.i in self.widened_types:
                 attribute.i = self.target_type
-            elif attribute.name == "value" and attribute.t.data_type in self.raised_types:
-                self._raise_tensor(attribute.t)
-            elif attribute.name == "sparse_value" and attribute.sparse_tensor.values.data_type in self.raised_types:
-                self._raise_tensor(attribute.sparse_tensor.values)
+            elif attribute.name == "value" and attribute.t.data_type in self.widened_types:
+                self._widen_tensor(attribute.t)
+            elif attribute.name == "sparse_value" and attribute.sparse_tensor.values.data_type in self.widened_types:
+                self._widen_tensor(attribute.sparse_tensor.values)
             elif attribute.name in ("value_float", "value_floats") and self.target_type == types.DOUBLE:
                 # These attributes always mean float32: float64 needs a tensor.
                 is_list = attribute.name == "value_floats"
@@ -303,18 +303,18 @@ class EmulationBuilder:
             zero = helper.make_tensor("", TensorProto.DOUBLE, [1], [0.0])  # the default is a float32 zero
             node_proto.attribute.append(helper.make_attribute("value", zero))
         for name, default in (schema.type_attributes if schema is not None else {}).items():
-            if name in _RAISED_ATTRIBUTES and name not in present and default in self.raised_types:
+            if name in _WIDENED_ATTRIBUTES and name not in present and default in self.widened_types:
                 node_proto.attribute.append(helper.make_attribute(name, self.target_type))
 
-    def _is_raised(self, value: Value | None) -> bool:
+    def _is_widened(self, value: Value | None) -> bool:
         """Return True if a value gets the target type."""
-        return value is not None and types.element(value.type) in self.raised_types
+        return value is not None and types.element(value.type) in self.widened_types
 
-    def _keeps_type(self, slot_type: types.Type | None) -> bool:
+    def _keeps_narrow_type(self, slot_type: types.Type | None) -> bool:
         """Return True if a slot has a raised type in the new model too."""
-        return isinstance(slot_type, int) and slot_type in self.raised_types
+        return isinstance(slot_type, int) and slot_type in self.widened_types
 
-    def _can_raise(self, node: Node, signature: Signature) -> bool:
+    def _can_widen(self, node: Node, signature: Signature) -> bool:
         """Return True if the operator takes the target type, and a kernel computes it."""
         if not self.has_kernel(node):
             return False
@@ -326,7 +326,7 @@ class EmulationBuilder:
 
     def _requested_types(self, signature: Signature) -> tuple[int, ...]:
         """Return the element type of each group of slots: the target type if the authored type is raised."""
-        return tuple([self.target_type if g.authored in self.raised_types else g.authored for g in signature.groups])
+        return tuple([self.target_type if g.authored in self.widened_types else g.authored for g in signature.groups])
 
 
 def _make_identity(cast: NodeProto) -> None:

@@ -73,23 +73,18 @@ class InstrumentedModel:
 
     proto: the model.
     probes: the observed tensors in the order of computation.
-    outputs: the columns in which each statistic of each tensor is. A tensor in a function has a column for each call.
-    widths: the number of columns of each output with statistics.
+    columns: the columns that hold a statistic of a tensor, by tensor and name of the statistic. A tensor in a function
+        has a column for each call.
+    column_counts: the number of columns of each output with statistics.
     cut_outputs: for each cut, the names of the last tensors before it: the outputs of the node, and the statistics that
         are packed there.
     """
 
     proto: ModelProto
     probes: list[Probe] = field(default_factory=list)
-    outputs: dict[tuple[TensorRef, str], list[OutputColumn]] = field(default_factory=dict)
-    widths: dict[str, int] = field(default_factory=dict)
+    columns: dict[tuple[TensorRef, str], list[OutputColumn]] = field(default_factory=dict)
+    column_counts: dict[str, int] = field(default_factory=dict)
     cut_outputs: list[tuple[str, ...]] = field(default_factory=list)
-
-
-def has_where(model: ModelProto) -> bool:
-    """Return True if every scope of a model can use Where and IsNaN, which exist since opset 9."""
-    imports = [*model.opset_import, *(entry for body in model.functions for entry in body.opset_import)]
-    return min((entry.version for entry in imports if not entry.domain), default=0) >= 9
 
 
 @dataclass(frozen=True)

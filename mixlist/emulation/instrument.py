@@ -76,7 +76,7 @@ class Instrumenter:
     extra_probes: further tensors to observe, by scope path and tensor name. No node of the scope computes them: they
         are tensors of outer scopes, and results of calls and control flow.
 
-    A subclass may override ``observe`` to compute something else of each tensor.
+    A subclass may override ``make_statistics`` to compute something else of each tensor.
     """
 
     model: InitVar[ModelProto]
@@ -100,10 +100,10 @@ class Instrumenter:
         """Instrument the whole model, and return it."""
         for packed in self._instrument_scope(self.graph, self.graph.root, self.proto.graph):
             add_output(self.proto.graph, packed, packed.name, stacked=packed.stacked)
-            self.instrumented.widths[packed.name] = len(packed.refs)
+            self.instrumented.column_counts[packed.name] = len(packed.refs)
             for index, ref in enumerate(packed.refs):
                 column = OutputColumn(packed.name, index, packed.stacked)
-                self.instrumented.outputs.setdefault((ref, packed.statistic.name), []).append(column)
+                self.instrumented.columns.setdefault((ref, packed.statistic.name), []).append(column)
         return self.instrumented
 
     # --- scopes ---
@@ -126,7 +126,7 @@ class Instrumenter:
         # Tensors that no node of the scope computes: their reductions come first.
         first: list[NodeProto] = []
         for probe in (*(self._input_probes(scope) if is_main else ()), *self._outer_probes(scope, path)):
-            statistics, nodes = self.observe(probe)
+            statistics, nodes = self.make_statistics(probe)
             scalars += statistics
             first += nodes
         added.append((-1, first))
@@ -139,7 +139,7 @@ class Instrumenter:
             elif node.bodies:
                 vectors += self._instrument_control_flow(graph, node, node_proto, nodes_after)
             for probe in self._output_probes(node, path, sources):
-                statistics, nodes = self.observe(probe, node, node_proto)
+                statistics, nodes = self.make_statistics(probe, node, node_proto)
                 scalars += statistics
                 nodes_after += nodes
             if is_main and any(name in self.cut_tensors for name in node_proto.output):
@@ -183,7 +183,7 @@ class Instrumenter:
                 if source is None:
                     yield probe
 
-    def observe(
+    def make_statistics(
         self, probe: Probe, node: Node | None = None, node_proto: NodeProto | None = None
     ) -> tuple[list[ScalarStatistic], list[NodeProto]]:
         """Return the statistics of one tensor, and the nodes that compute them.

@@ -47,7 +47,7 @@ class ObservedRange:
         return self.nan and self.minimum == -math.inf and self.maximum == math.inf
 
     @property
-    def largest(self) -> float:
+    def reported_magnitude(self) -> float:
         """Return the largest magnitude for reports: NaN if a value is NaN."""
         return math.nan if self.nan and self.ran else self.magnitude
 
@@ -59,7 +59,7 @@ class ObservedRange:
         maximum = math.inf if self.maximum > _FLOAT32_MAX else self.maximum
         return ObservedRange(minimum, maximum, self.nan, True, 0, self.first_largest)
 
-    def later(self, runs: int) -> ObservedRange:
+    def after_runs(self, runs: int) -> ObservedRange:
         """Return the range with its iterations counted as if ``runs`` iterations or calls came before them."""
         first = None if self.first_nonfinite is None else self.first_nonfinite + runs
         return replace(self, first_nonfinite=first, first_largest=self.first_largest + runs)

@@ -30,7 +30,7 @@ class RangeReader:
     """Reads the ranges of tensors from the outputs of an instrumented model."""
 
     def __init__(self, instrumented: InstrumentedModel) -> None:
-        self._columns = instrumented.outputs
+        self._columns = instrumented.columns
         # Most tensors have one value per statistic; they are read all at once, in vectors. A tensor in a loop, or in a
         # function that is called several times, has several values. A tensor that only holds the values of another one
         # has the range of that one.
@@ -44,17 +44,17 @@ class RangeReader:
             elif columns is not None:
                 has_several = len(columns) > 1 or columns[0].stacked
                 (self._with_several_values if has_several else self._with_one_value).append(probe.ref)
-        widths = instrumented.widths
-        self._gathers = [self._plan_gather(name, widths) for name in _RANGE_NAMES] if self._with_one_value else []
+        counts = instrumented.column_counts
+        self._gathers = [self._plan_gather(name, counts) for name in _RANGE_NAMES] if self._with_one_value else []
 
-    def _plan_gather(self, statistic: str, widths: Mapping[str, int]) -> tuple[list[str], NDArray[np.intp]]:
+    def _plan_gather(self, statistic: str, column_counts: Mapping[str, int]) -> tuple[list[str], NDArray[np.intp]]:
         """Return the outputs that hold a statistic of the tensors with one value, and the indices of these values.
 
         The indices refer to the concatenation of the outputs.
         """
         columns = [self._columns[tensor, statistic][0] for tensor in self._with_one_value]
         names = list(dict.fromkeys(column.output for column in columns))
-        offsets = dict(zip(names, accumulate((widths[name] for name in names), initial=0), strict=False))
+        offsets = dict(zip(names, accumulate((column_counts[name] for name in names), initial=0), strict=False))
         return names, np.array([offsets[column.output] + column.column for column in columns], np.intp)
 
     def read(self, values: Mapping[str, Array]) -> Ranges:
@@ -104,7 +104,7 @@ class Observer:
         started, self._started_ahead = self._started_ahead, None
         if started is not None and started[0] is feed:
             return started[1]
-        names = [*self.output_names, *self.instrumented.widths]
+        names = [*self.output_names, *self.instrumented.column_counts]
         outputs = self._session.start(names, self._convert_feed(feed))
 
         def finish() -> ObservedBatch:
@@ -135,7 +135,7 @@ class Observer:
 
         The array of a tensor has one value, or one for each call of its function and each iteration of its loop.
         """
-        requested = {key: columns for key, columns in self.instrumented.outputs.items() if key[1] in statistics}
+        requested = {key: columns for key, columns in self.instrumented.columns.items() if key[1] in statistics}
         names = list(dict.fromkeys(column.output for columns in requested.values() for column in columns))
         if not names:  # an empty list would request all outputs from ONNX Runtime
             return {}

@@ -15,7 +15,14 @@ from mixlist.files.scratch_folder import ScratchFolder, report_write_errors
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.proto_edits import copy_fields
 from mixlist.graph.save import set_external
-from mixlist.graph.weights import LOSSLESS, STORED_TYPE, declared_byte_size, is_external, stored_byte_size, stored_type
+from mixlist.graph.weights import (
+    LOSSLESS_KEY,
+    STORED_TYPE_KEY,
+    declared_byte_size,
+    is_external,
+    stored_byte_size,
+    stored_type,
+)
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.rewriter.tensor_conversion import float_dtype, inline_external_data, stream_tensor
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
 _STRING = 8  # TensorProto.STRING
 # Bytes from which on a tensor goes to the file. A smaller one stays in the model, because ONNX Runtime may read its
 # values while it infers shapes.
-LARGE = 2**14
+MIN_SHARED_BYTES = 2**14
 _PAGE = 4096  # bytes; ONNX Runtime maps a tensor that starts at a multiple of this offset
 
 
@@ -38,10 +45,10 @@ class SharedWeights:
         self.folder = self._scratch.path
         self._file_numbers = count(1)
 
-    def share(self, loaded: LoadedModel, raised: bool, clamp: bool = False) -> LoadedModel:
+    def share(self, loaded: LoadedModel, widened: bool, clamp: bool = False) -> LoadedModel:
         """Return the model with its large initializers in this folder, and all other data inside the model.
 
-        raised: write weights of a low type as the same numbers in float32, so that the emulation need not copy them.
+        widened: write weights of a low type as the same numbers in float32, so that the emulation need not copy them.
         clamp: limit values to the finite range in conversions that are still pending; all of these are done here.
         """
         proto = loaded.proto
@@ -59,17 +66,17 @@ class SharedWeights:
                 slim_tensor.name, slim_tensor.data_type = tensor.name, tensor.data_type
                 slim_tensor.dims.extend(tensor.dims)
                 data = stream_tensor(tensor, loaded.folder, clamp, {})
-                if declared_byte_size(tensor) < LARGE:
+                if declared_byte_size(tensor) < MIN_SHARED_BYTES:
                     slim_tensor.raw_data = b"".join(data)
                 else:
-                    _write_tensor(slim_tensor, data, file, path.name, raised and tensor.data_type in LOW_TYPES)
+                    _write_tensor(slim_tensor, data, file, path.name, widened and tensor.data_type in LOW_TYPES)
         return replace(loaded, proto=slim_proto, folder=self.folder)
 
     def _stays_in_place(self, tensor: TensorProto, loaded: LoadedModel) -> bool:
         """Return True if a tensor is small, or already in this folder in the type that it declares."""
         if is_external(tensor):
             return loaded.folder == self.folder and stored_type(tensor) == tensor.data_type
-        return tensor.data_type == _STRING or stored_byte_size(tensor) < LARGE
+        return tensor.data_type == _STRING or stored_byte_size(tensor) < MIN_SHARED_BYTES
 
 
 def _write_tensor(tensor: TensorProto, data: Iterator[bytes], file: IO[bytes], location: str, in_float32: bool) -> None:
@@ -88,5 +95,5 @@ def _write_tensor(tensor: TensorProto, data: Iterator[bytes], file: IO[bytes], l
             file.write(piece)
     set_external(tensor, location, start, file.tell() - start)
     if in_float32:
-        tensor.external_data.add(key=STORED_TYPE, value=str(types.FLOAT))
-        tensor.external_data.add(key=LOSSLESS, value="1")  # a conversion back to the low type changes no number
+        tensor.external_data.add(key=STORED_TYPE_KEY, value=str(types.FLOAT))
+        tensor.external_data.add(key=LOSSLESS_KEY, value="1")  # a conversion back to the low type changes no number

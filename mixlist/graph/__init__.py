@@ -2,7 +2,7 @@
 
 - The linked model: ``model.py`` has the classes, and ``build.py`` fills them. ``link.py`` connects and sorts the nodes.
   ``node_signature.py``, ``control_flow.py``, ``function_attributes.py`` and ``type_unification.py`` find types.
-  ``constants_and_shapes.py`` finds constants and values from shapes.
+  ``value_origins.py`` finds constants and values from shapes.
 - Names and walks: ``refs.py`` (references by name), ``naming.py`` (display names and new names), ``traversal.py``
   (walks of scopes, nodes and tensors), ``dataflow.py`` (the tensors that a node reads across bodies and functions).
 - Files: ``load.py``; ``damaged_models.py`` and ``message_nesting.py`` (refused models); ``save.py``, ``data_files.py``
@@ -11,5 +11,5 @@
   ``type_hints.py``.
 - Shapes: ``inferred_shapes.py`` (ONNX's inference on a copy without weights); ``shape_propagation.py``,
   ``shape_folding.py`` and ``contrib_shapes.py`` (all shapes for given input sizes).
-- Helpers: ``proto_types.py``, ``proto_edits.py``, ``gc_pause.py``.
+- Helpers: ``opsets.py``, ``proto_types.py``, ``proto_edits.py``, ``gc_pause.py``.
 """

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
 from mixlist.graph import control_flow
-from mixlist.graph.constants_and_shapes import is_constant, is_from_shape, is_random
-from mixlist.graph.function_attributes import resolve_attribute_references, resolved_attributes
-from mixlist.graph.link import MAX_NESTING, add_value, canonical_domain, link_scope, values_read_by
+from mixlist.graph.function_attributes import copy_with_resolved_attributes, resolved_attributes
+from mixlist.graph.link import MAX_NESTING, add_value, link_scope, values_read_by
 from mixlist.graph.model import Graph, Node, Scope, Value, function_key
 from mixlist.graph.node_signature import find_signature
-from mixlist.graph.proto_edits import OLDEST_OPSET
+from mixlist.graph.opsets import OLDEST_OPSET, canonical_domain
 from mixlist.graph.traversal import is_graph, linked_scopes
 from mixlist.graph.type_unification import unify_types
+from mixlist.graph.value_origins import is_constant, is_from_shape, is_random
 from mixlist.ops import types
 from mixlist.ops.signature import attribute_type_key
 
@@ -95,8 +95,8 @@ def _link_and_type(graph: Graph, depth: int = 0, result_types: tuple[types.Type,
     """Fill a new Graph: link its scopes, infer types forward, and prove the types that are still unknown."""
     link_scope(graph, graph.root, depth)
     _type_scope(graph, graph.root, depth)
-    graph.has_undeclared_types = unify_types(graph, lambda node: _retype(graph, node, depth), result_types)
-    if graph.has_undeclared_types:
+    graph.had_unknown_types = unify_types(graph, lambda node: _retype(graph, node, depth), result_types)
+    if graph.had_unknown_types:
         for scope in linked_scopes(graph.root):
             _set_output_types(graph, scope)
 
@@ -206,7 +206,7 @@ def _type_node(graph: Graph, node: Node) -> None:
     type_attributes = attribute_type_key(proto)
     has_references = bool(type_attributes) and bool(graph.path) and any(a.ref_attr_name for a in proto.attribute)
     if has_references:
-        proto = resolve_attribute_references(proto, graph.call_attributes)
+        proto = copy_with_resolved_attributes(proto, graph.call_attributes)
         type_attributes = attribute_type_key(proto)
     # Equal nodes share a signature: inference is slow, and a model has few different nodes.
     key = (node.op_type, node.domain, node.input_types, present, type_attributes)

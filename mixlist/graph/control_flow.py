@@ -35,7 +35,7 @@ class LinkSource:
 
 
 @dataclass(frozen=True, eq=False)
-class Link:
+class TypeLink:
     """Values of one element type: ``targets`` take the type on which the voting ``sources`` agree.
 
     Only the element type is common: a source can be a sequence of the target's type, or the other way round.
@@ -82,12 +82,12 @@ def output_types(node: Node) -> list[types.Type]:
     return body_types
 
 
-def links_of(node: Node) -> Iterator[Link]:
+def type_links_of(node: Node) -> Iterator[TypeLink]:
     """Yield every link of a control-flow node."""
     if node.op_type == "If":
         for k, output in enumerate(node.outputs):  # an omitted output has a link too: its branches must agree
             sources = tuple(LinkSource(b.outputs[k], node, b, k) for b in node.bodies.values())
-            yield Link((output,) if output is not None else (), sources)
+            yield TypeLink((output,) if output is not None else (), sources)
     elif node.op_type == "Loop":
         yield from _loop_links(node, first=2, extra=1, states=len(node.inputs) - 2)
     elif node.op_type == "Scan":
@@ -103,17 +103,17 @@ def links_of(node: Node) -> Iterator[Link]:
             yield from _input_link(node, k, target)
         for k, output in enumerate(node.outputs):
             if output is not None:
-                yield Link((output,), (LinkSource(body.outputs[k], node, body, k),))
+                yield TypeLink((output,), (LinkSource(body.outputs[k], node, body, k),))
 
 
-def _input_link(node: Node, slot: int, target: Value) -> Iterator[Link]:
+def _input_link(node: Node, slot: int, target: Value) -> Iterator[TypeLink]:
     """Yield the link from input ``slot`` of a node to an input of its body; nothing for an omitted slot."""
     source = node.inputs[slot]
     if source is not None:
-        yield Link((target,), (LinkSource(source, node, None, slot),))
+        yield TypeLink((target,), (LinkSource(source, node, None, slot),))
 
 
-def _loop_links(node: Node, first: int, extra: int, states: int) -> Iterator[Link]:
+def _loop_links(node: Node, first: int, extra: int, states: int) -> Iterator[TypeLink]:
     """Yield the links of a Loop or Scan: first those of the states, then those of the scan outputs.
 
     ``first``: the input slot of the first state. ``extra``: 1 for a Loop, 0 for a Scan. The body of a Loop reads the
@@ -127,10 +127,10 @@ def _loop_links(node: Node, first: int, extra: int, states: int) -> Iterator[Lin
         sources = [] if initial is None else [LinkSource(initial, node, None, first + k, votes=not initial.is_constant)]
         sources.append(LinkSource(body.outputs[k + extra], node, body, k + extra))
         targets = (body.inputs[k + 2 * extra], *node.outputs[k : k + 1])
-        yield Link(tuple(target for target in targets if target is not None), tuple(sources))
+        yield TypeLink(tuple(target for target in targets if target is not None), tuple(sources))
     for k, output in enumerate(node.outputs[states:], states):
         if output is not None:
-            yield Link((output,), (LinkSource(body.outputs[k + extra], node, body, k + extra),))
+            yield TypeLink((output,), (LinkSource(body.outputs[k + extra], node, body, k + extra),))
 
 
 def find_mismatch(node: Node) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mixlist.graph.control_flow import CONTROL_FLOW, links_of
+from mixlist.graph.control_flow import CONTROL_FLOW, type_links_of
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import node_ref, output_ref
 from mixlist.graph.refs import NodeRef, TensorRef
@@ -72,7 +72,7 @@ class _Tracer:
 
     def _add_links(self, node: Node) -> None:
         """Connect the values that pass into and out of the bodies of a control-flow node."""
-        for link in links_of(node):
+        for link in type_links_of(node):
             for target in link.targets:
                 is_body_input = target.scope.owner is node
                 for source in link.sources:

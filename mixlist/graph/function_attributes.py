@@ -30,7 +30,7 @@ def resolved_attributes(
             yield attribute.name, content
 
 
-def resolve_attribute_references(node: NodeProto, call_attributes: Mapping[str, AttributeProto]) -> NodeProto:
+def copy_with_resolved_attributes(node: NodeProto, call_attributes: Mapping[str, AttributeProto]) -> NodeProto:
     """Return a copy of a node in which the attributes of the function call replace references."""
     copy = copy_message(node)
     del copy.attribute[:]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mixlist.errors import ModelError
 from mixlist.graph import control_flow
 from mixlist.graph.model import CAST_MARK, Graph, Node, Scope, Value, ValueKind
+from mixlist.graph.opsets import canonical_domain
 from mixlist.graph.traversal import is_graph
 from mixlist.ops import types
 
@@ -239,11 +240,6 @@ def _sort(scope: Scope) -> None:
         node = heappop(ready)[1]
         scope.nodes.append(node)
         sorter.done(node)
-
-
-def canonical_domain(name: str) -> str:
-    """Return "" for ``ai.onnx``, and any other domain as it is: the standard domain has both spellings."""
-    return "" if name == "ai.onnx" else name
 
 
 def describe_node(node: Node) -> str:

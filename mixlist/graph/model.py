@@ -125,7 +125,7 @@ class Scope:
     marked_casts: set[int] = field(default_factory=set)  # positions of the hidden marked Casts in ``proto.node``
     output_types: list[types.Type] = field(default_factory=list)  # the authored type of each output slot
     is_sorted: bool = True  # whether the order of the file is topological
-    display_names: dict[Node, str] | None = None  # of the unnamed nodes; None until naming.py computes them
+    names_of_unnamed_nodes: dict[Node, str] | None = None  # of the unnamed nodes; None until naming.py computes them
 
     def output_names(self) -> list[str]:
         """Return the names that the outputs of the scope have in the file."""
@@ -152,7 +152,7 @@ class Graph:
     call_attributes: dict[str, AttributeProto] = field(default_factory=dict)  # of the function call, with defaults
     signatures: dict[Hashable, Signature] = field(default_factory=dict)  # shared by equal nodes
     function_graphs: dict[Hashable, Graph] = field(default_factory=dict)  # one dict for all Graphs of a model
-    has_undeclared_types: bool = False  # whether type_unification.py had to prove types
+    had_unknown_types: bool = False  # whether type_unification.py had to prove types
     show_marked_casts: bool = False  # whether marked Casts are nodes like all others
     type_hints: dict[str, types.Type] = field(default_factory=dict)  # types that the user gives, by tensor name
     marked_cast_types: dict[str, int] = field(default_factory=dict)  # output type of each hidden Cast, by output name

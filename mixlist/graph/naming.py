@@ -22,24 +22,24 @@ def display_name(node: Node) -> str:
 
     ``OpType_k`` is for reports and node rules. It is never written to a model file.
     """
-    return node.proto.name or display_names(node.scope)[node]
+    return node.proto.name or names_of_unnamed_nodes(node.scope)[node]
 
 
-def display_names(scope: Scope) -> dict[Node, str]:
+def names_of_unnamed_nodes(scope: Scope) -> dict[Node, str]:
     """Return the display names of the unnamed nodes of a scope.
 
     The display name is ``OpType_k``. k counts the unnamed nodes of this type in topological order, from 0, and skips
     names that named nodes of the scope have.
     """
-    if scope.display_names is None:  # computed once for each scope, and only if a report needs a name
+    if scope.names_of_unnamed_nodes is None:  # computed once for each scope, and only if a report needs a name
         used_names = {n.proto.name for n in scope.nodes if n.proto.name}
         counters: defaultdict[str, Iterator[int]] = defaultdict(count)
-        scope.display_names = {}
+        scope.names_of_unnamed_nodes = {}
         for node in scope.nodes:
             if not node.proto.name:
                 names = (f"{node.op_type}_{k}" for k in counters[node.op_type])
-                scope.display_names[node] = next(name for name in names if name not in used_names)
-    return scope.display_names
+                scope.names_of_unnamed_nodes[node] = next(name for name in names if name not in used_names)
+    return scope.names_of_unnamed_nodes
 
 
 def scope_path(graph: Graph, scope: Scope) -> str:

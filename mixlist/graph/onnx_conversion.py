@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError, UsageError
-from mixlist.graph.proto_edits import OLDEST_OPSET
+from mixlist.graph.opsets import OLDEST_OPSET
 from mixlist.graph.traversal import tensors_in_model
 from mixlist.graph.weights import is_external
 from mixlist.ops.shape_inference import refuse_large_expansion

@@ -1,4 +1,4 @@
-"""Copy protobuf messages, sort or remove the messages of a repeated field, and read the opset of a model."""
+"""Copy protobuf messages, and sort or remove the messages of a repeated field."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
     from google.protobuf.message import Message
-    from onnx import ModelProto
 
 MessageT = TypeVar("MessageT", bound="Message")
 SortKey = tuple[int, int, int]  # starts with a position in the node list; compared from left to right
-OLDEST_OPSET = 7  # the oldest opset of the standard domain that mixlist handles (Rule S7.15)
 
 
 def copy_message(message: MessageT) -> MessageT:
@@ -42,8 +40,3 @@ def reorder_messages(messages: RepeatedCompositeFieldContainer[MessageT], keys: 
     removed = sum(key is None for key in keys)
     if removed:
         del messages[len(messages) - removed :]
-
-
-def standard_opset(model: ModelProto) -> int:
-    """Return the version of ONNX's standard domain that a model imports; 13 if the model imports none."""
-    return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 13)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
 from mixlist.graph.contrib_shapes import Shape as Shape
-from mixlist.graph.function_attributes import resolve_attribute_references
+from mixlist.graph.function_attributes import copy_with_resolved_attributes
 from mixlist.graph.inferred_shapes import copy_without_weights, dimensions_in, remove_value_infos
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.proto_edits import copy_message
@@ -98,7 +98,7 @@ def _propagate_in_body(body: Graph, call: Node, outer: KnownShapes) -> KnownShap
     from onnx import helper, numpy_helper
 
     function = body.function
-    nodes = [resolve_attribute_references(node, body.call_attributes) for node in function.node]
+    nodes = [copy_with_resolved_attributes(node, body.call_attributes) for node in function.node]
     # An argument whose elements are known becomes an initializer, any other one a graph input.
     input_infos, initializers = [], []
     for name, argument in zip_longest(function.input, call.inputs[: len(function.input)]):  # None if omitted

@@ -83,7 +83,7 @@ def _prove_types(node: Node) -> Iterator[Proof]:
     elif not node.domain and node.op_type == "SequenceMap":
         yield from _prove_elements(node)
     elif not node.domain and node.op_type in ("If", "Loop", "Scan"):
-        for link in control_flow.links_of(node):
+        for link in control_flow.type_links_of(node):
             values = [*link.targets, *(source.value for source in link.sources)]
             known_types = {value.type for value in values} - {types.UNKNOWN}
             if len(known_types) == 1:

@@ -4,7 +4,7 @@ A location of external data that leaves the model's folder is refused. Only the 
 link in the folder is followed, because model hubs store weight files behind links.
 
 An external tensor can have a *pending conversion*: the model declares the new element type, but the bytes in the data
-file still have the old one, and are converted when the model is saved. The tensor then has the entry STORED_TYPE in
+file still have the old one, and are converted when the model is saved. The tensor then has the entry STORED_TYPE_KEY in
 ``external_data``. Such entries exist only in memory.
 """
 
@@ -30,8 +30,8 @@ PieceT = TypeVar("PieceT")
 PIECE_BYTES = 2 * 2**20  # the size of one piece: small enough to stay in the cache of a core
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
 MIXLIST_KEY_PREFIX = "pkg.mixlist."  # of the external_data keys that mixlist adds in memory and never writes to a file
-STORED_TYPE = "pkg.mixlist.from"  # external_data key: the element type of the bytes, if a conversion is pending
-LOSSLESS = "pkg.mixlist.exact"  # external_data key: the pending conversion changes no number
+STORED_TYPE_KEY = "pkg.mixlist.from"  # external_data key: the element type of the bytes, if a conversion is pending
+LOSSLESS_KEY = "pkg.mixlist.exact"  # external_data key: the pending conversion changes no number
 
 
 def is_external(constant: ConstantProto) -> TypeGuard[TensorProto]:
@@ -42,17 +42,17 @@ def is_external(constant: ConstantProto) -> TypeGuard[TensorProto]:
 def stored_type(tensor: TensorProto) -> int:
     """Return the element type of the stored bytes. It differs from the declared one if a conversion is pending."""
     entries = tensor.external_data if is_external(tensor) else ()
-    return next((int(entry.value) for entry in entries if entry.key == STORED_TYPE), tensor.data_type)
+    return next((int(entry.value) for entry in entries if entry.key == STORED_TYPE_KEY), tensor.data_type)
 
 
-def declare_stored_type(tensor: TensorProto, elem: int) -> bool:
+def cancel_lossless_conversion(tensor: TensorProto, elem: int) -> bool:
     """Cancel a pending conversion of an external tensor, if the stored type is ``elem`` and the conversion is lossless.
 
     The tensor then declares its stored type, with the same numbers. Return True if the conversion was cancelled.
     """
-    if stored_type(tensor) != elem or all(entry.key != LOSSLESS for entry in tensor.external_data):
+    if stored_type(tensor) != elem or all(entry.key != LOSSLESS_KEY for entry in tensor.external_data):
         return False
-    for entry in [entry for entry in tensor.external_data if entry.key in (STORED_TYPE, LOSSLESS)]:
+    for entry in [entry for entry in tensor.external_data if entry.key in (STORED_TYPE_KEY, LOSSLESS_KEY)]:
         tensor.external_data.remove(entry)
     tensor.data_type = elem
     return True

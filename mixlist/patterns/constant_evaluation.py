@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mixlist.graph.function_attributes import resolve_attribute_references
+from mixlist.graph.function_attributes import copy_with_resolved_attributes
 from mixlist.graph.model import Node
 from mixlist.graph.weights import read_pieces, stored_element_count, stores_all_elements
 from mixlist.ops import types
@@ -175,7 +175,7 @@ class ConstantEvaluator:
 def _bound_proto(node: Node, constant: FrameValue) -> NodeProto:
     """Return the message of a node; in a function's body, with the call's attributes in place of references."""
     return (
-        resolve_attribute_references(node.proto, constant.frame.function.call_attributes)
+        copy_with_resolved_attributes(node.proto, constant.frame.function.call_attributes)
         if constant.frame is not None
         else node.proto
     )

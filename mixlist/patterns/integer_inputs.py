@@ -14,7 +14,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mixlist.graph.control_flow import CONTROL_FLOW, links_of
+from mixlist.graph.control_flow import CONTROL_FLOW, type_links_of
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.naming import node_ref
 from mixlist.graph.shape_folding import MAX_KNOWN_ELEMENTS
@@ -160,7 +160,7 @@ class _IntegerUses:
             for body_output, result in zip(body.outputs, node.outputs, strict=False):
                 self._add_passed(body_output, result)
         elif node.bodies and node.op_type in CONTROL_FLOW and not node.domain:
-            for link in links_of(node):
+            for link in type_links_of(node):
                 for target in link.targets:
                     for source in link.sources:
                         self._add_passed(source.value, target)

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from mixlist.graph.constants_and_shapes import is_random
-from mixlist.graph.control_flow import CONTROL_FLOW, Link, links_of
+from mixlist.graph.control_flow import CONTROL_FLOW, TypeLink, type_links_of
 from mixlist.graph.model import Graph, Node, Scope, Value, float_values
 from mixlist.graph.naming import node_ref
 from mixlist.graph.traversal import reachable_graphs
+from mixlist.graph.value_origins import is_random
 from mixlist.ops import types
 from mixlist.ops.traits import Trait, operators
 
@@ -36,7 +36,7 @@ _ONE_INPUT_MOVERS = operators(Trait.SAME_VALUES) | {"Expand", "Slice"}
 # The kinds of a float value in the forward walk. A kind only rises, so that the walk of a loop ends. Data, by far the
 # most values of a model, usually have no entry, which saves time.
 _UNKNOWN, _FIXED, _POSITION, _DATA = range(4)
-_Step = Node | Link
+_Step = Node | TypeLink
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class _ForwardWalk:
             if not node.bodies:
                 yield node
                 continue
-            links = list(links_of(node)) if node.op_type in CONTROL_FLOW and not node.domain else []
+            links = list(type_links_of(node)) if node.op_type in CONTROL_FLOW and not node.domain else []
             for link in links:
                 for source in link.sources:
                     if source.value.scope is source.body and _is_float(source.value):
@@ -178,7 +178,7 @@ class _ForwardWalk:
         """Evaluate the steps again until no kind changes, because the states of a loop depend on each other."""
         readers: dict[Value, list[_Step]] = {}
         for step in dict.fromkeys(steps):
-            values = [source.value for source in step.sources] if isinstance(step, Link) else step.inputs
+            values = [source.value for source in step.sources] if isinstance(step, TypeLink) else step.inputs
             for value in values:
                 if value is not None:
                     readers.setdefault(value, []).append(step)
@@ -194,7 +194,7 @@ class _ForwardWalk:
 
     def _evaluate(self, step: _Step) -> list[Value]:
         """Find the kinds of the values that a step makes; return the values whose kind has risen."""
-        if isinstance(step, Link):
+        if isinstance(step, TypeLink):
             sources = [source.value for source in step.sources]
             kind = max(map(self._kind, sources), default=_DATA)
             return self._raise_kinds(step.targets, kind, self._first_integers(sources))

@@ -134,7 +134,7 @@ class Classifier:
         # The order of these rules counts: the first one that applies gives the reason in the reports.
         if signature.has_fixed_output:
             return Classification(list_name, "cast", "cast", entry)
-        if graph.has_undeclared_types and find_unknown_inputs(node):
+        if graph.had_unknown_types and find_unknown_inputs(node):
             return Classification(list_name, "unknown", "unknown-type", entry)
         if not any(group.authored in self.movable_types_of(by_list) for group in signature.groups):
             if signature.schema is None and any(types.element(t) in _FLOAT_OR_UNKNOWN for t in _input_types(node)):

@@ -15,7 +15,7 @@ A *link* (``graph.control_flow``) holds values that must have one type: its ``so
 
 from __future__ import annotations
 
-from mixlist.graph.control_flow import Link
+from mixlist.graph.control_flow import TypeLink
 from mixlist.graph.model import Graph, Value
 from mixlist.ops import types
 from mixlist.ops.schema import find_schema
@@ -25,7 +25,7 @@ from mixlist.resolver.gray_policies import is_high_by_black, mark_high_by_black
 from mixlist.resolver.solver_state import SolverState
 
 
-def decide_link(link: Link, state: SolverState) -> list[Value]:
+def decide_link(link: TypeLink, state: SolverState) -> list[Value]:
     """Give the targets of a link the type that its sources vote for.
 
     Return the targets whose type changed, and those that are high by black from now on.
@@ -40,7 +40,7 @@ def decide_link(link: Link, state: SolverState) -> list[Value]:
     return changed + mark_high_by_black(link.targets, [by_black] * len(link.targets), state)
 
 
-def _count_votes(link: Link, state: SolverState) -> int:
+def _count_votes(link: TypeLink, state: SolverState) -> int:
     """Return the type that the sources of a link vote for; UNDECIDED as long as no vote has come."""
     voted = UNDECIDED
     for source in link.sources:
@@ -58,7 +58,7 @@ def _count_votes(link: Link, state: SolverState) -> int:
     return voted
 
 
-def takes_type(link: Link, elem: int, graph: Graph) -> bool:
+def takes_type(link: TypeLink, elem: int, graph: Graph) -> bool:
     """Return whether the control-flow operator of a link takes the element type at the graph's opset.
 
     Each operator learned bfloat16 with an opset of its own: Scan with 16.

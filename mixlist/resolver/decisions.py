@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from mixlist.graph.control_flow import Link
+from mixlist.graph.control_flow import TypeLink
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.refs import NodeRef
@@ -98,7 +98,7 @@ class GraphSolution:
     decided_types: list[int]
     assignments: list[Assignment | None]
     followed_values: list[Value | None]
-    links: list[Link] = field(default_factory=list)
+    links: list[TypeLink] = field(default_factory=list)
     reason_notes: dict[int, str] = field(default_factory=dict)
     rule_overrides: dict[int, str] = field(default_factory=dict)
     callees: dict[int, GraphSolution] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableSet
 
-from mixlist.graph.control_flow import Link
+from mixlist.graph.control_flow import TypeLink
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
 from mixlist.resolver.control_flow_types import takes_type
@@ -78,7 +78,7 @@ def settle_constant_arguments(
     root = solution.graph.root
     # A parameter that is also a result keeps its type: the caller reads it in that type.
     parameters = [v for v in root.inputs if solution.graph.path and v.is_constant and v not in root.outputs]
-    link_of_parameter: dict[Value, Link | None] = dict.fromkeys(parameters)
+    link_of_parameter: dict[Value, TypeLink | None] = dict.fromkeys(parameters)
     link_of_parameter |= {link.targets[0]: link for link in solution.links if _passes_constant(link, fits)}
     if not link_of_parameter:
         return
@@ -94,7 +94,7 @@ def settle_constant_arguments(
             solution.decided_types[parameter.id] = wanted
 
 
-def _passes_constant(link: Link, fits: Callable[[Value], bool]) -> bool:
+def _passes_constant(link: TypeLink, fits: Callable[[Value], bool]) -> bool:
     """Return whether a link only passes an initializer or a Constant into a body, as Scan and SequenceMap do."""
     if len(link.sources) != 1 or len(link.targets) != 1 or link.targets[0].kind != "input":
         return False

@@ -147,7 +147,7 @@ def _warn_unknown_types(model_solution: ModelSolution) -> Iterator[Diagnostic]:
     readers = [
         node
         for solution in model_solution.solutions
-        if solution.graph.has_undeclared_types
+        if solution.graph.had_unknown_types
         for node, classification in zip(solution.graph.nodes, solution.classifications, strict=True)
         if classification.kind == "unknown"
     ]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mixlist.graph.control_flow import Link, links_of
+from mixlist.graph.control_flow import TypeLink, type_links_of
 from mixlist.graph.model import Node, Scope, Value
 from mixlist.resolver.classification import is_control_flow
 from mixlist.resolver.sequence_groups import SequenceGroup, is_container
 
-DecisionStep = Node | Link | SequenceGroup  # the unit that the solver decides at a time
+DecisionStep = Node | TypeLink | SequenceGroup  # the unit that the solver decides at a time
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Schedule:
     """
 
     steps: list[DecisionStep] = field(default_factory=list)
-    links: list[Link] = field(default_factory=list)
+    links: list[TypeLink] = field(default_factory=list)
     first_repeated: int | None = None
 
     def add_scope(self, scope: Scope) -> None:
@@ -34,7 +34,7 @@ class Schedule:
             if not node.bodies:
                 self.steps.append(node)
                 continue
-            node_links = list(links_of(node)) if is_control_flow(node) else []
+            node_links = list(type_links_of(node)) if is_control_flow(node) else []
             self.links.extend(node_links)
             # The links of a loop come before its body, for the initial states, and after it, for the states that the
             # body yields. An If passes nothing into its branches, so its links come only after them.
@@ -50,7 +50,7 @@ class Schedule:
 
 def find_read_values(step: DecisionStep) -> list[Value]:
     """Return the values whose decided types a step reads."""
-    if isinstance(step, Link):
+    if isinstance(step, TypeLink):
         return [source.value for source in step.sources if source.votes]
     if isinstance(step, SequenceGroup):
         return [
@@ -68,7 +68,7 @@ def find_read_values(step: DecisionStep) -> list[Value]:
 
 def find_written_values(step: DecisionStep) -> list[Value]:
     """Return the values that a step decides; none for a sequence group, whose values other steps write too."""
-    if isinstance(step, Link):
+    if isinstance(step, TypeLink):
         return list(step.targets)
     if isinstance(step, SequenceGroup) or (step.function is None and is_control_flow(step)):
         return []

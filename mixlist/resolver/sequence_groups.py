@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from mixlist.graph.control_flow import Link
+from mixlist.graph.control_flow import TypeLink
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
 from mixlist.resolver.decisions import UNDECIDED, join_types
@@ -48,7 +48,7 @@ class SequenceGroup:
     values: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     tensors: list[Value] = field(default_factory=list)
-    links: list[Link] = field(default_factory=list)
+    links: list[TypeLink] = field(default_factory=list)
     arguments: list[CallArgument] = field(default_factory=list)
     fixed_type: int = UNDECIDED
     gray_vote: Vote = (UNDECIDED, None)
@@ -66,7 +66,7 @@ def find_group(node: Node, groups: dict[Value, SequenceGroup]) -> SequenceGroup 
 
 
 def find_groups(
-    graph: Graph, links: list[Link], border_types: Iterable[tuple[Value, int]]
+    graph: Graph, links: list[TypeLink], border_types: Iterable[tuple[Value, int]]
 ) -> dict[Value, SequenceGroup]:
     """Return the group of each sequence and optional.
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from mixlist.graph.control_flow import Link
+from mixlist.graph.control_flow import TypeLink
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.ops import types
 from mixlist.patterns.call_frames import CallFrame, FrameValue
@@ -280,7 +280,7 @@ class GraphSolver:
         """Evaluate one step; return the values whose decided type rose, or that are high by black from now on."""
         state = self.state
         state.current_step = step
-        if isinstance(step, Link):
+        if isinstance(step, TypeLink):
             return decide_link(step, state)
         if isinstance(step, SequenceGroup):
             return decide_group(step, state)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 
-from mixlist.graph.control_flow import Link
+from mixlist.graph.control_flow import TypeLink
 from mixlist.graph.model import Node, Scope, Value
 from mixlist.ops import types
 from mixlist.resolver.classification import is_control_flow
@@ -63,7 +63,7 @@ def find_uses(solution: GraphSolution, *, node_inputs: bool = True) -> Iterator[
     yield from _find_unlinked_outputs(solution)
 
 
-def _find_link_type(solution: GraphSolution, link: Link) -> int | None:
+def _find_link_type(solution: GraphSolution, link: TypeLink) -> int | None:
     """Return the element type that a link's values share; None if lists do not move it."""
     for target in link.targets:
         if types.element(target.type) in types.MIXABLE:

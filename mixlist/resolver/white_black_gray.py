@@ -20,7 +20,7 @@ or with the kind "raise": such a node becomes float32.
 from __future__ import annotations
 
 from mixlist.graph.model import Graph, Node, Value
-from mixlist.graph.proto_edits import standard_opset
+from mixlist.graph.opsets import standard_opset
 from mixlist.ops import types
 from mixlist.ops.schema import find_schema
 from mixlist.ops.signature import Assignment, Signature

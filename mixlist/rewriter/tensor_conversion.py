@@ -162,7 +162,7 @@ def convert_tensor(
     if weights.is_external(tensor) and not magnitude_limit:
         converted.data_location = TensorProto.EXTERNAL
         converted.external_data.extend(tensor.external_data)
-        converted.external_data.add(key=weights.STORED_TYPE, value=str(tensor.data_type))
+        converted.external_data.add(key=weights.STORED_TYPE_KEY, value=str(tensor.data_type))
         return converted, None
     report = ConstantReport(name)
     is_large = weights.stored_element_count(tensor) >= _LARGE

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mixlist.diagnostics import Diagnostic, warning
-from mixlist.emulation.emulate import emulate, raise_to_float32
+from mixlist.emulation.emulate import emulate, widen_to_float32
 from mixlist.errors import ModelError
 from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.prune import prune_model
@@ -70,8 +70,9 @@ class StepResult:
 class StepSession:
     """An ONNX Runtime session of a step graph. Parameters and buffers are inputs, so each step feeds them.
 
-    ``proto`` is the model to run: the step graph in float32, emulated, or mixed. ``inputs_raised`` is True if ``proto``
-    declares float32 for the float16 and bfloat16 inputs of the graph. ``warnings`` has the warnings about the lists.
+    ``proto`` is the model to run: the step graph in float32, emulated, or mixed. ``inputs_widened`` is True if
+    ``proto`` declares float32 for the float16 and bfloat16 inputs of the graph. ``warnings`` has the warnings about the
+    lists.
     """
 
     warnings: tuple[Diagnostic, ...] = ()
@@ -83,10 +84,10 @@ class StepSession:
         provider: str = "cpu",
         threads: int | None = None,
         *,
-        inputs_raised: bool,
+        inputs_widened: bool,
     ) -> None:
         self.graph = graph
-        self._inputs_raised = inputs_raised
+        self._inputs_widened = inputs_widened
         self.gradient = FlatArrays(graph.parameters)
         self._output_names = [
             LOSS,
@@ -144,7 +145,7 @@ class StepSession:
 
     def _add_scale(self, feed: Feed, scale: float) -> Feed:
         """Return the feed with the loss scale, and with the types of the inputs that ``proto`` declares."""
-        model_feed = as_float32(feed, self.graph.batch_inputs) if self._inputs_raised else feed
+        model_feed = as_float32(feed, self.graph.batch_inputs) if self._inputs_widened else feed
         return {**model_feed, LOSS_SCALE: self.loss_scale_input(scale)}
 
     def close(self) -> None:
@@ -156,7 +157,7 @@ class StepSession:
 
 def make_float32_session(graph: StepGraph, provider: str, threads: int | None) -> StepSession:
     """Return a session that runs the step in float32, its low-precision nodes too."""
-    return StepSession(graph, raise_to_float32(graph.loaded), provider, threads, inputs_raised=True)
+    return StepSession(graph, widen_to_float32(graph.loaded), provider, threads, inputs_widened=True)
 
 
 def make_mixed_session(graph: StepGraph, policy: Policy, provider: str, threads: int | None) -> StepSession:
@@ -166,7 +167,7 @@ def make_mixed_session(graph: StepGraph, policy: Policy, provider: str, threads:
     mixed = replace(graph.loaded, proto=rewrite(graph.loaded, plan).proto)
     emulated = provider == "cpu"
     proto = emulate(mixed) if emulated else mixed.proto
-    session = StepSession(graph, proto, provider, threads, inputs_raised=emulated)
+    session = StepSession(graph, proto, provider, threads, inputs_widened=emulated)
     session.warnings = tuple(plan.warnings)
     if policy.mode.low not in plan.counts:
         session.warnings += (warning("ML605", "no node is low: the mixed training is the one in float32"),)

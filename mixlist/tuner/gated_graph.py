@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from mixlist.emulation.emulation_builder import EmulationBuilder
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Graph, Node, Scope, Value
-from mixlist.graph.naming import display_names, node_ref, scope_path
+from mixlist.graph.naming import names_of_unnamed_nodes, node_ref, scope_path
 from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.refs import NodeRef
 from mixlist.graph.traversal import is_graph
@@ -121,7 +121,7 @@ class GateBuilder(EmulationBuilder):
 
     def _rewrite_scope(self, graph: Graph, scope: Scope, proto: ScopeProto) -> None:
         # Compute the names of unnamed nodes now. They depend on the names in use, and an If takes its node's name away.
-        display_names(scope)
+        names_of_unnamed_nodes(scope)
         super()._rewrite_scope(graph, scope, proto)
         if not is_graph(proto):
             return  # the outputs of a function are rounded where a call reads them

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.cost.estimate import Costs
 from mixlist.graph.model import Graph, Node, Value, function_key
-from mixlist.graph.proto_edits import standard_opset
+from mixlist.graph.opsets import standard_opset
 from mixlist.graph.prune import names_read_by
 from mixlist.graph.traversal import bodies_of, nodes_in
 from mixlist.ops import types

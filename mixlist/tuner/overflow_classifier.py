@@ -82,9 +82,9 @@ class OverflowClassifier:
             self._finder = HiddenOverflowFinder(self.nodes, {self.low_type}, reference)
         self._set_ranged_tensors(frozenset(values.reference))
         conversions = [
-            (conversion, values.mixed[conversion.probe])
+            (conversion, values.mixed[conversion.observed_ref])
             for conversion in self._conversions(roundings)
-            if values.mixed[conversion.probe].ran
+            if values.mixed[conversion.observed_ref].ran
         ]
         batch = BatchRanges(
             0,

@@ -16,11 +16,11 @@ from mixlist.checker.result import TensorRange
 from mixlist.cost.estimate import compute_low_share, estimate_costs
 from mixlist.errors import ModelError
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
-from mixlist.graph.constants_and_shapes import is_random
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Graph
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.save import INLINE_LIMIT
+from mixlist.graph.value_origins import is_random
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.ops.low_precision import overflow_bound

@@ -93,7 +93,7 @@ class TrialStatistics:
     @property
     def output_names(self) -> list[str]:
         """The names of all graph outputs with statistics."""
-        return list(dict.fromkeys((*self.sum_columns, *self.ranges.widths, *self.counts.widths)))
+        return list(dict.fromkeys((*self.sum_columns, *self.ranges.column_counts, *self.counts.column_counts)))
 
     def find_first_overflow(self, reference: Mapping[str, Array], mixed: Mapping[str, Array]) -> str:
         """Return the first node that overflows in the trial and not in the reference, "" if there is none.
@@ -117,7 +117,7 @@ class TrialStatistics:
         self, reference: Mapping[str, Array], mixed: Mapping[str, Array]
     ) -> AmbiguousValues | None:
         """Return the ranges in the reference and in the trial if a range of the trial is at the limit, else None."""
-        if not self.ranges.widths:
+        if not self.ranges.column_counts:
             return None
         mixed_ranges = self._range_reader.read(mixed)
         limit = min(self.overflow_value, self.overflow_bound)
@@ -128,7 +128,7 @@ class TrialStatistics:
     def _count_values(self, mixed: Mapping[str, Array]) -> Totals:
         """Return the numbers of finite and infinite values of a trial, for the tensors that are counted."""
         totals: dict[tuple[TensorRef, str], float] = {}
-        for key, places in self.counts.outputs.items():
+        for key, places in self.counts.columns.items():
             totals[key] = sum(float(np.sum(mixed[place.output][..., place.column])) for place in places)
         for probe in self.counts.probes:
             if probe.source is not None:  # its values are those of another tensor, which is counted
@@ -192,7 +192,7 @@ def _positions(sum_columns: Mapping[str, Sequence[TensorRef]], tensors: Sequence
 def _sum_columns(instrumented: InstrumentedModel) -> dict[str, tuple[TensorRef, ...]]:
     """Return the tensors of the columns of each output that holds sums of magnitudes."""
     columns: dict[str, dict[int, TensorRef]] = {}
-    for (tensor, statistic), places in instrumented.outputs.items():
+    for (tensor, statistic), places in instrumented.columns.items():
         for place in places if statistic == SUM.name else ():
             columns.setdefault(place.output, {})[place.column] = tensor
     return {output: tuple(by_column[column] for column in sorted(by_column)) for output, by_column in columns.items()}

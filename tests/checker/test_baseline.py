@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import mixlist
-from mixlist.emulation.emulate import raise_to_float64
+from mixlist.emulation.emulate import widen_to_float64
 from mixlist.errors import UsageError
 from mixlist.graph.load import load_model
 from tests.support.builders import model, policy
@@ -29,7 +29,7 @@ def test_operators_without_a_float64_kernel_get_casts() -> None:
     text = """g (float[1,1,2,2] x) => (float[1,1,4,4] y) <float[4] scales = {1,1,2,2}, float[1,1,1,1] w = {1}> {
       [c] c = Conv(x, w) [r] r = Resize(c, , scales) [k] k = Constant<value_float=2.0>() [m] y = Mul(r, k) }"""
     proto = model(text)
-    float64_model = raise_to_float64(load_model(proto), lambda node: node.op_type != "Conv")
+    float64_model = widen_to_float64(load_model(proto), lambda node: node.op_type != "Conv")
     onnx.checker.check_model(float64_model, full_check=True)
     inferred = onnx.shape_inference.infer_shapes(float64_model, strict_mode=True)
     kinds = {i.name: i.type.tensor_type.elem_type for i in (*inferred.graph.value_info, *inferred.graph.output)}

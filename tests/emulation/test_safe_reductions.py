@@ -54,6 +54,6 @@ def test_a_loop_without_iterations_and_an_empty_tensor_did_not_run() -> None:
     instrumented = instrument(model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), safe_reductions=True)
     with LocalSession(make_session(instrumented.proto)) as runner:
         values = dict(zip(runner.output_names, runner.run(None, {"x": np.zeros(0, np.float32)}), strict=True))
-    columns = {s: instrumented.outputs[instrumented.probes[0].ref, s][0] for s in ("minimum", "maximum", "sum")}
+    columns = {s: instrumented.columns[instrumented.probes[0].ref, s][0] for s in ("minimum", "maximum", "sum")}
     statistics = {s: float(values[p.output][p.column]) for s, p in columns.items()}
     assert statistics == {"minimum": np.inf, "maximum": -np.inf, "sum": 0.0}

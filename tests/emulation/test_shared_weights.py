@@ -45,7 +45,7 @@ def test_the_check_gives_the_same_report(monkeypatch: pytest.MonkeyPatch, mode: 
     feed = {"x": FEED["x"].astype(helper.tensor_dtype_to_np_dtype(elem))}
     reports = []
     for large in (1, BEYOND):
-        monkeypatch.setattr(shared_weights, "LARGE", large)
+        monkeypatch.setattr(shared_weights, "MIN_SHARED_BYTES", large)
         report = mixlist.check(two_layers(elem), policy, [feed], isolate=isolate, per_tensor=True).to_json()
         report.pop("seconds", None)
         reports.append(report)
@@ -53,12 +53,12 @@ def test_the_check_gives_the_same_report(monkeypatch: pytest.MonkeyPatch, mode: 
     assert (reports[0]["verdict"] == "fail") == (mode == "mixed_float16" or elem == onnx.TensorProto.FLOAT16)
 
 
-def test_a_low_weight_is_raised_in_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_weights, "LARGE", 1)
+def test_a_low_weight_is_widened_in_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_weights, "MIN_SHARED_BYTES", 1)
     model = two_layers(onnx.TensorProto.FLOAT16)
     before = model.SerializeToString()
     weights = shared_weights.SharedWeights()
-    slim = weights.share(load_model(model), raised=True)
+    slim = weights.share(load_model(model), widened=True)
     assert model.SerializeToString() == before
     assert all(is_external(t) and t.data_type == onnx.TensorProto.FLOAT16 for t in slim.proto.graph.initializer)
     external, inline = emulate(slim, keep_external=True), emulate(load_model(model))
@@ -81,7 +81,7 @@ def test_weights_of_external_data_are_rounded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, constants: str, large: int
 ) -> None:
     """A rewrite leaves the conversion of external weights to the code that saves the model."""
-    monkeypatch.setattr(shared_weights, "LARGE", large)
+    monkeypatch.setattr(shared_weights, "MIN_SHARED_BYTES", large)
     model = two_layers()
     model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.full((64, 64), 70000, np.float32), "b"))
     onnx.save(model, tmp_path / "inside.onnx")
@@ -96,7 +96,7 @@ def test_weights_of_external_data_are_rounded(
 def test_the_weight_files_are_removed() -> None:
     weights = shared_weights.SharedWeights()
     folder = weights.folder
-    weights.share(load_model(two_layers()), raised=False)
+    weights.share(load_model(two_layers()), widened=False)
     assert any(folder.iterdir())
     del weights
     assert not folder.exists()
@@ -104,9 +104,9 @@ def test_the_weight_files_are_removed() -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="kills with a signal")
 def test_the_kept_model_of_a_crash_has_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_weights, "LARGE", 1)
+    monkeypatch.setattr(shared_weights, "MIN_SHARED_BYTES", 1)
     model, weights = two_layers(), shared_weights.SharedWeights()
-    slim: LoadedModel = weights.share(load_model(model), raised=False)
+    slim: LoadedModel = weights.share(load_model(model), widened=False)
     with SessionProcess() as process, pytest.raises(Crashed) as error:
         session = SubprocessSession(slim.proto, folder=slim.folder, process=process)
         os.kill(session.pid, signal.SIGKILL)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from mixlist.emulation.emulate import emulate, raise_to_float32
+from mixlist.emulation.emulate import emulate, widen_to_float32
 from mixlist.graph.refs import NodeRef
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
@@ -92,7 +92,7 @@ class GateComparison:
         )
 
     def compare_reference(self) -> None:
-        exact = PlainSession(raise_to_float32(self.compiler.resolver.loaded)).run(self.compiler.output_names, self.feed)
+        exact = PlainSession(widen_to_float32(self.compiler.resolver.loaded)).run(self.compiler.output_names, self.feed)
         assert_same_values(self.run_gated(self.compiler.build_flags(None)), exact, "no flags")
 
     def candidates(self, after: str = "black") -> tuple[Candidate, ...]:

@@ -1,0 +1,26 @@
+"""Read the versions of ONNX's standard domain that a model imports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+OLDEST_OPSET = 7  # the oldest opset of the standard domain that mixlist handles (Rule S7.15)
+
+
+def canonical_domain(name: str) -> str:
+    """Return "" for ``ai.onnx``, and any other domain as it is: the standard domain has both spellings."""
+    return "" if name == "ai.onnx" else name
+
+
+def standard_opset(model: ModelProto) -> int:
+    """Return the version of ONNX's standard domain that a model imports; 13 if the model imports none."""
+    return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 13)
+
+
+def supports_where(model: ModelProto) -> bool:
+    """Return True if every scope of a model can use Where and IsNaN, which exist since opset 9."""
+    imports = [*model.opset_import, *(entry for body in model.functions for entry in body.opset_import)]
+    return min((entry.version for entry in imports if not entry.domain), default=0) >= 9
