@@ -21,7 +21,7 @@ FAULTS = tests/cli/test_damaged_lists.py tests/test_damaged_model_runs.py tests/
 
 .PHONY: demo test lint check campaign clean
 
-demo: .venv/installed       ## the main job on the bundled model
+demo: .venv/installed       ## validate, resolve, apply and run the bundled model
 	@$(BIN)/mixlist demo
 
 test: .venv/installed-dev   ## the whole test suite in random order, in up to four processes

@@ -54,7 +54,10 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _expand_wildcards(args: list[str]) -> list[str]:
-    """Replace each argument with ``*`` or ``?`` by the files that match it; on Windows, because its shells do not."""
+    """On Windows, replace each argument with ``*`` or ``?`` by the files that match it.
+
+    Other shells do this themselves.
+    """
     if os.name != "nt":
         return args
     from glob import glob
@@ -63,12 +66,16 @@ def _expand_wildcards(args: list[str]) -> list[str]:
 
 
 def _make_streams_accept_any_text() -> None:
-    """Let standard output and error take characters that their encoding lacks, and replace closed streams."""
+    """Escape characters that the encoding of standard output or error cannot represent, and replace closed streams.
+
+    On Windows, files and pipes get UTF-8 and ``\\n`` line ends, as on other systems.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
+            # Python sets a stream to None if the parent process has closed it.
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 - lives as long as the process
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-            if os.name == "nt" and not stream.isatty():  # files and pipes get the bytes that they get elsewhere
+            if os.name == "nt" and not stream.isatty():
                 stream.reconfigure(encoding="utf-8", newline="\n")

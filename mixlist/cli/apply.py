@@ -94,6 +94,7 @@ def command(
     out = Path(output)
     policy, hints = pop_policy(option_values), pop_type_hints(option_values)
     source = load_input_model(model)
+    # Count the nodes now, because ``rewrite_in_place`` changes the model.
     before, inputs = Counter(node.op_type for node in nodes_in_model(source.proto)), files_of_model(source)
     plan = resolve_with_progress(_with_inlining_and_opset(source, inline_functions, opset), policy, hints)
     result = rewrite_in_place(plan, keep_io_types, keep_io)
@@ -111,7 +112,9 @@ def command(
         from mixlist.targets.kernels import find_nodes_without_low_kernel
 
         missing = len(find_nodes_without_low_kernel(plan, "cpu"))
-        sys.stderr.write(f"{missing} of them have no bfloat16 kernel in ONNX Runtime's CPU provider\n")
+        sys.stderr.write(
+            f"{missing} of the {result.low} bfloat16 nodes have no bfloat16 kernel in ONNX Runtime's CPU provider\n"
+        )
 
 
 def _with_inlining_and_opset(source: LoadedModel, inline: bool, opset: int | None) -> LoadedModel:

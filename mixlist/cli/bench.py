@@ -77,13 +77,14 @@ def command(
 
 
 def _models(model: str, other: str | None, option_values: OptionValues) -> tuple[LoadedModel, Plan | LoadedModel]:
-    """Return the original model, and its plan or the other model."""
+    """Return the original model, and the plan for it, or the model ``other`` if it is given."""
     if other is None:
         plan = resolve_with_progress(load_input_model(model), pop_policy(option_values), pop_type_hints(option_values))
         return plan.solution.loaded, plan
+    # Only options of a policy are left. They would have no effect, so the first one on the command line is an error.
     for name in options_on_command_line(*option_values):
         raise UsageError(
-            f"--{name.replace('_', '-')} decides how MODEL becomes mixed, and OTHER replaces this model",
+            f"--{name.replace('_', '-')} decides how MODEL becomes mixed, and OTHER is compared instead of that result",
             hint="leave out the option, or OTHER",
         )
     return load_input_model(model), load_input_model(other)
@@ -102,6 +103,7 @@ def _write_estimate(original: LoadedModel, compared: Plan | LoadedModel, data: D
     if isinstance(compared, Plan):
         result = rewrite(original, compared)
         compared, warnings = replace(original, proto=result.proto, name=f"{original.name}, mixed"), result.warnings
+    # With data, the shapes of its first batch are those of the inputs. Without data, ``--dim`` gives the open sizes.
     dims: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     if data.data or data.random is not None:

@@ -64,14 +64,15 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     apply_large_batch(option_values)
     refuse_jobs_with_scheduler(option_values)
     one_process = option_values["jobs"] is None and option_values["scheduler"] is None
-    # Start the worker process now, so that it imports ONNX Runtime while this process reads the model. The context ends
-    # it.
+    # Start the worker process now, so that it imports ONNX Runtime while this process reads the model. The click
+    # context ends the worker. With --jobs or --scheduler, ``run_check`` starts workers of its own.
     context = click.get_current_context()
     process = context.with_resource(SessionProcess()) if one_process else False
     policy = pop_policy(option_values)
     hints = pop_type_hints(option_values)
     source = load_input_model(model)
     batches = make_batches(pop_data_options(option_values), source.proto)
+    # The page shows the ranges of all tensors.
     option_values["per_tensor"] = option_values["per_tensor"] or html is not None
     limits = build_options(Limits(), option_values)
     answers = None if labels is None else read_labels(labels)
@@ -80,6 +81,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     )
     with bar("checking", "batches") as progress:
         report = run_check(source, policy, batches, replace(options, progress=progress))
+    # ``tune`` edits lists, so it can help only in a mode that reads them, and with a model that they made.
     if report.verdict == "fail" and options.against is None and policy.mode.action == "lists":
         report = replace(report, next_command=_tune_command(source))
     write_report_and_page(report, output_format, html, check_html.render, check_terminal.write_check)

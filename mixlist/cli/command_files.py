@@ -30,7 +30,7 @@ _MODELS = "mixlist.models"  # the key in ``context.meta`` of the models that thi
 
 
 class FileCheckingCommand(click.Command):
-    """A command that refuses, before any work, to write over its own inputs."""
+    """A command that checks its files before any work: it does not write over its inputs. Every command is one."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Check the files, then run the command."""
@@ -78,6 +78,9 @@ def check_files(context: click.Context) -> None:
     """Raise an error if an output of the running command is an input or another output, exists, or cannot be written.
 
     The errors are UsageError and FileError, and ModelError for a model that cannot be read to find its weights.
+
+    The checks go from cheap to expensive. Overwritten inputs come before existing files, because ``--force`` is no
+    remedy for an overwritten input.
     """
     path_values = [_PathValue(*fields) for fields in used_paths(context)]
     outputs = [
@@ -103,7 +106,8 @@ def check_files(context: click.Context) -> None:
         if must_be_new and output.status is not None:
             raise UsageError(f"{output.path} exists", hint="use --force to replace it")
     for output in outputs:
-        if not (context.params.get("dry_run") and output.path_value.type.must_be_new):  # a dry run does not write it
+        # A dry run of ``apply`` does not write the model. It writes the report, which need not be new.
+        if not (context.params.get("dry_run") and output.path_value.type.must_be_new):
             _check_writable(output)
     if replaced:  # last, because it loads the models
         _refuse_overwriting_weights(replaced, inputs, context)
@@ -114,6 +118,7 @@ def load_input_model(path: str) -> LoadedModel:
     from mixlist.graph.load import load_model
 
     models: dict[str, LoadedModel] = click.get_current_context().meta.get(_MODELS, {})
+    # Each loaded model is returned only once, because ``apply`` rewrites its model in place.
     return models.pop(path, None) or load_model(path)
 
 
@@ -126,13 +131,16 @@ def _stat(path: str | os.PathLike[str]) -> os.stat_result | None:
 
 
 def _same_file(first: _Output, second: _Output) -> bool:
+    """Return whether two outputs are the same regular file. Several outputs may go to one device, such as /dev/null."""
     if first.status is None or second.status is None:
+        # Files that do not exist yet have no inode. A file that exists differs from one that does not.
         return first.status is second.status and _canonical(first.path) == _canonical(second.path)
     return (first.is_regular or second.is_regular) and os.path.samestat(first.status, second.status)
 
 
 def _canonical(path: str) -> str:
     """Return one spelling for all paths of a file that does not exist yet; Windows and macOS ignore case."""
+    # str() hides the platform from mypy, which would call one of the branches unreachable.
     real, system = os.path.realpath(path), str(sys.platform)
     if system not in ("win32", "darwin"):
         return real
@@ -142,7 +150,7 @@ def _canonical(path: str) -> str:
 
 
 def _check_place(output: _Output) -> None:
-    """Raise FileError unless a file can have the path of the output."""
+    """Raise FileError if the path of the output cannot be that of a file: its folder is missing, or it is a folder."""
     path_value, path = output.path_value, Path(output.path)
     if path_value.type.use == "writes into":
         if _stat(path_value.path) is not None and not is_directory(path_value.path):
@@ -165,7 +173,7 @@ def _check_place(output: _Output) -> None:
 def _check_writable(output: _Output) -> None:
     """Raise FileError unless the output can be written.
 
-    Its folders may be missing, then the nearest one that exists counts.
+    If folders of its path do not exist yet, the nearest folder that exists must be writable.
     """
     from mixlist.files.atomic_writes import check_writable
 
@@ -209,6 +217,7 @@ def _refuse_overwriting_weights(
 
 
 def _identity(status: os.stat_result | None) -> tuple[int, int]:
+    """Return the device and the inode; for no file, a pair that no file has."""
     return (status.st_dev, status.st_ino) if status is not None else (-1, -1)
 
 
@@ -218,7 +227,7 @@ def _overwrite_error(output: _Output, overwritten: str) -> UsageError:
 
 
 def _may_replace(output: _Output, path_value: _PathValue) -> bool:
-    """Return whether the output may replace this input."""
+    """Return whether the output may replace this input. Its ``other_output`` may replace none."""
     return output.is_named_by_user and path_value.parameter.name == output.path_value.type.may_replace
 
 

@@ -14,13 +14,13 @@ COMMANDS = {
     "apply": "Write a model in mixed precision.",
     "check": "Check a mixed model for overflow and accuracy on data.",
     "bench": "Time the mixed model against the original.",
-    "tune": "Find the smallest list that is safe and fast.",
+    "tune": "Find the smallest change of the lists that keeps the limits.",
     "train": "Judge whether a network is safe to train in mixed precision.",
     "diff": "Print the modify_mixlist that turns one set of lists into another.",
     "fmt": "Rewrite list files in the strict canonical form.",
     "ops-info": "Edit an operator information library in place.",
     "presets": "Show the built-in libraries and their origin.",
-    "demo": "Run the main job on the bundled model, step by step.",
+    "demo": "Validate, resolve, apply and run the bundled model.",
     "completion": "Print the completion script of a shell.",
 }
 

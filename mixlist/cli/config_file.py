@@ -65,6 +65,7 @@ def read_defaults(path: str, context: click.Context) -> dict[str, object]:
         option = keys_of(*command.params).get(key.replace("_", "-"))
         if option is not None:  # None: a policy option that this command does not have
             _check_value(context, option, value, f"{path}: {key.replace('_', '-')}")
+            # click needs a list for an option that can be given more than once.
             values[option.name or key] = [value] if option.multiple and not isinstance(value, list) else value
     return values
 
@@ -135,9 +136,9 @@ def _describe_unknown_key(
     table: str | None, name: str, value: object, keys: Mapping[str, click.Option]
 ) -> tuple[str, str]:
     if table is None and isinstance(value, dict):
-        return f"the table [{name}] has the name of no command", _hint(name, "tables are", configurable_commands())
+        return f"the table [{name}] is not named after a command", _hint(name, "tables are", configurable_commands())
     if table is None and (owners := [command for command in configurable_commands() if name in command_keys(command)]):
-        return f"{name} is not an option of every command", f"put it in the table [{'] or ['.join(owners)}]"
+        return f"{name} is an option of some commands only", f"put it in the table [{'] or ['.join(owners)}]"
     where = f"the command {table}" if table else "a configuration"
     return f"{where} has no option {name!r}", _hint(name, "it has", keys)
 
@@ -180,6 +181,7 @@ def _check_value(context: click.Context, option: click.Option, value: object, wh
     """Raise UsageError, with the file and the key, for a value that the option cannot have."""
     items = value if isinstance(value, list) else [value]
     types = _toml_types(option)
+    # type() and not isinstance(): a bool is an instance of int.
     if (isinstance(value, list) and not option.multiple) or not all(type(item) in types for item in items):
         names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
         raise UsageError(f"{where} takes {names[types[0]]}{' or a list of them' * option.multiple}, not {value!r}")

@@ -42,7 +42,8 @@ class DataOptions:
     ranges: tuple[str, ...] = option(
         (),
         "The smallest and the largest random value of an input. By default floats are standard normal, and integers"
-        " have the range that the graph shows (rows of a table, positions, flags), or are 0 or 1.",
+        " have the range that the graph shows: an index of Gather is below the size of its axis. Other integers are 0"
+        " or 1.",
         flag="--range",
         metavar="INPUT=LOW:HIGH",
         repeatable=True,
@@ -55,7 +56,8 @@ _RANDOM_ONLY = ("seed", "dims", "ranges")
 def pop_data_options(option_values: OptionValues) -> DataOptions:
     """Remove the data options from ``option_values``, and return them.
 
-    The command line wins over a configuration: ``--random`` replaces its ``data``, and ``--data`` its ``random``.
+    The command line wins over a configuration: ``--random`` replaces the key ``data``, and ``--data`` replaces the key
+    ``random``.
     Raises UsageError for two sources of data, and for ``--data`` with an option of random data.
     """
     keep_one_option(option_values, "data", "random", "--data and --random are two sources of data")
@@ -87,6 +89,7 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
     """Return the sizes of ``--dim NAME=SIZE`` by name. Raises UsageError for a text that is not a size."""
     sizes = {}
     for name, text in split_assignments(texts, "--dim", "NAME=SIZE", _DIM):
+        # Sizes are int64, and every number of 18 digits is one.
         if not (text.isascii() and text.isdigit() and len(text) < 19):
             raise UsageError(f"--dim {name}={text}: {text!r} is not a size", hint=f"for example {_DIM}")
         sizes[name] = int(text)

@@ -51,7 +51,7 @@ _OUTPUT_FOLDER = PathType("writes into", must_be_new=True, files=_MODEL_FILES)
 @click.option("-o", "--output", metavar="DIR", type=_OUTPUT_FOLDER, help="Keep the rewritten models in this folder.")
 @click.option("--force", is_flag=True, help="Replace existing models in the folder.")
 def command(output: str | None, force: bool) -> None:
-    """Run the main job on the bundled model, step by step.
+    """Validate, resolve, apply and run the bundled model.
 
     The demo shows every step on a small network that reads handwritten digits: it validates a list, resolves, rewrites
     and runs the network, and compares the results. Without --output it keeps no file.
@@ -112,6 +112,7 @@ def _run(folder: Path, *, keep: bool, force: bool) -> None:
 def _apply_and_run(
     title: str, model: Path, path: Path, force: bool, pixels: NDArray[np.float32], **options: Any
 ) -> MixedModel:
+    """Write the model in mixed precision to ``path`` and run it. ``options`` are those of ``mixlist.load_policy``."""
     import mixlist
 
     plan = mixlist.resolve(model, mixlist.load_policy(**options))
@@ -151,14 +152,19 @@ def _step(number: int, title: str) -> None:
 
 
 def _sketch(pixels: NDArray[np.float32]) -> str:
-    """Return the images as text, side by side, with two characters for each pixel."""
+    """Return the images as text, side by side, with two characters for each pixel.
+
+    ``pixels``: (images, 1, height, width), values from 0 to 16.
+    """
     shades = " .:*#"
-    rows = [[shades[int(count) * (len(shades) - 1) // 16] * 2 for image in pixels[:, 0] for count in (*image[y], 0)]
+    # The 0 after each row of an image is a blank column between two images.
+    rows = [[shades[int(value) * (len(shades) - 1) // 16] * 2 for image in pixels[:, 0] for value in (*image[y], 0)]
             for y in range(pixels.shape[2])]  # fmt: skip
     return "\n".join("  " + "".join(row).rstrip() for row in rows)
 
 
 def _show_findings(path: Path) -> None:
+    """Print a list file and the findings of its validation."""
     from mixlist.lists.validate_file import validate_file
 
     findings = validate_file(path).findings
@@ -170,6 +176,7 @@ def _show_findings(path: Path) -> None:
 
 
 def _show_lists(plan: Plan) -> None:
+    """Print the op types of the model by list, and the edits of the lists."""
     ops: dict[str, set[str]] = defaultdict(set)
     for node in plan.nodes:
         ops[node.list].add(node.op_type)

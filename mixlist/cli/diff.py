@@ -75,6 +75,7 @@ def command(
 
 
 def _changed_nodes(model: str, before: Policy, after: Policy) -> list[tuple[str, ...]]:
+    """Return a row under ``_COLUMNS`` for each node whose precision differs, with the reason under ``after``."""
     from mixlist import resolve
 
     old = {node.ref: node.precision for node in resolve(model, before).nodes}

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     ],
 )
 def command(paths: tuple[str, ...], check: bool, kind: FileKind | Literal["auto"]) -> int:
-    """Rewrite list files in the strict canonical form: no comments, no trailing commas, one entry a line.
+    """Rewrite list files in the strict canonical form: no comments, no trailing commas, one entry per line.
 
     The meaning does not change. '-' reads standard input and writes the result to standard output. A directory
-    stands for all .json files directly in it.
+    means all .json files directly in it.
 
     \b
     Example:
@@ -44,7 +44,8 @@ def command(paths: tuple[str, ...], check: bool, kind: FileKind | Literal["auto"
 
     refuse_second_standard_input()
     status = 0
-    # ``library_files`` raises for a wrong path only when its turn comes, so the files before it are formatted.
+    # map() calls ``library_files`` when the loop reaches the path, so a wrong path ends the command only after the
+    # files of the paths before it are formatted.
     for file in chain.from_iterable(map(library_files, paths)):
         try:
             status = max(status, int(_format(str(file), kind, check) and check))
@@ -54,7 +55,7 @@ def command(paths: tuple[str, ...], check: bool, kind: FileKind | Literal["auto"
 
 
 def _format(path: str, kind: FileKind | Literal["auto"], check: bool) -> bool:
-    """Format one file, or with ``check`` only report the change; return whether the file changes."""
+    """Format one file, or with ``check`` only report it; return whether its text differs from the canonical form."""
     from mixlist.files.jsonc import decode, read_bytes, shown_path
     from mixlist.lists.fmt import find_lost_comments, format_text
     from mixlist.report.terminal import escape_commands

@@ -1,4 +1,4 @@
-"""Write the command line that a report recommends, with the options of the running command."""
+"""Build the command line that a report recommends, from the options of the running command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def next_command(command: click.Command, *extra_arguments: str, excluded: Contai
     """Return a command line of ``command`` with the arguments of the running command and ``extra_arguments``.
 
     It leaves out the options that ``command`` does not have, and the parameters in ``excluded``. It repeats the values
-    of a configuration, because a configuration has a separate table for each command.
+    of a configuration, because they may be in the table of the running command, which ``command`` does not read.
     """
     context = click.get_current_context()
     accepted_names = {name for parameter in command.params for name in parameter.opts}

@@ -34,8 +34,8 @@ def set_command(library: str, changes: tuple[str, ...], backup: str, make_writab
     """Set the precision flag of op types: true is white, false is black, none is gray.
 
     LIBRARY is a file or a directory of .json files. All other text of each file stays the same, byte for byte. The
-    original is saved first, in a directory outside that of the library, because the engine loads every .json file
-    there.
+    original is saved first, in a directory outside that of the library, because the Ascend graph engine loads every
+    .json file in the directory of the library.
 
     Edits of one library wait for each other. If an edit is killed, the next edit completes it. The files of a directory
     are replaced one after the other, so an engine that loads the library at that time can read old and new files

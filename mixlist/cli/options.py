@@ -59,18 +59,23 @@ def format_option(*forms: str, description: str | None = None, alias: str = "") 
 
 
 def build_policy(option_values: OptionValues) -> Policy:
-    """Remove the options of a policy from ``option_values``, and return the policy."""
+    """Remove the options of a policy from ``option_values``, and return the policy. Its warnings are not written."""
     from mixlist.lists.load import read_policy
 
     return read_policy(build_options(PolicyOptions(), option_values))
 
 
 def pop_policy(option_values: OptionValues) -> Policy:
-    """Remove the options of a policy from ``option_values``, and return the policy; its warnings go to stderr."""
+    """Remove the options of a policy from the ``option_values`` of the running command, and return the policy.
+
+    Write its warnings to standard error. A mode on the command line replaces the mode that a configuration has under
+    the other name. Raises UsageError if two inputs are standard input.
+    """
     refuse_second_standard_input()
     modes = ("precision_mode", "precision_mode_v2")
     if None not in (option_values[mode] for mode in modes) and len(explicit := options_on_command_line(*modes)) == 1:
-        # A mode on the command line replaces a mode that a configuration has under the other name.
+        # One mode is on the command line, so the other one is from a configuration. Two modes from one place are an
+        # error, which ``read_policy`` raises.
         option_values.update({mode: None for mode in modes if mode not in explicit})
     policy = build_policy(option_values)
     write_findings(policy.warnings)

@@ -28,9 +28,9 @@ class PathType(click.Path):
     - ``appends``: a file that the command creates or extends.
     - ``writes into``: a folder in which the command creates or replaces the files ``files``.
 
-    ``must_be_new``: the command replaces an existing file only with ``--force``. ``may_replace``: the parameter whose
-    input file the command may replace then. ``other_output``: returns a second file that the command may write, such as
-    ``modify.partial.json`` for ``modify.json``.
+    ``must_be_new``: the command replaces an existing file only with ``--force``. ``may_replace``: the name of a
+    parameter whose input file the output may replace with ``--force``. ``other_output``: returns a second file that the
+    command may write, such as ``modify.partial.json`` for ``modify.json``.
     """
 
     def __init__(
@@ -53,7 +53,10 @@ class PathType(click.Path):
         return self.use in ("reads", "reads model", "reads library", "edits")
 
     def files_written(self, path: str) -> tuple[str, ...]:
-        """Return the files that the command writes because of this path; an edited file is not among them."""
+        """Return the files that the command writes because of this path.
+
+        An edited file is not among them: the command replaces this input on purpose.
+        """
         if self.use == "writes into":
             return tuple(os.path.join(path, name) for name in self._files)  # noqa: PTH118
         if self.use not in ("writes", "appends") or (path == "-" and self.allow_dash):
@@ -77,7 +80,7 @@ OUTPUT_OR_DASH = PathType("writes", allow_dash=True)  # '-' is standard output
 
 
 class AliasedOption(click.Option):
-    """An option that may have an older name: the name works, but help texts do not show it."""
+    """An option that may have an older name ``alias``. The older name works, but help texts do not show it."""
 
     def __init__(self, declarations: Sequence[str], alias: str = "", **attributes: Any) -> None:
         # click's messages use the last name, so the older name comes first.
@@ -116,10 +119,11 @@ class Number(click.FloatRange):
     def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = super().convert(value, param, ctx)
         if math.isnan(number):
-            self.fail("NaN is no limit", param, ctx)
+            self.fail("NaN is not allowed", param, ctx)
         return number
 
     def _describe_range(self) -> str:
+        # click would describe a number without bounds as "x<=None".
         return "" if self.min is None and self.max is None else super()._describe_range()
 
 
@@ -157,7 +161,7 @@ def split_assignments(texts: Iterable[str], option: str, form: str, example: str
 
 
 def used_paths(context: click.Context) -> Iterator[tuple[click.Parameter, PathType, str]]:
-    """Yield each path of the running command, its configuration included, with its parameter and type."""
+    """Yield (parameter, type, path) for each path of the running command, and for its configuration file."""
     for parameter in context.command.params:
         kind = parameter.type
         if isinstance(kind, PathType):

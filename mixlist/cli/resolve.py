@@ -65,6 +65,7 @@ def command(model: str, output_format: str, explain: str | None, provider: str |
 
 
 def _nodes_without_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
+    """Return the low-precision nodes without a kernel; write to standard error where the list of kernels is from."""
     from mixlist.targets.kernels import find_nodes_without_low_kernel, kernel_release
 
     nodes = find_nodes_without_low_kernel(plan, provider)

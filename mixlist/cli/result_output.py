@@ -27,7 +27,10 @@ def write_report_and_page(
     render_html: Callable[[Report], str],
     write_text: Callable[[Report, TextIO], None],
 ) -> None:
-    """Write the report to standard output and to the page ``html``, and its warnings to standard error."""
+    """Write the warnings of the report to standard error, the page to the file ``html``, if any, and the report.
+
+    ``render_html`` returns the page. ``write_text`` writes the report as text.
+    """
     from mixlist.report import html_page, terminal
 
     terminal.write_findings(report.warnings)

@@ -38,7 +38,7 @@ from mixlist.training.options import TrainOptions
             ["--scaler-arg", "scaler_args"],
             metavar="NAME=VALUE",
             multiple=True,
-            help="A parameter of the scaler by its framework's name, such as growth_interval=500. Can be given"
+            help="A parameter of the scaler, by the name that its framework uses: growth_interval=500. Can be given"
             " repeatedly.",
         ),
         LARGE_BATCH,
@@ -63,11 +63,12 @@ def command(
     outputs are 'loss' and 'grad.PARAMETER' for each parameter. mixlist.training.export_step makes one from a PyTorch
     module.
 
-    For every seed the same batches train it twice: in float32, and in the mixed precision of the lists, with float32
-    master weights and loss scaling. A step whose gradients are not all finite is an exception; its update is skipped.
-    The verdict is pass if exceptions stay below their limit, the metric is as good as in float32 and varies little over
-    at least three runs, and no training diverges. It is inconclusive if the training in float32 does not learn. Exit
-    status 0: pass, 1: fail, inconclusive or interrupted. Ctrl-C ends the training and writes the report so far.
+    For every seed the same batches train the network twice: in float32, and in the mixed precision of the lists, with
+    float32 master weights and loss scaling. A step whose gradients are not all finite is an exception; its update is
+    skipped. The verdict is pass if exceptions stay below their limit, the metric is as good as in float32 and varies
+    little over at least three runs, and no training diverges. It is inconclusive if the training in float32 does not
+    learn. Exit status 0: pass, 1: fail, inconclusive or interrupted. Ctrl-C ends the training and writes the report so
+    far.
 
     On a CPU low precision is emulated: every low-precision value is rounded. With --provider cuda the mixed model
     itself runs.
@@ -99,7 +100,7 @@ def command(
 
 
 def _scaler_parameters(name: str, scale: float | None, texts: Iterable[str]) -> dict[str, object]:
-    """Return the scaler's parameters by the names of its framework.
+    """Return the scaler's parameters by the names that its framework uses.
 
     Raises UsageError for a text that is not NAME=VALUE and for a name that occurs twice.
     """

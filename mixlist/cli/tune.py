@@ -84,11 +84,12 @@ def command(
 ) -> int:
     """Find the smallest change of the lists under which MODEL keeps the limits of 'mixlist check' on data.
 
-    OUT replaces the file of --mixlist, and the FILE of --node-rules replaces that of --customize-dtypes; use them with
-    the other options of the policy unchanged. Both are written only if a final check of the result keeps the limits.
-    With four batches or more, the search does not use the last quarter, which validates the result; --validate-on gives
-    other data for this. If the result does not keep the limits on that data, it is written, and the verdict is fail.
-    With --labels the share of right answers is judged, and outputs have only the limits that you give.
+    To use the result, give OUT as --mixlist and the FILE of --node-rules as --customize-dtypes, instead of the files
+    that you gave to tune. Keep the other options of the policy. Both files are written only if a final check of the
+    result keeps the limits. With four batches or more, the search does not use the last quarter, which validates the
+    result; --validate-on gives other data for this. If the result does not keep the limits on that data, it is written,
+    and the verdict is fail. With --labels the share of right answers is judged, and outputs have only the limits that
+    you give.
 
     Ctrl-C ends the search and writes the best list so far to a file with .partial in its name (modify.partial.json).
     Exit status 0: pass, 1: fail, inconclusive, no list found, or interrupted.
@@ -170,7 +171,7 @@ def _report_trials(trace: bool) -> Iterator[ProgressCallback | None]:
 
 
 def _save(report: TuneReport, lists: str, rules: str | None, force: bool) -> str:
-    """Write the files if there is a list; return a sentence that names them."""
+    """Write the files if there is a list; return a sentence that names the written files."""
     if not report.modify_mixlist:
         return "nothing was written"
     if not report.complete:
@@ -178,10 +179,14 @@ def _save(report: TuneReport, lists: str, rules: str | None, force: bool) -> str
         report.save(*partial, force=True)
         return f"interrupted: {_name_files(*partial)}; {lists} is unchanged"
     report.save(lists, rules, force=force)
-    failed = "; it keeps the limits on the data of the search, but not on the validation data"
-    unknown = "; too little of the validation data could be compared"
-    return _name_files(lists, rules) + {"pass": "", "fail": failed, "inconclusive": unknown}[report.verdict]
+    remarks = {
+        "pass": "",
+        "fail": "; the list keeps the limits on the data of the search, but not on the validation data",
+        "inconclusive": "; too little of the validation data could be compared",
+    }
+    return _name_files(lists, rules) + remarks[report.verdict]
 
 
 def _name_files(lists: str, rules: str | None) -> str:
+    """Return ``wrote modify.json and nodes.txt``."""
     return f"wrote {lists}" if rules is None else f"wrote {lists} and {rules}"

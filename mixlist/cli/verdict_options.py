@@ -1,4 +1,4 @@
-"""The options of commands with a verdict that only the command line has."""
+"""Options of ``check``, ``tune`` and ``train`` that are not in their dataclasses, and conflicts of their options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGE_BATCH = click.Option(
 
 
 def apply_large_batch(option_values: OptionValues) -> None:
-    """Replace ``--large-batch`` by its exception rate; the command line wins over a configuration."""
+    """Replace ``--large-batch`` by ``--max-exception-rate 0.001``; the command line wins over a configuration."""
     message = "--large-batch and --max-exception-rate both set the exception rate"
     keep_one_option(option_values, "large_batch", "max_exception_rate", message)
     if option_values.pop("large_batch"):

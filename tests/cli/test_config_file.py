@@ -66,7 +66,7 @@ def test_every_command_with_a_configuration_has_a_table(tmp_path: Path) -> None:
     taking = {name for name in COMMANDS if any(p.name == "config" for p in load_command(name).params)}
     assert taking == set(CONFIGURABLE)
     for name in COMMANDS.keys() - taking - {"ops-info"}:  # which is an option of a policy, too
-        with pytest.raises(UsageError, match=f"the table \\[{name}\\] has the name of no command"):
+        with pytest.raises(UsageError, match=f"the table \\[{name}\\] is not named after a command"):
             load_config(write(tmp_path, f"[{name}]"), "lists")
 
 
@@ -93,8 +93,8 @@ def test_built_in_libraries_and_standard_input_are_no_paths(tmp_path: Path) -> N
     [
         ('\nmixlst = "a"', 2, "has no option 'mixlst'", "did you mean mixlist?"),
         ('[apply]\n\nkeepio = "x"', 3, "the command apply has no option 'keepio'", "keep-io"),
-        ("[aply]\nforce = true", 1, "the table [aply] has the name of no command", "did you mean apply?"),
-        ("# x\nforce = true", 2, "not an option of every command", "[apply]"),
+        ("[aply]\nforce = true", 1, "the table [aply] is not named after a command", "did you mean apply?"),
+        ("# x\nforce = true", 2, "an option of some commands only", "[apply]"),
         ("mixlist = 3", 1, "mixlist is a path", 'mixlist = "..."'),
         ('[lists]\nformat = "csv"\n[apply]\nforce = 2020-01-01', 4, "force is not a string", "force"),
         ("constants = { keep = true }", 1, "constants is not a string", "constants"),
