@@ -2,7 +2,7 @@
 
 A *mask* is a large constant, such as -1e9, that is added to scores so that a softmax makes zero of them. In float16 it
 is infinite by design. Its *level* is the magnitude from which on a value belongs to the mask and not to the scores
-(``mixlist/patterns/masks.py``, Rule S8.12).
+(``mixlist/patterns/proven_masks.py``, Rule S8.12).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.refs import TensorRef
 from mixlist.ops.low_precision import FINITE_MAX, overflow_bound
-from mixlist.patterns.masks import Mask, MaskLevels
+from mixlist.patterns.proven_masks import Mask, MaskLevels
 
 if TYPE_CHECKING:
     from mixlist.emulation.observer import Ranges
@@ -66,7 +66,7 @@ class BatchRanges:
     def only_mask_overflows(self, tensor: TensorRef, low: int) -> bool:
         """Return True if a tensor carries a mask, and nothing else in the tensor can overflow."""
         mask = self.masks.get(tensor)
-        return mask is not None and mask.hides_nothing(self._ranges_of_operands(mask), overflow_bound(low))
+        return mask is not None and mask.explains_every_overflow(self._ranges_of_operands(mask), overflow_bound(low))
 
     def _ranges_of_operands(self, mask: Mask) -> Ranges:
         """Return the ranges in the reference of the tensors that are joined to a mask, or that multiply it."""
@@ -111,7 +111,9 @@ class BatchRanges:
                 continue
             # If a mask's level is above the overflow bound, a smaller value may overflow and not belong to the mask.
             limit = FINITE_MAX[low] if self.saturate else math.inf
-            may_hide = any(levels.of(end) > overflow_bound(low) for end in endpoints(reference) if levels.cover(end))
+            may_hide = any(
+                levels.for_sign_of(end) > overflow_bound(low) for end in endpoints(reference) if levels.cover(end)
+            )
             if may_hide and only_masks_reach(limit, reference, mixed, levels):
                 ambiguous[tensor] = levels
         return ambiguous

@@ -33,7 +33,7 @@ from mixlist.graph.refs import TensorRef
 from mixlist.graph.weights import is_external, read_pieces
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound
-from mixlist.patterns.masks import MaskLevels
+from mixlist.patterns.proven_masks import MaskLevels
 
 EXCEPTION_KINDS: tuple[FindingKind, ...] = ("overflow", "saturated")  # a batch with one is an exception (Rule S8.14)
 NEAR_LIMIT_SHARE = 0.5  # of the largest finite value

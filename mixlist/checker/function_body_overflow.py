@@ -29,7 +29,7 @@ from mixlist.graph.traversal import bodies_of
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX
 from mixlist.ops.schema import find_schema
-from mixlist.patterns.masks import SENTINEL
+from mixlist.patterns.proven_masks import SENTINEL
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, NodeProto

@@ -24,7 +24,7 @@ from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import overflow_bound
-from mixlist.patterns.masks import Mask, MaskLevels, find_masks
+from mixlist.patterns.proven_masks import Mask, MaskLevels, find_masks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,11 +85,13 @@ class _TensorBounds:
     @property
     def counted(self) -> set[float]:
         """Return all bounds of which ``mask_counts``, ``any_overflows`` and ``overflows_without_mask`` need counts."""
-        return {sign * size for sign in _SIGNS for size in (self.overflow_bound, self.levels.of(sign), math.inf)}
+        return {
+            sign * size for sign in _SIGNS for size in (self.overflow_bound, self.levels.for_sign_of(sign), math.inf)
+        }
 
     def mask_counts(self, count_of: BeyondCounts) -> list[float]:
         """Return the numbers of finite values that belong to a mask, on the negative and on the positive side."""
-        return [count_of(sign * self.levels.of(sign)) - count_of(sign * math.inf) for sign in _SIGNS]
+        return [count_of(sign * self.levels.for_sign_of(sign)) - count_of(sign * math.inf) for sign in _SIGNS]
 
     def any_overflows(self, count_of: BeyondCounts) -> bool:
         """Return True if a finite value overflows, a value of a mask too."""
@@ -101,7 +103,7 @@ class _TensorBounds:
         # them belongs to a mask, and only infinities are left out.
         on_both_sides = all(self.mask_counts(count_of))
         for sign in _SIGNS:
-            left_out = math.inf if on_both_sides else self.levels.of(sign)
+            left_out = math.inf if on_both_sides else self.levels.for_sign_of(sign)
             if count_of(sign * self.overflow_bound) > count_of(sign * left_out):
                 return True
         return False

@@ -20,7 +20,7 @@ from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound, round_to_low_type
-from mixlist.patterns.masks import MaskLevels
+from mixlist.patterns.proven_masks import MaskLevels
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ConvertedRange:
     @property
     def may_hide_loss(self) -> bool:
         """Return True if an infinity or a mask at an end of the range may hide another value that is lost."""
-        hides = any(math.isinf(end) or self.levels.of(end) > self.bound for end in self.ends_out_of_range)
+        hides = any(math.isinf(end) or self.levels.for_sign_of(end) > self.bound for end in self.ends_out_of_range)
         return hides and not self.loses_end and not self.only_mask_overflows
 
     def after(self, saturate: bool) -> ObservedRange:

@@ -23,7 +23,7 @@ from mixlist.graph.naming import NameGenerator
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, flush_bound, overflow_bound
-from mixlist.patterns.masks import SENTINEL
+from mixlist.patterns.proven_masks import SENTINEL
 
 if TYPE_CHECKING:
     from onnx import NodeProto

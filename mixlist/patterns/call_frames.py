@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from mixlist.graph.model import Graph, Node, Value
 
-MOST_FRAMES = 20_000  # of one model; or ten for each of its calls, if these are more
+# The most frames of one model; ten times the number of its calls if that is more.
+MOST_FRAMES = 20_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,7 @@ class CallFrames:
         return max(minimum, 10 * len(self._calls))
 
     def frame_of(self, call: Node, frame: CallFrame | None) -> CallFrame:
-        """Return the frame of a call; ``frame`` is that of the body which has the call."""
+        """Return the frame of a call; ``frame`` is the frame of the caller, None if the main graph calls."""
         call_frame = self._by_call.get((call, frame))
         if call_frame is None:
             call_frame = self._by_call[call, frame] = self._make_frame(call, frame)
@@ -72,7 +73,8 @@ class CallFrames:
         key = call.function, (*arguments.values(),)
         self._calls.add(call)
         if key not in self._by_arguments and len(self._by_arguments) >= self.limit(MOST_FRAMES):
-            # A parameter that is its own argument has no producer and no value: its elements are unknown.
+            # Too many frames: each parameter becomes its own argument. A parameter has no producer, so its elements
+            # count as unknown.
             arguments = {parameter: FrameValue(parameter, None) for parameter in arguments}
             key = call.function, (*arguments.values(),)
         return self._by_arguments.setdefault(key, CallFrame(call.function, arguments))
@@ -81,7 +83,7 @@ class CallFrames:
         """Return an argument of a call; a parameter of the caller is replaced by the caller's own argument."""
         if frame is not None and value in frame.arguments:
             return frame.arguments[value]
-        return self._in_frame(value, frame)
+        return self._attach_frame(value, frame)
 
     def find_source(self, value: Value, frame: CallFrame | None) -> FrameValue:
         """Return the value that has the same elements and is neither a parameter nor the result of a call."""
@@ -89,18 +91,19 @@ class CallFrames:
             call = value.producer
             if frame is not None and value in frame.arguments:  # a parameter: go on with the argument
                 value, frame = frame.arguments[value]
+            # A call in a damaged model may have more results than its function.
             elif call is not None and call.function is not None and value.output_slot < len(call.function.root.outputs):
                 # The result of a call: go on with the output of the body.
                 value, frame = call.function.root.outputs[value.output_slot], self.frame_of(call, frame)
             else:
-                return self._in_frame(value, frame)
+                return self._attach_frame(value, frame)
 
     def depends_on_call(self, value: Value, frame: CallFrame | None) -> bool:
         """Return whether the value of a constant depends on the arguments of the call."""
         return frame is not None and value in self._depending_in(frame.function)
 
-    def _in_frame(self, value: Value, frame: CallFrame | None) -> FrameValue:
-        """Return the value in its frame.
+    def _attach_frame(self, value: Value, frame: CallFrame | None) -> FrameValue:
+        """Return a FrameValue of a value in a frame.
 
         A value that is the same in all calls gets a frame without arguments, so that it is computed once.
         """
@@ -114,7 +117,8 @@ class CallFrames:
         depending = self._depending.get(body)
         if depending is None:
             depending = self._depending[body] = set(body.root.inputs)
-            # What a body of control flow captures does not count: its results are not evaluated.
+            # Values that a body of control flow captures do not count: the results of If, Loop and Scan are never
+            # evaluated.
             for node in body.nodes:
                 if any(value in depending for value in node.inputs):
                     depending.update(value for value in node.outputs if value is not None)

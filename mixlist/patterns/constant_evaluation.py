@@ -1,7 +1,8 @@
 """Evaluate constants that nodes compute, with ONNX's reference implementation (Rule S4.20).
 
-A constant is computed when it is first asked for, and only if its size, which is found before, is small. ONNX Runtime
-is not used, because another release could give other bytes, and so another decision.
+A constant is computed when it is first asked for. Shape inference finds the size of the result first, and a large
+result is not computed. ONNX Runtime is not used, because another release could give other bytes, and so another
+decision.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.generic]
 
-MOST_ELEMENTS = 2**20  # of a tensor that a node computes
+MOST_COMPUTED_ELEMENTS = 2**20  # of a tensor that a node computes
 _MOST_STORED = 2**24  # elements of an initializer that a node reads
-_MOST_INFERRED = 1024  # elements of an input that shape inference may read: a shape, axes, sizes
+_MOST_ELEMENTS_FOR_INFERENCE = 1024  # of an input whose values shape inference may read: a shape, axes, sizes
 _CACHE_BYTES = 64 * 2**20  # of all computed arrays that are kept
-_CONSTANT_OPSET = 13  # the first opset in which Constant has all its attributes
-# onnx.reference implements these operators from this version on. With the types of the older versions, the newer ones
-# compute the same.
+_CONSTANT_OPSET = 13  # for a Constant, whose signature has no schema: this opset has all its attributes
+# onnx.reference implements these operators from this version on. On types that an older version admits, the new version
+# computes the same as the old one.
 _IMPLEMENTED_SINCE = {"DequantizeLinear": 19, "QuantizeLinear": 19}
 _SELECTING = frozenset({"Compress", "NonZero", "Unique"})  # the values of their input decide the size of their output
 # onnx.reference loops in Python over the elements of these operators: each element takes 2 to 800 microseconds.
@@ -79,19 +80,19 @@ class ConstantEvaluator:
             raise
         return arrays[constant]
 
-    def inputs(self, constant: FrameValue) -> list[Array]:
+    def input_arrays(self, constant: FrameValue) -> list[Array]:
         """Return the elements of the inputs of the node that computes a constant; may raise UnknownValueError."""
         return [self.array(source) for source in self._sources(constant)]
 
     def attribute_value(self, constant: FrameValue, name: str) -> Array | None:
         """Return the elements of a tensor attribute of the node that computes a constant; None if it has none."""
         assert constant.value.producer is not None
-        proto = _bound_proto(constant.value.producer, constant)
+        proto = _resolved_proto(constant.value.producer, constant)
         tensor = next((attribute.t for attribute in proto.attribute if attribute.name == name), None)
         return None if tensor is None else self._stored_array(tensor)
 
     def _evaluation_order(self, constant: FrameValue, arrays: dict[FrameValue, Array]) -> list[FrameValue]:
-        """Return the constants to compute, each after those that its node reads, the asked one last.
+        """Return the constants to compute: each one after the inputs of its node, so that ``constant`` is the last.
 
         Arrays of the cache are put into ``arrays``. Raises UnknownValueError if one of the constants is unknown.
         """
@@ -107,6 +108,7 @@ class ConstantEvaluator:
                 self._cache.move_to_end(step)
                 arrays[step] = self._cache[step]
                 done.add(step)
+            # The inputs of a cached constant are not needed.
             missing = [source for source in self._sources(step) if source not in done] if step not in done else []
             if missing:
                 stack += missing
@@ -147,8 +149,8 @@ class ConstantEvaluator:
             return self._stored_array(value.constant_proto)
         assert node is not None
         arrays = _arrays_by_slot(node, inputs)
-        model = _single_node_model(node, _bound_proto(node, constant), arrays, value.output_slot)
-        _refuse_size(node, model, arrays)
+        model = _single_node_model(node, _resolved_proto(node, constant), arrays, value.output_slot)
+        _refuse_large_result(node, model, arrays)
         return _run(node, model, arrays)
 
     def _stored_array(self, tensor: ConstantProto) -> Array:
@@ -172,8 +174,8 @@ class ConstantEvaluator:
         return array.reshape(dims)
 
 
-def _bound_proto(node: Node, constant: FrameValue) -> NodeProto:
-    """Return the message of a node; in a function's body, with the call's attributes in place of references."""
+def _resolved_proto(node: Node, constant: FrameValue) -> NodeProto:
+    """Return the NodeProto of a node; in a function's body, references to attributes have the values of the call."""
     return (
         copy_with_resolved_attributes(node.proto, constant.frame.function.call_attributes)
         if constant.frame is not None
@@ -219,7 +221,7 @@ def _single_node_model(node: Node, proto: NodeProto, arrays: list[Array | None],
     for slot, array in enumerate(arrays):
         if array is None:
             continue
-        if array.size <= _MOST_INFERRED:
+        if array.size <= _MOST_ELEMENTS_FOR_INFERENCE:
             model.graph.initializer.append(numpy_helper.from_array(array, f"i{slot}"))
         else:
             elem = types.element(node.input_types[slot])
@@ -228,17 +230,17 @@ def _single_node_model(node: Node, proto: NodeProto, arrays: list[Array | None],
     return model
 
 
-def _refuse_size(node: Node, model: ModelProto, arrays: list[Array | None]) -> None:
-    """Raise UnknownValueError if the output is too large to be computed, or if its size is unknown."""
-    limit = _MOST_ELEMENTS_SLOW if node.op_type in _SLOW else MOST_ELEMENTS
+def _refuse_large_result(node: Node, model: ModelProto, arrays: list[Array | None]) -> None:
+    """Raise UnknownValueError if shape inference finds a result that is too large to be computed, or finds no size."""
+    limit = _MOST_ELEMENTS_SLOW if node.op_type in _SLOW else MOST_COMPUTED_ELEMENTS
     first = arrays[0] if arrays else None
     inferred = infer_shapes(model).graph.output[0].type.tensor_type
     if inferred.HasField("shape") and all(dim.HasField("dim_value") for dim in inferred.shape.dim):
         count = prod(dim.dim_value for dim in inferred.shape.dim)
     elif node.op_type in _SELECTING and first is not None:
-        count = first.size * max(first.ndim, 1)  # the largest: NonZero yields one index per axis and element
+        count = first.size * max(first.ndim, 1)  # the most: NonZero yields one index per axis for each element
     else:
-        raise UnknownValueError(f"the size of the result of {node.op_type} is not known before")
+        raise UnknownValueError(f"the size of the result of {node.op_type} is not known before the evaluation")
     if count > limit:
         raise UnknownValueError(f"results of {node.op_type} with more than {limit} elements are not evaluated")
 
@@ -249,7 +251,7 @@ def _run(node: Node, model: ModelProto, arrays: list[Array | None]) -> Array:
 
     feeds = {value_info.name: arrays[int(value_info.name[1:])] for value_info in model.graph.input}  # i3: slot 3
     try:
-        with np.errstate(all="ignore"):  # an overflow is a result here
+        with np.errstate(all="ignore"):  # an overflow gives infinity, and is no error
             (output,) = ReferenceEvaluator(model).run(None, feeds)
     except Exception as error:  # onnx raises errors of many kinds, by operator
         text = str(error).partition("\n")[0]

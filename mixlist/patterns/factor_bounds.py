@@ -1,7 +1,10 @@
 """Bound the factors that scale a mask.
 
-Rule S4.36: A factor that some operators compute from constants, integers and booleans alone is no score. Integers and
-booleans count as 0 or 1, and interval arithmetic gives the range of a computed factor: ``1 - Cast(mask)`` is in [0, 1].
+A score is an element of the attention scores, to which a mask is added.
+
+Rule S4.36: A factor is no score if only arithmetic and value movers compute it, from constants, integers and booleans
+alone. Integers and booleans count as 0 or 1, and interval arithmetic gives the range of a computed factor:
+``1 - Cast(mask)`` is in [0, 1].
 """
 
 from __future__ import annotations
@@ -14,12 +17,12 @@ from mixlist.graph.model import Node, Value, float_values
 from mixlist.ops import types
 from mixlist.ops.low_precision import round_unless_lost
 from mixlist.ops.traits import Trait, operators
-from mixlist.patterns.constants import ConstantRange
+from mixlist.patterns.constant_ranges import ConstantRange
 
 _MOVERS = operators(Trait.MOVES_VALUES)
 _FILLERS = operators(Trait.FILLS)
-_INDICATORS = types.INTEGERS | {types.BOOL}
-_MOST_VALUES = 100  # from which one factor may be computed; this also limits the depth of the recursion
+_INDICATOR_TYPES = types.INTEGERS | {types.BOOL}
+_MOST_VALUES = 100  # the most values from which a factor may be computed; it also limits the depth of the recursion
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Interval:
 
 
 _ZERO, _ZERO_TO_ONE = Interval(0.0, 0.0), Interval(0.0, 1.0)
-Operator = Callable[[Interval, Interval], Interval | None]
+IntervalFunction = Callable[[Interval, Interval], Interval | None]
 RangeOf = Callable[[Value], ConstantRange | None]  # the range of a constant; None if its value is unknown
 
 
@@ -64,7 +67,7 @@ class _FactorBounds:
         if value not in self.intervals:
             if len(self.intervals) >= _MOST_VALUES:
                 return None
-            self.intervals[value] = None  # counts as visited while its inputs are
+            self.intervals[value] = None  # marks the value as visited while its inputs are visited
             self.intervals[value] = self._of_constant(value) if value.is_constant else self._of_computed(value)
         return self.intervals[value]
 
@@ -81,19 +84,21 @@ class _FactorBounds:
         node = value.producer
         if node is None or not node.is_plain:
             return None
-        if node.op_type == "Cast" and not float_values(node.inputs):  # Cast of an attention mask
-            is_indicator = all(source is not None and source.type in _INDICATORS for source in node.inputs)
+        # The Cast of an attention mask: its integers count as 0 or 1 (Rule S4.36).
+        if node.op_type == "Cast" and not float_values(node.inputs):
+            is_indicator = all(source is not None and source.type in _INDICATOR_TYPES for source in node.inputs)
             return _ZERO_TO_ONE if is_indicator else None
         if node.op_type in ("Add", "Sub", "Mul", "Div", "Neg", "Cast", "Min", "Max") or node.op_type in _MOVERS:
             return self._of_result(node)
         return None
 
     def _of_result(self, node: Node) -> Interval | None:
-        """Return the interval of a node's result from those of its float inputs."""
+        """Return the interval of a node's result, computed from the intervals of its float inputs."""
         input_intervals = [self.bounds_of(value) for value in float_values(node.inputs)]
         bounds = [interval for interval in input_intervals if interval is not None]
         if len(bounds) < len(input_intervals) or not bounds:
             return None
+        # A Cast has only this interval. All others combine it with those of the other inputs.
         result: Interval | None = bounds[0]
         if node.op_type in _MOVERS and node.op_type in _FILLERS:
             bounds.append(_ZERO)
@@ -129,7 +134,7 @@ def _quotient(a: Interval, b: Interval) -> Interval | None:
     return _product(a, inverse) if inverse is not None else None
 
 
-_BINARY: dict[str, Operator] = {
+_BINARY: dict[str, IntervalFunction] = {
     "Add": _sum,
     "Sub": lambda a, b: _sum(a, _negated(b)),
     "Mul": _product,

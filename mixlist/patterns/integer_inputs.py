@@ -70,9 +70,9 @@ _LENGTH_SLOTS = {
     ("", "RNN", 4): ("layout", 0),
     ("", "ReverseSequence", 1): ("time_axis", 0),
 }
-# By comparison and slot of the input: True if the outcome changes between the other operand and the number after it,
-# False if it changes between the number before the other operand and the operand. ``x < 5`` changes between 4 and 5, so
-# ("Less", 0) is False; ``5 < x`` changes between 5 and 6, so ("Less", 1) is True.
+# A comparison changes its outcome at the other operand. The key is the comparison and the slot of the input. The value
+# is False if the outcome changes just before the operand: ``x < 5`` changes between 4 and 5, so ("Less", 0) is False.
+# It is True if the outcome changes just after the operand: ``5 < x`` changes between 5 and 6, so ("Less", 1) is True.
 _CHANGES_AFTER_OPERAND = {
     ("Equal", 0): False, ("Equal", 1): False,
     ("Less", 0): False, ("Less", 1): True,
@@ -124,7 +124,8 @@ def find_integer_ranges(proto: ModelProto, shapes: Mapping[str, Shape]) -> dict[
 def _combined_range(uses: list[_Use]) -> IntegerRange:
     """Return the range of the strongest kind of use.
 
-    It is the smallest range, which all tables have, or for comparisons a range that contains all compared numbers.
+    If several uses have this kind, the smallest of their ranges is in range for all of them. For comparisons, the
+    result contains all of their ranges instead.
     """
     strongest = min(kind for kind, _ in uses)
     ranges = [use_range for kind, use_range in uses if kind is strongest]
@@ -179,19 +180,19 @@ class _IntegerUses:
         plan = find_positions(self.main)
         plans = list_plans(plan) if plan is not None else []
         # Reversed, so that the plan nearest to the main graph wins.
-        return {node: reader for plan in reversed(plans) for node, reader in plan.sources.items()}
+        return {node: reader for plan in reversed(plans) for node, reader in plan.casts.items()}
 
     def find(self, model_input: Value) -> Iterator[_Use]:
         """Yield every use of an input that bounds its integers."""
         waiting = deque([(model_input, True)])
         visited = {model_input}
         while waiting:
-            # An offset moves the range of a table or a comparison, so that these uses say nothing behind it. A position
-            # stays a position.
+            # Behind an offset (ids + 2), the indices and compared numbers are not those of the input: only the use as a
+            # position still counts there, because a position with an offset is a position.
             value, has_no_offset = waiting.popleft()
             targets = [(target, has_no_offset) for target in self.passed_to.get(value, ())]
             for graph, node, slot in self.readers.get(value, ()):
-                use = self._use(graph, node, slot, model_input)
+                use = self._use_in(graph, node, slot, model_input)
                 if use is not None and (has_no_offset or use[0] is _UseKind.POSITION):
                     yield use
                 if _moves(node, slot) or _adds_offset(node):
@@ -202,8 +203,8 @@ class _IntegerUses:
                     visited.add(target)
                     waiting.append((target, target_has_no_offset))
 
-    def _use(self, graph: Graph, node: Node, slot: int, model_input: Value) -> _Use | None:
-        """Return the range that a node which reads the integers gives them; None if it gives none."""
+    def _use_in(self, graph: Graph, node: Node, slot: int, model_input: Value) -> _Use | None:
+        """Return the use of the integers by a node that reads them in ``slot``; None if it does not bound them."""
         reader, key = f"{node.op_type} {node_ref(graph, node)}", (node.domain, node.op_type, slot)
         if key in _INDEX_SLOTS:
             table_slot, attribute, default = _INDEX_SLOTS[key]
@@ -219,21 +220,22 @@ class _IntegerUses:
             depth = max(self._whole_numbers(graph, node.inputs[1]), default=0)
             return (_UseKind.INDEX, IntegerRange(0, depth - 1, f"{reader} has depth {depth}")) if depth > 0 else None
         if node in self.position_readers and slot == 0:
+            # The input may hold one position per token, so a longer sequence has larger positions.
             largest = max((MOST_POSITIONS, *self.shapes.get(model_input.name, ()))) - 1
             reason = f"they are positions, which reach {self.position_readers[node]}"
             return _UseKind.POSITION, IntegerRange(0, largest, reason)
         if (node.op_type, slot) in _CHANGES_AFTER_OPERAND:
-            return self._comparison(graph, node, slot, reader)
+            return self._comparison_use(graph, node, slot, reader)
         # (1 - mask): the usual first step of an attention mask.
         if node.op_type == "Sub" and slot == 1 and self._whole_numbers(graph, node.inputs[0]) == {1}:
             return _UseKind.FLAG, IntegerRange(0, 1, f"{reader} subtracts them from 1")
-        return _conversion(graph, node, slot, reader)
+        return _conversion_use(graph, node, slot, reader)
 
-    def _comparison(self, graph: Graph, node: Node, slot: int, reader: str) -> _Use | None:
+    def _comparison_use(self, graph: Graph, node: Node, slot: int, reader: str) -> _Use | None:
         """Return the use in a comparison with numbers that are known before the run; None for other operands.
 
         For one number, the range is the two integers between which the outcome changes. For several, such as those of a
-        Range, it is the integers for which at least one comparison is true.
+        Range, it has for each number the upper one of these two integers.
         """
         operands = self._whole_numbers(graph, node.inputs[1 - slot])
         if not operands:
@@ -241,7 +243,7 @@ class _IntegerUses:
         after = int(_CHANGES_AFTER_OPERAND[node.op_type, slot])
         smallest, largest = min(operands), max(operands)
         if smallest == largest:
-            upper = max(1, largest + after)
+            upper = max(1, largest + after)  # at least 0 and 1: integers of inputs are not negative
             return _UseKind.COMPARED, IntegerRange(upper - 1, upper, f"{reader} compares them with {largest}")
         reason = f"{reader} compares them with {smallest} to {largest}"
         return _UseKind.COMPARED, IntegerRange(max(0, smallest + after), max(0, largest + after), reason)
@@ -277,7 +279,7 @@ class _IntegerUses:
         return self._known_shapes[graph]
 
 
-def _conversion(graph: Graph, node: Node, slot: int, reader: str) -> _Use | None:
+def _conversion_use(graph: Graph, node: Node, slot: int, reader: str) -> _Use | None:
     """Return the use in a conversion: to bools, or of 8-bit integers to floats; None for every other node."""
     source = node.inputs[slot]
     to = _int_attribute(graph, node, "to", 0) if node.op_type == "Cast" else 0

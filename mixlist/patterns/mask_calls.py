@@ -8,11 +8,12 @@ from weakref import WeakKeyDictionary
 
 from mixlist.graph.model import Graph
 from mixlist.patterns.call_frames import CallFrame
-from mixlist.patterns.constants import ConstantRanges
+from mixlist.patterns.constant_ranges import ConstantRanges
 from mixlist.patterns.mask_finder import NO_MASKS, MaskFinder
 from mixlist.patterns.mask_plan import UNKNOWN_MASK, CallMasks, MaskPlan
 
-MOST_FINDERS = 2_000  # in one model; or ten for each of its calls, if these are more
+# The most finders of one model; ten times the number of its calls if that is more.
+MOST_FINDERS = 2_000
 _PLANS: WeakKeyDictionary[Graph, dict[int, MaskPlan]] = WeakKeyDictionary()  # by main graph and low type
 
 
@@ -39,20 +40,20 @@ class MaskFinders:
         self._by_frame: dict[tuple[Graph, CallMasks, CallFrame | None], MaskFinder] = {}
         self._first: dict[tuple[Graph, CallMasks], MaskFinder] = {}  # the first finder of each kind of call
         self._plans: dict[Hashable, MaskPlan] = {}
-        self._leading_parameters: dict[tuple[int, tuple[bool, ...]], frozenset[int]] = {}
+        self._parameters_to_softmax: dict[tuple[int, tuple[bool, ...]], frozenset[int]] = {}
 
     def search(self, graph: Graph, call: CallMasks, frame: CallFrame | None) -> MaskFinder:
         """Return a finder that has searched the graph for a kind of call."""
         if len(self._by_frame) >= self.ranges.frames.limit(MOST_FINDERS) and (graph, call) not in self._first:
-            # Functions that call functions can add up masks in a number of ways that grows exponentially. With unknown
-            # magnitudes there are at most as many kinds as there are choices of arguments with a mask.
+            # Functions that call functions can add up masks in a number of ways that grows exponentially. If all
+            # magnitudes count as unknown, kinds of calls differ only in the arguments that have a mask.
             call = replace(call, arguments=tuple([mask and UNKNOWN_MASK for mask in call.arguments]))
         finder = self._first.get((graph, call))
         if finder is not None and finder.depends_on_frame:
             finder = self._by_frame.get((graph, call, frame))
         if finder is None:
             finder = self._by_frame[graph, call, frame] = MaskFinder(self, graph, call, frame)
-            finder.find()
+            finder.make_plan()
             self._first.setdefault((graph, call), finder)
         return finder
 
@@ -60,14 +61,14 @@ class MaskFinders:
         """Return the first plan of the graph that has the same effect as ``plan``."""
         return self._plans.setdefault((graph, plan.effect), plan)
 
-    def leading_parameters(self, graph: Graph, reach_softmax: tuple[bool, ...]) -> frozenset[int]:
+    def parameters_to_softmax(self, graph: Graph, reach_softmax: tuple[bool, ...]) -> frozenset[int]:
         """Return the positions of the parameters that lead to a softmax inside a function, or to one in the caller.
 
         ``reach_softmax`` says of each result whether it leads to a softmax in the caller.
         """
         key = id(graph), reach_softmax
-        if key not in self._leading_parameters:
-            leading = MaskFinder(self, graph, CallMasks(reach_softmax=reach_softmax), None).trace_back()
-            slots = [slot for slot, value in enumerate(graph.root.inputs) if value in leading]
-            self._leading_parameters[key] = frozenset(slots)
-        return self._leading_parameters[key]
+        if key not in self._parameters_to_softmax:
+            to_softmax = MaskFinder(self, graph, CallMasks(reach_softmax=reach_softmax), None).trace_back()
+            slots = [slot for slot, value in enumerate(graph.root.inputs) if value in to_softmax]
+            self._parameters_to_softmax[key] = frozenset(slots)
+        return self._parameters_to_softmax[key]

@@ -1,7 +1,7 @@
 """The constants of masks: which of them can be reduced, and which nodes must not compute them in low precision.
 
-Rule S4.36: A mask that is computed from constants which are no masks has no constant to reduce, for example
-``Pow(-50, 3)``. The nodes that compute it, and those that compute its factors, stay as authored if they read or make a
+Rule S4.36: ``Pow(-50, 3)`` makes the mask -125000 from two small constants. There is no large constant that could be
+reduced. The nodes that compute such a mask, and those that compute its factors, stay as authored if they read or make a
 constant that does not fit the low type.
 """
 
@@ -14,9 +14,9 @@ from mixlist.graph.weights import embedded_array, is_external, stored_element_co
 from mixlist.ops import types
 from mixlist.patterns.factor_bounds import RangeOf
 from mixlist.patterns.mask_plan import MaskGroup
-from mixlist.patterns.masks import SMALLEST_MASK
+from mixlist.patterns.proven_masks import SMALLEST_MASK
 
-MOST_ELEMENTS = 2**24  # of a constant that is reduced: the whole tensor is changed in memory
+MOST_REDUCED_ELEMENTS = 2**24  # of a constant that is reduced: the whole tensor is changed in memory
 
 
 def is_reducible(value: Value) -> bool:
@@ -26,10 +26,10 @@ def is_reducible(value: Value) -> bool:
     if tensor is None or value.kind == "overridable" or value.type != types.FLOAT:
         return False
     # The rewriter reduces an array of all elements, which a sparse tensor does not store.
-    return stored_element_count(tensor) <= MOST_ELEMENTS and tensor.DESCRIPTOR.name != "SparseTensorProto"
+    return stored_element_count(tensor) <= MOST_REDUCED_ELEMENTS and tensor.DESCRIPTOR.name != "SparseTensorProto"
 
 
-def filled_mask(node: Node) -> float | None:
+def filled_mask_magnitude(node: Node) -> float | None:
     """Return the magnitude of the mask that a ConstantOfShape makes; None if it makes none."""
     fill_values = [attribute.t for attribute in node.proto.attribute if attribute.name == "value"]
     if any(is_external(tensor) or stored_element_count(tensor) != 1 for tensor in fill_values):
@@ -38,7 +38,7 @@ def filled_mask(node: Node) -> float | None:
     return magnitude if SMALLEST_MASK <= magnitude < float("inf") else None
 
 
-def computing_group(node: Node, range_of: RangeOf, low: int) -> MaskGroup | None:
+def make_computing_group(node: Node, range_of: RangeOf, low: int) -> MaskGroup | None:
     """Return a group with one node that computes a mask from other constants.
 
     None if all constants that the node reads or makes fit the low type.
@@ -50,7 +50,7 @@ def computing_group(node: Node, range_of: RangeOf, low: int) -> MaskGroup | None
         reason = constant_range.misfit_reason(low) if constant_range is not None else None
         if constant_range is not None and reason:
             return MaskGroup(
-                exceeding=[node],
+                exceeding_nodes=[node],
                 reducible=False,
                 magnitude=constant_range.max_abs,
                 misfit=f"constant {value.name!r} {reason}, and a mask is computed from it",

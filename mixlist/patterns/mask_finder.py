@@ -25,12 +25,12 @@ from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, round_unless_lost
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.call_frames import CallFrame
-from mixlist.patterns.constants import ConstantRange
+from mixlist.patterns.constant_ranges import ConstantRange
 from mixlist.patterns.factor_bounds import factor_bounds, reciprocal
-from mixlist.patterns.mask_constants import computed_inputs, computing_group, filled_mask, is_reducible
+from mixlist.patterns.mask_constants import computed_inputs, filled_mask_magnitude, is_reducible, make_computing_group
 from mixlist.patterns.mask_groups import make_mask_groups, mixable_values
 from mixlist.patterns.mask_plan import LARGEST_SCORE, CallMasks, CarriedMask, MaskGroup, MaskPlan
-from mixlist.patterns.masks import SMALLEST_MASK
+from mixlist.patterns.proven_masks import SMALLEST_MASK
 
 if TYPE_CHECKING:
     from mixlist.patterns.mask_calls import MaskFinders
@@ -51,16 +51,16 @@ class MaskFinder:
     A function's body has one finder for each kind of call (``call``). A mask that enters or leaves a body cannot be
     reduced.
 
-    ``path``: the nodes that could carry a mask to a softmax, in the order of the graph. ``carrying``: those of them
-    that do. ``masks``: the mask in each value that such a node makes, and in each parameter that receives one.
-    ``arriving``: the values in which a mask reaches a softmax. ``constant_slots``: the slots that read a constant of a
-    mask. ``constant_masks``: by node, the masks in the constants that it reads; they may be larger than the mask in its
-    output. ``unreducible``: the nodes whose mask stays out of range, however its constants are changed. ``sources``: by
-    node, the text that names the constant or tensor from which its mask comes.
+    ``nodes_to_softmax``: the nodes that could carry a mask to a softmax, in the order of the graph. ``carrying_nodes``:
+    those of them that do. ``masks``: the mask in each value that such a node makes, and in each parameter that receives
+    one. ``arriving_values``: the values in which a mask reaches a softmax. ``constant_slots``: the slots that read a
+    constant of a mask. ``constant_masks``: by node, the masks in the constants that it reads; they may be larger than
+    the mask in its output. ``unreducible``: the nodes whose mask stays out of range, however its constants are changed.
+    ``source_texts``: by node, the text that names the constant or tensor from which its mask comes.
 
     ``mask_inputs_computed``: by node, the inputs that are a mask, or a factor of one, and that nodes compute from other
-    constants. ``computed``: these values, and those from which they are computed. ``computed_parameters``: the
-    positions of the parameters among them.
+    constants. ``computed_values``: these inputs, and the values from which they are computed. ``computed_parameters``:
+    the slots of the parameters among them.
 
     ``depends_on_frame``: whether a constant was examined whose value depends on ``frame``.
     """
@@ -70,32 +70,32 @@ class MaskFinder:
         self.ranges, self.low = finders.ranges, finders.low
         self.plan = MaskPlan()
         self.depends_on_frame = False
-        self.calls: dict[Node, tuple[bool, ...]] = {}  # by call: which of its results lead to a softmax
+        self.results_by_call: dict[Node, tuple[bool, ...]] = {}  # which results of a call lead to a softmax
         self.callees: dict[Node, MaskFinder] = {}
         self.softmaxes: set[Node] = set()
-        self.path: list[Node] = []
+        self.nodes_to_softmax: list[Node] = []
         self.masks: dict[Value | None, CarriedMask] = {}
-        self.carrying: set[Node] = set()
-        self.arriving: set[Value | None] = set()
+        self.carrying_nodes: set[Node] = set()
+        self.arriving_values: set[Value | None] = set()
         self.constant_slots: list[tuple[Node, int]] = []
         self.constant_masks: dict[Node, list[CarriedMask]] = {}
         self.unreducible: set[Node] = set()
-        self.sources: dict[Node, str] = {}
+        self.source_texts: dict[Node, str] = {}
         self.mask_inputs_computed: dict[Node, list[Value]] = {}
-        self.computed: set[Value | None] = set()
+        self.computed_values: set[Value | None] = set()
         self.computed_parameters: list[int] = []
 
-    def find(self) -> None:
+    def make_plan(self) -> None:
         """Make the plan: the groups of this graph, and the plans of the functions that it calls."""
         # 1. Which nodes lie on a way to a softmax?
         self.trace_back()
         # 2. Which masks do they carry, and how large are these?
         arguments = zip(self.graph.root.inputs, self.call.arguments, strict=False)
         self.masks.update({value: mask for value, mask in arguments if mask is not None})
-        for node in self.path:
-            self._carry(node)
-        on_path = set(self.path)
-        for node in self.calls:
+        for node in self.nodes_to_softmax:
+            self._find_output_mask(node)
+        on_path = set(self.nodes_to_softmax)
+        for node in self.results_by_call:
             if node not in on_path:  # the function may still have masks of its own
                 self._search_callee(node, NO_MASKS)
         self._drop_masks_that_end()
@@ -110,64 +110,68 @@ class MaskFinder:
     def trace_back(self) -> set[Value | None]:
         """Find the nodes on a way to a softmax; return all values on such a way."""
         results = zip(self.graph.root.outputs, self.call.reach_softmax, strict=False)
-        leading: set[Value | None] = set(mixable_values(value for value, leads in results if leads))
+        to_softmax: set[Value | None] = set(mixable_values(value for value, reaches in results if reaches))
         for node in reversed(self.graph.nodes):
             if node.function is not None:
-                leading_results = tuple([value in leading for value in node.outputs])
-                self.calls[node] = leading_results = leading_results if any(leading_results) else ()
-                parameters = self.finders.leading_parameters(node.function, leading_results)
-                if leading_results or parameters:
-                    self.path.append(node)
+                results_to_softmax: tuple[bool, ...] = tuple([value in to_softmax for value in node.outputs])
+                if not any(results_to_softmax):
+                    results_to_softmax = ()  # as in CallMasks: False for all
+                self.results_by_call[node] = results_to_softmax
+                parameters = self.finders.parameters_to_softmax(node.function, results_to_softmax)
+                if results_to_softmax or parameters:
+                    self.nodes_to_softmax.append(node)
                     arguments = (value for slot, value in enumerate(node.inputs) if slot in parameters)
-                    leading.update(mixable_values(arguments))
+                    to_softmax.update(mixable_values(arguments))
                 continue
             if node.op_type not in _MASK_OPERATORS or not node.is_plain:
                 continue
             if node.op_type in _SOFTMAX:
                 self.softmaxes.add(node)
-                leading.update(mixable_values(node.inputs[:1]))
-            elif not leading.isdisjoint(node.outputs):
-                self.path.append(node)
-                leading.update(mixable_values(_mask_inputs(node)))
-        self.path.reverse()
-        return leading
+                to_softmax.update(mixable_values(node.inputs[:1]))
+            elif not to_softmax.isdisjoint(node.outputs):
+                self.nodes_to_softmax.append(node)
+                to_softmax.update(mixable_values(_mask_inputs(node)))
+        self.nodes_to_softmax.reverse()
+        return to_softmax
 
     # --- forward with the magnitudes ---
 
-    def _carry(self, node: Node) -> None:
+    def _find_output_mask(self, node: Node) -> None:
         """Find the mask in the outputs of a node."""
         if node.function is not None:
-            self._carry_through_call(node, node.function)
+            self._find_result_masks(node, node.function)
             return
         if node.op_type == "ConstantOfShape":
             mask = self._filled_mask(node)
         else:
-            masks_read = {slot: mask for slot, mask in self._read_masks(node) if mask is not None}
+            masks_read = dict(self._read_masks(node))
             mask = self._combined(node, masks_read) if masks_read else None
         if mask is not None:
-            self.carrying.add(node)
+            self.carrying_nodes.add(node)
             self.masks.update(dict.fromkeys(mixable_values(node.outputs), mask))
 
-    def _carry_through_call(self, node: Node, function: Graph) -> None:
+    def _find_result_masks(self, node: Node, function: Graph) -> None:
         """Follow masks into the function that a node calls, and out of it."""
-        leading_results = self.calls[node]
-        parameters = self.finders.leading_parameters(function, leading_results)
-        masks_read = {slot: mask for slot, mask in self._read_masks(node, parameters) if mask is not None}
+        # Which masks enter the function?
+        results_to_softmax = self.results_by_call[node]
+        parameters = self.finders.parameters_to_softmax(function, results_to_softmax)
+        masks_read = dict(self._read_masks(node, parameters))
         arguments = tuple([masks_read.get(slot) for slot in range(len(node.inputs))]) if masks_read else ()
-        callee = self._search_callee(node, CallMasks(arguments, leading_results))
+        callee = self._search_callee(node, CallMasks(arguments, results_to_softmax))
         result_masks = [callee.masks.get(value) for value in function.root.outputs]
         masks_made: dict[Value | None, CarriedMask] = {
             value: mask
-            for value, mask, leads in zip(node.outputs, result_masks, leading_results, strict=False)
-            if value and leads and mask
+            for value, mask, reaches in zip(node.outputs, result_masks, results_to_softmax, strict=False)
+            if value and reaches and mask
         }
-        if leading_results and not masks_made:  # a call that returns no mask shares the plan of calls without results
+        # No result has a mask: use the plan of calls whose results lead to no softmax, which other calls may share.
+        if results_to_softmax and not masks_made:
             self._search_callee(node, CallMasks(arguments))
         self.masks.update(masks_made)
         if masks_read or masks_made:
-            self.carrying.add(node)
+            self.carrying_nodes.add(node)
             self.unreducible.add(node)
-            self.sources.setdefault(node, f"a tensor of {node.op_type}")
+            self.source_texts.setdefault(node, f"a tensor of {node.op_type}")
 
     def _search_callee(self, node: Node, call: CallMasks) -> MaskFinder:
         """Search the called function for a kind of call, put its plan into this plan, and return its finder."""
@@ -183,10 +187,11 @@ class MaskFinder:
         self.depends_on_frame |= self.ranges.frames.depends_on_call(value, self.frame)
         return self.ranges.known_range_of(value, self.frame)
 
-    def _read_masks(
-        self, node: Node, slots: AbstractSet[int] | None = None
-    ) -> Iterator[tuple[int, CarriedMask | None]]:
-        """Yield the slots that may carry a mask, each with its mask; ``slots`` restricts them at a call."""
+    def _read_masks(self, node: Node, slots: AbstractSet[int] | None = None) -> Iterator[tuple[int, CarriedMask]]:
+        """Yield the input slots that carry a mask, each with its mask, and note the slots of constants.
+
+        ``slots``: at a call, the only slots that count.
+        """
         for slot, value in enumerate(_mask_inputs(node)):
             if value is None or value.type not in types.MIXABLE or (slots is not None and slot not in slots):
                 continue
@@ -194,12 +199,13 @@ class MaskFinder:
             if value.is_constant and (mask is None or value.constant_proto is not None):
                 mask = self._constant_mask(node, slot, value)
             elif mask is not None and value.is_constant:
-                # A node of the path makes this constant from a mask, as in Unsqueeze(mask): limit it here, too.
+                # A carrying node makes this constant from a mask, as in Unsqueeze(mask): limit it here, too.
                 self.constant_slots.append((node, slot))
-            yield slot, mask
+            if mask is not None:
+                yield slot, mask
 
     def _constant_mask(self, node: Node, slot: int, value: Value) -> CarriedMask | None:
-        """Return the mask in a constant that no node of the path makes; None if its magnitude is below a mask's."""
+        """Return the mask in a constant that no carrying node makes, and note the constant; None if it is no mask."""
         constant_range = self.range_of(value)
         # Rounded, so that a rewritten model, whose constants are rounded, has the same masks.
         magnitude = round_unless_lost(constant_range.max_abs, self.low) if constant_range is not None else 0.0
@@ -210,33 +216,37 @@ class MaskFinder:
             self.mask_inputs_computed.setdefault(node, []).append(value)
         if not is_reducible(value):
             self.unreducible.add(node)
-        self.sources.setdefault(node, f"constant {value.name!r}")
+        self.source_texts.setdefault(node, f"constant {value.name!r}")
         mask = CarriedMask(magnitude)
         self.constant_masks.setdefault(node, []).append(mask)
         return mask
 
     def _filled_mask(self, node: Node) -> CarriedMask | None:
         """Return the mask that a ConstantOfShape makes; its number is an attribute, which cannot be reduced."""
-        magnitude = filled_mask(node)
+        magnitude = filled_mask_magnitude(node)
         if magnitude is None:
             return None
         self.unreducible.add(node)
         name = node.outputs[0].name if node.outputs and node.outputs[0] is not None else ""
-        self.sources[node] = f"tensor {name!r}"
+        self.source_texts[node] = f"tensor {name!r}"
         return CarriedMask(magnitude)
 
     def _combined(self, node: Node, masks_read: Mapping[int, CarriedMask]) -> CarriedMask | None:
-        """Return the mask in the output of a node that reads masks, by slot; None if it ends here."""
+        """Return the mask in the output of a node; None if the output has none.
+
+        ``masks_read``: by slot, at least one.
+        """
         masks = list(masks_read.values())
         if node.op_type == "Cast":
             output_type = next((value.type for value in mixable_values(node.outputs)), types.UNKNOWN)
-            # The author casts to a low type, and the mask becomes infinite. This is intended: it is no finite mask.
+            # The author casts to a low type that makes the mask infinite. Infinities of the author are never reduced.
             is_infinite = output_type in FINITE_MAX and FINITE_MAX[output_type] < masks[0].magnitude < inf
             return None if is_infinite else masks[0]
         if node.op_type in ("Mul", "Div"):
             return self._scaled(node, masks_read)
         if node.op_type in ("Add", "Sub"):
-            # What is added may be a score: the result counts as larger by the largest score, once (Rule S4.37).
+            # The other operands may be scores. However many are added, together they count as one largest score (Rule
+            # S4.37).
             return CarriedMask(
                 sum(mask.magnitude for mask in masks),
                 sum(mask.summed_masks for mask in masks),
@@ -258,6 +268,7 @@ class MaskFinder:
         if other_masks:
             self.unreducible.add(node)
             return mask.multiplied(other_masks[0])
+        # The only other operand; a Mul of two masks has none, and is done above.
         factors = (value for slot, value in enumerate(node.inputs) if value is not None and slot not in masks_read)
         factor = next(factors, None)
         if factor is not None and factor.is_constant and factor.constant_proto is None:
@@ -274,12 +285,12 @@ class MaskFinder:
         """Forget the nodes whose masks end before a softmax, in a Cast of the author that makes them infinite."""
         if not self.masks:
             return
-        arriving = self.arriving
+        arriving = self.arriving_values
         results = zip(self.graph.root.outputs, self.call.reach_softmax, strict=False)
-        arriving.update(value for value, leads in results if leads)
+        arriving.update(value for value, reaches in results if reaches)
         arriving.update(value for node in self.softmaxes for value in node.inputs[:1])
-        for node in reversed(self.path):
-            if node not in self.carrying:
+        for node in reversed(self.nodes_to_softmax):
+            if node not in self.carrying_nodes:
                 continue
             is_arriving = any(value in arriving and value in self.masks for value in node.outputs)
             if node.function is not None:
@@ -288,41 +299,44 @@ class MaskFinder:
                 arguments = _mask_inputs(node) if is_arriving else []
             arriving.update(mixable_values(arguments))
             if not is_arriving and not arguments:
-                self.carrying.remove(node)
+                self.carrying_nodes.remove(node)
 
     def _arriving_arguments(self, node: Node, function: Graph) -> list[Value | None]:
         """Return the arguments of a call in which a mask reaches a softmax, inside the function or behind it."""
         callee = self.callees[node]
         searched_results = callee.call.reach_softmax
-        results = tuple([value in self.arriving for value, _ in zip(node.outputs, searched_results, strict=False)])
+        results = tuple(
+            [value in self.arriving_values for value, _ in zip(node.outputs, searched_results, strict=False)]
+        )
         if any(searched_results) and results != searched_results:  # some of the results do not arrive after all
             callee = self._search_callee(node, replace(callee.call, reach_softmax=results if any(results) else ()))
         pairs = zip(node.inputs, function.root.inputs, strict=False)
-        return [value for value, parameter in pairs if parameter in callee.arriving]
+        return [value for value, parameter in pairs if parameter in callee.arriving_values]
 
     # --- the nodes that compute masks ---
 
     def _computing_groups(self) -> Iterator[MaskGroup]:
-        """Yield a group for each node that computes a mask or its factor from other constants, from the end."""
+        """Yield a group for each node that computes a mask or its factor from other constants, the last node first."""
         results = zip(self.graph.root.outputs, self.call.compute_mask, strict=False)
-        self.computed.update(value for value, is_computed in results if is_computed and value.is_constant)
-        carrying_nodes = self.mask_inputs_computed.keys() & self.carrying
-        self.computed.update(chain.from_iterable(self.mask_inputs_computed[node] for node in carrying_nodes))
-        if not self.computed and not any(callee.computed_parameters for callee in self.callees.values()):
+        self.computed_values.update(value for value, is_computed in results if is_computed and value.is_constant)
+        readers = self.mask_inputs_computed.keys() & self.carrying_nodes
+        self.computed_values.update(chain.from_iterable(self.mask_inputs_computed[node] for node in readers))
+        if not self.computed_values and not any(callee.computed_parameters for callee in self.callees.values()):
             return
         for node in reversed(self.graph.nodes):
-            callee, compute_mask = self.callees.get(node), tuple([value in self.computed for value in node.outputs])
+            callee = self.callees.get(node)
+            compute_mask = tuple([value in self.computed_values for value in node.outputs])
             if callee is not None:
                 if any(compute_mask):
                     callee = self._search_callee(node, replace(callee.call, compute_mask=compute_mask))
-                self.computed.update(computed_inputs(node, callee.computed_parameters))
+                self.computed_values.update(computed_inputs(node, callee.computed_parameters))
             elif any(compute_mask):
-                self.computed.update(computed_inputs(node, range(len(node.inputs))))
-                group = computing_group(node, self.range_of, self.low)
+                self.computed_values.update(computed_inputs(node, range(len(node.inputs))))
+                group = make_computing_group(node, self.range_of, self.low)
                 if group is not None:
                     yield group
         parameters = enumerate(self.graph.root.inputs)
-        self.computed_parameters = [slot for slot, value in parameters if value in self.computed]
+        self.computed_parameters = [slot for slot, value in parameters if value in self.computed_values]
 
 
 def _mask_inputs(node: Node) -> list[Value | None]:

@@ -15,7 +15,7 @@ from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.mask_plan import MaskGroup
-from mixlist.patterns.masks import SMALLEST_MASK
+from mixlist.patterns.proven_masks import SMALLEST_MASK
 
 if TYPE_CHECKING:
     from mixlist.patterns.mask_finder import MaskFinder
@@ -34,31 +34,32 @@ def make_mask_groups(finder: MaskFinder) -> tuple[MaskGroup, ...]:
 
 
 def mixable_values(values: Iterable[Value | None]) -> list[Value]:
-    """Return the tensors of a type that lists move: only these can carry a mask."""
+    """Return the values that are float32, float16 or bfloat16 tensors: only these can carry a mask."""
     return [value for value in values if value is not None and value.type in types.MIXABLE]
 
 
 class _MaskGrouper:
     """Joins the nodes of one graph that masks connect.
 
-    The groups are a union-find forest: ``leaders`` has the next node on the way to the root of each node's tree.
+    The groups are a union-find forest: each group is a tree of nodes, and its root is the *leader* of the group.
+    ``parents``: by node, the parent in the tree; a leader has none.
     """
 
     def __init__(self, finder: MaskFinder) -> None:
         self.finder = finder
-        self.leaders: dict[Node, Node] = {}
+        self.parents: dict[Node, Node] = {}
 
     def connect(self) -> None:
         """Join each node that reads a mask with the node that makes it; find the masks that cannot be reduced."""
         finder = self.finder
         masked_values = finder.masks.keys()
-        first_readers: dict[Value, Node] = {}  # by parameter of a function: it has no producer to be joined with
+        first_readers: dict[Value, Node] = {}  # by parameter: its other readers are joined with the first one
         results = [finder.graph.root.outputs]
         for node in finder.graph.nodes:
             results += [body.outputs for body in node.bodies.values()]
             if masked_values.isdisjoint(node.inputs):
                 continue
-            is_on_path = node in finder.carrying or node in finder.softmaxes
+            is_on_path = node in finder.carrying_nodes or node in finder.softmaxes
             for value in node.inputs:
                 if value is None or value not in masked_values:
                     continue
@@ -66,7 +67,7 @@ class _MaskGrouper:
                     self._join(value.producer or first_readers.setdefault(value, node), node)
                     if value.producer is None:
                         finder.unreducible.add(node)
-                        finder.sources.setdefault(node, f"argument {value.name!r}")
+                        finder.source_texts.setdefault(node, f"argument {value.name!r}")
                 # A reader outside the path would get other numbers if the mask were reduced, but a Shape would not.
                 elif value.producer is not None and (node.op_type not in _READS_ONLY_SHAPE or node.domain):
                     finder.unreducible.add(value.producer)
@@ -77,10 +78,10 @@ class _MaskGrouper:
     def groups(self) -> Iterator[MaskGroup]:
         """Yield the groups in which a value leaves the range."""
         finder = self.finder
-        groups: dict[Node, MaskGroup] = {}  # by leader, like the next two
-        summed_masks: dict[Node, float] = {}
+        groups: dict[Node, MaskGroup] = {}  # by leader
+        summed_masks: dict[Node, float] = {}  # by leader
         exceeding_leaders: set[Node] = set()
-        for node in sorted(finder.carrying | finder.softmaxes, key=_node_id):
+        for node in sorted(finder.carrying_nodes | finder.softmaxes, key=_node_id):
             tensors = (*node.inputs, *node.outputs)
             masks = [mask for value in tensors if (mask := finder.masks.get(value)) is not None]
             if not masks:
@@ -93,13 +94,13 @@ class _MaskGrouper:
             summed_masks[leader] = max(summed_masks.get(leader, 1.0), *(mask.summed_masks for mask in masks))
             group = groups.setdefault(leader, MaskGroup())
             group.magnitude = max(group.magnitude, *(mask.magnitude for mask in masks))
-            # The scores must fit beside a mask that takes half of the range.
+            # A reduced mask takes half of the range, and the scores must fit into the other half.
             group.reducible &= all(mask.scores <= FINITE_MAX[finder.low] / 2 for mask in masks)
             self._add_node(group, node, exceeds)
         for leader, group in groups.items():
             # The other half of the range is for the scores (Rule S4.36).
             group.limit = FINITE_MAX[finder.low] / 2 / summed_masks[leader]
-            group.reducible &= group.limit >= SMALLEST_MASK
+            group.reducible &= group.limit >= SMALLEST_MASK  # a smaller constant would not mask every score
         self._add_limits(groups)
         # A group without a destination reaches no softmax.
         yield from (group for leader, group in groups.items() if leader in exceeding_leaders and group.destination)
@@ -113,16 +114,16 @@ class _MaskGrouper:
             if scores is not None and scores.is_constant and scores in finder.masks:
                 finder.constant_slots.append((node, 0))
         group.reducible &= node not in finder.unreducible
-        group.source = group.source or finder.sources.get(node, "")
+        group.source = group.source or finder.source_texts.get(node, "")
         if node.function is None and (exceeds or node in finder.softmaxes):
-            group.exceeding.append(node)
+            group.exceeding_nodes.append(node)
         group.destination = group.destination or self._destination(node)
 
     def _add_limits(self, groups: dict[Node, MaskGroup]) -> None:
         """Add the limit of its group to each slot that reads a constant of a mask."""
         finder = self.finder
         for node, slot in finder.constant_slots:
-            if node.function is None and (node in finder.carrying or node in finder.softmaxes):
+            if node.function is None and (node in finder.carrying_nodes or node in finder.softmaxes):
                 group = groups[self._leader(node)]
                 if self._may_change(node.inputs[slot], group.limit):
                     group.limits.setdefault(node, {})[slot] = group.limit
@@ -135,10 +136,10 @@ class _MaskGrouper:
         return constant_range is None or constant_range.max_abs > limit
 
     def _destination(self, node: Node) -> str:
-        """Return the name of a softmax, or of a call that brings a mask to one; empty for other nodes."""
+        """Return the name of a softmax, of a call that reads a mask, or of the caller; empty for other nodes."""
         finder = self.finder
         results = zip(finder.graph.root.outputs, finder.call.reach_softmax, strict=False)
-        if any(leads and value in node.outputs for value, leads in results):
+        if any(reaches and value in node.outputs for value, reaches in results):
             return f"the caller of {finder.graph.path}"
         reads_mask = not finder.masks.keys().isdisjoint(node.inputs) or node in finder.constant_masks
         if node in finder.softmaxes or (node.function is not None and reads_mask):
@@ -146,17 +147,17 @@ class _MaskGrouper:
         return ""
 
     def _leader(self, node: Node) -> Node:
-        """Return the root of a node's tree; halve the path to it, so that the next search is short."""
-        while (parent := self.leaders.get(node, node)) is not node:
-            self.leaders[node] = self.leaders.get(parent, parent)
+        """Return the leader of a node's group; halve the path to it, so that the next search is short."""
+        while (parent := self.parents.get(node, node)) is not node:
+            self.parents[node] = self.parents.get(parent, parent)
             node = parent
         return node
 
     def _join(self, producer: Node, reader: Node) -> None:
-        """Unite the groups of two nodes; the earlier one of their roots becomes the root."""
+        """Unite the groups of two nodes; the earlier one of their leaders becomes the leader."""
         first, second = sorted((self._leader(producer), self._leader(reader)), key=_node_id)
         if first is not second:
-            self.leaders[second] = first
+            self.parents[second] = first
 
 
 def _node_id(node: Node) -> int:

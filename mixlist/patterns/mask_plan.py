@@ -24,9 +24,10 @@ class CarriedMask:
     """The mask in a tensor, as bounds of its elements.
 
     ``magnitude``: the sum of the magnitudes of the mask constants that were added up. It is infinite if the magnitude
-    is unknown: such a mask counts as finite, but out of range. ``summed_masks``: how often the constant is in this sum
-    after it is reduced to the limit. A factor counts, too: ``Mul(m, 2)`` is two masks. ``scores``: the largest
-    magnitude of everything else that was added; infinite if the number of additions is unknown.
+    is unknown: such a mask counts as finite, but out of range. ``summed_masks``: the number of masks that are added up
+    in the tensor; once the constants are reduced, each of them may have the magnitude of the limit. A factor counts,
+    too: ``Mul(m, 2)`` is two masks. ``scores``: the largest magnitude of all other tensors that were added; infinite if
+    the number of additions is unknown.
     """
 
     magnitude: float
@@ -77,15 +78,16 @@ class MaskGroup:
     """The nodes that masks connect; at least one of them reads or makes a mask that the low type cannot hold.
 
     ``softmaxes``: the softmaxes that the masks reach. ``exceeding``: the nodes that must not be low precision as long
-    as the mask is not reduced, softmaxes included. ``limits``: by node, the slots that read a constant of the mask, and
-    the largest magnitude that a reduced constant may have there. ``limit``: this magnitude. ``reducible``: whether all
-    masks come from such constants. ``magnitude``: the largest magnitude of the masks. ``source``: the first constant or
-    node that makes a mask. ``destination``: the first softmax, or the call whose function has it. ``misfit``: why the
-    only node must not be low precision; set for a node that computes a mask from other constants, else empty.
+    as the mask is not reduced, softmaxes included. ``limit``: the largest magnitude of a reduced constant. ``limits``:
+    by node, the slots that read a constant of the mask which must be reduced, each with ``limit``. ``reducible``:
+    whether all masks come from such constants. ``magnitude``: the largest magnitude of the masks. ``source``: the first
+    constant or node that makes a mask. ``destination``: the first softmax, or the call whose function has it.
+    ``misfit``: for a group of one node, which computes a mask from other constants: why this node must not be low
+    precision; else empty.
     """
 
     softmaxes: list[Node] = field(default_factory=list)
-    exceeding: list[Node] = field(default_factory=list)
+    exceeding_nodes: list[Node] = field(default_factory=list)
     limits: dict[Node, SlotLimits] = field(default_factory=dict)
     reducible: bool = True
     source: str = ""
@@ -105,7 +107,7 @@ class MaskGroup:
         # The limits matter only if the constants are reduced; else only the nodes do.
         items = self.limits.items()
         limits = tuple([(node, *sorted(slots.items())) for node, slots in items]) if self.reducible else (*self.limits,)
-        return (*self.softmaxes,), (*self.exceeding,), limits, self.reducible
+        return (*self.softmaxes,), (*self.exceeding_nodes,), limits, self.reducible
 
 
 @dataclass(eq=False)
@@ -121,6 +123,7 @@ class MaskPlan:
     @property
     def effect(self) -> Hashable:
         """Return everything that decisions depend on. Plans of one graph with equal effects are made one plan."""
+        # Plans are compared by identity: MaskFinders has made plans of one function with equal effects one object.
         calls = [(node_id, plan) for node_id, plan in sorted(self.calls.items()) if not plan.is_empty]
         return tuple([group.effect for group in self.groups]), tuple(calls)
 

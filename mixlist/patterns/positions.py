@@ -27,7 +27,11 @@ from mixlist.graph.value_origins import is_random
 from mixlist.ops import types
 from mixlist.ops.traits import Trait, operators
 
-READERS = {"Sin": 0, "Cos": 0, "GridSample": 1}  # the input slot at which a rounded position gives a wrong result
+POSITION_READERS = {
+    "Sin": 0,
+    "Cos": 0,
+    "GridSample": 1,
+}  # the input slot at which a rounded position gives a wrong result
 _COUNTERS = frozenset({"CumSum", "Range"})
 _COUNT_TYPES = types.INTEGERS | {types.BOOL}
 _ARITHMETIC = operators(Trait.MOVES_VALUES) | {"Add", "Div", "Einsum", "Gemm", "MatMul", "Mul", "Sub"}
@@ -40,7 +44,7 @@ _Step = Node | TypeLink
 
 
 @dataclass(frozen=True)
-class Position:
+class PositionReason:
     """The reason why a node belongs to position arithmetic.
 
     ``source``: the name of the integers from which its result is computed; None if the node makes a fixed operand of
@@ -57,13 +61,13 @@ class Position:
 class PositionPlan:
     """The position arithmetic of one graph; of a function's body, for one kind of call.
 
-    ``nodes``: by node id, the nodes of the arithmetic and the readers. ``sources``: the Casts of integers, each with
-    its reader. ``calls``: the plans of the functions that the graph calls, by the id of the calling node.
-    ``arguments``: by position of a parameter, the reader that it reaches.
+    ``nodes``: by node id, the nodes of the arithmetic and the readers. ``casts``: the Casts of integers with which the
+    arithmetic starts, each with its reader. ``calls``: the plans of the functions that the graph calls, by the id of
+    the calling node. ``arguments``: by index of a parameter, the reader that it reaches.
     """
 
-    nodes: dict[int, Position] = field(default_factory=dict)
-    sources: dict[Node, str] = field(default_factory=dict)
+    nodes: dict[int, PositionReason] = field(default_factory=dict)
+    casts: dict[Node, str] = field(default_factory=dict)
     calls: dict[int, PositionPlan] = field(default_factory=dict)
     arguments: dict[int, str] = field(default_factory=dict)
 
@@ -81,7 +85,7 @@ class PositionPlan:
 def find_positions(main: Graph) -> PositionPlan | None:
     """Return the position arithmetic of a model; None if the model has no operator that could read a position."""
     for graph in reachable_graphs(main):
-        if any(node.op_type in READERS and not node.domain for node in graph.nodes):
+        if any(node.op_type in POSITION_READERS and not node.domain for node in graph.nodes):
             return _ForwardWalks().walk(main, ()).trace_back(())
     return None
 
@@ -146,7 +150,10 @@ class _ForwardWalk:
     # --- forward: which floats are positions ---
 
     def _makes_data(self, node: Node) -> bool:
-        """Return whether the first input of a node is data, so that its outputs are, as for most nodes of a model."""
+        """Return whether the first input of a node is data. The outputs are then data, too, and need no entry.
+
+        This is a shortcut for most nodes of a model.
+        """
         first = node.inputs[0] if node.inputs else None
         if first is None or node.function is not None or first in self.kinds:
             return False
@@ -225,8 +232,9 @@ class _ForwardWalk:
                 continue
             before = self.kinds.get(value)
             new_kind = _FIXED if kind == _DATA and (value.is_constant or value.is_from_shape) else kind
-            # Data get no new entry, and an entry only rises.
-            if new_kind != _DATA if before is None else new_kind > before:
+            # A value without an entry is data already. An entry only rises.
+            has_risen = new_kind != _DATA if before is None else new_kind > before
+            if has_risen:
                 self.kinds[value] = new_kind
                 if new_kind == _POSITION:
                     self.integers[value] = integers or value
@@ -234,7 +242,7 @@ class _ForwardWalk:
         return changed
 
     def _result_kind(self, node: Node) -> tuple[int, Value | None]:
-        """Return the kind of the outputs of a node, and of positions the integers from which they are computed."""
+        """Return the kind of the outputs of a node; for positions also the integers from which they are computed."""
         # 1. The highest kind of the float inputs. Fixed also needs that all integers come from constants or shapes.
         kinds, highest, is_unknown, is_fixed = self.kinds, _FIXED, False, True
         floats = []
@@ -275,8 +283,8 @@ class _ForwardWalk:
     def trace_back(self, result_readers: tuple[str | None, ...]) -> PositionPlan:
         """Return the arithmetic before the readers.
 
-        ``result_readers``: for each output of the graph, the reader that it reaches in the caller, or None. Plans are
-        shared by all calls whose same results reach a reader, whichever reader this is: the first one is named.
+        ``result_readers``: for each output of the graph, the reader that it reaches in the caller, or None. Calls share
+        a plan if the same results reach a reader, even if it is another reader. The plan names that of the first call.
         """
         key = tuple([reader is not None for reader in result_readers])
         if key not in self._plans:
@@ -288,13 +296,14 @@ class _ForwardWalk:
 class _BackwardWalk:
     """The walk back through one graph, from its readers and from the outputs that reach a reader in the caller.
 
-    ``readers``: by visited value, the reader that it reaches. ``result_readers``: by call and position of its result,
+    ``readers``: by visited value, the reader that it reaches. ``result_readers``: by call and output slot,
     the reader that this result reaches.
     """
 
     def __init__(self, forward: _ForwardWalk, plan: PositionPlan) -> None:
         self.forward, self.plan = forward, plan
         graph = forward.graph
+        # By parameter of a function, its index. A main graph has no caller, so its inputs do not count.
         self.parameters = {value: slot for slot, value in enumerate(graph.root.inputs) if graph.path}
         self.readers: dict[Value, str] = {}
         self.waiting: deque[Value] = deque()
@@ -304,11 +313,11 @@ class _BackwardWalk:
         """Fill the plan."""
         forward = self.forward
         for node in forward.graph.nodes:
-            slot = READERS.get(node.op_type) if not node.domain else None
+            slot = POSITION_READERS.get(node.op_type) if not node.domain else None
             value = node.inputs[slot] if slot is not None and slot < len(node.inputs) else None
             if value is not None and forward.kinds.get(value) == _POSITION:
                 reader = f"{node.op_type} {node_ref(forward.graph, node)}"
-                self.plan.nodes[node.id] = Position(self._source_name(value), reader, is_reader=True)
+                self.plan.nodes[node.id] = PositionReason(self._source_name(value), reader, is_reader=True)
                 self._visit(value, reader)
         for value, outer_reader in zip(forward.graph.root.outputs, result_readers, strict=False):
             if outer_reader is not None:
@@ -338,11 +347,11 @@ class _BackwardWalk:
             return
         floats = float_values(node.inputs)
         if node.op_type == "Cast" and not node.domain and not floats:  # the arithmetic starts here
-            self.plan.sources[node] = reader
+            self.plan.casts[node] = reader
             return
         is_position = self.forward.kinds.get(value) == _POSITION
         source_name = self._source_name(value) if is_position else None
-        self.plan.nodes.setdefault(node.id, Position(source_name, reader))
+        self.plan.nodes.setdefault(node.id, PositionReason(source_name, reader))
         for operand in floats:
             self._visit(operand, reader)
 

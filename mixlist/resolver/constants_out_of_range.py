@@ -9,8 +9,8 @@ either if its inputs are all constants and its own result does not fit.
 
 Rule S4.19: `--constants ieee` and `clamp` convert every constant instead.
 
-``patterns.constants`` finds the range of a constant, and whether the low type holds it. In the body of a function a
-constant can have another value for each call. The solution records each answer that it depends on
+``patterns.constant_ranges`` finds the range of a constant, and whether the low type holds it. In the body of a function
+a constant can have another value for each call. The solution records each answer that it depends on
 (``GraphSolution.constant_fits``), so that calls with the same answers share one solution.
 """
 

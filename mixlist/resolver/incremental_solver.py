@@ -21,7 +21,7 @@ from mixlist.graph.traversal import reachable_graphs
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops.names import ascend_names, onnx_names
 from mixlist.ops.signature import Assignment
-from mixlist.patterns.constants import ConstantRanges
+from mixlist.patterns.constant_ranges import ConstantRanges
 from mixlist.resolver.classification import Classification, Classifier
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.resolver.function_calls import settle_constant_arguments

@@ -31,7 +31,7 @@ from mixlist.graph.model import Graph, Node
 from mixlist.graph.naming import node_ref
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
-from mixlist.patterns.constants import ConstantRanges
+from mixlist.patterns.constant_ranges import ConstantRanges
 from mixlist.patterns.mask_calls import find_mask_groups
 from mixlist.patterns.mask_plan import MaskGroup, MaskPlan, SlotLimits
 from mixlist.resolver.classification import Classification
@@ -123,8 +123,8 @@ def find_mask_notes(kept_groups: Iterable[MaskGroup]) -> Iterator[tuple[Node, st
     # Groups with a misfit come last, because their note says more for a node that is in two groups.
     for group in sorted(kept_groups, key=lambda group: bool(group.misfit)):
         note = _explain_kept_group(group)
-        yield from ((node, "") for node in group.limits.keys() - group.exceeding)
-        yield from ((node, note) for node in group.exceeding)
+        yield from ((node, "") for node in group.limits.keys() - group.exceeding_nodes)
+        yield from ((node, note) for node in group.exceeding_nodes)
 
 
 def find_reduced_slots(groups: MaskGroups, kept_groups: AbstractSet[MaskGroup]) -> dict[Node, SlotLimits]:
@@ -140,9 +140,9 @@ def _explain_kept_group(group: MaskGroup) -> str:
 
 def find_mask_warnings(solution: GraphSolution, groups: Iterable[MaskGroup], low_type: int) -> Iterator[Diagnostic]:
     """Yield a warning if the low type breaks some of a graph's mask groups; none of ``groups`` may be reduced."""
-    broken = [group for group in groups if any(_is_lowered(solution, node, low_type) for node in group.exceeding)]
+    broken = [group for group in groups if any(_is_lowered(solution, node, low_type) for node in group.exceeding_nodes)]
     if broken:
-        node = next(node for node in broken[0].exceeding if _is_lowered(solution, node, low_type))
+        node = next(node for node in broken[0].exceeding_nodes if _is_lowered(solution, node, low_type))
         low_name, count = types.type_name(low_type), sum(len(group.softmaxes) for group in broken)
         softmaxes = f"{count} {'softmax' if count == 1 else 'softmaxes'}" if count else "a softmax"
         cause = (

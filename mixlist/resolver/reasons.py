@@ -196,7 +196,7 @@ class ReasonWriter:
 
     def _cite_mask_rule(self, node: Node) -> str:
         """Return the number of the rule that keeps a node with a mask, and why the mask is not reduced instead."""
-        groups = [group for group in self.solution.kept_masks if node in group.exceeding]
+        groups = [group for group in self.solution.kept_masks if node in group.exceeding_nodes]
         if any(group.reducible for group in groups):
             return "S4.35"
         return "S4.36" if all(group.misfit for group in groups) else "S4.36: no constant of the mask can be reduced"

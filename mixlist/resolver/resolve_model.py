@@ -14,7 +14,7 @@ from mixlist.graph.model import POLICY_KEY
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.ops import types
 from mixlist.ops.name_warnings import find_name_warnings
-from mixlist.patterns.constants import ConstantRanges
+from mixlist.patterns.constant_ranges import ConstantRanges
 from mixlist.progress import ProgressCallback, ProgressCounter
 from mixlist.resolver.classification import Classifier, find_unknown_inputs
 from mixlist.resolver.decisions import GraphSolution, ModelSolution, find_reachable_solutions

@@ -22,7 +22,7 @@ from mixlist.graph.control_flow import TypeLink
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.ops import types
 from mixlist.patterns.call_frames import CallFrame, FrameValue
-from mixlist.patterns.constants import ConstantRanges
+from mixlist.patterns.constant_ranges import ConstantRanges
 from mixlist.resolver.between_policy import find_low_gray_nodes
 from mixlist.resolver.classification import Classification, Classifier, is_control_flow
 from mixlist.resolver.control_flow_types import decide_link

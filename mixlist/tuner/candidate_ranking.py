@@ -17,7 +17,7 @@ from mixlist.cost.estimate import Costs
 from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import NodeRef
 from mixlist.ops.low_precision import overflow_bound
-from mixlist.patterns.masks import SENTINEL
+from mixlist.patterns.proven_masks import SENTINEL
 from mixlist.tuner.candidates import Candidate
 
 _VERBS = {"overflow": "overflows", "saturated": "saturates", "refused": "is refused by ONNX Runtime"}

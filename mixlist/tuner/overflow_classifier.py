@@ -25,7 +25,7 @@ from mixlist.graph.naming import output_ref
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW_TYPES
-from mixlist.patterns.masks import find_masks
+from mixlist.patterns.proven_masks import find_masks
 from mixlist.resolver.decisions import GraphSolution, find_reachable_solutions
 from mixlist.tuner.rounding_plan import LocalRoundings, RoundingPoint
 from mixlist.tuner.trial_statistics import AmbiguousValues

@@ -34,8 +34,8 @@ from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, overflow_bound
 from mixlist.ops.traits import Trait, operators
-from mixlist.patterns.constants import ConstantRange
-from mixlist.patterns.masks import Mask
+from mixlist.patterns.constant_ranges import ConstantRange
+from mixlist.patterns.proven_masks import Mask
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -282,7 +282,11 @@ class _Magnitudes:
         if node.op_type == "Div":
             divisor = node.inputs[1]
             constant = self.find_constant_range(divisor) if divisor is not None and divisor.is_constant else None
-            return constant is not None and constant.single is not None and abs(constant.single) >= LEAST_DIVISOR
+            return (
+                constant is not None
+                and constant.single_value is not None
+                and abs(constant.single_value) >= LEAST_DIVISOR
+            )
         epsilons = [attribute.f for attribute in node.proto.attribute if attribute.name == "epsilon"]
         return node.op_type in _NORMALIZES and all(epsilon >= LEAST_DIVISOR for epsilon in epsilons)  # default: 1e-5
 

@@ -14,7 +14,7 @@ from mixlist.checker.hidden_overflow import HiddenValueCounter
 from mixlist.checker.result import CheckReport
 from mixlist.graph.build import build_graph
 from mixlist.graph.dataflow import trace_dataflow
-from mixlist.patterns.masks import find_masks
+from mixlist.patterns.proven_masks import find_masks
 from tests.support.builders import model, policy
 
 LOW = ["Add", "Sub", "Mul", "Softmax", "Where", "Neg", "Relu", "Identity", "Reshape", "Max"]

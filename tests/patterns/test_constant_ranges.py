@@ -9,7 +9,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from mixlist.graph.build import build_graph
-from mixlist.patterns.constants import ConstantRange, ConstantRanges, find_origins
+from mixlist.patterns.constant_ranges import ConstantRange, ConstantRanges, find_origins
 from tests.support.builders import apply, model, policy
 from tests.support.resolver_cases import decide_node
 
@@ -97,7 +97,7 @@ def test_the_range_of_a_partly_unknown_constant() -> None:
     text = f'<ir_version: 8, opset_import: ["" : 17, "c" : 1]> {GRAPH.format(nodes)}'
     constant_range = ConstantRanges(None).range_of(build_graph(model(text, check=False), {"r": 1}).root.values["u"])
     assert constant_range is not None
-    assert (constant_range.max_abs, constant_range.single) == (4.0, None)
+    assert (constant_range.max_abs, constant_range.single_value) == (4.0, None)
     assert "operator of c" in constant_range.unknown
 
 

@@ -1,4 +1,4 @@
-"""Decide whether a constant fits the low type (Rule S4.7).
+"""Find the range of each constant, and whether the low type holds it (Rule S4.7).
 
 A constant does not fit if a finite value of it becomes infinite, or if it holds a single non-zero value (an
 epsilon) that becomes zero.
@@ -57,18 +57,18 @@ class ConstantRange:
     unknown: str = ""
 
     @property
-    def single(self) -> float | None:
+    def single_value(self) -> float | None:
         """Return the value that all elements have; None if there are several values, or none."""
         return self.smallest if self.smallest == self.largest and not self.unknown else None
 
     def misfit_reason(self, low: int) -> str | None:
-        """Return why the constant does not fit the low type, as a predicate; None if it fits."""
+        """Return why the constant does not fit the low type, as the end of a sentence; None if it fits."""
         if self.max_abs >= overflow_bound(low):
             return f"reaches {self.max_abs:.6g}, which {types.type_name(low)} turns into infinity"
-        # One small element among others is a rounding error. A constant that is zero as a whole, such as an epsilon,
-        # breaks what it protects.
-        if self.single and abs(self.single) <= flush_bound(low):
-            return f"is {self.single:.6g}, which {types.type_name(low)} turns into zero"
+        # If one small element of many becomes zero, this is a rounding error. If all elements become zero, the constant
+        # has no effect any more: an epsilon that is zero does not prevent a division by zero.
+        if self.single_value and abs(self.single_value) <= flush_bound(low):
+            return f"is {self.single_value:.6g}, which {types.type_name(low)} turns into zero"
         return None
 
     def union(self, second: ConstantRange) -> ConstantRange:
@@ -97,7 +97,7 @@ class ConstantRanges:
         """Return the range of a constant; None for a value that is no constant, or that holds no floats.
 
         ``frame`` is the call of the function in whose body the constant is. A constant that value movers make has the
-        union of the ranges of all constants that they move.
+        union of the ranges of all constants that are moved into it.
         """
         if not value.is_constant or types.element(value.type) not in types.FLOATS:
             return None
@@ -115,7 +115,9 @@ class ConstantRanges:
             missing = [source for source in moved if source not in self._computed]
             stack += missing
             if not missing:
-                self._computed[step] = self._moved_range(step, moved) if moved else self._unmoved_range(step)
+                self._computed[step] = (
+                    self._range_of_mover_output(step, moved) if moved else self._range_of_other_constant(step)
+                )
         return self._computed[constant]
 
     def known_range_of(self, value: Value, frame: CallFrame | None = None) -> ConstantRange | None:
@@ -128,12 +130,12 @@ class ConstantRanges:
         constant_range = self.range_of(value)
         return constant_range is None or constant_range.misfit_reason(low) is None
 
-    def _moved_range(self, constant: FrameValue, moved: Iterable[FrameValue]) -> ConstantRange:
+    def _range_of_mover_output(self, constant: FrameValue, moved: Iterable[FrameValue]) -> ConstantRange:
         """Return the union of the ranges of the constants that a value mover moves into this one."""
         fills = constant.value.producer is not None and constant.value.producer.op_type in _FILLERS
         return reduce(ConstantRange.union, (self._computed[source] for source in moved), _ZERO if fills else _EMPTY)
 
-    def _unmoved_range(self, constant: FrameValue) -> ConstantRange:
+    def _range_of_other_constant(self, constant: FrameValue) -> ConstantRange:
         """Return the range of a constant that no value mover makes."""
         value, node = constant.value, constant.value.producer
         if value.constant_proto is not None:
@@ -153,16 +155,16 @@ class ConstantRanges:
             return replace(_EMPTY, unknown=str(reason))
 
     def _filled_range(self, constant: FrameValue) -> ConstantRange:
-        """Return the range of what ConstantOfShape makes, at any size."""
-        (shape,) = self._evaluator.inputs(constant)
+        """Return the range of the output of a ConstantOfShape. Its size does not matter: no element is computed."""
+        (shape,) = self._evaluator.input_arrays(constant)
         fill_value = self._evaluator.attribute_value(constant, "value")
         if not shape.all():  # a dimension is 0
             return _EMPTY
         return _range_of_pieces([fill_value.reshape(-1)]) if fill_value is not None else _ZERO
 
     def _progression_range(self, constant: FrameValue) -> ConstantRange:
-        """Return the range of what Range makes, at any size."""
-        scalars = self._evaluator.inputs(constant)
+        """Return the range of the output of a Range. Its size does not matter: no element is computed."""
+        scalars = self._evaluator.input_arrays(constant)
         if any(scalar.size != 1 for scalar in scalars):
             raise UnknownValueError("a Range reads tensors that are no scalars")
         start, limit, delta = (float(scalar.reshape(-1)[0]) for scalar in scalars)
@@ -190,8 +192,9 @@ class ConstantRanges:
             _range_of_pieces([self._evaluator.array(parameter).reshape(-1)]).max_abs for parameter in parameters
         ]
         bound = scale * (integer_range.max_abs + sum(zero_point))  # the zero point may be left out
-        # A single value may become zero, which a bound cannot show. It needs the evaluation.
-        if integer_range.single is not None or bound >= min(map(overflow_bound, LOW_TYPES)):
+        # A single value may become zero, which a bound cannot show: it needs the evaluation. The smaller of the two low
+        # types decides, because the range of a constant serves both.
+        if integer_range.single_value is not None or bound >= min(map(overflow_bound, LOW_TYPES)):
             return None
         return ConstantRange(bound, -bound, bound)
 
@@ -207,7 +210,7 @@ class ConstantRanges:
 
 
 def find_origins(value: Value, movers: AbstractSet[str] = _MOVERS) -> list[Value]:
-    """Return the tensors from which ``movers`` take the elements of ``value``; the value itself if none makes it."""
+    """Return the tensors from which ``movers`` take the elements of ``value``; only ``value`` if no mover makes it."""
     origins: list[Value] = []
     waiting, visited = [value], {value}
     while waiting:
@@ -221,7 +224,7 @@ def find_origins(value: Value, movers: AbstractSet[str] = _MOVERS) -> list[Value
 
 
 def _moved_inputs(value: Value, movers: AbstractSet[str]) -> list[Value]:
-    """Return the inputs whose elements a mover puts into ``value``: its floats. Indices and shapes are integers."""
+    """Return the inputs whose elements a mover puts into ``value``: its float inputs, because indices are integers."""
     node = value.producer
     if node is None or node.op_type not in movers or node.domain or node.function is not None:
         return []
@@ -229,7 +232,7 @@ def _moved_inputs(value: Value, movers: AbstractSet[str]) -> list[Value]:
 
 
 def _range_of_pieces(pieces: Iterable[NDArray[np.generic]], progress: ProgressCounter | None = None) -> ConstantRange:
-    """Return the range of a constant that comes in flat arrays; ``progress`` counts their bytes."""
+    """Return the range of a constant from its elements in flat arrays; ``progress`` counts the bytes of the arrays."""
     import numpy as np
 
     total = _EMPTY

@@ -21,7 +21,7 @@ from mixlist.graph.naming import output_ref
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.weights import is_external, read_pieces
 from mixlist.ops.traits import Trait, operators
-from mixlist.patterns.constants import find_origins
+from mixlist.patterns.constant_ranges import find_origins
 
 SENTINEL = 1e37  # no physical quantity is as large: such a value is written on purpose, as float32's lowest value is
 SMALLEST_MASK = 1e4  # the smallest magnitude that models write as a mask
@@ -42,13 +42,13 @@ class MaskLevels:
     negative: float = SENTINEL
     positive: float = SENTINEL
 
-    def of(self, value: float) -> float:
+    def for_sign_of(self, value: float) -> float:
         """Return the level for the sign of a value."""
         return self.positive if value > 0 else self.negative
 
     def cover(self, value: float) -> bool:
         """Return True if a value is large enough to belong to a mask."""
-        return abs(value) >= self.of(value)
+        return abs(value) >= self.for_sign_of(value)
 
     @property
     def least(self) -> float:
@@ -68,7 +68,7 @@ class MaskLevels:
 _NO_MASK = MaskLevels(math.inf, math.inf)
 
 
-class Span(Protocol):
+class TensorRange(Protocol):
     """The range of a tensor in one batch; its ``magnitude`` is infinite if the tensor has a NaN."""
 
     @property
@@ -83,23 +83,23 @@ class Span(Protocol):
 class Mask:
     """The mask that a tensor carries.
 
-    ``levels``: half of the constant, for its sign: a value counts as the mask's from half of the constant on, because
-    a score is added to it. ``joined``: the tensors that Add, Sub, Max, Where or Concat join to the mask, such as the
-    scores. ``factors``: the tensors that multiply the constant, such as ``1 - mask``. All their values must be from -1
-    to 1; a negative factor turns the sign of the mask.
+    ``levels``: half of the constant, for its sign. Scores are added to the constant, so a value that is at least half
+    of it still belongs to the mask. ``joined``: the tensors that Add, Sub, Max, Where or Concat join to the mask, such
+    as the scores. ``factors``: the tensors that multiply the constant, such as ``1 - mask``. The values of factors must
+    be from -1 to 1; a negative factor turns the sign of the mask.
     """
 
     levels: MaskLevels
     joined: frozenset[TensorRef] = frozenset()
     factors: frozenset[TensorRef] = frozenset()
 
-    def levels_in(self, ranges: Mapping[TensorRef, Span], bound: float) -> MaskLevels:
-        """Return the levels in one batch; the default levels if the joined tensors can explain a large value, too.
+    def levels_in(self, ranges: Mapping[TensorRef, TensorRange], bound: float) -> MaskLevels:
+        """Return the levels in one batch; the default levels if a large value could come from the joined tensors alone.
 
         ``ranges``: those of the reference in this batch. ``bound``: the least magnitude that overflows.
         """
         # From twice SENTINEL on a mask needs no proof (Rule S8.11): these are the default levels already.
-        if self.levels.least >= SENTINEL or not self._has_factors(ranges):
+        if self.levels.least >= SENTINEL or not self._factors_in_range(ranges):
             return MaskLevels()
         # A value that overflows is at least as large as the bound, and a value of the mask as the level. The joined
         # tensors must stay below the larger of the two, or they could make such a value alone.
@@ -113,26 +113,26 @@ class Mask:
         turns_sign = any(ranges[tensor].minimum < 0 for tensor in self.factors)
         return MaskLevels().lowered(self.levels.lowered(self.levels.negated) if turns_sign else self.levels)
 
-    def hides_nothing(self, ranges: Mapping[TensorRef, Span], bound: float) -> bool:
+    def explains_every_overflow(self, ranges: Mapping[TensorRef, TensorRange], bound: float) -> bool:
         """Return True if no value but the mask's can overflow, because the joined tensors are too small together.
 
-        False also if there are factors: 0.0001 times the constant -1e9 is no mask, but overflows in float16. Constants
-        from twice ``SENTINEL`` on are excepted, because no quantity is as large.
+        A mask with factors is not enough, because 0.0001 times the constant -1e9 is no mask, but overflows in float16.
+        With a constant of at least twice ``SENTINEL`` it is enough, because no quantity is as large.
         """
         is_constant_alone = not self.factors or self.levels.least >= SENTINEL
-        return is_constant_alone and self._has_factors(ranges) and self._joined_in_range(ranges, bound)
+        return is_constant_alone and self._factors_in_range(ranges) and self._joined_in_range(ranges, bound)
 
-    def _has_factors(self, ranges: Mapping[TensorRef, Span]) -> bool:
+    def _factors_in_range(self, ranges: Mapping[TensorRef, TensorRange]) -> bool:
         """Return True if the values of all factors are from -1 to 1."""
         return all(tensor in ranges and ranges[tensor].magnitude <= 1 for tensor in self.factors)
 
-    def _joined_in_range(self, ranges: Mapping[TensorRef, Span], bound: float) -> bool:
+    def _joined_in_range(self, ranges: Mapping[TensorRef, TensorRange], bound: float) -> bool:
         """Return True if the sum of the joined tensors, without the mask, cannot overflow."""
         spans = (ranges.get(tensor) for tensor in self.joined)
         return sum(math.inf if span is None else span.magnitude for span in spans) < bound
 
 
-def _finite_magnitude(span: Span | None) -> float:
+def _finite_magnitude(span: TensorRange | None) -> float:
     """Return the larger magnitude of the finite ends of a range; infinity for a tensor that is not observed."""
     if span is None:
         return math.inf
@@ -175,12 +175,16 @@ def _values_only_for_softmax(graph: Graph) -> set[Value]:
     for node in reversed(graph.nodes):  # readers come before the node that makes what they read
         for value in node.outputs:
             value_readers = readers.get(value, ()) if value is not None and value not in graph_outputs else ()
-            if value is not None and value_readers and all(_leads(node, only_for_softmax) for node in value_readers):
+            if (
+                value is not None
+                and value_readers
+                and all(_leads_only_to_softmax(node, only_for_softmax) for node in value_readers)
+            ):
                 only_for_softmax.add(value)
     return only_for_softmax
 
 
-def _leads(reader: Node, only_for_softmax: set[Value]) -> bool:
+def _leads_only_to_softmax(reader: Node, only_for_softmax: set[Value]) -> bool:
     """Return whether a reader of a mask is a softmax, or leads to one and to nothing else."""
     if not reader.is_plain:
         return False
@@ -219,7 +223,7 @@ def _output_mask(graph: Graph, node: Node, mask_of_value: Mapping[Value, Mask]) 
 
 
 def _variable_origins(graph: Graph, value: Value) -> list[TensorRef]:
-    """Return the tensors that are moved into a value, without constants; the value itself if none is a constant."""
+    """Return the tensors that are moved into a value, without constants; only ``value`` if there is no constant."""
     origins = float_values(find_origins(value, _MOVERS))
     if not any(origin.is_constant for origin in origins):
         return [_tensor_ref(graph, value)]
@@ -238,14 +242,17 @@ def _constant_levels(value: Value) -> MaskLevels:
                 if piece.size:
                     lowest, largest = min(lowest, float(piece.min())), max(largest, float(piece.max()))
     magnitude = max(-lowest, largest)
-    if not magnitude >= SMALLEST_MASK:
+    if not magnitude >= SMALLEST_MASK:  # also for NaN
         return _NO_MASK
     level = min(magnitude / 2, SENTINEL)  # the constant may be infinite
     return MaskLevels(level if -lowest >= level else math.inf, level if largest >= level else math.inf)
 
 
 def _tensor_ref(graph: Graph, value: Value) -> TensorRef:
-    """Return the TensorRef of a value. For an input of a function or of a body, no run observes this tensor."""
+    """Return the TensorRef of a value; one that names no tensor (slot -1) for an input of a function or of a body.
+
+    No run observes such an input.
+    """
     if value.producer is not None:
         return output_ref(graph, value.producer, value.output_slot)
     main = not graph.path and value.scope is graph.root and value in graph.root.inputs
