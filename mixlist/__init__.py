@@ -12,7 +12,7 @@ from mixlist.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from mixlist.benchmark.result import BenchReport as BenchReport
-    from mixlist.benchmark.timing import bench as bench
+    from mixlist.benchmark.run import bench as bench
     from mixlist.checker.limits import Limits as Limits
     from mixlist.checker.result import CheckReport as CheckReport
     from mixlist.checker.result import NodeError as NodeError
@@ -65,7 +65,7 @@ _MODULE_OF = {
     "TunedEdit": "mixlist.tuner.result",
     "TunedList": "mixlist.tuner.result",
     "ValueCounts": "mixlist.checker.result",
-    "bench": "mixlist.benchmark.timing",
+    "bench": "mixlist.benchmark.run",
     "check": "mixlist.checker.run",
     "diff": "mixlist.lists.diff",
     "load_policy": "mixlist.lists.load",

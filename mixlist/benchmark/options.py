@@ -1,6 +1,6 @@
 """The options of ``bench``.
 
-To add an option to ``bench``: declare it here, as a field of ``BenchOptions``, and read it in ``benchmark/timing.py``.
+To add an option to ``bench``: declare it here, as a field of ``BenchOptions``, and read it in ``benchmark/run.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROFILE_NAMES = ("original", "other")  # the two models, in the names of the pro
 class BenchOptions(ProviderOption):
     """The options of ``bench``.
 
-    ``rounds``: how many pairs of turns are timed, one turn of each model (``benchmark/timing.py`` explains turns).
+    ``rounds``: how many pairs of turns are timed, one turn of each model (``benchmark/run.py`` explains turns).
     ``warmup``: the runs of each batch before that. ``transfers``: whether the time of copying inputs to the device and
     outputs back counts. ``threads``: the threads within an operator; None for ONNX Runtime's own choice. ``profiles``:
     a folder for ONNX Runtime's profiles. ``progress``: called with a Progress after each round.

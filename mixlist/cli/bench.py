@@ -55,7 +55,7 @@ def command(
       mixlist bench model.onnx mixed.onnx --random 1 --dim batch=8 --provider cuda
       mixlist bench model.onnx --estimate --dim batch=8 --format json
     """
-    from mixlist.benchmark.timing import run_bench
+    from mixlist.benchmark.run import run_bench
     from mixlist.report import bench_terminal
     from mixlist.report.progress import bar
 
