@@ -51,7 +51,7 @@ def build_graph(
     return graph
 
 
-def build_function(
+def build_function_graph(
     caller: Graph,
     function: FunctionProto,
     call: Node,
@@ -217,15 +217,16 @@ def _type_node(graph: Graph, node: Node) -> None:
     node.signature = signature
     for value, value_type in zip(node.outputs, signature.outputs, strict=False):
         if value is not None:
+            # The first source that knows the type: UNKNOWN is 0, so ``or`` goes on to the next one.
             value.type = value_type or _declared_type(graph, node.scope, value.name) or value.type
     if node.op_type == "Constant" and node.domain == "":
         _type_constant(node, proto, has_references)
     if not node.bodies:
-        _set_flags(node, is_constant(node), is_from_shape(node))
+        _set_constant_and_shape_flags(node, is_constant(node), is_from_shape(node))
 
 
-def _set_flags(node: Node, outputs_are_constant: bool, outputs_are_from_shape: bool) -> None:
-    """Set the flags of Rules S4.15 and S4.3 on all outputs of a node."""
+def _set_constant_and_shape_flags(node: Node, outputs_are_constant: bool, outputs_are_from_shape: bool) -> None:
+    """Set ``is_constant`` (Rule S4.15) and ``is_from_shape`` (Rule S4.3) of all outputs of a node."""
     for value in node.outputs:
         if value is not None:
             value.is_constant, value.is_from_shape = outputs_are_constant, outputs_are_from_shape
@@ -262,7 +263,7 @@ def _type_node_with_bodies(graph: Graph, node: Node, depth: int) -> None:
     _type_outputs_after_bodies(graph, node)
     inner_nodes = (inner for body in node.bodies.values() for scope in linked_scopes(body) for inner in scope.nodes)
     outputs_are_constant = all(v.is_constant for v in values_read_by(node)) and not any(map(is_random, inner_nodes))
-    _set_flags(node, outputs_are_constant, False)
+    _set_constant_and_shape_flags(node, outputs_are_constant, False)
 
 
 def _type_outputs_after_bodies(graph: Graph, node: Node) -> None:
@@ -291,8 +292,8 @@ def _type_call(graph: Graph, node: Node, function: FunctionProto, depth: int) ->
     )
     body = graph.function_graphs.get(key)
     if body is None:
-        body = graph.function_graphs[key] = build_function(graph, function, node, attributes, depth + 1)
-    # The caller can know the type of an output that the body does not tell: build the body again with this type.
+        body = graph.function_graphs[key] = build_function_graph(graph, function, node, attributes, depth + 1)
+    # If the type of an output is unknown in the body, the caller may know it: build the body again with this type.
     pairs = zip(node.outputs, body.root.outputs, strict=False)
     untyped = [value if source.type == types.UNKNOWN else None for value, source in pairs]
     result_types = tuple(
@@ -301,7 +302,7 @@ def _type_call(graph: Graph, node: Node, function: FunctionProto, depth: int) ->
     if any(result_types):
         typed_key = (key, result_types)
         if typed_key not in graph.function_graphs:
-            typed_body = build_function(graph, function, node, attributes, depth + 1, result_types)
+            typed_body = build_function_graph(graph, function, node, attributes, depth + 1, result_types)
             graph.function_graphs[typed_key] = typed_body
         body = graph.function_graphs[typed_key]
     node.function = body

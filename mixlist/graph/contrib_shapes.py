@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 InputShapes = Sequence[Shape | None]  # None for an omitted input or an unknown shape
-DOMAIN = "com.microsoft"
+CONTRIB_DOMAIN = "com.microsoft"
 _SKIP_NORMALIZATIONS = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
 # Operators whose output has the shape of the first input.
 _SHAPE_OF_FIRST_INPUT = _SKIP_NORMALIZATIONS | {
@@ -35,19 +35,21 @@ _STANDARD_OPERATORS = {"FusedConv": ("Conv", 3), "FusedGemm": ("Gemm", 3), "Gemm
 def replace_with_standard_node(node: NodeProto) -> bool:
     """Change a node in place to a standard one with the same output shape; return False if there is none.
 
-    The new node computes other numbers.
+    Only the shape is right: the new node does not compute the numbers of the old one.
     """
     op = node.op_type
     if len(node.output) > 1:
         return False
     # ONNX Runtime writes LayerNormalization into the standard domain also below opset 17, where ONNX has none.
     is_layer_normalization = op == "LayerNormalization" and not node.domain
-    if is_layer_normalization or (op in _SHAPE_OF_FIRST_INPUT and node.domain == DOMAIN):
-        _become(node, "Identity", 1)
-    elif node.domain != DOMAIN:
+    if is_layer_normalization or (op in _SHAPE_OF_FIRST_INPUT and node.domain == CONTRIB_DOMAIN):
+        _replace_node(node, "Identity", 1)
+    elif node.domain != CONTRIB_DOMAIN:
         return False
     elif op in _STANDARD_OPERATORS:
-        _become(node, *_STANDARD_OPERATORS[op], [a for a in node.attribute if not a.name.startswith("activation")])
+        _replace_node(
+            node, *_STANDARD_OPERATORS[op], [a for a in node.attribute if not a.name.startswith("activation")]
+        )
     elif op in ("FusedMatMul", "TransposeMatMul"):
         flags = {a.name: bool(a.i) for a in node.attribute}
         if flags.get("transBatchA") or flags.get("transBatchB"):
@@ -55,20 +57,20 @@ def replace_with_standard_node(node: NodeProto) -> bool:
         transpose_a, transpose_b = flags.get("transA", False), flags.get("transB", False)
         if transpose_a or transpose_b:
             a, b = "ji" if transpose_a else "ij", "kj" if transpose_b else "jk"
-            _become(node, "Einsum", 2, equation=f"...{a},...{b}->...ik")
+            _replace_node(node, "Einsum", 2, equation=f"...{a},...{b}->...ik")
         else:
-            _become(node, "MatMul", 2)
+            _replace_node(node, "MatMul", 2)
     elif op == "MultiHeadAttention" and len(node.input) > 2 and node.input[2]:
         # query (batch, query length, width) and value (batch, key length, value width)
         # give (batch, query length, value width).
         node.input[1] = node.input[2]
-        _become(node, "Einsum", 2, equation="abc,ade->abe")
+        _replace_node(node, "Einsum", 2, equation="abc,ade->abe")
     else:
         return False
     return True
 
 
-def _become(
+def _replace_node(
     node: NodeProto, op_type: str, inputs: int, attributes: Sequence[AttributeProto] = (), **text_attributes: str
 ) -> None:
     """Change a node in place to ``op_type``, with its first ``inputs`` inputs.
@@ -84,7 +86,7 @@ def _become(
 
 def infer_output_shapes(node: NodeProto, inputs: InputShapes) -> list[Shape | None]:
     """Return the output shapes of a com.microsoft node for its input shapes; an empty list without a rule."""
-    rule = _RULES.get(node.op_type) if node.domain == DOMAIN else None
+    rule = _RULES.get(node.op_type) if node.domain == CONTRIB_DOMAIN else None
     attributes = {a.name: a for a in node.attribute}
     try:
         return rule(attributes, inputs) if rule else []
@@ -115,7 +117,7 @@ def _attention(attributes: Attributes, inputs: InputShapes) -> list[Shape | None
 def _grouped_attention(attributes: Attributes, inputs: InputShapes) -> list[Shape | None]:
     """Return the output shape for the query (batch, length, width).
 
-    Without a key, the query is packed: it has the heads of the query, the key and the value one behind the other.
+    Without a key, the query is packed: its width holds the heads of the query, then those of the key and of the value.
     """
     (query,) = _known_shapes(inputs, 0)
     heads, key_heads = attributes["num_heads"].i, attributes["kv_num_heads"].i

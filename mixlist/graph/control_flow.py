@@ -1,7 +1,7 @@
 """Connect the values that pass into and out of the bodies of If, Loop, Scan and SequenceMap.
 
-A *link* connects values that must have one type: its targets take the type that its sources vote for.
-(Rules S4.25 to S4.27.) For example, a state of a Loop makes this link:
+A *type link* connects values that must have one element type. Its sources *vote*: each has a type of its own, and all
+votes together decide the type of the targets (Rules S4.25 to S4.27). For example, a state of a Loop makes this link:
 
     sources: the initial value (an input of the Loop) and the new state (an output of the body)
     targets: the old state (an input of the body) and the final state (an output of the Loop)
@@ -21,10 +21,10 @@ CONTROL_FLOW = operators(Trait.CONTROL_FLOW)
 
 @dataclass(frozen=True, eq=False)
 class LinkSource:
-    """A value that flows into a link.
+    """A value that flows into a type link.
 
     ``body`` None: the value is input ``slot`` of ``node``. Else the value is output ``slot`` of ``body``.
-    ``votes``: whether the type of the value counts when the link decides.
+    ``votes``: whether the type of this value counts as a vote.
     """
 
     value: Value
@@ -36,9 +36,10 @@ class LinkSource:
 
 @dataclass(frozen=True, eq=False)
 class TypeLink:
-    """Values of one element type: ``targets`` take the type on which the voting ``sources`` agree.
+    """Values that must have one element type, which the voting ``sources`` decide for the ``targets``.
 
-    Only the element type is common: a source can be a sequence of the target's type, or the other way round.
+    Only the element type is common. A source can be a sequence and a target its elements (the inputs of SequenceMap),
+    or a source a tensor and a target the sequence of such tensors (the outputs of SequenceMap).
     ``targets`` is empty for an omitted output of an If.
     """
 
@@ -68,11 +69,11 @@ def body_input_types(node: Node) -> dict[str, list[types.Type]]:
 def output_types(node: Node) -> list[types.Type]:
     """Return the types of the outputs of a control-flow node, given the output types of its bodies.
 
-    The result can be longer than the outputs of the node. A type is UNKNOWN if no body tells it.
+    The result can be longer than the outputs of the node. It has UNKNOWN for a type that no body has.
     """
     if node.op_type == "If":
         branches = [branch.output_types for branch in node.bodies.values()]
-        # The first branch that knows a type tells it: branches of a valid model agree.
+        # The first branch with a known type decides: the branches of a valid model agree.
         return [next((b[k] for b in branches if b[k]), types.UNKNOWN) for k in range(len(node.outputs))]
     body_types = node.bodies["body"].output_types
     if node.op_type == "Loop":
@@ -83,17 +84,18 @@ def output_types(node: Node) -> list[types.Type]:
 
 
 def type_links_of(node: Node) -> Iterator[TypeLink]:
-    """Yield every link of a control-flow node."""
+    """Yield every type link of a control-flow node."""
     if node.op_type == "If":
         for k, output in enumerate(node.outputs):  # an omitted output has a link too: its branches must agree
             sources = tuple(LinkSource(b.outputs[k], node, b, k) for b in node.bodies.values())
             yield TypeLink((output,) if output is not None else (), sources)
     elif node.op_type == "Loop":
-        yield from _loop_links(node, first=2, extra=1, states=len(node.inputs) - 2)
+        # The body of a Loop reads the iteration number and the condition before the states, and returns the condition.
+        yield from _loop_links(node, first=2, states=len(node.inputs) - 2, inputs_before=2, outputs_before=1)
     elif node.op_type == "Scan":
         first, scan_inputs = scan_layout(node)
         states = len(node.inputs) - first - scan_inputs
-        yield from _loop_links(node, first=first, extra=0, states=states)
+        yield from _loop_links(node, first, states)
         body = node.bodies["body"]
         for k in range(states, states + scan_inputs):
             yield from _input_link(node, first + k, body.inputs[k])
@@ -113,30 +115,31 @@ def _input_link(node: Node, slot: int, target: Value) -> Iterator[TypeLink]:
         yield TypeLink((target,), (LinkSource(source, node, None, slot),))
 
 
-def _loop_links(node: Node, first: int, extra: int, states: int) -> Iterator[TypeLink]:
+def _loop_links(
+    node: Node, first: int, states: int, inputs_before: int = 0, outputs_before: int = 0
+) -> Iterator[TypeLink]:
     """Yield the links of a Loop or Scan: first those of the states, then those of the scan outputs.
 
-    ``first``: the input slot of the first state. ``extra``: 1 for a Loop, 0 for a Scan. The body of a Loop reads the
-    iteration number and the condition before the states, and returns the condition before the states. So state k is
-    input k + 2 * extra and output k + extra of the body.
+    ``first``: the input slot of the first state in the node. ``states``: the number of states. ``inputs_before`` and
+    ``outputs_before``: the number of inputs and outputs of the body before its states.
     """
     body = node.bodies["body"]
     for k in range(states):
         initial = node.inputs[first + k]
         # A constant initial value is converted to the type of the state, so it does not vote (Rule S4.27).
         sources = [] if initial is None else [LinkSource(initial, node, None, first + k, votes=not initial.is_constant)]
-        sources.append(LinkSource(body.outputs[k + extra], node, body, k + extra))
-        targets = (body.inputs[k + 2 * extra], *node.outputs[k : k + 1])
+        sources.append(LinkSource(body.outputs[k + outputs_before], node, body, k + outputs_before))
+        targets = (body.inputs[k + inputs_before], *node.outputs[k : k + 1])
         yield TypeLink(tuple(target for target in targets if target is not None), tuple(sources))
     for k, output in enumerate(node.outputs[states:], states):
         if output is not None:
-            yield TypeLink((output,), (LinkSource(body.outputs[k + extra], node, body, k + extra),))
+            yield TypeLink((output,), (LinkSource(body.outputs[k + outputs_before], node, body, k + outputs_before),))
 
 
 def find_mismatch(node: Node) -> str | None:
-    """Return an error if the inputs and outputs of a control-flow node and of its bodies do not fit in number.
+    """Return an error if a control-flow node lacks a body, or has a body with a wrong number of inputs or outputs.
 
-    The result is the end of a message that starts with the node; None if all fits.
+    The error is the end of a message that starts with the node. The result is None for a valid node.
     """
     for name in ("then_branch", "else_branch") if node.op_type == "If" else ("body",):
         if name not in node.bodies:
@@ -146,7 +149,7 @@ def find_mismatch(node: Node) -> str | None:
             return "has no condition"
         wrong_branches = [n for n, b in node.bodies.items() if len(b.outputs) != len(node.outputs)]
         if wrong_branches:
-            return f"has {len(node.outputs)} outputs but {wrong_branches[0]} yields another number"
+            return f"has {len(node.outputs)} outputs but {wrong_branches[0]} returns another number"
         return None
     body = node.bodies["body"]
     inputs, outputs = len(body.inputs), len(body.outputs)
@@ -157,8 +160,9 @@ def find_mismatch(node: Node) -> str | None:
     elif node.op_type == "Scan":
         first, scan_inputs = scan_layout(node)
         states = len(node.inputs) - first - scan_inputs
+        # Scan-8 has one input before the states, later versions have none: see scan_layout().
         fits = first in (0, 1) and scan_inputs >= 0 <= states and inputs == states + scan_inputs
         fits = fits and outputs >= max(states, len(node.outputs))
     else:
         fits = inputs == len(node.inputs) and outputs >= len(node.outputs)
-    return None if fits else "has a body whose inputs or outputs do not fit its own"
+    return None if fits else "has a body with a wrong number of inputs or outputs"

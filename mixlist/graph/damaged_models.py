@@ -20,9 +20,10 @@ _MAX_VERSION = 2**31 - 1  # onnx reads a version as a 32-bit integer
 
 
 def refuse_damaged_model(model: ModelProto, model_name: str) -> None:
-    """Raise ModelError for invalid UTF-8 in names, and for invalid opset versions, element types and shapes.
+    """Raise ModelError for content that ONNX does not allow.
 
-    Also for repeated attributes and for invalid entries of external data. Messages start with ``model_name``.
+    This is: names that are not UTF-8, invalid opset versions, element types and shapes, repeated attributes, and
+    invalid entries of external data. ``model_name`` starts the messages on names and opset versions.
     """
     from onnx import defs
 
@@ -36,7 +37,7 @@ def refuse_damaged_model(model: ModelProto, model_name: str) -> None:
                 f"{model_name} is written in opset {opset.version}; the installed onnx ends at {newest}",
                 hint="install a newer onnx, or export the model at an older opset",
             )
-    for name in _checked_names(model):
+    for name in _check_and_yield_names(model):
         if type(name) is bytes:  # protobuf returns bytes instead of str for a text that is not UTF-8
             raise ModelError(
                 f"{model_name} is damaged: the name {name!r} is not UTF-8", hint="check that the file was copied whole"
@@ -48,18 +49,17 @@ def _opset_imports(model: ModelProto) -> Iterator[OperatorSetIdProto]:
     return chain(model.opset_import, *(function.opset_import for function in model.functions))
 
 
-def _checked_name(tensor: TensorProto) -> str | bytes:
-    """Return the name of a tensor; raise ModelError for an invalid element type, dimension or external data."""
+def _refuse_invalid_initializer(tensor: TensorProto) -> None:
+    """Raise ModelError for an invalid element type, dimension or entry of external data."""
     if tensor.data_type not in types.known_elements() or not tensor.data_type:
         raise ModelError(f"tensor {tensor.name!r} has element type {tensor.data_type}, which ONNX does not know")
     if min(tensor.dims, default=0) < 0:
         raise ModelError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}, with a negative dimension")
-    _refuse_external_entries(tensor)
-    return tensor.name
+    _refuse_invalid_external_entries(tensor)
 
 
-def _refuse_external_entries(tensor: TensorProto) -> None:
-    """Raise ModelError if an external tensor has a key twice, or a key that mixlist uses only for models in memory."""
+def _refuse_invalid_external_entries(tensor: TensorProto) -> None:
+    """Raise ModelError if an external tensor has a key twice, or one of the keys that are reserved for mixlist."""
     if tensor.external_data:
         for key in external_entries(tensor):
             if key.startswith(MIXLIST_KEY_PREFIX):
@@ -69,7 +69,7 @@ def _refuse_external_entries(tensor: TensorProto) -> None:
                 )
 
 
-def _checked_names(model: ModelProto) -> Iterator[str | bytes]:
+def _check_and_yield_names(model: ModelProto) -> Iterator[str | bytes]:
     """Yield every name that mixlist reads; raise ModelError for invalid nodes and tensors on the way."""
     from onnx import AttributeProto, NodeProto
 
@@ -83,10 +83,10 @@ def _checked_names(model: ModelProto) -> Iterator[str | bytes]:
         elif isinstance(message, AttributeProto):
             yield from (message.name, message.ref_attr_name)
             for tensor in tensors_in_attribute(message):
-                _refuse_external_entries(tensor)
+                _refuse_invalid_external_entries(tensor)
         else:
             yield message.name
-            yield from _declared_names(message)
+            yield from _check_and_yield_declared_names(message)
 
 
 def _refuse_repeated_attributes(node: NodeProto) -> None:
@@ -98,13 +98,14 @@ def _refuse_repeated_attributes(node: NodeProto) -> None:
         raise ModelError(f"{node_text} ({node.op_type}) has {names.count(repeated)} attributes named {repeated!r}")
 
 
-def _declared_names(scope: ScopeProto) -> Iterator[str | bytes]:
+def _check_and_yield_declared_names(scope: ScopeProto) -> Iterator[str | bytes]:
     """Yield the names that a scope declares; raise ModelError for invalid initializers."""
     if is_graph(scope):
-        yield from map(_checked_name, scope.initializer)
+        for tensor in (*scope.initializer, *(sparse.values for sparse in scope.sparse_initializer)):
+            _refuse_invalid_initializer(tensor)
+            yield tensor.name
         for sparse in scope.sparse_initializer:
-            yield _checked_name(sparse.values)
-            _refuse_external_entries(sparse.indices)
+            _refuse_invalid_external_entries(sparse.indices)
         infos = [*scope.input, *scope.output, *scope.value_info]
     else:
         yield from (scope.domain, scope.overload, *scope.input, *scope.output, *scope.attribute)

@@ -24,9 +24,10 @@ from mixlist.graph.weights import leaves_folder
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-# The models of a folder that are searched for references to a data file may have this many bytes together.
+# Before a data file is removed, the models of its folder are searched for references to it. They may have this many
+# bytes in total; otherwise the data file stays.
 MAX_SEARCHED_BYTES = 2 * 2**30
-_MIN_THREAD_BYTES = 2**18  # for a piece of this size, a second thread computes the checksum
+_MIN_THREAD_BYTES = 2**18  # from this size on, a second thread computes the checksum of a piece
 _MAX_STEM_BYTES = 200  # of the model's name, so that the name of the data file has at most 255 bytes
 # Not allowed in file names on Windows, or in a location (``..``).
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f\\/:*?"<>|]|\.{2,}')
@@ -96,7 +97,7 @@ def _stem(model: str) -> str:
 def referenced_data_files(path: Path) -> set[str]:
     """Return the locations of external data in a model file; an empty set for a large file, or for no model."""
     try:
-        # A model of this size holds its weights itself.
+        # A larger file (64 MiB) is not read: such a model holds its weights itself.
         data = path.read_bytes() if path.stat().st_size <= MAX_SEARCHED_BYTES // 32 else b""
     except OSError:
         return set()
@@ -143,6 +144,7 @@ def remove_unused_data_files(
         elif not is_locked:
             reason = "the folder cannot be locked"
         else:
+            # A known reference comes before a possible one. _remove() runs only if there is neither.
             reason = references.reason_to_keep(name) or references.unknown_reason or _remove(folder / name)
         if reason is not None:
             warnings.append(_kept_warning(folder / name, reason))
@@ -150,7 +152,7 @@ def remove_unused_data_files(
 
 
 class _References:
-    """The references to data files in a folder: models that contain the name of a file, and links to a file."""
+    """Find the references to data files in a folder: models that contain the name of a file, and links to a file."""
 
     def __init__(
         self, folder: Path, entries: Iterable[os.DirEntry[str]] | None, new_model: str, names: Iterable[str]
@@ -165,7 +167,7 @@ class _References:
             if entry.is_symlink():
                 name = name_of_path.get(os.path.realpath(entry.path))
                 if name is not None and name != entry.name:
-                    self._reasons[name] = f"{entry.name} is a link to it"
+                    self._reasons[name] = f"{entry.name} is a link to the data file"
             if entry.name == new_model or not _may_be_model(entry.name):
                 continue
             size = _size(entry)
@@ -183,10 +185,10 @@ class _References:
         except OSError:
             data = b""
         if _parse(data) is None:
-            self.unknown_reason = f"{entry.name} cannot be read, and could name it"
+            self.unknown_reason = f"{entry.name} cannot be read, and may refer to the data file"
         for name, encoded in self._encoded_names.items():
             if encoded in data:
-                self._reasons[name] = f"{entry.name} names it"
+                self._reasons[name] = f"{entry.name} refers to the data file"
 
     def reason_to_keep(self, name: str) -> str | None:
         """Return the model or link that refers to a data file, as the end of a message; None without one."""

@@ -50,11 +50,12 @@ def trace_dataflow(main: Graph) -> list[DataflowNode]:
 
 
 class _Tracer:
-    """The edges of a model that no node makes: into and out of bodies and functions."""
+    """Trace values through the bodies and functions of a model, to the tensors that nodes compute."""
 
     def __init__(self, main: Graph) -> None:
         self.graphs = {graph.root: graph for graph in reachable_graphs(main)}
-        # The values whose content a value takes over, each with the time at which the source was computed.
+        # By a value that only passes on other values (an input of a body, an output of a call): these other values, and
+        # when each was computed.
         self.sources: dict[Value, list[tuple[Value, Timing]]] = {}
         for graph in self.graphs.values():
             for node in graph.nodes:
@@ -91,13 +92,14 @@ class _Tracer:
             if node.bodies or node.function is not None or node.op_type == "Constant":
                 continue
             ref = node_ref(graph, node)
-            inputs = [tensor for v in node.inputs if v is not None for tensor in self._tensors_behind(v, node)]
+            inputs = [tensor for v in node.inputs if v is not None for tensor in self._find_source_tensors(v, node)]
             # A function has one Graph for each combination of argument types, but one NodeRef for each of its nodes.
+            # The first Graph gives the Node, and the inputs of all Graphs are collected.
             earlier = dataflow_nodes.get(ref, DataflowNode(ref, node, graph, ()))
             inputs = list(dict.fromkeys((*earlier.inputs, *inputs)))
             dataflow_nodes[ref] = replace(earlier, inputs=tuple(inputs))
 
-    def _tensors_behind(self, value: Value, reader: Node) -> list[InputTensor]:
+    def _find_source_tensors(self, value: Value, reader: Node) -> list[InputTensor]:
         """Return the tensors that ``value`` can hold when ``reader`` reads it: outputs of nodes, and graph inputs."""
         tensors: list[InputTensor] = []
         seen = {value}  # a loop state is its own source
@@ -110,7 +112,7 @@ class _Tracer:
                 for origin, origin_timing in sources:
                     if origin not in seen:
                         seen.add(origin)
-                        pending.append((origin, _earlier(timing, origin_timing)))
+                        pending.append((origin, _combine_timings(timing, origin_timing)))
             elif source.producer is not None and isinstance(source.type, tuple):
                 # A sequence or optional holds the tensors that its producer read, as SequenceConstruct does.
                 for element in source.producer.inputs:
@@ -143,8 +145,8 @@ def _runs_at_most_once(outer: Scope, inner: Scope) -> bool:
     return True
 
 
-def _earlier(first: Timing, second: Timing) -> Timing:
-    """Return the timing of two steps one after the other: the earlier of the two."""
+def _combine_timings(first: Timing, second: Timing) -> Timing:
+    """Return the timing of a path of two steps: "before" if one step is, else "next" if one step is."""
     if "before" in (first, second):
         return "before"
     return "next" if "next" in (first, second) else "same"

@@ -51,7 +51,7 @@ def _contradicts(declared: TypeProto.Tensor, inferred: TypeProto.Tensor) -> bool
 
 
 def _infer_without_weights(model: ModelProto, keep_declared: bool) -> ModelProto:
-    """Return a copy of a model without large weights, after ONNX's shape inference; not inferred if inference fails."""
+    """Return a copy of a model without large weights, with inferred shapes, or without them if inference fails."""
     bare = copy_without_weights(model, keep_declared)
     try:
         return infer_shapes_with_values(bare).model
@@ -64,7 +64,8 @@ def _infer_without_weights(model: ModelProto, keep_declared: bool) -> ModelProto
 def copy_without_weights(model: ModelProto, keep_declared: bool = True) -> ModelProto:
     """Return a copy of a model in which graph inputs of the same type and shape replace large initializers.
 
-    Shape inference needs no more. The nodes keep their positions. ``keep_declared``: whether ``value_info`` is copied.
+    Shape inference needs only the shapes of large initializers. The nodes keep their positions. ``keep_declared``:
+    whether ``value_info`` is copied.
     """
     from onnx import ModelProto, helper
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from mixlist.graph.proto_types import ConstantProto
 
-# The limit of bodies in bodies and of calls in functions that are called. Linking recurses, so a limit keeps it below
-# Python's recursion limit. A file has at most 33 nested bodies, because protobuf reads 100 nested messages.
+# The deepest nesting of bodies in bodies, and of function calls in called functions. Linking recurses, and this limit
+# keeps it below Python's recursion limit. A file has at most 33 nested bodies, because protobuf reads 100 nested
+# messages.
 MAX_NESTING = 100
 
 
@@ -40,7 +41,7 @@ def _define_values(graph: Graph, scope: Scope) -> None:
     All values are defined before any node is connected, because the nodes of a file may come in any order.
     """
     proto = scope.proto
-    # Inputs and initializers. A function has none here: build_function() defines its inputs.
+    # Inputs and initializers. A function has none here: build_function_graph() defines its inputs.
     if is_graph(proto):
         for info in proto.input:
             if info.name in scope.values:
@@ -95,12 +96,12 @@ def _define_initializer(graph: Graph, scope: Scope, name: str, tensor: ConstantP
 def _find_marked_casts(scope: Scope) -> set[int]:
     """Return the positions of the marked Casts that can be hidden.
 
-    A marked Cast cannot be hidden if another tool changed the model around it, for example inlined a function or made a
-    tensor a graph output. The Cast then reads a tensor of an outer scope, or the tensor at its other end is a graph
-    output. Such a Cast is a node like any other.
+    A marked Cast cannot be hidden if another tool changed the model around it. Two signs show this: the Cast reads a
+    tensor of an outer scope (for example, the tool inlined a function), or the tensor whose name would disappear is a
+    graph output (the tool made it one). Such a Cast is a node like any other.
     """
     proto = scope.proto
-    marks = {position: _mark(node) for position, node in enumerate(proto.node) if node.op_type == "Cast"}
+    marks = {position: _read_cast_mark(node) for position, node in enumerate(proto.node) if node.op_type == "Cast"}
     marks = {position: mark for position, mark in marks.items() if mark}
     if not marks:
         return set()
@@ -111,26 +112,26 @@ def _find_marked_casts(scope: Scope) -> set[int]:
         position
         for position, mark in marks.items()
         if proto.node[position].input[0] in defined
-        # A Cast that makes a graph output hides its input. Any other marked Cast hides its output.
+        # The name that disappears: the input of a Cast that makes a graph output, the output of any other marked Cast.
         and (proto.node[position].input if mark == "output" else proto.node[position].output)[0] not in graph_outputs
     }
 
 
-def _mark(proto: NodeProto) -> str:
+def _read_cast_mark(proto: NodeProto) -> str:
     """Return the value of CAST_MARK in a node; "" if the node has none."""
     return next((p.value for p in proto.metadata_props if p.key == CAST_MARK), "")
 
 
 def _hide_marked_cast(graph: Graph, scope: Scope, cast: NodeProto) -> None:
-    """Let the output of a marked Cast mean the value that the Cast reads: x -> Cast -> Add becomes x -> Add."""
+    """Make the name of a marked Cast's output mean the Cast's input: x -> Cast -> Add becomes x -> Add."""
     source = scope.values.get(cast.input[0])
     if source is None:
         raise ModelError(
             f"the Cast {cast.name!r} that mixlist inserted reads the output of a later one",
             hint="the nodes of the model were moved: apply the lists to the original model",
         )
-    if _mark(cast) == "output":
-        source.name = cast.output[0]  # this Cast took over the name of a graph output
+    if _read_cast_mark(cast) == "output":
+        source.name = cast.output[0]  # the authored name, which the Cast's output has in the file
     scope.values[cast.output[0]] = source
     graph.marked_cast_types[cast.output[0]] = next((int(a.i) for a in cast.attribute if a.name == "to"), types.UNKNOWN)
 
@@ -159,7 +160,7 @@ def link_scope(graph: Graph, scope: Scope, depth: int) -> None:
                 )
             inputs.append(value if value.kind != "absent" else None)
             producer = value.producer
-            # A node that reads the output of a later node: some tools write files in this order.
+            # The node reads the output of a later node, which some tools write, or its own: _sort() reports the cycle.
             if producer is not None and producer.scope is scope and producer.position >= node.position:
                 scope.is_sorted = False
         _link_bodies(graph, scope, node, depth)

@@ -1,6 +1,6 @@
 """Detect whether protobuf refuses a file because its messages nest too deeply, and not because the file is damaged.
 
-protobuf's error does not tell the two cases apart. Therefore this module reads the wire format itself.
+protobuf reports both cases with the same error. Therefore this module reads the wire format itself.
 """
 
 from __future__ import annotations

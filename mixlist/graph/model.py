@@ -42,8 +42,8 @@ def function_key(function: FunctionProto) -> FunctionKey:
 class Value:
     """A tensor, sequence or optional in one scope.
 
-    ``name``: the name in the authored model. ``name_in_file``: the name in the file. They differ for a graph output
-    whose name a marked Cast took over.
+    ``name``: the name in the authored model. ``name_in_file``: the name in the file. They differ for
+    the source of a graph output that a marked Cast makes: in the file, the Cast's output has the authored name.
     ``type``: the authored type.
     ``output_slot``: the position among the outputs of ``producer``.
     ``constant_proto``: the message that holds the numbers, for an initializer or the output of a Constant.
@@ -125,7 +125,7 @@ class Scope:
     marked_casts: set[int] = field(default_factory=set)  # positions of the hidden marked Casts in ``proto.node``
     output_types: list[types.Type] = field(default_factory=list)  # the authored type of each output slot
     is_sorted: bool = True  # whether the order of the file is topological
-    names_of_unnamed_nodes: dict[Node, str] | None = None  # of the unnamed nodes; None until naming.py computes them
+    names_of_unnamed_nodes: dict[Node, str] | None = None  # None until naming.py computes them
 
     def output_names(self) -> list[str]:
         """Return the names that the outputs of the scope have in the file."""
@@ -152,7 +152,7 @@ class Graph:
     call_attributes: dict[str, AttributeProto] = field(default_factory=dict)  # of the function call, with defaults
     signatures: dict[Hashable, Signature] = field(default_factory=dict)  # shared by equal nodes
     function_graphs: dict[Hashable, Graph] = field(default_factory=dict)  # one dict for all Graphs of a model
-    had_unknown_types: bool = False  # whether type_unification.py had to prove types
+    had_unknown_types: bool = False  # whether a type was still unknown before type_unification.py ran
     show_marked_casts: bool = False  # whether marked Casts are nodes like all others
     type_hints: dict[str, types.Type] = field(default_factory=dict)  # types that the user gives, by tensor name
     marked_cast_types: dict[str, int] = field(default_factory=dict)  # output type of each hidden Cast, by output name

@@ -26,9 +26,9 @@ def display_name(node: Node) -> str:
 
 
 def names_of_unnamed_nodes(scope: Scope) -> dict[Node, str]:
-    """Return the display names of the unnamed nodes of a scope.
+    """Return the display name of each unnamed node of a scope.
 
-    The display name is ``OpType_k``. k counts the unnamed nodes of this type in topological order, from 0, and skips
+    The name is ``OpType_k``. k counts the unnamed nodes of this type in topological order, from 0, and skips
     names that named nodes of the scope have.
     """
     if scope.names_of_unnamed_nodes is None:  # computed once for each scope, and only if a report needs a name

@@ -33,7 +33,7 @@ def find_signature(graph: Graph, node: Node, present: tuple[bool, ...], proto: N
     signature = make_signature(node.domain, node.op_type, opset, node.input_types, present, proto)
     if signature.schema is not None and signature.schema.onnx_schema is not None:
         _refuse_missing_slots(node, signature.schema.onnx_schema.min_input, signature.schema.onnx_schema.min_output)
-        _refuse_attributes(node, proto, signature.schema)
+        _refuse_invalid_attributes(node, proto, signature.schema)
     return signature
 
 
@@ -44,7 +44,7 @@ def _refuse_missing_slots(node: Node, inputs: int, outputs: int) -> None:
         raise ModelError(f"{describe_node(node)} has {counts}, its schema needs {inputs} and {outputs}")
 
 
-def _refuse_attributes(node: Node, proto: NodeProto, schema: Schema) -> None:
+def _refuse_invalid_attributes(node: Node, proto: NodeProto, schema: Schema) -> None:
     """Raise ModelError if an attribute is missing, has the wrong kind, or has a number that is no element type."""
     attributes = {attribute.name: attribute for attribute in proto.attribute}
     for name, formal in schema.onnx_schema.attributes.items():
@@ -53,8 +53,6 @@ def _refuse_attributes(node: Node, proto: NodeProto, schema: Schema) -> None:
             if formal.required:
                 raise ModelError(f"{describe_node(node)} has no attribute {name!r}, which its schema requires")
         elif attribute.type not in (0, formal.type.value):  # 0: files of IR version 1 have no kind
-            raise ModelError(
-                f"attribute {name!r} of {describe_node(node)} is no {formal.type.name}, which its schema requires"
-            )
+            raise ModelError(f"attribute {name!r} of {describe_node(node)} must be {formal.type.name} by its schema")
         elif name in schema.type_attributes and attribute.i not in types.known_elements():
-            raise ModelError(f"attribute {name!r} of {describe_node(node)} is {attribute.i}, which is no type of ONNX")
+            raise ModelError(f"attribute {name!r} of {describe_node(node)} is {attribute.i}, not an element type")

@@ -59,15 +59,16 @@ def inline_functions(model: ModelProto) -> ModelProto:
         converted, reason = inlined, f": {error}"
     if not converted.functions:
         function_nodes = (node for function in inlined.functions for node in function.node)
-        before, after = _count_preserved(inlined, *function_nodes), _count_preserved(converted)
+        before, after = _count_preserved_fields(inlined, *function_nodes), _count_preserved_fields(converted)
         lost = [text for name, text in _PRESERVED_FIELDS.items() if name != "functions" and after[name] < before[name]]
         if not lost:
             return converted
         reason = f": its version converter would drop {', '.join(lost)}"
+    # A function below the oldest opset cannot stay a function: another hint.
     versions = [o.version for function in inlined.functions for o in function.opset_import if not o.domain]
     raise ModelError(
         f"onnx cannot inline {remaining}{reason}",
-        hint="leave --inline-functions out: lists reach inside functions"
+        hint="leave out --inline-functions: the lists also apply to the nodes inside functions"
         if min(versions, default=OLDEST_OPSET) >= OLDEST_OPSET
         else f"export the model again, with its functions at opset {OLDEST_OPSET} or later",
     )
@@ -92,7 +93,7 @@ def convert_opset(model: ModelProto, opset: int) -> ModelProto:
             f"onnx's version converter cannot convert the model to opset {opset}: {error}",
             hint="export the model at that opset",
         ) from None
-    before, after = _count_preserved(model), _count_preserved(converted)
+    before, after = _count_preserved_fields(model), _count_preserved_fields(converted)
     if lost := [text for name, text in _PRESERVED_FIELDS.items() if after[name] < before[name]]:
         remedy = "add --inline-functions, or " if model.functions else ""
         raise ModelError(
@@ -107,7 +108,7 @@ class _ToolError(Exception):
 
 
 # The program of the other process. It reads a model from stdin and writes the converted one to stdout.
-_CHILD = """
+_CHILD_PROGRAM = """
 import sys
 sys.path[:] = sys.argv[1:]
 import onnx
@@ -130,9 +131,9 @@ def _run_onnx_tool(call: str, model: ModelProto) -> ModelProto:
     try:
         data = model.SerializeToString()
     except Exception:  # protobuf's own error type differs by implementation
-        raise _ToolError("it is larger than 2 GiB in one piece") from None
+        raise _ToolError("with its weights, it exceeds the 2 GiB that protobuf allows") from None
     # The same sys.path, so that the other process imports the same onnx.
-    command = [sys.executable, "-c", _CHILD.replace("{call}", call), *sys.path]
+    command = [sys.executable, "-c", _CHILD_PROGRAM.replace("{call}", call), *sys.path]
     process = subprocess.run(command, input=data, capture_output=True)
     status = process.returncode
     if status < 0:  # the negative number of the signal that ended the process
@@ -161,7 +162,7 @@ def _refuse_invalid(model: ModelProto) -> None:
         raise ModelError(f"the model is not valid, so it cannot be converted: {reason}") from None
 
 
-def _count_preserved(model: ModelProto, *nodes: NodeProto) -> Counter[str]:
+def _count_preserved_fields(model: ModelProto, *nodes: NodeProto) -> Counter[str]:
     """Count the elements of the preserved fields in a model, in all messages of its graph, and in ``nodes``."""
     counts = Counter({field.name: len(value) for field, value in model.ListFields() if field.name in _MODEL_FIELDS})
     pending: list[Message] = [model.graph, *nodes]

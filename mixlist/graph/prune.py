@@ -1,4 +1,7 @@
-"""Remove the parts of a model that a session does not need: unwanted outputs, what only they need, and Identities."""
+"""Remove the parts of a model that a session does not need.
+
+These are the unwanted graph outputs, the nodes and initializers that compute only these outputs, and Identities.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def _skip_identities(graph: GraphProto) -> None:
 
     An Identity stays if its output is a graph output, or if a body defines a tensor of the same name.
     """
-    fixed_names = {output.name for output in graph.output}  # names that must keep their meaning
+    fixed_names = {output.name for output in graph.output}  # names of tensors that must stay
     # Where a body defines a tensor ``y`` itself, ``y`` in the body is not the output of an outer Identity.
     inner = scopes_in(*(body for node in graph.node for body in bodies_of(node)))
     for body in inner:
@@ -86,6 +89,7 @@ def names_read_by(node: NodeProto) -> Iterator[str]:
 
 def _keep_only(messages: RepeatedCompositeFieldContainer[MessageT], kept: Iterable[MessageT]) -> None:
     """Remove the messages of a repeated field that are not in ``kept``; the others keep their order."""
+    # By identity, because two messages can have equal content.
     kept_ids = {id(message) for message in kept}
     # Equal keys: the sort is stable.
     reorder_messages(messages, [(0, 0, 0) if id(message) in kept_ids else None for message in messages])

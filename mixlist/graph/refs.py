@@ -45,7 +45,7 @@ def scoped_name(ref: NodeRef) -> str:
 
 
 def unique_names(refs: Iterable[NodeRef]) -> dict[NodeRef, str]:
-    """Return the shortest accepted name of each node that no other node of ``refs`` has (Rules S6.4 and S6.5).
+    """Return for each node the shortest accepted name that is unique among ``refs`` (Rules S6.4 and S6.5).
 
     ``refs`` holds each node of a model once. A node is left out if other nodes have all of its accepted names.
     """

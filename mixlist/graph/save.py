@@ -131,8 +131,9 @@ def save_model(
 
 def _tensors_to_move(proto: ModelProto, external_data: str) -> Iterator[TensorProto]:
     """Yield the tensors that go to the data file; for ``external_data`` "no", those that come out of a data file."""
-    # Two passes, each of which creates the Python objects of its tensors: keeping the objects of a large model would
-    # start Python's garbage collector again and again.
+    # Two passes instead of one list: each pass creates Python objects for the tensors and drops them again. A list
+    # would keep the objects of a large model alive, and Python's garbage collector would visit them again and again.
+    # With "yes" and "no", every external tensor moves: to the new data file, or into the model.
     inline_size, some_external = 0, True
     if external_data == "auto":
         some_external = False
@@ -179,10 +180,10 @@ def _save_external(
     read_tensor: ReadTensor,
     options: SaveOptions,
 ) -> Path:
-    """Write the data file and the model to a folder that other processes use; return the path of the data file."""
-    # The final name needs the checksum of the content, so the file starts with a random name. new_file() follows a link
-    # at its path, and no link can be at a random name: so the data file goes to the folder of ``path``, even if
-    # ``path`` is a link. Readers look for it in the folder of the path that they open.
+    """Write the data file and the model to a folder that other processes may use; return the path of the data file."""
+    # The final name needs the checksum of the content, so the file starts with a random name. Readers look for the data
+    # file in the folder of the path that they open, so it must go to the folder of ``path``, even if ``path`` is a
+    # symbolic link to another folder. new_file() would follow such a link, but nothing exists at a random name.
     with new_file(path.with_name(f"mixlist-{secrets.token_hex(8)}.data")) as new:
         with data_files.ChecksumWriter(new.file) as writer:
             spans = _write_tensors(writer, tensors, read_tensor, options.progress)

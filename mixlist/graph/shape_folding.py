@@ -10,7 +10,7 @@ from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING
 
-from mixlist.graph.contrib_shapes import DOMAIN, Shape, infer_output_shapes, replace_with_standard_node
+from mixlist.graph.contrib_shapes import CONTRIB_DOMAIN, Shape, infer_output_shapes, replace_with_standard_node
 from mixlist.graph.model import Graph, Scope
 from mixlist.graph.traversal import nodes_in, protos_by_scope
 from mixlist.ops import types
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.generic]
 
 MAX_KNOWN_ELEMENTS = 4096  # of a tensor that is computed: enough for shapes, axes and tables of indices
-_MAX_RESULT_ELEMENTS = 2**16  # of a result that is computed only to find that it has too many elements
+_MAX_RESULT_ELEMENTS = 2**16  # of a result that is computed before its size is known; it is kept only if it is small
 # Operators whose result is not larger than all inputs together.
 _BOUNDED_BY_INPUTS = frozenset(
     {"Compress", "Concat", "GatherElements", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split"}
@@ -33,8 +33,8 @@ _COMPUTES_SHAPES = operators(Trait.COMPUTES_SHAPES)
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 
 
-def complete_shapes(graph: GraphProto) -> dict[str, Shape]:
-    """Return the shapes of which a graph states every dimension, by tensor name, without those in its bodies."""
+def read_static_shapes(graph: GraphProto) -> dict[str, Shape]:
+    """Return the shapes without unknown dimensions that a graph declares, by tensor name; skip the bodies in it."""
     shapes: dict[str, Shape] = {}
     for info in (*graph.value_info, *graph.output, *graph.input):
         tensor = info.type.tensor_type
@@ -47,7 +47,7 @@ def complete_shapes(graph: GraphProto) -> dict[str, Shape]:
 
 
 class ShapeFolder:
-    """The known small tensors of a scratch model. Nodes that make such a tensor become Constants in the model.
+    """Compute the small tensors of a scratch model whose inputs are known, and replace their nodes by Constants.
 
     ``arrays``: the known tensors, by scope and name.
     """
@@ -84,7 +84,7 @@ class ShapeFolder:
 
         proto = self.protos[scope]
         scope_arrays = self.arrays.setdefault(scope, {})
-        shapes = {**outer_shapes, **complete_shapes(inferred[scope])}
+        shapes = {**outer_shapes, **read_static_shapes(inferred[scope])}
         arrays = {**outer_arrays, **scope_arrays}  # all that nodes of this scope can read
         bodies = {node.position: node.bodies for node in scope.nodes if node.bodies}
         is_new = False
@@ -96,7 +96,7 @@ class ShapeFolder:
             node_bodies = bodies.get(position, {})
             for body in node_bodies.values():
                 is_new |= self._fold_scope(body, inferred, arrays, shapes)
-            if node.domain == DOMAIN and (node.domain, node.op_type) not in self.functions:
+            if node.domain == CONTRIB_DOMAIN and (node.domain, node.op_type) not in self.functions:
                 output_shapes = infer_output_shapes(node, [shapes.get(name) for name in node.input])
                 float_info = helper.make_tensor_value_info("", types.FLOAT, None)
                 is_new |= _declare_outputs(proto, node, [(float_info, shape) for shape in output_shapes], shapes)
@@ -105,7 +105,7 @@ class ShapeFolder:
                 condition = arrays.get(node.input[0])
                 if condition is not None and condition.size == 1:
                     branch = inferred[node_bodies["then_branch" if condition.reshape(()) else "else_branch"]]
-                    branch_shapes = {**shapes, **complete_shapes(branch)}
+                    branch_shapes = {**shapes, **read_static_shapes(branch)}
                     outputs = [(info, branch_shapes.get(info.name)) for info in branch.output]
                     is_new |= _declare_outputs(proto, node, outputs, shapes)
             if len(node.output) == 1 and node.output[0] not in scope_arrays:
@@ -170,7 +170,7 @@ def _declare_outputs(
             info = next((info for info in (*graph.value_info, *graph.output) if info.name == name), None)
             if info is None:
                 info = graph.value_info.add(name=name, type=type_info.type)
-            del info.type.tensor_type.shape.dim[:]
+            del info.type.tensor_type.shape.dim[:]  # a declared shape with unknown dimensions
             for size in shape:
                 info.type.tensor_type.shape.dim.add(dim_value=size)
     return is_new

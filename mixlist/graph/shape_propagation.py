@@ -19,7 +19,7 @@ from mixlist.graph.function_attributes import copy_with_resolved_attributes
 from mixlist.graph.inferred_shapes import copy_without_weights, dimensions_in, remove_value_infos
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.proto_edits import copy_message
-from mixlist.graph.shape_folding import ShapeFolder, complete_shapes
+from mixlist.graph.shape_folding import ShapeFolder, read_static_shapes
 from mixlist.graph.traversal import protos_by_scope
 from mixlist.ops import types
 from mixlist.ops.shape_inference import infer_shapes, infer_shapes_with_values
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.generic]
 
-# Each pass finds what the next one needs. Real models need four, and one more for each layer of a fused operator.
+# Each pass finds values and shapes that the next pass needs. Real models need four passes. ONNX infers no shapes
+# after a fused operator, so a model with fused operators needs one more pass for each of its layers.
 _MAX_PASSES = 200
 
 
@@ -40,11 +41,12 @@ class _SharedState:
     """State that the Graphs of one model share.
 
     ``function_shapes``: the known shapes in the bodies of functions, by body and arguments.
-    ``values_exhausted``: inference with values took too much memory or time once, and is not tried again.
+    ``value_inference_exhausted``: ONNX's inference with data propagation (of the values of small tensors) took too much
+    memory or time once, and is not tried again.
     """
 
     function_shapes: dict[Hashable, KnownShapes] = field(default_factory=dict)
-    values_exhausted: bool = False
+    value_inference_exhausted: bool = False
 
 
 @dataclass
@@ -153,6 +155,7 @@ def _propagate(graph: Graph, scratch: ModelProto, shared: _SharedState) -> Known
     folder = ShapeFolder(graph, scratch)
     model = None
     for _ in range(_MAX_PASSES):
+        # If inference failed, ``model`` is the scratch model, which is no result of an earlier pass.
         model = _infer(scratch, model if model is not scratch else None, shared)
         inferred = protos_by_scope(graph.root, model.graph)
         if not folder.fold(inferred):
@@ -176,9 +179,9 @@ def _infer(scratch: ModelProto, earlier: ModelProto | None, shared: _SharedState
 def _try_inference(model: ModelProto, earlier: ModelProto | None, shared: _SharedState) -> ModelProto | None:
     """Return a copy of a model with inferred shapes; None if inference fails."""
     try:
-        if shared.values_exhausted:
+        if shared.value_inference_exhausted:
             return infer_shapes(model)
-        inferred, shared.values_exhausted = infer_shapes_with_values(model, earlier)
+        inferred, shared.value_inference_exhausted = infer_shapes_with_values(model, earlier)
     except (ModelError, MemoryError):
         raise
     except Exception:  # onnx raises errors of many kinds
@@ -192,7 +195,7 @@ def _collect(
     """Return the shapes and elements that were found, by the Values of the linked Graph."""
     known = KnownShapes(shared=shared)
     for scope, proto in inferred.items():
-        for name, shape in complete_shapes(proto).items():
+        for name, shape in read_static_shapes(proto).items():
             if name in scope.values:
                 known.shapes[scope.values[name]] = shape
         for name, array in arrays.get(scope, {}).items():

@@ -55,7 +55,7 @@ def walk_messages(*roots: ScopeProto) -> Iterator[ScopeProto | NodeProto | Attri
                 children = message.attribute
             elif isinstance(message, AttributeProto):
                 children = _bodies_in_attribute(message)
-            else:
+            else:  # a GraphProto or a FunctionProto
                 children = message.node
             if children:
                 pending.append(iter(children))
@@ -145,9 +145,9 @@ def protos_by_scope(root: Scope, message: GraphProto) -> dict[Scope, GraphProto]
 @overload
 def protos_by_scope(root: Scope, message: ScopeProto) -> dict[Scope, ScopeProto]: ...
 def protos_by_scope(root: Scope, message: ScopeProto) -> Mapping[Scope, ScopeProto]:
-    """Return the part of ``message`` that each scope has: ``message`` for ``root``, a graph in it for each body.
+    """Return the message of each scope in a copy of the model: ``message`` for ``root``, a graph in it for each body.
 
-    ``message`` is a copy of the message of ``root``, for example with inferred shapes. Its nodes have equal positions.
+    ``message`` is a copy of ``root.proto``, for example with inferred shapes. Its nodes have the same positions.
     """
     messages: dict[Scope, ScopeProto] = {root: message}
     for scope in linked_scopes(root):

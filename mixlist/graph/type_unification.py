@@ -1,11 +1,12 @@
-"""Prove the types of tensors that no inference, hint or declaration gives, from the tensors around them.
+"""Find the types of tensors that no inference, hint or declaration gives, from the tensors around them.
 
 Rule S4.39: A slot of unknown type that shares a type parameter with a tensor of known type has that type. Example: the
 schema of MatMul(u, W) has one type parameter T for both inputs, so ``u`` has the type of ``W``.
 
-A type moves forward through a node by ONNX's inference, and backward by the type parameters of the schema. It also
-moves into and out of bodies and functions. When a value gets a type, only the nodes next to the value are visited
-again. Each value changes at most a few times, so the time is linear.
+Here a node *proves* a type if the known types of its other slots leave no other choice. A known type moves forward
+through a node by ONNX's inference, and backward by the type parameters of the schema. It also moves into and out of
+bodies and functions. When a value gets a type, only the nodes next to the value are visited again. Each value changes
+at most a few times, so the time is linear.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Proof = tuple[Value, types.Type]  # a value of unknown type, and the type that i
 
 
 def unify_types(graph: Graph, infer_outputs: Callable[[Node], None], result_types: Iterable[types.Type] = ()) -> bool:
-    """Set the types that the graph proves on values of unknown type; return True if any type was unknown.
+    """Give the values of unknown type the types that the graph proves; return True if any type was unknown before.
 
     ``infer_outputs`` infers the type and the flag ``is_from_shape`` of each output of a node from its inputs. It must
     not change a known type to UNKNOWN. ``result_types``: the types of the graph's outputs that the caller of the
@@ -55,8 +56,8 @@ def unify_types(graph: Graph, infer_outputs: Callable[[Node], None], result_type
         changes.update(changed)
         # A model that contradicts itself would change a value forever. In a valid model, a value gets its
         # type once, and its flag once.
-        settling = [value for value in changed if changes[value] <= _MAX_CHANGES]
-        for neighbor in (neighbor for value in settling for neighbor in neighbors.get(value, ())):
+        to_propagate = [value for value in changed if changes[value] <= _MAX_CHANGES]
+        for neighbor in (neighbor for value in to_propagate for neighbor in neighbors.get(value, ())):
             if neighbor not in queued:
                 queued.add(neighbor)
                 pending.append(neighbor)
@@ -93,7 +94,7 @@ def _prove_types(node: Node) -> Iterator[Proof]:
 def _prove_elements(node: Node) -> Iterator[Proof]:
     """Yield the types that the inputs and outputs of a SequenceMap prove for the inputs and outputs of its body.
 
-    The body does not prove an input of the node, because the node can read a sequence or a tensor there.
+    The inputs of the body prove nothing for the inputs of the node: each of these can be a sequence or a tensor.
     """
     body = node.bodies["body"]
     yield from zip(body.inputs, control_flow.body_input_types(node)["body"], strict=False)

@@ -62,8 +62,8 @@ def external_entries(tensor: TensorProto) -> dict[str, str]:
     """Return the ``external_data`` entries of a tensor, by key.
 
     Raises ModelError for a key that is there twice: ONNX Runtime refuses it, and other readers take the first or the
-    last one. The code that protects data files and the code that reads them both call this function, so that they
-    mean the same files.
+    last one. The code that protects data files from being overwritten and the code that reads them both call this
+    function, so that both refer to the same files.
     """
     entries: dict[str, str] = {}
     for entry in tensor.external_data:
@@ -107,13 +107,13 @@ def locate_external_data(tensor: TensorProto, folder: Path | None) -> tuple[Path
             hint="copy the data file to this path",
         ) from None
     if not stat.S_ISREG(status.st_mode):
-        raise FileError(f"external data of tensor {tensor.name!r} is no file: {path}")
+        raise FileError(f"external data of tensor {tensor.name!r} is not a file: {path}")
     size = status.st_size
     try:
         offset = int(entries.get("offset") or 0)
         length = int(entries["length"]) if entries.get("length") else stored_byte_size(tensor)
     except ValueError:
-        raise ModelError(f"external tensor {tensor.name!r} has an offset or length that is no number") from None
+        raise ModelError(f"external tensor {tensor.name!r} has an offset or length that is not a number") from None
     if offset < 0 or length < 0 or offset + length > size:
         raise FileError(
             f"{path} is truncated: tensor {tensor.name!r} needs bytes {offset} to {offset + length} of {size}"
@@ -162,7 +162,7 @@ def declared_byte_size(tensor: TensorProto) -> int:
 
 def _byte_size(tensor: TensorProto, elem: int) -> int:
     """Return the number of bytes of a dense tensor in the element type ``elem``."""
-    # UINT4, INT4, FLOAT4E2M1, UINT2 and INT2 are packed: several elements share a byte.
+    # UINT4 (21), INT4, FLOAT4E2M1, UINT2 (25) and INT2 are packed: several elements share a byte.
     bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(elem) or 8 * _numpy_type(tensor, elem).itemsize
     return (stored_element_count(tensor) * bits + 7) // 8
 
@@ -182,7 +182,7 @@ def read_pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArra
         yield np.array(constant.floats if constant.name == "value_floats" else [constant.f], np.float32)
     elif is_external(constant):
         pieces, dtype = _read_external(constant, folder), _numpy_type(constant, stored_type(constant))
-        # One piece alone has nothing to prefetch.
+        # A tensor of one piece has no next piece to prefetch.
         for data in prefetch(pieces) if stored_byte_size(constant) > PIECE_BYTES else pieces:
             yield np.frombuffer(data, dtype)
     elif constant.HasField("raw_data"):
@@ -225,8 +225,8 @@ def embedded_array(tensor: TensorProto) -> NDArray[np.generic]:
 def prefetch(pieces: Iterator[PieceT]) -> Iterator[PieceT]:
     """Yield the same pieces, while another thread computes the next one.
 
-    This is faster because reading, numpy, ONNX Runtime and writing release Python's global lock. An error is raised at
-    the place of its piece.
+    This is faster because reading, numpy, ONNX Runtime and writing release Python's global lock. If computing a piece
+    fails, the error is raised when the caller asks for that piece.
     """
     from concurrent.futures import ThreadPoolExecutor
 

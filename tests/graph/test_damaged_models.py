@@ -100,7 +100,7 @@ def version(number: int) -> Damage:
 
 REFUSED: dict[str, tuple[Damage, str]] = {
     "Cast without to": (lambda m: node(m, "cast").ClearField("attribute"), r"'cast' \(Cast\) has no attribute 'to'"),
-    "to is a float": (attribute("cast", "to", 1.0), r"'to' of node 'cast' \(Cast\) is no INT"),
+    "to is a float": (attribute("cast", "to", 1.0), r"'to' of node 'cast' \(Cast\) must be INT"),
     "to is no type": (attribute("cast", "to", 99), r"'to' of node 'cast' \(Cast\) is 99"),
     "Constant without value": (lambda m: node(m, "k").ClearField("attribute"), "'k'.*has no value"),
     "If with one branch": (lambda m: node(m, "if").attribute.pop(), "'if'.*has no else_branch"),
@@ -115,7 +115,10 @@ REFUSED: dict[str, tuple[Damage, str]] = {
         r"'cast' \(Cast\) has 2 attributes named 'to'",
     ),
     "branch is a number": (attribute("if", "then_branch", 1), "'if'.*has no then_branch"),
-    "branch without output": (lambda m: node(m, "if").attribute[0].g.output.pop(), "then_branch yields another number"),
+    "branch without output": (
+        lambda m: node(m, "if").attribute[0].g.output.pop(),
+        "then_branch returns another number",
+    ),
     "MatMul with one input": (lambda m: node(m, "mm").input.pop(), "'mm'.*1 inputs.*needs 2"),
     "negative dimension": (weight(dims=[-4, 4]), r"'w' has the shape \[-4, 4\]"),
     "dimensions that overflow": (weight(dims=[2**62, 2**62]), "'w' is damaged"),
@@ -152,10 +155,10 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "data at the root": (external(location="/etc/hostname"), "points out of the model's folder"),
     "data at no path": (external(location="w\0.data"), "points out of the model's folder"),
     "data missing": (external(location="gone.data"), "'w' is missing.*gone.data"),
-    "data in a folder": (external(location="folder"), "is no file.*folder"),
+    "data in a folder": (external(location="folder"), "is not a file.*folder"),
     "data before the file": (external(offset="-1"), "'w' needs bytes -1 to 63 of 64"),
     "data behind the file": (external(offset="4"), "'w' needs bytes 4 to 68 of 64"),
-    "offset is no number": (external(offset="four"), "offset or length that is no number"),
+    "offset is no number": (external(offset="four"), "offset or length that is not a number"),
     "less data than shape": (external(length="60"), "has 60 bytes, its shape needs 64"),
     "length beyond the file": (external(length="9" * 30), "truncated"),
     "two locations": (
@@ -199,7 +202,7 @@ def test_a_scan_with_a_number_of_inputs_that_does_not_fit(count: int) -> None:
     proto = model(SCAN.replace("COUNT", "1"))
     mixlist.resolve(proto, mixlist.load_policy())
     node(proto, "scan").attribute[0].i = count
-    with pytest.raises(MixlistError, match=r"'scan'.*has a body whose inputs or outputs do not fit its own"):
+    with pytest.raises(MixlistError, match=r"'scan'.*has a body with a wrong number of inputs or outputs"):
         mixlist.resolve(proto, mixlist.load_policy())
 
 

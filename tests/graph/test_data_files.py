@@ -102,7 +102,7 @@ def test_data_that_another_model_names_stays(tmp_path: Path, sources: list[Path]
     result = apply(sources[1], out, force=True)
     assert has_weights_of(out.with_name(name), 0) and has_weights_of(out, 1)
     (warning,) = warnings_of(result)
-    assert f"{name} names it" in warning
+    assert f"{name} refers to the data file" in warning
 
 
 def test_a_model_that_cannot_be_read_keeps_the_data(tmp_path: Path, sources: list[Path]) -> None:
@@ -163,7 +163,7 @@ def test_a_link_to_the_data_keeps_it(tmp_path: Path, sources: list[Path]) -> Non
     old = data_of(out)
     (tmp_path / "out" / "alias").symlink_to(old.name)
     (warning,) = warnings_of(apply(sources[1], out, force=True))
-    assert old.is_file() and "alias is a link to it" in warning
+    assert old.is_file() and "alias is a link to the data file" in warning
 
 
 def test_the_data_of_the_input_stays(tmp_path: Path, sources: list[Path]) -> None:

@@ -74,7 +74,7 @@ def test_functions_below_opset_7_are_refused_and_named() -> None:
     assert not error.value.hint
 
 
-@pytest.mark.parametrize(("opset", "hint"), [(5, "export"), (11, "leave --inline-functions out")])
+@pytest.mark.parametrize(("opset", "hint"), [(5, "export"), (11, "leave out --inline-functions")])
 def test_a_function_that_onnx_cannot_convert(opset: int, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hints do not lead in a circle. Models with external data are not checked before."""
     monkeypatch.setattr(onnx_conversion, "_refuse_invalid", lambda _: None)
