@@ -80,14 +80,14 @@ class _Windows:
         return getattr(os, name)
 
 
-def test_patterns_of_files_are_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_of_files_are_expand_wildcards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("b.json", "a.json"):
         (tmp_path / name).write_text("{}")
     arguments = ["fmt", "*.json", "--check", "none*.json", "s*=32"]
-    assert cli._expanded(arguments) == arguments
+    assert cli._expand_wildcards(arguments) == arguments
     monkeypatch.setattr(cli, "os", _Windows())
-    assert cli._expanded(arguments) == ["fmt", "a.json", "b.json", "--check", "none*.json", "s*=32"]
+    assert cli._expand_wildcards(arguments) == ["fmt", "a.json", "b.json", "--check", "none*.json", "s*=32"]
 
 
 def test_a_pipe_gets_the_same_bytes_on_every_system(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_a_pipe_gets_the_same_bytes_on_every_system(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cli, "os", _Windows())
     pipe = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe, encoding="cp1252", newline="\r\n"))
-    cli._accept_any_text()
+    cli._make_streams_accept_any_text()
     print("重み")
     sys.stdout.flush()
     assert pipe.getvalue() == "重み\n".encode()
