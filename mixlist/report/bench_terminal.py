@@ -27,11 +27,11 @@ def write_bench(report: BenchReport, stream: TextIO) -> None:
     figures = [_model_column(model) for model in both]
     rows = [(label, *(column[label] for column in figures)) for label in figures[0]]
     write_table(("", "original", "other"), rows, stream)
-    for name, c in (("original", report.original), ("other", report.other)):
-        if c.graph is not None and c.graph.new_ops:
-            new = ", ".join(f"{count} {op}" for op, count in c.graph.new_ops.items())
+    for name, model in (("original", report.original), ("other", report.other)):
+        if model.graph is not None and model.graph.new_ops:
+            new = ", ".join(f"{count} {op}" for op, count in model.graph.new_ops.items())
             stream.write(f"\nONNX Runtime added to the {name}: {escape_commands(new)}\n")
-    if any(c.profile for c in both):
+    if any(model.profile for model in both):
         stream.write("\nTime by operator, per run (the profile slows the model down)\n\n")
         write_table(("operator", "original", "other"), _operator_rows(both), stream)
     for model in both:
@@ -63,12 +63,12 @@ def _conditions(report: BenchReport) -> str:
     runs = "one run" if report.repeats == 1 else f"{report.repeats} runs in a row"
     threads = f", {report.threads} threads" if report.threads else ""
     transfers = "transfers timed" if report.transfers else "transfers not timed"
-    return f"{report.provider}{threads}: {report.rounds} rounds, each model {runs} a round, {batches}; {transfers}"
+    return f"{report.provider}{threads}: {report.rounds} rounds, each model {runs} per round, {batches}; {transfers}"
 
 
-def _model_column(c: TimedModel) -> dict[str, str]:
+def _model_column(model: TimedModel) -> dict[str, str]:
     """Return the column of one model in the table, by row."""
-    seconds, graph, profile = c.seconds, c.graph, c.profile
+    seconds, graph, profile = model.seconds, model.graph, model.profile
     arena = profile.arena if profile is not None else None
     inserted = f", {graph.inserted_casts} of them inserted by ONNX Runtime" if graph and graph.inserted_casts else ""
     return {
@@ -76,20 +76,21 @@ def _model_column(c: TimedModel) -> dict[str, str]:
         "middle half of the times": f"{format_duration(seconds.q1)} to {format_duration(seconds.q3)}"
         if seconds
         else _NONE,
-        "memory: peak of the process": _NONE if c.host_memory is None else format_bytes(c.host_memory),
+        "memory: peak of the process": _NONE if model.host_memory is None else format_bytes(model.host_memory),
         "memory: peak in ONNX Runtime's arena": _NONE if arena is None else format_bytes(arena),
         "nodes in the file": str(graph.nodes) if graph else _NONE,
         "nodes in the optimized graph": str(graph.optimised_nodes) if graph else _NONE,
         "Casts in the file": str(graph.casts) if graph else _NONE,
         "Casts in the optimized graph": f"{graph.optimised_casts}{inserted}" if graph else _NONE,
-        "low nodes in the file": str(c.low_nodes),
-        "  with a low kernel here": str(c.low_kernels),
-        "nodes that ran low": str(profile.low_nodes) if profile else _NONE,
+        "low-precision nodes in the file": str(model.low_nodes),
+        "  with a kernel in low precision": str(model.low_kernels),
+        "nodes that ran in low precision": str(profile.low_nodes) if profile else _NONE,
     }
 
 
 def _operator_rows(both: Sequence[TimedModel]) -> list[tuple[str, ...]]:
-    times = [{op.op_type: op.seconds for op in c.profile.ops} if c.profile else None for c in both]
+    """Return a row of times for each of the slowest op types, and a row for the sum of the others."""
+    times = [{op.op_type: op.seconds for op in model.profile.ops} if model.profile else None for model in both]
     op_types = {op for model_times in times if model_times for op in model_times}
     order = sorted(op_types, key=lambda op: -max(seconds.get(op, 0.0) for seconds in times if seconds))
     shown, omitted = order[:_MAX_OPERATORS], order[_MAX_OPERATORS:]
@@ -156,6 +157,7 @@ def _cells(nodes: int, flops: int, low: int, size: int) -> list[str]:
 
 
 def _write_uncounted_nodes(work: Work, stream: TextIO) -> None:
+    """Write notes on the nodes that the estimate does not count, and on those that it counts once."""
     if work.unknown:
         names = [str(node.ref) for node in work.unknown]
         more = f" and {len(names) - _MAX_NAMES} more (--format json names all)" if len(names) > _MAX_NAMES else ""

@@ -12,8 +12,8 @@ from mixlist.report.html_page import Bar, bars, render_page
 from mixlist.report.number_text import format_number, format_power
 from mixlist.report.terminal import escape_commands
 
-_MAX_OPEN = 5  # the number of first offenders shown at once
-_MAX_OFFENDERS = 100  # the number with the folded ones; the list of all findings has every one
+_MAX_OPEN = 5  # the number of first offenders that are not folded
+_MAX_OFFENDERS = 100  # the number of first offenders, folded ones included; the list of all findings has the others
 _MAX_BARS = 25  # the number of nodes in the chart of errors
 
 
@@ -39,7 +39,7 @@ def _ranges(report: CheckReport) -> dict[str, object]:
     low = range_chart.FORMATS[report.precision]
     spans = [range_chart.find_span(tensor) for tensor in report.tensors]
     scale = range_chart.make_scale(spans, low)
-    # Reversed, so that of several findings of a tensor the most important stays.
+    # The dictionary keeps the last finding of a tensor, so the most important findings come last.
     kind_of = {
         (finding.scope, finding.tensor): finding.kind for finding in reversed(check_texts.sort_by_kind(report.nodes))
     }
@@ -116,7 +116,10 @@ _LEGEND: dict[range_chart.Style, str] = {
 
 
 def _without_overlap(places: dict[str, float]) -> dict[str, tuple[float, str]]:
-    """Return the labels with their place in percent and alignment, without those too close to an earlier label."""
+    """Return the labels with their place in percent and their alignment; omit a label too close to an earlier one.
+
+    12 % of the scale is about the width of a label. Closer than 6 % to an end, a centered label would leave the scale.
+    """
     shown: dict[str, tuple[float, str]] = {}
     for text, place in places.items():
         if all(abs(place - earlier) > 12 for earlier, _ in shown.values()):

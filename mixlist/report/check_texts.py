@@ -24,9 +24,9 @@ from mixlist.report.number_text import format_cosine, format_number, format_shar
 
 @dataclass(frozen=True)
 class KindDescription:
-    """The meaning of a kind of finding.
+    """The severity and the meaning of a kind of finding.
 
-    ``failing`` kinds make the verdict fail; ``warning`` kinds deserve attention.
+    A ``failing`` kind makes the verdict fail. A ``warning`` kind does not, but the user should look at its nodes.
     """
 
     severity: Literal["failing", "warning", "note"]
@@ -35,7 +35,9 @@ class KindDescription:
 
 # Reports list the kinds in this order: the most important first.
 KINDS: dict[FindingKind, KindDescription] = {
-    "refused": KindDescription("failing", "ONNX Runtime refuses to run it in the mixed model, but runs it in float32"),
+    "refused": KindDescription(
+        "failing", "ONNX Runtime refuses to run the node in the mixed model, but runs the node in float32"
+    ),
     "overflow": KindDescription(
         "failing", "finite in float32, not finite in low precision: an output with finite inputs, or a converted input"
     ),
@@ -63,9 +65,9 @@ OUTPUT_COLUMNS = (
 )
 NODES_WITH_ADVICE = 3  # the number of nodes that a report shows with advice
 EMULATED = (
-    "Emulated: a float32 model ran that rounds every low-precision value to the low type. The mixed model itself would"
-    " show no overflow, because ONNX Runtime's CPU provider computes most float16 nodes in float32 and removes the"
-    " Casts between them."
+    "Emulated: instead of the mixed model, a float32 model ran. It rounds every low-precision value to the low type."
+    " The mixed model itself would show no overflow, because ONNX Runtime's CPU provider computes most float16 nodes in"
+    " float32 and removes the Casts between them."
 )
 
 
@@ -106,7 +108,7 @@ def format_batches(finding: NodeFinding, report: CheckReport) -> str:
 
 
 def finding_texts(finding: NodeFinding, report: CheckReport | None = None) -> dict[str, str]:
-    """Return the texts of a finding by their role.
+    """Return the texts of a finding. The keys say what each text is.
 
     Without a report (``train``), the finding is from a single batch, and its advice is shown elsewhere.
     """
@@ -144,8 +146,12 @@ def _low_by(finding: NodeFinding) -> str:
     source = finding.low_source
     if source is None:
         return finding.source or ("" if finding.list == "none" else finding.list)
-    depends = "it depends on an integer computed from" if finding.kind == "refused" else "it is high, and reads"
-    return f"{depends} values of {source.ref} ({source.op_type}), {source.source}"
+    relation = (
+        "the node depends on an integer computed from"
+        if finding.kind == "refused"
+        else "the node is in high precision, and reads"
+    )
+    return f"{relation} values of {source.ref} ({source.op_type}), {source.source}"
 
 
 def worst_nodes(report: CheckReport) -> list[NodeError]:

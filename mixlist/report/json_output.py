@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from mixlist.lists.validate_file import FileReport
 
 
-# A terminal or GitHub's runner may take these for commands. In JSON they occur only inside strings.
+# A terminal or GitHub's runner may take these for commands. In JSON they occur only inside strings. The control
+# characters below U+0020 are missing here, because ``json`` escapes them.
 _COMMAND_CHARACTERS = re.compile("[\x7f-\x9f\u2028\u2029]|(?<=#)#(?=\\[)")
 
 
@@ -22,7 +23,7 @@ def write_json(result: Mapping[str, object], stream: TextIO) -> None:
 
 
 def escaped_json(text: str) -> str:
-    """Return an equivalent JSON text in which neither a terminal nor a CI runner finds a command."""
+    """Escape the characters of a JSON text that a terminal or a CI runner would read as a command; keep its meaning."""
     return _COMMAND_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

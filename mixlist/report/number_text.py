@@ -1,4 +1,4 @@
-"""Write numbers with few digits and fitting units."""
+"""Format numbers with few digits and a unit that suits their size."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ def format_duration(seconds: float) -> str:
 
 
 def _scaled(number: float, units: Sequence[tuple[float, str]]) -> str:
-    """Return the number with three digits in the first unit that is not larger than it; "" if there is none."""
+    """Return the number with three digits, in the first unit that does not exceed the number; "" if all exceed it."""
     return next((f"{number / scale:.3g} {unit}" for scale, unit in units if number >= scale), "")

@@ -26,7 +26,7 @@ def bar(activity: str, unit: Unit, size: int | None = None) -> Iterator[Progress
         yield None
         return
     with _bars(unit) as bars:
-        task = bars.add_task(activity, total=None)
+        task = bars.add_task(activity, total=None)  # the first call of ``show`` sets the total
 
         def show(state: Progress) -> None:
             bars.update(task, completed=state.done, total=state.total, description=_description(state) or activity)

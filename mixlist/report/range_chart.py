@@ -1,4 +1,4 @@
-"""Compute the picture of all ranges: each tensor on a log2 scale with the limits of the low type, without markup."""
+"""Compute the coordinates of the picture of all ranges: tensors on a log2 scale, with the limits of the low type."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ WIDTH, HEIGHT = 1100.0, 300.0  # of the plot, in units of the picture
 COLUMNS = 550  # more tensors than this share columns, because the eye cannot separate columns of less than two units
 _LINE = 13.0  # the height of a line of text next to the picture
 _STUB = 3.0  # the length of a mark for a tensor of which only the largest magnitude is known
-_MARGIN = 4  # the powers of two scale beyond the limits of the low type, at least
-_MAX_MARGIN = 16  # at most, for values further away
+_MARGIN = 4  # the scale shows at least so many powers of two beyond the limits of the low type
+_MAX_MARGIN = 16  # and at most so many, for tensors with values further away
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def _log2(value: float) -> float:
 
 @dataclass(frozen=True)
 class Scale:
-    """The range of the powers of two in the picture. Values beyond it are scale at its edge."""
+    """The range of the powers of two in the picture. Values beyond it are drawn at its edge."""
 
     bottom: float
     top: float
@@ -72,7 +72,7 @@ class Scale:
 
 
 def make_scale(spans: Sequence[Span], low: Format) -> Scale:
-    """Return a scale for the limits of the low type, and for values up to a fixed distance beyond them."""
+    """Return a scale that shows the limits of the low type, and finite values up to ``_MAX_MARGIN`` beyond them."""
     ends = [p for s in spans for p in (s.low, s.high) if p is not None and math.isfinite(p)]
     bottom = max(min(ends, default=0.0), low.subnormal - _MAX_MARGIN)
     top = min(max(ends, default=0.0), low.largest + _MAX_MARGIN)
@@ -106,13 +106,14 @@ def column_width(tensors: int) -> float:
 
 
 def labels(scale: Scale, low: Format, texts: Sequence[str]) -> list[tuple[float, str, bool]]:
-    """Return the labels next to the picture from top to bottom: y, text, and whether the label names a limit or a zone.
+    """Return the labels next to the picture from top to bottom: y, text, and whether it names a limit (a zone if not).
 
     ``texts``: the limits as text: the largest, the smallest normal and the smallest value. Limits that are closer than
     a line of text move apart. A zone that is too small for its name gets none.
     """
     limit_y = [HEIGHT * (1 - scale.place(power)) for power in (low.largest, low.normal, low.subnormal)]
-    limits = [(f"{texts[0]}, largest"), f"{texts[1]}, smallest normal", f"{texts[2]}, smallest"]
+    limits = [f"{texts[0]}, largest", f"{texts[1]}, smallest normal", f"{texts[2]}, smallest"]
+    # A label that would cover the one above it goes one line below that one.
     for below in (1, 2):
         limit_y[below] = max(limit_y[below], limit_y[below - 1] + _LINE)
     placed_labels = [(y, text, True) for y, text in zip(limit_y, limits, strict=True)]
@@ -122,9 +123,13 @@ def labels(scale: Scale, low: Format, texts: Sequence[str]) -> list[tuple[float,
         (limit_y[2], HEIGHT, "become zero"),
     )
     for top, bottom, text in zones:
-        if bottom - top >= (1 if top and bottom < HEIGHT else 0.75) * 2 * _LINE:
-            middle = (top + bottom) / 2 if top and bottom < HEIGHT else (top and bottom - 3) or 6.0
-            placed_labels.append((middle, text, False))
+        # The name of a zone between two limits is in its middle, and needs two lines, because each limit has half a
+        # line on both of its sides. At an edge of the picture only one limit is near, so one and a half lines are
+        # enough, and the name is next to the edge.
+        is_between_limits = top > 0 and bottom < HEIGHT
+        if bottom - top >= (2 if is_between_limits else 1.5) * _LINE:
+            edge_y = bottom - 3 if top > 0 else 6.0
+            placed_labels.append(((top + bottom) / 2 if is_between_limits else edge_y, text, False))
     return sorted(placed_labels)
 
 

@@ -11,6 +11,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.files.package_data import data_folder
 from mixlist.version import __version__
 
+# A section of docs/codes.md: its code, its title and its first paragraph.
 _SECTION = re.compile(r"^## (ML\d+): (.+)\n+((?:.+\n)*?)(?=\n|\Z)", re.MULTILINE)
 
 
@@ -37,7 +38,7 @@ def _rule(code: str, title: str, text: str) -> dict[str, object]:
 
 
 def _read_code_texts() -> dict[str, tuple[str, str]]:
-    """Return title and first paragraph of each code's section in docs/codes.md, which is part of the package."""
+    """Return by code the title and the first paragraph of its section in docs/codes.md, a file of the package."""
     text = (data_folder("docs") / "codes.md").read_text(encoding="utf-8")
     return {code: (title, " ".join(body.split()) or title) for code, title, body in _SECTION.findall(text)}
 

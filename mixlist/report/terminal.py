@@ -1,4 +1,4 @@
-"""Write text: colored on a terminal, plain everywhere else and with NO_COLOR."""
+"""Write text, with color only on a terminal and only if NO_COLOR is not set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VERDICTS: dict[str, Color] = {"pass": "green", "fail": "red", "inconclusive": "
 _STYLES = {"float16": "green", "bfloat16": "green", "white": "green", "black": "yellow"}
 MAX_ROWS = 20  # the number of rows in a table of a report
 _NO_FOLD_WIDTH = 14  # columns up to this width do not fold
-_MAX_FOLDED_ROWS = 2000  # rich takes about 0.3 ms a row; longer tables are written plain at once
+_MAX_FOLDED_ROWS = 2000  # rich needs about 0.3 ms per row, so longer tables are not folded
 
 
 def shows_color(stream: TextIO) -> bool:
@@ -40,12 +40,15 @@ def diagnostic_lines(findings: Iterable[Diagnostic], stream: TextIO) -> Iterator
 
 
 def write_findings(findings: Iterable[Diagnostic]) -> None:
-    """Write findings to stderr."""
+    """Write findings, warnings or errors, to standard error."""
     sys.stderr.writelines(f"{line}\n" for line in diagnostic_lines(findings, sys.stderr))
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
-    """Write a table. Cells fold to the width of a terminal; in a pipe or a file they never fold, and are never cut."""
+    """Write a table. On a terminal, the cells of a table of up to ``_MAX_FOLDED_ROWS`` rows fold to its width.
+
+    In a pipe or a file cells never fold. No cell is ever cut.
+    """
     if stream.isatty() and len(rows) <= _MAX_FOLDED_ROWS:
         _write_folded(columns, rows, stream)
     else:
@@ -80,10 +83,10 @@ def write_seconds(seconds: Mapping[str, float], stream: TextIO) -> None:
 
 
 def escape_commands(text: str) -> str:
-    """Return a text in which neither a terminal nor a CI runner finds a command.
+    """Escape the characters that a terminal or a CI runner would read as the beginning of a command.
 
     Control characters are escaped. GitHub's runner takes ``::`` at the beginning of a line, and ``##[`` anywhere, for a
-    command: the first colon and the second ``#`` are escaped there.
+    command, so the first colon and the second ``#`` are escaped there.
     """
     if not text.isprintable():
         text = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

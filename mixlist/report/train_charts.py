@@ -1,4 +1,4 @@
-"""Compute the curves of a training, without markup. Positions are in units of the picture; y increases downwards."""
+"""Compute the coordinates of the charts of a training. Positions are in units of the picture; y increases downwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MARKS = 2000  # the number of skipped steps that get a mark
 
 @dataclass(frozen=True)
 class Axis:
-    """A linear or logarithmic axis from ``low`` to ``high`` over the height of a chart, downwards."""
+    """A vertical axis, linear or logarithmic, with ``low`` at the bottom and ``high`` at the top of a chart."""
 
     low: float
     high: float
@@ -86,6 +86,7 @@ def losses(report: TrainReport) -> LossChart | None:
         return None
     low, high = min(finite), max(finite)
     log = low > 0 and high / low > _LOG_FROM
+    # A linear axis begins at 0 if the curves then fill more than half of the height.
     axis = Axis(low, high, log) if log else Axis(min(0.0, low) if low < high / 2 else low, high, False)
     infinite = sum(not math.isfinite(v) for runs in histories.values() for run in runs for v in run.loss)
     lines, bands = {}, {}
@@ -154,9 +155,9 @@ def scales(report: TrainReport) -> ScaleChart | None:
 
 def _y_of_loss_scale(axis: Axis, value: float) -> float:
     """Return the y position of a loss scale. Loss scales of 0 and infinity are at the ends of the axis."""
-    return axis.y_of(
-        min(axis.high, max(axis.low, math.log2(value) if 0 < value < math.inf else math.copysign(1e9, value - 1)))
-    )
+    if not 0 < value < math.inf:
+        return axis.y_of(axis.low if value <= 0 else axis.high)
+    return axis.y_of(min(axis.high, max(axis.low, math.log2(value))))
 
 
 def _step_line(history: TrainingHistory, axis: Axis, steps: int) -> str:

@@ -10,9 +10,9 @@ from mixlist.report.number_text import format_number, format_share, pluralize
 from mixlist.training.result import SeedRun, TrainReport
 
 EMULATED = (
-    "Emulated: a float32 step graph ran that rounds every low-precision value to the low type. The mixed step itself"
-    " would show neither overflow nor underflow, because ONNX Runtime's CPU provider computes most float16 nodes in"
-    " float32."
+    "Emulated: instead of the mixed step, a float32 step graph ran. It rounds every low-precision value to the low"
+    " type. The mixed step itself would show neither overflow nor underflow, because ONNX Runtime's CPU provider"
+    " computes most float16 nodes in float32."
 )
 
 
@@ -118,9 +118,11 @@ def describe_trace(report: TrainReport) -> str:
     if report.trace_scale is None:
         return ""
     if not report.offenders:
-        return "No node starts an overflow in the first bad step: float32 overflows there as well, or only masks do."
+        return (
+            "No node starts an overflow in the first bad step: float32 overflows there as well, or only masks overflow."
+        )
     if report.trace_scale == 1:
-        return "They overflow in the first bad step even with the loss unscaled: no loss scale helps."
+        return "These nodes overflow in the first bad step even with the loss unscaled: no loss scale helps."
     return (
         "In the first bad step nothing overflows with the loss unscaled, and these nodes overflow with the scale"
         f" {format_number(report.trace_scale)}. The scale is too large: --tune-scale searches a better one."
@@ -128,10 +130,11 @@ def describe_trace(report: TrainReport) -> str:
 
 
 def remedies(report: TrainReport) -> list[str]:
-    """Return the options that may find a remedy, if the training failed and did not use them."""
+    """Return hints for a training that failed: options that may find a remedy, without those that were used."""
     options = []
     if report.verdict == "fail" and report.exception_rate > 0 and report.trace_scale is None:
         options.append("--trace-overflow finds the nodes that overflow first, and the lists that keep them high")
+    # More than 1 % of zeros: a larger loss scale may help, even if no step has an exception.
     lost = report.underflow is not None and report.underflow.zero > 0.01
     if report.verdict == "fail" and (report.exception_rate > 0 or lost) and not report.scale_trials:
         options.append("--tune-scale searches the scaler's initial scale and its growth interval")

@@ -37,8 +37,8 @@ def write_tune(report: TuneReport, stream: TextIO) -> None:
     _write_low_share(report.low_share.get("tuned"), report, stream)
     if alternative is not None and not alternative.recommended:
         _write_alternative(report, alternative, stream)
-    first = "Final check" if "final check" in report.seconds else "The lists without edits"
-    for title, check in ((first, report.check), (_validation_title(report), report.validation)):
+    first_title = "Final check" if "final check" in report.seconds else "The lists without edits"
+    for title, check in ((first_title, report.check), (_validation_title(report), report.validation)):
         if check is not None:
             _write_check(title, check, stream)
             if report.verdict != "inconclusive":  # no list changes how much can be compared
@@ -84,7 +84,7 @@ def _write_alternative(report: TuneReport, alternative: TunedList, stream: TextI
             verdict = paint(check.verdict, verdict_color(check.verdict), stream)
             stream.write(f"  {title}: {verdict}, {_conditions(check)}\n")
     if report.next_command:
-        stream.write(f"  write it with: {escape_commands(report.next_command)}\n")
+        stream.write(f"  to write this result: {escape_commands(report.next_command)}\n")
 
 
 def _write_edits(title: str, report: TuneReport | TunedList, stream: TextIO) -> None:
@@ -144,7 +144,7 @@ def _write_check(title: str, check: CheckReport, stream: TextIO) -> None:
         node, batches = escape_commands(str(finding.ref)), check_texts.format_batches(finding, check)
         stream.write(f"  {finding.kind} at {node}, batches {batches}\n")
         if finding.low_source is not None:
-            stream.write(f"    it reads values of {escape_commands(str(finding.low_source.ref))}\n")
+            stream.write(f"    the node reads values of {escape_commands(str(finding.low_source.ref))}\n")
         if finding.suggestion:
             stream.write(f"    to keep it high: {escape_commands(finding.suggestion)}\n")
 
@@ -170,7 +170,7 @@ def _worst_output(output: OutputFinding) -> str:
     if output.normalized_error is None:
         return f"no value was compared of output {escape_commands(output.name)}"
     error = f"normalized error {format_number(output.normalized_error, 2)}, cosine {format_cosine(output.cosine)}"
-    differing = f"; {format_share(output.mismatches)} of it differs" if output.mismatches is not None else ""
+    differing = f"; {format_share(output.mismatches)} of its values differ" if output.mismatches is not None else ""
     return f"worst output: {escape_commands(output.name)}, {error}{differing}"
 
 
@@ -184,6 +184,6 @@ def _error_rank(output: OutputFinding) -> tuple[bool, float]:
 
 def _write_search(report: TuneReport, stream: TextIO) -> None:
     write_heading("Search", stream)
-    remembered = f", {report.remembered} more known from the state" if report.remembered else ""
+    remembered = f", {report.remembered} more read from the state" if report.remembered else ""
     stream.write(f"  {report.objective}: {pluralize(report.trials, 'trial')}{remembered}\n")
     write_seconds(report.seconds, stream)

@@ -50,7 +50,7 @@ def test_the_low_source_of_a_high_offender(edits: dict[str, Any], high: tuple[st
     assert source.suggestion.startswith(f'add "{source.op_type}" to black-list to-add, or the node "{name}"')
     assert finding.suggestion == source.suggestion
     assert "modify.json:2:9" in source.source
-    assert f"low by:          it is high, and reads values of {name}" in render_text(report)
+    assert f"low by:          the node is in high precision, and reads values of {name}" in render_text(report)
 
 
 def test_the_suggested_edit_makes_the_check_pass() -> None:
@@ -122,7 +122,7 @@ def test_the_low_source_of_a_refused_run() -> None:
     report = mixlist.check(model(TEXT), RULES, [{"x": np.array([7.999], np.float32)}])
     source = report.nodes[0].low_source
     assert source is not None and (source.name, source.op_type) == ("sum", "Add")
-    assert "it depends on an integer computed from values of sum (Add)" in render_text(report)
+    assert "the node depends on an integer computed from values of sum (Add)" in render_text(report)
 
 
 def test_a_refused_low_node_names_the_source_of_its_index() -> None:

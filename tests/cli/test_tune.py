@@ -403,14 +403,14 @@ def test_the_recommended_result_comes_first_with_its_command(run, planted: Path,
     ]
     parts += [
         "product (MatMul)",
-        "write it with: mixlist tune",
+        "to write this result: mixlist tune",
         "\nLists alone\n",
         "MatMul ",
         "none of that work stays",
     ]
     places = [ran.out.index(part) for part in parts]
     assert places == sorted(places)
-    (line,) = [line for line in ran.out.splitlines() if "write it with: " in line]
+    (line,) = [line for line in ran.out.splitlines() if "to write this result: " in line]
     command = shlex.split(line.partition(": ")[2])
     rules = tmp_path / "modify.nodes.txt"
     assert command[-5:] == ["--objective", "min-edits", "--node-rules", str(rules), "--force"]

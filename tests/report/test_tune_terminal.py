@@ -63,7 +63,7 @@ def test_the_order_of_the_report() -> None:
         "Validation",
         "Search",
     ]
-    parts += ["min-edits: 12 trials, 5 more known from the state", "final check", "0.25 s"]
+    parts += ["min-edits: 12 trials, 5 more read from the state", "final check", "0.25 s"]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
 
@@ -115,7 +115,7 @@ def test_the_worst_output_is_one_that_fails() -> None:
     outputs = (output("near"), output("nan", normalized_error=float("nan")))
     assert "worst output: nan" in told(replace(FOUND, check=replace(PASSING, outputs=outputs)))
     ids = output("ids", mismatches=0.004)
-    assert "0.4 % of it differs" in told(replace(FOUND, check=replace(PASSING, outputs=(ids,))))
+    assert "0.4 % of its values differ" in told(replace(FOUND, check=replace(PASSING, outputs=(ids,))))
 
 
 def test_right_answers() -> None:
