@@ -1,11 +1,12 @@
-"""Find the conversions of a mixed model: tensors that nodes read in a low type that the tensors do not have (Rule
-S8.4).
+"""Find the conversions of a mixed model (Rule S8.4).
 
-    x (float32) -> Cast to float16 -> Sigmoid        x is a conversion, and Sigmoid is its reader
+A *conversion* is a tensor that nodes read in a low type which the tensor does not have:
 
-A conversion rounds the tensor that it reads. The range of that tensor shows whether values are lost, so the Cast needs
-no probe of its own. A tensor that another scope computes gets one more probe in the scope of the reader, because a body
-may not run, or may run several times.
+    x (float32) -> Cast to float16 -> Sigmoid        x is the tensor of a conversion, and Sigmoid is its reader
+
+The Cast rounds ``x``. The range of ``x`` before the Cast shows whether values are lost, so the Cast needs no probe of
+its own. A tensor that another scope computes gets one more probe in the scope of the reader, because a body may not
+run, or may run several times.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from mixlist.ops.low_precision import LOW_TYPES
 class Conversion:
     """A tensor that nodes read in the low type ``elem``.
 
-    name: the tensor.
-    observed_ref: the identity under which the mixed model observes it before the conversion.
-    reference_ref: its identity in the reference; None if the reference does not observe it.
-    readers: the nodes that read it converted, as the original names them. The node with the body reads an output of the
-        body.
-    in_reference: the tensor is observed in the reference instead of the mixed model. So it is with an input of the
-        graph that the mixed model declares in the low type, because the mixed model never has its unrounded values.
+    name: the name of the tensor.
+    observed_ref: the identity under which the mixed model observes the tensor before it is converted.
+    reference_ref: the identity of the tensor in the reference; None if the reference does not observe it.
+    readers: the nodes that read the converted tensor, under their names in the original. If an output of a body is
+        converted, the reader is the node with the body.
+    in_reference: whether the tensor is observed in the reference instead of the mixed model. This is True for an input
+        of the graph that the mixed model declares in the low type: the mixed model never has its unrounded values.
     """
 
     name: str
@@ -55,24 +56,28 @@ class Conversions:
     probes: dict[str, dict[str, Probe]]
 
 
-def find_conversions(mixed: Graph, original: Graph, in_original: Callable[[TensorRef], TensorRef]) -> Conversions:
+def find_conversions(mixed: Graph, original: Graph, to_original: Callable[[TensorRef], TensorRef]) -> Conversions:
     """Return the conversions of a mixed model. Constants do not count, because the file has them converted.
 
-    in_original: returns the identity that a tensor of the mixed model has in the original. The two differ in functions
-        that mixlist specialized.
+    to_original: maps the identity of a tensor in the mixed model to its identity in the original. The two differ in
+        functions that mixlist specialized.
     """
-    return _ConversionFinder(original, in_original).run(mixed)
+    return _ConversionFinder(original, to_original).run(mixed)
 
 
 class _ConversionFinder:
-    def __init__(self, original: Graph, in_original: Callable[[TensorRef], TensorRef]) -> None:
-        self.original, self.in_original = original, in_original
+    """Collect the conversions of a mixed model, and the probes that they need."""
+
+    def __init__(self, original: Graph, to_original: Callable[[TensorRef], TensorRef]) -> None:
+        self.original, self.to_original = original, to_original
         self.probes: dict[str, dict[str, Probe]] = {}
-        # By the probe and the low type: the conversion without its readers, and the readers in order.
+        # Both by ``observed_ref`` and low type. A draft is a conversion without its readers, which are collected apart:
+        # several nodes can read the same conversion. The dict of readers is an ordered set.
         self.drafts: dict[tuple[TensorRef, int], Conversion] = {}
         self.readers: dict[tuple[TensorRef, int], dict[NodeRef, None]] = {}
 
     def run(self, mixed: Graph) -> Conversions:
+        """Return the conversions of the inputs of nodes and of the outputs of bodies."""
         for graph in reachable_graphs(mixed):
             for node in graph.nodes:
                 for slot, value in enumerate(node.inputs):
@@ -100,11 +105,11 @@ class _ConversionFinder:
         elif cast.op_type == "Cast" and not cast.domain and cast.inputs[0] is not None:
             # source (float32) -> Cast of the author -> node
             source = cast.inputs[0]
-            if _is_converted(source, elem) and not self._reads_in_original(graph, node, slot, value):
+            if _is_converted(source, elem) and not self._is_authored_conversion(graph, node, slot, value):
                 self._add(graph, node.scope, source, elem, node)
 
-    def _reads_in_original(self, graph: Graph, node: Node, slot: int, value: Value) -> bool:
-        """Return True if the node reads the same tensor in the original, so that the conversion is the author's.
+    def _is_authored_conversion(self, graph: Graph, node: Node, slot: int, value: Value) -> bool:
+        """Return True if the node reads the same tensor in the original: then the Cast is the author's, not mixlist's.
 
         The result is True as well if the original does not have the node or the slot.
         """
@@ -116,6 +121,7 @@ class _ConversionFinder:
 
     @cached_property
     def _original_nodes(self) -> dict[NodeRef, Node]:
+        """Return the nodes of the original, by identity."""
         # Reversed, so that the first of several graphs with the same node (a function called in several types) wins.
         return {
             node_ref(graph, node): node for graph in reversed(reachable_graphs(self.original)) for node in graph.nodes
@@ -123,6 +129,7 @@ class _ConversionFinder:
 
     @cached_property
     def _original_inputs(self) -> dict[str, tuple[int, types.Type]]:
+        """Return the position and the type of each graph input of the original, by name."""
         return {value.name: (slot, value.type) for slot, value in enumerate(self.original.root.inputs)}
 
     def _add_declared_input(self, graph: Graph, value: Value, elem: int, node: Node) -> None:
@@ -140,18 +147,19 @@ class _ConversionFinder:
         self._store(Conversion(value.name, elem, probe, source, ()), graph, node)
 
     def _store(self, draft: Conversion, graph: Graph, node: Node) -> None:
+        """Add a conversion if it is new, and ``node`` to its readers."""
         key = draft.observed_ref, draft.elem
         self.drafts.setdefault(key, draft)
         self.readers.setdefault(key, {})[self._reader_ref(graph, node)] = None
 
     def _reader_ref(self, graph: Graph, node: Node) -> NodeRef:
         """Return the identity of a node in the original."""
-        return self.in_original(TensorRef(*node_ref(graph, node), 0)).producer
+        return self.to_original(TensorRef(*node_ref(graph, node), 0)).producer
 
     def _reference_ref(self, observed: TensorRef, value: Value) -> TensorRef:
         """Return the identity in the reference of a tensor that the mixed model observes."""
         if observed.node:
-            return self.in_original(observed)
+            return self.to_original(observed)
         # An input of the graph has its position as identity, and the inputs of the original may have another order.
         slot, _ = self._original_inputs.get(value.name, (observed.slot, 0))
         return TensorRef("", "", slot)
@@ -188,7 +196,8 @@ def find_observed_ref(graph: Graph, value: Value) -> TensorRef | None:
 def _is_converted(value: Value, read_type: types.Type) -> bool:
     """Return True if a value has another float type than the one in which it is read.
 
-    A constant does not count: the file has it in both types. An overridable initializer is not a constant.
+    A constant does not count: the file has its converted numbers too. An overridable initializer counts,
+    because a feed can replace it.
     """
     if value.type not in types.MIXABLE or value.type == read_type:
         return False

@@ -3,8 +3,8 @@
 On ONNX Runtime's CPU provider, a mixed model shows no overflow: the provider computes float16 nodes in float32 and
 drops the Casts between them. Therefore ``emulate`` turns every tensor of a low type into float32, and inserts a pair of
 Casts, to the low type and back, after each node that computes such a tensor. ONNX Runtime keeps these Casts
-(``runtime.provider_rounding`` tests it). They keep the rounding and the infinities. ``widen_to_float32`` does the same
-without the pairs: its result is the reference.
+(``runtime.provider_rounding`` tests it), so the values are rounded and an overflow gives infinity. ``widen_to_float32``
+does the same without the pairs: its result is the reference.
 
     mixed model:  x (float16) -> MatMul -> y (float16)
     emulation:    x (float32, rounded) -> MatMul -> y_exact -> Cast to float16 -> Cast to float32 -> y
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 
 
 def emulate(loaded: LoadedModel, *, saturate: bool = False, keep_external: bool = False) -> ModelProto:
-    """Return a new float32 model that rounds wherever ``loaded`` has low precision (Rule S8.2).
+    """Return a new float32 model that rounds every tensor that has a low type in ``loaded`` (Rule S8.2).
 
-    saturate: a value beyond the range becomes the largest finite value, as on accelerators that saturate.
-    keep_external: external data stays in its files, except data that changes.
+    saturate: a value beyond the range of the low type becomes its largest finite value, as on accelerators that
+        saturate. Otherwise it becomes infinite.
+    keep_external: external data stays in its files, except data that changes. Otherwise it moves into the model.
     """
     return EmulationBuilder(loaded, rounding=True, saturate=saturate, keep_external=keep_external).run()
 
@@ -61,8 +62,8 @@ def widen_to_float64(loaded: LoadedModel, has_kernel: Callable[[Node], bool]) ->
 def has_low_types(model: ModelProto) -> bool:
     """Return True if a model may have a low type: in tensors, in declarations, or in attributes.
 
-    The answer is True in doubtful cases: for sparse tensors, for types inside attributes, and for an attribute of an
-    operator outside the standard domain that has the number of a low type.
+    Some cases cannot be decided here; the result is then True. These are sparse tensors, attributes that hold a type,
+    and an integer attribute of a custom operator that equals the number of a low type (10 or 16).
     """
     if model.graph.sparse_initializer or any(tensor.data_type in LOW_TYPES for tensor in tensors_in_model(model)):
         return True

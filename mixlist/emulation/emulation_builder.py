@@ -1,6 +1,6 @@
-"""Rewrite a model node by node into a wider type: the work of ``emulate`` and of the gated graph of ``tune``.
+"""Copy a model and compute its nodes in a wider type, for the emulation, the reference and the gated graph of ``tune``.
 
-``emulate`` explains what the new model computes.
+``emulate.py`` explains what the new model computes. To *widen* a tensor means to give it the wider type.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ if TYPE_CHECKING:
 
     from mixlist.graph.proto_types import ScopeProto
 
-# A constant with at most this number of elements may be one whose values type and shape inference reads: sizes, scales.
+# ONNX's inference reads the values of some constants, such as sizes and scales. They have at most this many elements.
 _MAX_INFERENCE_ELEMENTS = 1024
-# Attributes that fix the output type of a node and are raised with it. Not ``to``: ``_rewrite_cast`` changes that of a
-# Cast, and a BitCast keeps the type of its bits.
+# Attributes that fix the output type of a node, and that are changed to the target type. ``to`` is not one of them:
+# ``_rewrite_cast`` changes the ``to`` of a Cast, and a BitCast must keep its ``to``.
 _WIDENED_ATTRIBUTES = TYPE_ATTRIBUTES - {"to"}
 _VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
 
 
 @dataclass(eq=False)
 class EmulationBuilder:
-    """Builds a copy of a model in which all tensors of ``widened_types`` have the wider ``target_type``.
+    """Build a copy of a model in which all tensors of ``widened_types`` have the wider ``target_type``.
 
-    rounding: insert the pair of Casts after each node that computes a tensor of a raised type.
+    widened_types: the types before, such as float16. target_type: the type after, float32 or float64.
+    rounding: insert the pair of Casts after each node that computes a tensor of a widened type.
     saturate, keep_external: see ``emulate``.
     has_kernel: whether a node can be computed in the target type.
 
@@ -72,7 +73,8 @@ class EmulationBuilder:
         self.new_names = NameGenerator(
             chain(names_in(self.proto.graph, *functions), (function.name for function in functions))
         )
-        # A Graph exists for each combination of types with which a function is called. Each gets its own function.
+        # A function has one Graph for each combination of types with which it is called. Each Graph gets a function of
+        # its own in the new model, because the functions can need different Casts.
         self.specialized: dict[Graph, FunctionProto] = {}
 
     def run(self) -> ModelProto:
@@ -107,6 +109,7 @@ class EmulationBuilder:
             self._rewrite_scope(graph, scope, scope_proto)
 
     def _rewrite_scope(self, graph: Graph, scope: Scope, scope_proto: ScopeProto) -> None:
+        """Rewrite the nodes, weights and declared types of one scope in place, without its bodies."""
         # Nodes. The node at position p of the topological order gets the key (p, 0, 0), new nodes after it (p, 1, i),
         # and new nodes before it (p - 1, 3, i).
         keys: list[SortKey | None] = [None] * len(scope_proto.node)
@@ -149,17 +152,17 @@ class EmulationBuilder:
     # --- one node ---
 
     def _rewrite_node(self, graph: Graph, node: Node, node_proto: NodeProto) -> tuple[list[NodeProto], list[NodeProto]]:
-        """Raise a node in place, and return the new nodes before it and after it."""
+        """Widen a node in place, and return the new nodes before it and after it."""
         if node.function is not None:
             node_proto.op_type = self.specialized[node.function].name
             return [], []
         signature = node.signature
-        if node.bodies or signature is None or not any(self._is_widened(v) for v in (*node.inputs, *node.outputs)):
+        if node.bodies or signature is None or not any(self._needs_widening(v) for v in (*node.inputs, *node.outputs)):
             return [], []
         if node.op_type == "Cast" and not node.domain:
             return [], self._rewrite_cast(node, node_proto)
         if signature.reads_any_type and not signature.has_fixed_output:
-            return [], []  # Shape, Size: their outputs are integers, whatever the input is
+            return [], []  # Shape and Size read every type, and their outputs are integers
         if not self._can_widen(node, signature):  # the operator is unknown, or does not take the target type
             output_types = [None if value is None else value.type for value in node.outputs]
             return self._insert_type_casts(node, node_proto, node.input_types, output_types)
@@ -185,14 +188,15 @@ class EmulationBuilder:
         input_types: Iterable[types.Type | None],
         output_types: Iterable[types.Type | None],
     ) -> tuple[list[NodeProto], list[NodeProto]]:
-        """Connect the slots that keep a raised type, and return the Casts before and after the node.
+        """Connect the slots of a node that cannot be widened with tensors that are, and return the new Casts.
 
-        ``input_types`` and ``output_types`` are the types that the node has in the new model. Examples of such slots in
-        a float64 graph: the scales of Resize, and the output Mean of LayerNormalization, are float32.
+        The Casts before the node and those after it are two lists. ``input_types`` and ``output_types`` are the types
+        that the node has in the new model. Examples of such slots in a float64 graph are the scales of Resize and the
+        output Mean of LayerNormalization, which stay float32.
         """
         before, after = [], []
         for slot, (value, input_type) in enumerate(zip(node.inputs, input_types, strict=False)):
-            if value is not None and self._is_widened(value) and self._keeps_narrow_type(input_type):
+            if value is not None and self._needs_widening(value) and self._keeps_narrow_type(input_type):
                 assert isinstance(input_type, int)
                 name = self.new_names.make_name(f"{value.name}_low")
                 before.append(
@@ -201,18 +205,18 @@ class EmulationBuilder:
                 )
                 node_proto.input[slot] = name
         for slot, (value, output_type) in enumerate(zip(node.outputs, output_types, strict=False)):
-            if value is not None and self._is_widened(value) and self._keeps_narrow_type(output_type):
+            if value is not None and self._needs_widening(value) and self._keeps_narrow_type(output_type):
                 name = self.new_names.make_name(f"{value.name}_low")
                 after.append(self.new_names.make_cast(name, value.name, self.target_type))
                 node_proto.output[slot] = name
         return before, after
 
     def _rewrite_cast(self, node: Node, node_proto: NodeProto) -> list[NodeProto]:
-        """Raise a Cast in place, and return the new nodes after it."""
+        """Widen a Cast in place, and return the new nodes after it."""
         value, source = node.outputs[0], node.inputs[0]
         authored_source = types.element(source.type) if source is not None else types.UNKNOWN
         source_type = self.target_type if authored_source in self.widened_types else authored_source
-        if not self._is_widened(value):
+        if not self._needs_widening(value):
             # float16 -> Cast -> float32 has a float32 input now.
             if value is not None and types.element(value.type) == source_type:
                 _make_identity(node_proto)
@@ -231,14 +235,19 @@ class EmulationBuilder:
         return [self.new_names.make_cast(low, value.name, types.FLOAT)]
 
     def _set_cast_type(self, cast: NodeProto, source_type: int, elem: int) -> None:
+        """Make a Cast of a tensor of ``source_type`` cast to ``elem``; make it an Identity if the types are equal."""
         if source_type == elem:
             _make_identity(cast)
         else:
             next(attribute for attribute in cast.attribute if attribute.name == "to").i = elem
 
     def _round_output(self, node_proto: NodeProto, slot: int, value: Value | None) -> list[NodeProto]:
-        """Rename one output of a low type, and return the nodes that round it and write it under its old name."""
-        if value is None or not self._is_widened(value) or isinstance(value.type, tuple):
+        """Give the unrounded output of a node a new name, and return the nodes that make the rounded output.
+
+        The rounded tensor has the old name, so its readers stay as they are. Return no nodes for an output that is not
+        of a widened type.
+        """
+        if value is None or not self._needs_widening(value) or isinstance(value.type, tuple):
             return []  # the tensors of a sequence are rounded where they are computed
         unrounded = node_proto.output[slot] = self.new_names.make_name(f"{value.name}_exact")
         return self.make_rounding_nodes(unrounded, types.element(value.type), value.name)
@@ -255,7 +264,10 @@ class EmulationBuilder:
         ]
 
     def _make_clip(self, name: str, elem: int) -> list[NodeProto]:
-        """Return the nodes that limit a tensor to the finite range of a low type; the Clip comes last. NaN stays."""
+        """Return the nodes that limit a tensor to the finite range of a low type; the Clip comes last.
+
+        A NaN stays a NaN.
+        """
         largest = FINITE_MAX[elem]
         out = self.new_names.make_name(f"{name}_clipped")
         if self.graph.opsets.get("", 13) < 11:  # the bounds are attributes before opset 11
@@ -281,7 +293,7 @@ class EmulationBuilder:
         return self.new_names.make_node("Constant", [], name, value=numpy_helper.from_array(array))
 
     def _widen_attributes(self, node: Node, node_proto: NodeProto) -> None:
-        """Raise the attributes that fix the output type of a node, including those that have their default value."""
+        """Widen the attributes that fix the output type of a node, including those that have their default value."""
         from onnx import TensorProto, helper
 
         for attribute in node_proto.attribute:
@@ -306,12 +318,12 @@ class EmulationBuilder:
             if name in _WIDENED_ATTRIBUTES and name not in present and default in self.widened_types:
                 node_proto.attribute.append(helper.make_attribute(name, self.target_type))
 
-    def _is_widened(self, value: Value | None) -> bool:
-        """Return True if a value gets the target type."""
+    def _needs_widening(self, value: Value | None) -> bool:
+        """Return True if a value has one of the types that are widened."""
         return value is not None and types.element(value.type) in self.widened_types
 
     def _keeps_narrow_type(self, slot_type: types.Type | None) -> bool:
-        """Return True if a slot has a raised type in the new model too."""
+        """Return True if a slot of the new node still has one of the types that are widened."""
         return isinstance(slot_type, int) and slot_type in self.widened_types
 
     def _can_widen(self, node: Node, signature: Signature) -> bool:
@@ -325,7 +337,7 @@ class EmulationBuilder:
         return not signature.assign(self._requested_types(signature)).refused
 
     def _requested_types(self, signature: Signature) -> tuple[int, ...]:
-        """Return the element type of each group of slots: the target type if the authored type is raised."""
+        """Return the element type of each group of slots: the target type if the authored type is widened."""
         return tuple([self.target_type if g.authored in self.widened_types else g.authored for g in signature.groups])
 
 

@@ -24,6 +24,7 @@ def has_float64_kernel(node: Node) -> bool:
     # An operator without any kernel runs as its function body, and the nodes of the body may lack float64 kernels.
     if not has_any_kernel("cpu", node.domain, node.op_type):
         return False
+    # The outputs that would be float64.
     outputs = tuple(i for i, v in enumerate(node.outputs) if v is not None and types.element(v.type) == types.FLOAT)
     return has_kernel_for("cpu", node.domain, node.op_type, schema.since_version, "double", outputs)
 
@@ -47,4 +48,5 @@ def describe_float32_nodes(nodes: Iterable[DataflowNode]) -> str:
 
 
 def _has_float32_slot(node: Node) -> bool:
+    """Return True if a node reads or computes a float32 tensor."""
     return any(v is not None and types.element(v.type) == types.FLOAT for v in (*node.inputs, *node.outputs))

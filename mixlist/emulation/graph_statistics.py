@@ -1,4 +1,4 @@
-"""The statistics that probes compute of tensors, and their positions in the outputs of an instrumented model."""
+"""Describe the probes of tensors, the statistics that they compute, and where an instrumented model outputs these."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Probe:
 class Statistic:
     """A number that probes compute of a tensor, for example its minimum.
 
-    neutral: the neutral element of the reduction (inf for a minimum). A tensor that is not computed has this value.
+    neutral: the neutral element of the reduction (inf for a minimum). It is the result for a tensor that a run does not
+        compute.
     join_op_type: the operator that reduces the values of a loop's iterations to one value.
     build: returns the nodes that compute the number.
     elem: the element type of the number; UNKNOWN if it is that of the tensor.
@@ -54,6 +55,7 @@ class Statistic:
 
 
 def _build_reduction(op_type: str) -> NodeBuilder:
+    """Return a builder of one node that reduces all elements of a tensor to a scalar."""
     return lambda tensor, out, elem, names: [names.make_node(op_type, [tensor], out, keepdims=0)]
 
 
@@ -76,8 +78,8 @@ class InstrumentedModel:
     columns: the columns that hold a statistic of a tensor, by tensor and name of the statistic. A tensor in a function
         has a column for each call.
     column_counts: the number of columns of each output with statistics.
-    cut_outputs: for each cut, the names of the last tensors before it: the outputs of the node, and the statistics that
-        are packed there.
+    cut_outputs: the last tensors before each place where the graph can be cut (``cut_tensors`` of ``instrument``):
+        the outputs of the node before the cut, and the statistics that are packed there.
     """
 
     proto: ModelProto

@@ -8,8 +8,8 @@ packs these numbers into one vector for each statistic. The vectors become outpu
 * from a function as further outputs of its calls.
 
 A range takes three reductions, because ONNX Runtime's ReduceMax and ReduceMin may ignore a NaN and a sum does not. The
-sum is that of the magnitudes: large values of both signs could overflow to inf - inf, which would be a NaN that no
-value is.
+third one sums the magnitudes. A sum of the values themselves could become inf - inf for large values of both signs, and
+this NaN would look like a NaN in the tensor.
 
 Tensors of a low type are reduced in float32: ONNX Runtime's CUDA provider has no ReduceMax, ReduceMin and ReduceL1 for
 bfloat16, and a sum in float16 overflows although no value does. The emulation is in float32 already, so there the Cast
@@ -57,8 +57,8 @@ def instrument(
 
     is_observed: chooses the tensors.
     safe_reductions: for a provider that refuses to reduce empty tensors (CUDA).
-    needs_own_range: chooses tensors that are reduced themselves although they only hold the values of another tensor,
-        because they may be rounded.
+    needs_own_range: chooses among the tensors that only hold the values of another tensor (the output of Transpose). By
+        default they take the range of that tensor. The chosen ones may be rounded, so they get reductions of their own.
     cut_tensors: tensors of the main graph. After the node that computes one, the statistics so far are packed, so that
         the graph can be cut there.
     extra_probes: see ``Instrumenter``.
@@ -71,12 +71,12 @@ def instrument(
 
 @dataclass(eq=False)
 class Instrumenter:
-    """Adds the statistics to a copy of a model; for the parameters see ``instrument``.
+    """Add the statistics to a copy of a model; for the parameters see ``instrument``.
 
     extra_probes: further tensors to observe, by scope path and tensor name. No node of the scope computes them: they
         are tensors of outer scopes, and results of calls and control flow.
 
-    A subclass may override ``make_statistics`` to compute something else of each tensor.
+    A subclass may override ``make_statistics`` to compute other numbers of each tensor.
     """
 
     model: InitVar[ModelProto]
@@ -114,10 +114,10 @@ class Instrumenter:
         The reductions come directly after the node that computes their tensor, so that the tensor can be freed.
         """
         scalars: list[ScalarStatistic] = []  # statistics of this scope that are not packed yet
-        vectors: list[PackedStatistic] = []  # the same of its bodies and calls
+        vectors: list[PackedStatistic] = []  # statistics of its bodies and calls that are not packed yet
         packed: list[PackedStatistic] = []
         path = scope_path(graph, scope)
-        sources: dict[str, TensorRef] = {}  # by tensor: the tensor whose range it has
+        sources: dict[str, TensorRef] = {}  # by name of a tensor: the observed tensor that has the same range
         is_main = scope.owner is None and not graph.path
         # A function may not import the standard domain. ``_instrument_call`` then imports the version of the model.
         opset = graph.opsets.get("") or self.graph.opsets.get("", 0)
@@ -142,6 +142,7 @@ class Instrumenter:
                 statistics, nodes = self.make_statistics(probe, node, node_proto)
                 scalars += statistics
                 nodes_after += nodes
+            # A cut: all statistics so far are packed here. Only the main graph can be cut.
             if is_main and any(name in self.cut_tensors for name in node_proto.output):
                 packed_here, nodes = pack(scalars, vectors, opset, self.new_names)
                 nodes_after += nodes
@@ -167,7 +168,7 @@ class Instrumenter:
         """
         if node.op_type == "Constant" or node.bodies or node.function is not None:
             extra_probes = self.extra_probes.get(path, {})
-            yield from self._register(
+            yield from self._record_observed(
                 extra_probes[v.name_in_file] for v in node.outputs if v is not None and v.name_in_file in extra_probes
             )
             return
@@ -193,7 +194,8 @@ class Instrumenter:
         scalars: list[ScalarStatistic] = []
         nodes: list[NodeProto] = []
         tensor, elem = probe.tensor, probe.elem
-        # Another call of the function may compute this tensor in another type, and the reductions serve all calls.
+        # Another call of the function may compute this tensor in a low type. The same reductions serve all calls, so
+        # here they need a Cast to float32 too.
         is_float_of_function = elem == types.FLOAT and probe.ref.scope.startswith("function:")
         if elem in LOW_TYPES or is_float_of_function:
             tensor, elem = self.new_names.make_name(f"{probe.tensor}_exact"), types.FLOAT
@@ -210,7 +212,7 @@ class Instrumenter:
 
     def _input_probes(self, scope: Scope) -> Iterator[Probe]:
         """Yield the probes of the float inputs of the model."""
-        yield from self._register(
+        yield from self._record_observed(
             Probe(TensorRef("", "", slot), value.name_in_file, "", value.type)
             for slot, value in enumerate(scope.inputs)
             if value.kind == "input" and isinstance(value.type, int) and value.type in _OBSERVED_TYPES
@@ -221,9 +223,9 @@ class Instrumenter:
         extra_probes = self.extra_probes.get(path)
         if extra_probes:
             computed = {v.name_in_file for node in scope.nodes for v in node.outputs if v is not None}
-            yield from self._register(probe for name, probe in extra_probes.items() if name not in computed)
+            yield from self._record_observed(probe for name, probe in extra_probes.items() if name not in computed)
 
-    def _register(self, probes: Iterable[Probe]) -> Iterator[Probe]:
+    def _record_observed(self, probes: Iterable[Probe]) -> Iterator[Probe]:
         """Yield the probes that are observed, and add them to the result."""
         for probe in filter(self.is_observed, probes):
             self.instrumented.probes.append(probe)

@@ -42,17 +42,17 @@ class ObservedRange:
     def hidden_by_nan(self) -> bool:
         """Return True if the minimum and the maximum are unknown: the provider returned NaN for them.
 
-        The reader of the range then sets them to -inf and inf.
+        ``observer.py`` sets them to -inf and inf in this case.
         """
         return self.nan and self.minimum == -math.inf and self.maximum == math.inf
 
     @property
     def reported_magnitude(self) -> float:
-        """Return the largest magnitude for reports: NaN if a value is NaN."""
+        """Return the largest magnitude as reports show it: NaN if a value is NaN, where ``magnitude`` is infinite."""
         return math.nan if self.nan and self.ran else self.magnitude
 
     def in_float32(self) -> ObservedRange:
-        """Return the range that float64 values have in float32, where values beyond its range are infinite."""
+        """Return the range after a conversion to float32: float64 values beyond its limits become infinite."""
         if not self.ran or self.magnitude <= _FLOAT32_MAX or not self.finite:
             return self
         minimum = -math.inf if self.minimum < -_FLOAT32_MAX else self.minimum
@@ -60,7 +60,10 @@ class ObservedRange:
         return ObservedRange(minimum, maximum, self.nan, True, 0, self.first_largest)
 
     def after_runs(self, runs: int) -> ObservedRange:
-        """Return the range with its iterations counted as if ``runs`` iterations or calls came before them."""
+        """Return the same range with ``runs`` added to the numbers of its iterations.
+
+        Use it before ``union`` with the range of earlier iterations or calls.
+        """
         first = None if self.first_nonfinite is None else self.first_nonfinite + runs
         return replace(self, first_nonfinite=first, first_largest=self.first_largest + runs)
 

@@ -27,13 +27,13 @@ _NOT_COMPUTED = ObservedRange(0.0, 0.0, nan=False, ran=False)
 
 
 class RangeReader:
-    """Reads the ranges of tensors from the outputs of an instrumented model."""
+    """Read the ranges of tensors from the outputs of an instrumented model."""
 
     def __init__(self, instrumented: InstrumentedModel) -> None:
         self._columns = instrumented.columns
-        # Most tensors have one value per statistic; they are read all at once, in vectors. A tensor in a loop, or in a
-        # function that is called several times, has several values. A tensor that only holds the values of another one
-        # has the range of that one.
+        # Most tensors have one value for each statistic; these values are read all at once, as vectors. A tensor in a
+        # loop, or in a function that is called several times, has several values. A tensor with a source (``Probe``)
+        # takes the range of its source.
         self._with_one_value: list[TensorRef] = []
         self._with_several_values: list[TensorRef] = []
         self._with_source: list[tuple[TensorRef, TensorRef]] = []
@@ -75,7 +75,7 @@ class Observer:
     """A session of an instrumented model.
 
     output_names: the outputs of the model itself that a run returns.
-    original_inputs: the inputs of the model before it was raised to float32; () for a model that was not raised.
+    original_inputs: the inputs of the model before it was widened to float32; () for a model that was not widened.
     float64_inputs: the float inputs of the graph are float64.
     """
 

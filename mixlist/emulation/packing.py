@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mixlist.emulation.graph_statistics import Statistic
-from mixlist.emulation.safe_reductions import make_float_constant
 from mixlist.graph.naming import NameGenerator
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
@@ -70,6 +69,7 @@ def pack(
         if len(parts) > 1:
             out = names.make_name(f"{statistic_name}_all")
             nodes.append(names.make_node("Concat", parts, out, axis=0))
+        # In the order in which the parts are concatenated: first the vectors, then the scalars.
         refs = (*(ref for vector in group_vectors for ref in vector.refs), *(scalar.ref for scalar in group_scalars))
         packed.append(PackedStatistic(refs, (group_scalars or group_vectors)[0].statistic, out, elem))
     return packed, nodes
@@ -99,7 +99,7 @@ def add_neutral_vector(body: GraphProto, packed: PackedStatistic, names: NameGen
     The branch of an If that does not compute the tensors yields this vector.
     """
     out = names.make_name(f"{packed.name}_neutral")
-    body.node.extend(make_float_constant(out, packed.elem, [len(packed.refs)], packed.statistic.neutral, names))
+    body.node.extend(names.make_float_constant(out, packed.elem, [len(packed.refs)], packed.statistic.neutral))
     return out
 
 

@@ -8,7 +8,6 @@ tensor is flattened, and the neutral element of the reduction is appended to its
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING
 
 from mixlist.graph.naming import NameGenerator
@@ -39,15 +38,8 @@ def make_reductions_safe(
                 safe_nodes.append(names.make_node("Reshape", [tensor, shape], flat))
                 tensor = flat
             neutral, extended = names.make_name(f"{out}_neutral"), names.make_name(f"{out}_more")
-            safe_nodes += make_float_constant(neutral, elem, dims, _NEUTRAL_ELEMENTS[node.op_type], names)
+            safe_nodes += names.make_float_constant(neutral, elem, dims, _NEUTRAL_ELEMENTS[node.op_type])
             safe_nodes.append(names.make_node("Concat", [tensor, neutral], extended, axis=0))
             node.input[0] = extended
         safe_nodes.append(node)
     return safe_nodes
-
-
-def make_float_constant(out: str, elem: int, dims: list[int], number: float, names: NameGenerator) -> list[NodeProto]:
-    """Return the nodes that make the tensor ``out`` of shape ``dims`` with one number, in any float type."""
-    float32_name = out if elem == types.FLOAT else names.make_name(f"{out}_float")
-    constant = names.make_constant(float32_name, types.FLOAT, dims, [number] * prod(dims))
-    return [constant] if float32_name == out else [constant, names.make_cast(float32_name, out, elem)]

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from onnx import TensorProto
 
 _STRING = 8  # TensorProto.STRING
-# Bytes from which on a tensor goes to the file. A smaller one stays in the model, because ONNX Runtime may read its
-# values while it infers shapes.
+# The smallest tensor that goes to the file, in bytes. A smaller one stays in the model, because ONNX Runtime may read
+# its values while it infers shapes.
 MIN_SHARED_BYTES = 2**14
 _PAGE = 4096  # bytes; ONNX Runtime maps a tensor that starts at a multiple of this offset
 
@@ -49,7 +49,8 @@ class SharedWeights:
         """Return the model with its large initializers in this folder, and all other data inside the model.
 
         widened: write weights of a low type as the same numbers in float32, so that the emulation need not copy them.
-        clamp: limit values to the finite range in conversions that are still pending; all of these are done here.
+        clamp: limit values to the finite range of the low type. It applies to pending conversions (``weights.py``), all
+            of which are done here.
         """
         proto = loaded.proto
         slim_proto = type(proto)()

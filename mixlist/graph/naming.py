@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
+from math import prod
 from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Graph, Node, Scope
 from mixlist.graph.refs import NodeRef, TensorRef, qualified_name
 from mixlist.graph.traversal import is_graph, scopes_in
+from mixlist.ops import types
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -98,6 +100,12 @@ class NameGenerator:
     def make_cast(self, source: str, output: str, elem: int) -> NodeProto:
         """Return a Cast of the tensor ``source`` to the element type ``elem``."""
         return self.make_node("Cast", [source], output, to=elem)
+
+    def make_float_constant(self, output: str, elem: int, dims: Sequence[int], number: float) -> list[NodeProto]:
+        """Return the nodes that make ``output`` of shape ``dims``, filled with one number, in any float type."""
+        float32_name = output if elem == types.FLOAT else self.make_name(f"{output}_float")
+        constant = self.make_constant(float32_name, types.FLOAT, dims, [number] * prod(dims))
+        return [constant] if float32_name == output else [constant, self.make_cast(float32_name, output, elem)]
 
 
 def names_in(*roots: ScopeProto) -> Iterator[str]:

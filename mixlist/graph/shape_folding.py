@@ -98,6 +98,7 @@ class ShapeFolder:
                 is_new |= self._fold_scope(body, inferred, arrays, shapes)
             if node.domain == CONTRIB_DOMAIN and (node.domain, node.op_type) not in self.functions:
                 output_shapes = infer_output_shapes(node, [shapes.get(name) for name in node.input])
+                # A new declaration needs a type. FLOAT is a placeholder: only shapes are read from this copy.
                 float_info = helper.make_tensor_value_info("", types.FLOAT, None)
                 is_new |= _declare_outputs(proto, node, [(float_info, shape) for shape in output_shapes], shapes)
             if node.op_type == "If" and node.domain in ("", "ai.onnx"):
