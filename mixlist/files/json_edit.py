@@ -6,6 +6,7 @@ white space of the members around it: before the key, around the colon, and insi
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from mixlist.files.json_scanner import Replacement as Replacement
@@ -13,6 +14,7 @@ from mixlist.files.json_scanner import apply_replacements as apply_replacements
 from mixlist.files.json_scanner import skip_blanks
 from mixlist.files.jsonc import Document
 
+_COMMENT_OR_COMMA = re.compile(r"(//[^\r\n]*+|/\*(?s:.*?)\*/)|,")
 _BLANKS = " \t\r\n"
 
 
@@ -91,9 +93,9 @@ def remove_member(document: Document, offset: int, key: str) -> list[Replacement
     if len(order) > 1:
         comma = clean.index(",", member.end)
         return [Replacement(member.key, member.end, ""), Replacement(comma, skip_blanks(text, comma + 1), "")]
-    # The only member: keep the comments around it, and remove a trailing comma.
+    # The only member: keep the comments around it with their own commas, and remove a trailing comma.
     end = _closing_brace(document, member.end)
-    remaining = text[offset + 1 : member.key] + text[member.end : end].replace(",", "", 1)
+    remaining = text[offset + 1 : member.key] + _COMMENT_OR_COMMA.sub(r"\1", text[member.end : end])
     return [Replacement(offset + 1, end, remaining if remaining.strip(_BLANKS) else "")]
 
 

@@ -93,6 +93,8 @@ def test_a_new_flag_has_the_layout_of_the_others(tmp_path: Path) -> None:
         ('{"A": {"precision_reduce": {}, /* b */ "b": 1}}', '{"A": {/* b */ "b": 1}}'),
         ('{"A": {"precision_reduce": {},}}', '{"A": {}}'),
         ('{"A": {/* a */ "precision_reduce": {},}}', '{"A": {/* a */ }}'),
+        ('{"A": {"precision_reduce": {} /* a, b */}}', '{"A": { /* a, b */}}'),
+        ('{"A": {"precision_reduce": {} /* a, b */, // c, d\n}}', '{"A": { /* a, b */ // c, d\n}}'),
     ],
 )
 def test_none_removes_precision_reduce(tmp_path: Path, text: str, expected: str) -> None:
