@@ -75,8 +75,9 @@ class Advisor:
             decision.domain, decision.op_type, lambda: find_rank(graph, model_node)
         ).list_match
         name = self._main_graph_names.get(node, str(node))
-        # A low node that is on the black list or on no list was made low by a mode or by a node rule, so no list entry
-        # can raise it.
+        if decision.rule == "node-rule":  # it comes before the lists and keep_dtype (Rules S6.1, S6.3)
+            return f'give the node "{name}" float32 in the customize_dtypes file'
+        # A low node that is on the black list or on no list was made low by a mode, so no list entry can raise it.
         if decision.list in ("white", "gray") and entry is not None:
             return f'add "{entry.op}" to black-list to-add, or the node "{name}" to a keep_dtype file'
         return f'add the node "{name}" to a keep_dtype file'

@@ -17,7 +17,7 @@ from mixlist.checker import run
 from mixlist.checker.result import CheckReport
 from mixlist.report.check_terminal import write_check
 from tests.checker.test_refused_batches import RULES, TEXT
-from tests.support.builders import keep, model, policy
+from tests.support.builders import customise, keep, model, policy
 
 # The square of 1e-5 is zero in float16, and Div is high.
 TINY = """g (float[2] x) => (float[2] y) <float one = {1}> {
@@ -58,6 +58,19 @@ def test_the_suggested_edit_makes_the_check_pass() -> None:
     assert report.verdict == "fail" and report.nodes[0].low_source is not None
     edit = report.nodes[0].low_source.op_type
     assert mixlist.check(model(TINY), policy(black=["Div"], edits={edit: "black"}), SMALL).verdict == "pass"
+
+
+def test_a_node_that_a_rule_makes_low_needs_another_rule() -> None:
+    """Rule S6.3: rules of customize_dtypes come before the lists and keep_dtype."""
+    for lists in ({"white": ["Mul"], "black": ["Div"]}, {"black": ["Mul", "Div"]}):
+        half = customise("square", ["float16", "float16"], ["float16"])
+        report = mixlist.check(model(TINY), policy(**lists, rules=[half]), SMALL)
+        (finding,) = [node for node in report.nodes if node.kind == "overflow"]
+        source = finding.low_source
+        assert source is not None and "custom.cfg:1:1" in source.source
+        assert source.suggestion == 'give the node "square" float32 in the customize_dtypes file'
+        full = customise("square", ["float32", "float32"], ["float32"])
+        assert mixlist.check(model(TINY), policy(**lists, rules=[full]), SMALL).verdict == "pass"
 
 
 def test_of_several_low_inputs_the_one_with_a_finding_is_named() -> None:
