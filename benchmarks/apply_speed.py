@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How long applying a list takes on a graph of 10,000 nodes, against loading and saving it and against a peer.
+"""Compare the time to apply a list to a graph of 10,000 nodes with loading and saving the graph, and with a peer.
 
     python benchmarks/apply_speed.py [--no-peer]
 
-The peer is ``convert_float_to_float16`` of onnxconverter-common (``pip install onnxconverter-common``). It is told
-to keep the same nodes high that the list keeps high (``node_block_list``), so both do the same work; it runs once.
-Its time with nothing kept high, where it inserts two Casts in all, is printed beside it, without a goal.
-Where the package is missing the rest is measured all the same.
+The peer is ``convert_float_to_float16`` of onnxconverter-common (``pip install onnxconverter-common``). Its
+``node_block_list`` names the nodes that the list keeps in float32, so that both do the same work; it runs once.
+Its time with an empty ``node_block_list``, where it inserts two Casts in all, is printed too, without a goal.
+If the package is missing, everything else is still measured.
 """
 
 from __future__ import annotations
@@ -24,26 +24,38 @@ NODES, ROUNDS = 10_000, 5
 
 
 def main(*options: str) -> None:
-    """Print each ratio; in-process figures leave out interpreter start and imports, whole ones do not."""
+    """Print each ratio: in process, without interpreter start and imports, and of whole processes."""
     with tempfile.TemporaryDirectory() as folder:
-        one = write_graph(Path(folder, "one.onnx"), NODES)
-        two = write_graph(Path(folder, "two.onnx"), 2 * NODES)
+        graph = write_graph(Path(folder, "one.onnx"), NODES)
+        double = write_graph(Path(folder, "two.onnx"), 2 * NODES)
         out = Path(folder, "out.onnx")
-        inside = race({"apply": _apply(one, out), "twice": _apply(two, out), "copy": _copy(one, out)}, ROUNDS)
-        copying = "import onnx_ir, sys; onnx_ir.save(onnx_ir.load(sys.argv[1]), sys.argv[2])"
-        whole = race(
+        in_process = race(
+            {"apply": _apply(graph, out), "double": _apply(double, out), "copy": _copy(graph, out)}, ROUNDS
+        )
+        copy_program = "import onnx_ir, sys; onnx_ir.save(onnx_ir.load(sys.argv[1]), sys.argv[2])"
+        processes = race(
             {
-                "apply": process(["-m", "mixlist", "apply", str(one), "-o", str(out), "--force"]),
-                "copy": process(["-c", copying, str(one), str(out)]),
+                "apply": process(["-m", "mixlist", "apply", str(graph), "-o", str(out), "--force"]),
+                "copy": process(["-c", copy_program, str(graph), str(out)]),
             },
             ROUNDS,
         )
         print(machine())
-        report(f"apply, {NODES} nodes, in process", inside["apply"], "onnx-ir load + save", inside["copy"], goal=3)
-        report(f"apply, {NODES} nodes, whole", whole["apply"], "onnx-ir load + save, whole", whole["copy"], goal=3)
-        report(f"apply, {2 * NODES} nodes, in process", inside["twice"], f"{NODES} nodes", inside["apply"], goal=2.3)
+        report(
+            f"apply, {NODES} nodes, in process", in_process["apply"], "onnx-ir load + save", in_process["copy"], goal=3
+        )
+        report(
+            f"apply, {NODES} nodes, whole", processes["apply"], "onnx-ir load + save, whole", processes["copy"], goal=3
+        )
+        report(
+            f"apply, {2 * NODES} nodes, in process",
+            in_process["double"],
+            f"{NODES} nodes",
+            in_process["apply"],
+            goal=2.3,
+        )
         if "--no-peer" not in options:
-            _peer(one, out, inside["apply"])
+            _peer(graph, out, in_process["apply"])
 
 
 def _apply(path: Path, out: Path) -> Callable[[], object]:
@@ -64,8 +76,8 @@ def _copy(path: Path, out: Path) -> Callable[[], object]:
     return lambda: onnx_ir.save(onnx_ir.load(path), out)
 
 
-def _peer(path: Path, out: Path, ours: float) -> None:
-    """Time the peer's load, conversion and save, once for the same decisions and once for everything low."""
+def _peer(path: Path, out: Path, mixlist_seconds: float) -> None:
+    """Time the peer's load, conversion and save: once with the list's decisions, once with every node low."""
     import onnx
 
     import mixlist
@@ -77,10 +89,11 @@ def _peer(path: Path, out: Path, ours: float) -> None:
         return
     nodes = mixlist.resolve(path, mixlist.load_policy()).nodes
     high = [node.name for node in nodes if node.precision == "float32"]
-    for what, kept, goal in (("same nodes low", high, 1 / 20), ("all nodes low", [], None)):
+    for decisions, blocked, goal in (("same nodes low", high, 1 / 20), ("all nodes low", [], None)):
         start = time.perf_counter()
-        onnx.save(convert_float_to_float16(onnx.load(path), keep_io_types=True, node_block_list=kept), out)
-        report("apply, in process", ours, f"onnxconverter-common, {what}, once", time.perf_counter() - start, goal)
+        onnx.save(convert_float_to_float16(onnx.load(path), keep_io_types=True, node_block_list=blocked), out)
+        seconds = time.perf_counter() - start
+        report("apply, in process", mixlist_seconds, f"onnxconverter-common, {decisions}, once", seconds, goal)
 
 
 if __name__ == "__main__":

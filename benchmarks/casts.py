@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""How many Casts mixlist inserts into the real models of the corpus, against two converters with the same plan.
+"""Count the Casts that mixlist and two converters insert into the real models of the corpus, with the same plan.
 
     python benchmarks/casts.py [--corpus FOLDER] [--ops-info NAME ...] [--limit SECONDS]
 
 The converters are ``convert_float_to_float16`` of onnxconverter-common and of ``onnxruntime.transformers.float16``.
-They are told to keep in float32 (``node_block_list``) the nodes that mixlist's plan keeps there, and nothing else; all
-nodes are given a unique name first, since that is how they are told apart. Every conversion and every judgement is a
-process of its own, stopped after ``--limit`` seconds (300). The second leaves its nodes unsorted, so it gets the
-sorting that ONNX Runtime's own tools do afterwards.
+Their ``node_block_list`` names the nodes that mixlist's plan keeps in float32, and no others; ``node_block_list`` takes
+names, so all nodes get a unique name first. Every conversion and every judgment is a process of its own, stopped after
+``--limit`` seconds (300). The second converter leaves its nodes unsorted, so they are sorted as ONNX Runtime's own
+tools sort them.
 
-A result is valid where onnx's checker passes (the full one, where the original passes it) and ONNX Runtime's CPU
-provider loads it (without graph optimisations where it dies of them). It has the same plan where onnx's own type
-inference gives each node of the original the type that it has in mixlist's result. The converters change Casts
-that were there, so what counts is the number of Casts beyond the original's. What is wrong with each result is
-listed below the table.
+A result is valid if onnx's checker passes (the full check, if the original passes it) and ONNX Runtime's CPU provider
+loads it (without graph optimizations if it crashes with them). A result has the same plan if onnx's own type inference
+gives each node of the original the type that the node has in mixlist's result. The converters also change Casts of
+the original, so the figure is the number of Casts minus that of the original. The faults of each result are listed
+below the table.
 """
 
 from __future__ import annotations
@@ -45,18 +45,20 @@ def main(corpus: Path, libraries: list[str], limit: float) -> None:
 
 
 def _row(path: Path, library: str, folder: Path, limit: float, notes: list[str]) -> str:
-    def cell(who: str, casts: float | None, *wrong: str) -> str:
-        faults = [text for text in wrong if text]
-        notes.extend(f"- {path.stem}, {who}: {text}" for text in faults)
+    """Return a model's row of the table; append its faults to ``notes``."""
+
+    def cell(converter: str, casts: float | None, *faults: str) -> str:
+        texts = [fault for fault in faults if fault]
+        notes.extend(f"- {path.stem}, {converter}: {text}" for text in texts)
         if casts is None:
             return "none"
-        return f"{casts:g}" if not faults else f"({casts:g})"
+        return f"{casts:g}" if not texts else f"({casts:g})"
 
-    def judged(who: str) -> str:
-        found: Any = worker(
-            [__file__, "--work", "judge", str(named), str(folder / who), str(folder / "mixlist")], limit
+    def judged(converter: str) -> str:
+        judgment: Any = worker(
+            [__file__, "--work", "judge", str(named), str(folder / converter), str(folder / "mixlist")], limit
         )
-        return cell(who, found["casts"], found["differ"], found["invalid"])
+        return cell(converter, judgment["casts"], judgment["differ"], judgment["invalid"])
 
     named = folder / "named.onnx"
     plan = worker([__file__, "--work", "mixlist", str(path), str(named), str(folder / "mixlist"), library], limit)
@@ -80,13 +82,13 @@ def _last_line(text: str) -> str:
 # --- in the fresh process ---
 
 
-def work(what: str, *arguments: str) -> None:
-    """Do one thing and print what it found as JSON."""
-    print(json.dumps({"mixlist": _mixlist, "peer": _peer, "judge": _judge}[what](*arguments)))
+def work(task: str, *arguments: str) -> None:
+    """Run one task and print its result as JSON."""
+    print(json.dumps({"mixlist": _mixlist, "peer": _peer, "judge": _judge}[task](*arguments)))
 
 
 def _mixlist(path: str, named: str, out: str, library: str) -> dict[str, Any]:
-    """Name all nodes, apply the library, and write down which nodes stay high."""
+    """Name all nodes, apply the library, and write the precision of each node into the file ``plan``."""
     import onnx
 
     import mixlist
@@ -104,6 +106,7 @@ def _mixlist(path: str, named: str, out: str, library: str) -> dict[str, Any]:
 
 
 def _peer(name: str, path: str, out: str) -> dict[str, Any]:
+    """Convert the model with another converter that keeps the same nodes in float32."""
     import warnings
 
     import onnx
@@ -112,44 +115,45 @@ def _peer(name: str, path: str, out: str) -> dict[str, Any]:
         from onnxruntime.transformers.float16 import convert_float_to_float16
     else:
         from onnxconverter_common.float16 import convert_float_to_float16
-    kept = [node for node, precision in _plan(out).items() if precision == "float32"]
+    high = [node for node, precision in _plan(out).items() if precision == "float32"]
     model = onnx.load(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about values that it cuts off
-        made = convert_float_to_float16(model, keep_io_types=True, op_block_list=[], node_block_list=kept)
+        converted = convert_float_to_float16(model, keep_io_types=True, op_block_list=[], node_block_list=high)
     if name == "onnxruntime":
         from onnxruntime.transformers.onnx_model import OnnxModel
 
-        OnnxModel(made).topological_sort()
-    onnx.save(made, out)
+        OnnxModel(converted).topological_sort()
+    onnx.save(converted, out)
     return {}
 
 
-def _judge(original: str, made: str, reference: str) -> dict[str, Any]:
-    """Casts beyond the original's, and as text which nodes differ from the reference and why the model is not valid."""
+def _judge(original: str, converted: str, mixlist_result: str) -> dict[str, Any]:
+    """Return the number of inserted Casts, which nodes differ from mixlist's result, and why the model is not valid."""
     import onnx
 
-    before, after, wanted = onnx.load(original), onnx.load(made), onnx.load(reference)
-    ours, theirs = _precisions(wanted), _precisions(after)
-    differ = [name for name in _plan(made) if ours[name] != theirs.get(name)]
+    before, after, expected = onnx.load(original), onnx.load(converted), onnx.load(mixlist_result)
+    expected_types, types = _types(expected), _types(after)
+    differ = [name for name in _plan(converted) if expected_types[name] != types.get(name)]
     casts = [sum(n.op_type == "Cast" for n in _nodes(m.graph)) for m in (before, after)]
-    told = f"{len(differ)} nodes have another type, {differ[0]} is the first" if differ else ""
-    return {"casts": casts[1] - casts[0], "differ": told, "invalid": _invalid(before, after, made)}
+    difference = f"{len(differ)} nodes have another type, {differ[0]} is the first" if differ else ""
+    return {"casts": casts[1] - casts[0], "differ": difference, "invalid": _invalid(before, after, converted)}
 
 
-def _plan(beside: str) -> dict[str, str]:
-    """The precision of each node that has one, as mixlist decided it."""
-    found: dict[str, str] = json.loads(Path(beside).with_name("plan").read_text(encoding="utf-8"))
-    return found
+def _plan(model_path: str) -> dict[str, str]:
+    """Return the precision of each node that has one, from the file ``plan`` in the model's folder."""
+    precisions: dict[str, str] = json.loads(Path(model_path).with_name("plan").read_text(encoding="utf-8"))
+    return precisions
 
 
-def _invalid(before: Any, after: Any, made: str) -> str:
+def _invalid(before: Any, after: Any, path: str) -> str:
+    """Return why the model ``after``, the file at ``path``, is not valid; "" if it is valid."""
     from onnx import checker
 
     try:
         checker.check_model(before, full_check=True)
         full = True
-    except Exception:  # the checker's own errors and those of shape inference
+    except Exception:  # the errors of the checker and of shape inference have no common base class
         full = False
     try:
         checker.check_model(after, full_check=full)
@@ -157,9 +161,9 @@ def _invalid(before: Any, after: Any, made: str) -> str:
         return f"the checker refuses it: {_first_line(str(error))}"
     load = "import onnxruntime as o, sys; p = o.SessionOptions(); p.graph_optimization_level = o.GraphOptimizationLevel"
     load += "(int(sys.argv[2])); o.InferenceSession(sys.argv[1], p, providers=['CPUExecutionProvider'])"
-    for level in ("99", "0"):  # all optimisations, none
-        done = subprocess.run([sys.executable, "-c", load, made, level], capture_output=True, text=True)
-        if done.returncode >= 0:
+    for level in ("99", "0"):  # all optimizations, none
+        done = subprocess.run([sys.executable, "-c", load, path, level], capture_output=True, text=True)
+        if done.returncode >= 0:  # negative: it died of a signal
             break
     return f"ONNX Runtime refuses it: {_last_line(done.stderr)}" if done.returncode else ""
 
@@ -168,8 +172,8 @@ def _first_line(text: str) -> str:
     return text.strip().splitlines()[0][:160]
 
 
-def _precisions(model: Any) -> dict[str, int]:
-    """The element type of each node's first float output, or input where no output is one; 0 where none is."""
+def _types(model: Any) -> dict[str, int]:
+    """Return the element type of each node's first float output, else of its first float input, else 0, by name."""
     from onnx import shape_inference
 
     inferred = shape_inference.infer_shapes(model)
@@ -178,7 +182,7 @@ def _precisions(model: Any) -> dict[str, int]:
         types.update((t.name, t.data_type) for t in graph.initializer)
         infos = (*graph.value_info, *graph.input, *graph.output)
         types.update((i.name, i.type.tensor_type.elem_type) for i in infos)
-    for node in _nodes(inferred.graph):  # inference knows no com.microsoft operator and stops there
+    for node in _nodes(inferred.graph):  # inference stops at operators of com.microsoft: take what Casts say
         for attribute in node.attribute:
             if node.op_type == "Cast" and attribute.name == "to":
                 types[node.output[0]] = attribute.i
@@ -189,6 +193,7 @@ def _precisions(model: Any) -> dict[str, int]:
 
 
 def _graphs(graph: Any) -> Iterator[Any]:
+    """Yield the graph and all bodies within it."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -209,5 +214,5 @@ if __name__ == "__main__":
         parser.add_argument("--corpus", type=Path, default=ROOT / ".corpus", help="where tests/corpus/fetch.py put it")
         parser.add_argument("--ops-info", nargs="+", default=["onnx", "ascend910b"])
         parser.add_argument("--limit", type=float, default=300)
-        given = parser.parse_args()
-        main(given.corpus, given.ops_info, given.limit)
+        options = parser.parse_args()
+        main(options.corpus, options.ops_info, options.limit)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What `mixlist check` costs: time against plain runs, memory against fetching every tensor, and against polygraphy.
+"""Measure `mixlist check`: time against plain runs, memory against fetching every tensor, and against polygraphy.
 
     python benchmarks/check_speed.py [--no-times] [--no-memory] [--no-peer] FOLDER
 
-FOLDER holds the corpus (``python tests/corpus/fetch.py FOLDER``); models that are not there are left out. Data are the
-corpus's own first batches. Polygraphy (requirements.txt) runs
+FOLDER holds the corpus (``python tests/corpus/fetch.py FOLDER``); models that are missing are left out. Each
+model reads its first batch of the corpus. Polygraphy (requirements.txt) runs
 ``polygraphy run --onnxrt --onnx-outputs mark all --validate`` on the same model and batch.
 """
 
@@ -52,7 +52,7 @@ def main(*options: str) -> None:
 
 
 def _times(models: Mapping[str, Path]) -> None:
-    """The check's two observed runs of one batch against two plain runs; sessions exist already."""
+    """Time the check's two observed runs of one batch against two plain runs; the sessions exist before."""
     ratios = []
     for name, path in models.items():
         observed, plain = _contenders(path, _feed(name))
@@ -60,12 +60,12 @@ def _times(models: Mapping[str, Path]) -> None:
         report(name, seconds["check"], "two plain runs", seconds["plain"], goal=None)
         ratios.append(seconds["check"] / seconds["plain"])
     if ratios:
-        middle = statistics.median(ratios)
-        print(f"median of {len(ratios)} models: {middle:.3g}{verdict(middle, 3, 2)}", flush=True)
+        median = statistics.median(ratios)
+        print(f"median of {len(ratios)} models: {median:.3g}{verdict(median, 3, 2)}", flush=True)
 
 
 def _contenders(path: Path, feed: Mapping[str, Any]) -> tuple[Callable[[], None], Callable[[], None]]:
-    """What a check does with each batch, all tensors observed, and two runs of the model as it is."""
+    """Return what a check does with each batch, with all tensors observed, and two runs of the original model."""
     import mixlist
     from mixlist.checker.batch_ranges import BatchRanges
     from mixlist.checker.finding_rules import classify_outputs
@@ -77,10 +77,10 @@ def _contenders(path: Path, feed: Mapping[str, Any]) -> tuple[Callable[[], None]
     session = _session(path.read_bytes())
 
     def observed() -> None:
-        _, exact = pair.reference_observer.run(feed)
-        _, ours = pair.mixed_observer.run(feed)
+        _, reference = pair.reference_observer.run(feed)
+        _, mixed = pair.mixed_observer.run(feed)
         batch = BatchRanges(
-            0, exact, ours, pair.low_type_of, False, conversion_ranges=pair.conversion_ranges(exact, ours)
+            0, reference, mixed, pair.low_type_of, False, conversion_ranges=pair.conversion_ranges(reference, mixed)
         )
         classify_outputs(batch, pair.nodes, {})
         classify_operands(batch, pair.conversion_readers, {})
@@ -104,37 +104,39 @@ def _session(model: bytes) -> Any:
 
 
 def _memory(name: str, path: Path) -> None:
-    """Peak resident memory of whole processes, less that of a process that has the same imports and the model."""
-    peaks = {way: statistics.median(_peak(way, name, path) for _ in range(MEMORY_ROUNDS)) for way in WORKERS}
-    for way, peak in peaks.items():
-        print(f"{name}: peak of {way}: {peak / 2**20:.0f} MiB", flush=True)
-    ours, theirs = peaks["check"] - peaks["idle"], peaks["fetch"] - peaks["idle"]
-    what = f"{name}: memory above an idle process: check {ours / 2**20:.0f} MiB; every tensor an output"
-    print(f"{what} {theirs / 2**20:.0f} MiB; ratio {ours / theirs:.3g}{verdict(ours / theirs, 0.25)}")
-    whole, plain = peaks["check"] / peaks["fetch"], peaks["check"] / peaks["plain"]
-    print(f"{name}: whole peaks: check / every tensor an output {whole:.3g}; check / plain {plain:.3g}", end="")
-    print(verdict(plain, None, 1.1), flush=True)
+    """Compare the peak resident memory of whole processes, minus that of ``idle``: the same imports, and the model."""
+    peaks = {task: statistics.median(_peak(task, name, path) for _ in range(MEMORY_ROUNDS)) for task in WORKERS}
+    for task, peak in peaks.items():
+        print(f"{name}: peak of {task}: {peak / 2**20:.0f} MiB", flush=True)
+    check, fetch = peaks["check"] - peaks["idle"], peaks["fetch"] - peaks["idle"]
+    line = f"{name}: memory above an idle process: check {check / 2**20:.0f} MiB; every tensor an output"
+    print(f"{line} {fetch / 2**20:.0f} MiB; ratio {check / fetch:.3g}{verdict(check / fetch, 0.25)}")
+    to_fetch, to_plain = peaks["check"] / peaks["fetch"], peaks["check"] / peaks["plain"]
+    print(f"{name}: whole peaks: check / every tensor an output {to_fetch:.3g}; check / plain {to_plain:.3g}", end="")
+    print(verdict(to_plain, None, 1.1), flush=True)
 
 
-def _peak(way: str, name: str, path: Path) -> int:
-    command = [sys.executable, __file__, "--worker", way, name, str(path)]
+def _peak(task: str, name: str, path: Path) -> int:
+    """Return the peak resident memory in bytes of a process that runs one task of WORKERS."""
+    command = [sys.executable, __file__, "--worker", task, name, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return int(json.loads(done.stdout.splitlines()[-1]))
 
 
-def worker(way: str, name: str, path: str) -> None:
-    """One way in a process of its own; prints the peak resident memory in bytes."""
-    import mixlist.checker.run  # noqa: F401 - every way pays for the same imports
+def worker(task: str, name: str, path: str) -> None:
+    """Run one task in this process, and print the peak resident memory in bytes."""
+    import mixlist.checker.run  # noqa: F401 - every task has the same imports
 
     feed = _feed(name)
-    WORKERS[way](Path(path), feed)
+    WORKERS[task](Path(path), feed)
     print(_own_peak())
 
 
 def _own_peak() -> int:
-    """Not getrusage where /proc tells: there a new program inherits the peak of the one that started it."""
+    """Return the peak resident memory of this process in bytes."""
     import resource
 
+    # On Linux not by getrusage: there a new program inherits the peak of the process that started it.
     status = Path("/proc/self/status")
     for line in status.read_text("ascii", "replace").splitlines() if status.exists() else ():
         if line.startswith("VmHWM:"):
@@ -160,7 +162,7 @@ def _idle(path: Path, feed: Mapping[str, Any]) -> None:
 
 
 def _fetch(path: Path, feed: Mapping[str, Any]) -> None:
-    """Both runs of a check by the plain method: every tensor of the original and of the mixed model is an output."""
+    """Run both models of a check by the plain method: every tensor of each of them is an output."""
     import mixlist
     from mixlist.emulation.emulate import emulate
     from mixlist.graph.load import load_model
@@ -168,18 +170,19 @@ def _fetch(path: Path, feed: Mapping[str, Any]) -> None:
     loaded = load_model(path)
     plan = mixlist.resolve(loaded, mixlist.load_policy())
     mixed = mixlist.rewrite(loaded, plan).model
-    exact = _session(_all_outputs(loaded.proto)).run(None, feed)
-    ours = _session(_all_outputs(emulate(load_model(mixed)))).run(None, feed)
-    assert len(exact) and len(ours)  # both are held, to be compared
+    reference_values = _session(_all_outputs(loaded.proto)).run(None, feed)
+    mixed_values = _session(_all_outputs(emulate(load_model(mixed)))).run(None, feed)
+    assert len(reference_values) and len(mixed_values)  # a check compares them, so both stay in memory
 
 
 def _all_outputs(proto: Any) -> bytes:
+    """Return the model with every tensor of the main graph as an output, serialized."""
     from onnx import ValueInfoProto, shape_inference
 
     copy = shape_inference.infer_shapes(proto)
-    there = {output.name for output in copy.graph.output}
+    declared = {output.name for output in copy.graph.output}
     for node in copy.graph.node:
-        copy.graph.output.extend(ValueInfoProto(name=n) for n in node.output if n and n not in there)
+        copy.graph.output.extend(ValueInfoProto(name=n) for n in node.output if n and n not in declared)
     return bytes(copy.SerializeToString())
 
 
@@ -195,7 +198,7 @@ WORKERS: dict[str, Callable[[Path, Mapping[str, Any]], None]] = {
 
 
 def _peer(models: Mapping[str, Path], home: Path) -> None:
-    """Whole processes, from start to verdict, on the same model and batch."""
+    """Time whole processes, from start to verdict, on the same model and batch."""
     import numpy as np
 
     if find_spec("polygraphy") is None:
@@ -209,12 +212,12 @@ def _peer(models: Mapping[str, Path], home: Path) -> None:
         saving += "save_json([dict(np.load(sys.argv[1]))], sys.argv[2])"
         process(["-c", saving, str(data), str(inputs)])()
         run = "import sys; from polygraphy.tools import main; sys.exit(main())"
-        marked = ["run", str(path), "--onnxrt", "--onnx-outputs", "mark", "all", "--validate"]
-        # Both must end with 0. Polygraphy's 1 may be an output that is not finite, but also a run that failed before
-        # anything was looked at; mixlist's may be a crash. These models are finite and pass, so 0 is the work done.
+        arguments = ["run", str(path), "--onnxrt", "--onnx-outputs", "mark", "all", "--validate"]
+        # Both must exit with 0. Polygraphy's 1 means an output that is not finite, but also a run that failed early;
+        # mixlist's 1 may be a crash. These models are finite and pass, so 0 proves that the work was done.
         contenders = {
             "check": process(["-m", "mixlist", "check", str(path), "--data", str(data)]),
-            "peer": process(["-c", run, *marked, "--load-inputs", str(inputs)]),
+            "peer": process(["-c", run, *arguments, "--load-inputs", str(inputs)]),
         }
         seconds = race(contenders, PEER_ROUNDS)
         report(f"{name}, mixlist check", seconds["check"], "polygraphy", seconds["peer"], goal=1 / 3, aim=1 / 10)
@@ -234,22 +237,22 @@ def _feed(name: str) -> dict[str, Any]:
 
 
 def write_stack(path: Path) -> Path:
-    """Write convolutions and Relus on pictures of SIZE x SIZE: each of its tensors takes 16 MiB."""
+    """Write LAYERS convolutions and Relus on pictures of SIZE x SIZE; each tensor takes 16 MiB. Return the path."""
     import numpy as np
     import onnx
     from onnx import helper, numpy_helper
 
     rng = np.random.default_rng(0)
-    nodes, weights, at, channels = [], [], "x", 3
+    nodes, weights, last, channels = [], [], "x", 3
     for k in range(LAYERS):
         kernel = rng.standard_normal((CHANNELS, channels, 3, 3)) * np.sqrt(2 / (9 * channels))
         weights.append(numpy_helper.from_array(kernel.astype(np.float32), f"w{k}"))
-        nodes.append(helper.make_node("Conv", [at, f"w{k}"], [f"c{k}"], name=f"Conv_{k}", pads=[1, 1, 1, 1]))
+        nodes.append(helper.make_node("Conv", [last, f"w{k}"], [f"c{k}"], name=f"Conv_{k}", pads=[1, 1, 1, 1]))
         nodes.append(helper.make_node("Relu", [f"c{k}"], [f"r{k}"], name=f"Relu_{k}"))
-        at, channels = f"r{k}", CHANNELS
+        last, channels = f"r{k}", CHANNELS
     shapes = ([1, 3, SIZE, SIZE], [1, CHANNELS, SIZE, SIZE])
-    given, made = (helper.make_tensor_value_info(n, 1, s) for n, s in zip(("x", at), shapes, strict=True))
-    graph = helper.make_graph(nodes, "stack", [given], [made], weights)
+    graph_input, output = (helper.make_tensor_value_info(n, 1, s) for n, s in zip(("x", last), shapes, strict=True))
+    graph = helper.make_graph(nodes, "stack", [graph_input], [output], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     return path
 

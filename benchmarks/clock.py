@@ -1,4 +1,4 @@
-"""Time things side by side: each round runs every contender once, so that a slow moment hits them all."""
+"""Time contenders side by side: each round runs every contender once, so that a slow moment hits all of them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ ROOT = Path(__file__).parent.parent
 
 
 def race(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of each contender over ``rounds`` rounds, after one that is not counted."""
+    """Return the median seconds of each contender over ``rounds`` rounds, after one that is not counted."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for count in range(rounds + 1):
         for name, run in contenders.items():
             start = time.perf_counter()
             run()
-            if count:
+            if count:  # the first round warms up caches
                 times[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
 def process(arguments: Sequence[str], allowed: tuple[int, ...] = (0,)) -> Callable[[], None]:
-    """A contender that is a whole Python process: interpreter start, imports, work, exit."""
+    """Return a contender that runs a whole Python process: interpreter start, imports, work, exit.
+
+    The contender raises RuntimeError if the exit status is not one of ``allowed``.
+    """
     command = [sys.executable, *arguments]
 
     def run() -> None:
@@ -41,7 +44,10 @@ def process(arguments: Sequence[str], allowed: tuple[int, ...] = (0,)) -> Callab
 
 
 def best_of(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Least seconds of each contender that tells its own time; odd rounds run them in the reverse order."""
+    """Return the least seconds of each contender over ``rounds`` rounds. A contender returns its own seconds.
+
+    Every other round runs the contenders in the reverse order, so that no contender always follows the same one.
+    """
     times: dict[str, float] = {}
     for count in range(rounds):
         for name in sorted(contenders, key=list(contenders).index, reverse=bool(count % 2)):
@@ -50,9 +56,9 @@ def best_of(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[
 
 
 def worker(arguments: Sequence[str], limit: float | None = None) -> dict[str, float]:
-    """What a fresh Python process printed as a JSON object: its own figures, without start and imports.
+    """Run a fresh Python process and return the JSON object of its last line: figures that it measured itself.
 
-    Raises subprocess.TimeoutExpired after ``limit`` seconds.
+    These figures leave out interpreter start and imports. Raises subprocess.TimeoutExpired after ``limit`` seconds.
     """
     done = subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, env=_environment(), timeout=limit
@@ -64,46 +70,54 @@ def worker(arguments: Sequence[str], limit: float | None = None) -> dict[str, fl
 
 
 def report(
-    what: str, seconds: float, base: str, base_seconds: float, goal: float | None, aim: float | None = None
+    subject: str, seconds: float, base: str, base_seconds: float, goal: float | None, aim: float | None = None
 ) -> None:
-    """Print one ratio and, where it has a goal (the ratio that must not be passed) or an aim, whether it meets it."""
-    told = f"{what}: {_time(seconds)}; {base}: {_time(base_seconds)}; ratio {seconds / base_seconds:.3g}"
-    print(told + verdict(seconds / base_seconds, goal, aim), flush=True)
+    """Print the ratio of two times, and whether it meets its goal and its aim.
+
+    The ratio must not be above the goal; the aim is the ratio to strive for. None: there is no such bound.
+    """
+    line = f"{subject}: {_time(seconds)}; {base}: {_time(base_seconds)}; ratio {seconds / base_seconds:.3g}"
+    print(line + verdict(seconds / base_seconds, goal, aim), flush=True)
 
 
 def verdict(figure: float, goal: float | None, aim: float | None = None) -> str:
-    """`` (goal <= 3: met; aim <= 1.8: missed)``; nothing where there is neither."""
-    told = [] if goal is None else [f"goal <= {goal:.3g}: {'met' if figure <= goal else 'MISSED'}"]
-    told += [] if aim is None else [f"aim <= {aim:.3g}: {'met' if figure <= aim else 'missed'}"]
-    return f" ({'; '.join(told)})" if told else ""
+    """Return a text like `` (goal <= 3: met; aim <= 1.8: missed)``, or "" if there is neither goal nor aim."""
+    bounds = [] if goal is None else [f"goal <= {goal:.3g}: {'met' if figure <= goal else 'MISSED'}"]
+    bounds += [] if aim is None else [f"aim <= {aim:.3g}: {'met' if figure <= aim else 'missed'}"]
+    return f" ({'; '.join(bounds)})" if bounds else ""
 
 
 def _environment() -> dict[str, str]:
-    """That of this process, with the checkout's mixlist; bytecode is kept, as that of installed packages is."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    """Return this process's environment, changed so that it imports mixlist from the checkout and caches bytecode."""
+    # An installed package has its bytecode cached: without a cache every process would compile mixlist again.
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return {**kept, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir(), "mixlist-bytecode"))}
+    return {
+        **variables,
+        "PYTHONPATH": path,
+        "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir(), "mixlist-bytecode")),
+    }
 
 
 def machine() -> str:
-    """The processor, the cores and the versions that figures depend on; no names of hosts."""
+    """Return the processor, the cores and the versions that figures depend on, without the name of the host."""
     from importlib.metadata import PackageNotFoundError, version
 
-    def installed(package: str) -> str:
+    def name_and_version(package: str) -> str:
         try:
             return f"{package} {version(package)}"
         except PackageNotFoundError:
             return f"{package} absent"
 
     packages = ", ".join(
-        map(installed, ("onnx", "onnx-ir", "onnxruntime", "onnxconverter-common", "polygraphy", "numpy"))
+        map(name_and_version, ("onnx", "onnx-ir", "onnxruntime", "onnxconverter-common", "polygraphy", "numpy"))
     )
     return f"{_processor()}, {os.cpu_count()} cores; Python {platform.python_version()}; {packages}"
 
 
 def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 

@@ -1,4 +1,6 @@
-"""Files to measure on, generated the same each time: graphs of any length and an operator information library.
+"""Generate files to measure on: graphs, large weights and operator information libraries of any size.
+
+The same arguments give the same file.
 
 python benchmarks/generate.py graph NODES OUT.onnx
 python benchmarks/generate.py weights BYTES OUT.onnx
@@ -16,11 +18,14 @@ if TYPE_CHECKING:
     import onnx
 
 WIDTH = 16
-BLOCK = 10  # nodes in a normalisation block
+BLOCK = 10  # nodes in a block
 
 
 def write_graph(path: Path, nodes: int) -> Path:
-    """Write a float32 model of ``nodes`` nodes (rounded up to whole blocks): opset 17, IR 8, about 2 kB a block."""
+    """Write a float32 model of ``nodes`` nodes and return its path.
+
+    The number is rounded up to whole blocks. Opset 17, IR version 8, about 2 kB for each block.
+    """
     import numpy as np
     import onnx
     from onnx import helper
@@ -45,7 +50,7 @@ def write_graph(path: Path, nodes: int) -> Path:
 
 
 def _block(k: int, weight: object, nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto]) -> None:
-    """Append one block: a dense layer, then normalisation spelled out as older exporters do."""
+    """Append one block: a dense layer, then a normalization from elementary operators, as older exporters write it."""
     import numpy as np
     from onnx import helper, numpy_helper
 
@@ -63,43 +68,44 @@ def _block(k: int, weight: object, nodes: list[onnx.NodeProto], weights: list[on
     dense = node("MatMul", [f"x{k}", constant("weight", weight)], value("product"))
     dense = node("Add", [dense, constant("bias", np.zeros(WIDTH))], value("dense"))
     mean = node("ReduceMean", [dense], value("mean"), axes=[-1])
-    centred = node("Sub", [dense, mean], value("centred"))
-    square = node("Mul", [centred, centred], value("square"))
+    centered = node("Sub", [dense, mean], value("centered"))
+    square = node("Mul", [centered, centered], value("square"))
     variance = node("ReduceMean", [square], value("variance"), axes=[-1])
     shifted = node("Add", [variance, constant("epsilon", 1e-5)], value("shifted"))
     deviation = node("Sqrt", [shifted], value("deviation"))
-    normed = node("Div", [centred, deviation], value("normed"))
+    normed = node("Div", [centered, deviation], value("normed"))
     node("Mul", [normed, constant("gain", np.ones(WIDTH))], f"x{k + 1}")
 
 
 def write_weights(path: Path, size: int) -> Path:
-    """Write a chain of MatMuls with ``size`` bytes of float32 weights beside it, in ``.data``; about 16 MiB of memory.
+    """Write MatMuls of one input with ``size`` bytes of float32 weights in an external ``.data`` file; return the path.
 
-    A third of the bytes is one tensor, a quarter the next, the rest lies in tensors of at most 64 MiB.
+    One tensor has a third of the bytes, the next a quarter; the other tensors have at most 64 MiB each. The function
+    needs about 16 MiB of memory.
     """
     import numpy as np
     import onnx
     from onnx import helper
 
-    tile = np.random.default_rng(0).standard_normal(2**22, np.float32)  # 16 MiB, the same again and again
-    rows, left = 4096, size // (4 * 4096)
+    tile = np.random.default_rng(0).standard_normal(2**22, np.float32)  # 16 MiB, used again and again
+    rows, remaining = 4096, size // (4 * 4096)
     columns = [size // 3 // (4 * rows), size // 4 // (4 * rows)]
-    left -= sum(columns)
-    columns += [rows] * (left // rows) + ([left % rows] if left % rows else [])
-    nodes, weights, outputs, at = [], [], [], 0
+    remaining -= sum(columns)
+    columns += [rows] * (remaining // rows) + ([remaining % rows] if remaining % rows else [])
+    nodes, weights, outputs, offset = [], [], [], 0
     data = path.with_suffix(".data")
     with data.open("wb") as file:
         for k, width in enumerate(columns):
             length = 4 * rows * width
             weight = onnx.TensorProto(name=f"w{k}", data_type=1, dims=[rows, width], data_location=1)
-            for key, value in (("location", data.name), ("offset", at), ("length", length)):
+            for key, value in (("location", data.name), ("offset", offset), ("length", length)):
                 weight.external_data.add(key=key, value=str(value))
             weights.append(weight)
             nodes.append(helper.make_node("MatMul", ["x", f"w{k}"], [f"y{k}"], name=f"MatMul_{k}"))
             outputs.append(helper.make_tensor_value_info(f"y{k}", 1, ["batch", width]))
             for start in range(0, length, tile.nbytes):
                 file.write(tile.data.cast("B")[: min(tile.nbytes, length - start)])
-            at += length
+            offset += length
     inputs = [helper.make_tensor_value_info("x", 1, ["batch", rows])]
     graph = helper.make_graph(nodes, "weights", inputs, outputs, weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
@@ -107,19 +113,19 @@ def write_weights(path: Path, size: int) -> Path:
 
 
 def write_ops_info(path: Path, size: int) -> Path:
-    """Write an ops-info file of at least ``size`` bytes, in the shape of an installed library's."""
+    """Write an ops-info file of at least ``size`` bytes, in the form of an installed library; return its path."""
     library: dict[str, object] = {}
     written = 0
     while written < size:
         name = f"Operator{len(library):05d}"
         library[name] = _op(len(library))
-        written += len(json.dumps({name: library[name]}, indent=4)) - 3  # less the braces, plus a comma
+        written += len(json.dumps({name: library[name]}, indent=4)) - 3  # without the braces, with a comma
     path.write_text(json.dumps(library, indent=4), encoding="utf-8")
     return path
 
 
 def _op(k: int) -> dict[str, object]:
-    """One operator's entry: slots with dtypes and formats, attributes, the file that computes it, its flag."""
+    """Return one operator's entry: slots with dtypes and formats, attributes, kernel file, precision_reduce flag."""
     kinds = ("required", "optional", "optional")[: 1 + k % 3]
     entry: dict[str, object] = {f"input{i}": _slot(f"x{i}", kind) for i, kind in enumerate(kinds)}
     entry["output0"] = _slot("y", "required")
@@ -146,7 +152,7 @@ def _slot(name: str, kind: str) -> dict[str, str]:
 
 
 def main(kind: str, amount: str, out: str) -> int:
-    """Write one file and say how large it is."""
+    """Write one file and print its size."""
     writer = {"graph": write_graph, "weights": write_weights, "ops-info": write_ops_info}[kind]
     path = writer(Path(out), int(amount))
     print(f"{path}: {path.stat().st_size:,} bytes")

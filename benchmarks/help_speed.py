@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long ``mixlist --help`` takes against a bare interpreter start.
+"""Compare the time of ``mixlist --help`` with that of a bare interpreter start.
 
 python benchmarks/help_speed.py
 """
@@ -12,7 +12,7 @@ ROUNDS = 25
 
 
 def main() -> None:
-    """Print the ratio of the two whole processes."""
+    """Print the ratio of the whole processes."""
     times = race(
         {
             "help": process(["-m", "mixlist", "--help"]),

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Applying a list to graphs of up to 100,000 nodes: against a converter, against load and save, against 10,000 nodes.
+"""Time the application of a list to graphs of up to 100,000 nodes.
 
     python benchmarks/large_graph.py [--limit SECONDS]
 
-The graphs are blocks of ten nodes, a dense layer and its normalisation spelled out; with the ``onnx`` lists the
-precision changes four times in each. Every timing is a fresh process that has imported what it needs; the least of
-a few rounds counts, the order alternates. ``in process`` is ``resolve`` + ``rewrite`` + ``save`` from Python, ``apply``
-the whole command with interpreter start and imports.
+The time is compared with that of a converter, with loading and saving the same graph, and with that of 10,000 nodes.
+The graphs are blocks of ten nodes, a dense layer and its normalization from elementary operators; with the ``onnx``
+lists the precision changes four times in each block. Each timing comes from a fresh process, after its imports; the
+least of a few rounds counts, and the order alternates. ``in process`` is ``resolve`` + ``rewrite`` + ``save`` from
+Python, ``apply`` the whole command with interpreter start and imports.
 
-The converter is ``onnxruntime.transformers.float16.convert_float_to_float16``, told to keep the nodes high that the
-list keeps high. It looks at every tensor for every such node, so its time grows with the square of the graph: it runs
-once at each size, at most ``--limit`` seconds (900). The time of the processor is told too: on a machine with other
-work it is the fairer figure for one run.
+The converter is ``onnxruntime.transformers.float16.convert_float_to_float16``; its ``node_block_list`` names the nodes
+that the list keeps in float32. It looks at every tensor for each of these nodes, so its time grows with the square of
+the graph: it runs once at each size, at most ``--limit`` seconds (900). The processor time is printed too: on a machine
+with other work it is the fairer figure for one run.
 """
 
 from __future__ import annotations
@@ -39,46 +40,49 @@ def main(limit: float) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         graphs = {n: write_graph(folder / f"{n}.onnx", n) for n in (5_000, SMALL, 20_000, MIDDLE, LARGE)}
-        found = best_of(
+        seconds = best_of(
             {
                 "small": partial(_seconds, "mixlist", graphs[SMALL], folder),
                 "large": partial(_seconds, "mixlist", graphs[LARGE], folder),
                 "copy": partial(_seconds, "copy", graphs[LARGE], folder),
                 "apply": _timed(["-m", "mixlist", "apply", str(graphs[LARGE]), "-o", str(folder / "out"), "--force"]),
-                "copying": _timed([__file__, "--work", "copy", str(graphs[LARGE]), str(folder / "out")]),
+                "copy process": _timed([__file__, "--work", "copy", str(graphs[LARGE]), str(folder / "out")]),
             },
             ROUNDS,
         )
-        report(f"{LARGE} nodes, in process", found["large"], "onnx-ir load + save", found["copy"], goal=3, aim=1.8)
-        report(f"{LARGE} nodes, apply", found["apply"], "onnx-ir load + save, whole", found["copying"], 3, 1.8)
-        report(f"{LARGE} nodes, in process", found["large"], f"{SMALL} nodes", found["small"], goal=11, aim=10)
+        report(f"{LARGE} nodes, in process", seconds["large"], "onnx-ir load + save", seconds["copy"], goal=3, aim=1.8)
+        report(f"{LARGE} nodes, apply", seconds["apply"], "onnx-ir load + save, whole", seconds["copy process"], 3, 1.8)
+        report(f"{LARGE} nodes, in process", seconds["large"], f"{SMALL} nodes", seconds["small"], goal=11, aim=10)
         for size in (5_000, SMALL, 20_000, MIDDLE):
-            _peer(graphs[size], size, folder, limit)
+            _compare_with_converter(graphs[size], size, folder, limit)
 
 
-def _peer(path: Path, size: int, folder: Path, limit: float) -> None:
+def _compare_with_converter(path: Path, size: int, folder: Path, limit: float) -> None:
+    """Print the ratio of mixlist's time to the converter's, and how many times as fast mixlist is."""
     rounds = [_figures("mixlist", path, folder) for _ in range(ROUNDS)]
-    ours, ours_cpu = min(r["seconds"] for r in rounds), min(r["cpu"] for r in rounds)
-    peer = "onnxruntime.transformers.float16"
+    mixlist_seconds, mixlist_cpu = min(r["seconds"] for r in rounds), min(r["cpu"] for r in rounds)
+    converter = "onnxruntime.transformers.float16"
     goals = (1 / 15, 1 / 40) if size == MIDDLE else (None, None)
     try:
-        figures = _figures("peer", path, folder, limit)
+        figures = _figures("converter", path, folder, limit)
     except subprocess.TimeoutExpired:
-        figures, peer = {"seconds": limit, "cpu": limit}, f"{peer}, stopped after the limit"
-    theirs, theirs_cpu = figures["seconds"], figures["cpu"]
-    report(f"{size} nodes, in process", ours, peer, theirs, *goals)
-    print(f"  {theirs / ours:.3g} times as fast; by processor time {theirs_cpu / ours_cpu:.3g} times", flush=True)
+        figures, converter = {"seconds": limit, "cpu": limit}, f"{converter}, stopped after the limit"
+    report(f"{size} nodes, in process", mixlist_seconds, converter, figures["seconds"], *goals)
+    speedup, cpu_speedup = figures["seconds"] / mixlist_seconds, figures["cpu"] / mixlist_cpu
+    print(f"  {speedup:.3g} times as fast; by processor time {cpu_speedup:.3g} times", flush=True)
 
 
-def _seconds(what: str, path: Path, folder: Path) -> float:
-    return _figures(what, path, folder)["seconds"]
+def _seconds(task: str, path: Path, folder: Path) -> float:
+    return _figures(task, path, folder)["seconds"]
 
 
-def _figures(what: str, path: Path, folder: Path, limit: float | None = None) -> dict[str, float]:
-    return worker([__file__, "--work", what, str(path), str(folder / "out")], limit)
+def _figures(task: str, path: Path, folder: Path, limit: float | None = None) -> dict[str, float]:
+    """Return the seconds and the processor seconds of a task, which runs in a fresh process."""
+    return worker([__file__, "--work", task, str(path), str(folder / "out")], limit)
 
 
 def _timed(arguments: list[str]) -> Callable[[], float]:
+    """Return a contender that returns the seconds of a whole process."""
     run = process(arguments)
 
     def timed() -> float:
@@ -92,16 +96,16 @@ def _timed(arguments: list[str]) -> Callable[[], float]:
 # --- in the fresh process ---
 
 
-def work(what: str, path: str, out: str) -> None:
-    """Do one thing after its imports and print its seconds, by the clock and of the processor."""
-    run = {"mixlist": _mixlist, "copy": _copy, "peer": _peer_run}[what](path, out)
+def work(task: str, path: str, out: str) -> None:
+    """Run one task after its imports; print its seconds by the wall clock and of processor time, as JSON."""
+    run = {"mixlist": _mixlist, "copy": _copy, "converter": _converter}[task](path, out)
     start, cpu = time.perf_counter(), time.process_time()
     run()
     print(json.dumps({"seconds": time.perf_counter() - start, "cpu": time.process_time() - cpu}))
 
 
 def _mixlist(path: str, out: str) -> Callable[[], None]:
-    import onnx_ir  # noqa: F401  what resolve and rewrite would import in the time measured
+    import onnx_ir  # noqa: F401  else resolve and rewrite would import it in the time that is measured
 
     import mixlist
 
@@ -119,7 +123,7 @@ def _copy(path: str, out: str) -> Callable[[], None]:
     return lambda: onnx_ir.save(onnx_ir.load(path), out)
 
 
-def _peer_run(path: str, out: str) -> Callable[[], None]:
+def _converter(path: str, out: str) -> Callable[[], None]:
     import onnx
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
