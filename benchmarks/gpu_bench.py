@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What mixed precision brings on a GPU: `mixlist bench` of float32 against mixed, for BERT-base's size and the corpus.
+"""Measure the speed of mixed precision on a GPU: `mixlist bench` for a model of BERT-base's size and the corpus.
 
     python benchmarks/gpu_bench.py FOLDER [--out FILE] [--budget SECONDS] [--rounds N] [--only WORD]
 
-FOLDER holds the corpus (``python tests/corpus/fetch.py FOLDER``); models that are not there are left out. The lists are
-``onnx`` and ``ascend910b``; the float16 models that ``convert_float_to_float16(keep_io_types=True)`` makes, of
-onnxruntime.transformers and, where it is installed (requirements.txt), of onnxconverter-common, are timed against
-float32 too. Prints a Markdown table; FILE gets everything as JSON, a line a task,
-as it comes. Float32 runs as ONNX Runtime's default has it on CUDA, with TF32. The first batch of each model is timed.
+FOLDER holds the corpus (``python tests/corpus/fetch.py FOLDER``); models that are missing are left out. The lists are
+``onnx`` and ``ascend910b``. The float16 models of other converters are timed against float32 too:
+``convert_float_to_float16(keep_io_types=True)`` of onnxruntime.transformers and, if it is installed (requirements.txt),
+of onnxconverter-common. The script prints a Markdown table, and appends each result to FILE at once, a line of JSON for
+each task. Float32 runs with ONNX Runtime's defaults for CUDA, with TF32. The first batch of each model is timed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from bert import feed as words  # noqa: E402
+from bert import feed as bert_feed  # noqa: E402
 from bert import write_bert  # noqa: E402
 from clock import machine  # noqa: E402
 from gpu_tasks import card, run_all  # noqa: E402
 
 BATCHES = (8, 1, 32)
 LISTS = ("onnx", "ascend910b")
-PEERS = {"onnxruntime.transformers": "onnxruntime", "onnxconverter-common": "onnxconverter_common"}  # and packages
+PEERS = {
+    "onnxruntime.transformers": "onnxruntime",
+    "onnxconverter-common": "onnxconverter_common",
+}  # and package
 HEAD = (
     "model", "lists", "float32 ms", "mixed ms", "mixed / float32 (95 %)", "low nodes (with kernel)",
     "low nodes that ran", "Casts inserted by ONNX Runtime", "device memory, MiB (float32, mixed)",
@@ -38,52 +41,52 @@ HEAD = (
 
 
 def main() -> None:
-    """Print the table; see the module."""
+    """Run every task and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, default=Path("gpu_bench.jsonl"))
     parser.add_argument("--budget", type=float, default=480)
     parser.add_argument("--limit", type=float, default=150, help="seconds for one task")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--layers", type=int, default=12, help="of the generated model")
-    parser.add_argument("--only", default="", help="tasks whose name holds this word")
-    parser.add_argument("--provider", default="cuda", help="cpu tries the script where there is no GPU")
-    given = parser.parse_args()
+    parser.add_argument("--layers", type=int, default=12, help="layers of the generated model")
+    parser.add_argument("--only", default="", help="run only the tasks whose words contain this text")
+    parser.add_argument("--provider", default="cuda", help="cpu: try the script without a GPU")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
-        bert = str(write_bert(Path(home, "bert.onnx"), given.layers))
-        corpus = sorted(map(str, given.folder.glob("*.onnx")))
+        bert = str(write_bert(Path(home, "bert.onnx"), options.layers))
+        corpus = sorted(map(str, options.folder.glob("*.onnx")))
         peers = [peer for peer, package in PEERS.items() if find_spec(package)]
-        tasks = [(bert, str(batch), each) for each in LISTS for batch in BATCHES]
+        tasks = [(bert, str(batch), lists) for lists in LISTS for batch in BATCHES]
         tasks += [(bert, str(BATCHES[0]), peer) for peer in peers]
-        tasks += [(path, "0", each) for each in LISTS for path in corpus]
+        tasks += [(path, "0", lists) for lists in LISTS for path in corpus]
         tasks += [(bert, str(batch), peer) for peer in peers for batch in BATCHES[1:]]
         tasks += [(path, "0", peer) for peer in peers for path in corpus]
-        chosen = [(*task, given.provider, str(given.rounds)) for task in tasks if given.only in " ".join(task)]
-        print(f"{card()}; {machine()}; {given.rounds} rounds; a budget of {given.budget:.0f} s\n")
+        selected = [(*task, options.provider, str(options.rounds)) for task in tasks if options.only in " ".join(task)]
+        print(f"{card()}; {machine()}; {options.rounds} rounds; a budget of {options.budget:.0f} s\n")
         print(_row(HEAD), _row(["---"] * len(HEAD)), sep="\n", flush=True)
-        run_all(__file__, chosen, given.out, tell, given.budget, 1, given.limit)
+        run_all(__file__, selected, options.out, format_result, options.budget, 1, options.limit)
 
 
 # --- one task, in a process of its own ---
 
 
-def one(path: str, batch: str, lists: str, provider: str, rounds: str) -> dict[str, Any]:
-    """The report of one bench as JSON, with the names of the model and of the lists."""
+def run_task(path: str, batch: str, lists: str, provider: str, rounds: str) -> dict[str, Any]:
+    """Run one bench; return its report as JSON, with the names of the model and of the lists or the converter."""
     import mixlist
     from tests.corpus.feeds import feeds
 
     name = Path(path).stem
-    data = words(int(batch)) if name == "bert" else feeds(name)[0]
-    shown = f"BERT-base size, batch {batch} x 128" if name == "bert" else name
+    data = bert_feed(int(batch)) if name == "bert" else feeds(name)[0]
+    title = f"BERT-base size, batch {batch} x 128" if name == "bert" else name
     with tempfile.TemporaryDirectory() as home:
-        peer = lists in PEERS
-        rival = _peer(lists, path, Path(home, "peer.onnx")) if peer else mixlist.load_policy(ops_info=lists)
-        report = mixlist.bench(path, rival, [data], provider=provider, rounds=int(rounds))
-    return {"name": shown, "lists": lists, **report.to_json()}
+        is_peer = lists in PEERS
+        other = _peer(lists, path, Path(home, "peer.onnx")) if is_peer else mixlist.load_policy(ops_info=lists)
+        report = mixlist.bench(path, other, [data], provider=provider, rounds=int(rounds))
+    return {"name": title, "lists": lists, **report.to_json()}
 
 
 def _peer(peer: str, path: str, out: Path) -> Path:
-    """The float16 model of another converter, its inputs and outputs float32."""
+    """Write the float16 model of another converter, with float32 inputs and outputs; return its path."""
     import warnings
 
     import onnx
@@ -93,32 +96,32 @@ def _peer(peer: str, path: str, out: Path) -> Path:
     else:
         from onnxruntime.transformers.float16 import convert_float_to_float16
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about values that it cuts off
-        made = convert_float_to_float16(onnx.load(path), keep_io_types=True)
-    if peer == "onnxruntime.transformers":  # it leaves the nodes unsorted; ONNX Runtime's own tools sort them so
+        warnings.simplefilter("ignore")  # about values that it clips
+        converted = convert_float_to_float16(onnx.load(path), keep_io_types=True)
+    if peer == "onnxruntime.transformers":  # it leaves the nodes unsorted; ONNX Runtime's own tools sort them like this
         from onnxruntime.transformers.onnx_model import OnnxModel
 
-        OnnxModel(made).topological_sort()
-    onnx.save(made, out)
+        OnnxModel(converted).topological_sort()
+    onnx.save(converted, out)
     return out
 
 
-# --- what is told ---
+# --- the table ---
 
 
-def tell(result: Any) -> str:
-    """One row of the table."""
+def format_result(result: Any) -> str:
+    """Return one row of the table."""
     timing = result["timing"]
     float32, mixed, ratio = timing["original"], timing["other"], timing["ratio"]
     failed = float32["failure"] or mixed["failure"]
     if failed:
         return _row([result["name"], result["lists"], f"failed: {failed[:300]}"])
-    times = [f"{each['seconds']['median'] * 1000:.3g}" for each in (float32, mixed)]
+    times = [f"{contender['seconds']['median'] * 1000:.3g}" for contender in (float32, mixed)]
     low, kernels = mixed["low_nodes"], mixed["low_kernels"]
     bounds = f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
     ran = mixed["profile"]["low_nodes"] if mixed["profile"] else "?"
     casts = mixed["graph"]["inserted_casts"] if mixed["graph"] else "?"
-    memory = ", ".join(_mebibytes(each["profile"]) for each in (float32, mixed))
+    memory = ", ".join(_mebibytes(contender["profile"]) for contender in (float32, mixed))
     return _row([result["name"], result["lists"], *times, bounds, f"{low} ({kernels})", ran, casts, memory])
 
 
@@ -132,6 +135,6 @@ def _row(cells: Any) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
-        print(json.dumps(one(*sys.argv[2:])))
+        print(json.dumps(run_task(*sys.argv[2:])))
     else:
         main()

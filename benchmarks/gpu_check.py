@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Whether `mixlist check` says the same natively on a GPU as emulated on the CPU: planted graphs and the corpus.
+"""Compare `mixlist check` natively on a GPU with its emulation on the CPU: on planted graphs and the corpus.
 
     python benchmarks/gpu_check.py FOLDER [--out FILE] [--budget SECONDS] [--jobs N] [--only WORD]
 
-FOLDER holds the corpus (``python tests/corpus/fetch.py FOLDER``); models that are not there are left out. Each model is
+FOLDER holds the corpus (``python tests/corpus/fetch.py FOLDER``); models that are missing are left out. Each model is
 checked on its own batches under the ``onnx`` and the ``ascend910b`` lists in float16, then under ``onnx`` in bfloat16.
-A line a model: verdict, first offenders, exception rate and the outputs' worst normalised error, natively and emulated;
-then each node of which the two say different things. FILE gets everything as JSON, a line a task, as it comes.
+For each model the script prints one line (verdict, first offenders, exception rate and the worst normalized error of
+the outputs, natively and emulated), then each node whose findings differ. It appends each result to FILE at once, a
+line of JSON for each task.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from gpu_tasks import card, run_all  # noqa: E402
 
 SETTINGS = (("onnx", "mixed_float16"), ("ascend910b", "mixed_float16"), ("onnx", "mixed_bfloat16"))
-SHOWN = 12  # disagreements told of one model; FILE has all
+SHOWN = 12  # differing nodes printed of one model; FILE has all
 
 
 def main() -> None:
-    """Run every task; see the module."""
+    """Run every task and print the comparison."""
     from tests.support.planted_models import PLANTED
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -38,69 +39,75 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=480)
     parser.add_argument("--limit", type=float, default=150, help="seconds for one task")
     parser.add_argument("--jobs", type=int, default=4)
-    parser.add_argument("--only", default="", help="tasks whose name holds this word")
-    parser.add_argument("--provider", default="cuda", help="cpu tries the script where there is no GPU")
-    given = parser.parse_args()
-    corpus = sorted(path.stem for path in given.folder.glob("*.onnx"))
-    tasks = [("planted", given.provider, str(len(PLANTED)))]
-    tasks += [(name, given.provider, str(given.folder), *setting) for setting in SETTINGS for name in corpus]
-    print(f"{card()}; a budget of {given.budget:.0f} s", flush=True)
-    chosen = [task for task in tasks if given.only in " ".join(task)]
-    run_all(__file__, chosen, given.out, tell, given.budget, given.jobs, given.limit)
+    parser.add_argument("--only", default="", help="run only the tasks whose words contain this text")
+    parser.add_argument("--provider", default="cuda", help="cpu: try the script without a GPU")
+    options = parser.parse_args()
+    corpus = sorted(path.stem for path in options.folder.glob("*.onnx"))
+    tasks = [("planted", options.provider, str(len(PLANTED)))]
+    tasks += [(name, options.provider, str(options.folder), *setting) for setting in SETTINGS for name in corpus]
+    print(f"{card()}; a budget of {options.budget:.0f} s", flush=True)
+    selected = [task for task in tasks if options.only in " ".join(task)]
+    run_all(__file__, selected, options.out, format_result, options.budget, options.jobs, options.limit)
 
 
 # --- one task, in a process of its own ---
 
 
-def one(name: str, provider: str, *rest: str) -> Any:
-    """The result of one task: the planted graphs, or a model of the corpus under a setting."""
-    return planted(provider) if name == "planted" else model(name, provider, *rest)
+def run_task(name: str, provider: str, *arguments: str) -> Any:
+    """Return the result of one task: the planted graphs, or a model of the corpus under a setting."""
+    return planted(provider) if name == "planted" else model(name, provider, *arguments)
 
 
 def planted(provider: str) -> dict[str, Any]:
-    """Every planted graph, both ways, against each other and against the answers written by hand."""
+    """Check every planted graph natively and emulated; return those that differ from the result written by hand."""
     import mixlist
     from tests.support.builders import model as graph
     from tests.support.planted_models import PLANTED
 
     wrong = []
     for case in PLANTED:
-        told = {}
-        for way in (provider, "cpu"):
+        kinds = {}
+        for device in (provider, "cpu"):
             try:
-                report = mixlist.check(graph(case.text), case.policy, case.feeds, provider=way)
-                told[way] = {_name(n): n.kind for n in report.nodes}
-            except Exception as problem:  # one that fails must not hide the others
-                told[way] = {"": f"{type(problem).__name__}: {problem}"}
-        if any(kinds != case.kinds for kinds in told.values()):
-            wrong.append({"graph": case.name, "by hand": case.kinds, "native": told[provider], "emulated": told["cpu"]})
+                report = mixlist.check(graph(case.text), case.policy, case.feeds, provider=device)
+                kinds[device] = {_name(n): n.kind for n in report.nodes}
+            except Exception as error:  # a graph that fails must not hide the others
+                kinds[device] = {"": f"{type(error).__name__}: {error}"}
+        if any(node_kinds != case.kinds for node_kinds in kinds.values()):
+            wrong.append(
+                {"graph": case.name, "by hand": case.kinds, "native": kinds[provider], "emulated": kinds["cpu"]}
+            )
     return {"name": "planted", "graphs": len(PLANTED), "wrong": wrong}
 
 
 def model(name: str, provider: str, folder: str, lists: str, mode: str) -> dict[str, Any]:
-    """One model of the corpus, both ways."""
+    """Check one model of the corpus natively and emulated; return both summaries and the nodes that differ."""
     import mixlist
     from mixlist.targets.kernels import find_nodes_without_low_kernel
     from tests.corpus.feeds import feeds
 
     path = Path(folder, f"{name}.onnx")
     policy = mixlist.load_policy(ops_info=lists, precision_mode_v2=mode)
-    told, findings = {}, {}
-    for way, where in (("native", provider), ("emulated", "cpu")):
+    summaries, findings = {}, {}
+    for run, device in (("native", provider), ("emulated", "cpu")):
         start = time.monotonic()
-        report = mixlist.check(path, policy, feeds(name), provider=where, isolate=True)
-        told[way] = {**_summary(report), "seconds": round(time.monotonic() - start, 1)}
-        findings[way] = {_name(n): n for n in report.nodes if n.kind != "internal-risk"}
+        report = mixlist.check(path, policy, feeds(name), provider=device, isolate=True)
+        summaries[run] = {**_summary(report), "seconds": round(time.monotonic() - start, 1)}
+        findings[run] = {_name(n): n for n in report.nodes if n.kind != "internal-risk"}
     plan = mixlist.resolve(path, policy)
-    bare = {f"{d.scope}/{d.name}".lstrip("/") for d in find_nodes_without_low_kernel(plan, "cuda")}
+    without_kernel = {f"{d.scope}/{d.name}".lstrip("/") for d in find_nodes_without_low_kernel(plan, "cuda")}
     low = [d for d in plan.nodes if d.precision == policy.mode.low]
     differing = [
-        {"node": node, "no low kernel": node in bare, **{w: _finding(findings[w].get(node)) for w in findings}}
+        {
+            "node": node,
+            "no low kernel": node in without_kernel,
+            **{run: _finding(findings[run].get(node)) for run in findings},
+        }
         for node in dict.fromkeys([*findings["native"], *findings["emulated"]])
         if _kind(findings["native"].get(node)) != _kind(findings["emulated"].get(node))
     ]
-    kernels = {"low": len(low), "without": len(bare)}
-    return {"name": name, "lists": lists, "mode": mode, **told, "kernels": kernels, "differing": differing}
+    kernels = {"low": len(low), "without": len(without_kernel)}
+    return {"name": name, "lists": lists, "mode": mode, **summaries, "kernels": kernels, "differing": differing}
 
 
 def _summary(report: Any) -> dict[str, Any]:
@@ -135,27 +142,28 @@ def _plain(number: float) -> float | str:
     return number if math.isfinite(number) else str(number)
 
 
-# --- what is told ---
+# --- the printed lines ---
 
 
-def tell(result: Any) -> str:
-    """The lines of one result."""
+def format_result(result: Any) -> str:
+    """Return the lines of one result."""
     if result["name"] == "planted":
-        told = [f"planted: {result['graphs'] - len(result['wrong'])} of {result['graphs']} graphs as written by hand"]
-        return "\n".join([*told, *(f"  {json.dumps(each)}" for each in result["wrong"])])
+        right = result["graphs"] - len(result["wrong"])
+        lines = [f"planted: {right} of {result['graphs']} graphs as written by hand"]
+        return "\n".join([*lines, *(f"  {json.dumps(graph)}" for graph in result["wrong"])])
     head = f"{result['name']} {result['lists']} {result['mode']}"
-    lines = [f"{head}: {_way('native', result)}; {_way('emulated', result)}; {_agreement(result)}"]
+    summaries = "; ".join(_format_summary(run, result[run]) for run in ("native", "emulated"))
+    lines = [f"{head}: {summaries}; {_agreement(result)}"]
     differing = result["differing"]
-    lines += [f"  {json.dumps(each)}" for each in differing[:SHOWN]]
+    lines += [f"  {json.dumps(node)}" for node in differing[:SHOWN]]
     lines += [f"  and {len(differing) - SHOWN} more"] if len(differing) > SHOWN else []
     return "\n".join(lines)
 
 
-def _way(way: str, result: Any) -> str:
-    told = result[way]
-    first = ", ".join(told["first"][:3]) + (", ..." if len(told["first"]) > 3 else "")
-    errors = f"worst normalised error {_short(told['worst'])}"
-    return f"{way} {told['verdict']}, {len(told['first'])} first ({first}), rate {told['rate']:.0%}, {errors}"
+def _format_summary(run: str, summary: Any) -> str:
+    first = ", ".join(summary["first"][:3]) + (", ..." if len(summary["first"]) > 3 else "")
+    errors = f"worst normalized error {_short(summary['worst'])}"
+    return f"{run} {summary['verdict']}, {len(summary['first'])} first ({first}), rate {summary['rate']:.0%}, {errors}"
 
 
 def _short(number: float | str) -> str:
@@ -172,6 +180,6 @@ def _agreement(result: Any) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
-        print(json.dumps(one(*sys.argv[2:])))
+        print(json.dumps(run_task(*sys.argv[2:])))
     else:
         main()

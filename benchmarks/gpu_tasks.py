@@ -1,7 +1,7 @@
-"""Work for a GPU that is lent for minutes: each task in a process of its own, results written as they come.
+"""Run tasks on a GPU within a time budget: each task in a process of its own, each result written at once.
 
-A task is a line of words; the script that it belongs to runs it when it is started with ``--one`` and those words, and
-prints a JSON object as its last line. No task is started after the budget is spent, and those left out are named.
+A task is a tuple of words. Its script, started with ``--one`` and these words, runs the task and prints a JSON object
+as its last line. No task starts after the budget is spent; the tasks that did not start are named at the end.
 """
 
 from __future__ import annotations
@@ -22,40 +22,48 @@ Task = tuple[str, ...]
 
 
 def run_all(
-    script: str, tasks: Sequence[Task], out: Path, tell: Callable[[Any], str], budget: float, jobs: int, limit: float
+    script: str,
+    tasks: Sequence[Task],
+    out: Path,
+    format_result: Callable[[Any], str],
+    budget: float,
+    jobs: int,
+    limit: float,
 ) -> None:
-    """Run the tasks in order, ``jobs`` at a time; ``tell`` makes text of a result, ``out`` gets a JSON line each.
+    """Run the tasks of ``script`` in order, ``jobs`` at a time.
 
-    ``budget`` and ``limit`` (of one task) are seconds.
+    Each result is printed as the text that ``format_result`` returns, and appended to ``out`` as a line of JSON.
+    ``budget`` (of all tasks) and ``limit`` (of one task) are seconds.
     """
-    start, left, lock = time.monotonic(), [], Lock()
+    start, skipped, lock = time.monotonic(), [], Lock()
 
     def run(task: Task) -> None:
-        rest = budget - (time.monotonic() - start)
-        if rest <= 0:
-            left.append(" ".join(task))
+        remaining = budget - (time.monotonic() - start)
+        if remaining <= 0:
+            skipped.append(" ".join(task))
             return
         began = time.monotonic()
-        record = {"task": list(task), **_one(script, task, min(limit, rest + 30))}
+        record = {"task": list(task), **_run_task(script, task, min(limit, remaining + 30))}
         record["seconds"] = round(time.monotonic() - began, 1)
         with lock:
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
-            print(tell(record["result"]) if "result" in record else _failed(record), flush=True)
+            print(format_result(record["result"]) if "result" in record else _failed(record), flush=True)
 
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(run, tasks))
-    print(f"\n{len(tasks) - len(left)} of {len(tasks)} tasks in {time.monotonic() - start:.0f} s of {budget:.0f} s")
-    if left:
-        print(f"left out for want of time: {', '.join(left)}", flush=True)
+    print(f"\n{len(tasks) - len(skipped)} of {len(tasks)} tasks in {time.monotonic() - start:.0f} s of {budget:.0f} s")
+    if skipped:
+        print(f"left out for want of time: {', '.join(skipped)}", flush=True)
 
 
 def _failed(record: Any) -> str:
-    """The last line of what went wrong; the file has all."""
+    """Return the last line of a task's error; the file has the whole error."""
     return f"{' '.join(record['task'])}: FAILED: {record['error'].strip().splitlines()[-1][:300]}"
 
 
-def _one(script: str, task: Task, limit: float) -> dict[str, Any]:
+def _run_task(script: str, task: Task, limit: float) -> dict[str, Any]:
+    """Run one task; return its ``result``, or its ``error``."""
     command = [sys.executable, "-X", "faulthandler", script, "--one", *task]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     try:
@@ -70,7 +78,7 @@ def _one(script: str, task: Task, limit: float) -> dict[str, Any]:
 
 
 def card() -> str:
-    """The name of the GPU, its driver and memory, as nvidia-smi tells them, and ONNX Runtime's build."""
+    """Return the GPU's name, driver and memory, as nvidia-smi prints them, and ONNX Runtime's build."""
     import onnxruntime
 
     build = f"{onnxruntime.package_name} {onnxruntime.__version__}"

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""One float32 training step through ONNX Runtime against the same step in torch eager, on the same threads.
+"""Time one float32 training step in ONNX Runtime against the same step in torch eager, on as many threads.
 
     python benchmarks/step_speed.py [BATCH]
 
-The bundled step graphs and the networks they were made of (tools/make_steps.py), batch 64 unless told otherwise, one
-thread and two. Both compute loss, logits and all gradients from the same parameters and images; neither updates. torch
-draws its dropout masks within the step; the graph's are inputs, drawn once before. What drawing them with numpy costs
-is printed too. Needs the extra ``torch``.
+The steps are the bundled step graphs and the networks that they were made from (tools/make_steps.py). A batch has 64
+images by default; the steps run on one thread, then on two. Both compute loss, logits and all gradients from the same
+parameters and images; neither updates parameters. torch draws its dropout masks within the step; those of the graph are
+inputs, drawn once before. The time to draw them with numpy is printed too. The script needs the extra ``torch``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(batch: str = "64") -> None:
 
 
 def contenders(name: str, module: torch.nn.Module, rows: int, threads: int) -> dict[str, Callable[[], object]]:
-    """Each runs STEPS steps."""
+    """Return the contenders by name; each call of one runs STEPS steps."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
@@ -58,12 +58,12 @@ def contenders(name: str, module: torch.nn.Module, rows: int, threads: int) -> d
     images, labels, parameters = torch.from_numpy(x), torch.from_numpy(y), list(module.parameters())
     feeds: dict[str, Any] = {key: value.detach().numpy() for key, value in module.named_parameters()}
     feeds |= {"x": x, "y": y, "loss_scale": np.array(1024, np.float32)}
-    shapes = {given.name: (rows, *given.shape[1:]) for given in session.get_inputs() if given.name not in feeds}
+    mask_shapes = {i.name: (rows, *i.shape[1:]) for i in session.get_inputs() if i.name not in feeds}
     random = np.random.default_rng(0)
 
     def draw() -> None:
         feeds.update(
-            {key: (random.random(shape, np.float32) < 0.9).astype(np.float32) for key, shape in shapes.items()}
+            {key: (random.random(shape, np.float32) < 0.9).astype(np.float32) for key, shape in mask_shapes.items()}
         )
 
     def eager() -> None:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What `mixlist train` costs: an emulated mixed step against one in float32, and the optimizer beside the step.
+"""Time `mixlist train`: an emulated mixed step against one in float32, and the optimizer against the step.
 
     python benchmarks/train_speed.py [BATCH]
 
-The bundled step graphs, batch 64 unless told otherwise, on one thread and two, under the ``onnx`` lists and those of
-``mindspore-o3``; whole steps of the trainer: batch and random inputs, the network, gradients unscaled and looked at,
-the update. The float32 step against torch eager is step_speed.py.
+The steps are those of the bundled step graphs, with a batch of 64 by default, on one thread and on two, under the
+``onnx`` lists and those of ``mindspore-o3``. The time covers whole steps of the trainer: select the batch, draw random
+inputs, run the network, unscale and test the gradients, update. step_speed.py compares the float32 step with torch.
 """
 
 from __future__ import annotations
@@ -31,35 +31,40 @@ def main(batch: str = "64") -> None:
     for threads in (1, 2):
         for name, goal, aim in (("transformer", 3.0, 1.5), ("cnn", None, None)):
             title = f"{name}, {threads} thread{'s' * (threads > 1)}"
-            trainings = {lists: started(name, int(batch), lists, threads) for lists in ("float32", *LISTS)}
-            runs = {lists: lambda made=made: made.run(made.step + STEPS) for lists, made in trainings.items()}
-            runs["network"] = network(trainings["float32"])
-            runs |= {optimizer: beside(trainings["float32"], optimizer) for optimizer in OPTIMIZERS}
-            seconds = {what: value / STEPS for what, value in race(runs, ROUNDS).items()}
-            exact = seconds["float32"]
+            trainings = {lists: make_training(name, int(batch), lists, threads) for lists in ("float32", *LISTS)}
+            runs = {lists: make_step_run(training) for lists, training in trainings.items()}
+            runs["network"] = make_network_run(trainings["float32"])
+            runs |= {optimizer: make_update(trainings["float32"], optimizer) for optimizer in OPTIMIZERS}
+            seconds = {contender: value / STEPS for contender, value in race(runs, ROUNDS).items()}
+            float32 = seconds["float32"]
             for lists in LISTS:
-                report(f"{title}, mixed by {lists}", seconds[lists], "float32", exact, goal, aim)
+                report(f"{title}, mixed by {lists}", seconds[lists], "float32", float32, goal, aim)
             for optimizer in OPTIMIZERS:
-                report(f"{title}, {optimizer} and scaler", seconds[optimizer], "float32", exact, 0.15, 0.05)
-            report(f"{title}, whole float32 step", exact, "the network alone", seconds["network"], None)
+                report(f"{title}, {optimizer} and scaler", seconds[optimizer], "float32", float32, 0.15, 0.05)
+            report(f"{title}, whole float32 step", float32, "the network alone", seconds["network"], None)
 
 
-def network(training: Any) -> Callable[[], None]:
-    """The session alone, with one feed."""
+def make_step_run(training: Any) -> Callable[[], None]:
+    """Return a contender that runs STEPS whole steps."""
+    return lambda: training.run(training.step + STEPS)
+
+
+def make_network_run(training: Any) -> Callable[[], None]:
+    """Return a contender that runs STEPS times the session alone, with one feed."""
     import numpy as np
 
     feed = {**training.feed(0), "loss_scale": np.ones((), np.float32)}
-    made = training.session
+    step_session = training.session
 
     def run() -> None:
         for _ in range(STEPS):
-            made._step_session.run(made._output_names, feed)
+            step_session._step_session.run(step_session._output_names, feed)
 
     return run
 
 
-def started(name: str, batch: int, lists: str, threads: int) -> Any:
-    """A training of a bundled step: in float32, or under a built-in library with torch's scaler."""
+def make_training(name: str, batch: int, lists: str, threads: int) -> Any:
+    """Return a training of a bundled step: in float32, or under a built-in library with torch's scaler."""
     import mixlist
     from mixlist.training.dataset import read_dataset
     from mixlist.training.loop import Training
@@ -71,16 +76,20 @@ def started(name: str, batch: int, lists: str, threads: int) -> Any:
     data = ROOT / "mixlist" / "demo_data"
     graph = read_step(data / f"digits_{name}_step.onnx")
     if lists == "float32":
-        made, scaler = make_float32_session(graph, "cpu", threads), None
+        session, scaler = make_float32_session(graph, "cpu", threads), None
     else:
-        made = make_mixed_session(graph, mixlist.load_policy(ops_info=lists), "cpu", threads)
+        session = make_mixed_session(graph, mixlist.load_policy(ops_info=lists), "cpu", threads)
         scaler = make_scaler("torch", init_scale=1024.0)
     samples = read_dataset(graph, data / "digits_train.npz", "")
-    return Training(made, samples, Settings(), batch_size=batch, steps=10**9, seed=0, scaler=scaler)
+    return Training(session, samples, Settings(), batch_size=batch, steps=10**9, seed=0, scaler=scaler)
 
 
-def beside(training: Any, name: Any) -> Callable[[], None]:
-    """What a mixed step does besides running the network: STEPS updates with gradients as large as the parameters."""
+def make_update(training: Any, name: Any) -> Callable[[], None]:
+    """Return a contender that runs STEPS updates, with as many random gradients as the network has parameters.
+
+    An update is the part of a mixed step without the network: unscale and test the gradients, update the scaler and
+    the parameters.
+    """
     import numpy as np
 
     from mixlist.training.loop import all_finite

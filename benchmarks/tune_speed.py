@@ -1,25 +1,27 @@
 #!/usr/bin/env python3
-"""What `mixlist tune` costs and what it leaves low: trials per second, seconds per model, share of the work, trials.
+"""Measure `mixlist tune`: seconds by trial, seconds by model, the share of the work left low, the number of trials.
 
     python benchmarks/tune_speed.py [--only trials|solve|share|planted] FOLDER [MODEL ...]
 
-FOLDER holds the corpus (``python tests/corpus/fetch.py FOLDER``); data are the corpus's own batches.
+FOLDER holds the corpus (``python tests/corpus/fetch.py FOLDER``); each model reads its batches of the corpus.
 
-trials   seconds by the number of trials, of two kinds: ``random``, choices at random, each far from the one before
-         it (deciding, flags, runs in the default executor, judging); and ``search``, a whole search, with its choosing
-         and what it makes but once. The limit is half the error that the list has, 1e-2 where the list overflows;
-         node rules are allowed. Against a new session per trial, for some of the same choices: ``occ`` as
-         onnxconverter_common's auto_mixed_precision does it (copy, convert_float_to_float16 with the nodes that the
-         choice keeps high as node_block_list, InferenceSession, run), and ``session``: resolve, rewrite and emulate by
-         mixlist, InferenceSession, run, without judging. Where what occ converts does not load, its session and run are
-         those of the original (so too for recurrent models, of which the CPU provider may crash in float16), and
-         ``until`` is what it took until it failed. Where the conversion fails, that is all. One batch, and 16.
-solve    seconds of ``mixlist.tune`` from the libraries onnx and mindspore-o3, at most 1e-2 normalised error.
-share    work of matrix products and convolutions left low, by ``mixlist.cost.estimate.estimate_work``, against
-         ``auto_convert_mixed_precision`` with the same data. It is given a ``validate_fn`` that takes a result whose
-         normalised error is at most what mixlist's result has by the check, or 1e-2 where that is more, and LIMIT
-         seconds. It is judged by what ONNX Runtime's CPU provider computes, which hides the overflows of float16.
-planted  trials for planted sets of k among n, anywhere in the order, against 4 k log2 n.
+trials   seconds divided by the number of trials, of two kinds: ``random``, random choices of edits, each far from the
+         one before it (decisions, flags, runs in the default executor, verdict); and ``search``, a whole search with
+         its strategy and its preparations. The limit is half the error of the base list, or 1e-2 if the base list
+         overflows; node rules are allowed. Some of the same choices are timed with a new session for each trial:
+         ``occ`` is the method of onnxconverter_common's auto_mixed_precision (copy, convert_float_to_float16 with the
+         nodes that stay high in node_block_list, InferenceSession, run); ``session`` is resolve, rewrite and emulate
+         of mixlist, InferenceSession, run, without a verdict. If the model that occ converts does not load, the
+         session and run of the original are timed instead, and ``until`` is the time until it failed; the same holds
+         for recurrent models, which may crash the CPU provider in float16. If the conversion fails, only
+         the time until it fails counts. Each with one batch, and with 16.
+solve    seconds of ``mixlist.tune`` from the libraries onnx and mindspore-o3, with at most 1e-2 normalized error.
+share    the share of the work of matrix products and convolutions left low, by
+         ``mixlist.cost.estimate.estimate_work``, against ``auto_convert_mixed_precision`` with the same data. Its
+         ``validate_fn`` accepts a result whose normalized error is at most that of mixlist's result in the check, or
+         1e-2 if that is more; it has LIMIT seconds. Its outputs are those of ONNX Runtime's CPU provider, which hides
+         the overflows of float16.
+planted  the number of trials for planted sets of k among n, anywhere in the order, against 4 k log2 n.
 """
 
 from __future__ import annotations
@@ -44,15 +46,15 @@ sys.path.insert(0, str(ROOT))
 
 from clock import machine, worker  # noqa: E402
 
-ROUNDS, SEARCHES, BATCHES = {1: 40, 16: 10}, 3, 16  # trials of choices at random, by the number of batches
-LIMIT = 180.0  # seconds for either, per model
+ROUNDS, SEARCHES, BATCHES = {1: 40, 16: 10}, 3, 16  # ROUNDS: random trials by the number of batches
+LIMIT = 180.0  # seconds for mixlist or for the peer, per model
 ERROR = 1e-2
 LIBRARIES = ("onnx", "mindspore-o3")
 KINDS = ("random", "search")  # of trials
 
 
 def main(*arguments: str) -> None:
-    """Print every figure asked for."""
+    """Print the figures of the selected part, or of all parts."""
     options = list(arguments)
     only = options.pop(options.index("--only") + 1) if "--only" in options else ""
     folder, *names = [option for option in options if not option.startswith("--")]
@@ -69,73 +71,80 @@ def main(*arguments: str) -> None:
 
 
 def _trials(models: Mapping[str, Path]) -> None:
-    """One line per model, and the medians of the ratios."""
+    """Print a line for each model, and the medians of the ratios."""
     ratios: dict[str, list[float]] = {}
     for name, path in models.items():
         line = name
-        for way in ("one", "many"):
-            told = worker([__file__, "--worker", "trial", name, str(path), way], LIMIT)
-            line += f"; {BATCHES if way == 'many' else 1} batches"
+        for amount in ("one", "many"):
+            figures = worker([__file__, "--worker", "trial", name, str(path), amount], LIMIT)
+            line += f"; {BATCHES if amount == 'many' else 1} batches"
             for kind in KINDS:
-                ours = told[kind]
-                line += f"; {kind}: {_ms(ours)}"
-                for other in ("session", "occ", "until"):
-                    theirs = told.get(f"{other}, {kind}")
-                    if theirs:
-                        ratios.setdefault(f"{other}, {kind}, {way}", []).append(theirs / ours)
-                        line += f", {other} {_ms(theirs)}, {theirs / ours:.1f} times"
-            line += f"; a plain run {_ms(told['run'])}; a search has {told['count']} trials"
-            line += f", occ: {told['failure']}" if told.get("failure") else ""
+                trial = figures[kind]
+                line += f"; {kind}: {_ms(trial)}"
+                for method in ("session", "occ", "until"):
+                    seconds = figures.get(f"{method}, {kind}")
+                    if seconds:
+                        ratios.setdefault(f"{method}, {kind}, {amount}", []).append(seconds / trial)
+                        line += f", {method} {_ms(seconds)}, {seconds / trial:.1f} times"
+            line += f"; a plain run {_ms(figures['run'])}; a search has {figures['count']} trials"
+            line += f", occ: {figures['failure']}" if figures.get("failure") else ""
         print(line, flush=True)
-    for way, found in sorted(ratios.items()):
-        print(f"median against {way}, {len(found)} models: {statistics.median(found):.1f} times (goal 20, aim 50)")
+    for title, values in sorted(ratios.items()):
+        print(f"median against {title}, {len(values)} models: {statistics.median(values):.1f} times (goal 20, aim 50)")
 
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.1f} ms"
 
 
-def _trial(name: str, path: Path, way: str) -> dict[str, Any]:
-    """Medians of SEARCHES rounds of both kinds, and of some trials by each peer; ``failure``: what stops occ."""
+def _time_trials(name: str, path: Path, amount: str) -> dict[str, Any]:
+    """Return the median seconds of both kinds of trials, of some trials by each other method, and of a plain run.
+
+    ``amount`` of batches: "one" or "many". ``count``: trials of the search. ``failure``: why occ fails.
+    """
     import mixlist
     from mixlist.emulation.emulate import emulate
     from mixlist.graph.load import load_model
     from mixlist.resolver import Resolver
     from mixlist.tuner.candidates import edit_policy
 
-    feeds = _feeds(name)[:1] * (BATCHES if way == "many" else 1)
+    feeds = _feeds(name)[:1] * (BATCHES if amount == "many" else 1)
     policy = mixlist.load_policy(ops_info=LIBRARIES[0])
     resolver = Resolver(path)
-    if not resolver.plan(policy).counts.get("float16"):  # nothing to search in
+    if not resolver.plan(policy).counts.get("float16"):  # no node is low: there is nothing to search
         policy = mixlist.load_policy(ops_info=LIBRARIES[1])
     peer = _Peer(path, feeds[0]) if find_spec("onnxconverter_common") is not None else None
     plain = _session(path.read_bytes())
     times: dict[str, list[float]] = {}
 
-    def took(what: str, start: float) -> None:
-        times.setdefault(what, []).append(time.perf_counter() - start)
+    def record(contender: str, start: float) -> None:
+        times.setdefault(contender, []).append(time.perf_counter() - start)
 
     for _ in range(SEARCHES):
-        found = _search(resolver, policy, feeds)
-        times.setdefault("search", []).append(found["seconds"] / found["count"])
-        times.setdefault("random", []).append(statistics.mean(found["times"]))
-        for kind, choice, low in found["choices"]:
+        search = _search(resolver, policy, feeds)
+        times.setdefault("search", []).append(search["seconds"] / search["count"])
+        times.setdefault("random", []).append(statistics.mean(search["times"]))
+        for kind, choice, low in search["choices"]:
             start = time.perf_counter()
             mixed = mixlist.rewrite(resolver.loaded, resolver.plan(edit_policy(policy, choice))).model
             _run(emulate(load_model(mixed)).SerializeToString(), feeds)
-            took(f"session, {kind}", start)
-            for what, seconds in (peer.attempt(low, feeds) if peer is not None else {}).items():
-                times.setdefault(f"{what}, {kind}", []).append(seconds)
+            record(f"session, {kind}", start)
+            for method, seconds in (peer.attempt(low, feeds) if peer is not None else {}).items():
+                times.setdefault(f"{method}, {kind}", []).append(seconds)
             start = time.perf_counter()
             for feed in feeds:
                 plain.run(None, feed)
-            took("run", start)
-    told: dict[str, Any] = {what: statistics.median(seconds) for what, seconds in times.items()}
-    return told | {"count": found["count"], "failure": peer.failure if peer is not None else "not installed"}
+            record("run", start)
+    figures: dict[str, Any] = {contender: statistics.median(seconds) for contender, seconds in times.items()}
+    return figures | {"count": search["count"], "failure": peer.failure if peer is not None else "not installed"}
 
 
 def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
-    """One search: seconds and count; seconds of random trials; some choices of either kind, and what each has low."""
+    """Run one search, then random trials.
+
+    Return the seconds and the number of trials of the search, the seconds of each random trial, and some choices of
+    both kinds, each with its low nodes.
+    """
     import mixlist
     from mixlist.checker.limits import Limits
     from mixlist.runtime.executors import open_workers
@@ -148,16 +157,16 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
     from mixlist.tuner.trial_verdict import TrialLimits
     from mixlist.tuner.trials import Trials
 
-    anything = Limits(normalized=math.inf, cosine=None)
-    base = mixlist.check(resolver.loaded, policy, feeds, per_tensor=True, layerwise=True, limits=anything)
+    no_limits = Limits(normalized=math.inf, cosine=None)
+    base = mixlist.check(resolver.loaded, policy, feeds, per_tensor=True, layerwise=True, limits=no_limits)
     error = max((o.normalized_error or 0.0 for o in base.outputs), default=0.0)
     trial_limits = TrialLimits(
         Limits(normalized=error / 2 if base.verdict == "pass" and error else ERROR, cosine=None), 0.005
     )
-    with open_workers(None, None, None, 1) as crew:  # one process, on two cores the default
-        compiler = TrialCompiler(resolver, policy, feeds, base.tensors, threads=crew.threads, limits=trial_limits)
+    with open_workers(None, None, None, 1) as workers:  # one process, the default on two cores
+        compiler = TrialCompiler(resolver, policy, feeds, base.tensors, threads=workers.threads, limits=trial_limits)
         compiler.add_gates(frozenset())
-        trials = Trials(compiler, trial_limits, crew, TrialLog(None, {}))
+        trials = Trials(compiler, trial_limits, workers, TrialLog(None, {}))
         trials.try_reference()
         ranking = CandidateRanking(base, compiler.low_type, compiler.costs)
         strategy = Strategy(trials, ranking, CostModel(compiler, "cpu"), node_rules=True)
@@ -166,26 +175,26 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
         seconds = time.perf_counter() - start
         tried = list(trials.outcomes)
         low = compiler.low_nodes(frozenset())
-        main = compiler.solution(frozenset())
-        units = (*find_list_candidates(main, policy, "black", low), *find_node_candidates(main, low))
-        rng, times, at_random = random.Random(0), [], []
+        solution = compiler.solution(frozenset())
+        candidates = (*find_list_candidates(solution, policy, "black", low), *find_node_candidates(solution, low))
+        rng, times, random_choices = random.Random(0), [], []
         rounds = ROUNDS[len(feeds)]
         for _ in range(100 * rounds):
-            choice = frozenset(unit.edit for unit in units if rng.random() < 0.5)
-            if choice not in trials.outcomes and len(times) < rounds:  # else it would be remembered
-                at_random.append(choice)
-                begin = time.perf_counter()
+            choice = frozenset(candidate.edit for candidate in candidates if rng.random() < 0.5)
+            if choice not in trials.outcomes and len(times) < rounds:  # the outcome of an earlier trial would be reused
+                random_choices.append(choice)
+                trial_start = time.perf_counter()
                 trials.try_edits(choice)
-                times.append(time.perf_counter() - begin)
-        some = [("search", choice) for choice in tried[:: max(1, len(tried) // 2)][:2]]
-        some += [("random", choice) for choice in at_random[:2]]
-        choices = [(kind, choice, compiler.low_nodes(choice)) for kind, choice in some]
+                times.append(time.perf_counter() - trial_start)
+        sample = [("search", choice) for choice in tried[:: max(1, len(tried) // 2)][:2]]
+        sample += [("random", choice) for choice in random_choices[:2]]
+        choices = [(kind, choice, compiler.low_nodes(choice)) for kind, choice in sample]
         compiler.close()
     return {"seconds": seconds, "count": len(tried), "times": times, "choices": choices}
 
 
 class _Peer:
-    """Trials in the way of auto_mixed_precision: copy, convert, new session, run."""
+    """Run trials by the method of auto_mixed_precision: copy, convert, new session, run."""
 
     def __init__(self, path: Path, feed: Mapping[str, Any]) -> None:
         import onnx
@@ -196,28 +205,31 @@ class _Peer:
             self.model = add_missing_dtypes_using_ort(onnx.shape_inference.infer_shapes(onnx.load(path)), feed)
 
     def attempt(self, low: set[tuple[str, str]], feeds: list[Mapping[str, Any]]) -> dict[str, float]:
-        """Seconds of one trial, in which nodes that mixlist's trial has high are blocked, and until it failed."""
+        """Run one trial that blocks the nodes that mixlist's trial keeps high.
+
+        Return its seconds as ``occ``, and as ``until`` the seconds until it failed, if it failed.
+        """
         from onnxconverter_common import float16
 
-        kept = {node for _, node in low}
-        block = [node.name for node in self.model.graph.node if node.name not in kept]
+        low_names = {node for _, node in low}
+        block = [node.name for node in self.model.graph.node if node.name not in low_names]
         start = time.perf_counter()
         try:
-            made = float16.convert_float_to_float16(
+            mixed = float16.convert_float_to_float16(
                 copy.deepcopy(self.model), node_block_list=block, keep_io_types=True, disable_shape_infer=False
             )
         except Exception as problem:
             return self._failed(problem, start)
         converted = time.perf_counter()
         try:
-            if _is_recurrent(made):
+            if _is_recurrent(mixed):
                 raise RuntimeError("not run: the CPU provider may crash")
-            _run(made.SerializeToString(), feeds)
+            _run(mixed.SerializeToString(), feeds)
         except Exception as problem:
             failed = self._failed(problem, start)
-            begin = time.perf_counter()
+            original_start = time.perf_counter()
             _run(self.original, feeds)
-            return failed | {"occ": converted - start + time.perf_counter() - begin}
+            return failed | {"occ": converted - start + time.perf_counter() - original_start}
         return {"occ": time.perf_counter() - start}
 
     def _failed(self, problem: Exception, start: float) -> dict[str, float]:
@@ -227,14 +239,14 @@ class _Peer:
 
 
 def _is_recurrent(model: Any) -> bool:
-    """Whether ONNX Runtime's CPU provider may crash on a float16 model: one with a GRU or LSTM."""
+    """Return True if the model has a recurrent node: ONNX Runtime's CPU provider may crash on these in float16."""
     return any(node.op_type in ("GRU", "LSTM", "RNN") for node in model.graph.node)
 
 
 def _run(model: bytes, feeds: list[Mapping[str, Any]]) -> None:
-    made = _session(model)
+    session = _session(model)
     for feed in feeds:
-        made.run(None, feed)
+        session.run(None, feed)
 
 
 def _session(model: bytes) -> Any:
@@ -249,14 +261,15 @@ def _session(model: bytes) -> Any:
 
 
 def _solve(models: Mapping[str, Path]) -> None:
-    """Each model from each library, in a process of its own."""
+    """Print the seconds of a whole search for each model from each library, each in a process of its own."""
     for library in LIBRARIES:
         for name, path in models.items():
-            told: dict[str, Any] = worker([__file__, "--worker", "solve", name, str(path), library], LIMIT)
-            print(f"{library}, {name}: {told['seconds']:.1f} s, {told['trials']} trials, {told['said']}", flush=True)
+            result: dict[str, Any] = worker([__file__, "--worker", "solve", name, str(path), library], LIMIT)
+            seconds, trials, summary = result["seconds"], result["trials"], result["summary"]
+            print(f"{library}, {name}: {seconds:.1f} s, {trials} trials, {summary}", flush=True)
 
 
-def _solved(name: str, path: Path, library: str) -> dict[str, Any]:
+def _time_search(name: str, path: Path, library: str) -> dict[str, Any]:
     import mixlist
     from mixlist.checker.limits import Limits
 
@@ -266,23 +279,25 @@ def _solved(name: str, path: Path, library: str) -> dict[str, Any]:
     report = mixlist.tune(path, policy, _feeds(name), limits=limits, node_rules=True)
     edits = ", ".join(edit.node or f"{edit.op} {edit.before} to {edit.after}" for edit in report.edits) or "no edit"
     shares = " to ".join("none" if s is None else f"{s:.3f}" for s in report.low_share.values())
-    said = f"{report.verdict}: {edits}; low share {shares}"
-    return {"seconds": time.perf_counter() - start, "trials": report.trials, "said": said}
+    summary = f"{report.verdict}: {edits}; low share {shares}"
+    return {"seconds": time.perf_counter() - start, "trials": report.trials, "summary": summary}
 
 
 # --- the share of the work that stays low ---
 
 
 def _share(models: Mapping[str, Path]) -> None:
-    """mixlist's result with node rules against the peer's, on the first batch."""
+    """Print the share of mixlist's result with node rules and of the peer's, on the first batch."""
     for name, path in models.items():
-        ours: dict[str, Any] = worker([__file__, "--worker", "share", name, str(path)], LIMIT)
-        line = f"{name}: mixlist {_percent(ours['share'])} low, error {ours['error']:.2g}, {ours['seconds']:.0f} s"
+        result: dict[str, Any] = worker([__file__, "--worker", "share", name, str(path)], LIMIT)
+        line = (
+            f"{name}: mixlist {_percent(result['share'])} low, error {result['error']:.2g}, {result['seconds']:.0f} s"
+        )
         if find_spec("onnxconverter_common") is not None:
-            limit = max(ERROR, ours["error"])
+            limit = max(ERROR, result["error"])
             try:
-                theirs = worker([__file__, "--worker", "occ_share", name, str(path), str(limit)], LIMIT)
-                line += f"; occ {_percent(theirs['share'])} low, {theirs['seconds']:.0f} s"
+                peer = worker([__file__, "--worker", "occ_share", name, str(path), str(limit)], LIMIT)
+                line += f"; occ {_percent(peer['share'])} low, {peer['seconds']:.0f} s"
             except subprocess.TimeoutExpired:
                 line += f"; occ not done in {LIMIT:.0f} s"
             except (RuntimeError, ValueError, IndexError) as problem:
@@ -295,7 +310,7 @@ def _percent(share: float | None) -> str:
     return "none" if share is None else f"{share:.2%}"
 
 
-def _ours_share(name: str, path: Path) -> dict[str, Any]:
+def _mixlist_share(name: str, path: Path) -> dict[str, Any]:
     import mixlist
     from mixlist.checker.limits import Limits
 
@@ -315,27 +330,27 @@ def _occ_share(name: str, path: Path, limit: float) -> dict[str, Any]:
 
     from mixlist.cost.estimate import estimate_work
 
-    def accepts(exact: list[Any], ours: list[Any]) -> bool:
-        for one, other in zip(exact, ours, strict=True):
-            if one.dtype.kind != "f":
+    def accepts(reference: list[Any], mixed: list[Any]) -> bool:
+        for expected, actual in zip(reference, mixed, strict=True):
+            if expected.dtype.kind != "f":
                 continue
-            gap = np.linalg.norm(other.astype(np.float64) - one)
-            if not gap <= limit * np.linalg.norm(one.astype(np.float64)):
+            error = np.linalg.norm(actual.astype(np.float64) - expected)
+            if not error <= limit * np.linalg.norm(expected.astype(np.float64)):  # True for NaN too
                 return False
         return True
 
     start, feed = time.perf_counter(), _feeds(name)[0]
     with redirect_stdout(sys.stderr):
-        made = auto_mixed_precision.auto_convert_mixed_precision(onnx.load(path), feed, accepts, keep_io_types=True)
-    account = estimate_work(made, None, {key: value.shape for key, value in feed.items()})
-    return {"share": account.low_share, "seconds": time.perf_counter() - start}
+        mixed = auto_mixed_precision.auto_convert_mixed_precision(onnx.load(path), feed, accepts, keep_io_types=True)
+    work = estimate_work(mixed, None, {key: value.shape for key, value in feed.items()})
+    return {"share": work.low_share, "seconds": time.perf_counter() - start}
 
 
 # --- planted sets ---
 
 
 def _planted() -> None:
-    """The worst and the mean number of tests for k culprits among n, anywhere in the order."""
+    """Print the mean and the largest number of trials for planted sets of k among n, anywhere in the order."""
     from mixlist.tuner.search import find_minimal, remove_unneeded
 
     rng = random.Random(0)
@@ -345,17 +360,17 @@ def _planted() -> None:
             for _ in range(200):
                 planted, tested = frozenset(rng.sample(range(n), k)), set()
 
-                def passes(chosen: frozenset[int], planted: Any = planted, tested: Any = tested) -> bool:
-                    tested.add(chosen)
-                    return bool(planted <= chosen)
+                def passes(edits: frozenset[int], planted: Any = planted, tested: Any = tested) -> bool:
+                    tested.add(edits)
+                    return bool(planted <= edits)
 
-                found = find_minimal(range(n), passes)
-                assert found == planted
-                assert remove_unneeded(found, range(n), passes) == planted
+                minimal = find_minimal(range(n), passes)
+                assert minimal == planted
+                assert remove_unneeded(minimal, range(n), passes) == planted
                 counts.append(len(tested))
             bound = 4 * k * math.log2(n)
-            told = f"{k} among {n}: mean {statistics.mean(counts):.1f} trials, at most {max(counts)}"
-            print(f"{told}; 4 k log2 n = {bound:.0f} ({'met' if max(counts) <= bound else 'MISSED'})", flush=True)
+            line = f"{k} among {n}: mean {statistics.mean(counts):.1f} trials, at most {max(counts)}"
+            print(f"{line}; 4 k log2 n = {bound:.0f} ({'met' if max(counts) <= bound else 'MISSED'})", flush=True)
 
 
 def _feeds(name: str) -> list[dict[str, Any]]:
@@ -365,15 +380,14 @@ def _feeds(name: str) -> list[dict[str, Any]]:
 
 
 WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
-    "trial": _trial,
-    "solve": _solved,
-    "share": _ours_share,
+    "trial": _time_trials,
+    "solve": _time_search,
+    "share": _mixlist_share,
     "occ_share": lambda name, path, limit: _occ_share(name, path, float(limit)),
 }
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
-        told = WORKERS[sys.argv[2]](sys.argv[3], Path(sys.argv[4]), *sys.argv[5:])
-        print(json.dumps(told))
+        print(json.dumps(WORKERS[sys.argv[2]](sys.argv[3], Path(sys.argv[4]), *sys.argv[5:])))
     else:
         main(*sys.argv[1:])
