@@ -4,7 +4,9 @@
 These are the schemas of com.microsoft, and those of the standard domain ("domain": "") that ONNX does not define at
 their version: ONNX Runtime's optimizer writes such operators.
 
-Usage: python tools/make_contrib_schemas.py [OUT]. Needs onnxruntime. Only what decides types is kept.
+    python tools/make_contrib_schemas.py [OUT]
+
+Needs onnxruntime. The file has only those parts of a schema that decide types.
 """
 
 from __future__ import annotations
@@ -22,26 +24,26 @@ DEFAULT = Path(__file__).parent.parent / "mixlist" / "ops" / "data" / "contrib_s
 
 
 def slots(formals: Any) -> list[list[object]]:
-    """[type parameter, variadic, homogeneous] of each formal input or output."""
+    """Return [type parameter, variadic, homogeneous] for each formal input or output."""
     return [[f.typeStr, f.option.name == "Variadic", f.isHomogeneous] for f in formals]
 
 
 def is_only_of_onnx_runtime(schema: Any) -> bool:
-    """Whether the file needs the schema."""
+    """Return True for a schema of com.microsoft, or one of the standard domain that onnx does not define."""
     if schema.domain == "":
         return not schema.deprecated and not defs.has(schema.name, schema.since_version, "")
     return bool(schema.domain == "com.microsoft")
 
 
 def make() -> dict[str, Any]:
-    """The file's content."""
+    """Return the content of the file."""
     import onnxruntime
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     newest: dict[tuple[str, str], Any] = {}
     for schema in filter(is_only_of_onnx_runtime, state.get_all_operator_schema()):
-        old = newest.get((schema.domain, schema.name))
-        if old is None or schema.since_version > old.since_version:
+        previous = newest.get((schema.domain, schema.name))
+        if previous is None or schema.since_version > previous.since_version:
             newest[schema.domain, schema.name] = schema
     rows = [
         {
@@ -59,6 +61,7 @@ def make() -> dict[str, Any]:
 
 
 def main() -> None:
+    """Write the file, one schema a line."""
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT
     data = make()
     lines = ",\n".join(json.dumps(row) for row in data["schemas"])

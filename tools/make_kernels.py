@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Write mixlist/targets/data/kernels_PROVIDER.json: the kernels of the installed ONNX Runtime's providers.
 
-Usage: python tools/make_kernels.py [FOLDER]. With onnxruntime-gpu it writes those of cpu and cuda, else those of cpu.
-ONNX Runtime dies of the question where a provider of its build does not load, so onnxruntime-gpu needs the libraries
-of CUDA, cuDNN and TensorRT where it finds them, and a device. Only what mixlist asks for is kept: versions, and which
-float types each type parameter takes.
+    python tools/make_kernels.py [FOLDER]
+
+With onnxruntime-gpu it writes the kernels of cpu and cuda, otherwise those of cpu. ONNX Runtime crashes when it lists
+its kernels and a provider of its build does not load. So onnxruntime-gpu needs a device, and CUDA, cuDNN and TensorRT
+where it finds them. The files have only what mixlist reads: versions, and the float types that each type parameter
+takes.
 """
 
 from __future__ import annotations
@@ -19,39 +21,39 @@ from mixlist.targets.providers import available_providers
 
 
 def row(kernel: Kernel) -> list[Any]:
-    """One kernel as the file has it."""
+    """Return one kernel as a row of the file: first version, last version, float types by type parameter."""
     types = {p: " ".join(t for t in FLOATS if t in takes) for p, takes in sorted(kernel.types.items())}
     return [kernel.start, kernel.end, types]
 
 
-def merged(kernels: tuple[Kernel, ...]) -> list[Kernel]:
-    """Kernels that differ only in what their one type parameter takes, as one."""
-    alike: dict[tuple[int, int | None, str], frozenset[str]] = {}
-    found = []
+def merge_kernels(kernels: tuple[Kernel, ...]) -> list[Kernel]:
+    """Merge the kernels that differ only in the types that their one type parameter takes."""
+    merged: dict[tuple[int, int | None, str], frozenset[str]] = {}
+    separate = []
     for kernel in kernels:
         if len(kernel.types) != 1:
-            found.append(kernel)
+            separate.append(kernel)
             continue
         ((parameter, takes),) = kernel.types.items()
         key = (kernel.start, kernel.end, parameter)
-        alike[key] = alike.get(key, frozenset()) | takes
-    return found + [Kernel(start, end, {parameter: takes}) for (start, end, parameter), takes in alike.items()]
+        merged[key] = merged.get(key, frozenset()) | takes
+    return separate + [Kernel(start, end, {parameter: takes}) for (start, end, parameter), takes in merged.items()]
 
 
 def make(provider: str) -> dict[str, Any]:
-    """The file's content."""
+    """Return the content of a provider's file."""
     import onnxruntime
 
     onnxruntime.preload_dlls()
     kernels: dict[str, dict[str, Any]] = {}
-    for (domain, op_type), found in sorted(read_registered_kernels(provider).items()):
-        kernels.setdefault(domain, {})[op_type] = sorted(map(row, merged(found)), key=json.dumps)
-    built = f" (CUDA {onnxruntime.cuda_version})" if onnxruntime.cuda_version else ""
-    return {"source": f"{onnxruntime.package_name} {onnxruntime.__version__}{built}", "kernels": kernels}
+    for (domain, op_type), registered in sorted(read_registered_kernels(provider).items()):
+        kernels.setdefault(domain, {})[op_type] = sorted(map(row, merge_kernels(registered)), key=json.dumps)
+    cuda = f" (CUDA {onnxruntime.cuda_version})" if onnxruntime.cuda_version else ""
+    return {"source": f"{onnxruntime.package_name} {onnxruntime.__version__}{cuda}", "kernels": kernels}
 
 
 def text(data: dict[str, Any]) -> str:
-    """The content as JSON, a line an operator."""
+    """Return the content as JSON, one operator a line, so that a change is easy to read in a diff."""
     domains = []
     for domain, operators in data["kernels"].items():
         lines = ",\n".join(f"{json.dumps(op)}: {json.dumps(rows)}" for op, rows in operators.items())
@@ -60,6 +62,7 @@ def text(data: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    """Write a file for each provider of this build of ONNX Runtime."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA
     folder.mkdir(parents=True, exist_ok=True)
     for provider in available_providers():

@@ -2,9 +2,9 @@
 
     python tools/make_presets.py [ROOT]
 
-Writes ROOT/sample_lists/presets/*.json and ROOT/mixlist/lists/data/presets.json; ROOT is the checkout by
-default. Everything comes from tools/data/ and from mixlist/lists/data/onnx_ops.json (tools/make_names.py),
-so the result is the same everywhere.
+Writes ROOT/sample_lists/presets/*.json and ROOT/mixlist/lists/data/presets.json; ROOT is the checkout by default. The
+input is tools/data/ and mixlist/lists/data/onnx_ops.json (tools/make_names.py), not the installed packages, so the
+result is the same on every machine.
 """
 
 from __future__ import annotations
@@ -32,38 +32,46 @@ FLAG = {"white": "true", "black": "false"}
 
 
 def groups() -> list[dict[str, Any]]:
-    """The groups of onnx_groups.toml, with ``ops`` as lists; every known op type is in exactly one."""
-    found = tomllib.loads((HERE / "data" / "onnx_groups.toml").read_text("utf-8"))["group"]
-    found = [{**group, "ops": group["ops"].split()} for group in found]
-    grouped = [op for group in found for op in group["ops"]]
+    """Return the groups of onnx_groups.toml, with ``ops`` as lists.
+
+    Exit with an error unless every op type is in exactly one group.
+    """
+    tables = tomllib.loads((HERE / "data" / "onnx_groups.toml").read_text("utf-8"))["group"]
+    all_groups = [{**group, "ops": group["ops"].split()} for group in tables]
+    grouped = [op for group in all_groups for op in group["ops"]]
     domains = json.loads(NAMES.read_text("utf-8"))["domains"]
-    known = {op for ops in domains.values() for op in ops}
-    if sorted(grouped) != sorted(known):
+    op_types = {op for ops in domains.values() for op in ops}
+    if sorted(grouped) != sorted(op_types):
         twice = {op for op in grouped if grouped.count(op) > 1}
-        raise SystemExit(f"onnx_groups.toml: missing {known - set(grouped)}, unknown {set(grouped) - known}, {twice=}")
-    return found
+        raise SystemExit(
+            f"onnx_groups.toml: missing {op_types - set(grouped)}, unknown {set(grouped) - op_types}, {twice=}"
+        )
+    return all_groups
 
 
-def entry(on: str, reason: str | None = None) -> dict[str, Any]:
-    """One op's entry in an ops-info file: no precision_reduce means gray."""
-    flag = {"precision_reduce": {"flag": FLAG[on]}} if on in FLAG else {}
+def entry(list_name: str, reason: str | None = None) -> dict[str, Any]:
+    """Return one op's entry of an ops-info file. An entry without precision_reduce is gray."""
+    flag = {"precision_reduce": {"flag": FLAG[list_name]}} if list_name in FLAG else {}
     return {**flag, "reason": reason} if reason else flag
 
 
 def onnx_library() -> dict[str, Any]:
-    """The default library, in ONNX names."""
+    """Return the default library, in ONNX names."""
     return {op: entry(group["list"], group["reason"]) for group in groups() for op in group["ops"]}
 
 
 def ascend_library(soc: str) -> dict[str, Any]:
-    """One chip's library, in Ascend names."""
+    """Return one chip's library, in Ascend names."""
     flags = json.loads((HERE / "data" / "ascend_flags.json").read_text("utf-8"))["soc"][soc]
     lists = {"white": flags["true"], "black": flags["false"], "gray": flags["absent"]}
-    return {op: entry(on) for on, ops in lists.items() for op in ops}
+    return {op: entry(list_name) for list_name, ops in lists.items() for op in ops}
 
 
 def framework_library(preset: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The library after another framework, and its clear list."""
+    """Return the library that follows another framework, and its clear list.
+
+    The first rule that names an op type decides; ``rest`` is the list of op types that no rule names.
+    """
     kinds = {group["kind"]: group["ops"] for group in groups()}
     library: dict[str, Any] = {}
     clear: list[str] = []
@@ -82,7 +90,7 @@ def framework_library(preset: dict[str, Any]) -> tuple[dict[str, Any], list[str]
 
 
 def libraries() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Every library as (its entry in the index, its content)."""
+    """Yield every library as its entry in the index and its content."""
     names = json.loads(NAMES.read_text("utf-8"))
     versions = f"onnx {names['onnx']} and onnxruntime {names['onnxruntime']}"
     yield (
@@ -96,22 +104,22 @@ def libraries() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         onnx_library(),
     )
     for soc, title in ASCEND.items():
-        about = {
+        index_entry = {
             "name": soc,
             "title": f"{title}: the chip's own operator library",
             "origin": f"CANN 8.1.RC1, aic-{soc}-ops-info.json (the precision_reduce flags)",
             "space": "ascend",
             "clear": [],
         }
-        yield about, ascend_library(soc)
+        yield index_entry, ascend_library(soc)
     for preset in tomllib.loads((HERE / "data" / "frameworks.toml").read_text("utf-8"))["preset"]:
         library, clear = framework_library(preset)
-        about = {key: preset[key] for key in ("name", "title", "origin")}
-        yield {**about, "space": "onnx", "clear": clear}, library
+        index_entry = {key: preset[key] for key in ("name", "title", "origin")}
+        yield {**index_entry, "space": "onnx", "clear": clear}, library
 
 
 def library_text(library: dict[str, Any]) -> str:
-    """JSON with one op per line, sorted by name, so that a change reads well in a diff."""
+    """Return JSON with one op per line, sorted by name, so that a change is easy to read in a diff."""
     lines = [f"  {json.dumps(op)}: {json.dumps(library[op], ensure_ascii=False)}" for op in sorted(library)]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -121,9 +129,9 @@ def main(root: Path = ROOT) -> None:
     home = root / "sample_lists" / "presets"
     home.mkdir(parents=True, exist_ok=True)
     index = []
-    for about, library in libraries():
-        (home / f"{about['name']}.json").write_text(library_text(library), "utf-8")
-        index.append({"name": about["name"], "file": f"presets/{about['name']}.json", **about})
+    for index_entry, library in libraries():
+        (home / f"{index_entry['name']}.json").write_text(library_text(library), "utf-8")
+        index.append({"name": index_entry["name"], "file": f"presets/{index_entry['name']}.json", **index_entry})
     data = root / "mixlist" / "lists" / "data"
     data.mkdir(parents=True, exist_ok=True)
     (data / "presets.json").write_text(json.dumps({"presets": index}, indent=2, ensure_ascii=False) + "\n", "utf-8")

@@ -5,11 +5,11 @@
     python tools/make_steps.py [FOLDER]
 
 ``digits_cnn_step.onnx`` and ``digits_transformer_step.onnx`` compute loss and gradients of two small networks that
-read the digits of scikit-learn (see tools/train_digits.py for their origin). Inputs ``x`` float32 (N, 1, 8, 8), pixels
-0..16, and ``y`` int64 (N,); outputs ``loss``, ``logits`` and the gradients. They hold no weights: metadata says how to
-draw them. ``digits_train.npz`` and ``digits_eval.npz`` hold the images under the names of these inputs, ``x`` as uint8:
-every fourth (index % 4 == 3, 449 images, those of digits.npz) to evaluate on, the other 1348 to train on. Same
-versions, same bytes.
+read the digits of scikit-learn (see tools/train_digits.py for their origin). The inputs are ``x``, float32
+(N, 1, 8, 8), pixels 0..16, and ``y``, int64 (N,); the outputs are ``loss``, ``logits`` and the gradients. The files
+have no weights: their metadata says how to initialize the parameters. ``digits_train.npz`` and ``digits_eval.npz`` have
+the images under the names of these inputs, ``x`` as uint8. Every fourth image (index % 4 == 3, 449 images, those of
+digits.npz) is for evaluation, the other 1348 are for training. The same versions give the same bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEFAULT_FOLDER = Path(__file__).parent.parent / "mixlist" / "demo_data"
 
 
 class Cnn(nn.Module):
-    """Three convolutions with group normalisation, pooled once by maximum and once by average, then ten logits."""
+    """Three convolutions with group normalization, one maximum pooling, one average pooling, ten logits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Cnn(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a two-layer network, each behind a layer normalisation and around a residual."""
+    """Attention and a two-layer network, each behind a layer normalization and with a residual connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Sixteen patches of 2x2 pixels, two blocks, ten logits from the patches' mean."""
+    """Sixteen patches of 2x2 pixels, two blocks, ten logits from the mean of the patches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,13 +86,13 @@ class Transformer(nn.Module):
 
 
 def loss(module: nn.Module, x: Tensor, y: Tensor) -> Any:
-    """Cross entropy, and the logits for the accuracy."""
+    """Return the cross entropy, and the logits for the accuracy."""
     logits = module(x)
     return F.cross_entropy(logits, y), {"logits": logits}
 
 
 def write_step(name: str, folder: Path) -> Path:
-    """Write the step graph of ``cnn`` or ``transformer``; returns its path."""
+    """Write the step graph of ``cnn`` or ``transformer``; return its path."""
     torch.manual_seed(SEED)
     module = {"cnn": Cnn, "transformer": Transformer}[name]().train()
     batch = {"x": torch.zeros(2, 1, 8, 8), "y": torch.zeros(2, dtype=torch.int64)}
@@ -102,7 +102,7 @@ def write_step(name: str, folder: Path) -> Path:
 
 
 def write_data(folder: Path) -> None:
-    """The images and labels to train and to evaluate on, under the names of the step's inputs."""
+    """Write the images and labels for training and for evaluation, under the names of the step's inputs."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()

@@ -51,7 +51,7 @@ MODES = ("", "--constants clamp", "--precision-mode-v2 mixed_bfloat16", "--const
 # Prose and wall times; every other field repeats exactly.
 NOT_COMPARED = {"reason", "reasons", "warnings", "source", "suggestion", "why", "without", "differences", "seconds"}
 KINDS = {"resolve": "decisions", "apply": "written files", "check": "findings", "tune": "edits or lists"}
-SAME_VERSIONS = ("numpy", "onnx", "onnxruntime")  # both sides have them alike: other versions compute other numbers
+SAME_VERSIONS = ("numpy", "onnx", "onnxruntime")  # the same on both sides: other versions compute other numbers
 SECONDS_PER_COMMAND, LISTED_PER_KIND = 600, 25
 Outcome = dict[str, Any]  # "status"; unless the command failed, "result" (JSON of its stdout) and "files" by name
 
@@ -59,7 +59,7 @@ Outcome = dict[str, Any]  # "status"; unless the command failed, "result" (JSON 
 def serve(root: Path) -> None:
     """Run the command lines that stdin brings, one JSON array a line, and write one outcome a line to stdout."""
     outcomes = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # ONNX Runtime and child processes must not write among them
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # ONNX Runtime and child processes must not write between outcomes
     # The entry point of the tree itself: that of the installed package may be older.
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     module, _, function = project["scripts"]["mixlist"].partition(":")
@@ -74,8 +74,8 @@ def serve(root: Path) -> None:
 
 def run_command(command: Any, args: list[str]) -> Outcome:
     """Run one command line in a new folder; the files that it leaves there are part of the outcome."""
-    written = io.BytesIO()
-    stdout = io.TextIOWrapper(written, encoding="utf-8", write_through=True)
+    output = io.BytesIO()
+    stdout = io.TextIOWrapper(output, encoding="utf-8", write_through=True)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(io.StringIO()):
             try:
@@ -85,7 +85,7 @@ def run_command(command: Any, args: list[str]) -> Outcome:
         if status not in (0, 1):
             return {"status": status}
         files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in Path(folder).iterdir()}
-    return {"status": status, "result": json.loads(written.getvalue() or "null"), "files": files}
+    return {"status": status, "result": json.loads(output.getvalue() or "null"), "files": files}
 
 
 def generate(root: Path, folder: Path, count: int) -> None:
@@ -95,22 +95,22 @@ def generate(root: Path, folder: Path, count: int) -> None:
 
     (file,) = (root / "tests").rglob("graphs.py")
     graphs = importlib.import_module(".".join(file.relative_to(root).with_suffix("").parts))
-    known: set[bytes] = set()
-    patient = settings(deadline=None, suppress_health_check=list(HealthCheck))
+    written: set[bytes] = set()
+    no_deadline = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
     @seed(0)  # "derandomize" would depend on the source of this function
-    @settings(patient, max_examples=2 * count, database=None, phases=[Phase.generate])  # the same graph can come twice
+    @settings(no_deadline, max_examples=2 * count, database=None, phases=[Phase.generate])  # graphs can repeat
     @given(graphs.cases())
     def write(case: Any) -> None:
         data = case.model.SerializeToString(deterministic=True)
-        if data in known or len(known) == count:
+        if data in written or len(written) == count:
             return
-        (folder / f"{len(known):04}.onnx").write_bytes(data)
+        (folder / f"{len(written):04}.onnx").write_bytes(data)
         # The generator keeps values within -1 and 1, where little overflows: every other graph reads larger ones.
-        factor = 1000 if len(known) % 2 else 1
-        feeds = case.feeds(seed=len(known)).items()
-        np.savez(folder / f"{len(known):04}.npz", **{name: value * value.dtype.type(factor) for name, value in feeds})
-        known.add(data)
+        factor = 1000 if len(written) % 2 else 1
+        feeds = case.feeds(seed=len(written)).items()
+        np.savez(folder / f"{len(written):04}.npz", **{name: value * value.dtype.type(factor) for name, value in feeds})
+        written.add(data)
 
     write()
 
@@ -125,19 +125,19 @@ class Side(NamedTuple):
 
     def start(self, temporary: str, *role: str) -> subprocess.Popen[str]:
         """Start a process of this side that runs this file in a role, with a folder for temporary files."""
-        own = {"PYTHONPATH": str(self.tree), "PYTHONHASHSEED": self.hash_seed, "TMPDIR": temporary}
-        environment = {**os.environ, **own, "PYTHONDONTWRITEBYTECODE": "1"}
+        variables = {"PYTHONPATH": str(self.tree), "PYTHONHASHSEED": self.hash_seed, "TMPDIR": temporary}
+        environment = {**os.environ, **variables, "PYTHONDONTWRITEBYTECODE": "1"}
         args = [str(self.python), "-P", __file__, role[0], str(self.tree), *role[1:]]
         pipe = subprocess.PIPE
         return subprocess.Popen(args, stdin=pipe, stdout=pipe, text=True, env=environment, start_new_session=True)
 
 
 class Worker:
-    """A process of a side that runs many command lines; it is started again where one of them ends it."""
+    """A process of a side that runs many command lines. A new process starts when a command line ends the old one."""
 
     def __init__(self, side: Side) -> None:
         self.side = side
-        # Models that made ONNX Runtime crash are kept in the temporary folder: it must go with this worker.
+        # Commands leave models that made ONNX Runtime crash in the temporary folder: it is deleted with this worker.
         self.temporary = tempfile.TemporaryDirectory(prefix="same-behavior-", ignore_cleanup_errors=True)
         self._start()
 
@@ -148,7 +148,7 @@ class Worker:
 
     def run(self, args: Sequence[str]) -> Outcome:
         """Run one command line; a process that dies, or runs too long, is an outcome."""
-        began, line = time.monotonic(), ""
+        start, line = time.monotonic(), ""
         timer = threading.Timer(SECONDS_PER_COMMAND, self._kill)
         timer.start()
         with contextlib.suppress(BrokenPipeError):
@@ -159,7 +159,7 @@ class Worker:
             return json.loads(line)
         self._kill()
         self._start()
-        return {"status": "died" if time.monotonic() - began < SECONDS_PER_COMMAND else "timed out"}
+        return {"status": "died" if time.monotonic() - start < SECONDS_PER_COMMAND else "timed out"}
 
     def _kill(self) -> None:
         """Kill the process with the children that its commands started."""
@@ -179,7 +179,7 @@ def git(*args: str) -> str:
 
 
 def prepare_base(commit: str, home: Path, constraints: str) -> Side:
-    """Build BASE in ``home``, unless that was done: a worktree, and a virtual environment with the same packages."""
+    """Build BASE in ``home`` if it is not there: a worktree, and a virtual environment with the same packages."""
     tree, python, finished = home / "tree", home / "venv" / "bin" / "python", home / "finished"
     if not finished.exists():
         print(f"building {commit[:12]} in {home}", file=sys.stderr)
@@ -203,15 +203,15 @@ def snapshot(tree: Path, folder: Path) -> Side:
     return Side("work tree", Path(sys.executable), folder, hash_seed="1")
 
 
-def random_graphs(base: Side, home: Path, wanted: int) -> list[Path]:
+def random_graphs(base: Side, home: Path, number: int) -> list[Path]:
     """Return graphs that BASE generates, evenly spread over at least 500: the first ones are the smallest."""
-    count = max(500, wanted)
+    count = max(500, number)
     folder = home / f"graphs-{count}"
     folder.mkdir(exist_ok=True)
     if not (folder / f"{count - 1:04}.npz").exists():
         print(f"generating {count} random graphs", file=sys.stderr)
         base.start(str(folder), "--generate", str(folder), str(count)).wait()
-    return [folder / f"{k * count // wanted:04}.onnx" for k in range(wanted)]
+    return [folder / f"{k * count // number:04}.onnx" for k in range(number)]
 
 
 class Job(NamedTuple):
@@ -229,7 +229,7 @@ def jobs_for(path: Path, commands: Sequence[str], library: str, policy: str | No
     digest = hashlib.sha256(path.read_bytes() + (feeds.read_bytes() if feeds.exists() else b"")).hexdigest()
     data = ["--data", str(feeds)] if feeds.exists() else ["--random", "1"]
     keep = ["--no-keep-io-types"] if graph and int(digest, 16) % 2 else []
-    own = {
+    options = {
         "resolve": ["--format", "json"],
         "apply": ["-o", "out.onnx", *keep] if graph else ["-o", "out.onnx", "--external-data", "yes"],
         "check": ["--format", "json", *data, *(["--per-tensor", "--full-statistics"] if graph else [])],
@@ -237,7 +237,7 @@ def jobs_for(path: Path, commands: Sequence[str], library: str, policy: str | No
     }
     shared = ["--ops-info", library, *(policy or "").split()]
     words = " ".join(["graph" if graph else "model", path.stem, *shared])
-    return [Job(f"{name} {words}", name, (name, str(path), *own[name], *shared), digest) for name in commands]
+    return [Job(f"{name} {words}", name, (name, str(path), *options[name], *shared), digest) for name in commands]
 
 
 def all_jobs(options: argparse.Namespace, graphs: Sequence[Path]) -> list[Job]:
@@ -259,7 +259,7 @@ def all_jobs(options: argparse.Namespace, graphs: Sequence[Path]) -> list[Job]:
 
 
 def run_all(side: Side, jobs: Sequence[Job], workers: int, cache: Path | None) -> list[Outcome]:
-    """Run the jobs on one side; an outcome that lies in the cache is read from there."""
+    """Run the jobs on one side; an outcome that is in the cache is read from there."""
     idle, outcomes = SimpleQueue[Worker](), list[Outcome]()
 
     def run(job: Job) -> Outcome:
@@ -272,7 +272,7 @@ def run_all(side: Side, jobs: Sequence[Job], workers: int, cache: Path | None) -
         finally:
             idle.put(worker)
         if cached is not None:
-            part = cached.with_suffix(f".{os.getpid()}")  # whole or not at all, though this tool may be killed
+            part = cached.with_suffix(f".{os.getpid()}")  # renamed when complete: this tool may be killed
             part.write_text(json.dumps(outcome), "utf-8")
             part.replace(cached)
         return outcome
@@ -293,8 +293,8 @@ def comparable(value: Any) -> Any:
         return [comparable(item) for item in value]
     if not isinstance(value, dict):
         return value
-    kept = {key: comparable(item) for key, item in value.items() if key not in NOT_COMPARED}
-    return {**kept, "edits": len(kept["edits"])} if {"edits", "passed"} <= kept.keys() else kept
+    compared = {key: comparable(item) for key, item in value.items() if key not in NOT_COMPARED}
+    return {**compared, "edits": len(compared["edits"])} if {"edits", "passed"} <= compared.keys() else compared
 
 
 def unequal(path: str, base: Any, current: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -336,14 +336,14 @@ def report(jobs: Sequence[Job], base: Sequence[Outcome], differences: Sequence[t
     failed = sum(outcome["status"] not in (0, 1) for outcome in base)
     counts = Counter(kind for kind, _ in differences)
     file.write_text("".join(f"{kind}: {line}\n" for kind, line in differences), "utf-8")
-    for kind, number in sorted(counts.items(), key=lambda item: item[0] == "numbers"):  # they matter least
-        lines = [line for other, line in differences if other == kind]
-        rest = [f"and {number - LISTED_PER_KIND} more, see {file}"] if number > LISTED_PER_KIND else []
-        print(f"{kind} of {number} commands:", *lines[:LISTED_PER_KIND], *rest, sep="\n  ")
+    for kind, number in sorted(counts.items(), key=lambda item: item[0] == "numbers"):  # numbers last
+        lines = [line for line_kind, line in differences if line_kind == kind]
+        more = [f"and {number - LISTED_PER_KIND} more, see {file}"] if number > LISTED_PER_KIND else []
+        print(f"{kind} of {number} commands:", *lines[:LISTED_PER_KIND], *more, sep="\n  ")
     commands = ", ".join(f"{number} {name}" for name, number in Counter(job.command for job in jobs).items())
-    found = ", ".join(f"{number} {kind}" for kind, number in counts.items()) or "none"
+    summary = ", ".join(f"{number} {kind}" for kind, number in counts.items()) or "none"
     compared = f"{len({job.inputs for job in jobs})} models, {len(jobs)} commands ({commands}; {failed} fail in BASE)"
-    print(f"{compared}; differences: {found}")
+    print(f"{compared}; differences: {summary}")
     return int(bool(differences))
 
 
@@ -381,7 +381,7 @@ def main(args: list[str]) -> int:
     before = run_all(base, jobs, options.jobs, home / "outcomes")
     with tempfile.TemporaryDirectory(prefix="current-", dir=home) as folder:
         after = run_all(snapshot(options.tree, Path(folder)), jobs, options.jobs, None)
-    differences = [line for each in zip(jobs, before, after, strict=True) for line in compare(*each)]
+    differences = [line for outcomes in zip(jobs, before, after, strict=True) for line in compare(*outcomes)]
     return report(jobs, before, differences, options.workdir / f"differences-{options.tree.name}.txt")
 
 

@@ -4,16 +4,16 @@
     pip install torch==2.13.0 scikit-learn==1.9.1 onnx==1.23.2
     python tools/train_digits.py [FOLDER]
 
-Data: the 1797 digits of scikit-learn (the test part of the UCI set "Optical Recognition of
-Handwritten Digits", E. Alpaydin and C. Kaynak, 1998, CC BY 4.0), 8x8 pixels that count 0..16.
-Split: every fourth image (index % 4 == 3, 449 images) is held out; the other 1348 are trained on.
-Nothing is chosen on the held-out part: the number of epochs is fixed and the last weights are kept.
-Same machine, same versions, same bytes: one thread, one seed, deterministic kernels.
+Data: the 1797 digits of scikit-learn (the test part of the UCI set "Optical Recognition of Handwritten Digits",
+E. Alpaydin and C. Kaynak, 1998, CC BY 4.0), 8x8 pixels with values 0..16.
+Split: every fourth image (index % 4 == 3, 449 images) is held out; the other 1348 are for training. The held-out images
+decide nothing: the number of epochs is fixed, and the file has the weights of the last epoch.
+One thread, one seed and deterministic kernels: the same machine and versions give the same bytes.
 
-The network is small but has what makes mixed precision a question: convolutions and matrix products
-(fast in low precision), attention with Softmax, layer normalisation, and after the first convolution
-a normalisation by the activations' energy, the sum of their squares. The pixels are first brought to
-8-bit grey levels (0..255), so that sum passes 65504, the largest float16.
+The network is small, but it has operators for which mixed precision matters: convolutions and matrix products (fast in
+low precision), attention with Softmax, layer normalization, and after the first convolution a normalization by the
+energy of the activations, the sum of their squares. The pixels are first scaled to 8-bit gray levels (0..255), so that
+this sum is larger than 65504, the largest float16.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ DEFAULT_FOLDER = Path(__file__).parent.parent / "mixlist" / "demo_data"
 
 
 class Scale(nn.Module):
-    """Pixel counts 0..16 to 8-bit grey levels 0..255."""
+    """Scale pixels of 0..16 to 8-bit gray levels of 0..255."""
 
     def forward(self, pixels: Tensor) -> Tensor:
         return pixels * (255.0 / 16.0)
 
 
 class EnergyNorm(nn.Module):
-    """Divide each image's activations by their root mean square: the contrast goes, the strokes stay."""
+    """Divide each image's activations by their root mean square, which removes the contrast."""
 
     def forward(self, x: Tensor) -> Tensor:
         energy = (x * x).sum(dim=(1, 2, 3), keepdim=True)
@@ -64,7 +64,7 @@ class Attention(nn.Module):
 
 
 class Digits(nn.Module):
-    """Convolution, RMS normalisation, convolution to 4x4 patches, one transformer layer, ten logits."""
+    """Convolution, RMS normalization, convolution to 4x4 patches, one transformer layer, ten logits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Digits(nn.Module):
 
 
 def split() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Training pixels and labels, held-out pixels and labels; pixels uint8 (n, 1, 8, 8) in 0..16."""
+    """Return training pixels and labels, held-out pixels and labels; pixels are uint8 (n, 1, 8, 8) in 0..16."""
     digits = load_digits()
     pixels = digits.images.astype(np.uint8)[:, None]
     labels = digits.target.astype(np.uint8)
@@ -96,7 +96,7 @@ def split() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def train(pixels: np.ndarray, labels: np.ndarray) -> Digits:
-    """The trained network: AdamW, one-cycle rate, images shifted by up to one pixel."""
+    """Return the trained network: AdamW, one-cycle rate, images shifted by up to one pixel."""
     model, x, y = Digits(), torch.from_numpy(pixels).float(), torch.from_numpy(labels).long()
     steps = math.ceil(len(y) / BATCH)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=1e-2)
@@ -117,10 +117,10 @@ def train(pixels: np.ndarray, labels: np.ndarray) -> Digits:
 
 
 def accuracy(model: Digits, pixels: np.ndarray, labels: np.ndarray) -> float:
-    """The share of images whose largest logit is the label."""
+    """Return the share of images whose largest logit is that of the label."""
     with torch.no_grad():
-        guess = model(torch.from_numpy(pixels).float()).argmax(1).numpy()
-    return float((guess == labels).mean())
+        predicted = model(torch.from_numpy(pixels).float()).argmax(1).numpy()
+    return float((predicted == labels).mean())
 
 
 def export(model: Digits, path: Path) -> None:
