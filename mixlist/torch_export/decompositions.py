@@ -76,7 +76,7 @@ def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: ob
 
 
 def _input_gradient(grad: Tensor, x: Tensor, weight: Tensor, arguments: ConvolutionArguments) -> Tensor:
-    """Convolve ``grad`` with the weight: transposed if the forward convolution is not, and the reverse."""
+    """Convolve ``grad`` with the weight. The convolution is transposed if the forward convolution is not."""
     if arguments.transposed:
         return aten.convolution(grad, weight, None, *arguments.not_transposed())
     axes = zip(x.shape[2:], grad.shape[2:], weight.shape[2:], *arguments[:3], strict=True)
@@ -88,10 +88,12 @@ def _input_gradient(grad: Tensor, x: Tensor, weight: Tensor, arguments: Convolut
 
 def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, arguments: ConvolutionArguments) -> Tensor:
     """Convolve ``x`` with ``grad`` as its filters: batch and channels swap their places, stride and dilation too."""
+    # A transposed convolution is the input gradient of a plain one. So x is the gradient of that one's output, and grad
+    # is its input.
     if arguments.transposed:
         grad, x = x, grad
     swapped = arguments.not_transposed()._replace(stride=arguments.dilation, dilation=arguments.stride)
-    images, groups, kernel, sizes = x.shape[0], arguments.groups, weight.shape[2:], x.shape[2:]
+    image_count, groups, kernel, sizes = x.shape[0], arguments.groups, weight.shape[2:], x.shape[2:]
     channels = x.shape[1] // groups
     if groups == 1:
         swapped_x = x.transpose(0, 1)
@@ -99,7 +101,9 @@ def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, arguments: Convolu
         # (images, groups * channels, ...) -> (channels, groups * images, ...): the grouped convolution then pairs each
         # group of x with its own group of grad.
         order = (2, 1, 0, *range(3, x.ndim + 1))
-        swapped_x = x.view(images, groups, channels, *sizes).permute(order).reshape(channels, groups * images, *sizes)
+        swapped_x = (
+            x.view(image_count, groups, channels, *sizes).permute(order).reshape(channels, groups * image_count, *sizes)
+        )
     result = aten.convolution(swapped_x, grad.transpose(0, 1), None, *swapped)
     # Rows of x that are in no window of the forward pass make the result larger than the kernel. They are cut off.
     for axis, size in enumerate(kernel, start=2):
@@ -154,7 +158,7 @@ def avg_pool(
     if not divisor:
         return NotImplemented  # the tracer keeps the operator
     # The same pooling without the divisor gives the output's shape; nothing reads its values.
-    shape = _average_pool(x, kernel, stride, padding, ceil_mode, include_pad).shape
+    shape = _call_avg_pool(x, kernel, stride, padding, ceil_mode, include_pad).shape
     return _multiply_axes(x, _pool_matrices(x.shape, shape, kernel, stride, padding, include_pad, divisor))
 
 
@@ -167,7 +171,7 @@ def avg_pool_backward(
     return _multiply_axes(grad, [matrix.T for matrix in matrices])
 
 
-def _average_pool(x: Tensor, kernel: Sequence[int], *options: object) -> Tensor:
+def _call_avg_pool(x: Tensor, kernel: Sequence[int], *options: object) -> Tensor:
     return (aten.avg_pool2d if len(kernel) == 2 else aten.avg_pool3d)(x, kernel, *options)
 
 
@@ -184,7 +188,8 @@ def _pool_matrices(
         ends = starts + size
         # With ceil_mode, the last window may reach beyond the padding. That part never counts.
         divisors = np.minimum(ends, length + pad) - starts if include_pad else None
-        if divisor:  # the divisor of the whole window: the matrix of the first axis alone has it
+        # The divisor is for the whole window, so only the first matrix divides by it.
+        if divisor:
             divisors = np.full(count, 1 if matrices else divisor)
         matrices.append(_averaging_matrix(starts, ends, length, divisors))
     return matrices
@@ -196,7 +201,7 @@ def adaptive_avg_pool(x: Tensor, output_size: Sequence[int]) -> Tensor:
     kernel = _equal_window_sizes(sizes, output_size)
     if kernel is None:
         return _multiply_axes(x, _adaptive_pool_matrices(sizes, output_size))
-    return _average_pool(x, kernel, kernel)
+    return _call_avg_pool(x, kernel, kernel)
 
 
 def adaptive_avg_pool_backward(rank: int, grad: Tensor, x: Tensor) -> Tensor:

@@ -79,22 +79,23 @@ def _export(
     import onnx
     import onnx_ir as ir
 
-    from mixlist.torch_export import fx_cleanup, init_metadata, onnx_export, random_inputs, tracing
+    from mixlist.torch_export import fx_cleanup, init_metadata, onnx_conversion, random_inputs, tracing
 
     # PyTorch module -> graph of ATen operators -> simplified graph -> random operators become inputs -> ONNX
     step = tracing.trace_step(module, loss_fn, batch, dynamic_batch=dynamic_batch)
     changed_buffers = fx_cleanup.simplify_graph(step)
-    distributions = random_inputs.lift_random_operators(step.graph.graph, step.mode, step.batch_size)
+    distributions = random_inputs.lift_random_operators(step.graph_module.graph, step.mode, step.batch_size)
     buffers = dict(module.named_buffers())
     constants = tracing.frozen_parameters(module)
     constants |= {name: value for name, value in buffers.items() if name not in changed_buffers}
     inputs = [*step.inputs, *distributions]
+    # simplify_graph has removed the outputs of unchanged buffers from the graph, and step.outputs still names them.
     outputs = [
         name
         for name in step.outputs
         if not name.startswith(STATE_PREFIX) or name.removeprefix(STATE_PREFIX) in changed_buffers
     ]
-    model = onnx_export.convert_to_onnx(step.graph, inputs, outputs, constants, step.batch_size)
+    model = onnx_conversion.convert_to_onnx(step.graph_module, inputs, outputs, constants, step.batch_size)
 
     # The metadata: how the trainer draws initial values and random inputs.
     metadata: dict[str, Mapping[str, object]] = {
@@ -144,13 +145,16 @@ def _check_arguments(module: Module, batch: Mapping[str, Tensor]) -> None:
         counts_text = ", ".join(f"{name} {count}" for name, count in row_counts.items())
         raise UsageError(
             f"the batch inputs differ in their number of rows: {counts_text}",
-            hint="the first axis of every input is the batch; let the module hold constants instead",
+            hint="the first axis of every input is the batch; keep tensors without this axis in the module",
         )
     _check_names(module, batch)
 
 
 def _check_names(module: Module, batch: Mapping[str, Tensor]) -> None:
-    """Raise UsageError for a name that both the batch and the module have, or that is reserved: each is one input."""
+    """Raise UsageError for a name that is reserved, or that both the batch and the module have.
+
+    Each name is the name of an input of the graph, so two tensors cannot share one.
+    """
     module_names = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
     for name in (*batch, *module_names):
         is_shared = name in batch and name in module_names

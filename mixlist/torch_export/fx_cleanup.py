@@ -18,13 +18,13 @@ RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 
 
 def simplify_graph(step: TracedStep) -> set[str]:
-    """Simplify ``step.graph`` in place; return the names of the buffers that the step changes.
+    """Simplify ``step.graph_module`` in place; return the names of the buffers that the step changes.
 
     The outputs of the other buffers are removed.
     """
     # The nodes are in topological order, so the inputs of a node are simplified before it. A copy of the list, because
     # nodes are erased on the way.
-    graph = step.graph.graph
+    graph = step.graph_module.graph
     for node in list(graph.nodes):
         if node.target in COPIES:
             _replace(graph, node, node.args[0])
@@ -38,7 +38,7 @@ def simplify_graph(step: TracedStep) -> set[str]:
             _replace(graph, node, node.args[2])
     changed_buffers = _drop_unchanged_buffers(step)
     graph.eliminate_dead_code()
-    step.graph.recompile()
+    step.graph_module.recompile()
     return changed_buffers
 
 
@@ -104,8 +104,8 @@ def _guards_unmasked_softmax(node: Node) -> bool:
 
 def _drop_unchanged_buffers(step: TracedStep) -> set[str]:
     """Remove the outputs of buffers that the step returns unchanged; return the names of the other buffers."""
-    result = step.graph.graph.output_node()
-    placeholders = (node for node in step.graph.graph.nodes if node.op == "placeholder")
+    result = step.graph_module.graph.output_node()
+    placeholders = (node for node in step.graph_module.graph.nodes if node.op == "placeholder")
     input_names = dict(zip(placeholders, step.inputs, strict=True))
     # A buffer is unchanged if its output is its own placeholder.
     outputs = [

@@ -7,9 +7,10 @@ A description is a JSON object:
 - ``{"kind": "normal", "std": s}``: drawn around 0, or around ``mean``;
 - ``{"kind": "values", "values": [...]}``: these values; for buffers only.
 
-The kind is estimated from the values of an untrained module. torch draws weights from two families. A sample is taken
-as uniform if its largest distance from the mean is less than twice its standard deviation (exactly 1.73 times for many
-values), else as normal. A truncated normal distribution becomes a normal one with the measured deviation.
+The kind is estimated from the values of an untrained module. torch draws weights from two families. A sample counts as
+uniform if its largest distance from the mean is less than twice its standard deviation, else as normal. (The ratio
+is sqrt(3) = 1.73 for many uniform draws, and grows with the number of normal draws.) A truncated normal distribution
+becomes a normal one with the measured deviation.
 
 For a trained module, the description has the statistics of its weights, not the weights themselves. Keep the weights in
 a ``.npz`` file by name, for ``--init``.
@@ -36,7 +37,7 @@ def describe_parameter(values: NDArray[np.float32]) -> Description:
         return constant
     flat = values.astype(np.float64).ravel()
     mean, deviation = float(flat.mean()), float(flat.std())
-    # The mean of n draws has the deviation std / sqrt(n). Within four of them, the true mean is taken as 0.
+    # The mean of n draws has the deviation std / sqrt(n). Within four of them, the true mean is assumed to be 0.
     if abs(mean) < 4 * deviation / math.sqrt(flat.size):
         mean = 0.0
     largest_distance = float(np.abs(flat - mean).max())

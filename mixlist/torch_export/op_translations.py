@@ -1,4 +1,4 @@
-"""Translate ATen operators to ONNX for which the translation of torch's exporter is needlessly slow."""
+"""Translate to ONNX the ATen operators for which torch's exporter makes needlessly slow nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_max_pool_translation(rank: int) -> Callable[..., object]:
 
     The translated operator returns the maxima and their indices within each channel, int64. MaxPool of ONNX returns
     indices into the whole tensor, so the remainder after division by the size of a channel is the index of torch.
-    torch's exporter computes it with a second MaxPool over single values instead.
+    torch's exporter computes the index of torch with a second MaxPool over single values instead.
     """
 
     # The exporter reads the annotations: Any is a tensor of any type.
@@ -44,7 +44,7 @@ def make_max_pool_translation(rank: int) -> Callable[..., object]:
             ceil_mode=int(ceil_mode),
             dilations=per_axis(dilation, rank),
             kernel_shape=per_axis(kernel, rank),
-            pads=per_axis(padding, rank) * 2,
+            pads=per_axis(padding, rank) * 2,  # ONNX lists the begins of all axes, then the ends
             strides=per_axis(stride or kernel, rank),
         )
         indices = op.Mod(indices, op.Constant(value_int=channel_size))

@@ -6,8 +6,8 @@ The metadata ``pkg.mixlist.random.<input>`` describes how the trainer draws an i
   ``p``, else 0);
 - ``off``: the mean of the distribution. An input full of this value switches the randomness off, for evaluation.
 
-Dropout with probability 1 - p of a zero multiplies by the draw and by 1 / p. For the draw ``off`` = p the product is 1.
-Noise whose mean is 0 vanishes.
+Example: a Dropout that keeps a value with probability p multiplies it by draw / p. Its ``off`` is p, which makes this
+factor 1. Normal noise has the ``off`` 0, so nothing is added.
 
 Every such input is float32. Its first axis is the batch, unless the random operator has a fixed shape.
 """
@@ -22,6 +22,7 @@ import torch
 
 from mixlist.errors import ModelError
 from mixlist.torch_export.step_names import RANDOM_PREFIX
+from mixlist.torch_export.tracing import describe_module
 
 if TYPE_CHECKING:
     from torch import SymInt
@@ -68,13 +69,13 @@ def lift_random_operators(
 
         with graph.inserting_before(node):
             node.replace_all_uses_with(replacement(graph, node, add_input))
-        _add_metadata(graph, node, mode)
+        _complete_new_nodes(graph, node, mode)
         graph.erase_node(node)
     graph.eliminate_dead_code()
     return distributions
 
 
-def _add_metadata(graph: Graph, replaced: Node, mode: FakeTensorMode) -> None:
+def _complete_new_nodes(graph: Graph, replaced: Node, mode: FakeTensorMode) -> None:
     """Give the nodes that replace ``replaced`` its module, and compute their types and shapes."""
     for node in graph.nodes:
         if node.op == "call_function" and "val" not in node.meta:  # a node that this module has just added
@@ -96,7 +97,7 @@ def _input_shape(shape: Sequence[int | SymInt], batch_size: SymInt | None) -> Se
     value_count = math.prod(shape)
     if batch_size is None or value_count % batch_size != 0:
         raise ModelError(
-            f"a random tensor of shape {shape} has no whole number of values for each row of the batch",
+            f"a random tensor of shape {shape} cannot be divided among the rows of the batch",
             hint="draw one value or one tensor per row",
         )
     return [batch_size, value_count // batch_size]
@@ -110,12 +111,6 @@ def _refuse_random_operator(node: Node) -> None:
             f"{node.target} in {describe_module(node)} draws random numbers that cannot be drawn before the step",
             hint="use torch.rand, randn, bernoulli or dropout, or make the numbers a batch input",
         )
-
-
-def describe_module(node: Node) -> str:
-    """Return the module that a node comes from, as words for messages."""
-    name = node.meta.get("nn_module_stack", {}).get("scope", ("", ""))[0]
-    return f"module {name!r}" if name else "the model"
 
 
 def _call(graph: Graph, operator: OpOverload, *args: object, **kwargs: object) -> Node:

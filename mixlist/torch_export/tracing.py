@@ -7,8 +7,8 @@ The tracing has two passes:
 2. The recorded graph runs again under ``make_fx``. Mutations of its inputs become outputs, and the operators of
    `mixlist.torch_export.decompositions` are decomposed.
 
-The batch size is one symbol, the first axis of every batch input. A step that reads its value (``if len(x) > 4``) would
-hold for the size of the example alone, so it is refused.
+The batch size is one symbol, the first axis of every batch input. A step that reads the batch size as a number
+(``if len(x) > 4``) is refused, since its graph would be right for some batch sizes only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from mixlist.torch_export.step_names import GRADIENT_PREFIX, LOSS, LOSS_SCALE, S
 
 if TYPE_CHECKING:
     from torch import SymInt, Tensor
-    from torch.fx import GraphModule
+    from torch.fx import GraphModule, Node
     from torch.nn import Module
 
     Tensors = dict[str, Tensor]
@@ -50,15 +50,15 @@ if TYPE_CHECKING:
 BATCH_SIZE_HINT = 27720
 # The errors that torch raises if Python code needs the value of a tensor: a branch, a size, a boolean index.
 _VALUE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
-LOSS_SCOPE = "loss"  # the scope of forward nodes outside of all modules
-GRAD_SCOPE = "grad"  # the first part of the scope of each backward node
+LOSS_PATH = "loss"  # the module path of forward nodes outside of all modules
+GRADIENT_PATH = "grad"  # the first part of the module path of each backward node
 
 
 @dataclass(frozen=True)
 class TracedStep:
-    """A traced step: ``graph`` has one placeholder per name in ``inputs`` and one result per name in ``outputs``."""
+    """A traced step: ``graph_module`` has a placeholder per name in ``inputs``, and a result per name in ``outputs``."""
 
-    graph: GraphModule
+    graph_module: GraphModule
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     mode: FakeTensorMode  # the mode of the fake tensors in the metadata of its nodes
@@ -66,9 +66,10 @@ class TracedStep:
 
 
 class ModuleRun(NamedTuple):
-    """One run of a module in the forward pass, as the range of autograd sequence numbers that were given out in it.
+    """One run of a module in the forward pass. autograd gives each of its functions a sequence number.
 
-    ``first`` is the first number, ``end`` the number after the last one.
+    ``first`` is the first sequence number of the run, ``end`` the number after the last one. ``name`` is the path of
+    the module.
     """
 
     first: int
@@ -112,7 +113,7 @@ def trace_step(
         leaves = {name: values[name].detach().requires_grad_() for name in trained}
         batch_values = dict(zip(batch, arguments[len(module_tensors) :], strict=False))
         loss, metrics, buffers_after = _run_forward(module, loss_fn, {**values, **leaves}, batch_values, runs)
-        _refuse_used_names(metrics, {*module_tensors, *batch})
+        _check_metric_names(metrics, {*module_tensors, *batch})
         metric_names[:] = metrics
         gradients = _compute_gradients(loss * arguments[-1], leaves, runs)
         results = [loss, *gradients, *(buffers_after[name] for name in buffers), *metrics.values()]
@@ -151,7 +152,9 @@ def _make_fake(mode: FakeTensorMode, value: Tensor, *, batched: bool = False) ->
     fake = mode.from_tensor(value, symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes))
     if not batched:
         return fake
-    with mode:  # on the meta device no memory was needed; the graph must be traced for the CPU
+    # The meta device needs no memory for a batch of this size. The graph must be traced for the CPU, so the result is a
+    # CPU tensor, which is fake and needs no memory either.
+    with mode:
         return torch.empty(fake.shape, dtype=fake.dtype, device="cpu")
 
 
@@ -186,7 +189,7 @@ def _run_forward(
     outer.inner = module
 
     def forward() -> tuple[object, Tensors]:
-        with _scope_forward_nodes(module, runs):
+        with _record_forward_paths(module, runs):
             result = loss_fn(module, **batch)
         return result, dict(module.named_buffers())
 
@@ -212,7 +215,7 @@ def _check_result(loss: object, metrics: object) -> None:
         )
 
 
-def _refuse_used_names(metrics: Iterable[str], input_names: Collection[str]) -> None:
+def _check_metric_names(metrics: Iterable[str], input_names: Collection[str]) -> None:
     """Raise UsageError for a metric with the name of an input, or with a name that is reserved."""
     for name in metrics:
         if name in input_names or is_reserved(name):
@@ -227,7 +230,7 @@ def _compute_gradients(scaled_loss: Tensor, leaves: Tensors, runs: list[ModuleRu
             "the loss does not depend on any trainable parameter",
             hint="compute the loss from the module's output without detach() or no_grad()",
         )
-    with _scope_backward_nodes(scaled_loss, runs):
+    with _record_backward_paths(scaled_loss, runs):
         gradients = torch.autograd.grad(scaled_loss, list(leaves.values()), allow_unused=True)
     unused = [name for name, gradient in zip(leaves, gradients, strict=True) if gradient is None]
     if unused:
@@ -238,33 +241,34 @@ def _compute_gradients(scaled_loss: Tensor, leaves: Tensors, runs: list[ModuleRu
     return list(gradients)
 
 
-# Scopes: the module that each node comes from.
+# Module paths: the path of the module that each node comes from. ONNX nodes are named after them.
 #
-# - A forward node gets the module that runs at the time, by hooks before and after each module.
-# - A backward node gets the module of its forward node. autograd numbers its functions in the order of the forward
-#   pass, and the backward pass calls them by these numbers. So the number of a function is in the range of a ModuleRun.
+# - A forward node gets the path of the module that runs when the node is recorded. Hooks before and after each module
+#   set the path.
+# - A backward node gets the path of the module whose forward pass made its autograd function. autograd numbers the
+#   functions in the order of the forward pass, so the number of a function is in the range of a ModuleRun.
 
 
-def _enter_scope(name: str, *_: object) -> None:
-    """Make ``name`` the scope of the nodes that are recorded next. Hooks pass further arguments, which are ignored."""
+def _set_module_path(name: str, *_: object) -> None:
+    """Make ``name`` the module path of the nodes that are recorded next. Further arguments of hooks are ignored."""
     traceback.get_current_meta()["nn_module_stack"] = {"scope": (name, "")}
 
 
 @contextmanager
-def _scope_forward_nodes(module: Module, runs: list[ModuleRun]) -> Iterator[None]:
-    """Give each node that is recorded inside the scope of the running module; append each module's run to ``runs``."""
+def _record_forward_paths(module: Module, runs: list[ModuleRun]) -> Iterator[None]:
+    """In this context, give each recorded node the path of the running module; append each module run to ``runs``."""
     running_modules: list[tuple[str, int]] = []  # innermost last: the name, and the first sequence number
 
     def before_module(name: str, *_: object) -> None:
         running_modules.append((name, torch.autograd._get_sequence_nr()))
-        _enter_scope(name)
+        _set_module_path(name)
 
     def after_module(*_: object) -> None:
         name, first = running_modules.pop()
         runs.append(ModuleRun(first, torch.autograd._get_sequence_nr(), name))
-        _enter_scope(running_modules[-1][0] if running_modules else LOSS_SCOPE)
+        _set_module_path(running_modules[-1][0] if running_modules else LOSS_PATH)
 
-    _enter_scope(LOSS_SCOPE)
+    _set_module_path(LOSS_PATH)
     with ExitStack() as hooks:
         for name, submodule in module.named_modules():
             hooks.callback(submodule.register_forward_pre_hook(partial(before_module, name)).remove)
@@ -273,9 +277,9 @@ def _scope_forward_nodes(module: Module, runs: list[ModuleRun]) -> Iterator[None
 
 
 @contextmanager
-def _scope_backward_nodes(scaled_loss: Tensor, runs: Sequence[ModuleRun]) -> Iterator[None]:
-    """Give each backward node that is recorded inside the scope of the module whose gradient it computes."""
-    _enter_scope(GRAD_SCOPE)
+def _record_backward_paths(scaled_loss: Tensor, runs: Sequence[ModuleRun]) -> Iterator[None]:
+    """In this context, give each recorded node the path of the module whose gradient the node computes."""
+    _set_module_path(GRADIENT_PATH)
     # A walk over all autograd functions, from the loss back to the parameters; None ends a path.
     visited, pending = {None}, [scaled_loss.grad_fn]
     with ExitStack() as hooks:
@@ -286,11 +290,19 @@ def _scope_backward_nodes(scaled_loss: Tensor, runs: Sequence[ModuleRun]) -> Ite
             visited.add(function)
             number = function._sequence_nr()
             enclosing_runs = [run for run in runs if run.first <= number < run.end]
+            # The innermost run starts last; of runs that start together, it ends first.
             innermost = max(enclosing_runs, key=lambda run: (run.first, -run.end), default=None)
-            name = innermost.name if innermost else LOSS_SCOPE
-            hooks.callback(function.register_prehook(partial(_enter_scope, f"{GRAD_SCOPE}.{name}")).remove)
+            name = innermost.name if innermost else LOSS_PATH
+            hooks.callback(function.register_prehook(partial(_set_module_path, f"{GRADIENT_PATH}.{name}")).remove)
             pending += [next_function for next_function, _ in function.next_functions]
         yield
+
+
+def describe_module(node: Node) -> str:
+    """Return the module that a node comes from, as words for messages."""
+    # ``_set_module_path`` has written this entry.
+    name = node.meta.get("nn_module_stack", {}).get("scope", ("", ""))[0]
+    return f"module {name!r}" if name else "the model"
 
 
 def _remove_mutations(joint_graph: GraphModule, step_inputs: Sequence[Tensor]) -> GraphModule:

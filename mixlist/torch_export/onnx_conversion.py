@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_flatten
 
 from mixlist.errors import ModelError
 from mixlist.torch_export import op_translations
-from mixlist.torch_export.random_inputs import describe_module
+from mixlist.torch_export.tracing import describe_module
 
 if TYPE_CHECKING:
     from torch import SymInt, Tensor
@@ -74,7 +74,7 @@ def convert_to_onnx(
     _name_nodes(model.graph)
     _name_constants(model.graph, constants)
     _name_batch_axis(model.graph, str(batch_size))
-    _remove_exporter_metadata(model)
+    _remove_exporter_metadata(model)  # after _name_nodes, which reads the module paths in the metadata
     model.ir_version = IR_VERSION
     return model
 
@@ -82,35 +82,38 @@ def convert_to_onnx(
 def _make_exported_program(
     graph: GraphModule, inputs: Sequence[str], constants: Mapping[str, Tensor]
 ) -> ExportedProgram:
-    """Return the graph in the form that torch's exporter reads: every constant is a placeholder, ahead of the others.
+    """Return the graph in the form that torch's exporter reads: every constant tensor is a placeholder.
 
-    The placeholders of ``graph`` are changed in place.
+    ``graph`` is changed in place: it gets a placeholder for each tensor that it reads with a get_attr node, before its
+    other placeholders.
     """
     placeholders = (node for node in graph.graph.nodes if node.op == "placeholder")
-    names = dict(zip(placeholders, inputs, strict=True))
+    placeholder_names = dict(zip(placeholders, inputs, strict=True))
     lifted = {name: constants[name].detach() for name in inputs if name in constants}
     # A get_attr node reads a tensor that the tracing has stored in the module, such as a literal in the user's code.
+    # Its placeholder goes before the first one, in the graph and in ``placeholder_names``: the signature must list the
+    # placeholders in the order of the graph.
     for node in [node for node in graph.graph.nodes if node.op == "get_attr"]:
-        with graph.graph.inserting_before(next(iter(names))):
+        with graph.graph.inserting_before(next(iter(placeholder_names))):
             placeholder = graph.graph.placeholder(f"constant_{len(lifted)}")
         placeholder.meta["val"] = node.meta["val"]
-        names = {placeholder: f"constant.{len(lifted)}", **names}
-        lifted[names[placeholder]] = getattr(graph, node.target).detach()
+        placeholder_names = {placeholder: f"constant.{len(lifted)}", **placeholder_names}
+        lifted[placeholder_names[placeholder]] = getattr(graph, node.target).detach()
         node.replace_all_uses_with(placeholder)
         graph.graph.erase_node(node)
     input_specs = [
         InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), name)
         if name in lifted
         else InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None)
-        for node, name in names.items()
+        for node, name in placeholder_names.items()
     ]
     results = graph.graph.output_node().args[0]
     output_specs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results]
-    user_inputs = tuple(node.meta["val"] for node, name in names.items() if name not in lifted)
+    user_inputs = tuple(node.meta["val"] for node, name in placeholder_names.items() if name not in lifted)
     call_signature = torch.export.ModuleCallSignature(
         inputs=[], outputs=[], in_spec=tree_flatten((user_inputs, {}))[1], out_spec=tree_flatten(tuple(results))[1]
     )
-    # The graph has placeholders that its Python code, compiled before, does not know.
+    # The Python code of the graph was compiled before the new placeholders were added.
     graph.recompile()
     return torch.export.ExportedProgram(
         root=graph,
@@ -178,14 +181,17 @@ def _name_nodes(graph: ir.Graph) -> None:
     # Compared by identity: torch names values after operators, and a metric may have such a name.
     graph_outputs = set(graph.outputs)
     counts: Counter[str] = Counter()
-    scopes: dict[ir.Node | None, str] = {}
+    module_paths: dict[ir.Node | None, str] = {}
     for node in graph:
-        scope = _read_scope(node)
-        if scope is None:
-            # An optimization of the exporter made this node. It gets the scope of the first input that has a producer.
-            scope = next((scopes[value.producer()] for value in node.inputs if value and value.producer()), "")
-        scopes[node] = scope
-        name = "/" + "/".join([*(part for part in scope.split(".") if part), node.op_type])
+        module_path = _read_module_path(node)
+        if module_path is None:
+            # An optimization of the exporter made this node. It gets the module path of the first input that has
+            # a producer.
+            module_path = next(
+                (module_paths[value.producer()] for value in node.inputs if value and value.producer()), ""
+            )
+        module_paths[node] = module_path
+        name = "/" + "/".join([*(part for part in module_path.split(".") if part), node.op_type])
         count = counts[name]
         counts[name] += 1
         node.name = f"{name}_{count}" if count else name
@@ -203,14 +209,16 @@ def _name_constants(graph: ir.Graph, module_constants: Mapping[str, Tensor]) -> 
             value.name = f"{prefix}.{index}"
 
 
-def _read_scope(node: ir.Node) -> str | None:
+def _read_module_path(node: ir.Node) -> str | None:
     """Return the module path of a node, such as ``encoder.linear1``; None if the exporter did not record it."""
+    # The first name is the path that tracing has set. Without one, the list has the name of the node alone.
     names = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
     return None if len(names) < 2 or names[0].startswith("_empty_nn_module") else names[0]
 
 
 def _name_batch_axis(graph: ir.Graph, symbol: str) -> None:
     """Replace torch's ``symbol`` for the batch size by ``batch`` in all declared shapes."""
+    # The symbol may be a part of an expression, such as ``4*s0``.
     for value in chain(graph.inputs, *(node.outputs for node in graph)):
         shape = value.shape or ir.Shape([])
         for axis, size in enumerate(shape):
