@@ -16,7 +16,7 @@ class Progress:
     ``done`` counts in ``unit``: bytes of weights that were read (``resolve``) or written (``RewriteResult.save``),
     batches (``check``), rounds (``bench``), trials (``tune``), or steps of all training runs (``train``). ``total`` is
     the number at the end, or None if it is not known. ``detail`` is the latest ``mixlist.tuner.trials.Trial``
-    (``tune``) or ``mixlist.training.job.TrainingStep`` (``train``), and None for the other functions.
+    (``tune``) or ``mixlist.training.run.StepProgress`` (``train``), and None for the other functions.
     """
 
     done: int

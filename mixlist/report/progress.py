@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich import progress
 
     from mixlist.progress import Progress, ProgressCallback, Unit
-    from mixlist.training.job import TrainingStep
+    from mixlist.training.run import StepProgress
 
 LONG = 256 * 2**20  # bytes; less is read or written too quickly for a bar
 
@@ -38,7 +38,7 @@ def _description(state: Progress) -> str:
     """Return the text next to the bar of a training; "" for other work."""
     if state.unit != "steps":
         return ""
-    step = cast("TrainingStep", state.detail)
+    step = cast("StepProgress", state.detail)
     scale = f", scale {step.scale:g}" if step.kind == "mixed" else ""
     return f"seed {step.seed}, {step.kind}: loss {step.loss:.4g}{scale}"
 

@@ -56,7 +56,7 @@ GRADIENT_PATH = "grad"  # the first part of the module path of each backward nod
 
 @dataclass(frozen=True)
 class TracedStep:
-    """A traced step: ``graph_module`` has a placeholder per name in ``inputs``, and a result per name in ``outputs``."""
+    """A traced step: ``graph_module`` has a placeholder per name in ``inputs`` and a result per name in ``outputs``."""
 
     graph_module: GraphModule
     inputs: tuple[str, ...]

@@ -84,8 +84,8 @@ class StateFile:
         self._write(training)
 
     def _write(self, training: Training) -> None:
-        # The sampler counts over all mixed trainings. Its counts and the step of the training must be of one moment:
-        # otherwise a continued training would count some steps twice.
+        # The counts of the sampler must be saved together with the step of the training: otherwise a continued training
+        # would count some steps twice.
         if training.sampler is not None:
             self.state["counts"] = list(training.sampler.counts)
         if self.path is not None:
@@ -141,6 +141,7 @@ def read_state(path: str | os.PathLike[str], fingerprint: Mapping[str, str]) -> 
         if str(arrays.pop(_DIGEST_ENTRY)) != digest([arrays]):
             raise ValueError("its content does not match its digest")
         document = json.loads(arrays[_JSON_ENTRY].tobytes(), object_hook=get_array)
+        # The state of another version of the format is refused below, like a file of another kind.
         saved_fingerprint = document["key"] if document["format"] == FORMAT else None
         state: SavedState = document["state"]
     except FileError:
@@ -149,7 +150,7 @@ def read_state(path: str | os.PathLike[str], fingerprint: Mapping[str, str]) -> 
         raise FileError(f"{name}: not the state of a training ({error})", hint=hint) from None
     if not isinstance(saved_fingerprint, dict):
         raise FileError(f"{name}: not the state of a training", hint=hint)
-    # A training would continue from this state, but with other numbers than an uninterrupted one.
+    # With other inputs, a training could continue from this state, but its numbers would belong to neither training.
     differing_parts = sorted(part for part in fingerprint if saved_fingerprint.get(part) != fingerprint[part])
     if differing_parts:
         raise UsageError(

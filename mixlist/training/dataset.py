@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     Indices = NDArray[np.int64]
 
-# The second number of the seed of numpy's generator. Each use of random numbers has its own number, so that no two uses
-# draw the same sequence; ``random_values`` has 2 and 3.
+# The second number of the seed of numpy's generator. It differs for each purpose, so that the order of the samples is
+# independent of the draws in ``random_values``, which has 2 and 3.
 _ORDER_STREAM = 1
 
 
@@ -47,7 +47,7 @@ class Dataset:
         missing_names = [value.name for value in inputs if value.name not in arrays and not value.optional]
         if missing_names:
             names = ", ".join(value.name for value in inputs)
-            hint = f"a batch holds {names}; an input is a parameter only if the graph has an output grad.<input>"
+            hint = f"give data for {names}; for an input that is a parameter, the graph needs an output grad.<input>"
             raise UsageError(f"{source_name}: no data for input {missing_names[0]!r} of {graph.name}", hint=hint)
         fitted_arrays, self.cast_losses = make_feed(arrays, inputs, source_name)
         self.arrays: dict[str, Array] = fitted_arrays
@@ -71,7 +71,8 @@ class Dataset:
         return count
 
     def _check_finite(self) -> None:
-        # A NaN in the data makes every step an exception. The verdict would blame the precision for it.
+        # A step on a sample with a NaN is an exception in every precision. The verdict would count it against the
+        # lists.
         for name, array in self.arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 row = int(np.argwhere(~np.isfinite(array))[0][0])
@@ -83,8 +84,9 @@ class Dataset:
 
 
 def read_dataset(graph: StepGraph, source: ArraySource, name: str) -> Dataset:
-    """Return the samples of a mapping of arrays, which messages call ``name``, or of a ``.npz`` file.
+    """Return the samples of a mapping of arrays or of a ``.npz`` file.
 
+    Messages call a mapping ``name``, and a file by its path.
     Raises FileError for a file that cannot be read, UsageError for arrays that do not fit the graph.
     """
     return Dataset(graph, *read_arrays(source, name))

@@ -52,7 +52,7 @@ def choose_metric(graph: StepGraph, name: str | None) -> Metric:
 
 def evaluate(
     session: StepSession,
-    parameters: Mapping[str, Array],
+    parameters_and_buffers: Mapping[str, Array],
     dataset: Dataset,
     metric: Metric,
     batch_size: int,
@@ -60,10 +60,9 @@ def evaluate(
 ) -> float:
     """Return the metric over all samples, or over the samples of the first ``max_batches`` batches.
 
-    ``parameters`` holds the values of all parameters and buffers by name. Random inputs get the value that switches
-    them off. Only the forward pass runs, but it is that of the training step, so batch normalization uses the
-    statistics of each batch. A smaller last batch counts too, unless the graph has a fixed batch size. Raises
-    UsageError for labels that do not fit the logits.
+    ``parameters_and_buffers`` holds their values by name. Random inputs get the value that switches them off. Only the
+    forward pass of the training step runs, so batch normalization uses the statistics of each batch. A smaller last
+    batch counts too, unless the graph has a fixed batch size. Raises UsageError for labels that do not fit the logits.
     """
     graph = session.graph
     output = LOGITS if metric.name == ACCURACY else metric.name
@@ -73,9 +72,10 @@ def evaluate(
         rows = min(batch_size, dataset.count - start)
         if graph.fixed_batch_size is not None and rows < graph.fixed_batch_size:
             break
-        (values,) = session.run_forward({**parameters, **batch, **neutral_random_inputs(graph, rows)}, [output])
+        feed = {**parameters_and_buffers, **batch, **neutral_random_inputs(graph, rows)}
+        (values,) = session.run_forward(feed, [output])
         if metric.name == ACCURACY:
-            if not start:
+            if not start:  # once: all batches have the same classes, and all labels are checked
                 _check_labels(dataset, values)
             batch_correct, batch_labels = _count_correct(values, batch[LABELS])
             total, count = total + batch_correct, count + batch_labels

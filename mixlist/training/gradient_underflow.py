@@ -26,8 +26,8 @@ class UnderflowSampler:
     """Counts the zeros and subnormal numbers among the gradient values that are not zero in float32.
 
     A value counts as subnormal if its magnitude is below the smallest normal number of the low type, and if the low
-    type can represent it. The second condition leaves out small gradients that were computed in float32: their digits
-    are not lost.
+    type can represent it exactly. A small gradient that was computed in float32 usually has more digits than a
+    subnormal number of the low type. It has lost none of them, so it does not count.
 
     ``low_type`` is "float16" or "bfloat16", ``steps`` the number of steps of each training.
     """
@@ -46,8 +46,8 @@ class UnderflowSampler:
     def sample(self, feed: Feed, scaled_gradient: Float32Array, scale: float) -> None:
         """Count the gradient values of one step.
 
-        ``scaled_gradient`` is the gradient array of the mixed session, for a loss multiplied by ``scale``. It has the
-        same values afterwards.
+        ``scaled_gradient`` is the gradient array of the mixed session, for a loss multiplied by ``scale``. The
+        array has the same values when this method returns.
         """
         scaled_copy = scaled_gradient.copy()
         reference = self.float32_session.step(feed, 1.0).gradient
@@ -61,8 +61,8 @@ class UnderflowSampler:
         ):
             magnitudes = np.abs(gradient[counted])
             small = magnitudes[(magnitudes > 0) & (magnitudes < self.smallest_normal)]
-            # A value is a number of the low type if the conversion to this type and back does not change it.
             self.counts[zeros] += int((magnitudes == 0).sum())
+            # The low type can represent a value if the conversion to this type and back does not change it.
             self.counts[subnormals] += int((small.astype(self.low_dtype).astype(np.float32) == small).sum())
         self.counts[_STEPS] += 1
         # The mixed session writes every gradient into this one array, so the unscaled step has overwritten it.

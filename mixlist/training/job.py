@@ -26,22 +26,6 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Array
 
 
-@dataclass(frozen=True)
-class TrainingStep:
-    """A finished step of a training: the ``detail`` of the ``progress`` callback.
-
-    ``kind`` is "float32" or "mixed". ``step`` counts from 1 to ``steps``, the length of the training. ``loss`` is not
-    scaled; ``scale`` is the loss scale of the step.
-    """
-
-    seed: int
-    kind: str
-    step: int
-    steps: int
-    loss: float
-    scale: float
-
-
 @dataclass
 class TrainingJob:
     """The shared inputs of the trainings of one command.
@@ -92,10 +76,11 @@ class TrainingJob:
         for dataset in (self.training_data, evaluation_data):
             source_name = dataset.source_name
             warnings += [
-                warning("ML602", f"{name}: {loss}", path=source_name) for name, loss in dataset.cast_losses.items()
+                warning("ML602", f"{name}: {cast_loss}", path=source_name)
+                for name, cast_loss in dataset.cast_losses.items()
             ]
         if evaluation_data is self.training_data:
-            message = "there is no evaluation data: the metric is taken on the training data"
+            message = "there is no evaluation data: the metric is measured on the training data"
             warnings.append(warning("ML609", message, hint="give other data with --eval-data"))
         # An evaluation skips an incomplete last batch only if the graph cannot take it.
         left_over = evaluation_data.count % self.options.batch_size if self.graph.fixed_batch_size is not None else 0
@@ -163,7 +148,7 @@ def _check_batch_size(graph: StepGraph, batch_size: int, training_data: Dataset,
     for dataset in (training_data, evaluation_data):
         if dataset.count < batch_size and (dataset is training_data or fixed_size is not None):
             raise UsageError(
-                f"a batch of {batch_size} needs as many samples, and {dataset.source_name} has {dataset.count}",
+                f"a batch has {batch_size} samples, and {dataset.source_name} has {dataset.count} in all",
                 hint="give a smaller --batch-size, or more data",
             )
 
@@ -180,12 +165,12 @@ def _read_initial_values(graph: StepGraph, init: ArraySource | None) -> dict[str
     values = {}
     for name, value in arrays.items():
         if name not in parameters:
-            hint = f"it has {', '.join(list(parameters)[:12])}"
+            hint = f"the graph has {', '.join(list(parameters)[:12])}"  # not all: a network can have thousands
             raise UsageError(f"{source_name}: {name!r} is not a parameter of {graph.name}", hint=hint)
         array, parameter = np.asarray(value), parameters[name]
         if array.shape != parameter.shape:
-            shapes = f"{list(array.shape)}, and the parameter is {list(parameter.shape)}"
-            raise UsageError(f"{source_name}: {name!r} is {shapes}")
+            shapes = f"{list(array.shape)}, and the parameter has the shape {list(parameter.shape)}"
+            raise UsageError(f"{source_name}: {name!r} has the shape {shapes}")
         if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
             raise UsageError(f"{source_name}: {name!r} holds values that are not finite numbers")
         values[name] = array.astype(numpy_type(parameter.type))

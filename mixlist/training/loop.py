@@ -6,7 +6,7 @@ A step runs in MindSpore's order:
 2. The loss is multiplied by the loss scale before the backward pass.
 3. The gradients leave the graph as float32 and are divided by the scale.
 4. Only then are the gradients examined. If one is not finite, the scaler decides: it skips the step, repeats it with
-   another scale, or applies it all the same.
+   another scale, or applies the update in spite of it.
 
 A skipped step changes neither the parameters nor the buffers. The global step, which the learning rate follows, and
 Adam's step count advance on a skipped step only with ``advance_on_skip``.
@@ -76,7 +76,8 @@ class Training:
         self.scaler = scaler or NoScaling()
         self.advance_on_skip = advance_on_skip
         graph, values = session.graph, dict(initial_values or {})
-        # The index is a part of each draw's seed, so a given value does not shift the draws of the other parameters.
+        # The index is a part of each draw's seed. So a value in ``initial_values`` does not change the draws of the
+        # other parameters.
         for index, parameter in enumerate((*graph.parameters, *graph.buffers)):
             if parameter.name not in values:
                 values[parameter.name] = draw_initial_value(parameter, seed, index)
@@ -86,7 +87,7 @@ class Training:
         self.buffers = {buffer.name: values[buffer.name] for buffer in graph.buffers}
         self.optimizer = Optimizer(settings, self.parameters.flat.size)
         self.history = TrainingHistory()
-        self.sampler: UnderflowSampler | None = None
+        self.sampler: UnderflowSampler | None = None  # set by the caller for a mixed training
         self.first_bad_feed: dict[str, Array] | None = None  # the feed of the first exception, loss scale included
         self.step = 0  # batches that were used, skipped steps included
         self.global_step = 0  # the step number that the learning-rate schedule reads
@@ -153,12 +154,13 @@ class Training:
         self.step += 1
 
     def _record_exception(self, feed: Feed, scale: float) -> None:
-        """Count the parameters whose gradients are not finite, and keep the feed of the first such step."""
+        """Count the step for each parameter whose gradient is not finite; keep the feed of the first such step."""
         if self.first_bad_feed is None:
             # The next update changes the parameters in place, so the feed is copied.
             self.first_bad_feed = {name: np.array(value) for name, value in feed.items()}
             self.first_bad_feed[LOSS_SCALE] = self.session.loss_scale_input(scale)
-        for name, view in self.session.gradient.views.items():
+        # The views share memory with the gradient that the step has divided by the scale.
+        for name, view in self.session.gradient_arrays.views.items():
             if not np.isfinite(view).all():
                 self.history.bad[name] = self.history.bad.get(name, 0) + 1
 

@@ -40,7 +40,7 @@ class Settings:
         choices=OPTIMIZER_NAMES,
     )
     lr: float = option(1e-3, "The learning rate.", "number")
-    momentum: float = option(0.9, "The momentum of the optimizer momentum.", "number")
+    momentum: float = option(0.9, "The momentum factor of --optimizer momentum.", "number")
     nesterov: bool = option(False, "Use Nesterov's form of momentum.", "flag")
     beta1: float = option(0.9, "The first decay rate of adam and adamw.", "number")
     beta2: float = option(0.999, "The second decay rate of adam and adamw.", "number")
@@ -56,9 +56,13 @@ class Settings:
         choices=SCHEDULES,
     )
     warmup_steps: int = option(0, "The steps in which the learning rate grows to --lr.", "integer", minimum=0)
-    decay: float = option(0.1, "The factor of the schedule step.", "number", flag="--lr-decay")
+    decay: float = option(0.1, "The factor of the learning rate with --lr-schedule step.", "number", flag="--lr-decay")
     decay_steps: int = option(
-        1000, "The steps between two decays of the schedule step.", "integer", flag="--lr-decay-steps", minimum=1
+        1000,
+        "The number of steps between two decays with --lr-schedule step.",
+        "integer",
+        flag="--lr-decay-steps",
+        minimum=1,
     )
 
     def __post_init__(self) -> None:
@@ -96,6 +100,7 @@ class Optimizer:
     """
 
     def __init__(self, settings: Settings, size: int) -> None:
+        # Here and not at the top of the file: ``train --help`` reads the options of Settings and needs no numpy.
         import numpy as np
 
         self.settings = settings
@@ -122,7 +127,7 @@ class Optimizer:
             self._apply_adam(parameters, gradient, rate)
 
     def _apply_momentum(self, parameters: Float32Array, gradient: Float32Array, rate: float) -> None:
-        # Nesterov's form applies the momentum a second time, as if the next gradient were this one.
+        # Nesterov's form applies the momentum a second time: it assumes that the next gradient equals this one.
         (velocity,) = self.moments
         velocity *= self.settings.momentum
         velocity += gradient

@@ -34,9 +34,10 @@ class TrainOptions(ProviderOption):
     - ``init``: initial values of parameters and buffers by name; the others are drawn from the seed.
     - ``runs``, ``seed``: the number of seeds, and the first one. Each seed is trained twice.
     - ``scaler``: a key of ``scalers.SCALERS``. ``scaler_parameters``: its parameters, by the names of its framework.
-    - ``trace_overflow``: find the nodes that overflow first in the first step with an exception.
-    - ``tune``: search the first scale of the scaler and its growth.
+    - ``trace_overflow``: take the earliest step with an exception, and find the nodes in it that overflow first.
+    - ``tune``: search the initial scale of the scaler and its growth interval.
     - ``state``: the path of a state file. A training that was killed continues from it with the same numbers.
+    - ``threads``: the threads of each session; None for the default of ONNX Runtime. Python callers only.
     - ``progress``: is called with a Progress after each step.
     """
 
@@ -70,11 +71,13 @@ class TrainOptions(ProviderOption):
         False, "Count a skipped step for the learning rate and Adam's bias correction, as Keras does.", "flag"
     )
     max_exception_rate: float = option(
-        DEFAULT_RATE_LIMIT, "Fail if this share of the steps or more has an exception.", "number", minimum=0, maximum=1
+        DEFAULT_RATE_LIMIT, "Fail if at least this share of the steps has an exception.", "number", minimum=0, maximum=1
     )
     tolerance: float = option(0.005, "How much worse than in float32 the metric may be.", "number", minimum=0)
     trace_overflow: bool = option(False, "Find the nodes that overflow first, and lists that keep them high.", "flag")
-    tune: bool = option(False, "Search the scaler's first scale and its growth.", "flag", flag="--tune-scale")
+    tune: bool = option(
+        False, "Search the scaler's initial scale and its growth interval.", "flag", flag="--tune-scale"
+    )
     threads: int | None = None
     state: str | os.PathLike[str] | None = option(
         None,
@@ -87,6 +90,7 @@ class TrainOptions(ProviderOption):
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
             raise UsageError("steps and epochs both give the length of a training", hint="give one of them")
+        # The bounds of ``option`` hold for the command line. A Python caller can pass any number.
         counts = [count for count in (self.runs, self.batch_size, self.steps, self.epochs) if count is not None]
         if min(counts) < 1:
             raise UsageError("runs, batch size, steps and epochs must be at least 1")

@@ -71,6 +71,7 @@ def _make_edits(graph: StepGraph, policy: Policy, offenders: Sequence[NodeFindin
     """
     # The plan says which list decides each node under the edits so far.
     offender_refs = {offender.ref for offender in offenders}
+    # The first solution is that of the main graph; the others are those of functions.
     main_solution = Resolver(graph.loaded).plan(policy).solution.solutions[0]
     candidates = find_list_candidates(main_solution, policy, "black", offender_refs)
     return frozenset(candidate.edit for candidate in candidates if isinstance(candidate.edit, ListEdit))

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     FloatArray = NDArray[np.float32 | np.float64]
 
 Value = TypeVar("Value")
-# The second number of the seed of numpy's generator, so that no two uses draw the same sequence; ``dataset`` has 1.
+# The second number of the seed of numpy's generator. It differs for each purpose, so that random inputs, initial values
+# and the order of the samples (1, in ``dataset``) are independent.
 _INPUT_STREAM, _INITIAL_STREAM = 2, 3
 
 
@@ -45,14 +46,18 @@ def draw_random_inputs(graph: StepGraph, seed: int, step: int, rows: int) -> dic
     random_inputs: dict[str, Array] = {}
     for value, distribution in graph.random_inputs:
         draw = partial(_draw, generator, _shape(value, rows))
-        random_inputs[value.name] = _apply(draw, distribution, value.name).astype(np.float32, copy=False)
+        random_inputs[value.name] = _call_with_distribution(draw, distribution, value.name).astype(
+            np.float32, copy=False
+        )
     return random_inputs
 
 
 def neutral_random_inputs(graph: StepGraph, rows: int) -> dict[str, Array]:
     """Return the random inputs that switch dropout and noise off: ``off`` if the metadata has it, else the mean."""
     return {
-        value.name: np.full(_shape(value, rows), _apply(_neutral_value, distribution, value.name), np.float32)
+        value.name: np.full(
+            _shape(value, rows), _call_with_distribution(_neutral_value, distribution, value.name), np.float32
+        )
         for value, distribution in graph.random_inputs
     }
 
@@ -61,12 +66,15 @@ def draw_initial_value(parameter: Parameter, seed: int, index: int) -> Array:
     """Return the initial value of a parameter or buffer, in its own type and shape.
 
     The distribution of the metadata decides. Without one, the shape does: a vector is 0, or 1 if its name ends in
-    ``weight`` (the scale of a normalization); a matrix or filter is uniform in +-1/sqrt(values per output), as in
-    PyTorch. ``index`` is the position of the parameter in the graph.
+    ``weight`` (the scale of a normalization); a matrix or filter is uniform from -1/sqrt(n) to 1/sqrt(n), as in
+    PyTorch, where n is the product of all sizes after the first. ``index`` is the position of the parameter in the
+    graph.
     """
     generator = np.random.default_rng([seed, _INITIAL_STREAM, index])
     if parameter.distribution:
-        values = _apply(partial(_draw, generator, parameter.shape), parameter.distribution, parameter.name)
+        values = _call_with_distribution(
+            partial(_draw, generator, parameter.shape), parameter.distribution, parameter.name
+        )
     elif len(parameter.shape) < 2:
         values = np.full(parameter.shape, 1.0 if parameter.name.endswith("weight") else 0.0)
     else:
@@ -80,8 +88,8 @@ def _shape(value: Input, rows: int) -> tuple[int, ...]:
     return tuple(size if isinstance(size, int) else rows for size in value.shape or ())
 
 
-def _apply(function: Callable[[Distribution], Value], distribution: Distribution, name: str) -> Value:
-    """Return the result of a function of a distribution; raise ModelError, with the input's name, if it is invalid."""
+def _call_with_distribution(function: Callable[[Distribution], Value], distribution: Distribution, name: str) -> Value:
+    """Return ``function(distribution)``; raise ModelError with the input's name if the distribution is invalid."""
     try:
         return function(distribution)
     except (KeyError, TypeError, ValueError):
@@ -92,7 +100,7 @@ def _apply(function: Callable[[Distribution], Value], distribution: Distribution
 
 
 def _number(distribution: Distribution, key: str, default: float | None = None) -> float:
-    """Return a parameter of a distribution as a float. Raises TypeError or ValueError for anything else."""
+    """Return a parameter of a distribution as a float. Raises TypeError or ValueError if it is missing or no number."""
     value = distribution.get(key, default)
     if not isinstance(value, int | float | str):
         raise TypeError
@@ -100,7 +108,10 @@ def _number(distribution: Distribution, key: str, default: float | None = None) 
 
 
 def _neutral_value(distribution: Distribution) -> float:
-    """Return the value that switches a random input off: ``off``, or the mean of the distribution."""
+    """Return the value that switches a random input off: ``off``, or the mean of a uniform, normal or bernoulli draw.
+
+    For the other kinds, which are not random, it is the entry ``mean``, or 0.
+    """
     # The same default values as in ``_draw``, so that this is the mean of the draws.
     off, kind = distribution.get("off"), distribution.get("kind")
     if isinstance(off, int | float):

@@ -19,12 +19,12 @@ class TrainingHistory:
     - ``metric``: the metric on the evaluation data after the last step; None if the training did not get there.
     - ``diverged``: the reason why the training failed (Rule S10.16), as the end of a sentence, or "".
 
-    The other fields are for mixed trainings:
+    The report shows the other fields for mixed trainings only:
 
     - ``scale``: the loss scale of each step.
     - ``skipped``: the steps whose update was skipped.
     - ``exceptions``: the steps with a gradient that was not finite.
-    - ``tries``: the number of extra runs of steps that were repeated with a new scale.
+    - ``tries``: how often a step was repeated with a new scale, over all steps.
     - ``bad``: for each parameter, the number of steps in which its gradient was not finite.
     """
 
@@ -79,18 +79,18 @@ class TuningRun:
 
 @dataclass(frozen=True, repr=False)
 class TrainReport:
-    """The verdict on training in mixed precision, and the measurements that it rests on.
+    """The verdict on training in mixed precision, and the measurements that decide it.
 
     - ``reasons``: the reasons of the verdict, one sentence each.
     - ``exception_rate``: the share of the mixed steps of all runs with a gradient that was not finite. ``limit``: the
-      rate from which the verdict is fail.
+      verdict is fail at this rate or above.
     - ``steps``: the length of each training.
     - ``metric``: the name of the metric. ``higher``: True if more is better. ``tolerance``: how much worse than in
       float32 it may be.
     - ``runs``: one for each seed. The last one may be incomplete after Ctrl-C.
     - ``scaler``, ``optimizer``: their names and parameters.
-    - ``offenders``: the nodes that overflow first in the first step with an exception, with the loss multiplied by
-      ``trace_scale``. At the scale 1 no loss scale helps.
+    - ``offenders``: the nodes that overflow first in the earliest step with an exception, with the loss multiplied by
+      ``trace_scale``. If ``trace_scale`` is 1, the nodes overflow without loss scaling, so no smaller scale helps.
     - ``suggestion``: the text of a modify_mixlist under which that step does not overflow, or "".
     - ``scale_trials``: the trainings of ``--tune-scale``. ``scale_choice``: the best parameters among them.
     - ``complete``: False after Ctrl-C.
@@ -141,7 +141,7 @@ class TrainReport:
         document["bad"] = self.bad
         document["warnings"] = warnings_as_text(self.warnings)
         for run in document["runs"]:
-            # A float32 training has no loss scaling. Its fields of the scaler would say nothing.
+            # A float32 training has no loss scaling, so the report leaves out the fields about it.
             for name in ("scale", "skipped", "exceptions", "tries", "bad"):
                 del run["float32"][name]
         return {"format": "mixlist.train/1", **to_strict_json(document)}

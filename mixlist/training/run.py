@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from mixlist.checker.exception_rate import exception_rate
@@ -12,23 +12,39 @@ from mixlist.progress import ProgressCounter
 from mixlist.runtime.phase_timer import PhaseTimer
 from mixlist.training.checkpoint import StateFile
 from mixlist.training.gradient_underflow import UnderflowSampler
-from mixlist.training.job import TrainingJob, TrainingStep, make_job
+from mixlist.training.job import TrainingJob, make_job
 from mixlist.training.loop import all_finite
 from mixlist.training.options import ArraySource, TrainOptions
 from mixlist.training.overflow_advice import advise_on_overflow
 from mixlist.training.result import SeedRun, TrainingHistory, TrainReport
 from mixlist.training.scale_tuning import tune_scale
 from mixlist.training.scalers import ScalerError, describe_scaler
-from mixlist.training.step_graph import read_step
+from mixlist.training.step_graph import load_step_graph
 from mixlist.training.step_session import StepSession, make_float32_session, make_mixed_session
-from mixlist.training.verdict import describe_unjudged_runs, divergence, failure_reasons
+from mixlist.training.verdict import describe_failure, describe_unjudged_runs, failure_reasons
 
 if TYPE_CHECKING:
     from mixlist.checker.keyword_arguments import Model
     from mixlist.runtime.session import Array
 
 # The reason of the verdict "pass".
-PASSED = "exceptions and metric are within their limits, the metric is constant, and no training diverges"
+PASSED = "exceptions and metric are within their limits, the metric is constant over the runs, and no training diverges"
+
+
+@dataclass(frozen=True)
+class StepProgress:
+    """Progress of a training after one step: the ``detail`` of the ``progress`` callback.
+
+    ``kind`` is "float32" or "mixed". ``step`` counts from 1 to ``steps``, the length of the training. ``loss`` is not
+    scaled; ``scale`` is the loss scale of the step.
+    """
+
+    seed: int
+    kind: str
+    step: int
+    steps: int
+    loss: float
+    scale: float
 
 
 @with_keywords(TrainOptions)
@@ -47,7 +63,7 @@ def train(model: Model, policy: Policy, data: ArraySource, options: TrainOptions
 
 def run_train(model: Model, policy: Policy, data: ArraySource, options: TrainOptions) -> TrainReport:
     """Do the work of ``train``, with its options in one object."""
-    job = make_job(read_step(model), policy, data, options)
+    job = make_job(load_step_graph(model), policy, data, options)
     timer = PhaseTimer()
     state_file = StateFile(options.state, job.fingerprint() if options.state is not None else {})
     with timer.phase("prepare"):
@@ -82,7 +98,7 @@ class _TrainingSeries:
         self.finished: list[SeedRun] = []
         self.interrupted: list[SeedRun] = []  # the run that Ctrl-C ended, with the steps so far; else empty
         self.histories: dict[str, TrainingHistory] = {}  # of the current seed, by kind: "float32" and "mixed"
-        self.first_bad_feed: dict[str, Array] | None = None  # the feed of the first mixed exception of all runs
+        self.first_bad_feed: dict[str, Array] | None = None  # of the first exception in a mixed training
 
     @property
     def complete(self) -> bool:
@@ -110,8 +126,8 @@ class _TrainingSeries:
     ) -> dict[str, Array] | None:
         """Run one training to its end, from its saved state if there is one; return the feed of its first bad step.
 
-        ``kind`` is "float32" or "mixed". ``histories[kind]`` has the history of the training from its first step on,
-        so that an interruption keeps the steps so far.
+        ``kind`` is "float32" or "mixed". The history of the training is put into ``histories[kind]`` before its first
+        step, so that the report of an interrupted training has the steps that were made.
         """
         # An earlier command may have finished this training: the state file has its history then.
         name, job = f"{seed}/{kind}", self.job
@@ -126,24 +142,24 @@ class _TrainingSeries:
         self.state_file.restore(name, training)
         self.progress.skip(training.step)
         history = self.histories[kind] = training.history
-        scaler_problem = ""
+        failure_by_scaler = ""  # the end of a sentence, like ``diverged``
         # One step at a time, for the progress callback and the state file.
         while training.step < job.steps:
             try:
                 training.run(training.step + 1)
             except ScalerError as error:
-                scaler_problem = f"was ended: {error.message}"
+                failure_by_scaler = f"was ended: {error.message}"
                 break
-            step = TrainingStep(seed, kind, training.step, job.steps, history.loss[-1], history.scale[-1])
+            step = StepProgress(seed, kind, training.step, job.steps, history.loss[-1], history.scale[-1])
             self.progress.add(detail=step)
             self.state_file.save_if_due(name, training)
 
         # A training that has diverged has a metric too, perhaps NaN.
         history.metric = job.measure(training)
         parameters_finite = all_finite(training.parameters.flat)
-        history.diverged = scaler_problem or divergence(history.loss, history.skipped, parameters_finite)
-        # Without loss scaling, a float32 training has no exceptions of its own. If it has, the network or the data
-        # cause them, and the exceptions of the mixed training prove nothing (Rule S10.16).
+        history.diverged = failure_by_scaler or describe_failure(history.loss, history.skipped, parameters_finite)
+        # A float32 training has no loss scaling. If its gradients are not finite, the network or the data cause it. The
+        # exceptions of the mixed training then prove nothing about the precision (Rule S10.16).
         if kind == "float32" and history.exceptions and not history.diverged:
             exceptions = len(history.exceptions)
             history.diverged = f"has gradients that are not finite in {exceptions} of {training.step} steps"
@@ -151,7 +167,7 @@ class _TrainingSeries:
         return training.first_bad_feed
 
     def make_report(self) -> TrainReport:
-        """Return the report on the runs so far: the verdict, and the measurements that it rests on."""
+        """Return the report on the runs so far: the verdict, and the measurements that decide it."""
         job, options = self.job, self.job.options
         runs = (*self.finished, *self.interrupted)
         steps = sum(len(run.mixed.loss) for run in runs)

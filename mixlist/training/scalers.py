@@ -46,8 +46,9 @@ class Scaler(ABC):
     """A loss scaler. ``scale`` is the factor of the loss in the next step.
 
     The dataclass fields that ``__init__`` takes are the parameters of the framework. The others are state.
-    ``NAME`` is the value of ``--loss-scaler``. ``INITIAL_SCALE_PARAMETER`` names the parameter that is the first scale,
-    ``GROWTH_PARAMETER`` the number of good steps after which the scale grows; "" if there is no such parameter.
+    ``NAME`` is the value of ``--loss-scaler``. ``INITIAL_SCALE_PARAMETER`` is the name of the parameter for the initial
+    scale. ``GROWTH_PARAMETER`` is the name of the parameter for the growth interval, the number of good steps after
+    which the scale grows. Either is "" if the scaler has no such parameter.
     """
 
     NAME: ClassVar[str]
@@ -120,19 +121,19 @@ class ExponentialUpdateLossScaleManager(Scaler):
     decr_every_n_nan_or_inf: Count = 2
     incr_ratio: Factor = 2.0
     decr_ratio: Fraction = 0.8
-    good: int = field(default=0, init=False)
-    bad: int = field(default=0, init=False)
+    good: int = field(default=0, init=False)  # good steps in a row
+    bad: int = field(default=0, init=False)  # bad steps since the scale changed
 
     def update(self, finite: bool) -> Action:
         if finite:
             self.good += 1
             if self.good == self.incr_every_n_steps:
-                # The scale must stay a finite float32 number. At the bound it stays as it is.
+                # The scale must stay a finite float32 number, so it does not grow above the bound.
                 if self.scale < FLOAT32_MAX / self.incr_ratio:
                     self.scale *= self.incr_ratio
                 self.good = self.bad = 0
             return "step"
-        # A good step does not reset ``bad``, except when the scale grows: bad steps add up over single good ones.
+        # A good step resets ``bad`` only when the scale grows. So bad steps are counted with good steps between them.
         self.good, self.bad = 0, self.bad + 1
         if self.bad == self.decr_every_n_nan_or_inf:
             self.scale = max(1.0, self.scale * self.decr_ratio)
@@ -153,7 +154,7 @@ class NpuLossScaleOptimizer(Scaler):
     initial_scale: LossScale = 2.0**15
     dynamic_growth_steps: Count = 2000
     multiplier: Factor = 2.0
-    counter: int = field(default=0, init=False)
+    counter: int = field(default=0, init=False)  # good steps since the scale changed
 
     def update(self, finite: bool) -> Action:
         if not finite:
@@ -180,15 +181,15 @@ class DynamicLossScaleManager(Scaler):
     init_loss_scale: LossScale = 2.0**24
     scale_factor: Factor = 2.0
     scale_window: Count = 2000
-    steps: int = field(default=0, init=False)
-    last_overflow: int = field(default=0, init=False)
-    bad: int = field(default=0, init=False)
+    steps: int = field(default=0, init=False)  # all steps, good and bad
+    last_overflow: int = field(default=0, init=False)  # the value of ``steps`` at the last bad step
+    bad: int = field(default=0, init=False)  # bad steps in a row
 
     def update(self, finite: bool) -> Action:
         self.steps += 1
         if finite:
             self.bad = 0
-            # Growth does not start a new window: with a window of 3, good steps 3, 6 and 9 raise the scale.
+            # Windows are counted from the last bad step, so the scale grows after each full window of good steps.
             if (self.steps - self.last_overflow) % self.scale_window == 0:
                 self.scale *= self.scale_factor
             return "step"
@@ -217,7 +218,7 @@ class GradScaler(Scaler):
     growth_factor: Factor = 2.0
     backoff_factor: Fraction = 0.5
     growth_interval: Count = 2000
-    tracker: int = field(default=0, init=False)
+    tracker: int = field(default=0, init=False)  # good steps since the scale changed
 
     def update(self, finite: bool) -> Action:
         if not finite:
@@ -231,7 +232,7 @@ class GradScaler(Scaler):
 
 @dataclass
 class DynamicLossScalingUpdater(Scaler):
-    """Divide the scale at a bad step and try the step again, up to 100 times; multiply it after N good steps.
+    """Divide the scale at a bad step and repeat the step, up to 100 times; multiply the scale after N good steps.
 
     Rule S10.11. Source: nnabla, ``DynamicLossScalingUpdater``.
     """
@@ -243,8 +244,8 @@ class DynamicLossScalingUpdater(Scaler):
     scale: Positive = 8.0
     scaling_factor: Factor = 2.0
     N: Count = 2000
-    counter: int = field(default=0, init=False)
-    tries: int = field(default=0, init=False)
+    counter: int = field(default=0, init=False)  # see ``update``
+    tries: int = field(default=0, init=False)  # bad tries of the current step
 
     def update(self, finite: bool) -> Action:
         if not finite:
@@ -253,8 +254,8 @@ class DynamicLossScalingUpdater(Scaler):
             self.tries = (self.tries + 1) % (self.MAX_RETRIES + 1)
             return "retry" if self.tries else "skip"
         self.tries = 0
-        # nnabla compares the counter before it adds the step. So the first growth comes at good step N + 2, and each
-        # later one N + 1 good steps after the one before.
+        # nnabla compares the counter before it counts the step. So the scale first grows at good step N + 2, and then
+        # after every N + 1 good steps.
         if self.counter > self.N:
             self.scale, self.counter = self.scale * self.scaling_factor, 0
         self.counter += 1
@@ -263,7 +264,7 @@ class DynamicLossScalingUpdater(Scaler):
 
 @dataclass
 class NoScaling(Scaler):
-    """Keep the scale at 1, and skip bad steps (Rule S10.12). It shows whether a training needs loss scaling."""
+    """Keep the scale at 1, and skip bad steps (Rule S10.12), to show whether a training needs loss scaling."""
 
     NAME = "none"
 
@@ -328,25 +329,25 @@ def scaler_state(scaler: Scaler) -> dict[str, object]:
 def restore_scaler(state: Mapping[str, object]) -> Scaler:
     """Return the scaler whose state ``scaler_state`` returned."""
     values = dict(state)
-    # ``__init__`` is not called, since it checks the parameters. The scale of nnabla is a parameter, and it may be 0
-    # after many bad steps, which no new scaler may start with.
+    # ``__init__`` is not called, since it checks the parameters. The scale of nnabla is a parameter that changes: after
+    # many bad steps it may be 0, which the check refuses.
     scaler = object.__new__(SCALERS[str(values.pop("name"))])
     vars(scaler).update(values)
     return scaler
 
 
-def _read_parameter(scaler: str, name: str, kind: type, value: object) -> float:
+def _read_parameter(scaler_name: str, name: str, value_type: type, value: object) -> float:
     """Return the value of a parameter as its type: bool, int or float. The command line gives texts."""
     truth_values = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     try:
-        if kind is bool:
+        if value_type is bool:
             return truth_values[str(value).lower()]
         if not isinstance(value, str | SupportsFloat):
             raise TypeError
         number = float(value)
-        if kind is int and not number.is_integer():
+        if value_type is int and not number.is_integer():
             raise ValueError
-        return int(number) if kind is int else number
+        return int(number) if value_type is int else number
     except (KeyError, ValueError, TypeError, OverflowError):
-        expected = {bool: "true or false", int: "a whole number"}.get(kind, "a number")
-        raise UsageError(f"{name}={value} of the loss scaler {scaler}: it must be {expected}") from None
+        expected = {bool: "true or false", int: "a whole number"}.get(value_type, "a number")
+        raise UsageError(f"{name}={value} of the loss scaler {scaler_name}: it must be {expected}") from None

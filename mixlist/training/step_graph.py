@@ -88,7 +88,7 @@ class StepGraph:
         return next((size for size in sizes if isinstance(size, int)), None)
 
 
-def read_step(model: Model) -> StepGraph:
+def load_step_graph(model: Model) -> StepGraph:
     """Load a model, check that it is a step graph, and return its parts.
 
     Raises ModelError that names the missing or wrong part, and the errors of ``load_model``.
@@ -118,9 +118,9 @@ def read_step(model: Model) -> StepGraph:
     other_names = {*parameter_names, *buffer_names, *random_names, LOSS_SCALE}
     graph = StepGraph(
         loaded,
-        parameters=tuple(_parameter(loaded.name, inputs[name], metadata, "parameter") for name in parameter_names),
+        parameters=tuple(_make_parameter(loaded.name, inputs[name], metadata, "parameter") for name in parameter_names),
         batch_inputs=tuple(value for name, value in inputs.items() if name not in other_names),
-        buffers=tuple(_parameter(loaded.name, inputs[name], metadata, "buffer") for name in buffer_names),
+        buffers=tuple(_make_parameter(loaded.name, inputs[name], metadata, "buffer") for name in buffer_names),
         random_inputs=tuple(
             (inputs[name], _read_distribution(loaded.name, metadata, RANDOM_KEY_PREFIX + name)) for name in random_names
         ),
@@ -128,7 +128,7 @@ def read_step(model: Model) -> StepGraph:
             name for name in outputs if name != LOSS and not name.startswith((GRADIENT_PREFIX, STATE_PREFIX))
         ),
     )
-    # These checks need the parts of the graph: the shape of a gradient is that of its parameter.
+    # After the parts are known, since the outputs are compared with the parameters.
     _check_outputs(graph)
     _refuse_random_nodes(loaded)
     return graph
@@ -147,8 +147,11 @@ def _check_loss_scale(model_name: str, inputs: Mapping[str, Input]) -> None:
         raise ModelError(f"{model_name}: the input {LOSS_SCALE!r} must be a float32 scalar, not {text}", hint=_HINT)
 
 
-def _parameter(model_name: str, value: Input, metadata: Mapping[str, str], kind: str) -> Parameter:
-    """Return the parameter or buffer (``kind``) that an input is. Raises ModelError for a wrong type or shape."""
+def _make_parameter(model_name: str, value: Input, metadata: Mapping[str, str], kind: str) -> Parameter:
+    """Make a Parameter from an input; ``kind`` is "parameter" or "buffer".
+
+    Raises ModelError for a wrong type or shape.
+    """
     if kind == "parameter" and value.type != types.FLOAT:
         raise ModelError(
             f"{model_name}: the parameter {value.name!r} is {types.type_name(value.type)}, and parameters must be"
@@ -177,31 +180,31 @@ def _read_distribution(model_name: str, metadata: Mapping[str, str], key: str) -
 
 
 def _check_outputs(graph: StepGraph) -> None:
-    """Raise ModelError unless loss and gradients are float32, the loss is a scalar, and each gradient's shape fits.
+    """Raise ModelError unless loss and gradients are float32, the loss is a scalar, and gradients fit their parameters.
 
-    The shape of a gradient is that of its parameter. Shapes that the model does not declare are checked when the step
+    A gradient must have the shape of its parameter. Shapes that the model does not declare are checked when the step
     runs.
     """
     gradient_shapes = {GRADIENT_PREFIX + parameter.name: parameter.shape for parameter in graph.parameters}
     for value in graph.loaded.proto.graph.output:
         if value.name != LOSS and value.name not in gradient_shapes:
             continue
-        kind, shape = types.from_proto(value.type), declared_shape(value.type)
-        if kind != types.FLOAT:
+        element_type, shape = types.from_proto(value.type), declared_shape(value.type)
+        if element_type != types.FLOAT:
             raise ModelError(
-                f"{graph.name}: the output {value.name!r} is {types.type_name(kind)}, not float32", hint=_HINT
+                f"{graph.name}: the output {value.name!r} is {types.type_name(element_type)}, not float32", hint=_HINT
             )
         # A shape that is not declared, or only in part, is checked by StepSession.step.
         if shape is None or not all(isinstance(size, int) for size in shape):
             continue
-        text = describe_type(kind, shape)
+        text = describe_type(element_type, shape)
         if value.name == LOSS:
             if any(size != 1 for size in shape):
                 raise ModelError(f"{graph.name}: the loss is {text}, not a scalar", hint="reduce it to its mean")
         elif shape != gradient_shapes[value.name]:
-            parameter_text = describe_type(kind, gradient_shapes[value.name])
+            parameter_text = describe_type(element_type, gradient_shapes[value.name])
             raise ModelError(
-                f"{graph.name}: the output {value.name!r} is {text}, its parameter {parameter_text}",
+                f"{graph.name}: the output {value.name!r} is {text}, and its parameter is {parameter_text}",
                 hint="give each gradient the shape of its parameter",
             )
 

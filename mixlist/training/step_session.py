@@ -71,8 +71,8 @@ class StepSession:
     """An ONNX Runtime session of a step graph. Parameters and buffers are inputs, so each step feeds them.
 
     ``proto`` is the model to run: the step graph in float32, emulated, or mixed. ``inputs_widened`` is True if
-    ``proto`` declares float32 for the float16 and bfloat16 inputs of the graph. ``warnings`` has the warnings about the
-    lists.
+    ``proto`` declares float32 for the float16 and bfloat16 inputs of the graph. ``gradient_arrays`` holds the gradients
+    of the last step by parameter. ``warnings`` has the warnings about the lists.
     """
 
     warnings: tuple[Diagnostic, ...] = ()
@@ -88,7 +88,7 @@ class StepSession:
     ) -> None:
         self.graph = graph
         self._inputs_widened = inputs_widened
-        self.gradient = FlatArrays(graph.parameters)
+        self.gradient_arrays = FlatArrays(graph.parameters)
         self._output_names = [
             LOSS,
             *(GRADIENT_PREFIX + parameter.name for parameter in graph.parameters),
@@ -99,7 +99,9 @@ class StepSession:
         self._step_session = self._make_session(proto)
         self._forward_session: LocalSession | None = None  # made by the first ``run_forward``
         scale_input = next(value for value in graph.loaded.proto.graph.input if value.name == LOSS_SCALE)
-        self._scale_shape = (1,) * len(scale_input.type.tensor_type.shape.dim)  # () for a scalar, or (1,)
+        self._scale_shape = (1,) * len(
+            scale_input.type.tensor_type.shape.dim
+        )  # one element of any rank: (), (1,), (1, 1), ...
 
     def _make_session(self, proto: ModelProto) -> LocalSession:
         return LocalSession(make_session(proto, self._options, folder=self.graph.loaded.folder))
@@ -110,12 +112,12 @@ class StepSession:
         ``feed`` holds every input except the loss scale, which is ``scale``. Raises ModelError if the loss or a
         gradient has another shape than the step graph needs.
         """
-        loss, *arrays = self._step_session.run(self._output_names, self._add_scale(feed, scale))
+        loss, *arrays = self._step_session.run(self._output_names, self._complete_feed(feed, scale))
         if loss.size != 1:
             raise ModelError(f"{self.graph.name}: the loss has {loss.size} values", hint="reduce it to its mean")
         parameter_count = len(self.graph.parameters)
         gradients, buffer_values = arrays[:parameter_count], arrays[parameter_count:]
-        for (name, view), gradient in zip(self.gradient.views.items(), gradients, strict=True):
+        for (name, view), gradient in zip(self.gradient_arrays.views.items(), gradients, strict=True):
             if gradient.shape != view.shape:
                 shapes = f"the gradient of {name!r} is {list(gradient.shape)}, the parameter {list(view.shape)}"
                 hint = "give each gradient the shape of its parameter"
@@ -123,10 +125,10 @@ class StepSession:
             view[...] = gradient
         buffer_names = (buffer.name for buffer in self.graph.buffers)
         state = dict(zip(buffer_names, buffer_values, strict=True))
-        return StepResult(float(loss.item()), self.gradient.flat, state)
+        return StepResult(float(loss.item()), self.gradient_arrays.flat, state)
 
     def loss_scale_input(self, scale: float) -> Float32Array:
-        """Return a loss scale as the input ``loss_scale``, a float32 array of shape () or (1,)."""
+        """Return a loss scale as the input ``loss_scale``: one float32 number in an array of the declared rank."""
         # A scale above the float32 range becomes infinite. The step is an exception then, and the scaler lowers it.
         with np.errstate(over="ignore"):
             return np.full(self._scale_shape, scale, np.float32)
@@ -134,17 +136,17 @@ class StepSession:
     def run_forward(self, feed: Feed, names: Sequence[str]) -> Outputs:
         """Return the outputs ``names`` without a backward pass, for evaluation.
 
-        The first call makes a session for ``names``, so every later call must have the same ones.
+        The first call makes the session, for these ``names`` only. So every later call must have the same ``names``.
         """
         if self._forward_session is None:
             # prune_model removes nodes in place. It keeps those that ``names`` need, so the backward pass goes away.
             forward_proto = copy_message(self._proto)
             prune_model(forward_proto, names)
             self._forward_session = self._make_session(forward_proto)
-        return self._forward_session.run(list(names), self._add_scale(feed, 1.0))
+        return self._forward_session.run(list(names), self._complete_feed(feed, 1.0))
 
-    def _add_scale(self, feed: Feed, scale: float) -> Feed:
-        """Return the feed with the loss scale, and with the types of the inputs that ``proto`` declares."""
+    def _complete_feed(self, feed: Feed, scale: float) -> Feed:
+        """Return the feed of the session: cast to the types that ``proto`` declares, and with the loss scale."""
         model_feed = as_float32(feed, self.graph.batch_inputs) if self._inputs_widened else feed
         return {**model_feed, LOSS_SCALE: self.loss_scale_input(scale)}
 
@@ -156,7 +158,7 @@ class StepSession:
 
 
 def make_float32_session(graph: StepGraph, provider: str, threads: int | None) -> StepSession:
-    """Return a session that runs the step in float32, its low-precision nodes too."""
+    """Return a session that runs every node of the step in float32, also nodes that the model has in low precision."""
     return StepSession(graph, widen_to_float32(graph.loaded), provider, threads, inputs_widened=True)
 
 
@@ -170,5 +172,7 @@ def make_mixed_session(graph: StepGraph, policy: Policy, provider: str, threads:
     session = StepSession(graph, proto, provider, threads, inputs_widened=emulated)
     session.warnings = tuple(plan.warnings)
     if policy.mode.low not in plan.counts:
-        session.warnings += (warning("ML605", "no node is low: the mixed training is the one in float32"),)
+        session.warnings += (
+            warning("ML605", "no node is low: the mixed training is the same as the float32 training"),
+        )
     return session

@@ -2,7 +2,8 @@
 
 - S10.13: less than 0.5 % of the steps have an exception (0.1 % for a large global batch).
 - S10.14: the metric is not worse than in float32 by more than the tolerance, as means over the runs.
-- S10.15: there are at least three runs, and their metric varies as little as in float32 (within twice the tolerance).
+- S10.15: there are at least three runs, and the spread of their metric exceeds the spread in float32 by at most twice
+  the tolerance.
 - S10.16: no run diverges, and every run learns: the loss of its last tenth is below the loss of its first tenth.
 
 A seed whose float32 training fails by itself gives nothing to compare with (Rule S10.19). The seed is not judged, and
@@ -28,7 +29,7 @@ MIN_RUNS = 3
 def describe_unjudged_runs(runs: Sequence[SeedRun], metric: Metric) -> list[str]:
     """Return one sentence for each run whose float32 training gives nothing to compare with (Rule S10.19)."""
     return [
-        f"seed {run.seed}: {problem}: nothing to compare with"
+        f"seed {run.seed}: {problem}, so there is nothing to compare with"
         for run in runs
         if (problem := _float32_problem(run, metric))
     ]
@@ -55,7 +56,7 @@ def failure_reasons(
     limit, tolerance = options.max_exception_rate, options.tolerance
     runs = [run for run in finished if not _float32_problem(run, metric)]
 
-    # Rule S10.13. The steps of an interrupted run count too: an exception does not depend on the end of the run.
+    # Rule S10.13. The steps of an interrupted run count too: an exception is known as soon as its step is done.
     histories = [run.mixed for run in (*runs, *interrupted) if not run.float32.diverged]
     steps = sum(len(history.loss) for history in histories)
     exceptions = sum(len(history.exceptions) for history in histories)
@@ -72,7 +73,7 @@ def failure_reasons(
     float32_metrics = [run.float32.metric for run in runs if run.float32.metric is not None]
     mixed_metrics = [run.mixed.metric for run in runs if run.mixed.metric is not None]
     if mixed_metrics and float32_metrics:
-        reasons += _compare_means(float32_metrics, mixed_metrics, metric, tolerance)
+        reasons += _mean_failure_reasons(float32_metrics, mixed_metrics, metric, tolerance)
     # After Ctrl-C there are fewer finished runs than ``options.runs``, and the interruption is a reason already.
     if len(finished) == options.runs < MIN_RUNS:
         reasons.append(f"{len(finished)} of at least {MIN_RUNS} runs: too few to show that {metric.name} is constant")
@@ -84,7 +85,7 @@ def failure_reasons(
     return reasons
 
 
-def _compare_means(
+def _mean_failure_reasons(
     float32_metrics: Sequence[float], mixed_metrics: Sequence[float], metric: Metric, tolerance: float
 ) -> list[str]:
     """Return the reason of Rule S10.14, if the mean of the mixed metrics is worse by more than the tolerance."""
@@ -102,18 +103,18 @@ def _spread(values: list[float]) -> float:
     return max(values) - min(values) if values else 0.0
 
 
-def divergence(loss: Sequence[float], skipped: Sequence[int], finite: bool) -> str:
+def describe_failure(loss: Sequence[float], skipped: Sequence[int], parameters_finite: bool) -> str:
     """Return the reason why a training failed (Rule S10.16), as the end of a sentence, or "".
 
-    ``loss`` is the loss of each step, ``skipped`` the steps that were skipped. ``finite`` is True if all parameters are
-    finite at the end.
+    ``loss`` is the loss of each step, ``skipped`` the steps that were skipped. ``parameters_finite`` is
+    True if all parameters are finite at the end.
     """
     skipped_steps = set(skipped)
     # The loss of a skipped step may be infinite without any effect on the parameters.
     applied = [value for step, value in enumerate(loss) if step not in skipped_steps]
     if not applied:
         return "applied no step: every step was skipped"
-    if not finite or not all(map(math.isfinite, applied)):
+    if not parameters_finite or not all(map(math.isfinite, applied)):
         return "diverges: its loss or its parameters are not finite"
     # The means of a tenth of the steps, because the loss of single batches varies.
     tenth = max(1, len(applied) // 10)

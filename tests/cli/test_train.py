@@ -122,7 +122,7 @@ def with_nan() -> dict[str, Any]:
      ("test.npz", lambda: {n: v[:0] for n, v in clusters().items()}, "test.npz holds no samples"),
      ("train.npz", lambda: {"x": np.zeros((9, 3)), "y": np.zeros(9, int)}, "expects 4 along axis 1"),
      ("train.npz", lambda: {"y": np.zeros(9, int)}, "no data for input 'x'"),
-     ("train.npz", lambda: {n: v[:9] for n, v in clusters().items()}, "a batch of 16 needs as many samples")],
+     ("train.npz", lambda: {n: v[:9] for n, v in clusters().items()}, "a batch has 16 samples")],
 )  # fmt: skip
 def test_data_that_does_not_fit(
     run, step: tuple[str, ...], tmp_path: Path, file: str, arrays: Any, message: str

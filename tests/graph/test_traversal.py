@@ -32,7 +32,7 @@ from mixlist.graph.traversal import (
     tensors_in_model,
 )
 from mixlist.graph.type_hints import add_type_hints
-from mixlist.training.step_graph import read_step
+from mixlist.training.step_graph import load_step_graph
 from tests.support.builders import model, policy
 from tests.support.training_network import classifier
 
@@ -263,7 +263,7 @@ def test_a_step_graph_that_draws_in_a_body_is_refused(add: Callable[[ModelProto,
     proto = classifier()
     add(proto, helper.make_node("RandomNormal", [], ["r"], name="draw", shape=[2]))
     with pytest.raises(ModelError, match=r"'draw' \(RandomNormal\) draws random numbers itself"):
-        read_step(proto)
+        load_step_graph(proto)
 
 
 @pytest.mark.parametrize(("op_type", "opset"), [("Neg", 19), ("Reshape", 18)])  # Reshape and Cast changed in 19

@@ -29,7 +29,9 @@ def curve(seed: int, mixed: bool) -> TrainingHistory:
 PASSING = TrainReport(
     model="good_step.onnx",
     verdict="pass",
-    reasons=("exceptions and metric are within their limits, the metric is constant, and no training diverges",),
+    reasons=(
+        "exceptions and metric are within their limits, the metric is constant over the runs, and no training diverges",
+    ),
     provider="cpu",
     mode="emulated",
     precision="float16",
@@ -64,7 +66,7 @@ FAILING = replace(
     scale_trials=(TuningRun({"init_scale": 1024.0}, 0, 40, 0.001), TuningRun({"init_scale": 65536.0}, 4, 40, 0.0)),
     scale_choice={"init_scale": 1024.0},
     warnings=(
-        warning("ML609", "there is no evaluation data: the metric is taken on the training data"),
+        warning("ML609", "there is no evaluation data: the metric is measured on the training data"),
         warning("ML602", EVIL),
     ),
 )

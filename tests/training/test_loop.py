@@ -13,7 +13,7 @@ from mixlist.training.loop import Training, all_finite
 from mixlist.training.optimizers import Settings
 from mixlist.training.random_values import draw_initial_value, draw_random_inputs, neutral_random_inputs
 from mixlist.training.scalers import ScalerError, make_scaler
-from mixlist.training.step_graph import Parameter, read_step
+from mixlist.training.step_graph import Parameter, load_step_graph
 from mixlist.training.step_session import make_float32_session
 from tests.support.training_network import noisy, samples
 
@@ -108,7 +108,7 @@ def test_batches_depend_on_seed_and_step_alone() -> None:
 
 
 def test_random_inputs_depend_on_seed_and_step_alone() -> None:
-    graph = read_step(noisy())
+    graph = load_step_graph(noisy())
     drawn = draw_random_inputs(graph, 1, 5, 6)
     assert drawn["keep"].shape == (6, 2)
     assert set(np.unique(drawn["keep"])) <= {0.0, 1.0}
@@ -127,7 +127,7 @@ def test_random_inputs_depend_on_seed_and_step_alone() -> None:
 def test_the_mean_switches_a_random_input_off(distribution: str, off: float) -> None:
     model = noisy()
     model.metadata_props[0].value = f"{{{distribution}}}"
-    assert (neutral_random_inputs(read_step(model), 3)["keep"] == off).all()
+    assert (neutral_random_inputs(load_step_graph(model), 3)["keep"] == off).all()
 
 
 def test_an_invalid_distribution_is_refused() -> None:
@@ -135,11 +135,11 @@ def test_an_invalid_distribution_is_refused() -> None:
     for text in ('{"kind": "poisson"}', '{"mean": 1}', '{"kind": "normal", "std": "wide"}'):
         model.metadata_props[0].value = text
         with pytest.raises(ModelError, match="the distribution of 'keep'"):
-            draw_random_inputs(read_step(model), 0, 0, 3)
+            draw_random_inputs(load_step_graph(model), 0, 0, 3)
 
 
 def test_a_restored_training_has_the_same_random_inputs() -> None:
-    graph = read_step(noisy())
+    graph = load_step_graph(noisy())
     data = Dataset(graph, samples(), "data")
 
     def new_training() -> Training:

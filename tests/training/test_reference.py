@@ -19,7 +19,7 @@ from mixlist.training.dataset import Dataset
 from mixlist.training.loop import Training
 from mixlist.training.optimizers import Settings
 from mixlist.training.scalers import make_scaler
-from mixlist.training.step_graph import read_step
+from mixlist.training.step_graph import load_step_graph
 from mixlist.training.step_session import make_float32_session, make_mixed_session
 from tests.support.training_network import all_low, mixed, samples, squares
 
@@ -58,7 +58,7 @@ def make_training(
     scaler: str = "none", settings: Settings = SGD, policy: Any = None, data: Any = None, **changes: Any
 ) -> Any:
     """Return a mixed training of the squares network; ``parameters`` are those of the scaler."""
-    graph = read_step(squares())
+    graph = load_step_graph(squares())
     dataset = Dataset(graph, data or samples(), "data")
     loss_scaler = make_scaler(scaler, **changes.pop("parameters", {}))
     session = make_mixed_session(graph, policy or mixed(), "cpu", None)
@@ -98,23 +98,23 @@ def test_sixty_steps_equal_numpy_bit_for_bit(low: str) -> None:
 
 
 def test_float32_steps_equal_numpy() -> None:
-    graph, feed = read_step(squares()), {**make_initial_values(), **samples(2)}
+    graph, feed = load_step_graph(squares()), {**make_initial_values(), **samples(2)}
     session = make_float32_session(graph, "cpu", None)
     result = session.step(feed, 8.0)
     loss, gradients = run_reference(
         make_initial_values(), feed["x"], feed["t"], 8.0, lambda value: np.asarray(value, np.float32)
     )
     np.testing.assert_allclose(result.loss, loss, rtol=1e-6)
-    for name, view in session.gradient.views.items():
+    for name, view in session.gradient_arrays.views.items():
         np.testing.assert_allclose(view, gradients[name], rtol=1e-6, atol=1e-6)
 
 
 def test_gradients_equal_finite_differences() -> None:
     """Check the hand-written backward pass of the test network with differences of the float32 loss."""
-    session = make_float32_session(read_step(squares()), "cpu", None)
+    session = make_float32_session(load_step_graph(squares()), "cpu", None)
     parameters, batch = make_initial_values(), samples(2)
     session.step({**parameters, **batch}, 1.0)
-    gradients = {name: view.copy() for name, view in session.gradient.views.items()}
+    gradients = {name: view.copy() for name, view in session.gradient_arrays.views.items()}
     for name, value in parameters.items():
         for index in np.ndindex(value.shape):
             losses = []
@@ -140,7 +140,7 @@ def test_1_parameters_are_kept_in_float32() -> None:
 
 
 def test_2_low_nodes_read_parameters_in_low_precision() -> None:
-    graph, batch = read_step(squares()), samples(2)
+    graph, batch = load_step_graph(squares()), samples(2)
     session = make_mixed_session(graph, mixed(), "cpu", None)
     result = session.step({**make_initial_values(), **batch}, 16.0)
     loss, gradient = result.loss, result.gradient.copy()  # the next step overwrites the array
@@ -158,7 +158,7 @@ def test_3_the_loss_stays_in_float32_if_the_lists_keep_it() -> None:
     assert {precisions[name] for name in ("hidden", "out", "out_bias", "of_w1", "of_w2", "gh")} == {"float16"}
     losses = {}
     for name, policy in {"high": mixed(), "low": all_low()}.items():
-        result = make_mixed_session(read_step(squares()), policy, "cpu", None).step(
+        result = make_mixed_session(load_step_graph(squares()), policy, "cpu", None).step(
             {**make_initial_values(), **samples(2)}, 1.0
         )
         losses[name] = np.float32(result.loss)
@@ -168,20 +168,20 @@ def test_3_the_loss_stays_in_float32_if_the_lists_keep_it() -> None:
 
 def test_4_the_loss_is_scaled_before_the_backward_pass() -> None:
     """Scale gradients that are too small for float16. Scaling after the backward pass would be too late. Rule S10.2."""
-    session = make_mixed_session(read_step(squares()), mixed(), "cpu", None)
+    session = make_mixed_session(load_step_graph(squares()), mixed(), "cpu", None)
     data = samples(2, size=1e-5)
     feed = {**make_initial_values(size=1e-2), **data, "b2": data["t"][0] + np.float32(1e-5)}
     session.step(feed, 1.0)
-    assert not session.gradient.views["w1"].any()
+    assert not session.gradient_arrays.views["w1"].any()
     session.step(feed, 2.0**20)
-    assert session.gradient.views["w1"].any()
+    assert session.gradient_arrays.views["w1"].any()
 
 
 def test_5_low_nodes_compute_gradients_that_are_returned_as_float32() -> None:
-    session = make_mixed_session(read_step(squares()), mixed(), "cpu", None)
+    session = make_mixed_session(load_step_graph(squares()), mixed(), "cpu", None)
     session.step({**make_initial_values(), **samples(2)}, 4.0)
     for name in ("w1", "w2"):
-        view = session.gradient.views[name]
+        view = session.gradient_arrays.views[name]
         assert view.dtype == np.float32
         assert (view == make_rounding("float16")(view)).all()
     model = mixlist.rewrite(squares(), mixlist.resolve(squares(), mixed())).model

@@ -13,12 +13,12 @@ import mixlist
 from mixlist.errors import MixlistError, ModelError, UsageError
 from mixlist.training import Settings, train
 from mixlist.training.dataset import Dataset
-from mixlist.training.step_graph import read_step
+from mixlist.training.step_graph import load_step_graph
 from tests.support.training_network import classifier, clusters, mixed, noisy, squares
 
 
 def test_the_inputs_of_a_step_graph_by_kind() -> None:
-    graph = read_step(classifier())
+    graph = load_step_graph(classifier())
     assert {parameter.name: parameter.shape for parameter in graph.parameters} == {
         "w1": (4, 16),
         "b1": (16,),
@@ -28,7 +28,7 @@ def test_the_inputs_of_a_step_graph_by_kind() -> None:
     assert [value.name for value in graph.batch_inputs] == ["x", "y"]
     assert graph.metrics == ("logits",)
     assert graph.fixed_batch_size is None
-    noisy_graph = read_step(noisy())
+    noisy_graph = load_step_graph(noisy())
     assert [buffer.name for buffer in noisy_graph.buffers] == ["seen"]
     assert [value.name for value, _ in noisy_graph.random_inputs] == ["keep"]
     assert [value.name for value in noisy_graph.batch_inputs] == ["x", "t"]
@@ -82,7 +82,7 @@ INVALID_MODELS: list[tuple[Callable[[Any], None], str]] = [
     (lambda m: drop_outputs(m, "loss"), "no output 'loss'"),
     (lambda m: rename_input(m, "loss_scale", "factor"), "no input 'loss_scale'"),
     (lambda m: rename_input(m, "w1", "weights"), "'grad.w1' and no input 'w1'"),
-    (lambda m: set_shape(find_output(m, "grad.w1"), 16, 4), r"float32\[16, 4\], its parameter float32\[4, 16\]"),
+    (lambda m: set_shape(find_output(m, "grad.w1"), 16, 4), r"float32\[16, 4\], and its parameter is float32\[4, 16\]"),
     (lambda m: set_shape(find_output(m, "loss"), 7), "not a scalar"),
     (make_scale_float64, "must be a float32 scalar, not float64"),
     (make_parameter_float16, "'w1' is float16"),
@@ -97,7 +97,7 @@ def test_a_model_that_is_not_a_step_graph_is_refused(change: Callable[[Any], Non
     model = classifier()
     change(model)
     with pytest.raises(ModelError, match=message) as caught:
-        read_step(model)
+        load_step_graph(model)
     assert caught.value.hint or "JSON" in message
 
 
@@ -136,9 +136,9 @@ INVALID_OPTIONS: list[tuple[dict[str, Any], str]] = [
         {"eval_data": {"x": np.zeros((0, 4), np.float32), "y": np.zeros(0, np.int64)}},
         "evaluation data holds no samples",
     ),
-    ({"batch_size": 241}, "a batch of 241 needs as many samples, and the training data has 240"),
+    ({"batch_size": 241}, "a batch has 241 samples, and the training data has 240 in all"),
     ({"init": {"w3": np.zeros(3)}}, "'w3' is not a parameter"),
-    ({"init": {"w1": np.zeros((16, 4))}}, r"'w1' is \[16, 4\], and the parameter is \[4, 16\]"),
+    ({"init": {"w1": np.zeros((16, 4))}}, r"'w1' has the shape \[16, 4\], and the parameter has the shape \[4, 16\]"),
     ({"init": {"b2": np.array([1, np.inf, 0])}}, "not finite numbers"),
     ({"init": {"b2": np.array(["a", "b", "c"])}}, "not finite numbers"),
     ({"metric": "f1"}, "no output 'f1'"),
@@ -178,7 +178,7 @@ def with_batch_size(size: int) -> Any:
 
 
 def test_a_graph_for_one_batch_size() -> None:
-    assert read_step(with_batch_size(16)).fixed_batch_size == 16
+    assert load_step_graph(with_batch_size(16)).fixed_batch_size == 16
     with pytest.raises(UsageError, match="batches of 16 samples, not of 8"):
         run(with_batch_size(16), batch_size=8)
     with pytest.raises(UsageError, match="has 10"):
@@ -201,5 +201,5 @@ def test_the_public_names() -> None:
 
 
 def test_data_is_cast_to_the_declared_types() -> None:
-    data = Dataset(read_step(squares()), {"x": np.ones((4, 2)), "t": np.ones((4, 2), np.int8)}, "data")
+    data = Dataset(load_step_graph(squares()), {"x": np.ones((4, 2)), "t": np.ones((4, 2), np.int8)}, "data")
     assert {value.dtype.name for value in data.arrays.values()} == {"float32"}

@@ -222,7 +222,7 @@ def test_a_scale_above_the_float32_range_is_an_exception() -> None:
 
 def test_without_evaluation_data_the_metric_uses_the_training_data() -> None:
     report = run(eval_data=None, epochs=1)
-    assert any("taken on the training data" in warning.message for warning in report.warnings)
+    assert any("measured on the training data" in warning.message for warning in report.warnings)
     assert report.runs[0].mixed.metric is not None
 
 

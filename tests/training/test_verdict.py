@@ -11,7 +11,7 @@ import pytest
 from mixlist.training.evaluation import Metric
 from mixlist.training.options import TrainOptions
 from mixlist.training.result import SeedRun, TrainingHistory
-from mixlist.training.verdict import describe_unjudged_runs, divergence, failure_reasons
+from mixlist.training.verdict import describe_failure, describe_unjudged_runs, failure_reasons
 
 LOSS = tuple(1 / (1 + k) for k in range(100))
 
@@ -103,8 +103,8 @@ def test_a_seed_that_float32_cannot_train_is_not_judged() -> None:
     without_metric = make_run(2, math.nan, 0.98)
     runs = [PASSING_RUNS[0], float32_diverged, without_metric]
     assert describe_unjudged_runs(runs, metric) == [
-        "seed 1: training in float32 does not learn: nothing to compare with",
-        "seed 2: accuracy is nan in float32: nothing to compare with",
+        "seed 1: training in float32 does not learn, so there is nothing to compare with",
+        "seed 2: accuracy is nan in float32, so there is nothing to compare with",
     ]
     assert reasons_for(runs) == []
     worse = make_run(0, 0.98, 0.9)
@@ -115,11 +115,11 @@ def test_a_seed_that_float32_cannot_train_is_not_judged() -> None:
 
 
 def test_divergence_of_a_single_training() -> None:
-    assert divergence(LOSS, (), True) == ""
-    assert divergence(LOSS, (), False).startswith("diverges")
-    assert divergence((*LOSS, math.nan), (), True).startswith("diverges")
-    assert divergence((*LOSS, math.inf), (100,), True) == ""  # the loss of a skipped step does not count
-    assert divergence(LOSS, range(100), True).startswith("applied no step")
-    assert divergence(LOSS[::-1], (), True).startswith("does not learn")
-    assert divergence([2.3] * 100, (), True).startswith("does not learn")
-    assert divergence([0.0] * 100, (), True) == ""  # there was nothing to learn
+    assert describe_failure(LOSS, (), True) == ""
+    assert describe_failure(LOSS, (), False).startswith("diverges")
+    assert describe_failure((*LOSS, math.nan), (), True).startswith("diverges")
+    assert describe_failure((*LOSS, math.inf), (100,), True) == ""  # the loss of a skipped step does not count
+    assert describe_failure(LOSS, range(100), True).startswith("applied no step")
+    assert describe_failure(LOSS[::-1], (), True).startswith("does not learn")
+    assert describe_failure([2.3] * 100, (), True).startswith("does not learn")
+    assert describe_failure([0.0] * 100, (), True) == ""  # there was nothing to learn
