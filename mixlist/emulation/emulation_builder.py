@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # ONNX's inference reads the values of some constants, such as sizes and scales. They have at most this many elements.
 _MAX_INFERENCE_ELEMENTS = 1024
 # Attributes that fix the output type of a node, and that are changed to the target type. ``to`` is not one of them:
-# ``_rewrite_cast`` changes the ``to`` of a Cast, and a BitCast must keep its ``to``.
+# ``_rewrite_cast`` changes the ``to`` of a Cast, and a BitCast keeps its types (``_can_widen``).
 _WIDENED_ATTRIBUTES = TYPE_ATTRIBUTES - {"to"}
 _VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
 
@@ -328,8 +328,8 @@ class EmulationBuilder:
 
     def _can_widen(self, node: Node, signature: Signature) -> bool:
         """Return True if the operator takes the target type, and a kernel computes it."""
-        if not self.has_kernel(node):
-            return False
+        if not self.has_kernel(node) or (node.op_type == "BitCast" and not node.domain):
+            return False  # a BitCast must see the bits of its own type
         if signature.has_fixed_output:
             return True
         if signature.schema is None or not signature.groups:

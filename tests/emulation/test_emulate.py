@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 
 from mixlist import load_policy
 from mixlist.emulation.emulate import emulate
@@ -29,3 +30,16 @@ def test_external_weights_with_a_pending_conversion_are_rounded(tmp_path: Path) 
     arrays = [onnx.numpy_helper.to_array(tensor) for tensor in emulated.graph.initializer]
     (rounded,) = [array for array in arrays if array.shape == (1, 2)]
     assert rounded.tolist() == weights.astype(np.float16).astype(float).tolist()
+
+
+def test_a_bit_cast_reads_the_bits_of_its_own_type() -> None:
+    text = """<ir_version: 11, opset_import: ["" : 26]>
+    g (float[4] x) => (int16[4] bits, float[4] y) {
+      h = Cast<to = 10>(x) bits = BitCast<to = 5>(h) again = BitCast<to = 10>(bits) y = Cast<to = 1>(again) }"""
+    emulated = emulate(load_model(model(text)))
+    session = onnxruntime.InferenceSession(emulated.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = np.array([1, 2049, -0.1, np.inf], np.float32)
+    half = x.astype(np.float16)
+    bits, y = session.run(None, {"x": x})
+    assert (bits == half.view(np.int16)).all()
+    assert (y == half.astype(np.float32)).all()
