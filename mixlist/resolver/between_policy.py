@@ -2,10 +2,10 @@
 
 Under `between`, a gray node that a black node reaches forward through gray nodes keeps its authored type; any other
 gray node is low precision exactly if gray paths lead back to a white node and forward to a white node, and keeps its
-authored type otherwise. These two paths pass no node that a black node reaches and none that cannot be low precision.
-Casts, graph inputs, shape arithmetic, calls of functions, nodes without a precision (S4.1), nodes that a node rule
-names, white nodes that cannot be low precision, white and gray nodes that S4.38 keeps, nodes that S4.40 keeps, and
-control flow that cannot take the low type end a path. An op type of the library's *clear* list, which only the
+authored type otherwise. These two paths pass no node that a black node reaches and none that cannot be low precision. A
+path ends at a Cast, a graph input, shape arithmetic, the call of a function, a node without a precision (S4.1), a node
+that a node rule names, a white node that cannot be low precision, a white or gray node that S4.38 keeps, a node that
+S4.40 keeps, and control flow that cannot take the low type. An op type of the library's *clear* list, which only the
 built-in library `tensorflow` has, is also low precision if a neighbor is, unless a black node reaches it.
 
 Example: in ``MatMul -> Relu -> MatMul -> Neg`` with white MatMuls, Relu is low precision and Neg is not.
@@ -36,7 +36,7 @@ def find_low_gray_nodes(state: SolverState) -> set[int]:
     readers, producers = _find_neighbors(state, stand_ins)
     neighbors = {i: readers.get(i, []) + producers.get(i, []) for i in readers.keys() | producers.keys()}
     clear_ops = state.policy.lists.library.clear_ops
-    # Nodes of a group whose type is fixed to another type than the low one: they end every path.
+    # The nodes of each sequence group that must have another type than the low one. Every path ends at them.
     fixed = {
         i
         for g in groups
@@ -47,7 +47,8 @@ def find_low_gray_nodes(state: SolverState) -> set[int]:
     black = {n.id for n in graph.nodes if classifications[n.id].is_black}
     grays = {n.id: [n] for n in graph.nodes if classifications[n.id].kind == "gray" and n.id not in stand_ins}
     grays |= {g.stand_in_id: [n for n in g.nodes if n.id in stand_ins] for g in groups}
-    # Phase 2: the gray nodes that a path may pass.
+    # Phase 2: the gray nodes that a path may pass. Black reaches forward through every gray node, also through those
+    # that cannot be low precision.
     after_black = _find_reachable(black, readers, grays)
     can_be_low = {i for i, nodes in grays.items() if all(_can_be_low(n, state) for n in nodes)}
     passable = can_be_low - fixed - after_black
@@ -71,8 +72,8 @@ def _can_be_low(node: Node, state: SolverState) -> bool:
     signature, movable_types = node.signature, state.model_solver.classifier.movable_types_of(classification)
     if signature is None or not signature.groups:
         return False
-    wish = tuple([state.low_type if g.authored in movable_types else g.authored for g in signature.groups])
-    return state.low_type in signature.assign(wish).elements
+    requested_types = tuple([state.low_type if g.authored in movable_types else g.authored for g in signature.groups])
+    return state.low_type in signature.assign(requested_types).elements
 
 
 def _find_neighbors(state: SolverState, stand_ins: Mapping[int, int]) -> tuple[Edges, Edges]:
@@ -88,7 +89,8 @@ def _find_neighbors(state: SolverState, stand_ins: Mapping[int, int]) -> tuple[E
             for output in node.outputs:
                 if output is not None:
                     made_by[output.id] = [stand_ins.get(node.id, node.id)]
-    # Control flow makes no value itself: the producers of a body's input are those of the values that enter there.
+    # Control flow only passes values on. So the producers of a body's input are the producers of the values that
+    # control flow passes to this input.
     sources_of: Edges = {}  # the ids of the values that control flow passes to a value
     group_inputs: list[tuple[int, Value]] = []  # a group's stand-in, and a tensor that control flow puts into the group
     for link in state.solution.links:

@@ -1,8 +1,8 @@
 """Rule S4.17: look through one Cast from the low type.
 
-A reader looks through exactly one Cast of the user from the low type to float32, or to bfloat16 if the low type is
-float16, unless `Cast` is on the black list; a low-precision reader then reads the source of the Cast, which is exact,
-and the Cast stays in the file. Every other Cast is a producer of its `to` type.
+A reader looks through exactly one Cast of the user: from the low type to float32, or to bfloat16 if the low type is
+float16. A low-precision reader then reads the source of the Cast, so nothing is rounded; the Cast stays in the file.
+Every other Cast is a producer of its `to` type, and so is every Cast if `Cast` is on the black list.
 
 Example: in ``low -> Cast(to=float32) -> Relu`` a gray Relu follows ``low``.
 

@@ -4,7 +4,7 @@ Rule S4.1: A node without a slot of type float32 or of the low type that may cha
 of its fixed output (S4.13), and no list changes it.
 
 Rule S4.13: A Cast, a Constant, and an operator whose output type is given by an attribute, or by the default of that
-attribute, keep that type; such an operator without the attribute and without a default is an ordinary operator.
+attribute, keep that type; such an operator without the attribute and without a default is an by_list_or_mode operator.
 
 Rule S4.14: A node stays as authored with rule `schema` if no schema of its operator is known.
 
@@ -23,7 +23,7 @@ float32 is float32.
 Rule S3.7: Under `allow_fp32_to_fp16` the nodes of MatMul, Gemm, Conv and ConvTranspose are float16 and all others keep
 their authored type; `allow_fp32_to_bf16` does the same with bfloat16.
 
-``white_black_gray`` finds the types of a node from its classification.
+``node_types`` finds the types of a node from its classification.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Classification:
     ``list_name``: ``white``, ``black`` or ``gray``; ``none`` under a mode without lists. ``rule``: the name of the rule
     in the reports. ``list_match``: the entry that put the op type on the list.
 
-    ``mask_note``: None for a node without a kept mask (Rule S4.35). Otherwise the node does not become low precision
-    because of this text; an empty text marks a node that only reads a constant of the mask.
+    ``mask_note``: the reason why a kept mask prevents low precision for the node (Rule S4.35). It is empty for a node
+    that only reads a constant of the mask: this node may become low precision. None: the node has no kept mask.
     """
 
     list_name: str
@@ -94,7 +94,7 @@ class Classifier:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.low_type = types.ELEMENT_BY_NAME[policy.mode.low]
-        # Rule S3.6 brings float16 and bfloat16 up to float32. Lists leave the low type alone that is not theirs (S4.9).
+        # Rule S3.6 brings float16 and bfloat16 up to float32. Lists never change the other low type (Rule S4.9).
         raises = policy.mode.action == "raise"
         self.movable_types = types.MIXABLE if raises else frozenset({types.FLOAT, self.low_type})
         has_lists = policy.mode.action == "lists"
@@ -104,17 +104,18 @@ class Classifier:
         self.cast_is_black = has_lists and self.classify_operator("", "Cast").list_name == "black"
 
     def classify_operator(
-        self, domain: str, op_type: str, rank: Callable[[], int | None] = lambda: None
+        self, domain: str, op_type: str, get_rank: Callable[[], int | None] = lambda: None
     ) -> Classification:
         """Return the classification of an operator's nodes by its list alone.
 
-        ``rank`` returns the number of dimensions of the node's first input, or None. Only Ascend names need it, because
-        some of them stand for one rank: Conv2D, Conv3D.
+        ``get_rank`` returns the number of dimensions of the node's first input, or None. It is called only for Ascend
+        names, because some of them stand for one rank: Conv2D, Conv3D.
         """
-        key = (domain, op_type, None if self.policy.space == "onnx" else rank())
+        rank = None if self.policy.space == "onnx" else get_rank()
+        key = (domain, op_type, rank)
         classification = self._by_operator.get(key)
         if classification is None:
-            entry = find_list(self.policy.lists, self.policy.space, domain, op_type, lambda: key[2])
+            entry = find_list(self.policy.lists, self.policy.space, domain, op_type, lambda: rank)
             rule = "follow" if entry.list == "gray" else entry.list
             classification = Classification(entry.list, _KIND_OF_LIST[entry.list], rule, entry)
             self._by_operator[key] = classification
@@ -127,22 +128,23 @@ class Classifier:
             return Classification("none", "none", "control-flow")
         action = self.policy.mode.action
         if action == "lists":
-            by_list = self.classify_operator(node.domain, node.op_type, lambda: find_rank(graph, node))
+            by_list_or_mode = self.classify_operator(node.domain, node.op_type, lambda: find_rank(graph, node))
         else:
-            by_list = self._classify_by_mode(action, node)
-        list_name, entry = by_list.list_name, by_list.list_match
-        # The order of these rules counts: the first one that applies gives the reason in the reports.
+            by_list_or_mode = self._classify_by_mode(action, node)
+        list_name, entry = by_list_or_mode.list_name, by_list_or_mode.list_match
+        # These rules keep the node from its list or mode. Their order counts: the first one that applies gives the
+        # reason in the reports.
         if signature.has_fixed_output:
             return Classification(list_name, "cast", "cast", entry)
         if graph.had_unknown_types and find_unknown_inputs(node):
             return Classification(list_name, "unknown", "unknown-type", entry)
-        if not any(group.authored in self.movable_types_of(by_list) for group in signature.groups):
+        if not any(group.authored in self.movable_types_of(by_list_or_mode) for group in signature.groups):
             if signature.schema is None and any(types.element(t) in _FLOAT_OR_UNKNOWN for t in _input_types(node)):
                 return Classification(list_name, "schema", "schema", entry)
             return Classification(list_name, "none", "no-float", entry)
         if is_shape_arithmetic(node):
             return Classification(list_name, "shape", "shape", entry)
-        return by_list
+        return by_list_or_mode
 
     def movable_types_of(self, classification: Classification) -> frozenset[int]:
         """Return the authored types that the slots of a node with this classification may give up."""
@@ -196,7 +198,7 @@ def _input_types(node: Node) -> list[types.Type]:
 
 
 def find_rank(graph: Graph, node: Node) -> int | None:
-    """Return the number of dimensions of a node's first input; None if weights and declarations do not tell it."""
+    """Return the number of dimensions of a node's first input; None if it is not known."""
     # The weight of a convolution has the rank of its input. Initializers have a shape in every model; inputs may not.
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     dims = getattr(weight.constant_proto, "dims", None) if weight is not None else None

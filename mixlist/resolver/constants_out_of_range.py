@@ -1,8 +1,8 @@
 """Rule S4.7: constants out of range keep the authored type.
 
-Under `--constants keep`, the slots of a type parameter that would become low precision keep their authored type if one
-of them reads a constant that the low type cannot hold; if another of them is an output, or reads a value that is no
-constant, the whole node keeps its authored type with rule `constant`.
+Under `--constants keep`, a constant that the low type cannot hold keeps all slots of its type parameter in their
+authored type. If one of these slots is an output, or reads a value that is no constant, the whole node keeps its
+authored type with rule `constant`.
 
 Rule S4.20: S4.7 applies to the value of every constant, however it is computed. A low-precision node does not fit
 either if its inputs are all constants and its own result does not fit.
@@ -22,7 +22,7 @@ from mixlist.ops.signature import Assignment, TypeGroup
 from mixlist.resolver.solver_state import SolverState
 
 
-def explain_misfit(value: Value, state: SolverState) -> str | None:
+def explain_kept_constant(value: Value, state: SolverState) -> str | None:
     """Return why a value is a constant that must not become low precision; None if it may.
 
     None means: the value is no constant, the low type holds it, or `--constants` converts it in any case.
@@ -43,9 +43,9 @@ def explain_misfit(value: Value, state: SolverState) -> str | None:
 def keep_constants_out_of_range(node: Node, assignment: Assignment, state: SolverState) -> Assignment:
     """Return the types of a node that goes to the low type, after its constants out of range kept their type.
 
-    ``assignment`` has the node's types without regard to constants. If nothing but constants has the type parameter of
-    such a constant, only its slots keep their authored type, else the whole node does. The whole node also keeps it if
-    its own result is a constant that does not fit.
+    ``assignment`` has the node's types without regard to constants. A group of slots with such a constant keeps its
+    authored type if all slots of the group are inputs that read constants; otherwise the whole node keeps its types.
+    The whole node also keeps them if its own result is a constant that does not fit.
     """
     signature = node.signature
     assert signature is not None
@@ -59,7 +59,7 @@ def keep_constants_out_of_range(node: Node, assignment: Assignment, state: Solve
         for slot in group.inputs:
             value = node.inputs[slot]
             is_examined = value is not None and value.is_constant and slot not in reduced_slots
-            reason = explain_misfit(value, state) if value is not None and is_examined else None
+            reason = explain_kept_constant(value, state) if value is not None and is_examined else None
             if reason:
                 kept_groups.append(index)
                 state.solution.reason_notes[node.id] = reason
@@ -85,8 +85,9 @@ def _keep_groups(node: Node, assignment: Assignment, kept_groups: list[int], low
     assert signature is not None
     if not all(_has_only_constants(signature.groups[index], node) for index in kept_groups):
         return None
-    wish = [g.authored if i in kept_groups else assignment.elements[i] for i, g in enumerate(signature.groups)]
-    partly_low = signature.assign(tuple(wish))
+    elements = assignment.elements
+    requested_types = [g.authored if i in kept_groups else elements[i] for i, g in enumerate(signature.groups)]
+    partly_low = signature.assign(tuple(requested_types))
     return partly_low if not partly_low.refused and low_type in partly_low.elements else None
 
 
@@ -95,7 +96,7 @@ def _explain_result_misfit(node: Node, assignment: Assignment, state: SolverStat
     for value, output_type in zip(node.outputs, assignment.outputs, strict=False):
         if value is None or not value.is_constant or output_type != state.low_type:
             continue
-        reason = explain_misfit(value, state)
+        reason = explain_kept_constant(value, state)
         if reason:
             return reason
     return None

@@ -19,7 +19,7 @@ from mixlist.graph.control_flow import TypeLink
 from mixlist.graph.model import Graph, Value
 from mixlist.ops import types
 from mixlist.ops.schema import find_schema
-from mixlist.resolver.constants_out_of_range import explain_misfit
+from mixlist.resolver.constants_out_of_range import explain_kept_constant
 from mixlist.resolver.decisions import UNDECIDED, join_types
 from mixlist.resolver.gray_policies import is_high_by_black, mark_high_by_black
 from mixlist.resolver.solver_state import SolverState
@@ -28,7 +28,7 @@ from mixlist.resolver.solver_state import SolverState
 def decide_link(link: TypeLink, state: SolverState) -> list[Value]:
     """Give the targets of a link the type that its sources vote for.
 
-    Return the targets whose type changed, and those that are high by black from now on.
+    Return the targets whose type changed, and those that became high by black.
     """
     voted = _count_votes(link, state)
     # Sequences and optionals get their type from their group (Rule S4.29).
@@ -51,7 +51,7 @@ def _count_votes(link: TypeLink, state: SolverState) -> int:
             voted = join_types(voted, state.decided_types[source.value.id])
     if voted not in (UNDECIDED, types.FLOAT) and not takes_type(link, voted, state.graph):
         return types.FLOAT
-    if voted == state.low_type and any(explain_misfit(source.value, state) for source in link.sources):
+    if voted == state.low_type and any(explain_kept_constant(source.value, state) for source in link.sources):
         return types.FLOAT
     if voted not in (UNDECIDED, state.low_type, types.FLOAT) and link.targets:
         return types.element(link.targets[0].type)  # Rule S4.9: lists never make the other low type
@@ -61,7 +61,7 @@ def _count_votes(link: TypeLink, state: SolverState) -> int:
 def takes_type(link: TypeLink, elem: int, graph: Graph) -> bool:
     """Return whether the control-flow operator of a link takes the element type at the graph's opset.
 
-    Each operator learned bfloat16 with an opset of its own: Scan with 16.
+    The operators allow bfloat16 from different opsets on: Scan from 16.
     """
     schema = find_schema("", link.sources[0].node.op_type, graph.opsets.get("", 0))
     if schema is None:

@@ -82,15 +82,16 @@ class GraphSolution:
     - ``callees``: the solution of the function that the node calls.
 
     About values: ``decided_types`` has the element type of each value by ``Value.id``, and ``high_by_black`` the ids of
-    the values that are high precision because of a black node (Rule S4.23).
+    the values that are *high by black*: high precision because of a black node (Rule S4.23).
 
     About protections: ``positions`` is the position arithmetic that the policy protects, ``masks`` its masks.
     ``kept_masks`` stay as authored (Rule S4.35). ``reduced_slots`` has, by node, the slots that read a constant of the
     other masks, with the largest magnitude that the constant may keep (Rule S4.36).
 
-    In the body of a function, decisions also depend on the constants of the call. Another call shares this solution if
-    it gives the same answers: ``constant_fits`` has, by the step that asked, whether each constant fits the low type,
-    and ``tried_callees`` has, by the calling node, every solution that the call had, also those that were replaced.
+    In the body of a function, decisions also depend on the constants of the call. Another call may share this solution
+    if the constants that were examined fit, or do not fit, in the same way. ``constant_fits`` has the results, by the
+    step that examined the constant. ``tried_callees`` has, by the calling node, every solution that the call had, also
+    those that were replaced.
     """
 
     graph: Graph
@@ -142,7 +143,10 @@ def find_reachable_solutions(main: GraphSolution) -> list[GraphSolution]:
 
 
 def join_types(left: int, right: int) -> int:
-    """Return the type of a value that two sources give: UNDECIDED gives way, and two types that differ are float32."""
+    """Return the type of a value that gets its type from two sources.
+
+    If one source is UNDECIDED, the other one counts. Two different types give float32.
+    """
     if left == right or right == UNDECIDED:
         return left
     return right if left == UNDECIDED else types.FLOAT

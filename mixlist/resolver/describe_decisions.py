@@ -51,8 +51,8 @@ def _find_named(decisions: Sequence[Decision], name: str) -> Decision:
     candidates = by_name.get(name, [])
     if not candidates:
         # Do not suggest both `fc` and `./fc`: keep the form that the user typed.
-        texts = [text for text in by_name if text.startswith("./") == name.startswith("./")]
-        close_names = get_close_matches(name, texts, n=3, cutoff=0.4)
+        known_names = [known for known in by_name if known.startswith("./") == name.startswith("./")]
+        close_names = get_close_matches(name, known_names, n=3, cutoff=0.4)
         raise UsageError(
             f"no node is called {name!r}",
             hint=f"did you mean {', '.join(close_names)}?" if close_names else "mixlist resolve lists all nodes",

@@ -1,8 +1,8 @@
 """Rule S4.31: functions are specialized per call.
 
-A model-local function is decided once for each combination of argument types and surrounding decision, with the opset
-of the function itself; equal results become one function. Calls whose constants fit the low type alike share a decision
-(S4.20).
+A model-local function is decided once for each combination of argument types and of everything else in the caller that
+the function's decisions depend on, with the opset of the function itself; equal results become one function. Two calls
+share a decision if each of their constants fits the low type in both or in neither (S4.20).
 
 Rule S7.5: No Cast is inserted where a constant can be converted instead; so a parameter that receives a constant takes
 the type that its readers want.
@@ -18,20 +18,20 @@ from mixlist.ops import types
 from mixlist.resolver.control_flow_types import takes_type
 from mixlist.resolver.decisions import UNDECIDED, GraphSolution
 from mixlist.resolver.gray_policies import is_high_by_black, mark_high_by_black
-from mixlist.resolver.solver_state import CallArguments, SolverState
+from mixlist.resolver.solver_state import CallContext, SolverState
 from mixlist.resolver.value_uses import find_uses
 
 
 def decide_call(node: Node, state: SolverState) -> list[Value]:
     """Decide the body of the called function, and give the outputs of the call the types of the body's outputs.
 
-    Return the values of the caller whose type changed, or that are high by black from now on.
+    Return the values of the caller whose type changed, or that became high by black.
     """
     assert node.function is not None
     # Phase 1: describe the call by everything that the decisions in the body depend on.
     solution, decided_types, groups = state.solution, state.decided_types, state.sequence_groups
     marks_black = state.policy.gray_policy == "black-wins"
-    call = CallArguments(
+    call = CallContext(
         argument_types=tuple([decided_types[v.id] if v is not None else UNDECIDED for v in node.inputs]),
         wanted_outputs=tuple(
             [decided_types[v.id] if v is not None and v in groups else UNDECIDED for v in node.outputs]
@@ -65,9 +65,10 @@ def settle_constant_arguments(
     The constant can then be converted in the file, and needs no Cast (Rule S7.5). Parameters are those of functions,
     and those of the bodies of Scan and SequenceMap, if the operator takes the type at the graph's opset (Rule S4.11).
 
-    ``fits`` returns whether a constant may be converted to the low type. It is not asked about the constants of a
-    function: there, deciding the nodes has answered it. ``settled_solutions`` has the solutions that are settled; this
-    function adds to it.
+    ``fits`` returns whether a constant may be converted to the low type. It is called for the constants that a link
+    passes into a body. A function's parameter needs no such test: if its constant did not fit, the solver has already
+    kept the readers in their authored type. ``settled_solutions`` has the solutions that are settled; this function
+    adds to it.
     """
     if solution in settled_solutions:
         return

@@ -30,11 +30,11 @@ from mixlist.resolver.node_rules import NodeRules
 from mixlist.resolver.position_protection import keep_positions
 from mixlist.resolver.schedule import DecisionStep, Schedule, find_read_values, find_written_values
 from mixlist.resolver.solver import GraphSolver, ModelSolver
-from mixlist.resolver.solver_state import CallArguments
+from mixlist.resolver.solver_state import CallContext
 
-# The number of outcomes, per graph and kind of call, that a new one may start from. A search splits a set of edits into
-# halves again and again, so one of the last few outcomes is similar.
-RECENT = 8
+# The most outcomes that are kept for each graph and kind of call. A new outcome starts from one of them. A search
+# splits a set of edits into halves again and again, so one of the last few outcomes is similar.
+MAX_OUTCOMES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class ClassifiedNode:
 
 
 Operator = tuple[str, str]  # domain and op type
-Changes = dict[Node, ClassifiedNode]
+Changes = dict[Node, ClassifiedNode]  # the nodes whose classification differs from that under the base policy
 
 
 class IncrementalSolver:
@@ -67,7 +67,7 @@ class IncrementalSolver:
         self.reachable_ids = {key: frozenset(map(id, reachable_graphs(g))) for key, g in self.graphs.items()}
         self._step_indexes: dict[int, _StepIndex] = {}
         self._interned: dict[tuple[Node, Classification], ClassifiedNode] = {}
-        self._with_mask: dict[tuple[ClassifiedNode, str], ClassifiedNode] = {}
+        self._with_mask_note: dict[tuple[ClassifiedNode, str], ClassifiedNode] = {}
         classifier = Classifier(base)
         self.cast_is_black = classifier.cast_is_black
         self.base_nodes = {key: self._classify_graph(g, classifier) for key, g in self.graphs.items()}
@@ -117,11 +117,11 @@ class IncrementalSolver:
             changes.update(self._changes_of_rule(rule))
         return changes
 
-    def remember(self, key: object, outcome: _Outcome, start: _Outcome | None, decided_again: frozenset[Node]) -> None:
-        """Keep an outcome for later policies; ``start`` is the outcome that it was computed from."""
-        self.outcomes.setdefault(key, deque(maxlen=RECENT)).append(outcome)
-        if start is not None:
-            self._origins[outcome.solver.solution] = ref(start.solver.solution), decided_again
+    def remember(self, key: object, outcome: _Outcome, origin: _Outcome | None, decided_again: frozenset[Node]) -> None:
+        """Keep an outcome for later policies; ``origin`` is the outcome that it was computed from."""
+        self.outcomes.setdefault(key, deque(maxlen=MAX_OUTCOMES)).append(outcome)
+        if origin is not None:
+            self._origins[outcome.solver.solution] = ref(origin.solver.solution), decided_again
 
     def step_index(self, graph: Graph, schedule: Schedule) -> _StepIndex:
         """Return the index of a graph's steps, which is made once."""
@@ -129,13 +129,13 @@ class IncrementalSolver:
             self._step_indexes[id(graph)] = _StepIndex(schedule)
         return self._step_indexes[id(graph)]
 
-    def with_mask(self, classified: ClassifiedNode, mask_note: str) -> ClassifiedNode:
-        """Return the classification of a node whose mask is kept (Rule S4.35)."""
+    def with_mask_note(self, classified: ClassifiedNode, mask_note: str) -> ClassifiedNode:
+        """Return the classification of a node with ``mask_note``, because its mask is kept (Rule S4.35)."""
         key = classified, mask_note
-        if key not in self._with_mask:
+        if key not in self._with_mask_note:
             classification = replace(classified.classification, mask_note=mask_note)
-            self._with_mask[key] = replace(classified, classification=classification)
-        return self._with_mask[key]
+            self._with_mask_note[key] = replace(classified, classification=classification)
+        return self._with_mask_note[key]
 
     def _intern(self, graph_id: int, node: Node, classification: Classification) -> ClassifiedNode:
         """Return the one object for this classification of a node."""
@@ -157,6 +157,7 @@ class IncrementalSolver:
             for before in self._nodes_of_operator[operator]:
                 node, graph = before.node, self.graphs[before.graph_id]
                 after = self._intern(before.graph_id, node, classifier.classify(graph, node))
+                # A node rule of the base wins over the list.
                 if after is not before and before.classification.kind != "rule":
                     changes[node] = after
         return self._changes_by_moves[key]
@@ -190,46 +191,44 @@ class _IncrementalModelSolver(ModelSolver):
         rules = _ChangedRules(incremental.base_rules, self.changes, policy)
         super().__init__(classifier, rules, incremental.constant_ranges)
         # Rule S4.17: a black Cast changes what every reader of a Cast follows.
-        self.needs_fresh_start = (
-            policy.gray_policy == "between" or classifier.cast_is_black != incremental.cast_is_black
-        )
+        self.needs_full_solve = policy.gray_policy == "between" or classifier.cast_is_black != incremental.cast_is_black
 
-    def specialize(self, graph: Graph, call: CallArguments) -> GraphSolution:
+    def specialize(self, graph: Graph, call: CallContext) -> GraphSolution:
         return self.solve_with_masks(graph, call)  # `solve_graph` finds the solutions that calls can share
 
     def classify(self, graph: Graph, node: Node) -> Classification:
         return self._classified(graph, node).classification
 
-    def solve_graph(self, graph: Graph, call: CallArguments, masks: MaskTreatment) -> GraphSolution:
+    def solve_graph(self, graph: Graph, call: CallContext, treatment: MaskTreatment) -> GraphSolution:
         # Phase 1: collect the changes in this graph and in the functions below it, with the masks that are kept.
         incremental = self.incremental
         # A repetition, with more masks kept, starts from an earlier repetition, so that few nodes differ.
-        key = (id(graph), call.key, masks.is_repeated)
+        key = (id(graph), call.key, treatment.is_repeated)
         reachable_ids = incremental.reachable_ids[id(graph)]
         changed = {node: change for node, change in self.changes.items() if change.graph_id in reachable_ids}
-        for node, mask_note in find_mask_notes(masks.kept_groups):
-            changed[node] = incremental.with_mask(self._classified(graph, node), mask_note)
+        for node, mask_note in find_mask_notes(treatment.kept_groups):
+            changed[node] = incremental.with_mask_note(self._classified(graph, node), mask_note)
         changes = frozenset(changed.values())
         # Phase 2: find the most similar outcome that this call can start from.
-        start: _Outcome | None = None
+        origin: _Outcome | None = None
         differences = frozenset[ClassifiedNode]()
         for outcome in incremental.outcomes.get(key, ()):
             if not self.can_share(outcome.solver.solution, call.call_frame):
                 continue
             outcome_differences = outcome.changes ^ changes
-            if start is None or len(outcome_differences) < len(differences):
-                start, differences = outcome, outcome_differences
-        if start is not None and not differences:
-            return start.solver.solution
+            if origin is None or len(outcome_differences) < len(differences):
+                origin, differences = outcome, outcome_differences
+        if origin is not None and not differences:
+            return origin.solver.solution
         # Phase 3: decide the nodes that differ again, or all nodes.
-        if start is None or start.solver.start is None or self.needs_fresh_start:
-            solver, start, decided_again = GraphSolver(self, graph), None, frozenset[Node]()
-            solver.run(call, masks)
+        if origin is None or origin.solver.start_state is None or self.needs_full_solve:
+            solver, origin, decided_again = GraphSolver(self, graph), None, frozenset[Node]()
+            solver.run(call, treatment)
         else:
-            solver = _copy_solver(start.solver, self, masks)
+            solver = _copy_solver(origin.solver, self, treatment)
             solver.state.call_frame = call.call_frame
             decided_again = self._update(solver, differences, changed)
-        incremental.remember(key, _Outcome(solver, changes), start, decided_again)
+        incremental.remember(key, _Outcome(solver, changes), origin, decided_again)
         return solver.solution
 
     def _classified(self, graph: Graph, node: Node) -> ClassifiedNode:
@@ -261,7 +260,7 @@ class _IncrementalModelSolver(ModelSolver):
 class _ChangedRules(NodeRules):
     """The node rules of a policy: those of the base, which are matched already, and the changes.
 
-    ``match`` and ``rule_of`` are needed only when a graph is decided anew or an error is reported.
+    ``match`` and ``find_rule`` are needed only when a graph is decided anew or an error is reported.
     """
 
     def __init__(self, base_rules: NodeRules, changes: Changes, policy: Policy) -> None:
@@ -322,7 +321,8 @@ class _StepIndex:
                 affected.add(step)
             solver.run_step(step)
             after = [(decided_types[value.id], value.id in high_by_black) for value in written]
-            # A changed node may be black now. `is_high_by_black` tells this to its readers although no type changed.
+            # A changed node may be black now. Then its readers have to run although no type changed: their step calls
+            # `is_high_by_black`.
             if step not in changed and before == after:
                 continue
             for reader in (reader for value in written for reader in self.readers.get(value.id, ())):
@@ -337,7 +337,7 @@ class _StepIndex:
         return frozenset(affected)
 
     def _run_all_repeated(self, solver: GraphSolver) -> set[Node]:
-        """Decide everything from the first loop on anew; return its nodes."""
+        """Decide all steps from the first loop on anew; return the nodes among these steps."""
         steps = self.steps[self.first_repeated :]
         for step, written in zip(steps, self.written_values[self.first_repeated :], strict=True):
             _forget_outcome(solver, step, written)
@@ -346,13 +346,13 @@ class _StepIndex:
 
 
 def _forget_outcome(solver: GraphSolver, step: DecisionStep, written: list[Value]) -> None:
-    """Remove the outcome of a step: the types of its values, the notes about its node, the answers it asked for."""
-    start, solution = solver.start, solver.solution
-    assert start is not None
+    """Remove the outcome of a step: the types of its values, the notes about its node, the constants it examined."""
+    start_state, solution = solver.start_state, solver.solution
+    assert start_state is not None
     for value in written:
-        solution.decided_types[value.id] = start.decided_types[value.id]
+        solution.decided_types[value.id] = start_state.decided_types[value.id]
         solution.high_by_black.discard(value.id)
-        solution.high_by_black.update({value.id} & start.high_by_black)
+        solution.high_by_black.update({value.id} & start_state.high_by_black)
     if isinstance(step, Node):
         solution.assignments[step.id] = solution.followed_values[step.id] = None
         solution.reason_notes.pop(step.id, None)
@@ -361,9 +361,9 @@ def _forget_outcome(solver: GraphSolver, step: DecisionStep, written: list[Value
     solution.constant_fits.pop(step, None)
 
 
-def _copy_solver(before: GraphSolver, model_solver: ModelSolver, masks: MaskTreatment) -> GraphSolver:
-    """Return a solver with the outcome of another; parameters have the types of their arguments again."""
-    assert before.start is not None
+def _copy_solver(before: GraphSolver, model_solver: ModelSolver, treatment: MaskTreatment) -> GraphSolver:
+    """Return a solver with a copy of the outcome of ``before``, in which each parameter has its argument's type."""
+    assert before.start_state is not None
     old = before.solution
     solution = replace(
         old,
@@ -377,14 +377,14 @@ def _copy_solver(before: GraphSolver, model_solver: ModelSolver, masks: MaskTrea
         constant_fits=old.constant_fits.copy(),
         tried_callees=old.tried_callees.copy(),
         high_by_black=old.high_by_black.copy(),
-        kept_masks=masks.kept_groups,
-        reduced_slots=masks.reduced_slots,
+        kept_masks=treatment.kept_groups,
+        reduced_slots=treatment.reduced_slots,
     )
     # `settle_constant_arguments` gave some parameters the type that their readers want: undo that.
     for value in old.graph.root.inputs:
-        solution.decided_types[value.id] = before.start.decided_types[value.id]
+        solution.decided_types[value.id] = before.start_state.decided_types[value.id]
     solver = GraphSolver(model_solver, old.graph, solution)
-    solver.start, solver.schedule = before.start, before.schedule
+    solver.start_state, solver.schedule = before.start_state, before.schedule
     return solver
 
 

@@ -5,8 +5,9 @@ Rule S4.34: `--protect masks` turns the rules on. Without it nothing changes, an
 Rule S4.35: If every softmax that a mask reaches is high precision, a node that would become low precision stays as
 authored with rule `mask` if it reads or makes a mask out of range.
 
-Rule S4.36: If one of these softmaxes is low precision, the finite constants of the mask are reduced, and count as
-fitting. A mask without a constant to reduce keeps its readers, the softmaxes included, in high precision.
+Rule S4.36: If a softmax that the mask reaches is low precision, the finite constants of the mask are reduced, so that
+the low type holds them. A mask without a constant to reduce keeps its readers, the softmaxes included, in high
+precision.
 
 Masks are followed into and out of functions, but are not reduced there: a function's body may serve other calls.
 
@@ -14,9 +15,9 @@ Rule S4.36: A node that computes a mask, or a factor of one, from constants that
 reads or makes a constant that does not fit, whatever `--constants` says.
 
 The two cases depend on each other: a gray softmax may follow the nodes that the mask keeps. So the solver first decides
-a graph as if all masks were reduced. Then it keeps each group of nodes whose softmaxes all came out in high precision,
-and decides the graph again. Keeping a group only makes other nodes high precision, never low. So no group has to be
-released, and the result does not depend on the order of the groups.
+a graph as if all masks that can be reduced were reduced. Then it keeps each group of nodes whose softmaxes all came out
+in high precision, and decides the graph again. Keeping a group only makes other nodes high precision, never low. So no
+group has to be released, and the result does not depend on the order of the groups.
 """
 
 from __future__ import annotations
@@ -57,16 +58,16 @@ class MaskTreatment:
 MaskGroups = tuple[MaskGroup, ...]
 KeptGroups = frozenset[MaskGroup]
 
-# A graph is decided at most this often plus once. After that many rounds all of its groups are kept, which is always
-# safe: a graph with many groups must not be decided once per group.
+# After this many rounds all groups are kept, and the graph is decided a last time. A graph with many groups could
+# otherwise need one round per group. Keeping a group is always safe.
 MAX_ROUNDS = 4
 _NEVER_LOW: frozenset[DecisionKind] = frozenset({"none", "cast", "shape", "authored", "schema"})
 
 
 def find_protected_masks(main: Graph, ranges: ConstantRanges, policy: Policy) -> MaskPlan | None:
     """Return the mask groups of a model; None if it has none, or if the policy does not protect them."""
-    plan = find_masks_at_risk(main, ranges, policy) if "masks" in policy.protect else None
-    return None if plan is None or plan.is_empty else plan
+    mask_plan = find_masks_at_risk(main, ranges, policy) if "masks" in policy.protect else None
+    return None if mask_plan is None or mask_plan.is_empty else mask_plan
 
 
 def find_masks_at_risk(main: Graph, ranges: ConstantRanges, policy: Policy) -> MaskPlan | None:

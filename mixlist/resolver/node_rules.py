@@ -11,8 +11,8 @@ and a node without a name is called `OpType_k`.
 
 Rule S6.5: `./NAME` names the node of that name in the main graph only.
 
-Rule S6.6: A name that matches no node warns, and a type that no node has is an error; so is, in `customize_dtypes`, a
-type of which no node may vary.
+Rule S6.6: A name that matches no node is a warning, and an op type that no node has is an error. In `customize_dtypes`,
+an op type is also an error if none of its nodes may vary.
 
 Rule S6.7: A rule is an error if the schema or the inference does not allow its types, if two slots of one type
 parameter get different types, or if the node has no such slot.
@@ -62,8 +62,9 @@ class NodeRules:
     def match(self, graph: Graph) -> dict[int, Classification]:
         """Return the classifications of the nodes that a rule names, by node id.
 
-        The first rule that names a node decides. Raises ListError if two nodes of one scope share a name, or if a rule
-        of customize_dtypes names a node that has no type to choose (Cast, control flow, integer operators).
+        The first rule that names a node decides. Raises ListError if a rule names two nodes of one scope by one name,
+        or if a rule of customize_dtypes names a node that has no type to choose (Cast, control flow, integer
+        operators).
         """
         if id(graph) in self._classifications:  # all specializations of a function have one graph
             return self._classifications[id(graph)]
@@ -93,12 +94,12 @@ class NodeRules:
         assert signature is not None
         if rule.keep:
             return signature.authored()
-        wish = list(_find_wish(rule, graph, node))
-        assignment = signature.assign(tuple(wish))
+        requested_types = list(_find_requested_types(rule, graph, node))
+        assignment = signature.assign(tuple(requested_types))
         if assignment.refused:
             index = assignment.refused[0]
             parameter, opset = signature.groups[index].parameter, graph.opsets.get(node.domain)
-            refused_type = f"{types.type_name(wish[index])} on type parameter {parameter}"
+            refused_type = f"{types.type_name(requested_types[index])} on type parameter {parameter}"
             raise ListError(
                 f"{rule.place}: {_show_node(graph, node)} cannot be {refused_type}: "
                 f"the schema of opset {opset} or ONNX's type inference does not allow it",
@@ -235,7 +236,7 @@ def _show_node(graph: Graph, node: Node) -> str:
     return f"node {NodeRef(scope_path(graph, node.scope), display_name(node))} ({node.op_type})"
 
 
-def _find_wish(rule: NodeRule, graph: Graph, node: Node) -> Iterator[int]:
+def _find_requested_types(rule: NodeRule, graph: Graph, node: Node) -> Iterator[int]:
     """Yield the element type per group of slots that a customize_dtypes line asks for.
 
     Slots of one group share a type parameter. A group without an entry in the line keeps its authored type. Raises

@@ -59,8 +59,8 @@ def find_position_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic
     policy = model_solution.policy
     if "positions" in policy.protect or policy.mode.action not in _LOWERING_ACTIONS:
         return
-    plan = _find_positions_once(model_solution.graph)
-    lowered = list(_find_lowered_nodes(plan, model_solution)) if plan is not None else []
+    position_plan = _find_positions_once(model_solution.graph)
+    lowered = list(_find_lowered_nodes(position_plan, model_solution)) if position_plan is not None else []
     if lowered:
         graph, node, reader = lowered[0]
         low_name = types.type_name(model_solution.low_type)
@@ -73,13 +73,13 @@ def find_position_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic
         )
 
 
-def _find_lowered_nodes(plan: PositionPlan, model_solution: ModelSolution) -> Iterator[tuple[Graph, Node, str]]:
+def _find_lowered_nodes(main_plan: PositionPlan, model_solution: ModelSolution) -> Iterator[tuple[Graph, Node, str]]:
     """Yield the nodes of position arithmetic that became low precision, each with its graph and its reader's name.
 
     Graphs come in the order of calls, from the main graph on.
     """
     low_type = model_solution.low_type
-    waiting = [(plan, model_solution.solutions[0])]
+    waiting = [(main_plan, model_solution.solutions[0])]
     visited = set(waiting)
     for graph_plan, solution in waiting:  # the loop also reaches what it appends
         for node in solution.graph.nodes:

@@ -82,7 +82,7 @@ class ReasonWriter:
             return f"{node.op_type} has no precision of its own; each output has the type that {yields} ({number})"
         # Nodes that no list changes
         if rule == "no-float":
-            return self._explain_nothing_to_vary(node)
+            return self._explain_no_float(node)
         if rule == "cast":
             return f"{self._explain_fixed_output(node)} (S4.13)"
         if rule == "node-rule":
@@ -161,7 +161,7 @@ class ReasonWriter:
         outputs = ", ".join(show_type(self.solution, value) for value in node.outputs if value is not None)
         return f"an attribute of {node.op_type} sets its output type, {outputs}, which no list changes"
 
-    def _explain_nothing_to_vary(self, node: Node) -> str:
+    def _explain_no_float(self, node: Node) -> str:
         signature = node.signature
         if signature is not None and signature.reads_any_type:
             return f"{node.op_type} reads only the shape of its input (S4.1)"
@@ -183,9 +183,9 @@ class ReasonWriter:
         return f"{effect}, {kept_type} ({rule.place}; S4.2)"
 
     def _explain_position(self, node: Node, kept_type: str) -> str:
-        plan = self.solution.positions
-        assert plan is not None
-        position = plan.nodes[node.id]
+        position_plan = self.solution.positions
+        assert position_plan is not None
+        position = position_plan.nodes[node.id]
         if position.source is None:
             return f"it computes an operand of the positions that {position.reader} reads: it stays {kept_type} (S4.38)"
         effect = "it reads positions" if position.is_reader else f"it computes positions for {position.reader}"

@@ -29,7 +29,7 @@ from mixlist.resolver.solver import ModelSolver
 if TYPE_CHECKING:
     from mixlist.graph.proto_types import ModelSource
 
-_SHOWN_NAMES = 5  # in one warning
+_MAX_SHOWN_NAMES = 5  # in one warning
 
 
 class Resolver:
@@ -88,7 +88,7 @@ def resolve(
     ``model`` is a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; it is not changed. ``type_hints`` gives the
     types (``float32``, ``int64``, ...) of tensors that custom operators make and the model does not declare.
     ``progress`` gets a Progress that counts the bytes of weights read. Raises ModelError for a model that cannot be
-    read, ListError for a node rule that cannot hold, and TypeError if ``policy`` is not a Policy.
+    read, ListError for a node rule that the model cannot follow, and TypeError if ``policy`` is not a Policy.
     """
     require_policy(policy)
     return Resolver(model, type_hints=type_hints, progress=progress).plan(policy)
@@ -122,7 +122,10 @@ def _find_warnings(model_solution: ModelSolution, ranges: ConstantRanges) -> Ite
 
 
 def _warn_broken_masks(model_solution: ModelSolution, ranges: ConstantRanges) -> Iterator[Diagnostic]:
-    """Warn if a fully masked row becomes NaN: no policy protects it (Rule S4.34), or a node rule decides otherwise."""
+    """Warn about masks that break in the low type: a fully masked row becomes NaN.
+
+    This happens if the policy does not protect masks (Rule S4.34), or if a node rule asks for the low type.
+    """
     policy = model_solution.policy
     if "masks" in policy.protect:
         for solution in model_solution.solutions:
@@ -157,7 +160,7 @@ def _warn_unknown_types(model_solution: ModelSolution) -> Iterator[Diagnostic]:
     unknown = [value for node in readers for value in find_unknown_inputs(node)]
     # custom -> u -> Relu -> v -> Neg: a hint for `u` also gives the type of `v`, so the warning names only `u`.
     sources = dict.fromkeys(v.name for v in unknown if v.producer is None or v.producer not in affected)
-    names = ", ".join(map(repr, [*sources][:_SHOWN_NAMES])) + (", ..." if len(sources) > _SHOWN_NAMES else "")
+    names = ", ".join(map(repr, [*sources][:_MAX_SHOWN_NAMES])) + (", ..." if len(sources) > _MAX_SHOWN_NAMES else "")
     subject = f"the type of {names} is" if len(sources) == 1 else f"the types of {names} are"
     effect = "1 node stays" if len(readers) == 1 else f"{len(readers)} nodes stay"
     yield Diagnostic(

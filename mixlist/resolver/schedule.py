@@ -39,6 +39,7 @@ class Schedule:
             # The links of a loop come before its body, for the initial states, and after it, for the states that the
             # body yields. An If passes nothing into its branches, so its links come only after them.
             if node.op_type != "If":
+                # The body of a Loop or Scan reads states that a later step may change, so steps repeat from here on.
                 if self.first_repeated is None:
                     self.first_repeated = len(self.steps)
                 self.steps.extend(node_links)
@@ -54,7 +55,7 @@ def find_read_values(step: DecisionStep) -> list[Value]:
         return [source.value for source in step.sources if source.votes]
     if isinstance(step, SequenceGroup):
         return [
-            *step.tensors,
+            *step.voting_values,
             *(argument.value for argument in step.arguments),
             *(v for node in step.nodes for v in node.inputs if v is not None and not is_container(v)),
         ]

@@ -1,4 +1,4 @@
-"""TypeGroup the sequences and optionals of a graph: all members of a group have one element type (Rule S4.29).
+"""Group the sequences and optionals of a graph: all members of a group have one element type (Rule S4.29).
 
 No Cast can convert a sequence, so a group is decided as a whole, by ``sequence_types``. The arguments and results of a
 function call belong to a group of the caller and to a group of the body: each group votes in the other.
@@ -17,12 +17,13 @@ from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
 from mixlist.resolver.decisions import UNDECIDED, join_types
 
-# An element type and the value that gives it; None if the surroundings of the graph, or several values, give it.
+# The element type that a vote asks for, and the value that has this type. The value is None if the type comes from
+# outside the graph, or from several values.
 Vote = tuple[int, Value | None]
 
 
 @dataclass(frozen=True, eq=False)
-class CallArgument:
+class SequenceArgument:
     """A sequence or optional that is the argument of a function call, at input ``slot``."""
 
     call: Node
@@ -37,9 +38,10 @@ class SequenceGroup:
     - ``stand_in_id``: the id of the one node that stands for the gray operators of the group, under the gray policies
       other than ``ascend`` (Rule S4.30). No node of the graph has this id.
     - ``values``: the sequences and optionals. ``nodes``: the operators that read or make them.
-    - ``tensors``: the tensors that control flow puts into the sequences, and the sequences that calls return.
-    - ``links``: the links of control flow that pass the sequences. ``arguments``: the calls that get them.
-    - ``fixed_type``: the element type that the surroundings of the graph or an attribute impose; else UNDECIDED.
+    - ``voting_values``: the tensors that control flow puts into the sequences, and the sequences that calls return.
+    - ``links``: the links of control flow that pass the sequences. ``arguments``: the arguments of calls among them.
+    - ``fixed_type``: the element type that the group must have because of an input or output of the graph, a custom
+      operator or an attribute; float32 if these differ; UNDECIDED if there are none.
     - ``gray_vote``: the vote of the stand-in. ``source``: the value that gave the group its type so far.
     """
 
@@ -47,9 +49,9 @@ class SequenceGroup:
 
     values: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
-    tensors: list[Value] = field(default_factory=list)
+    voting_values: list[Value] = field(default_factory=list)
     links: list[TypeLink] = field(default_factory=list)
-    arguments: list[CallArgument] = field(default_factory=list)
+    arguments: list[SequenceArgument] = field(default_factory=list)
     fixed_type: int = UNDECIDED
     gray_vote: Vote = (UNDECIDED, None)
     source: Value | None = None
@@ -60,18 +62,18 @@ def is_container(value: Value | None) -> bool:
     return value is not None and isinstance(value.type, tuple) and types.element(value.type) in types.MIXABLE
 
 
-def find_group(node: Node, groups: dict[Value, SequenceGroup]) -> SequenceGroup | None:
+def find_sequence_group(node: Node, groups: dict[Value, SequenceGroup]) -> SequenceGroup | None:
     """Return the group of the sequences or optionals that a node reads or makes; None if there are none."""
     return next((groups[v] for v in (*node.inputs, *node.outputs) if v is not None and v in groups), None)
 
 
-def find_groups(
-    graph: Graph, links: list[TypeLink], border_types: Iterable[tuple[Value, int]]
+def find_sequence_groups(
+    graph: Graph, links: list[TypeLink], interface_types: Iterable[tuple[Value, int]]
 ) -> dict[Value, SequenceGroup]:
     """Return the group of each sequence and optional.
 
-    ``border_types``: the element types that the surroundings of the graph give to inputs and want of outputs. Function
-    calls connect nothing.
+    ``interface_types``: inputs and outputs of the graph and of the bodies of custom operators, each with the element
+    type that it must have. Function calls connect nothing.
     """
     if not any(isinstance(value.type, tuple) for value in graph.values):
         return {}
@@ -92,13 +94,13 @@ def find_groups(
     groups = {value: group_of_root[_find_root(parents, value)] for value in parents}
     # Phase 3: add to each group everything that votes on its type.
     for node in graph.nodes:
-        _attach_node(node, groups)
+        _add_votes_of_node(node, groups)
     for link in links:
         group = next((groups[target] for target in link.targets if target in groups), None)
         if group is not None:
-            group.tensors.extend(source.value for source in link.sources if not is_container(source.value))
+            group.voting_values.extend(source.value for source in link.sources if not is_container(source.value))
             group.links.append(link)
-    for value, elem in border_types:
+    for value, elem in interface_types:
         if value in groups:
             groups[value].fixed_type = join_types(groups[value].fixed_type, elem)
     return groups
@@ -118,20 +120,20 @@ def _unite(parents: dict[Value, Value], values: list[Value]) -> None:
         parents[_find_root(parents, value)] = _find_root(parents, values[0])
 
 
-def _attach_node(node: Node, groups: dict[Value, SequenceGroup]) -> None:
-    """Add a node to the group that it touches, in the way in which it votes there."""
-    group, signature = find_group(node, groups), node.signature
+def _add_votes_of_node(node: Node, groups: dict[Value, SequenceGroup]) -> None:
+    """Add the votes of a node to the group of its sequences: as a node, a call, or a type that no list changes."""
+    group, signature = find_sequence_group(node, groups), node.signature
     if group is None:
         return
     if node.function is not None:
         for value in node.outputs:
             if value is not None and value in groups:
-                groups[value].tensors.append(value)
+                groups[value].voting_values.append(value)
         for slot, value in enumerate(node.inputs):
             if value is not None and value in groups:
-                groups[value].arguments.append(CallArgument(node, slot, value))
+                groups[value].arguments.append(SequenceArgument(node, slot, value))
     elif signature is not None and (signature.has_fixed_output or signature.schema is None or not signature.groups):
-        # A custom operator, or one such as SequenceEmpty that has no type to choose: its type binds the group.
+        # A custom operator, or one such as SequenceEmpty whose attribute gives the type: the group must have its type.
         for value in (*node.inputs, *node.outputs):
             if value is not None and is_container(value):
                 group.fixed_type = types.element(value.type)

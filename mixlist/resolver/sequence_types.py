@@ -20,15 +20,15 @@ from mixlist.graph.model import Node, Value
 from mixlist.ops import types
 from mixlist.resolver import gray_policies
 from mixlist.resolver.cast_look_through import find_followed_value
-from mixlist.resolver.constants_out_of_range import explain_misfit
+from mixlist.resolver.constants_out_of_range import explain_kept_constant
 from mixlist.resolver.control_flow_types import takes_type
 from mixlist.resolver.decisions import UNDECIDED, join_types
 from mixlist.resolver.sequence_groups import SequenceGroup, Vote, is_container
 from mixlist.resolver.solver_state import SolverState
 
 
-def decide_group(group: SequenceGroup, state: SolverState) -> list[Value]:
-    """Count the votes for a group; return its values if their type rose, or if they are high by black from now on."""
+def decide_sequence_group(group: SequenceGroup, state: SolverState) -> list[Value]:
+    """Count the votes for a group; return its values if their type changed, or if they became high by black."""
     if state.policy.gray_policy != "ascend":
         group.gray_vote = _find_gray_vote(group, state)
     elem, source = _count_votes(group, state)
@@ -39,10 +39,10 @@ def decide_group(group: SequenceGroup, state: SolverState) -> list[Value]:
     return changed + gray_policies.mark_high_by_black(group.values, [by_black] * len(group.values), state)
 
 
-def decide_group_node(node: Node, group: SequenceGroup, state: SolverState) -> list[Value]:
+def decide_sequence_node(node: Node, group: SequenceGroup, state: SolverState) -> list[Value]:
     """Give a node that reads or makes sequences the type of their group, whatever the node voted for.
 
-    Return its outputs whose type rose, or that are high by black from now on. Raises ListError if a node rule asks for
+    Return its outputs whose type changed, or that became high by black. Raises ListError if a node rule asks for
     another type than the group's.
     """
     elem = state.decided_types[group.values[0].id]
@@ -56,19 +56,24 @@ def decide_group_node(node: Node, group: SequenceGroup, state: SolverState) -> l
     assignment = solution.assignments[node.id] = signature.assign((elem,) * len(signature.groups))
     source = group.source
     solution.followed_values[node.id] = None if source is not None and source.producer is node else source
-    # A node whose vote lost has the rule `control-flow`; the gray operators of Rule S4.30 have one vote together.
+    # If the group got another type than the node voted for, the reports name the rule `control-flow`. Under Rule S4.30
+    # the gray operators have one vote together, so this vote is compared instead of the node's.
     solution.rule_overrides.pop(node.id, None)
     votes_with_group = kind == "gray" and state.policy.gray_policy != "ascend"
     vote = group.gray_vote[0] if votes_with_group else _find_type_without_group(node, state)
     if kind != "rule" and vote not in (elem, UNDECIDED):
         solution.rule_overrides[node.id] = "control-flow"
     changed = state.raise_types(node.outputs, [types.element(t) for t in assignment.outputs])
+    # `decide_sequence_group` marks all values of a group or none, so one of them is enough.
     by_black = group.values[0].id in solution.high_by_black
     return changed + gray_policies.mark_high_by_black(node.outputs, [by_black] * len(node.outputs), state)
 
 
 def _count_votes(group: SequenceGroup, state: SolverState) -> Vote:
-    """Return the group's type by the votes so far, and the value that gave it; UNDECIDED without a vote."""
+    """Return the type that the votes so far give to a group, and the value whose vote decided.
+
+    The type is UNDECIDED as long as there is no vote.
+    """
     voted, source = UNDECIDED, None
     for elem, value in _collect_votes(group, state):
         joined = join_types(voted, elem)
@@ -88,13 +93,14 @@ def _count_votes(group: SequenceGroup, state: SolverState) -> Vote:
 
 
 def _collect_votes(group: SequenceGroup, state: SolverState) -> Iterator[Vote]:
-    """Yield the votes of the graph's surroundings, of tensors, of calls, and of the nodes of a group."""
+    """Yield the votes for a group: its fixed type, and those of tensors, calls and nodes."""
     yield group.fixed_type, None
     is_ascend = state.policy.gray_policy == "ascend"
-    for value in group.tensors:
+    for value in group.voting_values:
         # Under the other gray policies, the gray vote counts the tensors.
         if is_ascend or is_container(value):
             yield state.decided_types[value.id], value
+    # The group of the parameter in the body votes in the group of the argument.
     for argument in group.arguments:
         callee = state.solution.callees.get(argument.call.id)
         if callee is not None and argument.slot < len(callee.graph.root.inputs):
@@ -135,8 +141,9 @@ def _refuses_low_type(node: Node, state: SolverState) -> bool:
     assert signature is not None
     if signature.groups[0].authored == state.low_type:
         return False
-    inputs = [value for value in node.inputs if value is not None]
-    return bool(signature.assign((state.low_type,)).refused) or any(explain_misfit(value, state) for value in inputs)
+    if signature.assign((state.low_type,)).refused:
+        return True
+    return any(explain_kept_constant(value, state) for value in node.inputs if value is not None)
 
 
 def _find_first_tensor(node: Node) -> Value | None:
@@ -169,7 +176,7 @@ def _find_gray_vote(group: SequenceGroup, state: SolverState) -> Vote:
 def _find_tensors_put_in(group: SequenceGroup, grays: list[Node]) -> list[Value]:
     """Return the tensors that gray operators and control flow put into a group."""
     read_by_nodes = (value for node in grays for value in node.inputs if value is not None)
-    tensors = (value for value in (*group.tensors, *read_by_nodes) if not is_container(value))
+    tensors = (value for value in (*group.voting_values, *read_by_nodes) if not is_container(value))
     return [value for value in tensors if gray_policies.can_be_followed(value)]
 
 
@@ -182,7 +189,7 @@ def _is_high_by_black(group: SequenceGroup, state: SolverState) -> bool:
         return True
     grays = [node for node in group.nodes if solution.classifications[node.id].kind == "gray"]
     read_tensors = [find_followed_value(value, state) for value in _find_tensors_put_in(group, grays)]
-    call_results = [value for value in group.tensors if is_container(value)]
+    call_results = [value for value in group.voting_values if is_container(value)]
     return any(gray_policies.is_high_by_black(v, solution, state.low_type) for v in (*read_tensors, *call_results))
 
 

@@ -5,9 +5,9 @@ vote can only raise them, a state is `low` until some vote is `high`, and a stat
 authored type; nested loops are solved together.
 
 Each value changes at most twice. So one pass in topological order, and a worklist for the part of the graph that a Loop
-or Scan feeds back to, reach the greatest fixpoint in linear time.
+or Scan feeds back to, take linear time. They reach the greatest fixpoint: the one with the most low precision.
 
-The rules are in files of their own: ``white_black_gray``, ``control_flow_types``, ``sequence_types``,
+The rules are in files of their own: ``node_types``, ``control_flow_types``, ``sequence_types``,
 ``function_calls``.
 """
 
@@ -38,12 +38,12 @@ from mixlist.resolver.mask_protection import (
     find_reduced_slots,
 )
 from mixlist.resolver.node_rules import NodeRules
+from mixlist.resolver.node_types import decide_node
 from mixlist.resolver.position_protection import find_protected_positions, keep_positions
 from mixlist.resolver.schedule import DecisionStep, Schedule, find_read_values
-from mixlist.resolver.sequence_groups import SequenceGroup, find_group, find_groups
-from mixlist.resolver.sequence_types import decide_group, decide_group_node
-from mixlist.resolver.solver_state import CallArguments, SolverState
-from mixlist.resolver.white_black_gray import decide_node
+from mixlist.resolver.sequence_groups import SequenceGroup, find_sequence_group, find_sequence_groups
+from mixlist.resolver.sequence_types import decide_sequence_group, decide_sequence_node
+from mixlist.resolver.solver_state import CallContext, SolverState
 
 
 @dataclass
@@ -64,7 +64,7 @@ class ModelSolver:
         """Decide the main graph, and with it all functions that it calls."""
         policy = self.classifier.policy
         masks = find_protected_masks(graph, self.constant_ranges, policy)
-        return self.specialize(graph, CallArguments(positions=find_protected_positions(graph, policy), masks=masks))
+        return self.specialize(graph, CallContext(positions=find_protected_positions(graph, policy), masks=masks))
 
     def fits_low_type(self, value: Value) -> bool:
         """Return whether a constant may be converted to the low type under the policy."""
@@ -81,8 +81,8 @@ class ModelSolver:
             self.unknown_constants.setdefault(value_range.unknown, {})[source] = None
         return None
 
-    def specialize(self, graph: Graph, call: CallArguments) -> GraphSolution:
-        """Return the solution of a function's body for one kind of call; calls share it if they can (Rule S4.31)."""
+    def specialize(self, graph: Graph, call: CallContext) -> GraphSolution:
+        """Return the solution of a function's body for a kind of call: that of an earlier call if possible (S4.31)."""
         earlier_solutions = self._specializations.setdefault((id(graph), call.key), [])
         solution = next((s for s in earlier_solutions if self.can_share(s, call.call_frame)), None)
         if solution is None:
@@ -91,22 +91,27 @@ class ModelSolver:
         return solution
 
     def can_share(self, solution: GraphSolution, frame: CallFrame | None) -> bool:
-        """Return whether a call may share a solution: its constants give all the answers that led to the solution."""
+        """Return whether the call ``frame`` may share a solution that was computed for an earlier call.
+
+        It may if each constant that the solution depends on fits the low type in both calls, or in neither.
+        """
         if frame is None or not frame.arguments:
             return True
         can_share = self._shareable.get((solution, frame))
         if can_share is None:
-            enter = self.constant_ranges.frames.frame_of
-            # One constant gave the same answer to all steps that asked about it.
-            answers = {value: fits for by_value in solution.constant_fits.values() for value, fits in by_value.items()}
-            callees = [(node, callee) for node, tried in solution.tried_callees.items() for callee in tried]
-            can_share = all((self.explain_misfit(value, frame) is None) == fits for value, fits in answers.items())
-            can_share = can_share and all(self.can_share(callee, enter(node, frame)) for node, callee in callees)
+            frames = self.constant_ranges.frames
+            # Several steps may have examined one constant. The result is the same for all of them.
+            examined = {value: fits for results in solution.constant_fits.values() for value, fits in results.items()}
+            calls = [(node, callee) for node, tried in solution.tried_callees.items() for callee in tried]
+            can_share = all((self.explain_misfit(value, frame) is None) == fits for value, fits in examined.items())
+            can_share = can_share and all(
+                self.can_share(callee, frames.frame_of(node, frame)) for node, callee in calls
+            )
             self._shareable[solution, frame] = can_share
         return can_share
 
-    def solve_with_masks(self, graph: Graph, call: CallArguments) -> GraphSolution:
-        """Decide a graph, and again while more of its masks have to stay as authored (Rule S4.35)."""
+    def solve_with_masks(self, graph: Graph, call: CallContext) -> GraphSolution:
+        """Decide a graph; repeat it with more masks kept until no further mask has to be kept (Rule S4.35)."""
         groups = call.masks.groups if call.masks is not None else ()
         kept_groups = find_groups_kept_at_first(groups, lambda node: self.classify(graph, node))
         earlier_solutions: list[GraphSolution] = []
@@ -118,8 +123,8 @@ class ModelSolver:
                 break
             kept_groups = kept_after
             earlier_solutions.append(solution)
-        # The answers about constants in the earlier attempts led to the masks that are kept, so they count as well
-        # when another call wants to share the solution.
+        # The kept masks depend on the earlier attempts, and so on the constants that these attempts examined. Add these
+        # constants to the solution: `can_share` compares them for another call.
         for earlier in earlier_solutions:
             solution.constant_fits.update({(earlier, step): fits for step, fits in earlier.constant_fits.items()})
             for node, callees in earlier.tried_callees.items():
@@ -130,9 +135,9 @@ class ModelSolver:
         """Return a node's classification under the lists and node rules of the policy."""
         return self.node_rules.match(graph).get(node.id) or self.classifier.classify(graph, node)
 
-    def solve_graph(self, graph: Graph, call: CallArguments, masks: MaskTreatment) -> GraphSolution:
-        """Decide a graph with some masks kept."""
-        return GraphSolver(self, graph).run(call, masks)
+    def solve_graph(self, graph: Graph, call: CallContext, treatment: MaskTreatment) -> GraphSolution:
+        """Decide a graph once, with the given masks kept and the others reduced."""
+        return GraphSolver(self, graph).run(call, treatment)
 
 
 @dataclass(frozen=True)
@@ -146,8 +151,8 @@ class StartState:
 class GraphSolver:
     """Decides one graph.
 
-    ``start`` is None unless the steps before ``schedule.first_repeated`` ran once and in order, so that an
-    IncrementalSolver can run some of them again.
+    ``start_state`` is set if the steps before ``schedule.first_repeated`` ran once and in order. Then an
+    IncrementalSolver can run some of them again. Otherwise it is None.
     """
 
     def __init__(self, model_solver: ModelSolver, graph: Graph, solution: GraphSolution | None = None) -> None:
@@ -155,16 +160,16 @@ class GraphSolver:
         self.solution = solution or GraphSolution(
             graph,
             [model_solver.classifier.classify(graph, node) for node in graph.nodes],
-            # Types that no list moves are decided from the start.
+            # Lists never change int64, float64 and so on: these values are decided from the start.
             [types.element(v.type) if types.element(v.type) not in types.MIXABLE else UNDECIDED for v in graph.values],
             [None] * len(graph.nodes),
             [None] * len(graph.nodes),
         )
         self.state = SolverState(model_solver, self.solution)
         self.schedule = Schedule()
-        self.start: StartState | None = None
+        self.start_state: StartState | None = None
 
-    def run(self, call: CallArguments, masks: MaskTreatment) -> GraphSolution:
+    def run(self, call: CallContext, treatment: MaskTreatment) -> GraphSolution:
         """Decide the graph for one kind of call."""
         # Phase 1: set everything that the call and the policy decide before the first step.
         state, solution, schedule = self.state, self.solution, self.schedule
@@ -172,17 +177,20 @@ class GraphSolver:
         mark_high_by_black(inputs, call.high_by_black, state)
         state.call_frame = call.call_frame
         self._decide_inputs(call)
+        # The order counts: a node rule wins over positions (Rule S4.38), and mask notes belong to the final
+        # classification of a node.
         for node_id, classification in state.model_solver.node_rules.match(self.graph).items():
             solution.classifications[node_id] = classification
         solution.positions, solution.masks = call.positions, call.masks
         keep_positions(solution, self.graph.nodes)
-        for node, mask_note in find_mask_notes(masks.kept_groups):
+        for node, mask_note in find_mask_notes(treatment.kept_groups):
             solution.classifications[node.id] = replace(solution.classifications[node.id], mask_note=mask_note)
-        solution.kept_masks, solution.reduced_slots = masks.kept_groups, masks.reduced_slots
-        # Phase 2: the steps.
+        solution.kept_masks, solution.reduced_slots = treatment.kept_groups, treatment.reduced_slots
+        # Phase 2: collect the steps. The groups of sequences need the links, and `between` needs both.
         schedule.add_scope(self.graph.root)
         solution.links = schedule.links
-        state.sequence_groups = find_groups(self.graph, solution.links, self._find_border_types(call.wanted_outputs))
+        interface_types = self._find_interface_types(call.wanted_outputs)
+        state.sequence_groups = find_sequence_groups(self.graph, solution.links, interface_types)
         schedule.steps.extend(dict.fromkeys(state.sequence_groups.values()))
         if state.policy.gray_policy == "between":
             state.low_gray_ids = find_low_gray_nodes(state)
@@ -196,14 +204,14 @@ class GraphSolver:
         if state.sequence_groups or (waits_for_caller and first_repeated is not None):
             self.run_to_fixpoint(steps, is_final=not waits_for_caller)
             return solution
-        self.start = StartState(list(solution.decided_types), frozenset(solution.high_by_black))
+        self.start_state = StartState(list(solution.decided_types), frozenset(solution.high_by_black))
         for step in steps[:first_repeated]:
             self.run_step(step)
         if first_repeated is not None:
             self.run_to_fixpoint(steps[first_repeated:], is_final=True)
         return solution
 
-    def _decide_inputs(self, call: CallArguments) -> None:
+    def _decide_inputs(self, call: CallContext) -> None:
         """Set the types of the values that no step decides: inputs, arguments, constants."""
         decided_types = self.solution.decided_types
         for value in self.graph.values:
@@ -216,8 +224,11 @@ class GraphSolver:
             for value in body.inputs:
                 decided_types[value.id] = types.element(value.type)
 
-    def _find_border_types(self, wanted_outputs: tuple[int, ...]) -> Iterator[tuple[Value, int]]:
-        """Yield the element types that inputs and outputs of the graph have, or need, for its caller or user."""
+    def _find_interface_types(self, wanted_outputs: tuple[int, ...]) -> Iterator[tuple[Value, int]]:
+        """Yield the inputs and outputs of the graph, each with the element type that it must have.
+
+        The arguments of a function's call give the types of its inputs. The caller may want types of its outputs.
+        """
         root = self.graph.root
         for body in self._find_custom_bodies():
             yield from ((value, types.element(value.type)) for value in (*body.inputs, *body.outputs))
@@ -260,7 +271,8 @@ class GraphSolver:
                 state.decided_types[value.id] = types.element(value.type)
                 state.unvoted_ids.add(value.id)
                 waiting.extend(readers.get(value.id, ()))
-        # A node rule that contradicts a sequence's type is refused only now, when the type is sure.
+        # The types of sequences are final only now. Run the nodes with a node rule again: `decide_sequence_node`
+        # refuses a rule that asks for another type than that of the sequence.
         waiting.extend(node for node in self.graph.nodes if self.solution.classifications[node.id].kind == "rule")
         self._run_waiting(waiting, readers)
 
@@ -277,20 +289,20 @@ class GraphSolver:
                         waiting.append(reader)
 
     def run_step(self, step: DecisionStep) -> list[Value]:
-        """Evaluate one step; return the values whose decided type rose, or that are high by black from now on."""
+        """Evaluate one step; return the values whose decided type changed, or that became high by black."""
         state = self.state
         state.current_step = step
         if isinstance(step, TypeLink):
             return decide_link(step, state)
         if isinstance(step, SequenceGroup):
-            return decide_group(step, state)
+            return decide_sequence_group(step, state)
         if step.function is not None:
             return decide_call(step, state)
         if is_control_flow(step):
             return []  # the links of the node decide its outputs
         if state.sequence_groups:
-            group, signature = find_group(step, state.sequence_groups), step.signature
+            group, signature = find_sequence_group(step, state.sequence_groups), step.signature
             has_choice = signature is not None and signature.groups and not signature.has_fixed_output
             if group is not None and has_choice:
-                return decide_group_node(step, group, state)
+                return decide_sequence_node(step, group, state)
         return decide_node(step, state)

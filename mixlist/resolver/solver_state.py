@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CallArguments:
-    """The properties of a call that the decisions in the function's body depend on; empty for the main graph.
+class CallContext:
+    """Everything in a call that the decisions in the function's body depend on; empty for the main graph.
 
     - ``argument_types``: the decided element type of each argument; UNDECIDED for one that the call leaves out.
     - ``wanted_outputs``: the element type that the caller needs of each output that is a sequence or optional, because
       no Cast can convert these; UNDECIDED for other outputs.
-    - ``high_by_black``: whether each argument is high precision because of a black node (Rule S4.23).
+    - ``high_by_black``: for each argument, whether it is high precision because of a black node (Rule S4.23).
     - ``positions`` and ``masks``: the position arithmetic and the masks in the body; None if there are none, or if the
       policy does not protect them.
     - ``call_frame``: the constant arguments.
@@ -43,7 +43,10 @@ class CallArguments:
 
     @property
     def key(self) -> Hashable:
-        """Return all properties but the constants: calls of one key share decisions if their constants allow it."""
+        """Return everything but the constants.
+
+        Calls with one key can share decisions; `can_share` compares constants.
+        """
         return self.argument_types, self.wanted_outputs, self.high_by_black, self.positions, self.masks
 
 
@@ -77,9 +80,10 @@ class SolverState:
         self.low_type = self.model_solver.classifier.low_type
 
     def may_rise(self, value: Value, elem: int) -> bool:
-        """Return whether the decided type may become ``elem``: undecided < low < anything else (Rule S4.28).
+        """Return whether the decided type may become ``elem``.
 
-        Types that only rise end: each value changes at most twice, whatever loops feed back.
+        A type can only rise: undecided < low < any other type (Rule S4.28). So each value changes at most twice,
+        and a loop ends. Types that lists never change, such as float64, are not in this order.
         """
         before = self.decided_types[value.id]
         return (

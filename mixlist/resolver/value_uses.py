@@ -2,6 +2,8 @@
 
 A *use* is one place that reads a value: an input slot of a node, or an output of a scope. Its ``wanted_type`` is an
 element type, or None if the reader takes every type (Cast, Shape, a function call).
+
+``function_calls`` needs the uses for the types of constant arguments. The rewriter converts each value for its uses.
 """
 
 from __future__ import annotations
@@ -49,14 +51,14 @@ def find_uses(solution: GraphSolution, *, node_inputs: bool = True) -> Iterator[
         elif not is_control_flow(node):
             yield from _find_custom_uses(solution, node)
         else:
-            # The condition of an If, the trip count of a Loop: no link has them, and no list moves their types.
+            # No link has the condition of an If or the trip count of a Loop, and no list changes their types.
             for slot, value in enumerate(node.inputs):
                 if value is not None and (node, slot) not in linked_slots:
                     yield Use(value, None, node.scope, node, slot)
     for link in solution.links:
         shared_type = _find_link_type(solution, link)
         for source in link.sources:
-            # A value of unknown type is read as it is: its presence keeps the link as authored.
+            # A link with a value of unknown type keeps its authored type, so this value needs no conversion.
             wanted_type = shared_type if source.value.type != types.UNKNOWN else None
             reader = source.node if source.body is None else None
             yield Use(source.value, wanted_type, source.body or source.node.scope, reader, source.slot)
@@ -99,7 +101,7 @@ def find_node_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
 def _takes_type(node: Node, slot: int, elem: int) -> bool:
     """Return whether an operator that reads any float, such as Cast, reads this element type at the graph's opset.
 
-    Many of these operators learned bfloat16 with a later opset than float16.
+    Many of these operators allow bfloat16 only from a later opset on than float16.
     """
     schema = node.signature.schema if node.signature is not None else None
     if schema is None or elem not in types.MIXABLE or elem == types.element(node.input_types[slot]):
@@ -111,7 +113,11 @@ def _takes_type(node: Node, slot: int, elem: int) -> bool:
 
 
 def _find_call_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
-    """Yield the uses of a call: the body was decided for the arguments as they are, but constants can be converted."""
+    """Yield the uses of a call's arguments.
+
+    The body was decided for the types that the arguments have, so they need no conversion. A constant argument is
+    converted in the file if the parameter got another type (Rule S7.5).
+    """
     callee = solution.callees[node.id]
     parameters = callee.graph.root.inputs
     for slot, value in enumerate(node.inputs):

@@ -1,4 +1,6 @@
-"""White, black and gray: find the types of a node by its list, after the types of its inputs are decided.
+"""Find the types of a node from its classification, after the types of its inputs are decided.
+
+Control flow, calls, and operators that share the type of a sequence are decided in other files of this room.
 
 Rule S4.4: A white node gets the low type on all slots that can be low precision (S4.11), and keeps its authored type
 with rule `schema` if no slot can be.
@@ -40,8 +42,8 @@ def decide_node(node: Node, state: SolverState) -> list[Value]:
         target, source = gray_policies.find_gray_type(node, state)
         unvoted = state.unvoted_ids
         if unvoted and target == state.low_type and any(v is not None and v.id in unvoted for v in node.outputs):
-            # No vote had decided this node, so it took its authored type (Rule S4.28). The node that it follows was
-            # undecided too and became low precision only afterwards. Types never go back, so this node stays.
+            # No vote had decided the outputs of this node, so they took their authored type (Rule S4.28). The node that
+            # it follows became low precision only afterwards. A type never goes back to low, so this node stays.
             target, source = find_authored_type(node), None
         solution.followed_values[node.id] = source
         if target == UNDECIDED:
@@ -72,15 +74,18 @@ def _assign_target(node: Node, target: int, movable_types: frozenset[int], state
     """
     signature, low_type, solution = node.signature, state.low_type, state.solution
     assert signature is not None
-    # Thousands of nodes share one signature, and `tune` decides each of them hundreds of times: so the answer is kept.
+    # Thousands of nodes share one signature, and `tune` decides each of them hundreds of times: so the signature keeps
+    # the answer.
     answer = signature.solver_cache.get((target, low_type, movable_types))
     if answer is None:
-        wish = tuple([target if group.authored in movable_types else group.authored for group in signature.groups])
+        requested_types = tuple(
+            [target if group.authored in movable_types else group.authored for group in signature.groups]
+        )
         if _can_become(target, low_type, state.graph):
-            assignment = signature.assign(wish)
-            answer = (assignment, _is_refused(assignment, target, wish, signature))
+            assignment = signature.assign(requested_types)
+            answer = (assignment, _is_refused(assignment, target, requested_types, signature))
         else:
-            is_refused = target == low_type and wish != signature.authored().elements
+            is_refused = target == low_type and requested_types != signature.authored().elements
             answer = (signature.authored(), is_refused)
         signature.solver_cache[target, low_type, movable_types] = answer
     assignment, is_refused = answer
@@ -110,13 +115,14 @@ def _can_become(target: int, low_type: int, graph: Graph) -> bool:
     return cast is None or target in cast.allowed["T2"]
 
 
-def _is_refused(assignment: Assignment, target: int, wish: tuple[int, ...], signature: Signature) -> bool:
+def _is_refused(assignment: Assignment, target: int, requested_types: tuple[int, ...], signature: Signature) -> bool:
     """Return whether the operator refuses ``target`` on every group of slots that should change.
 
     A node whose main slots have the type already is not refused. Example: a Dropout with bfloat16 data keeps its
     float32 ratio.
     """
-    to_change = [i for i, (elem, g) in enumerate(zip(wish, signature.groups, strict=True)) if elem != g.authored]
+    pairs = zip(requested_types, signature.groups, strict=True)
+    to_change = [index for index, (elem, group) in enumerate(pairs) if elem != group.authored]
     if signature.primary is not None and signature.primary.authored == target:
         return False
     return bool(to_change) and all(i in assignment.refused for i in to_change)
