@@ -151,9 +151,9 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
     from mixlist.tuner.candidate_ranking import CandidateRanking
     from mixlist.tuner.candidates import find_list_candidates, find_node_candidates
     from mixlist.tuner.cost_model import CostModel
+    from mixlist.tuner.search_state import SearchState
     from mixlist.tuner.strategy import Strategy
     from mixlist.tuner.trial_compiler import TrialCompiler
-    from mixlist.tuner.trial_log import TrialLog
     from mixlist.tuner.trial_verdict import TrialLimits
     from mixlist.tuner.trials import Trials
 
@@ -166,7 +166,7 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
     with open_workers(None, None, None, 1) as workers:  # one process, the default on two cores
         compiler = TrialCompiler(resolver, policy, feeds, base.tensors, threads=workers.threads, limits=trial_limits)
         compiler.add_gates(frozenset())
-        trials = Trials(compiler, trial_limits, workers, TrialLog(None, {}))
+        trials = Trials(compiler, trial_limits, workers, SearchState(None, {}))
         trials.try_reference()
         ranking = CandidateRanking(base, compiler.low_type, compiler.costs)
         strategy = Strategy(trials, ranking, CostModel(compiler, "cpu"), node_rules=True)
@@ -351,7 +351,7 @@ def _occ_share(name: str, path: Path, limit: float) -> dict[str, Any]:
 
 def _planted() -> None:
     """Print the mean and the largest number of trials for planted sets of k among n, anywhere in the order."""
-    from mixlist.tuner.search import find_minimal, remove_unneeded
+    from mixlist.tuner.minimal_sets import find_minimal, remove_unneeded
 
     rng = random.Random(0)
     for n in (16, 64, 256, 1024):

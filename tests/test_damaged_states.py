@@ -30,7 +30,7 @@ from tests.support.list_mutation import edit_bytes, edit_tokens
 from tests.support.systems import posix_only
 from tests.support.training_network import noisy, samples
 from tests.training.test_train import Stop
-from tests.tuner.test_state import search, without_run_data
+from tests.tuner.test_search_state import search, without_run_data
 
 pytestmark = posix_only  # the limits of a process
 COUNT = int(os.environ.get("MIXLIST_STATES", "12"))

@@ -32,7 +32,7 @@ from tests.support.killed_runs import OF_ONNXRUNTIME, tree
 from tests.support.libraries import OPS, write_library
 from tests.support.systems import posix_only
 from tests.support.training_network import noisy, samples
-from tests.tuner.test_state import FEEDS, TEXT
+from tests.tuner.test_search_state import FEEDS, TEXT
 
 pytestmark = posix_only  # limits of a process, and mounts
 IS_CAMPAIGN = os.environ.get("MIXLIST_CAMPAIGN") == "1"

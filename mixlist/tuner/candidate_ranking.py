@@ -36,7 +36,7 @@ class CandidateRanking:
         failing = [node for node in report.nodes if node.kind in FAILING_KINDS]
         self.offenders = {node.ref: _VERBS[node.kind] for node in failing}
         # An offender that is high already got its bad values from a low node: only an edit of that node may help.
-        self.offender_of = {node.low_source.ref: node for node in failing if node.low_source is not None}
+        self.offender_by_source = {node.low_source.ref: node for node in failing if node.low_source is not None}
         # Values from SENTINEL on are those of masks, which are large by design.
         beyond_range = (t.producer for t in report.tensors if t.low and bound <= t.magnitude < SENTINEL)
         self.beyond_range = dict.fromkeys(beyond_range, "has values beyond the range")
@@ -70,8 +70,8 @@ class CandidateRanking:
     def explain(self, candidate: Candidate) -> str:
         """Return in words why the candidate is likely to cause the failure; "" if there is no evidence."""
         for node in candidate.nodes:
-            if node in self.offender_of:
-                offender = self.offender_of[node]
+            if node in self.offender_by_source:
+                offender = self.offender_by_source[node]
                 return f"{offender.ref}, which computes with values of {node}, {_VERBS[offender.kind]}"
         for evidence in (self.offenders, self.beyond_range):
             nodes = [node for node in candidate.nodes if node in evidence]
@@ -87,7 +87,7 @@ class CandidateRanking:
         """Return the kind of evidence against a candidate, and the sum of the squared errors of its nodes."""
         nodes = set(candidate.nodes)
         error = sum(self.errors.get(node, 0.0) ** 2 for node in nodes)
-        if nodes & (self.offenders.keys() | self.offender_of.keys()):
+        if nodes & (self.offenders.keys() | self.offender_by_source.keys()):
             return _OFFENDER, error
         return _BEYOND_RANGE if nodes & self.beyond_range.keys() else _OTHER, error
 

@@ -105,7 +105,7 @@ def find_list_candidates(
     list each node is now. ``base``: the policy whose list is the ``before`` of each edit.
     """
     nodes_by_op: dict[str, dict[NodeRef, None]] = {}  # the inner dict is an ordered set
-    for solution, node in _listed_nodes(main):
+    for solution, node in _operator_nodes(main):
         classification = solution.classifications[node.id]
         ref = node_ref(solution.graph, node)
         if classification.list_match is None or classification.list_name == after:
@@ -131,7 +131,7 @@ def find_node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Cand
     }  # specializations of a function share a graph
     names = unique_names(node_ref(graph, node) for graph in graphs.values() for node in graph.nodes)
     candidates: dict[str, Candidate] = {}
-    for solution, node in _listed_nodes(main):
+    for solution, node in _operator_nodes(main):
         ref, signature = node_ref(solution.graph, node), node.signature
         if ref not in nodes or signature is None or signature.has_fixed_output or not signature.groups:
             continue
@@ -152,7 +152,7 @@ def _float32_slots(slots: set[int], values: Sequence[object]) -> tuple[str, ...]
     return tuple(["float32" if slot in present else "" for slot in range(max(present, default=-1) + 1)])
 
 
-def _listed_nodes(main: GraphSolution) -> Iterator[tuple[GraphSolution, Node]]:
+def _operator_nodes(main: GraphSolution) -> Iterator[tuple[GraphSolution, Node]]:
     """Yield every node that lists may decide; a node of a function once per specialization."""
     for solution in find_reachable_solutions(main):
         for node in solution.graph.nodes:

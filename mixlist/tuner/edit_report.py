@@ -43,5 +43,5 @@ def _describe_without(edit: Edit, edits: EditSet, strategy: Strategy) -> str:
     outcome = strategy.trials.try_edits(edits - {edit})
     if not outcome.passed:
         return outcome.why
-    loss = strategy.describe_loss(edit, edits)
+    loss = strategy.describe_objective_loss(edit, edits)
     return f"{NOT_NEEDED}, {loss}" if loss else NOT_NEEDED

@@ -200,23 +200,23 @@ class GateBuilder(EmulationBuilder):
         self.gates[flag] = gate
         return flag
 
-    def _make_if(self, flag: str, low_branch: GraphProto, plain: GraphProto, outputs: Sequence[str]) -> NodeProto:
+    def _make_if(self, flag: str, low_branch: GraphProto, else_branch: GraphProto, outputs: Sequence[str]) -> NodeProto:
         from onnx import helper
 
         name = self.new_names.make_name(f"If_{flag}")
-        return helper.make_node("If", [flag], outputs, name=name, then_branch=low_branch, else_branch=plain)
+        return helper.make_node("If", [flag], outputs, name=name, then_branch=low_branch, else_branch=else_branch)
 
-    def _gate_value(self, flag: str, elem: int, value: Value, plain: str) -> NodeProto:
-        """Return an If that yields a value rounded to ``elem`` if the flag is on, else the tensor ``plain``.
+    def _gate_value(self, flag: str, elem: int, value: Value, current_name: str) -> NodeProto:
+        """Return an If that yields a value rounded to ``elem`` if the flag is on, else the tensor ``current_name``.
 
-        ``plain`` is the name of the value, or of the output of an earlier gate for the same slot.
+        ``current_name``: the name of the value or, if the slot has an earlier gate, the name of that gate's output.
         """
         branches: list[GraphProto] = []
         for branch_elem in (elem, 0):
             nodes: list[NodeProto] = []
             in_function = value.scope.owner is None and bool(self.calls)
-            if plain != value.name and not branch_elem:
-                name = plain
+            if current_name != value.name and not branch_elem:
+                name = current_name
             else:
                 name = self._read_value(value, branch_elem, nodes, in_function)
             out = self.new_names.make_name(f"{value.name}_read")

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 MAX_SEGMENTS = 16  # each costs a run of a session, some 50 microseconds
 # The least cost of a segment, in the unit of ``_node_cost`` (about one FLOP): some 0.8 milliseconds on one thread.
 MIN_SEGMENT_COST = 8e7
-_NODE_COST = 5e4  # of any node, however small its tensors are
-_BYTE_COST = 4.0  # of a byte that a node moves
+_FIXED_NODE_COST = 5e4  # of any node, however small its tensors are
+_COST_PER_BYTE = 4.0  # of a byte that a node moves
 _ASSUMED_SHAPE = (2**20,)  # of a tensor whose shape is not known
 _SLACK = 0.4  # how far a cut may move to a place where fewer bytes cross, as a share of a segment
 
@@ -75,7 +75,7 @@ def _node_cost(costs: Costs, node_id: int) -> float:
     if call is not None:
         return sum(_node_cost(call, node.id) for node in call.graph.nodes)
     cost = costs.nodes.get(node_id)
-    return _NODE_COST + (cost.flops + _BYTE_COST * cost.bytes if cost is not None else 0.0)
+    return _FIXED_NODE_COST + (cost.flops + _COST_PER_BYTE * cost.bytes if cost is not None else 0.0)
 
 
 def _crossing_bytes(graph: Graph, costs: Costs) -> list[int]:

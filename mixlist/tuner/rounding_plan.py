@@ -111,7 +111,7 @@ class RoundingPlanner:
         local: dict[GraphSolution, LocalRoundings] = {}
         for calls, solution in self.walk_calls(main):
             if solution not in local:
-                local[solution] = self._find_all(solution, include_low_inputs)
+                local[solution] = self._compute_roundings(solution, include_low_inputs)
             for roundings in (local[solution].nodes, local[solution].slots):
                 all_roundings.update((point.called_through(calls), rounding) for point, rounding in roundings.items())
         return all_roundings
@@ -131,9 +131,9 @@ class RoundingPlanner:
             # The types of parameters are decided after all nodes, so ``changed_nodes`` lacks the readers of one that
             # has changed.
             if origin is None or before is None or _parameter_types(origin) != _parameter_types(solution):
-                local = self._find_all(solution, False)
+                local = self._compute_roundings(solution, False)
             else:
-                local = LocalRoundings(before.nodes.copy(), self._slots(solution, False))
+                local = LocalRoundings(before.nodes.copy(), self._find_slot_roundings(solution, False))
                 for node in changed_nodes:
                     self._update_node(local.nodes, solution, node, False)
             self._local_roundings[solution] = local
@@ -146,14 +146,14 @@ class RoundingPlanner:
             point = self._points[node] = RoundingPoint((), node_ref(solution.graph, node))
         return point
 
-    def _find_all(self, solution: GraphSolution, include_low_inputs: bool) -> LocalRoundings:
+    def _compute_roundings(self, solution: GraphSolution, include_low_inputs: bool) -> LocalRoundings:
         """Return the roundings of one solution, computed from nothing."""
-        local = LocalRoundings({}, self._slots(solution, include_low_inputs))
+        local = LocalRoundings({}, self._find_slot_roundings(solution, include_low_inputs))
         for node in solution.graph.nodes:
             self._update_node(local.nodes, solution, node, include_low_inputs)
         return local
 
-    def _slots(self, solution: GraphSolution, include_low_inputs: bool) -> Roundings:
+    def _find_slot_roundings(self, solution: GraphSolution, include_low_inputs: bool) -> Roundings:
         """Return the roundings of the values that control flow, calls and scope outputs read."""
         graph = solution.graph
         if graph not in self._type_pickers:
@@ -161,13 +161,13 @@ class RoundingPlanner:
             self._type_pickers[graph] = picker
         pick_types = self._type_pickers[graph]
         if pick_types is None:
-            return dict(self._find_slots(solution, include_low_inputs))
+            return dict(self._compute_slot_roundings(solution, include_low_inputs))
         key = graph, include_low_inputs, pick_types(solution.decided_types)
         if key not in self._slot_roundings:
-            self._slot_roundings[key] = dict(self._find_slots(solution, include_low_inputs))
+            self._slot_roundings[key] = dict(self._compute_slot_roundings(solution, include_low_inputs))
         return self._slot_roundings[key]
 
-    def _find_slots(
+    def _compute_slot_roundings(
         self, solution: GraphSolution, include_low_inputs: bool
     ) -> Iterator[tuple[RoundingPoint, Rounding]]:
         for use in find_uses(solution, node_inputs=False):
@@ -177,7 +177,7 @@ class RoundingPlanner:
                 yield RoundingPoint((), scope, use.slot), Rounding((elem,))
             elif elem and use.node is not None:
                 yield self._point(solution, use.node)._replace(slot=use.slot), Rounding((elem,))
-        yield from _find_outputs(solution, include_low_inputs)
+        yield from _find_output_roundings(solution, include_low_inputs)
 
     def _update_node(self, roundings: Roundings, solution: GraphSolution, node: Node, include_low_inputs: bool) -> None:
         """Set or remove the rounding of a node in ``roundings``."""
@@ -245,7 +245,9 @@ def _parameter_types(solution: GraphSolution) -> list[int]:
     return [solution.decided_types[value.id] for value in solution.graph.root.inputs]
 
 
-def _find_outputs(solution: GraphSolution, include_low_inputs: bool) -> Iterator[tuple[RoundingPoint, Rounding]]:
+def _find_output_roundings(
+    solution: GraphSolution, include_low_inputs: bool
+) -> Iterator[tuple[RoundingPoint, Rounding]]:
     """Yield the roundings of graph outputs that are declared low and made in float32.
 
     The rewriter keeps the declared type (Rule S7.2), so it puts a Cast before such an output.

@@ -29,12 +29,12 @@ from mixlist.tuner.memory_estimate import refuse_too_large
 from mixlist.tuner.options import Objective, TuneOptions
 from mixlist.tuner.output_files import read_tuned_policy, render_customize_dtypes, render_modify_mixlist
 from mixlist.tuner.result import TunedList, TuneReport
+from mixlist.tuner.search_state import SearchState
 from mixlist.tuner.strategy import NO_EDITS, Strategy, alternative_objectives
 from mixlist.tuner.trial_compiler import TrialCompiler
-from mixlist.tuner.trial_log import TrialLog
-from mixlist.tuner.trial_verdict import TrialLimits, check_reasons
+from mixlist.tuner.trial_verdict import TrialLimits, explain_failed_check
 from mixlist.tuner.trials import Trials
-from mixlist.tuner.validation import Validation, split_batches, warn_not_validated
+from mixlist.tuner.validation_data import ValidationData, split_batches, warn_not_validated
 from mixlist.version import __version__
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
 
 MAX_SEARCHES = 5  # a search is repeated if its result fails the final check (Rule S9.8)
-WORTHWHILE = 0.9  # of the matrix work that the base lists make low: below it, node rules are searched (Rule S9.15)
+LEAST_KEPT_WORK = 0.9  # of the matrix work that the base lists make low: below it, node rules are searched (Rule S9.15)
 
 
 @with_keywords(TuneOptions)
@@ -74,7 +74,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     limits = TrialLimits(options.output_limits, options.max_exception_rate, max_accuracy_loss)
     batches, validation = split_batches(as_batches(data, loaded.proto), loaded, options)
     feeds = list(batches)
-    trial_log = TrialLog(options.state, _search_key(loaded, policy, feeds, limits, options))
+    search_state = SearchState(options.state, _search_key(loaded, policy, feeds, limits, options))
     with timer.phase("base check"):
         base = run_check(loaded, policy, batches, replace(check_options, layerwise=True, per_tensor=True))
         # Trials need the float32 ranges of all batches. The base check lacks some if its mixed model did not run.
@@ -102,11 +102,11 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
         try:
             compiler.add_gates(NO_EDITS)
             ranking = CandidateRanking(base, compiler.low_type, compiler.costs)
-            trials = Trials(compiler, limits, workers, trial_log, options.progress)
+            trials = Trials(compiler, limits, workers, search_state, options.progress)
             cost = CostModel(compiler, options.provider)
-            tuning = _Tuning(trials, ranking, cost, base, timer, final_check)
+            search_runner = _SearchRunner(trials, ranking, cost, base, timer, final_check)
             gaps = missing_evidence(reference.outputs, options.max_ignored)
-            report = tuning.run(options.objective, node_rules=options.node_rules, evidence_gaps=gaps)
+            report = search_runner.run(options.objective, node_rules=options.node_rules, evidence_gaps=gaps)
         finally:
             compiler.close()
     # Judge the result on data that the search did not see.
@@ -132,8 +132,8 @@ def _check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, opt
 
 
 def _split_labels(
-    base: CheckReport, validation: Validation, labels: Labels, used: int
-) -> tuple[CheckReport, Validation]:
+    base: CheckReport, validation: ValidationData, labels: Labels, used: int
+) -> tuple[CheckReport, ValidationData]:
     """Give the labels that the search does not use to the held-out batches.
 
     One label file covers all batches. ``used``: the number of labels of the batches of the search, which come first.
@@ -162,7 +162,7 @@ def _search_key(
 
 def _validate(
     report: TuneReport,
-    validation: Validation,
+    validation: ValidationData,
     loaded: LoadedModel,
     policy: Policy,
     options: TuneOptions,
@@ -189,7 +189,7 @@ def _validate(
 
 def _validate_alternative(
     alternative: TunedList,
-    validation: Validation,
+    validation: ValidationData,
     loaded: LoadedModel,
     policy: Policy,
     options: TuneOptions,
@@ -220,7 +220,7 @@ class _SearchResult:
     failures: tuple[str, ...] = ()
 
 
-class _Tuning:
+class _SearchRunner:
     """The searches of one call of ``tune``, and the report on them. ``base``: the check under the base lists."""
 
     def __init__(
@@ -246,7 +246,7 @@ class _Tuning:
             failed = _SearchResult(None, self.base, tuple(evidence_gaps))
             report = self._report(strategy, objective, failed, try_without=False)
             return replace(report, verdict="inconclusive")
-        if objective == "min-edits" and not check_reasons(self.base, self.trials.limits):
+        if objective == "min-edits" and not explain_failed_check(self.base, self.trials.limits):
             # The given lists pass as they are. The other objectives may still find better ones (Rule S9.4).
             return self._report(strategy, objective, _SearchResult(NO_EDITS, self.base))
         try:
@@ -267,7 +267,7 @@ class _Tuning:
         except KeyboardInterrupt:
             message = "interrupted: the search for node rules, which may keep more work in low precision, did not end"
             return replace(report, warnings=(*report.warnings, warning("ML606", message)))
-        return self._add_trials(replace(report, alternative=alternative))
+        return self._with_trial_log(replace(report, alternative=alternative))
 
     def _new_strategy(self, *, node_rules: bool) -> Strategy:
         return Strategy(self.trials, self.ranking, self.cost, node_rules=node_rules)
@@ -280,7 +280,7 @@ class _Tuning:
             if edits is None:
                 return _SearchResult(None, self.base, tuple(strategy.notes))
             check = self.final_check(edits)
-            reasons = check_reasons(check, self.trials.limits)
+            reasons = explain_failed_check(check, self.trials.limits)
             if not reasons:
                 return _SearchResult(edits, check)
             self.trials.reject(edits, f"final check: {reasons[0]}")
@@ -292,14 +292,14 @@ class _Tuning:
         Return None if ``edits`` keep enough work low, or if no such result is found.
         """
         low_share, best = self.compiler.low_share, None
-        worthwhile = WORTHWHILE * (low_share(NO_EDITS) or 0.0)
+        least_share = LEAST_KEPT_WORK * (low_share(NO_EDITS) or 0.0)
         best_share = low_share(edits) or 0.0
-        for other_objective in alternative_objectives(objective) if best_share < worthwhile else ():
+        for other_objective in alternative_objectives(objective) if best_share < least_share else ():
             strategy = self._new_strategy(node_rules=True)
             result = self._search(strategy, other_objective)
             if result.edits is not None and (low_share(result.edits) or 0.0) > best_share:
                 best, best_share = (strategy, other_objective, result), low_share(result.edits) or 0.0
-            if best_share >= worthwhile:
+            if best_share >= least_share:
                 break
         if best is None:
             return None
@@ -356,9 +356,9 @@ class _Tuning:
             warnings=(*self.base.warnings, *(warning("ML612", note) for note in strategy.notes if note not in reasons)),
             seconds=self.timer.seconds,
         )
-        return self._add_trials(report)
+        return self._with_trial_log(report)
 
-    def _add_trials(self, report: TuneReport) -> TuneReport:
+    def _with_trial_log(self, report: TuneReport) -> TuneReport:
         """Return the report with the log of all trials so far, and their numbers."""
         log = self.trials.log
         remembered = sum(trial.remembered for trial in log)

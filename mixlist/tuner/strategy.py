@@ -27,8 +27,8 @@ from mixlist.tuner.candidates import (
     find_node_candidates,
 )
 from mixlist.tuner.cost_model import CostModel
+from mixlist.tuner.minimal_sets import NextTests, find_minimal, remove_unneeded, search_with_lookahead
 from mixlist.tuner.options import Objective
-from mixlist.tuner.search import NextTests, find_minimal, remove_unneeded, search_with_lookahead
 from mixlist.tuner.trials import Trials
 
 EDIT_WORTH = 0.1  # the share of the matrix work that justifies one more edit (Rule S9.6)
@@ -73,7 +73,7 @@ class Strategy:
             if not self.node_rules:
                 return None
             main = self.compiler.solution(NO_EDITS)
-            candidates = self._with_exposed(NO_EDITS, lambda low_nodes: find_node_candidates(main, low_nodes))
+            candidates = self._include_exposed_nodes(NO_EDITS, lambda low_nodes: find_node_candidates(main, low_nodes))
             best = self._find_node_edits(NO_EDITS, candidates)
             if best is None:
                 self.notes.append("rules of single nodes do not either")
@@ -146,12 +146,12 @@ class Strategy:
         """
         main, base = self.compiler.solution(edits), self.compiler.base
         if after == "white":
-            return self._remember(find_list_candidates(main, base, after, None))
-        return self._remember(
-            self._with_exposed(edits, lambda low_nodes: find_list_candidates(main, base, after, low_nodes))
+            return self._register(find_list_candidates(main, base, after, None))
+        return self._register(
+            self._include_exposed_nodes(edits, lambda low_nodes: find_list_candidates(main, base, after, low_nodes))
         )
 
-    def _with_exposed(
+    def _include_exposed_nodes(
         self, edits: EditSet, find_candidates: Callable[[set[NodeRef]], tuple[Candidate, ...]]
     ) -> tuple[Candidate, ...]:
         """Return the candidates for the nodes that round under some edits, also once all the candidates are high.
@@ -184,7 +184,7 @@ class Strategy:
 
     def _find_node_edits(self, start: EditSet, candidates: Sequence[Candidate]) -> EditSet | None:
         """Return ``start`` with the best minimal set of nodes to keep high."""
-        return self._find_best_minimal(self._remember(candidates), lambda edits: start | edits)
+        return self._find_best_minimal(self._register(candidates), lambda edits: start | edits)
 
     # --- both kinds of edits ---
 
@@ -216,7 +216,7 @@ class Strategy:
 
     def _remove_unneeded(self, edits: EditSet) -> EditSet:
         """Return ``edits`` without those that are not needed, neither for the limits nor for the objective."""
-        gaining = {edit for edit in edits if self.describe_loss(edit, edits)}
+        gaining = {edit for edit in edits if self.describe_objective_loss(edit, edits)}
         least_share = 0.0 if self.objective == "min-edits" else self._low_share(edits)
 
         def passes(remaining: EditSet, next_tests: NextTests[Edit]) -> bool:
@@ -229,7 +229,7 @@ class Strategy:
         order = sorted(edits - gaining, key=self._work_key)
         return search_with_lookahead(lambda test: remove_unneeded(edits - gaining, order, test), passes) | gaining
 
-    def describe_loss(self, edit: Edit, edits: EditSet) -> str:
+    def describe_objective_loss(self, edit: Edit, edits: EditSet) -> str:
         """Return what the objective loses if ``edit`` is left out of ``edits``, in words; "" if it loses nothing."""
         other_edits = edits - {edit}
         if self.objective != "min-edits" and self._low_share(other_edits) < self._low_share(edits):
@@ -248,7 +248,7 @@ class Strategy:
         """Return the number of edits, less one edit for each tenth of the matrix work that stays low (Rule S9.6)."""
         return len(edits) - self._low_share(edits) / EDIT_WORTH
 
-    def _remember(self, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    def _register(self, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
         """Add the candidates to ``self.candidates``, and return them. An earlier candidate of the same edit stays."""
         self.candidates = {candidate.edit: candidate for candidate in candidates} | self.candidates
         return tuple(candidates)

@@ -73,7 +73,7 @@ class TrialCompiler:
         self.output_names = tuple(output.name for output in resolver.loaded.proto.graph.output)
         self.classifier = OverflowClassifier(resolver.loaded, resolver.graph, self.low_type, saturate)
         self.costs = estimate_costs(resolver.graph, {}, self.shapes)
-        self.observed_model, self.statistics = self._add_statistics(self.classifier.nodes)
+        self.instrumented_proto, self.statistics = self._add_statistics(self.classifier.nodes)
         self.solver = resolver.make_incremental_solver(base)
         self.planner = RoundingPlanner()
         self.gated_roundings: dict[RoundingPoint, tuple[Rounding, ...]] = {}  # what the next gated graph can round
@@ -143,7 +143,7 @@ class TrialCompiler:
                 flags.append(flag)
         return pack_flags(flags, len(self.gated_graph.gates))
 
-    def classify(self, edits: EditSet, index: int, batch: BatchResult) -> BatchResult:
+    def complete_result(self, edits: EditSet, index: int, batch: BatchResult) -> BatchResult:
         """Return batch ``index`` of a trial with its ambiguous ranges decided.
 
         A node that ONNX Runtime refused to run gets its name in the model instead of that in the gated graph.
@@ -178,9 +178,9 @@ class TrialCompiler:
         local = (self.planner.find_local(solution, self.solver.find_origin).nodes for _, solution in solutions)
         return {point.node for points in local for point in points}
 
-    def collect_all_statistics(self) -> None:
+    def use_all_statistics(self) -> None:
         """Compute statistics of every tensor from now on, also of those that were skippable."""
-        self.observed_model, self.statistics = self._add_statistics(())
+        self.instrumented_proto, self.statistics = self._add_statistics(())
         self._drop_graph()
 
     def _drop_graph(self) -> None:
@@ -205,7 +205,7 @@ class TrialCompiler:
 
     def _build_graph(self) -> None:
         """Build the gated graph, and write the file from which workers read it."""
-        loaded = replace(self.resolver.loaded, proto=self.observed_model)
+        loaded = replace(self.resolver.loaded, proto=self.instrumented_proto)
         clamp = self.base.constants == "clamp"
         gated = GateBuilder(loaded, self.gated_roundings, clamp=clamp, saturate=self.saturate).build()
         if gated.proto.ByteSize() > INLINE_LIMIT:  # ONNX Runtime makes no session from more bytes

@@ -213,25 +213,25 @@ class _Selection:
     ) -> None:
         magnitudes = _Magnitudes(tensors, find_constant_range, low_type)
         self.near, self.near_inputs, self.all_ranged = magnitudes.near, near_inputs, not nodes
-        self.skippable = {node.ref for node in nodes if magnitudes.makes_skippable(node)}
+        self.skippable = {node.ref for node in nodes if magnitudes.outputs_stay_finite(node)}
         bound = overflow_bound(low_type) if saturate else MAX_SUMMABLE
         # "not <" instead of ">=", because a magnitude may be NaN.
         self.beyond_bound = {(t.producer, t.tensor) for t in tensors if not t.magnitude < bound}
         self.not_finite = {(t.producer, t.tensor) for t in tensors if t.nan or not math.isfinite(t.magnitude)}
-        self.around_masks = {*masks}.union(*(mask.joined | mask.factors for mask in masks.values()))
+        self.mask_related = {*masks}.union(*(mask.joined | mask.factors for mask in masks.values()))
 
     def is_ambiguous(self, probe: Probe) -> bool:
         """Return True if an infinity in a tensor says nothing by itself."""
         # A float64 tensor is never low.
         is_beyond = (probe.ref.producer, probe.tensor) in self.beyond_bound and probe.elem != types.DOUBLE
-        return probe.ref in self.around_masks or is_beyond
+        return probe.ref in self.mask_related or is_beyond
 
     def needs_own_range(self, tensor: TensorRef) -> bool:
         """Return True if a tensor is reduced itself, though it only holds the values of another tensor.
 
         It may be rounded when the other tensor is not.
         """
-        return tensor in self.around_masks or tensor.producer in self.near
+        return tensor in self.mask_related or tensor.producer in self.near
 
     def is_ranged(self, probe: Probe) -> bool:
         """Return True if a tensor gets a range."""
@@ -262,7 +262,7 @@ class _Magnitudes:
             (self.far if tensor.magnitude < self.near_bound else self.near).add(tensor.producer)
         self.far -= self.near
 
-    def makes_skippable(self, node: DataflowNode) -> bool:
+    def outputs_stay_finite(self, node: DataflowNode) -> bool:
         """Return True if a node's outputs are finite whenever its inputs are.
 
         The inputs have statistics, or are skippable themselves. A value-preserving operator needs a check of its

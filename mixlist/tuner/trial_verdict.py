@@ -93,7 +93,7 @@ class TrialVerdict:
         return Outcome(not reason, reason)
 
 
-def check_reasons(report: CheckReport, limits: TrialLimits) -> tuple[str, ...]:
+def explain_failed_check(report: CheckReport, limits: TrialLimits) -> tuple[str, ...]:
     """Return why a check does not keep the limits; () if it does.
 
     A check reports the task accuracy and has no limit for it. So that limit is applied here.

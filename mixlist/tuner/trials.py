@@ -16,12 +16,12 @@ from mixlist.progress import ProgressCallback, ProgressCounter
 from mixlist.runtime.executors import Workers, wait_for
 from mixlist.runtime.worker_process import WorkerDied
 from mixlist.tuner.candidates import EditSet
+from mixlist.tuner.search_state import SearchState
 from mixlist.tuner.trial_compiler import TrialCompiler
-from mixlist.tuner.trial_log import TrialLog
 from mixlist.tuner.trial_verdict import Outcome, TrialLimits, TrialVerdict
 from mixlist.tuner.trial_worker import BatchResult, run_batch
 
-REFERENCE = "everything in float32"  # the text of the trial that rounds nothing
+REFERENCE_TEXT = "everything in float32"  # the text of the trial that rounds nothing
 # Called with a number, returns that many sets of edits that the search is likely to try next.
 NextTrials = Callable[[int], Iterable[EditSet]]
 
@@ -55,10 +55,10 @@ class Trials:
         compiler: TrialCompiler,
         limits: TrialLimits,
         workers: Workers,
-        trial_log: TrialLog,
+        search_state: SearchState,
         progress: ProgressCallback | None = None,
     ) -> None:
-        self.compiler, self.limits, self.workers, self.trial_log = compiler, limits, workers, trial_log
+        self.compiler, self.limits, self.workers, self.search_state = compiler, limits, workers, search_state
         self.progress = ProgressCounter(progress, "trials")
         self.log: list[Trial] = []
         self.batch_order = list(compiler.judged_batches)
@@ -92,14 +92,14 @@ class Trials:
         """
         for passed in self.passing:
             del self.outcomes[passed]
-            self.trial_log.outcomes.pop(_state_key(passed), None)
+            self.search_state.outcomes.pop(_state_key(passed), None)
         self._speculative_runs.clear()
-        self.compiler.collect_all_statistics()
+        self.compiler.use_all_statistics()
         self._add_outcome(edits, Outcome(False, why), remembered=False)
 
     def _try(self, edits: EditSet | None, next_trials: NextTrials | None) -> Outcome:
         """Return the outcome from the state file, or run the trial. None for ``edits`` is the reference."""
-        remembered = self.trial_log.outcomes.get(_state_key(edits))
+        remembered = self.search_state.outcomes.get(_state_key(edits))
         outcome = remembered or self._run(edits, next_trials)
         # The batch that failed goes first next time. This also happens for a remembered outcome, so that a search that
         # continues from a state file takes the same course as one without a break.
@@ -115,7 +115,7 @@ class Trials:
         A crash may not happen again, so it is not written to the state file.
         """
         if not remembered and not outcome.crashed:
-            self.trial_log.put(_state_key(edits), outcome)
+            self.search_state.put(_state_key(edits), outcome)
         if edits is not None:
             self.outcomes[edits] = outcome  # before the callback, which may stop the search with Ctrl-C
         self.log.append(Trial(_edit_texts(edits), outcome, remembered))
@@ -128,17 +128,19 @@ class Trials:
         first = pending.popleft()
         flags = self.compiler.build_flags(edits)
         running = deque([(first, self._start_first_batch(edits, flags, first))])
-        runs_alone = self._speculate(next_trials)
+        first_runs_alone = self._speculate(next_trials)
         try:
             while pending or running:
                 # Keep every worker busy, except while the first batch runs and the other workers speculate.
-                while pending and len(running) < self.workers.count and not runs_alone:
+                while pending and len(running) < self.workers.count and not first_runs_alone:
                     index = pending.popleft()
                     running.append((index, self._submit(flags, index)))
-                runs_alone = False
+                first_runs_alone = False
                 index, future = running.popleft()
                 batch = wait_for(future, partial(self._resend, flags, index))
-                outcome = verdict.add(index, batch if edits is None else self.compiler.classify(edits, index, batch))
+                if edits is not None:
+                    batch = self.compiler.complete_result(edits, index, batch)
+                outcome = verdict.add(index, batch)
                 if outcome is not None:
                     return outcome
         except WorkerDied as problem:
@@ -192,7 +194,7 @@ class Trials:
 
 def _edit_texts(edits: EditSet | None) -> tuple[str, ...]:
     """Return the edits as sorted text."""
-    return (REFERENCE,) if edits is None else tuple(sorted(map(str, edits)))
+    return (REFERENCE_TEXT,) if edits is None else tuple(sorted(map(str, edits)))
 
 
 def _state_key(edits: EditSet | None) -> str:

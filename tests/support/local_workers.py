@@ -15,8 +15,8 @@ from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.runtime.executors import Workers
 from mixlist.runtime.process_pool import ProcessPool
+from mixlist.tuner.search_state import SearchState
 from mixlist.tuner.trial_compiler import TrialCompiler
-from mixlist.tuner.trial_log import TrialLog
 from mixlist.tuner.trial_verdict import TrialLimits
 from mixlist.tuner.trials import Trials
 
@@ -72,4 +72,4 @@ def trials(
         Resolver(proto), rules, feeds, base.tensors, saturate=saturate, threads=1, limits=trial_limits
     )
     workers = Workers(Here(), 1, 1, lambda path: Path(path).read_bytes())
-    return Trials(compiler, trial_limits, workers, TrialLog(None, {}))
+    return Trials(compiler, trial_limits, workers, SearchState(None, {}))

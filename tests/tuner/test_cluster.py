@@ -28,7 +28,7 @@ from mixlist.runtime.process_pool import ProcessPool
 from mixlist.tuner.result import TuneReport
 from tests.support.builders import policy
 from tests.support.local_workers import Here, live_pids
-from tests.tuner.test_state import without_run_data
+from tests.tuner.test_search_state import without_run_data
 
 ROOT = Path(__file__).parents[2]
 SIZE, BATCHES = 384, 12

@@ -17,7 +17,7 @@ import mixlist
 from mixlist.checker.limits import Limits
 from mixlist.errors import FileError, UsageError
 from mixlist.tuner.result import TuneReport
-from mixlist.tuner.trial_log import TrialLog
+from mixlist.tuner.search_state import SearchState
 from mixlist.tuner.trial_verdict import Outcome
 from tests.support.builders import model, policy
 from tests.support.local_workers import Here, stop_at
@@ -66,17 +66,17 @@ def test_a_search_continues_after_a_kill_at_any_byte(tmp_path: Path) -> None:
 def test_a_log_cut_at_any_byte_keeps_its_complete_lines(tmp_path: Path) -> None:
     """An incomplete last line is removed from the file."""
     path, key = tmp_path / "state", {"model": "é" * 3, "data": "d"}
-    log = TrialLog(path, key)
+    state = SearchState(path, key)
     for name in ("a", "b ü", "c; d"):
-        log.put(name, Outcome(name == "a", "why", 1))
+        state.put(name, Outcome(name == "a", "why", 1))
     data = path.read_bytes()
     for length in range(len(data) + 1):
         path.write_bytes(data[:length])
         kept_lines = max(data[:length].count(b"\n") - 1, 0)
-        read_log = TrialLog(path, key)
-        assert list(read_log.outcomes) == ["a", "b ü", "c; d"][:kept_lines]
-        read_log.put("new", Outcome(True))
-        assert TrialLog(path, key).outcomes["new"] == Outcome(True)
+        read_state = SearchState(path, key)
+        assert list(read_state.outcomes) == ["a", "b ü", "c; d"][:kept_lines]
+        read_state.put("new", Outcome(True))
+        assert SearchState(path, key).outcomes["new"] == Outcome(True)
         assert len(path.read_bytes().splitlines()) == kept_lines + 2
 
 
@@ -160,7 +160,7 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 import mixlist
 from tests.support.builders import model, policy
-from tests.tuner.test_state import FEEDS, TEXT, WHITE, without_run_data
+from tests.tuner.test_search_state import FEEDS, TEXT, WHITE, without_run_data
 for objective in ("min-edits", "max-low"):
     options = {"node_rules": True, "jobs": int(sys.argv[2]), "objective": objective}
     report = mixlist.tune(model(TEXT), policy(**WHITE), FEEDS, **options)

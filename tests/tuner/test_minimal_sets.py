@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixlist.tuner.search import find_minimal, remove_unneeded, search_with_lookahead
+from mixlist.tuner.minimal_sets import find_minimal, remove_unneeded, search_with_lookahead
 
 Passes = Callable[[frozenset[int]], bool]
 

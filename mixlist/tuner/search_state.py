@@ -22,7 +22,7 @@ FORMAT = "mixlist.tune-state/2"
 _CHECKSUM = "checksum"
 
 
-class TrialLog:
+class SearchState:
     """The outcomes of trials by the text of their edits; with a path, also those of earlier runs.
 
     ``key``: everything that the outcomes depend on, by name. Raises UsageError if the file is the state of another

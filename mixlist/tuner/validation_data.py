@@ -16,14 +16,14 @@ from mixlist.graph.load import LoadedModel
 from mixlist.lists.policy import Policy
 from mixlist.runtime.feeds import Batches, as_batches
 from mixlist.tuner.options import TuneOptions
-from mixlist.tuner.trial_verdict import TrialLimits, check_reasons
+from mixlist.tuner.trial_verdict import TrialLimits, explain_failed_check
 
 LEAST_BATCHES = 4  # with fewer batches none is held out
-HELD_OUT_PART = 4  # one batch in so many is held out
+HELD_OUT_DIVISOR = 4  # one batch in so many is held out
 
 
 @dataclass(frozen=True)
-class Validation:
+class ValidationData:
     """The validation data of one ``tune``.
 
     ``held_out``: the names of the batches that were taken from the data of the search, () with ``--validate-on``.
@@ -42,18 +42,18 @@ class Validation:
     def reasons(self, report: CheckReport, limits: TrialLimits) -> tuple[str, ...]:
         """Return why the check of a result fails on this data; () if it passes."""
         data = "the batches that were held out" if self.held_out else "the data of --validate-on"
-        return tuple(f"on {data}: {reason}" for reason in check_reasons(report, limits))
+        return tuple(f"on {data}: {reason}" for reason in explain_failed_check(report, limits))
 
 
-def split_batches(batches: Batches, loaded: LoadedModel, options: TuneOptions) -> tuple[Batches, Validation | None]:
+def split_batches(batches: Batches, loaded: LoadedModel, options: TuneOptions) -> tuple[Batches, ValidationData | None]:
     """Return the batches of the search, and the validation data: None if there is none."""
     count = min(len(batches), options.steps or len(batches))
     if options.validate_on is not None:
-        return batches.select(range(count)), Validation(as_batches(options.validate_on, loaded.proto))
-    held_out_count = count // HELD_OUT_PART if count >= LEAST_BATCHES and options.holdout else 0
+        return batches.select(range(count)), ValidationData(as_batches(options.validate_on, loaded.proto))
+    held_out_count = count // HELD_OUT_DIVISOR if count >= LEAST_BATCHES and options.holdout else 0
     search_batches = batches.select(range(count - held_out_count))
     held_out = batches.select(range(count - held_out_count, count))
-    return search_batches, Validation(held_out, held_out.names()) if held_out_count else None
+    return search_batches, ValidationData(held_out, held_out.names()) if held_out_count else None
 
 
 def warn_not_validated(search_batches: Sequence[object], options: TuneOptions) -> tuple[Diagnostic, ...]:
