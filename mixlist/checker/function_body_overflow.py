@@ -184,7 +184,7 @@ def find_function_body(node: Node, target: NodeProto, opset: int) -> FunctionPro
             for value_type in node.input_types:
                 message = TypeProto()
                 if value_type != types.UNKNOWN:
-                    types.set_proto(message, value_type)
+                    types.write_type(message, value_type)
                 inputs.append(message.SerializeToString())
             get_body = onnx_schema.get_context_dependent_function_with_opset_version
             body.ParseFromString(get_body(version, target.SerializeToString(), inputs))

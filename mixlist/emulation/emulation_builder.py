@@ -133,7 +133,7 @@ class EmulationBuilder:
         for info in infos:
             declared_type = types.from_proto(info.type)
             if types.element(declared_type) in self.widened_types:
-                types.set_proto(info.type, types.with_element(declared_type, self.target_type))
+                types.write_type(info.type, types.with_element(declared_type, self.target_type))
 
     def _widen_tensor(self, tensor: TensorProto) -> None:
         """Store the same numbers in the target type, in place. The wider type represents all of them."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mixlist.graph.proto_edits import copy_fields
 from mixlist.graph.traversal import scopes_in
 from mixlist.graph.weights import is_external, stored_element_count
-from mixlist.ops.shape_inference import infer_shapes_with_values
+from mixlist.ops.shape_inference import infer_shapes_with_data_propagation
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
@@ -54,7 +54,7 @@ def _infer_without_weights(model: ModelProto, keep_declared: bool) -> ModelProto
     """Return a copy of a model without large weights, with inferred shapes, or without them if inference fails."""
     bare = copy_without_weights(model, keep_declared)
     try:
-        return infer_shapes_with_values(bare).model
+        return infer_shapes_with_data_propagation(bare).model
     except MemoryError:
         raise
     except Exception:  # onnx raises errors of many kinds; no caller needs the shapes to go on

@@ -54,5 +54,5 @@ def _refuse_invalid_attributes(node: Node, proto: NodeProto, schema: Schema) -> 
                 raise ModelError(f"{describe_node(node)} has no attribute {name!r}, which its schema requires")
         elif attribute.type not in (0, formal.type.value):  # 0: files of IR version 1 have no kind
             raise ModelError(f"attribute {name!r} of {describe_node(node)} must be {formal.type.name} by its schema")
-        elif name in schema.type_attributes and attribute.i not in types.known_elements():
+        elif name in schema.type_attributes and attribute.i not in types.known_element_types():
             raise ModelError(f"attribute {name!r} of {describe_node(node)} is {attribute.i}, not an element type")

@@ -22,7 +22,7 @@ from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.shape_folding import ShapeFolder, read_static_shapes
 from mixlist.graph.traversal import protos_by_scope
 from mixlist.ops import types
-from mixlist.ops.shape_inference import infer_shapes, infer_shapes_with_values
+from mixlist.ops.shape_inference import infer_shapes, infer_shapes_with_data_propagation
 
 if TYPE_CHECKING:
     import numpy as np
@@ -181,7 +181,7 @@ def _try_inference(model: ModelProto, earlier: ModelProto | None, shared: _Share
     try:
         if shared.value_inference_exhausted:
             return infer_shapes(model)
-        inferred, shared.value_inference_exhausted = infer_shapes_with_values(model, earlier)
+        inferred, shared.value_inference_exhausted = infer_shapes_with_data_propagation(model, earlier)
     except (ModelError, MemoryError):
         raise
     except Exception:  # onnx raises errors of many kinds

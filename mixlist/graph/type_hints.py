@@ -41,5 +41,5 @@ def _declare(scope: ScopeProto, hints: Mapping[str, types.Type]) -> None:
     for node in scope.node:
         for name in node.output:
             if name in hints and name not in declared:
-                types.set_proto(scope.value_info.add(name=name).type, hints[name])
+                types.write_type(scope.value_info.add(name=name).type, hints[name])
                 declared.add(name)

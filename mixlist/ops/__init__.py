@@ -1,1 +1,1 @@
-"""Know the operators of ONNX: schemas, type signatures, Ascend names, traits, low types, bounded shape inference."""
+"""Look up facts about ONNX operators: schemas, type signatures, Ascend names, traits, low types, bounded inference."""

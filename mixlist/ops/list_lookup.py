@@ -1,11 +1,12 @@
 """Find the list that an ONNX operator is on (Rules S5.2 to S5.5).
 
-A library in ONNX names: the op type matches in every domain. An entry ``domain::Op`` matches in this domain only and
-wins over ``Op``. ``ai.onnx::Op`` is the operator of the standard domain.
+In a library of ONNX names, an entry ``Op`` matches the op type in every domain. An entry ``domain::Op`` matches in this
+domain only and wins over ``Op``. ``ai.onnx::Op`` is the operator of the standard domain.
 
-A library in Ascend names: an ONNX operator has *forms*, the Ascend op types that compute it (``ops/names.py``). If it
-has 2D and 3D forms, the rank of its first input chooses between them. Of these forms, only those that the library names
-count. If they are on different lists, black wins over gray, and gray over white. An operator without a form is gray.
+In a library of Ascend names, an entry matches the *forms* of an ONNX operator: the Ascend op types that compute it
+(``ops/names.py``). If the operator has 2D and 3D forms, the rank of its first input chooses between them. Of these
+forms, only those that the library names count. If they are on different lists, black wins over gray, and gray over
+white. An operator without a form is gray.
 
 Rule S5.7: The Ascend engine matches names after its own graph fusion, which may for example turn a ReduceSum into a
 ReduceSumD. mixlist works on the ONNX graph as it is written.
@@ -68,7 +69,7 @@ def _find_by_ascend_name(lists: Lists, domain: str, op_type: str, rank: Callable
     listed_forms = [form for form in forms if lists.has_entry(form)]
     if not listed_forms:
         form_names = " or ".join(forms)
-        unnamed = f"{shown_name} is {form_names} on Ascend, which the library does not name: gray"
+        unnamed = f"{shown_name} is {form_names} on Ascend and has no entry in the library: gray"
         return ListMatch("gray", forms[0], "", unnamed)
     list_by_form = {form: lists.list_of(form) for form in listed_forms}
     winner = min(listed_forms, key=lambda form: _PRECEDENCE.index(list_by_form[form]))
@@ -86,5 +87,6 @@ def _forms_of_rank(forms: tuple[str, ...], rank: Callable[[], int | None]) -> tu
     dims = rank() if forms_3d and forms_2d else None
     if dims is None:
         return forms
-    # Batch and channel come first: a 3D form takes 5 dimensions and a 2D form 4. The parser adds an axis to 3.
+    # Batch and channel come first: a 3D form takes 5 dimensions and a 2D form 4. The Ascend parser makes 4 dimensions
+    # of 3.
     return forms_3d if dims >= 5 else forms_2d

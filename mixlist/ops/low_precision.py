@@ -32,8 +32,8 @@ def round_to_low_type(number: float, low: int) -> float:
         return number
     if abs(number) >= overflow_bound(low):
         return math.copysign(math.inf, number)
-    # frexp gives 0.5 <= mantissa < 1, one exponent above that of the format. Below the least exponent all numbers are
-    # subnormal and have the same step.
+    # frexp gives 0.5 <= mantissa < 1, and the format has 1 <= mantissa < 2: subtract 1 from the exponent of frexp.
+    # Below the least exponent all numbers are subnormal and have the same step.
     exponent = max(math.frexp(number)[1] - 1, _LEAST_EXPONENT[low])
     step = 2.0 ** (exponent - _FRACTION_BITS[low])
     return round(number / step) * step  # only round() rounds here: the step is a power of two

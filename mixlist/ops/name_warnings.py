@@ -32,15 +32,15 @@ def find_name_warnings(
     functions.
     """
     lists = policy.lists
-    find_space_warnings = _onnx_name_warnings if policy.space == "ascend" else _ascend_name_warnings
+    find_name_space_warnings = _onnx_name_warnings if policy.space == "ascend" else _ascend_name_warnings
     model_names = _names_in_model(policy, model_ops) if model_ops is not None else None
     diagnostics: list[Diagnostic] = []
     for op in sorted(lists.named_ops):
-        space_warnings = find_space_warnings(lists, op)
-        for warning in (*space_warnings, *_no_effect_warnings(op, function_names)):
+        name_space_warnings = find_name_space_warnings(lists, op)
+        for warning in (*name_space_warnings, *_no_effect_warnings(op, function_names)):
             diagnostics.append(_diagnostic(lists, op, *warning))
         # A name of the other space is absent from the model, too: one warning is enough.
-        if model_names is None or space_warnings or op in model_names or _bare_name(op) in function_names:
+        if model_names is None or name_space_warnings or op in model_names or _bare_name(op) in function_names:
             continue
         hint = _join_names("the model has", closest_names(op, model_names)) or "it changes nothing there"
         diagnostics.append(_diagnostic(lists, op, "ML406", f"no node of the model is of op type {op}", hint))
@@ -63,6 +63,8 @@ def _onnx_name_warnings(lists: Lists, op: str) -> list[NameWarning]:
             f"{op} is an Ascend op type too, but the ONNX operator {op} becomes {form_names}: no ONNX {op} is moved"
         )
         return [("ML405", message, f"to mean the ONNX operator, name {form_names}")]
+    # No warning for a name of the library, for a name that ONNX lacks, and for a name that Ascend has for the same
+    # operator.
     if op in lists.library.lists or not is_known(op, "onnx") or op in ascend_names("", op):
         return []
     message = f"{op} is an ONNX name, but the library {lists.library.name} is written in Ascend names"

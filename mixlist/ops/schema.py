@@ -71,7 +71,7 @@ class Schema:
         """Return the types that a type parameter, or a concrete type string, admits."""
         if parameter in self.allowed:
             return self.allowed[parameter]
-        return frozenset({types.parse(parameter)})
+        return frozenset({types.parse_schema_type(parameter)})
 
 
 @cache
@@ -118,7 +118,7 @@ def _from_onnx(onnx_schema: OpSchema) -> Schema:
         inputs=tuple(map(_formal_slot, onnx_schema.inputs)),
         outputs=tuple(map(_formal_slot, onnx_schema.outputs)),
         allowed={
-            constraint.type_param_str: frozenset(map(types.parse, constraint.allowed_type_strs))
+            constraint.type_param_str: frozenset(map(types.parse_schema_type, constraint.allowed_type_strs))
             for constraint in onnx_schema.type_constraints
         },
         type_attributes=type_attributes,
@@ -142,7 +142,7 @@ def _contrib_schemas() -> dict[tuple[str, str], Schema]:
             since_version=row["since"],
             inputs=tuple(FormalSlot(*slot) for slot in row["inputs"]),
             outputs=tuple(FormalSlot(*slot) for slot in row["outputs"]),
-            allowed={name: frozenset(map(types.parse, texts)) for name, texts in row["allowed"].items()},
+            allowed={name: frozenset(map(types.parse_schema_type, texts)) for name, texts in row["allowed"].items()},
             type_attributes=dict.fromkeys(row["fixing"], 0),
         )
         for row in rows

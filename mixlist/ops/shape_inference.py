@@ -7,8 +7,8 @@ A small model file can make ONNX's inference take all memory, or run for hours, 
 - Inference with data propagation follows the values of shapes, for example through ``Shape -> Gather -> Add``. It then
   stores 140 to 210 bytes for each element of every vector that an operator like Add reads. ``_propagated_elements``
   counts these elements before. If they cannot be counted, because the length of a vector is itself computed, a process
-  of its own runs the data propagation. This process has ``SECONDS`` and ``MEMORY`` bytes. Windows and macOS have no
-  limit of memory for a process, so there the time alone limits it.
+  of its own runs the data propagation. This process has ``PROCESS_SECONDS`` and ``PROCESS_MEMORY`` bytes. Windows and
+  macOS have no limit of memory for a process, so there the time alone limits it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 MOST_EXPANDED_NODES = 20_000  # of a model in which every call is replaced by the nodes of its function
-MEMORY = 1 << 29  # bytes for the process that propagates values
-SECONDS = 4.0  # for one model in this process
+PROCESS_MEMORY = 1 << 29  # bytes for the process that runs the data propagation
+PROCESS_SECONDS = 4.0  # for each model that is sent to this process
 _MOST_PROPAGATED = 1 << 20  # elements to propagate without a process of its own: some 200 MB, one second
 _GRAPH, _GRAPHS = 5, 10  # AttributeProto.GRAPH and GRAPHS, written out because importing onnx takes time
 
@@ -60,11 +60,11 @@ def infer_shapes(model: ModelProto, *, strict: bool = False) -> ModelProto:
     return shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict)
 
 
-def infer_shapes_with_values(model: ModelProto, earlier: ModelProto | None = None) -> InferredShapes:
+def infer_shapes_with_data_propagation(model: ModelProto, earlier: ModelProto | None = None) -> InferredShapes:
     """Return a copy of a model with the shapes that ONNX infers, with data propagation if its cost is acceptable.
 
-    ``earlier`` is the result for the same model when fewer of its nodes were constants. It saves one inference. Raises
-    the same errors as ``infer_shapes``.
+    ``earlier``: the result of a previous call for this model, which has more constants now. It saves one inference.
+    Raises the same errors as ``infer_shapes``.
     """
     from onnx import shape_inference
 
@@ -80,6 +80,7 @@ def infer_shapes_with_values(model: ModelProto, earlier: ModelProto | None = Non
             return InferredShapes(inferred, True)
         return InferredShapes(type(model).FromString(propagated), False)
     if count > _MOST_PROPAGATED:
+        # Too many elements: the result of inference without data propagation. That of ``earlier`` lacks constants.
         return InferredShapes(infer_shapes(model) if inferred is earlier else inferred, False)
     return InferredShapes(shape_inference.infer_shapes(model, data_prop=True), False)
 
@@ -259,17 +260,17 @@ class _PropagationProcess:
         atexit.register(self.close)
 
     def propagate_values(self, model: bytes) -> bytes | None:
-        """Return the serialized model with its shapes; None if the process ends before, or runs out of memory or time.
+        """Return the serialized model with its shapes; None if the process runs out of memory or time, or crashes.
 
         Raises ValueError with onnx's message if onnx finds an error in the model.
         """
         with self._lock:
             process = self._running or self._start()
-            timer = Timer(SECONDS, process.kill)
+            timer = Timer(PROCESS_SECONDS, process.kill)
             timer.start()
             try:
                 answer = _exchange(process, model)
-            except BaseException:  # an interrupt: the unread part of the answer must not answer the next request
+            except BaseException:  # an interrupt: the next request would read the rest of this answer as its own
                 self.close()
                 raise
             finally:
@@ -285,7 +286,15 @@ class _PropagationProcess:
         import onnx
 
         # -I and -S: the process needs neither site-packages nor the user's settings of Python.
-        command = [sys.executable, "-I", "-S", "-c", _PROCESS_CODE, str(Path(onnx.__file__).parent), str(MEMORY)]
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            _PROCESS_CODE,
+            str(Path(onnx.__file__).parent),
+            str(PROCESS_MEMORY),
+        ]
         pipe = subprocess.PIPE
         self._running = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
         return self._running
@@ -302,7 +311,7 @@ class _PropagationProcess:
 
 
 def _exchange(process: subprocess.Popen[bytes], model: bytes) -> bytes | None:
-    """Send a model to the process and return its answer; None if the process ends before."""
+    """Send a model to the process and return its answer; None if the process ends before the answer is complete."""
     source, target = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
     try:
         source.write(len(model).to_bytes(8, "big") + model)

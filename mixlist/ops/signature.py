@@ -88,46 +88,46 @@ class Signature:
             assignment = self._assignments[requested] = _assign(self, requested)
         return assignment
 
-    def authored(self) -> Assignment:
+    def authored_assignment(self) -> Assignment:
         """Return the assignment that changes nothing."""
         return self.assign(tuple(group.authored for group in self.groups))
 
     @property
-    def primary(self) -> TypeGroup | None:
+    def primary_group(self) -> TypeGroup | None:
         """Return the group that gives the node its precision: the first with an output, or else the first."""
         return next((group for group in self.groups if group.outputs), self.groups[0] if self.groups else None)
 
 
 def make_signature(
-    domain: str, op_type: str, opset: int, inputs: Types, present: tuple[bool, ...], proto: NodeProto
+    domain: str, op_type: str, opset: int, inputs: Types, present_outputs: tuple[bool, ...], proto: NodeProto
 ) -> Signature:
     """Return the signature of a node.
 
-    ``inputs``: the types of its inputs, UNKNOWN for an input that is left out. ``present``: for each output, whether
-    the node has it. ``proto``: the node, with its references to function attributes replaced by values.
+    ``inputs``: the types of its inputs, UNKNOWN for an input that is left out. ``present_outputs``: for each output,
+    whether the node has it. ``proto``: the node, with its references to function attributes replaced by values.
     """
     schema = find_schema(domain, op_type, opset)
     reads_any_type = domain == "" and op_type in _READS_ANY_TYPE
     if schema is None:
-        return Signature(None, inputs, (types.UNKNOWN,) * len(present), (), False, False)
+        return Signature(None, inputs, (types.UNKNOWN,) * len(present_outputs), (), False, False)
     onnx_schema = schema.onnx_schema
-    inference = _make_inference(onnx_schema, opset, present, proto) if onnx_schema is not None else None
+    inference = _make_inference(onnx_schema, opset, present_outputs, proto) if onnx_schema is not None else None
     formal_inputs = schema.formal_slots(schema.inputs, len(inputs))
-    formal_outputs = schema.formal_slots(schema.outputs, len(present))
-    # The output types come from inference if it succeeds, and else from the schema and the types of the inputs.
+    formal_outputs = schema.formal_slots(schema.outputs, len(present_outputs))
     type_of_parameter = {
         formal.parameter: value_type
         for formal, value_type in zip(formal_inputs, inputs, strict=False)
         if value_type != types.UNKNOWN
     }
+    # The output types come from inference if it succeeds, and else from the schema and the types of the inputs.
     outputs = inference(inputs) if inference else None
     if outputs is None:
-        inference, outputs = None, (types.UNKNOWN,) * len(present)
+        inference, outputs = None, (types.UNKNOWN,) * len(present_outputs)
     outputs = tuple(
         value_type
         if value_type != types.UNKNOWN or not is_present
         else _type_by_schema(schema, formal, type_of_parameter)
-        for value_type, formal, is_present in zip(outputs, formal_outputs, present, strict=False)
+        for value_type, formal, is_present in zip(outputs, formal_outputs, present_outputs, strict=False)
     )
     groups = _type_groups(schema, formal_inputs, formal_outputs, inputs, outputs)
     has_fixed_output = (domain == "" and op_type in VALUE_TYPED) or _has_type_attribute(schema, proto)
@@ -155,7 +155,7 @@ def _type_by_schema(schema: Schema, formal: FormalSlot, type_of_parameter: dict[
     if formal.parameter in schema.allowed:
         allowed = schema.allowed[formal.parameter]
         return type_of_parameter.get(formal.parameter) or (next(iter(allowed)) if len(allowed) == 1 else types.UNKNOWN)
-    return types.parse(formal.parameter)
+    return types.parse_schema_type(formal.parameter)
 
 
 def _has_type_attribute(schema: Schema, proto: NodeProto) -> bool:
@@ -178,7 +178,7 @@ def _type_groups(
     has_containers = any(isinstance(value_type, tuple) for value_type in inputs + outputs)
     for index, (formal, value_type) in enumerate(zip(formal_inputs, inputs, strict=False)):
         if types.element(value_type) in types.MIXABLE and len(schema.types_of(formal.parameter)) > 1:
-            # The repetitions of a heterogeneous slot, as those of Loop's states, have independent types.
+            # The repetitions of a heterogeneous slot, such as the states of a Loop, have independent types.
             key = formal.parameter if formal.homogeneous else f"{formal.parameter}#{index}"
             slots.setdefault(_ALL_SLOTS if has_containers else key, ([], []))[0].append(index)
     for index, (formal, value_type) in enumerate(zip(formal_outputs, outputs, strict=False)):
@@ -189,7 +189,7 @@ def _type_groups(
     groups = []
     for parameter, (input_slots, output_slots) in slots.items():
         elements = {types.element(inputs[i]) for i in input_slots} | {types.element(outputs[o]) for o in output_slots}
-        if len(elements) == 1:  # an invalid model may have two types in one group: these slots keep them
+        if len(elements) == 1:  # in an invalid model a group may have two types: its slots keep their types
             groups.append(TypeGroup(parameter, tuple(input_slots), tuple(output_slots), elements.pop()))
     return tuple(groups)
 
@@ -260,7 +260,9 @@ def _infer_outputs(signature: Signature, elements: tuple[int, ...]) -> Types | N
     )
 
 
-def _make_inference(onnx_schema: OpSchema, opset: int, present: tuple[bool, ...], proto: NodeProto) -> Inference:
+def _make_inference(
+    onnx_schema: OpSchema, opset: int, present_outputs: tuple[bool, ...], proto: NodeProto
+) -> Inference:
     """Return a function from input types to output types: ONNX's inference of a model with this one node.
 
     The function returns None if inference refuses the types.
@@ -282,7 +284,7 @@ def _make_inference(onnx_schema: OpSchema, opset: int, present: tuple[bool, ...]
         if name not in written_names and attribute.default_value.name:
             node.attribute.append(attribute.default_value)
     del node.output[:]
-    for i, is_present in enumerate(present):
+    for i, is_present in enumerate(present_outputs):
         node.output.append(f"o{i}" if is_present else "")
         if is_present:
             model.graph.output.add(name=f"o{i}")
@@ -295,7 +297,7 @@ def _make_inference(onnx_schema: OpSchema, opset: int, present: tuple[bool, ...]
         for i, value_type in enumerate(inputs):
             node.input.append(f"i{i}" if value_type != types.UNKNOWN else "")
             if value_type != types.UNKNOWN:
-                types.set_proto(model.graph.input.add(name=f"i{i}").type, value_type)
+                types.write_type(model.graph.input.add(name=f"i{i}").type, value_type)
         try:
             inferred_model = infer_shapes(model, strict=True)
         except MemoryError:
@@ -303,6 +305,6 @@ def _make_inference(onnx_schema: OpSchema, opset: int, present: tuple[bool, ...]
         except Exception:  # onnx raises its own InferenceError or a ValidationError, by operator
             return None
         inferred_types = {output.name: types.from_proto(output.type) for output in inferred_model.graph.output}
-        return tuple(inferred_types.get(f"o{i}", types.UNKNOWN) for i in range(len(present)))
+        return tuple(inferred_types.get(f"o{i}", types.UNKNOWN) for i in range(len(present_outputs)))
 
     return infer

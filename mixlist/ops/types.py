@@ -71,7 +71,7 @@ def _message_names() -> dict[int, str]:
 
 
 @cache
-def known_elements() -> frozenset[int]:
+def known_element_types() -> frozenset[int]:
     """Return the element types that the installed onnx knows, UNKNOWN among them."""
     return frozenset(_message_names())
 
@@ -89,7 +89,7 @@ def from_proto(proto: TypeProto) -> Type:
     return UNKNOWN
 
 
-def set_proto(proto: TypeProto, value_type: Type) -> None:
+def write_type(proto: TypeProto, value_type: Type) -> None:
     """Write a Type into a ``TypeProto``. Shapes stay, and missing containers are made."""
     if not isinstance(value_type, tuple):
         proto.tensor_type.elem_type = value_type
@@ -97,7 +97,7 @@ def set_proto(proto: TypeProto, value_type: Type) -> None:
         proto.sparse_tensor_type.elem_type = element(value_type)
     else:
         container, content = _CONTAINER_FIELDS[value_type[0]]
-        set_proto(getattr(getattr(proto, container), content), value_type[1])
+        write_type(getattr(getattr(proto, container), content), value_type[1])
 
 
 def parse_name(name: str) -> Type:
@@ -116,7 +116,7 @@ def parse_name(name: str) -> Type:
     return elem
 
 
-def parse(schema_type: str) -> Type:
+def parse_schema_type(schema_type: str) -> Type:
     """Return the Type of a schema's type string: ``tensor(float)`` or ``optional(seq(tensor(float)))``.
 
     A string of another form, or an element type that the installed onnx does not know, gives UNKNOWN.
@@ -126,7 +126,10 @@ def parse(schema_type: str) -> Type:
     if kind == "tensor":
         return _onnx_names().get(content, UNKNOWN)
     if kind == "map":  # map(int64, tensor(float)): the type of the keys is not kept
-        return ("map", parse(content.partition(",")[2].strip()))
+        return ("map", parse_schema_type(content.partition(",")[2].strip()))
     if kind in _CONTAINER_KINDS:
-        return (_CONTAINER_KINDS[kind], parse(content) if "(" in content else _onnx_names().get(content, UNKNOWN))
+        return (
+            _CONTAINER_KINDS[kind],
+            parse_schema_type(content) if "(" in content else _onnx_names().get(content, UNKNOWN),
+        )
     return UNKNOWN

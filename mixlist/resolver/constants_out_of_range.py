@@ -72,7 +72,7 @@ def keep_constants_out_of_range(node: Node, assignment: Assignment, state: Solve
     elif partly_low is not None:
         return partly_low
     state.solution.rule_overrides[node.id] = "constant"
-    return signature.authored()
+    return signature.authored_assignment()
 
 
 def _keep_groups(node: Node, assignment: Assignment, kept_groups: list[int], low_type: int) -> Assignment | None:

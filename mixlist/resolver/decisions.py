@@ -157,7 +157,7 @@ def find_precision(solution: GraphSolution, node: Node) -> str:
     assignment, signature = solution.assignments[node.id], node.signature
     if signature is None or assignment is None or solution.classifications[node.id].kind == "none":
         return "none"
-    primary = signature.primary
+    primary = signature.primary_group
     if primary is not None and not signature.has_fixed_output:
         return types.type_name(assignment.elements[signature.groups.index(primary)])
     # No slot may change: a Cast shows the type that it makes, an operator without a schema the type that it reads.

@@ -93,7 +93,7 @@ class NodeRules:
         signature = node.signature
         assert signature is not None
         if rule.keep:
-            return signature.authored()
+            return signature.authored_assignment()
         requested_types = list(_find_requested_types(rule, graph, node))
         assignment = signature.assign(tuple(requested_types))
         if assignment.refused:

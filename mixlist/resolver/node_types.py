@@ -56,7 +56,7 @@ def decide_node(node: Node, state: SolverState) -> list[Value]:
     elif kind == "rule":
         assignment = state.model_solver.node_rules.find_assignment(state.graph, node)
     else:
-        assignment = signature.authored()
+        assignment = signature.authored_assignment()
     solution.assignments[node.id] = assignment
     output_types = [t if isinstance(t, int) else types.element(t) for t in assignment.outputs]
     if UNDECIDED in output_types:
@@ -85,8 +85,8 @@ def _assign_target(node: Node, target: int, movable_types: frozenset[int], state
             assignment = signature.assign(requested_types)
             answer = (assignment, _is_refused(assignment, target, requested_types, signature))
         else:
-            is_refused = target == low_type and requested_types != signature.authored().elements
-            answer = (signature.authored(), is_refused)
+            is_refused = target == low_type and requested_types != signature.authored_assignment().elements
+            answer = (signature.authored_assignment(), is_refused)
         signature.solver_cache[target, low_type, movable_types] = answer
     assignment, is_refused = answer
     # A step of a loop runs several times, and only the last result counts.
@@ -96,10 +96,10 @@ def _assign_target(node: Node, target: int, movable_types: frozenset[int], state
         solution.rule_overrides[node.id] = "schema"
         return assignment
     mask_note = solution.classifications[node.id].mask_note
-    if target == low_type and mask_note and assignment.elements != signature.authored().elements:
+    if target == low_type and mask_note and assignment.elements != signature.authored_assignment().elements:
         solution.rule_overrides[node.id] = "mask"
         solution.reason_notes[node.id] = mask_note
-        return signature.authored()
+        return signature.authored_assignment()
     return keep_constants_out_of_range(node, assignment, state) if target == low_type else assignment
 
 
@@ -123,6 +123,6 @@ def _is_refused(assignment: Assignment, target: int, requested_types: tuple[int,
     """
     pairs = zip(requested_types, signature.groups, strict=True)
     to_change = [index for index, (elem, group) in enumerate(pairs) if elem != group.authored]
-    if signature.primary is not None and signature.primary.authored == target:
+    if signature.primary_group is not None and signature.primary_group.authored == target:
         return False
     return bool(to_change) and all(i in assignment.refused for i in to_change)

@@ -217,7 +217,7 @@ class ReasonWriter:
 
 def _is_lowered_bfloat16(node: Node, kept_type: str) -> bool:
     """Return whether a node was authored in bfloat16 and is float16 (Rule S3.8)."""
-    primary = node.signature.primary if node.signature is not None else None
+    primary = node.signature.primary_group if node.signature is not None else None
     return primary is not None and primary.authored == types.BFLOAT16 and kept_type == "float16"
 
 

@@ -104,5 +104,5 @@ class SolverState:
 
 def find_authored_type(node: Node) -> int:
     """Return the element type that the model gives the main slots of a node; the node must have such slots."""
-    assert node.signature is not None and node.signature.primary is not None
-    return node.signature.primary.authored
+    assert node.signature is not None and node.signature.primary_group is not None
+    return node.signature.primary_group.authored

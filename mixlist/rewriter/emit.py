@@ -170,7 +170,7 @@ def _set_declared_type(info: ValueInfoProto, final_type: types.Type) -> None:
     # If more than the element type differs (a stale declaration), the shape belongs to something else.
     if types.with_element(declared, types.element(final_type)) != final_type:
         info.ClearField("type")
-    types.set_proto(info.type, final_type)
+    types.write_type(info.type, final_type)
 
 
 def _fill_cast(node: NodeProto, cast: NewCast, input_name: str) -> None:

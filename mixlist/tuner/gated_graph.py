@@ -359,7 +359,7 @@ class GateBuilder(EmulationBuilder):
         for name, authored_type in outputs:
             value_info = body.output.add(name=name)
             if authored_type != types.UNKNOWN:
-                types.set_proto(value_info.type, _as_float32(authored_type))
+                types.write_type(value_info.type, _as_float32(authored_type))
         return body
 
 

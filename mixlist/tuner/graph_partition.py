@@ -257,7 +257,7 @@ class _GraphSplitter:
             value_info.CopyFrom(declared[name])
         else:
             value_info.name = name
-            types.set_proto(value_info.type, self.gated.tensor_types[name])
+            types.write_type(value_info.type, self.gated.tensor_types[name])
 
 
 def _split_flags(flags_input: str, flag_names: Sequence[str], opset: int) -> NodeProto:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mixlist.graph.inferred_shapes import infer_ranks
-from mixlist.ops.shape_inference import infer_shapes_with_values
+from mixlist.ops.shape_inference import infer_shapes_with_data_propagation
 from tests.support.builders import model
 from tests.support.systems import linux_only
 
@@ -21,7 +21,7 @@ def test_values_of_shapes_are_followed() -> None:
     assert infer_ranks(model(COMPUTED))["z"] == 2
     (shape,) = [
         i.type.tensor_type.shape
-        for i in infer_shapes_with_values(model(COMPUTED)).model.graph.value_info
+        for i in infer_shapes_with_data_propagation(model(COMPUTED)).model.graph.value_info
         if i.name == "z"
     ]
     assert [d.dim_value for d in shape.dim] == [2, 12]

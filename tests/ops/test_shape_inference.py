@@ -17,7 +17,7 @@ from mixlist.errors import ModelError
 from mixlist.graph.inferred_shapes import infer_ranks
 from mixlist.graph.onnx_conversion import inline_functions
 from mixlist.ops import shape_inference as guarded
-from mixlist.ops.shape_inference import MOST_EXPANDED_NODES, infer_shapes_with_values, refuse_large_expansion
+from mixlist.ops.shape_inference import MOST_EXPANDED_NODES, infer_shapes_with_data_propagation, refuse_large_expansion
 from tests.support.builders import model
 from tests.support.systems import linux_only
 
@@ -86,7 +86,7 @@ def test_values_are_propagated_in_a_process(process: None) -> None:
     text = """g (float[2,3] x) => (float[a,b] y) <int64[1] i = {0}, int64[1] two = {2}> {
         s = Shape(x) a = Gather(s, i) n = Mul(a, two) z = ConstantOfShape(n) v = Add(z, z) y = Mul(x, v) }"""
     for _ in range(2):
-        inferred, exhausted = infer_shapes_with_values(model(text))
+        inferred, exhausted = infer_shapes_with_data_propagation(model(text))
         assert inferred == shape_inference.infer_shapes(model(text), data_prop=True)
         assert not exhausted and guarded._process._running is not None
 
@@ -94,19 +94,19 @@ def test_values_are_propagated_in_a_process(process: None) -> None:
 def test_a_model_of_known_lengths_starts_no_process(process: None) -> None:
     text = """g (float[2,3] x) => (float[a,b] y) <int64[1] i = {0}, int64[1] one = {-1}> {
         s = Shape(x) a = Gather(s, i) t = Concat<axis=0>(a, one) z = Reshape(x, t) y = Add(z, z) }"""
-    inferred, _ = infer_shapes_with_values(model(text))
+    inferred, _ = infer_shapes_with_data_propagation(model(text))
     assert inferred == shape_inference.infer_shapes(model(text), data_prop=True)
     assert guarded._process._running is None
 
 
 def test_a_process_that_takes_too_long_is_ended(process: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shapes that need no values are still inferred, and the next model gets a new process."""
-    monkeypatch.setattr(guarded, "SECONDS", 0.2)
-    inferred, exhausted = infer_shapes_with_values(model(IN_FUNCTION))
+    monkeypatch.setattr(guarded, "PROCESS_SECONDS", 0.2)
+    inferred, exhausted = infer_shapes_with_data_propagation(model(IN_FUNCTION))
     assert exhausted and guarded._process._running is None
     assert inferred.graph.output[0].type.tensor_type.shape.dim[0].dim_value == LONG
-    monkeypatch.setattr(guarded, "SECONDS", 60.0)
-    assert not infer_shapes_with_values(model(IN_FUNCTION.replace(str(LONG), "4"))).exhausted
+    monkeypatch.setattr(guarded, "PROCESS_SECONDS", 60.0)
+    assert not infer_shapes_with_data_propagation(model(IN_FUNCTION.replace(str(LONG), "4"))).exhausted
 
 
 def test_an_error_that_onnx_finds_in_the_process_is_raised(process: None) -> None:
