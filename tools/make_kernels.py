@@ -16,13 +16,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mixlist.targets.kernels import DATA, FLOATS, Kernel, read_registered_kernels
+from mixlist.targets.kernels import DATA, FLOAT_NAMES, Kernel, read_registered_kernels
 from mixlist.targets.providers import available_providers
 
 
 def row(kernel: Kernel) -> list[Any]:
     """Return one kernel as a row of the file: first version, last version, float types by type parameter."""
-    types = {p: " ".join(t for t in FLOATS if t in takes) for p, takes in sorted(kernel.types.items())}
+    types = {p: " ".join(t for t in FLOAT_NAMES if t in takes) for p, takes in sorted(kernel.types.items())}
     return [kernel.start, kernel.end, types]
 
 

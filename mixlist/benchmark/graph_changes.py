@@ -35,8 +35,8 @@ class GraphChanges:
 def compare_graphs(model: ModelProto, optimized_model: ModelProto) -> GraphChanges:
     """Compare a ModelProto with the one that ONNX Runtime saved after its optimization.
 
-    A Cast of the optimized graph is from the file if a Cast of the file makes a tensor of this name. Inlining changes
-    the names of tensors inside functions, but only in front: ``h`` becomes for example ``_inlfunc_f_h``.
+    A Cast of the optimized graph comes from the file if a Cast of the file makes a tensor with the same name. Inlining
+    changes the names of tensors inside functions, but only in front: ``h`` becomes for example ``_inlfunc_f_h``.
     """
     file_nodes, optimized_nodes = list(nodes_in(model.graph)), list(nodes_in(optimized_model.graph))
     function_nodes = list(nodes_in(*model.functions))
@@ -46,8 +46,8 @@ def compare_graphs(model: ModelProto, optimized_model: ModelProto) -> GraphChang
         _call_results_of_casts(model, (*file_nodes, *function_nodes))
     )
     inlined_endings = tuple(f"_{node.output[0]}" for node in function_nodes if node.op_type == "Cast")
-    # 2. The Casts of the optimized graph that are not among them. Optimization also removes Casts of the file, so a
-    # difference of two counts would not do.
+    # 2. The Casts of the optimized graph that are not among them. Optimization also removes Casts of the file, so the
+    # difference of the two numbers of Casts would be too small.
     optimized_casts = [node for node in optimized_nodes if node.op_type == "Cast"]
     inserted_casts = [
         node
@@ -72,7 +72,7 @@ def compare_graphs(model: ModelProto, optimized_model: ModelProto) -> GraphChang
 
 
 def _call_results_of_casts(model: ModelProto, nodes: Iterable[NodeProto]) -> Iterator[str]:
-    """Yield the results of function calls that a Cast inside the function makes, by their names in the caller.
+    """Yield the names of the results of function calls that come from a Cast inside the function.
 
     After inlining, such a Cast makes the tensor with the caller's name.
     """

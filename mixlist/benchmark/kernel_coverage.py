@@ -1,6 +1,6 @@
 """Count the low-precision nodes of a model, and the nodes among them that have a kernel in their low type.
 
-ONNX Runtime computes the other ones in float32, with Casts around them.
+ONNX Runtime computes low-precision nodes without such a kernel in float32, with Casts around them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.targets.kernels import has_kernel_for
 
 
-def count_low_kernels(model: LoadedModel, provider: str) -> tuple[int, int]:
-    """Return the number of nodes that compute in float16 or bfloat16, and of those among them with a kernel.
+def count_nodes_with_low_kernel(model: LoadedModel, provider: str) -> tuple[int, int]:
+    """Return two numbers: the nodes that compute in float16 or bfloat16, and those of them that have a kernel.
 
     Nodes in subgraphs and functions count. Casts, Constants, calls and control flow do not, because they compute
-    nothing. Raises UsageError if the installed ONNX Runtime has no such provider.
+    nothing. If the installed ONNX Runtime lacks the provider, the stored tables of kernels decide.
     """
     main = build_graph(model.proto, show_marked_casts=True)
     has_kernel = [

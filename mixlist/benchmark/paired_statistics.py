@@ -27,9 +27,9 @@ class Spread:
 class Ratio:
     """The time of the other model divided by the time of the original: below 1, the other model is faster.
 
-    ``value``: the median of the ratios of all pairs. ``low`` and ``high``: the bounds of this median with the
-    probability ``confidence``. They are percentiles of a bootstrap with 2000 resamples of the pairs. Its seed is fixed,
-    so that the same timings give the same bounds.
+    ``value``: the median of the ratios of all pairs. ``low`` and ``high``: the ends of its confidence interval, at the
+    level ``confidence``. They are percentiles of a bootstrap with 2000 resamples of the pairs. Its seed is fixed, so
+    that the same timings give the same interval.
     """
 
     value: float
@@ -38,8 +38,8 @@ class Ratio:
     confidence: float = CONFIDENCE
 
     @property
-    def decided(self) -> bool:
-        """Return True if 1 is outside the bounds: they show which of the two models is faster."""
+    def is_significant(self) -> bool:
+        """Return True if 1 is outside the confidence interval, so that it shows which model is faster."""
         return self.high < 1 or self.low > 1
 
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 class TimedModel:
     """The measurements of one of the two models. A measurement that failed is None.
 
-    ``low_nodes``: the nodes of its file that compute in float16 or bfloat16. ``low_kernels``: those of them that have a
-    kernel of this type on the provider. ``seconds``: the time of a run. ``host_memory``: the bytes by which loading and
-    running the model raised the peak of the resident memory of its process, inputs and outputs included. ``graph``: how
-    ONNX Runtime changed the graph. ``profile``: the nodes that ran, and the peak of the provider's own memory
-    (``arena``, in bytes). ``failure``: why the model could not be timed, or "".
+    ``low_nodes``: the number of nodes in the model file that compute in float16 or bfloat16. ``low_kernels``: the
+    number of those that have a kernel of this type on the provider. ``seconds``: the time of a run. ``host_memory``:
+    the bytes by which loading and running the model raised the peak of the resident memory of its process, inputs and
+    outputs included. ``graph``: how ONNX Runtime changed the graph. ``profile``: the nodes that ran, and the peak of
+    the provider's own memory (``arena``, in bytes). ``failure``: why the model could not be timed, or "".
     """
 
     name: str
@@ -72,7 +72,7 @@ class BenchReport:
     def to_json(self) -> dict[str, object]:
         """Return the ``mixlist.bench/1`` object."""
         timing = asdict(self)
-        del timing["warnings"]  # they stand beside the timing, as text
+        del timing["warnings"]  # the object has them as text, next to the timing
         return _bench_json(self.original.name, self.other.name, {"timing": timing}, self.warnings)
 
 
@@ -85,7 +85,7 @@ def estimate_json(original: Work, other: Work, warnings: tuple[Diagnostic, ...] 
 def _bench_json(
     model: str, other: str, part: Mapping[str, object], warnings: tuple[Diagnostic, ...]
 ) -> dict[str, object]:
-    """Return the object with ``part``, which is a timing or an estimate; the other of these is null."""
+    """Return the object with ``part``, which has the key ``timing`` or ``estimate``; the other key is null."""
     parts = {"timing": None, "estimate": None, **part}
     return {
         "format": "mixlist.bench/1",

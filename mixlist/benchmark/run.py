@@ -3,10 +3,11 @@
 Each model has a process of its own. A crash of ONNX Runtime then ends one session and not the command, and the memory
 of the two models can be measured apart.
 
-A *turn* is one batch, run several times in a row for at least ``TURN_SECONDS``, after one run that is not timed.
-Without the repetitions, the time of a small model would be the time that a process takes to wake up. The models take
-their turns one after the other and change their order, so that another load on the machine slows both. The ratio is
-computed pair by pair. Profiling slows a session, so the profiles come from other sessions, after the timing.
+A *turn* is one batch, run several times in a row for at least ``TURN_SECONDS``, after one run that is not timed. (A
+model that needs no repetition has no such run.) Without the repetitions, the time of a small model would be the time
+that a process takes to wake up. The models take their turns one after the other and change their order, so that another
+load on the machine slows both. The ratio is computed pair by pair. Profiling slows a session, so the profiles come from
+other sessions, after the timing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from mixlist.benchmark.graph_changes import GraphChanges, compare_graphs
-from mixlist.benchmark.kernel_coverage import count_low_kernels
+from mixlist.benchmark.kernel_coverage import count_nodes_with_low_kernel
 from mixlist.benchmark.options import PROFILE_NAMES, BenchOptions
 from mixlist.benchmark.paired_statistics import compute_ratio, compute_spread
 from mixlist.benchmark.result import BenchReport, TimedModel
@@ -125,7 +126,7 @@ class _Measurement:
         self.failure = ""
 
     def attempt(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """Return the result of ``work``; None if ONNX Runtime refuses the model or crashes, now or before.
+        """Return the result of ``work``; None if ONNX Runtime refuses the model or crashes, or did before.
 
         The error is stored in ``failure``, so that the other model can still be timed.
         """
@@ -179,7 +180,7 @@ class _Comparison:
         options = SessionOptions(provider, threads=threads, profile=profile, optimized_model=optimized_model)
         session = TimedSession(measurement.model, options, folder=measurement.loaded.folder)
         inputs = model_inputs(measurement.loaded.proto)
-        # The other model may declare other types: each gets the batches in its own.
+        # The two models may declare different input types: convert the batches to those of this model.
         converted_feeds = [make_feed(feed, inputs, f"batch {index}")[0] for index, feed in enumerate(feeds)]
         if session.load_batches(converted_feeds, self.transfers) and not self.transfers:
             self.transfers = True
@@ -194,19 +195,21 @@ class _Comparison:
             for measurement in self.measurements:
                 measurement.attempt(self._start_timing, measurement, stack)
             warm_seconds = [measurement.attempt(self._warm_up, measurement) for measurement in self.measurements]
-            # Both models have the same number of repeats, so that a turn of the faster one is long enough.
+            # Both models repeat their runs equally often. The faster model decides, because its turns are the shorter
+            # ones.
             fastest = min((seconds for seconds in warm_seconds if seconds), default=TURN_SECONDS)
             self.repeats = min(max(math.ceil(TURN_SECONDS / fastest), 1), _MOST_REPEATS)
             rounds = ProgressCounter(self.options.progress, "rounds", self.options.rounds)
             for index in range(self.options.rounds):
                 batch, pass_number = index % len(self.feeds), index // len(self.feeds)
-                # The order changes from batch to batch, and for the same batch from pass to pass over the batches.
+                # The order of the models changes with each batch. It also changes with each pass over the batches:
+                # otherwise, the same model would always be first for a batch.
                 is_swapped = (batch + pass_number) % 2
                 for measurement in self.measurements[::-1] if is_swapped else self.measurements:
                     measurement.attempt(self._take_turn, measurement, batch)
                 rounds.add()
             for measurement in self.measurements:
-                if not measurement.failure:
+                if not measurement.failure:  # a model that did not start has no session
                     measurement.memory = measurement.attempt(measurement.session.peak_memory)
 
     def _start_timing(self, measurement: _Measurement, stack: ExitStack) -> None:
@@ -218,7 +221,7 @@ class _Comparison:
         return min(measurement.session.time_runs(run % len(self.feeds), 1) for run in range(runs))
 
     def _take_turn(self, measurement: _Measurement, batch: int) -> None:
-        if self.repeats > 1:
+        if self.repeats > 1:  # a long run needs no untimed run before it
             measurement.session.time_runs(batch, 1)
         measurement.times.append(measurement.session.time_runs(batch, self.repeats) / self.repeats)
 
@@ -273,7 +276,7 @@ class _Comparison:
         )
 
     def _timed_model(self, measurement: _Measurement) -> TimedModel:
-        low_nodes, low_kernels = count_low_kernels(measurement.loaded, self.options.provider)
+        low_nodes, low_kernels = count_nodes_with_low_kernel(measurement.loaded, self.options.provider)
         return TimedModel(
             name=measurement.name,
             low_nodes=low_nodes,

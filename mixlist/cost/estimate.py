@@ -51,26 +51,28 @@ _BITS = {
 class NodeCost:
     """The cost of one node, over all iterations in which its graph runs.
 
-    ``low_flops``: the operations in float16 or bfloat16, part of ``flops``. ``matrix``: True for a matrix product or a
-    convolution on floats. ``unknown``: the reason why the node could not be counted, "" if it was.
+    ``low_flops``: the operations in float16 or bfloat16, part of ``flops``. ``is_matrix``: True for a matrix product or
+    a convolution on floats. ``unknown``: the reason why the node could not be counted, "" if it was.
     """
 
     flops: int = 0
     low_flops: int = 0
     bytes: int = 0
-    matrix: bool = False
+    is_matrix: bool = False
     unknown: str = ""
 
 
 @dataclass
 class Costs:
-    """The costs of one graph: those of its nodes by node id, and those of called functions by the id of the call.
+    """The costs of one graph.
 
+    ``known_shapes``: the shapes from which the costs follow. ``nodes``: the cost of each node, by node id. ``calls``:
+    the costs of each called function, by the id of the calling node.
     ``assumptions``: the control-flow nodes whose iterations or branch depend on data, and which case is counted.
     """
 
     graph: Graph
-    sizes: KnownShapes
+    known_shapes: KnownShapes
     nodes: dict[int, NodeCost] = field(default_factory=dict)
     calls: dict[int, Costs] = field(default_factory=dict)
     assumptions: list[str] = field(default_factory=list)
@@ -84,7 +86,10 @@ class Costs:
 
 @dataclass(frozen=True)
 class OpWork:
-    """The work of all nodes of one op type. ``nodes``: their number. ``low_flops``: the part of ``flops`` in low."""
+    """The work of all nodes of one op type.
+
+    ``nodes``: the number of these nodes. ``low_flops``: the part of ``flops`` in float16 or bfloat16.
+    """
 
     op_type: str
     domain: str
@@ -105,7 +110,8 @@ class UnknownNode(NodeResult):
 class Work:
     """The estimated work of one model. ``matrix_flops``: the operations of matrix products and convolutions.
 
-    ``once``: the control-flow nodes of which one iteration or the costlier branch is counted, because data decides.
+    ``once``: the control-flow nodes whose iterations or branch depend on data, and which case is counted: one
+    iteration, or the costlier branch.
     """
 
     model: str
@@ -129,8 +135,8 @@ def estimate_work(
 ) -> Work:
     """Return the estimated work of one model.
 
-    ``dims`` gives the sizes of symbolic dimensions, ``inputs`` whole input shapes by input name. Raises what ``load``
-    raises.
+    ``dims`` gives the sizes of symbolic dimensions, ``inputs`` whole input shapes by input name. Raises the errors of
+    ``load_model``.
     """
     loaded = load_model(model)
     return _sum_up(loaded.name, estimate_costs(build_graph(loaded.proto, show_marked_casts=True), dims, inputs))
@@ -144,7 +150,7 @@ def estimate_costs(
 
 
 def compute_low_share(main: GraphSolution, low_type: str, costs: Costs) -> float | None:
-    """Return the share of matrix and convolution operations (0 to 1) that a main graph's solution computes in low.
+    """Return the share of matrix and convolution operations (0 to 1) in low precision, by a main graph's solution.
 
     ``low_type``: ``float16`` or ``bfloat16``. ``costs``: the result of ``estimate_costs(main.graph, ...)``. The result
     is None if the model has no such operations.
@@ -160,7 +166,7 @@ def _matrix_flops_by_precision(solution: GraphSolution, costs: Costs) -> Counter
     flops = Counter[str]()
     for node in solution.graph.nodes:
         cost = costs.nodes.get(node.id)
-        if cost is not None and cost.matrix:
+        if cost is not None and cost.is_matrix:
             flops[find_precision(solution, node)] += cost.flops
         if node.id in costs.calls:
             flops.update(_matrix_flops_by_precision(solution.callees[node.id], costs.calls[node.id]))
@@ -205,9 +211,9 @@ class _Estimator:
     def __init__(self) -> None:
         self.counted_weights: set[Value] = set()
 
-    def estimate(self, graph: Graph, sizes: KnownShapes, weights: PassedWeights, runs: int) -> Costs:
-        """Return the costs of a main graph, or of one call of a function, that is run ``runs`` times."""
-        costs = Costs(graph, sizes)
+    def estimate(self, graph: Graph, known_shapes: KnownShapes, weights: PassedWeights, runs: int) -> Costs:
+        """Return the costs of ``runs`` runs of a main graph, or of ``runs`` runs of one call of a function."""
+        costs = Costs(graph, known_shapes)
         self._add_scope(costs, graph.root, weights, runs)
         return costs
 
@@ -217,8 +223,8 @@ class _Estimator:
             if node.function is not None:
                 # Every call gets costs of its own: shapes depend on the arguments.
                 passed = _passed_weights(node.function, node, weights)
-                sizes = propagate_shapes_in_function(node.function, node, costs.sizes)
-                costs.calls[node.id] = self.estimate(node.function, sizes, passed, runs)
+                known_shapes = propagate_shapes_in_function(node.function, node, costs.known_shapes)
+                costs.calls[node.id] = self.estimate(node.function, known_shapes, passed, runs)
             elif node.bodies:
                 for body, iterations in self._bodies_that_run(costs, node, weights):
                     self._add_scope(costs, body, weights, runs * iterations)
@@ -230,20 +236,20 @@ class _Estimator:
         if node.op_type == "If" and node.domain == "":
             return [(node.bodies[self._branch_name(costs, node, weights)], 1)]
         count = {"Loop": _loop_iterations, "Scan": _scan_iterations}.get(node.op_type) if node.domain == "" else None
-        iterations = count(node, costs.sizes) if count else None
+        iterations = count(node, costs.known_shapes) if count else None
         if iterations is None:
             costs.assumptions.append(f"{node_ref(costs.graph, node)} ({node.op_type}): one iteration")
         return [(body, 1 if iterations is None else iterations) for body in node.bodies.values()]
 
     def _branch_name(self, costs: Costs, node: Node, weights: PassedWeights) -> str:
         """Return the attribute of the branch of an If that runs; if data decides, that of the costlier branch."""
-        condition = costs.sizes.arrays.get(node.inputs[0]) if node.inputs[0] is not None else None
+        condition = costs.known_shapes.arrays.get(node.inputs[0]) if node.inputs[0] is not None else None
         if condition is not None and condition.size == 1:
             return "then_branch" if bool(condition.reshape(())) else "else_branch"
         branch_costs = {}
         for name, body in node.bodies.items():
             # An estimator of its own: weights read in a branch that is not counted must not count as read.
-            estimate = Costs(costs.graph, costs.sizes)
+            estimate = Costs(costs.graph, costs.known_shapes)
             _Estimator()._add_scope(estimate, body, weights, 1)
             flops, _, moved = _totals([cost for part in estimate.with_calls() for cost in part.nodes.values()])
             branch_costs[name] = (flops, moved)
@@ -254,26 +260,26 @@ class _Estimator:
     def _node_cost(self, costs: Costs, node: Node, weights: PassedWeights, runs: int) -> NodeCost:
         """Return the cost of a node without bodies over all its runs; ``unknown`` if it cannot be counted."""
         if all(v.is_constant for v in node.outputs if v is not None):
-            return NodeCost()  # computed when the model is loaded
-        elem = _computed_in(node)
+            return NodeCost()  # a runtime computes it when it loads the model
+        elem = _computing_type(node)
         is_matrix = is_matrix_operator(node.domain, node.op_type)
         if not is_matrix and not _is_elementwise(node):
             return NodeCost(unknown="no formula for this operator")
         try:
             flops = _node_flops(costs, node) * runs if elem else 0
-            moved = self._bytes(node, costs.sizes, weights, runs)
+            moved = self._bytes(node, costs.known_shapes, weights, runs)
         except UnknownShapeError:
             return NodeCost(unknown="its shapes are not known")
         except (LookupError, ValueError, TypeError, ZeroDivisionError):  # a formula met a node that is not valid
             return NodeCost(unknown="its shapes and attributes do not fit its definition")
-        return NodeCost(flops, flops if elem in LOW_TYPES else 0, moved, matrix=is_matrix and elem is not None)
+        return NodeCost(flops, flops if elem in LOW_TYPES else 0, moved, is_matrix=is_matrix and elem is not None)
 
-    def _bytes(self, node: Node, sizes: KnownShapes, weights: PassedWeights, runs: int) -> int:
+    def _bytes(self, node: Node, known_shapes: KnownShapes, weights: PassedWeights, runs: int) -> int:
         """Return the bytes that a node reads and writes in all its runs; a weight counts for the first reader only."""
         standard = node.domain == ""
         if standard and node.op_type in _VIEWS:
             return 0
-        outputs = [_size(v, sizes) for v in node.outputs if v is not None]
+        outputs = [_byte_size(v, known_shapes) for v in node.outputs if v is not None]
         inputs = [] if standard and node.op_type in _YIELDS_SHAPE else [v for v in node.inputs if v is not None]
         picked = 0
         if standard and node.op_type in _PICKS:  # Gather(table, indices): reads the rows that it yields, and indices
@@ -282,15 +288,16 @@ class _Estimator:
         for value in inputs:
             weight = _weight_of(value, weights)
             if weight is None:
-                total += _size(value, sizes) * runs
+                total += _byte_size(value, known_shapes) * runs
             elif weight not in self.counted_weights:
-                total += _size(value, sizes)
+                total += _byte_size(value, known_shapes)
                 self.counted_weights.add(weight)
         return total
 
 
 def _weight_of(value: Value, weights: PassedWeights) -> Value | None:
     """Return the weight behind a tensor: the tensor if it is constant, or the weight that the caller passes for it."""
+    # The parameter of a function may be constant, too. Its weight is that of the caller, which several calls may share.
     return value if value.is_constant and value.kind != "input" else weights.get(value)
 
 
@@ -302,7 +309,7 @@ def _passed_weights(function: Graph, call: Node, weights: PassedWeights) -> Pass
     }
 
 
-def _computed_in(node: Node) -> int | None:
+def _computing_type(node: Node) -> int | None:
     """Return the element type in which a node computes; None if it has no float.
 
     It is the type of the first float input. Inputs that are not constant come first, because a constant such as a scale
@@ -323,7 +330,7 @@ def _is_elementwise(node: Node) -> bool:
 
 def _node_flops(costs: Costs, node: Node) -> int:
     """Return the operations of one run of a node. Raises UnknownShapeError if the shape of a tensor is not known."""
-    shapes = costs.sizes.shapes
+    shapes = costs.known_shapes.shapes
     if any(value is not None and value not in shapes for value in (*node.inputs, *node.outputs)):
         raise UnknownShapeError
     inputs, outputs = ([shapes[v] if v is not None else None for v in slots] for slots in (node.inputs, node.outputs))
@@ -332,21 +339,22 @@ def _node_flops(costs: Costs, node: Node) -> int:
     return count_flops(node.domain, node.op_type, {a.name: a for a in proto.attribute}, inputs, outputs)
 
 
-def _size(value: Value, sizes: KnownShapes) -> int:
+def _byte_size(value: Value, known_shapes: KnownShapes) -> int:
     """Return the bytes of a tensor, rounded up. Raises UnknownShapeError for sequences and unknown shapes."""
-    shape = sizes.shape_of(value)
+    shape = known_shapes.shape_of(value)
     if shape is None or isinstance(value.type, tuple):
         raise UnknownShapeError
     return (prod(shape) * _BITS.get(value.type, 0) + 7) // 8
 
 
-def _loop_iterations(node: Node, sizes: KnownShapes) -> int | None:
+def _loop_iterations(node: Node, known_shapes: KnownShapes) -> int | None:
     """Return the number of iterations of a Loop; None if it is not known, or if the condition may end the Loop early.
 
     The number is known if the trip count is a constant, the start condition is true or left out, and the body's
     condition is always true or is its own condition input again.
     """
-    trip_count, start = (sizes.arrays.get(v) if v is not None else None for v in (*node.inputs, None, None)[:2])
+    # A Loop may leave out its trip count and its start condition.
+    trip_count, start = (known_shapes.arrays.get(v) if v is not None else None for v in (*node.inputs, None, None)[:2])
     body = node.bodies["body"]
     condition = body.outputs[0]
     # Exporters often write cond_out = Identity(cond_in).
@@ -356,16 +364,16 @@ def _loop_iterations(node: Node, sizes: KnownShapes) -> int | None:
         and condition.producer.inputs[0] is not None
     ):
         condition = condition.producer.inputs[0]
-    constant_condition = sizes.arrays.get(condition)
+    constant_condition = known_shapes.arrays.get(condition)
     continues = condition is body.inputs[1] or (constant_condition is not None and bool(constant_condition.all()))
     starts = len(node.inputs) < 2 or node.inputs[1] is None or (start is not None and bool(start.all()))
     return max(int(trip_count.reshape(())), 0) if trip_count is not None and continues and starts else None
 
 
-def _scan_iterations(node: Node, sizes: KnownShapes) -> int | None:
+def _scan_iterations(node: Node, known_shapes: KnownShapes) -> int | None:
     """Return the length of the first sequence of a Scan of opset 9 or later; None if it is not known."""
     attributes = {a.name: a for a in node.proto.attribute}
     count = attributes["num_scan_inputs"].i  # the last inputs are the sequences, the ones before are states
-    shape = sizes.shape_of(node.inputs[len(node.inputs) - count]) if count else None
+    shape = known_shapes.shape_of(node.inputs[len(node.inputs) - count]) if count else None
     axes = list(attributes["scan_input_axes"].ints) if "scan_input_axes" in attributes else [0]
     return shape[axes[0]] if shape else None

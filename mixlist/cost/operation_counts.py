@@ -150,7 +150,8 @@ def _conv_transpose(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> 
 def _recurrent(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
     """Count the products with W (directions, gates x hidden, input) and R (directions, gates x hidden, hidden).
 
-    Each step of the sequence has one of each. The elementwise operations of the gates are not counted.
+    Each step of the sequence is multiplied by W, and the hidden state by R. The elementwise operations of the gates are
+    not counted.
     """
     steps_and_batch, weight, recurrence = _shape_at(inputs, 0)[:2], _shape_at(inputs, 1), _shape_at(inputs, 2)
     return 2 * prod(steps_and_batch) * (prod(weight) + prod(recurrence))

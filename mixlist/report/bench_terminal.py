@@ -55,7 +55,7 @@ def ratio_words(ratio: Ratio) -> str:
         return f"is {1 / ratio.value:.3g} times as fast as the original ({confidence}: {bounds})"
     bounds = f"{ratio.low:.3g} to {ratio.high:.3g}"
     comparison = f"takes {ratio.value:.3g} times as long as the original ({confidence}: {bounds})"
-    return comparison if ratio.decided else f"{comparison}: no significant difference"
+    return comparison if ratio.is_significant else f"{comparison}: no significant difference"
 
 
 def _conditions(report: BenchReport) -> str:

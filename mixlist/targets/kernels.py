@@ -6,8 +6,8 @@ The kernels come from one of two sources:
   for the installed build.
 - The file data/kernels_PROVIDER.json, which tools/make_kernels.py writes from one release (``kernel_release``). It is
   used for CUDA on machines without CUDA, and for every build that loads providers as libraries. ONNX Runtime 1.31.1
-  dies of a segmentation fault when it is asked for its kernels and one of these libraries does not load. This is so for
-  onnxruntime-gpu without the libraries of TensorRT, which most users do not have.
+  ends with a segmentation fault when it is asked for its kernels and one of these libraries does not load. Most users
+  of onnxruntime-gpu do not have the libraries of TensorRT, and would see this fault.
 
 ONNX Runtime chooses a kernel by its version range: a kernel fits a node if its range starts at the version in which the
 operator last changed, or if its range has an end and contains that version.
@@ -28,7 +28,12 @@ from mixlist.resolver import Decision, Plan
 from mixlist.targets.providers import PROVIDERS
 
 DATA = Path(__file__).parent / "data"
-FLOATS = ("float16", "bfloat16", "float", "double")  # the float types that the tables hold, as ONNX Runtime names them
+FLOAT_NAMES = (
+    "float16",
+    "bfloat16",
+    "float",
+    "double",
+)  # the float types that the tables hold, as ONNX Runtime names them
 _BUILT_IN_PROVIDERS = frozenset({"CPUExecutionProvider", "AzureExecutionProvider", "CoreMLExecutionProvider"})
 _NO_END = 2**31 - 1  # ONNX Runtime's value for the end of a version range without an end
 
@@ -38,7 +43,7 @@ class Kernel:
     """One kernel of an operator.
 
     ``start`` and ``end`` are the first and the last operator version of the kernel; ``end`` is None for a range without
-    an end. ``types`` holds, for each type parameter, those of ``FLOATS`` that the kernel accepts there.
+    an end. ``types`` holds, for each type parameter, those of ``FLOAT_NAMES`` that the kernel accepts there.
     """
 
     start: int
@@ -46,13 +51,17 @@ class Kernel:
     types: Mapping[str, frozenset[str]]
 
     def fits(self, since_version: int) -> bool:
-        """Return True if the kernel fits an operator that last changed in version ``since_version``."""
+        """Return True if the kernel fits an operator that last changed in version ``since_version``.
+
+        A range without an end fits only if it starts at this version, as ONNX Runtime decides.
+        """
         return self.start == since_version or (self.end is not None and self.start <= since_version <= self.end)
 
     def accepts(self, dtype: str, parameters: set[str]) -> bool:
-        """Return True if the kernel accepts ``dtype`` for ``parameters``, and for at least one of its parameters.
+        """Return True if the kernel accepts ``dtype`` for all of ``parameters``.
 
-        A kernel does not restrict the parameters that it does not name.
+        A kernel does not restrict a parameter that is absent from ``types``. At least one parameter in ``types`` must
+        accept ``dtype``.
         """
         restricted = [self.types[parameter] for parameter in parameters if parameter in self.types]
         return any(dtype in types for types in self.types.values()) and all(dtype in types for types in restricted)
@@ -97,8 +106,8 @@ def find_nodes_without_low_kernel(plan: Plan, provider: str) -> tuple[Decision, 
 def has_kernel_for(provider: str, domain: str, op_type: str, opset: int, dtype: str, outputs: tuple[int, ...]) -> bool:
     """Return True if ``provider`` (``cpu`` or ``cuda``) can run the operator in the float type ``dtype``.
 
-    ``dtype`` is one of ``FLOATS``. ``outputs`` are the indices of the outputs of this type. If there are none (as with
-    ArgMax and Equal), it is enough that the kernel accepts the type for any parameter.
+    ``dtype`` is one of ``FLOAT_NAMES``. ``outputs`` are the indices of the outputs of this type. If there are none (as
+    with ArgMax and Equal), the kernel must accept the type for at least one parameter.
 
     The result is also True for an operator without kernels that has a function body in ONNX: the runtime replaces it
     with the operators of the body.
@@ -120,12 +129,14 @@ def has_any_kernel(provider: str, domain: str, op_type: str) -> bool:
 
 def kernel_release(provider: str) -> str:
     """Return the release of the kernels, such as ``onnxruntime 1.31.1``; "" if they are those of the installed one."""
-    return "" if _can_list_kernels(provider) else _data(provider)["source"]
+    return "" if _can_list_kernels(provider) else _read_data_file(provider)["source"]
 
 
 @cache
 def _kernels(provider: str) -> Registry:
-    return read_registered_kernels(provider) if _can_list_kernels(provider) else parse_registry(_data(provider))
+    return (
+        read_registered_kernels(provider) if _can_list_kernels(provider) else parse_registry(_read_data_file(provider))
+    )
 
 
 def _can_list_kernels(provider: str) -> bool:
@@ -147,7 +158,7 @@ def read_registered_kernels(provider: str) -> Registry:
             types = {parameter: _float_types(names) for parameter, names in kernel_def.type_constraints.items()}
             kernel = Kernel(start, None if end == _NO_END else end, types)
             kernels = registry.setdefault((kernel_def.domain, kernel_def.op_name), ())
-            # Many kernels differ only in types that are not floats: keep one of these.
+            # Keep no kernel without a float type, and one of several that differ only in types that are not floats.
             if any(types.values()) and kernel not in kernels:
                 registry[kernel_def.domain, kernel_def.op_name] = (*kernels, kernel)
     return registry
@@ -155,11 +166,11 @@ def read_registered_kernels(provider: str) -> Registry:
 
 def _float_types(names: Iterable[str]) -> frozenset[str]:
     """Return the float types in names such as ``tensor(float)``, also of sequences and optionals of tensors."""
-    return frozenset(FLOATS).intersection(name.rpartition("(")[2].rstrip(")") for name in names)
+    return frozenset(FLOAT_NAMES).intersection(name.rpartition("(")[2].rstrip(")") for name in names)
 
 
 @cache
-def _data(provider: str) -> KernelData:
+def _read_data_file(provider: str) -> KernelData:
     data: KernelData = json.loads((DATA / f"kernels_{provider}.json").read_text("utf-8"))
     return data
 

@@ -98,6 +98,6 @@ def _matrix_flops_by_node(costs: Costs) -> Counter[NodeRef]:
     for part in costs.with_calls():
         for node in part.graph.nodes:
             cost = part.nodes.get(node.id)
-            if cost is not None and cost.matrix:
+            if cost is not None and cost.is_matrix:
                 flops[node_ref(part.graph, node)] += cost.flops
     return flops

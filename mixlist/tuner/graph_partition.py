@@ -96,7 +96,7 @@ def _crossing_bytes(graph: Graph, costs: Costs) -> list[int]:
     live_bytes, crossing = 0, []
     for position, outputs in enumerate(outputs_of_nodes):
         for value in outputs:
-            size = 4 * prod(costs.sizes.shape_of(value) or _ASSUMED_SHAPE) if value in last_reader else 0
+            size = 4 * prod(costs.known_shapes.shape_of(value) or _ASSUMED_SHAPE) if value in last_reader else 0
             live_bytes += size
             last = last_reader.get(value, position)
             read_last[last] = read_last.get(last, 0) + size

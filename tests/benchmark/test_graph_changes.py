@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from mixlist.benchmark.graph_changes import compare_graphs
-from mixlist.benchmark.kernel_coverage import count_low_kernels
+from mixlist.benchmark.kernel_coverage import count_nodes_with_low_kernel
 from mixlist.graph.load import load_model
 from mixlist.runtime.inference_session import open_session
 from mixlist.runtime.session import SessionOptions
@@ -95,7 +95,7 @@ def test_low_nodes_and_their_kernels() -> None:
         has_kernel_for("cpu", "", "Identity", 17, "float16", (0,)),
         has_kernel_for("cpu", "", "Equal", 17, "float16", ()),
     ]
-    assert count_low_kernels(load_model(model_proto), "cpu") == (3, sum(kernels))
+    assert count_nodes_with_low_kernel(load_model(model_proto), "cpu") == (3, sum(kernels))
 
 
 def test_low_nodes_inside_bodies_and_functions() -> None:
@@ -108,4 +108,4 @@ def test_low_nodes_inside_bodies_and_functions() -> None:
         f (p) => (q) { q = Exp (p) }""",
         check=False,
     )
-    assert count_low_kernels(load_model(model_proto), "cpu")[0] == 3
+    assert count_nodes_with_low_kernel(load_model(model_proto), "cpu")[0] == 3

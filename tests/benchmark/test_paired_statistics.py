@@ -43,9 +43,9 @@ def test_the_same_timings_give_the_same_bounds() -> None:
 
 
 def test_a_ratio_is_decided_if_the_bounds_exclude_one() -> None:
-    assert compute_ratio([1.0] * 9, [0.5] * 9).decided
-    assert compute_ratio([1.0] * 9, [2.0] * 9).decided
-    assert not compute_ratio([1.0, 1.0, 1.0, 1.0], [0.5, 2.0, 0.5, 2.0]).decided
+    assert compute_ratio([1.0] * 9, [0.5] * 9).is_significant
+    assert compute_ratio([1.0] * 9, [2.0] * 9).is_significant
+    assert not compute_ratio([1.0, 1.0, 1.0, 1.0], [0.5, 2.0, 0.5, 2.0]).is_significant
 
 
 def test_spread() -> None:

@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from onnx import parser
 
-from mixlist.benchmark import timing
+from mixlist.benchmark import run as bench_run
 from mixlist.files.package_data import data_folder
 from mixlist.runtime.timed_session import TimedSession
 
@@ -80,7 +80,7 @@ def test_profiles_are_kept(run, model_path: Path, tmp_path: Path) -> None:
 
 
 def test_an_estimate_runs_nothing(run, model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "TimedSession", None)
+    monkeypatch.setattr(bench_run, "TimedSession", None)
     ran = run("bench", model_path, "--estimate", "--dim", "N=3", "--format", "json")
     assert (ran.status, ran.err) == (0, "")
     told = valid(ran.out)
@@ -140,7 +140,7 @@ class Dies(TimedSession):
 
 
 def test_a_crash_is_reported_with_what_could_be_timed(run, model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "TimedSession", Dies)
+    monkeypatch.setattr(bench_run, "TimedSession", Dies)
     ran = run("bench", model_path, "--random", 1, *QUICK)
     assert ran.status == 2
     assert ran.out.startswith("There is nothing to compare: one of the two models could not be timed")
@@ -156,7 +156,7 @@ def test_a_crash_is_reported_with_what_could_be_timed(run, model_path: Path, mon
 def test_a_crash_in_json(run, model_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr(timing, "TimedSession", Dies)
+    monkeypatch.setattr(bench_run, "TimedSession", Dies)
     ran = run("bench", model_path, "--random", 1, *QUICK, "--format", "json")
     assert ran.status == 2
     told = valid(ran.out)

@@ -40,7 +40,7 @@ from mixlist.cost.estimate import estimate_costs
 from mixlist.graph.build import build_graph
 from mixlist.graph.load import load_model
 graph = build_graph(load_model(sys.argv[1]).proto)
-print(estimate_costs(graph).sizes.shapes[graph.root.outputs[0]])
+print(estimate_costs(graph).known_shapes.shapes[graph.root.outputs[0]])
 """
 
 

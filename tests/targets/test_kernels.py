@@ -16,7 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 from mixlist.targets import kernels
 from mixlist.targets.kernels import (
     DATA,
-    FLOATS,
+    FLOAT_NAMES,
     Kernel,
     Registry,
     has_kernel_for,
@@ -50,7 +50,7 @@ def all_answers(registry: Registry) -> dict[tuple[Any, ...], bool]:
         versions = {*chain.from_iterable((k.start, k.start + 1, k.end or k.start + 2) for k in operator_kernels)}
         parameters = sorted({*chain.from_iterable(k.types for k in operator_kernels)})
         for version in sorted(versions):
-            for dtype in FLOATS:
+            for dtype in FLOAT_NAMES:
                 for restricted in (set(), set(parameters), *({p} for p in parameters)):
                     key = (domain, op_type, version, dtype, *sorted(restricted))
                     answers[key] = any(k.fits(version) and k.accepts(dtype, restricted) for k in operator_kernels)
@@ -90,7 +90,7 @@ def test_the_registry_has_every_kernel_of_the_runtime() -> None:
         start, end = kernel_def.version_range
         kernels_of_op = live[kernel_def.domain, kernel_def.op_name]
         for parameter, types in kernel_def.type_constraints.items():
-            for dtype in FLOATS:
+            for dtype in FLOAT_NAMES:
                 if f"tensor({dtype})" in types:
                     accepting = [k for k in kernels_of_op if k.accepts(dtype, {parameter})]
                     assert any(k.fits(start) for k in accepting), kernel_def.op_name
