@@ -345,10 +345,11 @@ def native_dropout_backward(grad: Tensor, draw: Tensor, scale: float) -> Tensor:
 def slice_backward(grad: Tensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Tensor:
     """Put zeros around the gradient, and between its elements if the slice has a step other than 1."""
     dim %= len(sizes)
+    # As in Python, a negative start counts from the end, and a start outside the dimension means its nearest end.
+    begin = min(max(start + sizes[dim] if start < 0 else start, 0), sizes[dim])
     # A padding cannot put zeros between elements.
     if step != 1:
-        return aten.slice_scatter(grad.new_zeros(sizes), grad, dim, start, end, step)
-    begin = start + sizes[dim] if start < 0 else start
+        return aten.slice_scatter(grad.new_zeros(sizes), grad, dim, begin, end, step)
     after = sizes[dim] - begin - grad.shape[dim]
     return aten.constant_pad_nd(grad, [0, 0] * (len(sizes) - dim - 1) + [begin, after])
 

@@ -190,6 +190,11 @@ CASES = [
     Case("encoder_layer", lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.1, F.gelu, batch_first=True), images(5, 8)),
     Case("decoder_layer", lambda: Decoder(), images(5, 8)),
     Case("activations", Activations, images(6), every_weighted),
+    Case(
+        "slices_beyond_an_end",
+        lambda: Lambda(lambda x: torch.cat([x[:, -10:], x[:, -9::2], x[:, 3:99], x[:, 9:]], 1), 6),
+        images(6),
+    ),
     Case("slices", lambda: Lambda(lambda x: torch.cat([x[:, 1:4], x[:, ::2], x[:, -1:], x[:, 2, None]], 1), 6),
          images(6)),
     Case("boolean_index", lambda: Lambda(lambda x: x * x[x > 0].mean(), 6), images(6)),
