@@ -1,4 +1,4 @@
-"""Fetch the corpus once per session, and say at the end how much of it ran."""
+"""Fetch the corpus once per session, and report at the end how many of its models ran."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ ROWS: list[dict[str, str]] = json.loads((HERE / "models.json").read_text(encodin
 MODELS: list[str] = [row["id"] for row in ROWS if row.get("use") != "campaign"]
 CAMPAIGN = os.environ.get("MIXLIST_CAMPAIGN") == "1"  # ``make campaign``: all models of models.json
 FETCH_SECONDS = 900 if CAMPAIGN else 240
-WANTED: list[str] = [row["id"] for row in ROWS] if CAMPAIGN else MODELS
+SELECTED: list[str] = [row["id"] for row in ROWS] if CAMPAIGN else MODELS
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The folder of the models, and by model the reason why it is missing."""
+    """The folder of the models, and for each missing model the reason."""
 
     folder: Path
     missing: Mapping[str, str]
 
     def path(self, model_id: str) -> Path:
-        """The model's file; skips the test where it could not be had."""
+        """Return the model's file; skip the test if the model is missing."""
         if model_id in self.missing:
             pytest.skip(f"corpus model not available: {self.missing[model_id]}")
         return self.folder / f"{model_id}.onnx"
@@ -38,31 +38,31 @@ class Corpus:
 
 @pytest.fixture(scope="session")
 def corpus(pytestconfig: pytest.Config) -> Corpus:
-    """The models, fetched into MIXLIST_CORPUS (default: .corpus in the checkout) as far as they are not there."""
+    """Fetch the missing models into MIXLIST_CORPUS, by default .corpus in the checkout, and return the corpus."""
     folder = Path(os.environ.get("MIXLIST_CORPUS") or pytestconfig.rootpath / ".corpus")
-    command = [sys.executable, str(HERE / "fetch.py"), str(folder), *WANTED]
+    command = [sys.executable, str(HERE / "fetch.py"), str(folder), *SELECTED]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS)
     except subprocess.TimeoutExpired:
-        there = {path.stem for path in folder.glob("*.onnx")}
-        return Corpus(folder, {name: f"not fetched in {FETCH_SECONDS} s" for name in WANTED if name not in there})
+        fetched = {path.stem for path in folder.glob("*.onnx")}
+        return Corpus(folder, {name: f"not fetched in {FETCH_SECONDS} s" for name in SELECTED if name not in fetched})
     assert done.stdout, f"fetch.py failed:\n{done.stderr}"
     return Corpus(folder, json.loads(done.stdout))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """One line that says how many models ran (pytest lists what was skipped, and why), then what to know of those."""
+    """Print how many models ran, then the notes of their tests. pytest itself lists skipped tests with the reason."""
     ran: set[str] = set()
     notes = Counter[str]()
     for report in terminalreporter.stats.get("passed", []):
-        found = dict(report.user_properties)
-        ran |= {found["corpus_model"]} if "corpus_model" in found else set()
-        notes.update([found["corpus_note"]] if "corpus_note" in found else [])
+        properties = dict(report.user_properties)
+        ran |= {properties["corpus_model"]} if "corpus_model" in properties else set()
+        notes.update([properties["corpus_note"]] if "corpus_note" in properties else [])
     skipped = any(
-        "corpus model not available" in str(one.longrepr) for one in terminalreporter.stats.get("skipped", [])
+        "corpus model not available" in str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])
     )
     if ran or skipped:
         terminalreporter.write_sep("-", "corpus")
-        terminalreporter.write_line(f"corpus: {len(ran)} of {len(WANTED)} real models were rewritten and ran")
+        terminalreporter.write_line(f"corpus: {len(ran)} of {len(SELECTED)} real models were rewritten and ran")
         for text, count in notes.items():
             terminalreporter.write_line(f"  {text} ({count} x)")

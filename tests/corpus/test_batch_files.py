@@ -1,4 +1,4 @@
-"""The corpus's data in every form of files, run as the arrays themselves are, here and in a process of its own."""
+"""Batches of the corpus, saved as files and read again: the same arrays, and the same outputs in another process."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from tests.corpus.feeds import feeds
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
 
 
-def as_test_set(folder: Path, proto: Any, feed: dict[str, Any]) -> None:
+def write_test_set(folder: Path, proto: Any, feed: dict[str, Any]) -> None:
     folder.mkdir(parents=True)
     names = [value.name for value in proto.graph.input]
     defaults = {tensor.name for tensor in proto.graph.initializer}
-    wanted = [name for name in names if name not in defaults]
-    for number, name in enumerate(wanted):
+    fed_names = [name for name in names if name not in defaults]
+    for number, name in enumerate(fed_names):
         (folder / f"input_{number}.pb").write_bytes(numpy_helper.from_array(feed[name]).SerializeToString())
 
 
 @pytest.mark.parametrize("model_id", MODELS)
-def test_saved_data_is_the_data(corpus: Corpus, tmp_path: Path, model_id: str) -> None:
+def test_batches_read_from_files_equal_the_saved_arrays(corpus: Corpus, tmp_path: Path, model_id: str) -> None:
     proto = onnx.load(corpus.path(model_id))
-    given = feeds(model_id)
+    batches = feeds(model_id)
     (tmp_path / "npz").mkdir()
-    for number, feed in enumerate(given):
+    for number, feed in enumerate(batches):
         wide = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in feed.items()}
         np.savez(tmp_path / "npz" / f"batch_{number}.npz", **wide)
-        as_test_set(tmp_path / "sets" / f"test_data_set_{number}", proto, feed)
+        write_test_set(tmp_path / "sets" / f"test_data_set_{number}", proto, feed)
     forms = [read_batches([tmp_path / form], proto) for form in ("npz", "sets")]
-    for expected, *found in zip(given, *forms, strict=True):
-        for feed in found:
+    for expected, *loaded in zip(batches, *forms, strict=True):
+        for feed in loaded:
             assert feed.keys() == expected.keys()
             for name, array in expected.items():
                 assert feed[name].dtype == array.dtype
                 np.testing.assert_array_equal(feed[name], array)
     assert forms[0].warnings == forms[1].warnings == ()
     options = SessionOptions(threads=1)
-    with LocalSession(make_session(proto, options)) as here, SubprocessSession(proto, options) as there:
+    with LocalSession(make_session(proto, options)) as local, SubprocessSession(proto, options) as remote:
         for feed in forms[0]:
-            for one, other in zip(here.run(None, feed), there.run(None, feed), strict=True):
-                np.testing.assert_array_equal(one, other)
+            for expected_output, output in zip(local.run(None, feed), remote.run(None, feed), strict=True):
+                np.testing.assert_array_equal(expected_output, output)

@@ -1,4 +1,4 @@
-"""Two small real models through ``bench``: timed for a moment, and accounted for from shapes."""
+"""``bench`` times two small real models, and the work that it estimates from shapes is right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SILERO = 10 * (5 * 258 * 2 * 256 + CONVS + 2 * 4 * 128 * (128 + 128))
 
 
 @pytest.mark.parametrize("model_id, products", [("oww_melspectrogram", MEL), ("silero_vad_16k_sequence", SILERO)])
-def test_model(model_id: str, products: int, corpus: Any) -> None:
+def test_bench_times_both_models_and_estimates_their_work(model_id: str, products: int, corpus: Any) -> None:
     path, batches = corpus.path(model_id), feeds(model_id)
     policy = mixlist.load_policy()
     report = mixlist.bench(path, policy, batches, rounds=2, warmup=1)

@@ -1,4 +1,4 @@
-"""The check on real models: where their overflow starts, by ONNX Runtime's float32 values, not the check's."""
+"""The check finds where the overflow of real models starts. ONNX Runtime's float32 values give the expected nodes."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ MASK = 1e37
 
 
 def all_values(path: Any, feed: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Every float tensor of the main graph."""
+    """Return the values of every float tensor of the main graph."""
     proto = onnx.load(path)
     typed = onnx.shape_inference.infer_shapes(proto)
     kinds = {i.name: i.type.tensor_type.elem_type for i in (*typed.graph.value_info, *typed.graph.output)}
-    there = {o.name for o in proto.graph.output}
+    declared = {o.name for o in proto.graph.output}
     names = [n for node in proto.graph.node for n in node.output if kinds.get(n) == onnx.TensorProto.FLOAT]
     for name in names:
-        if name not in there:
+        if name not in declared:
             proto.graph.output.add(name=name).type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     return dict(zip(names, session.run(names, feed), strict=True))
 
 
 def largest(values: np.ndarray) -> float:
-    """The largest magnitude, masks aside."""
-    size = np.abs(values[np.isfinite(values)])
-    return float(size[size < MASK].max(initial=0))
+    """Return the largest finite magnitude below that of masks."""
+    magnitudes = np.abs(values[np.isfinite(values)])
+    return float(magnitudes[magnitudes < MASK].max(initial=0))
 
 
 @pytest.mark.parametrize("model_id", MODELS)
@@ -55,14 +55,14 @@ def test_overflow_starts_where_values_leave_the_range(model_id: str, corpus: Any
         reached: set[str] = set()  # not finite because an input is not
         for node in onnx.load(path).graph.node:
             if node.name in low and any(name in beyond and name not in made_low for name in node.input):
-                expected.add((node.name, index))  # Rule S8.4: what it reads converted is out of range
+                expected.add((node.name, index))  # Rule S8.4: its converted input is out of range
             if any(name in reached for name in node.input):
                 reached.update(node.output)
             elif node.name in low and any(name in beyond for name in node.output):
                 reached.update(node.output)
                 expected.add((node.name, index))
-    found = {(n.name, batch) for n in report.nodes if n.first and not n.scope for batch in n.batches}
-    assert found == expected
+    first = {(n.name, batch) for n in report.nodes if n.first and not n.scope for batch in n.batches}
+    assert first == expected
     assert {n.scope for n in report.nodes if n.first} <= {""}
     assert report.batches == len(batches)
     assert report.exception_rate == len({batch for _, batch in expected}) / len(batches)

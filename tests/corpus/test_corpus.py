@@ -1,8 +1,8 @@
 """Thirteen real models with four lists: resolved, applied, checked, loaded and run, each in its own process.
 
-ONNX Runtime's CPU provider computes most float16 nodes in float32, so its outputs say nothing of
-accuracy. They do say whether the graph is wired right: a wrong Cast or a lost edge gives other
-answers, not slightly different ones. Hence the loose WIRING bound (the largest difference measured is 0.024).
+ONNX Runtime's CPU provider computes most float16 nodes in float32, so its outputs do not show the accuracy of float16.
+They show that the graph is connected as before: a wrong Cast or a lost edge gives entirely different outputs. So the
+bound WIRING is loose (the largest difference measured is 0.024).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ LISTS = ["onnx", "ascend910b", "mindspore-o2", "nnabla-half"]
 SECONDS = 120  # per process
 WIRING = 0.05  # |mixed - original| / |original|, Euclidean, per output
 FLOAT16_MAX = 65504.0
-# Its products are of integers and nothing else in it is on these white lists: rightly nothing is low.
+# Its products are of integers, and no other op type of it is on these white lists: no node may be low.
 NOTHING_LOW = {("ddddocr_common_old", "onnx"), ("ddddocr_common_old", "ascend910b")}
 
-# onnx does not know com.microsoft::DynamicQuantizeLSTM: its outputs have no type, nor what only moves them about.
+# onnx does not know com.microsoft::DynamicQuantizeLSTM: its outputs, and those of nodes that move them, have no type.
 LSTM = [f"/LSTM_202_quant: {name}" for name in (361, 362, 363)]
 UNTYPED = {"ddddocr_common_old": {*LSTM, "/Transpose_203: 364", "/Reshape_205: 366", "/Reshape_219: 380"}}
 # Its Loop body declares a rank that onnx's own inference contradicts, in the original too.
@@ -42,17 +42,17 @@ pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
 
 def worker(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run worker.py with this checkout's mixlist."""
-    places = [str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+    search_path = [str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, search_path))}
     command = [sys.executable, str(HERE / "worker.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
 
 
 def run(model_id: str, model: Path, out: Path) -> tuple[dict[str, Any], str]:
-    """The outputs of all batches, and a note where ONNX Runtime's CPU provider could not run the model as it is."""
+    """Return the outputs of all batches, and a note if ONNX Runtime's CPU provider could not run the model as it is."""
     done, note = worker("run", model_id, str(model), str(out)), ""
     if done.returncode < 0:
-        note = f"ONNX Runtime died of signal {-done.returncode}; it ran without graph optimisations"
+        note = f"ONNX Runtime died of signal {-done.returncode}; it ran without graph optimizations"
         done = worker("run", model_id, str(model), str(out), "--plain")
     elif NO_KERNEL in done.stderr:
         note = "ONNX Runtime has no float16 ScatterElements with a reduction; onnx.reference ran it"
@@ -64,7 +64,7 @@ def run(model_id: str, model: Path, out: Path) -> tuple[dict[str, Any], str]:
 
 @pytest.fixture(scope="session")
 def original(corpus: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
-    """The original model's outputs, run once per session."""
+    """Return a function that returns the original model's outputs; each model runs once per session."""
 
     @cache
     def outputs(model_id: str) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def original(corpus: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 
 @pytest.mark.parametrize("library", LISTS)
 @pytest.mark.parametrize("model_id", MODELS)
-def test_model(
+def test_the_mixed_model_has_the_planned_types_and_runs_like_the_original(
     model_id: str, library: str, corpus: Any, original: Any, tmp_path: Path, record_property: Callable[..., None]
 ) -> None:
     source, mixed = corpus.path(model_id), tmp_path / "mixed.onnx"
@@ -91,14 +91,15 @@ def test_model(
     outputs, note = run(model_id, mixed, tmp_path / "mixed.npz")
     expected = original(model_id)
     assert list(outputs) == list(expected)
-    overflowed = {name for name, got in outputs.items() if not np.isfinite(got).all()}
-    for name, want in expected.items():
-        got = outputs[name]
-        assert (got.dtype, got.shape) == (want.dtype, want.shape), name
+    overflowed = {name for name, value in outputs.items() if not np.isfinite(value).all()}
+    for name, reference in expected.items():
+        value = outputs[name]
+        assert (value.dtype, value.shape) == (reference.dtype, reference.shape), name
         if name not in overflowed:
-            assert np.linalg.norm(got.astype(np.float64) - want) <= WIRING * np.linalg.norm(want), name
+            error = np.linalg.norm(value.astype(np.float64) - reference)
+            assert error <= WIRING * np.linalg.norm(reference), name
     if overflowed:
-        note = "its values pass float16's range and so does the mixed model"
+        note = "values of the original are beyond float16's range, and so the mixed model overflows"
         done = worker("largest", model_id, library, str(source))
         assert done.returncode == 0, done.stderr[-3000:]
         magnitudes = json.loads(done.stdout)["largest"]

@@ -1,10 +1,10 @@
-"""The Casts in each mixed corpus model are exactly those that the plan makes unavoidable.
+"""Each mixed model of the corpus has exactly the Casts that its plan needs.
 
-Counted from the two files alone: a slot of the mixed file that reads another type than its tensor is made in is a
-crossing; so is a graph output whose declared type is not the one its tensor is made in. Each tensor and wanted type
-needs one Cast in all, unless the tensor is a constant (which can be stored in that type) or the user's file already
-holds it in that type: behind a Cast to float32 of just that type, or in a Cast that the reader sees. Types are onnx's
-own inference.
+The crossings are counted from the two files alone. A slot of the mixed file that reads another type than the one in
+which its tensor is produced is a crossing; so is a graph output whose declared type is not the one in which its tensor
+is produced. Each tensor needs one Cast for each type in which it is read, unless the tensor is a constant (which can be
+stored in that type), or the user's file already has the tensor in that type: it is the output of a Cast to float32
+whose input has that type, or a Cast to that type is visible to the reader. The types are those of onnx's own inference.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Tensor = tuple[int, str]  # scope and name in the original
 
 @dataclass
 class Scope:
-    """One graph of both files: what its tensors are in the original and called in the mixed file, and their types."""
+    """One graph of both files: the names of its tensors in the original and in the mixed file, and their types."""
 
     number: int
     parent: Scope | None
@@ -37,15 +37,15 @@ class Scope:
     casts: dict[str, tuple[Tensor, int]] = field(default_factory=dict)  # output of a user's Cast -> source, type
 
     def find(self, name: str) -> Scope | None:
-        """The scope that defines an original name."""
+        """Return the scope that defines a name of the original."""
         return self if name in self.names else self.parent.find(name) if self.parent else None
 
     def type_of(self, name: str) -> int:
-        """The type of a name of the mixed file."""
+        """Return the type of a name of the mixed file."""
         return self.types.get(name) or (self.parent.type_of(name) if self.parent else 0)
 
 
-def marked(node: onnx.NodeProto) -> bool:
+def is_inserted_cast(node: onnx.NodeProto) -> bool:
     return any(p.key == "pkg.mixlist.cast" for p in node.metadata_props)
 
 
@@ -64,7 +64,7 @@ def infer(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class Count:
-    """Walks both files side by side; ``needed`` are the crossings, ``casts`` the Casts that mixlist made."""
+    """Traverse both files together: ``needed`` are the crossings, ``casts`` counts the Casts that mixlist inserted."""
 
     def __init__(self, original: onnx.ModelProto, mixed: onnx.ModelProto) -> None:
         self.needed: set[tuple[Tensor, int]] = set()
@@ -82,9 +82,10 @@ class Count:
         scope.names.update((a.name, b.name) for a, b in zip(old.input, new.input, strict=True))
         scope.names.update((t.name, t.name) for t in old.initializer)
         scope.constants |= {t.name for t in old.initializer} - inputs
-        kept = [(n, t) for n, t in zip(new.node, typed.node, strict=True) if not marked(n)]
-        self.casts += len(new.node) - len(kept)
-        pairs = [(a, b, t) for a, (b, t) in zip(old.node, (k for k in kept if not added(k[0], old)), strict=True)]
+        retained = [(n, t) for n, t in zip(new.node, typed.node, strict=True) if not is_inserted_cast(n)]
+        self.casts += len(new.node) - len(retained)
+        common = [(n, t) for n, t in retained if not is_added_constant(n, old)]
+        pairs = [(a, b, t) for a, (b, t) in zip(old.node, common, strict=True)]
         for before, after, _ in pairs:
             scope.names.update((a, b) for a, b in zip(before.output, after.output, strict=True) if a)
             if before.op_type == "Constant":
@@ -108,39 +109,39 @@ class Count:
             to = next(x.i for x in before.attribute if x.name == "to")
             scope.casts[before.output[0]] = ((home.number, before.input[0]), to)
 
-    def read(self, scope: Scope, name: str, now: str) -> None:
-        """A reader in ``scope`` that read ``name`` in the original and reads ``now`` in the mixed file."""
+    def read(self, scope: Scope, name: str, mixed_name: str) -> None:
+        """Count a reader in ``scope`` that reads ``name`` in the original and ``mixed_name`` in the mixed file."""
         home = scope.find(name)
         assert home is not None, name
-        made, wanted = home.type_of(home.names[name]), scope.type_of(now)
-        crosses = made in FLOATS and wanted in FLOATS and made != wanted and name not in home.constants
-        if crosses and not self.free(scope, home, name, wanted):
-            self.needed.add(((home.number, name), wanted))
+        produced, read = home.type_of(home.names[name]), scope.type_of(mixed_name)
+        crosses = produced in FLOATS and read in FLOATS and produced != read and name not in home.constants
+        if crosses and not self.has_type_already(scope, home, name, read):
+            self.needed.add(((home.number, name), read))
 
-    def free(self, scope: Scope, home: Scope, name: str, wanted: int) -> bool:
-        """Return True if the user's file holds the tensor in that type where the reader can read it."""
-        behind = home.casts.get(name)
-        if behind is not None and behind[1] == 1:
-            source = self.scopes[behind[0][0]]
-            if source.type_of(source.names[behind[0][1]]) == wanted:
+    def has_type_already(self, scope: Scope, home: Scope, name: str, kind: int) -> bool:
+        """Return True if the user's file has the tensor in that type where the reader can read it."""
+        cast = home.casts.get(name)
+        if cast is not None and cast[1] == 1:
+            source = self.scopes[cast[0][0]]
+            if source.type_of(source.names[cast[0][1]]) == kind:
                 return True
-        at: Scope | None = scope
-        while at is not None:
-            if ((home.number, name), wanted) in at.casts.values():
+        visible: Scope | None = scope
+        while visible is not None:
+            if ((home.number, name), kind) in visible.casts.values():
                 return True
-            at = at.parent
+            visible = visible.parent
         return False
 
 
-def added(node: onnx.NodeProto, old: Any) -> bool:
-    """A constant that exists in both types: the second one is no node of the original."""
-    known = {name for n in old.node for name in n.output}
-    return node.op_type == "Constant" and node.output[0] not in known
+def is_added_constant(node: onnx.NodeProto, old: Any) -> bool:
+    """Return True for the second node of a constant that exists in both types: the original does not have it."""
+    original_names = {name for n in old.node for name in n.output}
+    return node.op_type == "Constant" and node.output[0] not in original_names
 
 
 @pytest.mark.parametrize("library", LISTS)
 @pytest.mark.parametrize("model_id", MODELS)
-def test_no_cast_could_be_spared(model_id: str, library: str, corpus: Any) -> None:
+def test_the_inserted_casts_are_exactly_the_crossings(model_id: str, library: str, corpus: Any) -> None:
     path = corpus.path(model_id)
     policy = mixlist.load_policy(library)
     result = mixlist.rewrite(path, mixlist.resolve(path, policy))

@@ -1,8 +1,9 @@
-"""Verdicts on data that says little or nothing are those that a person would give.
+"""Verdicts on poor data are those that a person would give.
 
-One batch of a real model is made worse: all its float inputs are NaN, one value is, it has no sample, or all rows of
-its attention mask are zero. What to expect follows from the batch as it was, and from ONNX Runtime's own run of the
-original in another process: which outputs are NaN, or that the batch is refused or deadly. No verdict is recorded.
+One batch of a real model is made worse: all its float inputs are NaN, one value is NaN, it has no sample, or all rows
+of its attention mask are zero. The expected verdict follows from the verdict on the unchanged batch, and from ONNX
+Runtime's own run of the original in another process: which outputs are NaN, or that the batch is refused or crashes the
+process. No expected verdict is stored.
 
 ``make campaign`` judges all models of models.json under all built-in libraries; the tests, the quick ones under two.
 """
@@ -24,7 +25,7 @@ from mixlist.checker.result import CheckReport, NodeFinding
 from mixlist.errors import ModelError
 from mixlist.lists import presets
 
-from .conftest import CAMPAIGN, WANTED, Corpus
+from .conftest import CAMPAIGN, SELECTED, Corpus
 from .feeds import feeds
 from .test_corpus import worker
 
@@ -68,7 +69,7 @@ def all_nan(feed: Feed) -> Feed:
 
 
 def one_nan(feed: Feed) -> Feed:
-    """The first value of the first float input is NaN."""
+    """Return the batch with NaN as the first value of its first float input."""
     changed = next(name for name, array in feed.items() if is_float(array))
     array = feed[changed].copy()
     array.flat[0] = np.nan
@@ -80,15 +81,15 @@ def without_samples(feed: Feed, axes: Mapping[str, int]) -> Feed:
 
 
 def masked(feed: Feed) -> Iterator[tuple[str, Feed]]:
-    """The first row masked as a whole, all rows, and masks at random."""
+    """Yield batches whose first row is fully masked, all rows are, or the mask is random."""
     mask = feed["attention_mask"]
     first = mask.copy()
     first[0] = 0
     yield "a masked row", {**feed, "attention_mask": first}
     yield "all rows masked", {**feed, "attention_mask": np.zeros_like(mask)}
     for seed in range(2):
-        some = np.random.default_rng(seed).integers(0, 2, mask.shape).astype(mask.dtype)
-        yield f"mask {seed} at random", {**feed, "attention_mask": some}
+        random_mask = np.random.default_rng(seed).integers(0, 2, mask.shape).astype(mask.dtype)
+        yield f"mask {seed} at random", {**feed, "attention_mask": random_mask}
 
 
 # --- the original, run without mixlist ---
@@ -96,14 +97,14 @@ def masked(feed: Feed) -> Iterator[tuple[str, Feed]]:
 
 @dataclass(frozen=True)
 class Original:
-    """ONNX Runtime's run of the original on one batch: of each output its size and its number of NaN."""
+    """ONNX Runtime's run of the original on one batch: the size and the number of NaN of each output."""
 
     fate: str  # ran, refused, or died
     outputs: Mapping[str, list[int]]
 
     @property
     def shares(self) -> dict[str, float]:
-        """The share of each output that says nothing."""
+        """Return the share of NaN in each output."""
         return {name: nan / size if size else 1.0 for name, (size, nan) in self.outputs.items()}
 
 
@@ -115,8 +116,8 @@ def run_original(path: Path, feed: Feed) -> Original:
     if done.returncode < 0:
         return Original("died", {})
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
-    return Original("refused" if "refused" in found else "ran", found.get("outputs", {}))
+    result = json.loads(done.stdout)
+    return Original("refused" if "refused" in result else "ran", result.get("outputs", {}))
 
 
 # --- verdicts ---
@@ -135,7 +136,7 @@ class Verdict:
 
     @property
     def findings(self) -> set[tuple[str, ...]]:
-        """The findings that the lists caused, without batches and sizes.
+        """Return the findings that the lists caused, without batches and sizes.
 
         Preexisting ones are left out: the maximum of no values is -infinity in float32 too.
         """
@@ -161,7 +162,7 @@ class Judge:
 
     @property
     def decisions(self) -> tuple[Any, ...]:
-        """The decisions of the library. Another library with the same decisions needs no runs of its own."""
+        """Return the decisions of the library. Another library with the same decisions needs no runs of its own."""
         nodes = ((node.scope, node.name, node.precision, *sorted(node.outputs.items())) for node in self.plan.nodes)
         return tuple(nodes)
 
@@ -176,22 +177,22 @@ class Judge:
             self.originals[case] = run_original(self.path, feed)
         return self.originals[case]
 
-    def expect(self, holds: bool, case: str, verdict: Verdict, what: str) -> None:
+    def expect(self, holds: bool, case: str, verdict: Verdict, expected: str) -> None:
         if not holds:
-            self.problems.append(f"{self.library}, {case}: {what}; it is {verdict}")
+            self.problems.append(f"{self.library}, {case}: {expected}; it is {verdict}")
 
     def run(self, axes: Mapping[str, int]) -> None:
         self.alone = self.check(self.good)
         self.expect(self.alone.kind in ("pass", "fail"), "the good batch", self.alone, "pass or fail")
         if any(map(is_float, self.good.values())):
-            self.says_nothing("all NaN", all_nan(self.good), "holds nothing but NaN")
-            self.is_partly_nan("one NaN", one_nan(self.good))
+            self.expect_no_evidence("all NaN", all_nan(self.good), "holds nothing but NaN")
+            self.expect_nan_ignored("one NaN", one_nan(self.good))
         if axes:
-            self.says_nothing("no samples", without_samples(self.good, axes), "has no elements")
+            self.expect_no_evidence("no samples", without_samples(self.good, axes), "has no elements")
         for case, feed in masked(self.good) if "attention_mask" in self.good else ():
-            self.has_masked_rows(case, feed)
+            self.expect_masked_rows(case, feed)
 
-    def says_nothing(self, case: str, feed: Feed, problem: str) -> None:
+    def expect_no_evidence(self, case: str, feed: Feed, problem: str) -> None:
         """Expect that a batch without evidence is inconclusive alone, and changes nothing after the good one.
 
         If ONNX Runtime refuses the batch or dies of it, expect a message that names the batch and its problem.
@@ -225,8 +226,8 @@ class Judge:
         expected = "inconclusive" if too_little else self.alone.kind
         self.expect(both.kind == expected, f"good and {case}", both, f"as without: {self.alone}")
 
-    def is_partly_nan(self, case: str, feed: Feed) -> None:
-        """Expect that values which are NaN are ignored, and that a failure is of other values."""
+    def expect_nan_ignored(self, case: str, feed: Feed) -> None:
+        """Expect that NaN values are ignored, and that only other values cause a failure."""
         original, verdict = self.original(case, feed), self.check(feed)
         if original.fate != "ran":
             self.expect(verdict.kind == "error" and "batch 0" in verdict.error, case, verdict, "the batch is named")
@@ -250,7 +251,7 @@ class Judge:
             overflows = report.exception_rate > 0 and any(node.first for node in report.nodes)
             self.expect(of_values or overflows, case, verdict, "a failure is of values that were judged")
 
-    def has_masked_rows(self, case: str, feed: Feed) -> None:
+    def expect_masked_rows(self, case: str, feed: Feed) -> None:
         """Expect no NaN if masks are protected; otherwise a finding that names a low node, and a warning."""
         verdict, both = self.check(feed), self.check(self.good, feed)
         protected = "masks" in self.policy.protect
@@ -268,7 +269,7 @@ class Judge:
         self.expect(both.kind == worse, f"good and {case}", both, f"{self.alone}, and masked {verdict}")
 
 
-@pytest.mark.parametrize("model_id", WANTED if CAMPAIGN else QUICK)
+@pytest.mark.parametrize("model_id", SELECTED if CAMPAIGN else QUICK)
 def test_verdicts_on_poor_data(model_id: str, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules S8.18 to S8.21, S8.25, S8.28 and S4.37, on a real model under every library that decides anew."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where a crash leaves its model

@@ -1,4 +1,4 @@
-"""Masks in real transformers: a row that is masked as a whole gives the numbers that float32 gives, not NaN."""
+"""Masks in real transformers: a fully masked row gives the numbers that float32 gives, not NaN."""
 
 from __future__ import annotations
 

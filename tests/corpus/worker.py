@@ -1,12 +1,12 @@
-"""One corpus model in a process of its own: rewritten and examined, or run; the result is JSON on stdout.
+"""Rewrite and examine one corpus model, or run it, in a process of its own; print the result as JSON to stdout.
 
     python worker.py rewrite LIST MODEL.onnx OUT.onnx
     python worker.py run ID MODEL.onnx OUT.npz [--plain | --reference]
     python worker.py largest ID LIST MODEL.onnx
     python worker.py shares MODEL.onnx BATCH.npz
 
-Running is apart from rewriting because ONNX Runtime's CPU provider crashes on some float16 models:
-a process that dies in ``run`` says nothing against the file that ``rewrite`` made.
+``run`` and ``rewrite`` are separate commands because ONNX Runtime's CPU provider crashes on some float16 models: a
+process that dies in ``run`` does not prove that the file of ``rewrite`` is wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 LOW = ("float16", "bfloat16")
-MARK = "pkg.mixlist.cast"  # the metadata key on a Cast that mixlist made
+MARK = "pkg.mixlist.cast"  # the metadata key of a Cast that mixlist inserted
 
 
 def rewrite(library: str, path: str, out: str) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _passes_full_check(path: str) -> bool:
 
 
 def signature(path: str) -> list[Any]:
-    """Names, order, types and shapes of inputs and outputs; opsets; IR version; the user's metadata."""
+    """Return names, order, types and shapes of inputs and outputs; opsets; IR version; the user's metadata."""
     import onnx
 
     model = onnx.load(path, load_external_data=False)
@@ -71,7 +71,7 @@ def signature(path: str) -> list[Any]:
 
 
 def _differences(plan: Any, again: Any) -> list[str]:
-    """Nodes whose precision differs when the output is resolved with the same policy."""
+    """Return the nodes whose precision differs when the mixed model is resolved with the same policy."""
     before = [(node.scope, node.name, node.precision) for node in plan.nodes]
     after = [(node.scope, node.name, node.precision) for node in again.nodes]
     return [f"{a} became {b}" for a, b in zip(before, after, strict=False) if a != b] + (
@@ -82,23 +82,23 @@ def _differences(plan: Any, again: Any) -> list[str]:
 def compare_types(plan: Any, path: str) -> tuple[list[str], list[str], list[str]]:
     """Compare each node's planned output types with what onnx infers for the file, without mixlist's help.
 
-    Returns the outputs of another type, the float outputs that onnx could not type (custom operators' and what
-    hangs on them), and the planned nodes that the file does not hold.
+    Return the outputs of another type, the float outputs that onnx could not type (those of custom operators and of
+    nodes behind them), and the planned nodes that the file does not have.
     """
     import onnx
 
     bare = onnx.load(path)
     _forget_types(bare.graph)
     model = onnx.shape_inference.infer_shapes(bare, strict_mode=False, data_prop=True)
-    found: dict[tuple[str, str], list[list[str | None]]] = defaultdict(list)
+    inferred_types: dict[tuple[str, str], list[list[str | None]]] = defaultdict(list)
     for scope, name, types in _nodes(model.graph, "", {}):
-        found[scope, name].append(types)
+        inferred_types[scope, name].append(types)
     unlike, unknown, missing = [], [], []
     for node in plan.nodes:
-        if not found[node.scope, node.name]:
+        if not inferred_types[node.scope, node.name]:
             missing.append(f"{node.scope}/{node.name}")
             continue
-        types = found[node.scope, node.name].pop(0)
+        types = inferred_types[node.scope, node.name].pop(0)
         for (output, planned), inferred in zip(node.outputs.items(), types, strict=True):
             if node.op_type == "Constant":
                 continue  # stored in whichever type its readers need
@@ -110,7 +110,7 @@ def compare_types(plan: Any, path: str) -> tuple[list[str], list[str], list[str]
 
 
 def _forget_types(graph: Any) -> None:
-    """Drop what the file itself says of inner tensors, so that every type is inferred anew."""
+    """Delete the declared types of inner tensors, so that every type is inferred again."""
     del graph.value_info[:]
     for node in graph.node:
         for attribute in node.attribute:
@@ -119,9 +119,9 @@ def _forget_types(graph: Any) -> None:
 
 
 def _nodes(graph: Any, scope: str, outer: dict[str, str]) -> Iterator[tuple[str, str, list[str | None]]]:
-    """Scope, name and output types of every node but mixlist's own Casts; unnamed nodes are called OpType_k."""
+    """Yield scope, name and output types of every node but mixlist's own Casts; unnamed nodes are called OpType_k."""
     types = {**outer, **_types(graph)}
-    taken, numbers = {node.name for node in graph.node}, Counter[str]()
+    used_names, numbers = {node.name for node in graph.node}, Counter[str]()
     for node in graph.node:
         if node.op_type == "Cast" and any(entry.key == MARK for entry in node.metadata_props):
             continue
@@ -129,7 +129,7 @@ def _nodes(graph: Any, scope: str, outer: dict[str, str]) -> Iterator[tuple[str,
         while not name:
             candidate = f"{node.op_type}_{numbers[node.op_type]}"
             numbers[node.op_type] += 1
-            name = "" if candidate in taken else candidate
+            name = "" if candidate in used_names else candidate
         yield scope, name, [types.get(output) for output in node.output if output]
         for attribute in node.attribute:
             if attribute.HasField("g"):
@@ -138,7 +138,7 @@ def _nodes(graph: Any, scope: str, outer: dict[str, str]) -> Iterator[tuple[str,
 
 
 def _types(graph: Any) -> dict[str, str]:
-    """Element type by tensor name, in the spelling of the plan."""
+    """Return the element type by tensor name, in the spelling of the plan."""
     import onnx
 
     spelled = {kind: key.lower() for key, kind in onnx.TensorProto.DataType.items()} | {
@@ -152,16 +152,16 @@ def _types(graph: Any) -> dict[str, str]:
     return types
 
 
-def run(model_id: str, path: str, out: str, how: str = "") -> dict[str, Any]:
-    """Run every batch of the model; its outputs land in OUT as ``batch.output``.
+def run(model_id: str, path: str, out: str, mode: str = "") -> dict[str, Any]:
+    """Run every batch of the model; write its outputs to OUT as ``batch.output``.
 
-    On ONNX Runtime's CPU provider, ``--plain`` without its graph optimisations; with ``--reference`` on onnx's
-    reference evaluator, which is slow, has every kernel and rounds after each node.
+    It runs on ONNX Runtime's CPU provider, with ``--plain`` without graph optimizations. With ``--reference`` it runs
+    on onnx's reference evaluator, which is slow, has every kernel and rounds after each node.
     """
     import numpy as np
     from feeds import feeds
 
-    session = _reference(path) if how == "--reference" else _session(path, optimise=how != "--plain")
+    session = _reference(path) if mode == "--reference" else _session(path, optimize=mode != "--plain")
     arrays = {}
     for count, batch in enumerate(feeds(model_id)):
         for index, value in enumerate(session.run(None, batch)):
@@ -170,13 +170,13 @@ def run(model_id: str, path: str, out: str, how: str = "") -> dict[str, Any]:
     return {"batches": len(feeds(model_id))}
 
 
-def _session(model: str | bytes, *, optimise: bool = True) -> Any:
+def _session(model: str | bytes, *, optimize: bool = True) -> Any:
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 4  # what fails is told by the exception
+    settings.log_severity_level = 4  # the raised error says what failed
     settings.intra_op_num_threads = 1
-    if not optimise:
+    if not optimize:
         settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
 
@@ -188,7 +188,7 @@ def _reference(path: str) -> Any:
 
 
 def largest(model_id: str, library: str, path: str) -> dict[str, list[float]]:
-    """Per batch, the largest magnitude that the original has in a tensor which the plan makes low."""
+    """Return the largest magnitude of each batch, in the original, among the tensors that the plan makes low."""
     import numpy as np
     import onnx
     from feeds import feeds
@@ -212,7 +212,7 @@ def shares(path: str, batch: str) -> dict[str, Any]:
     """
     import numpy as np
 
-    session = _session(path, optimise=False)
+    session = _session(path, optimize=False)
     names = [output.name for output in session.get_outputs()]
     with np.load(batch) as arrays:
         feed = {name: arrays[name] for name in arrays.files}
