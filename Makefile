@@ -1,19 +1,19 @@
-# Needs nothing but python3 (3.11 or later, with pip), git and make. Everything goes into .venv.
+# Needs only python3 (3.11 or later, with pip), git and make. Everything is installed into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
-# The random graphs of a campaign: make campaign DECISIONS=500 VERDICTS=3000
+# The number of random graphs of a campaign: make campaign DECISIONS=500 VERDICTS=3000
 DECISIONS ?= 5000
 VERDICTS ?= 3000
-# The examples of each property test, and the damaged models: make campaign EXAMPLES=600 DAMAGED=8000
+# The number of examples of each property test, and of damaged models: make campaign EXAMPLES=600 DAMAGED=8000
 EXAMPLES ?= 1200
 DAMAGED ?= 40000
 PROPERTIES = tests/test_properties.py tests/rewriter/test_constant_types.py tests/resolver/test_computed_constants.py \
   tests/resolver/test_incremental_solver.py tests/resolver/test_positions.py tests/tuner/test_gated_graph.py \
   tests/tuner/test_graph_partition.py tests/tuner/test_trials.py
-# The kills of each of six commands, and the applies at once: make campaign KILLS=100 RUNS=1000
+# The number of kills of each of six commands, and of concurrent runs of apply: make campaign KILLS=100 RUNS=1000
 KILLS ?= 100
 RUNS ?= 1000
-# The damaged list files, models that are run, and states: make campaign LISTS=1000 MODELS=100 STATES=200
+# The number of damaged list files, of damaged models that are run, and of damaged states: make campaign LISTS=1000 MODELS=100 STATES=200
 LISTS ?= 50000
 MODELS ?= 6000
 STATES ?= 6000
@@ -35,7 +35,7 @@ lint: .venv/installed-dev
 
 check: lint test            ## what CI runs
 
-campaign: .venv/installed-dev   ## mixlist against the references of its rules, random graphs and poor data; kills, runs at once, damage, full disks
+campaign: .venv/installed-dev   ## long tests: references of the rules, random graphs, poor data, kills, concurrent runs, damaged files, full disks
 	MIXLIST_EXAMPLES=$(DECISIONS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/resolver/test_reference.py
 	MIXLIST_EXAMPLES=$(VERDICTS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/checker/test_reference_verdict.py
 	MIXLIST_EXAMPLES=$(EXAMPLES) MIXLIST_FUZZ=$(DAMAGED) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=7200 $(PROPERTIES) tests/test_fuzz_models.py
