@@ -1,16 +1,15 @@
 """Choose the Casts of a plan and their places, and the constants that are converted.
 
-A plan gets the fewest Casts. The proof: a value has one type; take each other type that its readers want. These readers
-need a tensor that holds the value in that type. Sometimes such a tensor exists without a new Cast:
+The layout has the fewest Casts that the plan allows. A value has one type. For each other type that its readers want,
+these readers need a tensor that holds the value in that type. Such a tensor needs no new Cast in three cases:
 
 - The value is a constant: a converted copy costs nothing at run time.
 - The value is the output of a user's Cast that readers look through, and the Cast's input has the type (Rule S4.17).
 - A user's Cast converts the value to that type, and all these readers see it.
 
 Otherwise mixlist makes exactly one Cast, in the scope that defines the value, where all readers see it, also those in
-bodies. So no pair of a value and a type costs more than one Cast, and none costs a Cast if it could cost nothing. A
-user's Cast in a branch that only some of the readers see does not help: the other readers need a Cast, and that Cast
-serves all of them.
+bodies. So each pair of a value and a type needs at most one Cast, and none in these cases. A user's Cast in a branch
+that only some of the readers see does not save a Cast: the other readers need one, and it serves all readers.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def lay_out_casts(
 def _names_in_training_info(model: ModelProto) -> set[str]:
     """Return the names that the training information uses.
 
-    It shares the initializers of the main graph, so these initializers keep their types.
+    The training information shares these initializers with the main graph, so they keep their types.
     """
     names: set[str] = set()
     for info in model.training_info:
@@ -125,7 +124,8 @@ class _CastLayoutBuilder:
 
     - ``uses_to_convert``: the uses that want a value in another type than it has, by value and wanted type.
     - ``constant_uses``: the uses of each constant that can be converted in the file.
-    - ``redirected``: uses that read a constant instead of the user's Cast of it, as (node, scope, slot).
+    - ``bypassing_uses``: uses that read a constant directly and no longer the user's Cast of it, as (node, scope,
+      slot).
     - ``cast_names``: the name of the Cast that mixlist makes of a value, by value and type.
     """
 
@@ -140,22 +140,22 @@ class _CastLayoutBuilder:
         self.layout = CastLayout()
         self.uses_to_convert: dict[tuple[Value, int], list[Use]] = {}
         self.constant_uses: dict[Value, list[Use]] = {}
-        self.redirected: set[tuple[Node | None, Scope, int]] = set()
+        self.bypassing_uses: set[tuple[Node | None, Scope, int]] = set()
         self.cast_names: dict[tuple[Value, int], str] = {}
         self.training_names = _names_in_training_info(solution.graph.model)
 
     def build(self, kept_io: KeptIoTypes | None) -> CastLayout:
         root = self.solution.graph.root
         uses: Iterable[Use] = find_uses(self.solution)
-        # The order matters: the types of inputs decide which uses need a conversion, the Casts of outputs are there for
-        # other readers too, and constants get their final types before Casts are made.
+        # The order matters. The types of inputs decide which uses need a conversion. Other readers can use the Casts of
+        # outputs, so these come before other Casts. Constants get their final types before Casts are made.
         if kept_io is not None and not kept_io.keeps_all:
             uses = list(uses)
             self._lower_inputs(uses, kept_io)
-        self._sort_uses(uses)
+        self._collect_uses(uses)
         if kept_io is not None:
             for slot, value in enumerate(root.outputs):
-                self._make_output(value, self._output_type(slot, value, kept_io), slot)
+                self._convert_output(value, self._output_type(slot, value, kept_io), slot)
         for value, constant_uses in self.constant_uses.items():
             self._convert_constant(value, constant_uses)
         for (value, elem), uses_of_type in self.uses_to_convert.items():
@@ -165,17 +165,17 @@ class _CastLayoutBuilder:
     def _final_type(self, value: Value) -> int:
         return self.layout.value_types.get(value.id, self.decided_types[value.id])
 
-    def _sort_uses(self, uses: Iterable[Use]) -> None:
-        """Collect the uses of constants and the uses that need another type."""
+    def _collect_uses(self, uses: Iterable[Use]) -> None:
+        """Collect the uses of constants in ``constant_uses``, and those of other values in ``uses_to_convert``."""
         decided_types, lowered_inputs = self.decided_types, self.layout.value_types
         for use in uses:
             value = use.value
-            constant = self._find_low_constant(use)
+            constant = self._find_constant_behind_cast(use)
             if constant is not None:
                 self.constant_uses.setdefault(constant, []).append(replace(use, value=constant))
-                self.redirected.add((use.node, use.scope, use.slot))
+                self.bypassing_uses.add((use.node, use.scope, use.slot))
             elif value.constant_proto is not None and value.kind != "overridable":
-                # Not the default of an input: the caller may replace it, so it keeps its type and gets a Cast (S4.16).
+                # The default of an input is no such constant: the caller may replace it, so it gets a Cast (S4.16).
                 if types.element(value.type) in types.MIXABLE:
                     self.constant_uses.setdefault(value, []).append(use)
             elif use.wanted_type is not None and use.wanted_type != lowered_inputs.get(
@@ -183,8 +183,8 @@ class _CastLayoutBuilder:
             ):
                 self.uses_to_convert.setdefault((value, use.wanted_type), []).append(use)
 
-    def _find_low_constant(self, use: Use) -> Value | None:
-        """Return the constant of the low type that a user's Cast raises, if the reader wants the low type; else None.
+    def _find_constant_behind_cast(self, use: Use) -> Value | None:
+        """Return the constant that a user's Cast converts from the low type, if the reader wants this type; else None.
 
         Exporters store weights this way to keep the file small: ``W (float16) -> Cast(to=float32) -> MatMul``.
         """
@@ -216,21 +216,22 @@ class _CastLayoutBuilder:
     def _output_type(self, slot: int, value: Value, kept_io: KeptIoTypes) -> int:
         """Return the element type that a graph output has in the rewritten model."""
         root = self.solution.graph.root
-        # The model may leave the type of an output out. A marked Cast that made the output knows it.
+        # The model may leave the type of an output out. Then the marked Cast that made the output has the type.
         authored = self.solution.graph.marked_cast_types.get(root.output_names()[slot], value.type)
         declared = types.element(root.declared_output_types[slot] or authored)
         if declared in types.MIXABLE and kept_io.keeps(value.name):
             return declared
         return self._final_type(value)
 
-    def _make_output(self, value: Value, output_type: int, slot: int) -> None:
-        """Make graph output ``slot``, with a Cast if ``value`` has another type.
+    def _convert_output(self, value: Value, output_type: int, slot: int) -> None:
+        """Give graph output ``slot`` the type ``output_type``, with a Cast if ``value`` has another type.
 
         The Cast gets the name of the output, because the interface keeps its names (Rule S7.2). ``value`` gets a new
         name: ``Exp -> y`` becomes ``Exp -> y_float16 -> Cast -> y``.
         """
         has_type = output_type == self._final_type(value) or output_type not in types.MIXABLE
         if value in self.constant_uses or (value.constant_proto is not None and not has_type):
+            # A constant is converted in the file, together with its other uses.
             output_use = Use(value, output_type, value.scope, None, slot)
             self.constant_uses.setdefault(value, []).append(output_use)
             return
@@ -245,14 +246,15 @@ class _CastLayoutBuilder:
     def _convert_constant(self, value: Value, uses: list[Use]) -> None:
         """Convert a constant once for each type, and each limit of a mask, that its readers want (Rule S7.6)."""
         authored = types.element(value.type)
-        # These uses named the Cast of the constant; now they read the constant itself.
-        unconverted = [u for u in uses if u.wanted_type == authored and (u.node, u.scope, u.slot) in self.redirected]
+        # These uses read the output of the user's Cast. Now they read the constant, which has the type that they want.
+        bypassing = [u for u in uses if (u.node, u.scope, u.slot) in self.bypassing_uses]
+        unconverted = [u for u in bypassing if u.wanted_type == authored]
         self._connect(unconverted, value.name)
         variants = {(u.wanted_type, u.magnitude_limit) for u in uses if u.wanted_type is not None}
         to_convert = sorted(variants - {(authored, 0.0)})
         if not to_convert:
             return
-        # Nobody reads the authored numbers any more: convert the constant in place, and copy it for further variants.
+        # If no use wants the authored values, convert the constant in place, and copy it for further variants.
         if (authored, 0.0) not in variants and value.name not in self.training_names:
             elem, limit = to_convert.pop(0)
             self.layout.value_types[value.id] = elem
@@ -299,7 +301,7 @@ class _CastLayoutBuilder:
                 self.layout.output_names.setdefault(use.scope, {})[use.slot] = name
 
     def _reuse_cast(self, use: Use, cast: Node) -> None:
-        """Let a use read the output of a user's Cast; move the Cast forward if it comes after the reader."""
+        """Let a use read the output of a user's Cast; move the Cast before the reader if it comes after it."""
         assert cast.outputs[0] is not None
         self._connect([use], self.layout.final_name(cast.outputs[0]))
         # Find the node of the Cast's own scope whose body holds the reader: the order in that scope counts.

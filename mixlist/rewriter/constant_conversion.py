@@ -70,13 +70,15 @@ def convert_constants(
             initializer_positions[value.scope] = positions
         position = initializer_positions[value.scope][value.name] if in_place else None
         if isinstance(converted, SparseTensorProto):
-            _put(message.sparse_initializer, position, converted)
+            _store_initializer(message.sparse_initializer, position, converted)
         else:
-            _put(message.initializer, position, converted)
+            _store_initializer(message.initializer, position, converted)
     return new_nodes
 
 
-def _put(initializers: RepeatedCompositeFieldContainer[MessageT], position: int | None, converted: MessageT) -> None:
+def _store_initializer(
+    initializers: RepeatedCompositeFieldContainer[MessageT], position: int | None, converted: MessageT
+) -> None:
     """Replace the initializer at ``position``; append one if ``position`` is None."""
     (initializers.add() if position is None else initializers[position]).CopyFrom(converted)
 
@@ -94,7 +96,7 @@ _SENSITIVE_TO_ZERO = frozenset({"Sqrt", "Div", "Log", "Pow"})  # Rule S7.8 names
 
 
 def find_sensitive_readers(solution: GraphSolution, layout: CastLayout) -> Iterator[tuple[str, str]]:
-    """Yield the name of each converted constant with a reader for which a zero in the constant is dangerous."""
+    """Yield the names of the converted constants in which a zero is dangerous, each with the reader for which it is."""
     names: dict[Value | None, list[str]] = {}
     for item in layout.converted_constants:
         names.setdefault(item.value, []).append(item.name)

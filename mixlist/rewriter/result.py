@@ -64,9 +64,10 @@ class RewriteResult:
     def constants(self) -> list[ConstantReport]:
         """Return a report per converted constant, in the order of the file.
 
-        External data that is not converted yet has no report. It is read once, for its report.
+        External data that is not converted yet has no report yet. Its report is made here, by a conversion whose
+        result is not kept.
         """
-        for tensor in self._find_external(unconverted_only=True):
+        for tensor in self._find_external_tensors(unconverted_only=True):
             if external_tensor_key(tensor) not in self._reports:
                 deque(self._stream(tensor), maxlen=0)  # runs the conversion and drops the bytes
         return list(self._reports.values())
@@ -88,7 +89,7 @@ class RewriteResult:
         external_data: str = "auto",
         progress: ProgressCallback | None = None,
     ) -> tuple[Path, ...]:
-        """Write the model to ``path``: whole or not at all, never over the input, over another file only by ``force``.
+        """Write the model to ``path``, atomically. Another file is replaced only with ``force``, the input file never.
 
         Returns the files written: the model's and, if there is one, its data file.
 
@@ -102,24 +103,24 @@ class RewriteResult:
 
     def streamed_bytes(self) -> int:
         """Return the number of bytes of external data that ``save`` writes."""
-        return sum(declared_byte_size(tensor) for tensor in self._find_external(unconverted_only=False))
+        return sum(declared_byte_size(tensor) for tensor in self._find_external_tensors(unconverted_only=False))
 
     def _stream(self, tensor: TensorProto) -> Iterator[bytes]:
         return stream_tensor(tensor, self.loaded.folder, self._clamp, self._reports)
 
-    def _find_external(self, unconverted_only: bool) -> Iterator[TensorProto]:
+    def _find_external_tensors(self, unconverted_only: bool) -> Iterator[TensorProto]:
         """Yield the tensors with external data; on request only those that are stored in another type."""
-        for tensor in self._external_at_first:
+        for tensor in self._originally_external:
             if is_external(tensor) and (not unconverted_only or stored_type(tensor) != tensor.data_type):
                 yield tensor
 
     @cached_property
-    def _external_at_first(self) -> list[TensorProto]:
+    def _originally_external(self) -> list[TensorProto]:
         """Return the tensors with external data before ``_inline_external_tensors`` was called."""
         return [tensor for tensor in tensors_in_model(self.proto) if is_external(tensor)]
 
     def _inline_external_tensors(self, unconverted_only: bool = False) -> None:
-        for tensor in self._find_external(unconverted_only):
+        for tensor in self._find_external_tensors(unconverted_only):
             set_inline(tensor, b"".join(self._stream(tensor)))
 
     def to_json(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from mixlist.resolver import ModelSolution, Plan
 from mixlist.resolver.decisions import GraphSolution, find_precision
 from mixlist.rewriter.cast_layout import KeptIoTypes, lay_out_casts
 from mixlist.rewriter.constant_conversion import convert_constants, find_sensitive_readers
-from mixlist.rewriter.emit import Emitter
+from mixlist.rewriter.layout_writer import LayoutWriter
 from mixlist.rewriter.result import RewriteResult
 from mixlist.rewriter.specialized_functions import FunctionNames, replace_functions
 from mixlist.rewriter.tensor_conversion import ConstantReport
@@ -39,9 +39,10 @@ def rewrite(
 ) -> RewriteResult:
     """Rewrite ``model`` so that every node has the precision that ``plan`` decided (docs/semantics.md, S7).
 
-    ``model`` is the model that ``resolve`` got; it is not changed. With ``keep_io_types`` false, graph inputs and
-    outputs that ``keep_io`` does not name take the decided types. Raises ModelError if the plan belongs to another
-    model or ``keep_io`` names no input or output, and TypeError if ``plan`` is no Plan.
+    ``model`` is the model that ``resolve`` got; it is not changed. With ``keep_io_types`` false, the inputs and
+    outputs that ``keep_io`` does not name may change their types: an output gets its decided type, and an input the low
+    type if every reader wants that (Rule S7.3). Raises ModelError if the plan belongs to another model or
+    ``keep_io`` names no input or output, and TypeError if ``plan`` is no Plan.
     """
     if not isinstance(plan, Plan):
         raise TypeError(f"plan is a {type(plan).__name__}: pass the Plan that mixlist.resolve(model, policy) returns")
@@ -113,7 +114,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
         protos = protos_by_scope(solution.graph.root, message)
         new_constants = convert_constants(layout, protos, name_generator, clamp, loaded.folder, reports)
         readers.update(find_sensitive_readers(solution, layout))
-        Emitter(solution, layout, function_names.find_called_names(solution)).emit(protos, new_constants)
+        LayoutWriter(solution, layout, function_names.find_new_callee_names(solution)).write(protos, new_constants)
         if layout.casts:
             _import_opset((function or model).opset_import, message, standard_opset(model))
         if function is not None:
@@ -141,7 +142,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
 
 
 def _find_used_names(model_solution: ModelSolution) -> set[str]:
-    """Return the names of all tensors and nodes of a model, but for those that an earlier rewrite added.
+    """Return the names of all tensors and nodes of a model, except those that an earlier rewrite added.
 
     The rewrite removes the Casts of an earlier one, so their names are free. A second ``apply`` then gives new Casts
     the same names, and writes the same bytes (Rule S7.9).
@@ -163,8 +164,9 @@ def _import_opset(
 ) -> None:
     """Import an opset of the standard domain for the new Casts in ``message``.
 
-    A graph or function of custom operators alone imports none. A function may import another opset than the model, if
-    its operators are the same in both. If Cast is not the same, the function imports the model's opset now.
+    A graph or function that has only custom operators does not import the standard domain. A function may import
+    another opset than the model. The new Casts are those of the model's opset: if Cast differs between both opsets, the
+    function gets the model's opset, provided that its other operators are the same in both.
     """
     standard_import = next((entry for entry in imports if entry.domain in ("", "ai.onnx")), None)
     if standard_import is None:
@@ -180,6 +182,7 @@ def _import_opset(
 
 def _is_same_operator(op_type: str, left_opset: int, right_opset: int) -> bool:
     """Return whether both opsets have the same version of an operator."""
+    # An operator that neither opset has counts as the same.
     schemas = find_schema("", op_type, left_opset), find_schema("", op_type, right_opset)
     return len({schema.since_version if schema else 0 for schema in schemas}) == 1
 

@@ -15,7 +15,7 @@ from mixlist.resolver.decisions import GraphSolution
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto
 
-ORIGIN = "pkg.mixlist.function"  # metadata key of a specialization: the name of the function that it was made from
+ORIGIN_KEY = "pkg.mixlist.function"  # metadata key of a specialization: the name of the function that it was made from
 
 
 class FunctionNames:
@@ -39,11 +39,11 @@ class FunctionNames:
         function = copy_message(original)
         if function.name != self._names[solution]:
             function.name = self._names[solution]
-            function.metadata_props.add(key=ORIGIN, value=original.name)
+            function.metadata_props.add(key=ORIGIN_KEY, value=original.name)
         return function
 
-    def find_called_names(self, solution: GraphSolution) -> dict[int, str]:
-        """Return the name of the called function, by the id of the calling node, if it is not the original name."""
+    def find_new_callee_names(self, solution: GraphSolution) -> dict[int, str]:
+        """Return the new name of each called function that got one, by the id of the calling node."""
         return {
             node_id: self._names[callee]
             for node_id, callee in solution.callees.items()
@@ -74,7 +74,7 @@ def _merge_equal_functions(
     """Return the functions after the equal specializations of each function became one; rename the calls to them.
 
     ``groups``: the specializations of each function. ``original_names``: the names in each function before the rewrite.
-    Functions that were two in the model stay two.
+    Two functions of the model stay two functions, even if they are equal.
     """
     # Repeat until nothing changes: if two functions become one, the functions that call them can become equal too.
     while True:
@@ -96,8 +96,8 @@ def _merge_equal_functions(
 def _comparable_content(function: FunctionProto, original_names: set[str]) -> bytes:
     """Return the content of a function as bytes that are equal for equal functions.
 
-    The function's own name is removed, and the names that mixlist made are numbered: each specialization has other
-    ones, because new names are unique in the whole model.
+    The function's own name is removed, and the names that mixlist made are replaced by numbers: they differ between
+    specializations, because a new name is unique in the whole model.
     """
     nameless = copy_message(function)
     nameless.name = ""

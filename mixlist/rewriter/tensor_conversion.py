@@ -48,7 +48,7 @@ class ConstantReport:
 def float_dtype(elem: int) -> np.dtype[np.generic]:
     """Return the numpy dtype of a float element type (ml_dtypes has bfloat16).
 
-    Raises ModelError for any other type: only a model whose types contradict each other asks for one.
+    Raises ModelError for any other type: the types of such a model contradict each other.
     """
     from onnx import helper
 
@@ -72,10 +72,11 @@ def convert_piece(
         return piece.astype(dtype)
     float32_piece = np.ascontiguousarray(piece, np.float32)
     converted = _round_to(float32_piece, elem, dtype, is_large)
-    # Without the sign bit, finite floats sort as their bits do. Comparing integers saves an array of magnitudes.
+    # The bits of a float without the sign bit, read as an integer, have the order of the magnitudes. So no array of
+    # float magnitudes is needed.
     magnitude_bits = float32_piece.view(np.uint32) & np.uint32(0x7FFFFFFF)
     max_abs = float(magnitude_bits.max().view(np.float32))
-    # Count the finite values that became infinite. Only pieces that reach the bound need the second look.
+    # Count the finite values that became infinite. Only pieces that reach the bound are searched for them.
     became_infinite = None
     if not np.isfinite(max_abs):
         is_finite = np.isfinite(float32_piece)
@@ -115,8 +116,9 @@ def _round_to(
 # A model of one Cast node; 10 is float16.
 _CAST_TO_FLOAT16 = """<ir_version: 8, opset_import: ["" : 13]>
 half (float[n] x) => (float16[n] y) { y = Cast <to = 10> (x) }"""
-# From this number of elements on, ONNX Runtime pays: its import takes a fifth of a second, and numpy does 1 to 3 GB/s.
-_LARGE = 2**21
+# From this number of elements on, ONNX Runtime is faster although its import takes a fifth of a second: numpy converts
+# 1 to 3 GB/s.
+_LARGE_COUNT = 2**21
 
 
 @cache
@@ -165,7 +167,7 @@ def convert_tensor(
         converted.external_data.add(key=weights.STORED_TYPE_KEY, value=str(tensor.data_type))
         return converted, None
     report = ConstantReport(name)
-    is_large = weights.stored_element_count(tensor) >= _LARGE
+    is_large = weights.stored_element_count(tensor) >= _LARGE_COUNT
     pieces = weights.read_pieces(tensor, folder)
     if magnitude_limit:
         pieces = (reduce_piece(piece, magnitude_limit, report) for piece in pieces)
@@ -204,7 +206,7 @@ def stream_tensor(
         yield from weights.read_raw_pieces(tensor, folder)
         return
     report = ConstantReport(tensor.name)
-    is_large = weights.stored_element_count(tensor) >= _LARGE
+    is_large = weights.stored_element_count(tensor) >= _LARGE_COUNT
     for piece in weights.read_pieces(tensor, folder):
         yield convert_piece(piece, tensor.data_type, clamp, report, is_large).tobytes()
     reports[external_tensor_key(tensor)] = report

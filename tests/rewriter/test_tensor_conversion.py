@@ -71,7 +71,7 @@ def test_bfloat16_rounds_to_nearest_even_and_keeps_the_range() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_onnx_runtime_gives_the_bits_of_numpy(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    bits = rng.integers(0, 2**32, tensor_conversion._LARGE, dtype=np.uint32)
+    bits = rng.integers(0, 2**32, tensor_conversion._LARGE_COUNT, dtype=np.uint32)
     float32_values = bits.view(np.float32)
     converted = tensor_conversion._round_to(float32_values, types.FLOAT16, np.dtype(np.float16), is_large=True)
     with np.errstate(all="ignore"):

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from mixlist.graph.proto_types import ScopeProto
 
 
-class Emitter:
-    """Rewrites the protobuf messages of one graph: a copy of those from which the Graph was built, or these themselves.
+class LayoutWriter:
+    """Writes a CastLayout into the protobuf messages of one graph.
+
+    The messages are those from which the Graph was built, or a copy of them.
 
     ``function_names``: the new name of the called function, by the id of the calling node.
     """
@@ -32,7 +34,7 @@ class Emitter:
         has_marked_casts = any(scope.marked_casts for scope in linked_scopes(solution.graph.root))
         self.renames_values = bool(layout.value_names) or has_marked_casts
 
-    def emit(self, protos: dict[Scope, ScopeProto], new_constants: dict[Scope, list[tuple[Value, NodeProto]]]) -> None:
+    def write(self, protos: dict[Scope, ScopeProto], new_constants: dict[Scope, list[tuple[Value, NodeProto]]]) -> None:
         """Rewrite the message of each scope.
 
         ``new_constants``: the new Constant nodes of each scope, each with the constant that it holds in another type.
@@ -132,8 +134,8 @@ class Emitter:
     def _insert_nodes(self, scope: Scope, proto: ScopeProto, new_constants: list[tuple[Value, NodeProto]]) -> None:
         """Insert the new nodes of a scope, and sort its nodes topologically.
 
-        A sort key is (position of a node in the scope, rank, order). The nodes that follow a producer directly have
-        the position of the producer, and their rank sorts them: first copies of a Constant, then new Casts, then moved
+        A sort key is (position of a node in the scope, rank, order). The nodes that follow a producer directly have the
+        position of the producer, and their rank sorts them: 1 for copies of a Constant, 2 for new Casts, 3 for moved
         Casts of the user.
         """
         casts = self.layout.casts.get(scope, [])
@@ -186,7 +188,7 @@ def _fill_cast(node: NodeProto, cast: NewCast, input_name: str) -> None:
 def _remove_mark(cast: NodeProto) -> None:
     """Remove the mark of a Cast that is a node of the graph.
 
-    mixlist made this Cast and somebody moved it to another use, so it belongs to the user now (Rule S7.7).
+    mixlist made this Cast and another program changed its use, so it counts as a Cast of the user (Rule S7.7).
     """
     # Backward, because a deletion moves the entries behind it.
     for position in reversed([i for i, entry in enumerate(cast.metadata_props) if entry.key == CAST_MARK]):
