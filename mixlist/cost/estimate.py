@@ -272,6 +272,7 @@ class _Estimator:
             return NodeCost(unknown="its shapes are not known")
         except (LookupError, ValueError, TypeError, ZeroDivisionError):  # a formula met a node that is not valid
             return NodeCost(unknown="its shapes and attributes do not fit its definition")
+        # A product of integers, as of MatMulInteger, has no float operations.
         return NodeCost(flops, flops if elem in LOW_TYPES else 0, moved, is_matrix=is_matrix and elem is not None)
 
     def _bytes(self, node: Node, known_shapes: KnownShapes, weights: PassedWeights, runs: int) -> int:

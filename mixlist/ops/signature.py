@@ -183,6 +183,7 @@ def _type_groups(
             slots.setdefault(_ALL_SLOTS if has_containers else key, ([], []))[0].append(index)
     for index, (formal, value_type) in enumerate(zip(formal_outputs, outputs, strict=False)):
         is_mixable = types.element(value_type) in types.MIXABLE
+        # An output joins the inputs with the same parameter. Heterogeneous inputs have other keys: no output joins.
         key = _ALL_SLOTS if has_containers and is_mixable else formal.parameter
         if key in slots and value_type != types.UNKNOWN:
             slots[key][1].append(index)
