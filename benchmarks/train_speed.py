@@ -70,11 +70,11 @@ def make_training(name: str, batch: int, lists: str, threads: int) -> Any:
     from mixlist.training.loop import Training
     from mixlist.training.optimizers import Settings
     from mixlist.training.scalers import make_scaler
-    from mixlist.training.step_graph import read_step
+    from mixlist.training.step_graph import load_step_graph
     from mixlist.training.step_session import make_float32_session, make_mixed_session
 
     data = ROOT / "mixlist" / "demo_data"
-    graph = read_step(data / f"digits_{name}_step.onnx")
+    graph = load_step_graph(data / f"digits_{name}_step.onnx")
     if lists == "float32":
         session, scaler = make_float32_session(graph, "cpu", threads), None
     else:
