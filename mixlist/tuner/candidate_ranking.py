@@ -28,14 +28,14 @@ _OFFENDER, _BEYOND_RANGE, _OTHER = range(3)
 class CandidateRanking:
     """Ranks candidates by the evidence of a check under the base lists.
 
-    ``low_type``: the element type of low precision. ``costs``: those of the model's main graph.
+    ``low_type``: the element type of low precision. ``costs``: the costs of the model's main graph.
     """
 
     def __init__(self, report: CheckReport, low_type: int, costs: Costs) -> None:
         bound = overflow_bound(low_type)
         failing = [node for node in report.nodes if node.kind in FAILING_KINDS]
         self.offenders = {node.ref: _VERBS[node.kind] for node in failing}
-        # An offender that is high already got its bad values from a low node: only an edit of that node may help.
+        # A high-precision offender reads bad values from a low-precision node: only an edit of that node may help.
         self.offender_by_source = {node.low_source.ref: node for node in failing if node.low_source is not None}
         # Values from SENTINEL on are those of masks, which are large by design.
         beyond_range = (t.producer for t in report.tensors if t.low and bound <= t.magnitude < SENTINEL)
@@ -46,9 +46,10 @@ class CandidateRanking:
     def orders(self, candidates: Sequence[Candidate]) -> list[list[Candidate]]:
         """Return the orders in which a search should try the candidates.
 
-        In both orders the first offenders come first, then the nodes with values beyond the range. In the first order
-        candidates without matrix products and convolutions follow before the others, because it costs little to make
-        them high. The second order sorts by error alone. It is left out if it is the same.
+        In both orders the first offenders come first, then the nodes with values beyond the range, then all others. The
+        first order puts the others without matrix products and convolutions before those with them, because it costs
+        little to make them high. The second order sorts the others by error alone. If both orders are equal, only one
+        is returned.
         """
 
         def cheap_first(candidate: Candidate) -> tuple[int, int, float, str]:

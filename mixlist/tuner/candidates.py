@@ -101,8 +101,8 @@ def find_list_candidates(
 ) -> tuple[Candidate, ...]:
     """Return one candidate per op type that could go to the list ``after``, sorted by op type.
 
-    Only op types with a node in ``low_nodes`` count, or all if it is None. ``main``: the decisions that say on which
-    list each node is now. ``base``: the policy whose list is the ``before`` of each edit.
+    Each op type needs a node in ``low_nodes``; if ``low_nodes`` is None, any node will do. ``main``: the decisions that
+    say on which list each node is now. ``base``: the policy without edits. Its lists give ``before`` of each edit.
     """
     nodes_by_op: dict[str, dict[NodeRef, None]] = {}  # the inner dict is an ordered set
     for solution, node in _operator_nodes(main):
@@ -126,9 +126,8 @@ def find_node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Cand
     If several nodes share a name, the rule also names the scope. A node is left out if no rule can hold its name, or if
     a rule of the policy decides it already.
     """
-    graphs = {
-        id(s.graph): s.graph for s in find_reachable_solutions(main)
-    }  # specializations of a function share a graph
+    # The specializations of a function share a graph, so each graph is named once.
+    graphs = {id(s.graph): s.graph for s in find_reachable_solutions(main)}
     names = unique_names(node_ref(graph, node) for graph in graphs.values() for node in graph.nodes)
     candidates: dict[str, Candidate] = {}
     for solution, node in _operator_nodes(main):
@@ -147,13 +146,19 @@ def find_node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Cand
 
 
 def _float32_slots(slots: set[int], values: Sequence[object]) -> tuple[str, ...]:
-    """Return ``float32`` at each of ``slots`` that has a value, "" at the slots between; trailing "" are left out."""
+    """Return the types of a NodeEdit by slot: ``float32`` at each of ``slots`` that has a value, "" at other slots.
+
+    The result ends with the last ``float32``.
+    """
     present = [slot for slot in slots if slot < len(values) and values[slot] is not None]
     return tuple(["float32" if slot in present else "" for slot in range(max(present, default=-1) + 1)])
 
 
 def _operator_nodes(main: GraphSolution) -> Iterator[tuple[GraphSolution, Node]]:
-    """Yield every node that lists may decide; a node of a function once per specialization."""
+    """Yield every node but control flow and function calls, which are on no list.
+
+    A node of a function comes once for each specialization.
+    """
     for solution in find_reachable_solutions(main):
         for node in solution.graph.nodes:
             if not is_control_flow(node) and node.function is None:

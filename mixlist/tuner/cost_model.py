@@ -1,6 +1,7 @@
 """Compute the cost of a set of edits, for ``--objective max-speed``: a static cost, or on CUDA a measured time.
 
-The static cost adds up the op types of the model. Each takes the longer of its arithmetic and its traffic, in bytes:
+The static cost is a sum over the op types of the model, in bytes. For each op type it adds the bytes that the operators
+move (traffic), or the bytes that could be moved during their arithmetic, if these are more:
 
 - Arithmetic in a 16-bit type runs at twice the rate of float32. Vector and matrix units do at least that.
 - Traffic is the bytes that ``estimate_work`` counts, with the Casts that a rewrite inserts.
@@ -31,8 +32,8 @@ class CostModel:
     """Computes the cost of a set of edits: on the CPU provider in bytes, on other providers in seconds.
 
     A time on the CPU provider would say nothing, because it computes most float16 nodes in float32. Sets of edits that
-    round at the same points share one cost, which is computed once. ``threshold``: a cost is lower than another one if
-    it is below this fraction of it.
+    round at the same points share one cost, which is computed once. ``threshold``: a cost counts
+    as lower than another one only if it is below ``threshold`` times the other one.
     """
 
     def __init__(self, compiler: TrialCompiler, provider: str) -> None:

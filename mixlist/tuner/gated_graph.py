@@ -41,12 +41,12 @@ Gate = tuple[RoundingPoint, Rounding]
 class GatedGraph:
     """A gated graph, and the positions of its gates.
 
-    ``proto``: the model. Its nodes read a flag (bool [1]) of each gate, by the names ``flag_names``; it has no such
-    inputs yet, ``split`` adds them. ``gates``: the point and the rounding that each flag turns on. ``flags_input``: a
-    name for an input that holds several flags. ``output_names``: the names of the graph's outputs in the model's order;
-    an output that may be rounded has a new name. ``tensor_types``: the types of the main graph's tensors by name.
-    ``computed_constants``: the tensors that nodes compute from constants alone. ``origins``: the node of the model that
-    a copy in a branch stands for, by the copy's name.
+    ``proto``: the model. Its nodes read one flag (bool [1]) for each gate; ``flag_names`` are the names of the flags.
+    The model does not declare these inputs: ``split_graph`` adds them. ``gates``: the point and the rounding that each
+    flag turns on. ``flags_input``: a name for an input that holds several flags. ``output_names``: the names of the
+    graph's outputs in the model's order; an output that may be rounded has a new name. ``tensor_types``: the types of
+    the main graph's tensors by name. ``computed_constants``: the tensors that nodes compute from constants alone.
+    ``origins``: the node of the model that a copy in a branch stands for, by the copy's name.
     """
 
     proto: ModelProto
@@ -92,6 +92,7 @@ class GateBuilder(EmulationBuilder):
         clamp: bool,
         saturate: bool,
     ) -> None:
+        # The base class makes the float32 graph and rounds nothing. The gates of this class round.
         super().__init__(loaded, rounding=False, saturate=saturate)
         self.roundings, self.clamp = roundings, clamp
         self.calls: Calls = ()  # the calls that lead to the function body that is being rewritten
@@ -120,7 +121,7 @@ class GateBuilder(EmulationBuilder):
     # --- scopes, nodes and calls ---
 
     def _rewrite_scope(self, graph: Graph, scope: Scope, proto: ScopeProto) -> None:
-        # Compute the names of unnamed nodes now. They depend on the names in use, and an If takes its node's name away.
+        # Compute the display names of unnamed nodes now: they depend on the names of other nodes, which gates remove.
         names_of_unnamed_nodes(scope)
         super()._rewrite_scope(graph, scope, proto)
         if not is_graph(proto):
@@ -164,7 +165,7 @@ class GateBuilder(EmulationBuilder):
         return [], []
 
     def _gate_slots(self, node: Node, target: NodeProto, ref: NodeRef) -> list[NodeProto]:
-        """Gate each slot of control flow or a call that some plan rounds; return the nodes to put before it."""
+        """Gate each slot of control flow or a call that some plan rounds; return the nodes to put before ``target``."""
         gates: list[NodeProto] = []
         for slot, value in enumerate(node.inputs):
             point = RoundingPoint(self.calls, ref, slot)
@@ -246,7 +247,7 @@ class GateBuilder(EmulationBuilder):
     def _build_branch(
         self, graph: Graph, node: Node, nodes: list[NodeProto], plain: NodeProto, rounding: Rounding | None
     ) -> GraphProto:
-        """Return a branch that computes a node, with its inputs and outputs rounded or, for None, as they are.
+        """Return a branch that computes a node, with its inputs and outputs rounded. If ``rounding`` is None, none is.
 
         ``nodes``: the message ``plain`` of the node, and the Casts around it. The copies in the branch get new names,
         because two branches of one graph must not share names.
@@ -315,7 +316,7 @@ class GateBuilder(EmulationBuilder):
         if not elem:
             return value.name
         # A weight that a Loop carries is rounded like a computed value: numbers beyond the range become infinite, also
-        # with ``clamp``. In saturate mode computed values are clipped, which only the nodes below do.
+        # with ``clamp``. In saturate mode computed values are clipped, so the nodes below must round them.
         carried = self._find_carried_constant(value) if not in_function and not self.saturate else None
         if carried is not None and isinstance(carried.constant_proto, TensorProto):
             rounded = self.constants.add_initializer(carried.name, carried.constant_proto, elem, clamp=False)
@@ -337,7 +338,7 @@ class GateBuilder(EmulationBuilder):
             if loop.op_type != "Loop" or loop.domain or slot < 2 or body.outputs[slot - 1] is not source:
                 return None
             if RoundingPoint((), node_ref(self.graph, loop), slot) in self.roundings:
-                return None  # some plan converts it before the Loop, where the policy for constants holds
+                return None  # some plan converts the constant before the Loop, as its policy for constants says
             source = loop.inputs[slot]
         if source is None or source is value or source.kind == "overridable" or source.scope.owner is not None:
             return None

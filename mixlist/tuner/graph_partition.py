@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from onnx import FunctionProto, NodeProto, ValueInfoProto
 
 MAX_SEGMENTS = 16  # each costs a run of a session, some 50 microseconds
-# The least cost of a segment, in the unit of ``_node_cost`` (about one FLOP): some 0.8 milliseconds on one thread.
+# The least cost of a segment, in the unit of ``_node_cost`` (FLOPs): some 0.8 milliseconds on one thread.
 MIN_SEGMENT_COST = 8e7
-_FIXED_NODE_COST = 5e4  # of any node, however small its tensors are
-_COST_PER_BYTE = 4.0  # of a byte that a node moves
-_ASSUMED_SHAPE = (2**20,)  # of a tensor whose shape is not known
+_FIXED_NODE_COST = 5e4  # the part of a node's cost that does not depend on its tensors
+_COST_PER_BYTE = 4.0  # the part for each byte that a node moves
+_ASSUMED_SHAPE = (2**20,)  # for a tensor whose shape is not known
 _SLACK = 0.4  # how far a cut may move to a place where fewer bytes cross, as a share of a segment
 
 
 def choose_cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
-    """Return tensors of the main graph; the best places for cuts are behind the nodes that make them.
+    """Return one tensor of the main graph for each cut. The graph is best cut behind the node that makes the tensor.
 
     ``costs``: the result of ``estimate_costs(graph, ...)``. A small model gets no cuts.
     """
@@ -46,6 +46,7 @@ def choose_cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
         # Cut near the place that makes segments of equal cost: within the slack, where the fewest bytes cross.
         target, slack = total * number / segment_count, _SLACK * total / segment_count
         distances = [abs(cost - target) for cost in cost_up_to[:-1]]
+        # If no node is within the slack, the nearest one is.
         max_distance = max(slack, min(distances))
         nearby = [position for position, distance in enumerate(distances) if distance <= max_distance]
         best = nodes[min(nearby, key=lambda position: (crossing_bytes[position], distances[position]))]
@@ -56,7 +57,7 @@ def choose_cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
 
 
 def _cumulative_costs(graph: Graph, costs: Costs) -> list[float]:
-    """Return for each node of the main graph the cost of all nodes up to it; bodies and functions count with it."""
+    """Return for each node of the main graph the cost of all nodes up to it, with their bodies and called functions."""
     cumulative, total = [], 0.0
     for node in graph.nodes:
         total += 0.0 if _is_constant(node) else _node_cost(costs, node.id)

@@ -13,7 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 Passes = Callable[[frozenset[T]], bool]
-# Called with a number, returns that many of the next tests if the current test and all of them fail.
+# Takes a number n. Returns the next n tests that the search will ask for if the current test and all n tests fail.
 NextTests = Callable[[int], list[frozenset[T]]]
 
 
@@ -89,15 +89,16 @@ def _predict_tests(search: Callable[[Passes[T]], R], answers: list[bool], count:
 
 def _shortest_passing_prefix(ordered: Sequence[T], passes: Passes[T]) -> int | None:
     """Return the length of the shortest prefix that passes; None if all elements fail."""
-    # Double the length until a prefix passes. The prefix of length ``failing`` fails throughout.
+    # Double the length until a prefix passes. In both loops the prefix of length ``failing`` has failed.
     failing, passing = 0, 1
     while passing < len(ordered) and not passes(frozenset(ordered[:passing])):
         failing, passing = passing, 2 * passing
     if passing >= len(ordered):
         passing = len(ordered)
+        # Both are 0 if there are no elements. The empty set has failed already.
         if passing == failing or not passes(frozenset(ordered)):
             return None
-    # Then search between the two by bisection.
+    # Then find the shortest by bisection between a length that fails and one that passes.
     while passing - failing > 1:
         middle = (failing + passing) // 2
         if passes(frozenset(ordered[:middle])):

@@ -51,8 +51,8 @@ class TuneOptions(JudgingOptions):
     )
     holdout: bool = option(
         True,
-        "Hold the last quarter of four batches or more out of the search, for a last check. No effect with"
-        " --validate-on.  [default: held out]",
+        "Keep the last quarter of the batches out of the search, for a last check, if there are at least four batches."
+        " No effect with --validate-on.  [default: held out]",
         "flag",
         flag="--holdout/--no-holdout",
     )

@@ -1,6 +1,7 @@
 """Decide whether large values of a trial are an overflow or belong to a mask (Rules S8.4, S8.11, S8.12).
 
-A trial computes few statistics, so some of them are ambiguous. For these the rules of ``check`` decide here.
+Most tensors of a trial have one statistic, which shows an overflow. The tensors for which that is not enough have
+ranges (``trial_statistics`` says which). This module applies the rules of ``check`` to these ranges.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _TensorRead:
-    """An input slot of a node that reads a tensor with a range. Through a body or a call it only may read it.
+    """An input slot of a node that reads a tensor with a range.
+
+    If the value of the slot comes out of a body or a call, the slot only may read that tensor.
 
     ``name``: the name of the value at the slot. ``source``: the tensor.
     """
@@ -70,13 +73,14 @@ class OverflowClassifier:
     def find_first_overflow(
         self, feed: Feed, values: AmbiguousValues, main: GraphSolution, roundings: Sequence[LocalRoundings]
     ) -> str:
-        """Return the first node that overflows in a batch under a plan; "" if the large values are those of masks.
+        """Return a node that overflows in a batch under a plan; "" if the large values are those of masks.
 
-        ``main``: the decisions of the plan. ``roundings``: those of ``main`` and of the functions that it calls.
+        A node whose converted input overflows comes before a node whose output does. ``main``: the decisions of the
+        plan. ``roundings``: those of ``main`` and of the functions that it calls.
         """
         if self._finder is None:
-            # The finder counts values of the reference here. It cannot count those of the mixed model, which a trial
-            # does not have: ``values.counts`` holds them.
+            # The finder runs the reference to count its values. A trial has no mixed model to run, so
+            # ``values.counts`` holds the counts of the trial.
             observe = SessionConfig("cpu", None, self.saturate).observe_reference
             reference = ObservedModel(self.loaded, instrument(self.loaded.proto).probes, observe)
             self._finder = HiddenOverflowFinder(self.nodes, {self.low_type}, reference)
@@ -105,7 +109,7 @@ class OverflowClassifier:
         return ""
 
     def _set_ranged_tensors(self, tensors: frozenset[TensorRef]) -> None:
-        """Find the nodes that make and read the tensors with ranges, which are few of all nodes.
+        """Find the nodes that make and read the tensors with ranges. These are few nodes.
 
         The tensors are the same in almost every trial, so the result is kept.
         """

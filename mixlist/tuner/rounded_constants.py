@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 class RoundedConstants:
-    """Makes rounded copies of a model's constants, which are float32 numbers that a low type represents.
+    """Makes rounded copies of a model's constants.
 
-    ``folder``: the folder of the model's external data.
+    The copies are float32, and a low type can hold each of their numbers. ``folder``: the folder of the model's
+    external data.
     """
 
     def __init__(self, proto: ModelProto, new_names: NameGenerator, folder: Path | None) -> None:
@@ -32,7 +33,7 @@ class RoundedConstants:
     def add_initializer(
         self, name: str, constant: TensorProto | AttributeProto, elem: int, clamp: bool, limit: float = 0.0
     ) -> str:
-        """Return the name of an initializer that holds a constant rounded to ``elem``, which may be new.
+        """Return the name of an initializer that holds a constant rounded to ``elem``; add the initializer if needed.
 
         ``name``: the constant's own name, which is returned if rounding changes no number. ``clamp``: numbers beyond
         the range become the largest finite number, else they become infinite. ``limit``: the magnitude to which a
@@ -53,7 +54,7 @@ class RoundedConstants:
     def make_constant(
         self, constant: TensorProto | AttributeProto, elem: int, output: str, clamp: bool, limit: float
     ) -> NodeProto:
-        """Return a Constant node with a copy of a constant, rounded to ``elem`` or, if it is 0, as it is."""
+        """Return a Constant node with a copy of a constant, rounded to ``elem``; if ``elem`` is 0, not rounded."""
         from onnx import TensorProto, helper, numpy_helper
 
         node = self.new_names.make_node("Constant", [], output)
@@ -73,7 +74,8 @@ class RoundedConstants:
     ) -> NDArray[np.generic]:
         """Return the numbers of a constant as an array of its shape; numbers of a low type become float32.
 
-        If ``elem`` is not 0, they are rounded to that type. If ``limit`` is not 0, they are reduced to it before.
+        If ``elem`` is not 0, they are rounded to that type. If ``limit`` is not 0, magnitudes above
+        ``limit`` are reduced to it before the rounding.
         """
         import numpy as np
         from onnx import TensorProto

@@ -105,7 +105,7 @@ class RoundingPlanner:
     def find_roundings(self, main: GraphSolution, *, include_low_inputs: bool = False) -> Roundings:
         """Return all roundings of a main graph and the functions that it calls.
 
-        ``include_low_inputs``: also round the inputs of low nodes that are low already.
+        ``include_low_inputs``: low nodes also round those inputs that have their low type already.
         """
         all_roundings: Roundings = {}
         local: dict[GraphSolution, LocalRoundings] = {}
@@ -128,8 +128,8 @@ class RoundingPlanner:
         if local is None:
             origin, changed_nodes = find_origin(solution) or (None, frozenset[Node]())
             before = self._local_roundings.get(origin) if origin is not None else None
-            # The types of parameters are decided after all nodes, so ``changed_nodes`` lacks the readers of one that
-            # has changed.
+            # The types of parameters are decided after all nodes, so ``changed_nodes`` lacks the readers of a
+            # parameter whose type has changed.
             if origin is None or before is None or _parameter_types(origin) != _parameter_types(solution):
                 local = self._compute_roundings(solution, False)
             else:
@@ -159,6 +159,7 @@ class RoundingPlanner:
         if graph not in self._type_pickers:
             picker = _type_picker(_values_at_links(solution)) if _links_decide_slots(graph) else None
             self._type_pickers[graph] = picker
+        # Without a picker no set of types decides the roundings, so nothing can be cached.
         pick_types = self._type_pickers[graph]
         if pick_types is None:
             return dict(self._compute_slot_roundings(solution, include_low_inputs))
@@ -208,8 +209,9 @@ def _type_picker(values: Iterable[Value]) -> TypePicker:
 
 
 def _links_decide_slots(graph: Graph) -> bool:
-    """Return True if the types at links and outputs decide all roundings of single slots.
+    """Return True if all roundings of single slots follow from the types at control-flow links and graph outputs.
 
+    A link (``TypeLink``) joins values that must have one type, such as a result of an If and the outputs of its bodies.
     Calls of functions and unknown operators with bodies read values by other rules, so a graph must have none of them.
     """
     return all(node.function is None and (not node.bodies or is_control_flow(node)) for node in graph.nodes)
@@ -233,6 +235,7 @@ def _find_node_rounding(solution: GraphSolution, node: Node, include_low_inputs:
         read_type = solution.decided_types[use.value.id] if use.wanted_type is None else use.wanted_type
         if elem or read_type in LOW_TYPES:
             low_slots.add(use.slot)
+    # The readers of a Constant round its numbers.
     needs_no_output_rounding = _yields_rounded_values(node, low_slots) or node.op_type == "Constant"
     outputs = () if needs_no_output_rounding else _low_output_types(solution, node)
     if not (any(inputs) or any(outputs) or any(limits)):

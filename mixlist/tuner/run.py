@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
 
 MAX_SEARCHES = 5  # a search is repeated if its result fails the final check (Rule S9.8)
-LEAST_KEPT_WORK = 0.9  # of the matrix work that the base lists make low: below it, node rules are searched (Rule S9.15)
+# Node rules are searched if the result keeps less than this share of the matrix work that is low under the base lists
+# (Rule S9.15).
+LEAST_KEPT_WORK = 0.9
 
 
 @with_keywords(TuneOptions)
@@ -59,14 +61,18 @@ def tune(model: Model, policy: Policy, data: object, options: TuneOptions) -> Tu
 
 
 def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -> TuneReport:
-    """Tune a model, as ``tune`` does, with the options in one object."""
+    """Do what ``tune`` does.
+
+    The decorator of ``tune`` makes the options from keyword arguments; here they are given.
+    """
     if policy.mode.action != "lists":
         raise UsageError(f"the precision mode {policy.mode.name} has no lists to tune", hint="use mixed_float16")
     # Prepare everything that can fail at once, before the first long phase.
     timer = PhaseTimer()
     resolver = Resolver(model, type_hints=options.type_hints)
     loaded, check_options = resolver.loaded, options.check_options()
-    # Two threads in one run are as fast as two runs at a time, one of which may turn out to be useless.
+    # By default there is one worker for each pair of cores, with two threads. Two workers for each pair are not faster:
+    # one of them would run trials ahead that the search may not need.
     core_pairs = (os.cpu_count() or 1) // 2
     worker_arguments = options.jobs, options.scheduler, options.executor, core_pairs
     refuse_too_large(loaded, executors.count_local_workers(*worker_arguments))
@@ -77,8 +83,10 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     search_state = SearchState(options.state, _search_key(loaded, policy, feeds, limits, options))
     with timer.phase("base check"):
         base = run_check(loaded, policy, batches, replace(check_options, layerwise=True, per_tensor=True))
-        # Trials need the float32 ranges of all batches. The base check lacks some if its mixed model did not run.
+        # Trials need the float32 ranges of all batches. The base check lacks ranges if its mixed model
+        # did not run.
         reference = base if base.batches == len(feeds) else _check_in_float32(loaded, policy, batches, options)
+    # The labels of held-out batches follow those of the search. Data of --validate-on has no labels.
     if validation is not None and validation.held_out and options.labels is not None and reference.task is not None:
         base, validation = _split_labels(base, validation, options.labels, reference.task.used)
 
@@ -100,6 +108,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
             limits=limits,
         )
         try:
+            # Most trials make some of the base lists' low nodes high. These gates serve all such trials.
             compiler.add_gates(NO_EDITS)
             ranking = CandidateRanking(base, compiler.low_type, compiler.costs)
             trials = Trials(compiler, limits, workers, search_state, options.progress)
@@ -221,7 +230,7 @@ class _SearchResult:
 
 
 class _SearchRunner:
-    """The searches of one call of ``tune``, and the report on them. ``base``: the check under the base lists."""
+    """Runs the searches of one call of ``tune``, and makes the report. ``base``: the check under the base lists."""
 
     def __init__(
         self,
@@ -261,7 +270,8 @@ class _SearchRunner:
         except KeyboardInterrupt:
             return self._report_interrupted(strategy, objective)
         if result.edits is None or node_rules:
-            return report  # without a result of lists alone there is nothing to compare with
+            # There is no list whose work an alternative could exceed, or the search used node rules already.
+            return report
         try:
             alternative = self._find_alternative(result.edits, objective)
         except KeyboardInterrupt:
@@ -273,7 +283,10 @@ class _SearchRunner:
         return Strategy(self.trials, self.ranking, self.cost, node_rules=node_rules)
 
     def _search(self, strategy: Strategy, objective: Objective) -> _SearchResult:
-        """Search and check the result; search again if the check fails, because a trial sees less (Rule S9.8)."""
+        """Search and check the result; search again if the check fails (Rule S9.8).
+
+        A result can pass its trial and fail the check, because a trial computes fewer statistics than a check.
+        """
         for _ in range(MAX_SEARCHES):
             with self.timer.phase("search"):
                 edits = strategy.run(objective)
@@ -359,7 +372,7 @@ class _SearchRunner:
         return self._with_trial_log(report)
 
     def _with_trial_log(self, report: TuneReport) -> TuneReport:
-        """Return the report with the log of all trials so far, and their numbers."""
+        """Return the report with the log of all trials so far, and the numbers of trials in it."""
         log = self.trials.log
         remembered = sum(trial.remembered for trial in log)
         entries = tuple(trial.to_json() for trial in log)

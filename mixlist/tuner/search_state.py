@@ -38,6 +38,7 @@ class SearchState:
     def put(self, edits: str, outcome: Outcome) -> None:
         """Store an outcome."""
         self.outcomes[edits] = outcome
+        # "choice" is the key that the file format has for a set of edits.
         self._append({"choice": edits, "passed": outcome.passed, "why": outcome.why, "batch": outcome.batch})
 
     def _append(self, entry: Mapping[str, object]) -> None:
@@ -52,7 +53,11 @@ class SearchState:
             ) from None
 
     def _read(self, path: Path, key: Mapping[str, str]) -> bool:
-        """Read the outcomes of a state file. If it holds no trial yet, empty the file and return False."""
+        """Read the outcomes of a state file, and return True.
+
+        If the file has no usable first line and no trial is lost, empty the file and return False: the first line is
+        cut off, or belongs to another search and no trial follows.
+        """
         try:
             with open_regular(path) as file:
                 text = file.read().decode()
@@ -61,6 +66,7 @@ class SearchState:
         # Text after the last line break is a line that a kill has cut off.
         complete, _, cut_off = text.rpartition("\n")
         lines = complete.split("\n") if complete else []
+        # An empty file has no lines: then the header is an empty object.
         header, *entries = [_parse_line(path, number, line) for number, line in enumerate(lines, 1)] or [{}]
         if not header and _format_line({"format": FORMAT, **key}).startswith(cut_off):  # a cut-off first line
             path.write_bytes(b"")

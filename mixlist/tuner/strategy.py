@@ -1,8 +1,8 @@
 """Search for the best set of edits under each objective (Rules S9.5 to S9.7).
 
 - ``min-edits`` looks for the fewest op types to make black. It tries two orders of the candidates, and takes the better
-  of the two minimal sets. An additional edit is worth it if it keeps a tenth of the matrix and convolution work low
-  (``EDIT_WORTH``).
+  of the two minimal sets. It accepts one more edit for each tenth of the matrix and convolution work that this edit
+  keeps low (``EDIT_WORTH``).
 - ``max-low`` first moves every op type to the white list, and then makes as few of them black as it can. Edits that
   gain nothing are undone.
 - ``max-speed`` takes the cheaper of these two results by the cost model, and adds single edits that lower the cost.
@@ -32,7 +32,9 @@ from mixlist.tuner.options import Objective
 from mixlist.tuner.trials import Trials
 
 EDIT_WORTH = 0.1  # the share of the matrix work that justifies one more edit (Rule S9.6)
-MAX_RULE_SHARE = 0.5  # of an op type's low nodes: if more need a rule, the list says it better (Rule S9.7)
+# If more than this share of an op type's low nodes needs a rule, the op type goes to the black list instead (Rule
+# S9.7).
+MAX_RULE_SHARE = 0.5
 NO_EDITS: EditSet = frozenset()
 
 
@@ -69,14 +71,14 @@ class Strategy:
         best = self._find_list_edits()
         if best is None:
             # Lists cannot do it. Rules for single nodes may.
-            self.notes = ["no list of op types keeps the limits" + ("" if self.node_rules else "; --node-rules may")]
+            self.notes = ["no list of op types keeps the limits" + ("" if self.node_rules else "; try --node-rules")]
             if not self.node_rules:
                 return None
             main = self.compiler.solution(NO_EDITS)
             candidates = self._include_exposed_nodes(NO_EDITS, lambda low_nodes: find_node_candidates(main, low_nodes))
             best = self._find_node_edits(NO_EDITS, candidates)
             if best is None:
-                self.notes.append("rules of single nodes do not either")
+                self.notes.append("rules for single nodes do not keep the limits either")
                 return None
         elif self.node_rules:
             black_edits = (edit for edit in best if isinstance(edit, ListEdit) and edit.after == "black")
@@ -99,12 +101,13 @@ class Strategy:
 
     def _find_fewest_black(self) -> EditSet | None:
         """Return the best minimal set of op types to make black."""
+        # The edits of the candidates alone are the edits of a trial.
         return self._find_best_minimal(self._list_candidates(NO_EDITS, "black"), lambda edits: edits)
 
     def _find_most_low(self) -> EditSet | None:
         """Return the edits that make every op type white, except for those that must be black to keep the limits.
 
-        An edit that keeps no more work low than the base lists do is undone afterwards.
+        An edit to white is then removed if without it as much work stays low and the limits hold.
         """
         all_white = frozenset(candidate.edit for candidate in self._list_candidates(NO_EDITS, "white"))
         self.compiler.add_gates(all_white)
@@ -113,7 +116,7 @@ class Strategy:
         if black is None:
             return None
         best = _make_black(all_white, black)
-        # White edits that gain nothing make the list longer for nothing: take them out one by one.
+        # An edit to white that keeps no work low only makes the list longer.
         for edit in sorted(best & all_white, key=str, reverse=True):
             fewer = best - {edit}
             if self._low_share(fewer) >= self._low_share(best) and self.trials.passes(fewer):
@@ -129,6 +132,7 @@ class Strategy:
         for candidate in (*self._list_candidates(start, "black"), *self._list_candidates(start, "white")):
             edit = candidate.edit
             assert isinstance(edit, ListEdit)
+            # ``best`` changes this op type already. (Its candidate may move it back: then both lists are equal.)
             if edit.before == edit.after or edit.op in {e.op for e in best if isinstance(e, ListEdit)}:
                 continue
             extended = best | {edit}
@@ -154,10 +158,11 @@ class Strategy:
     def _include_exposed_nodes(
         self, edits: EditSet, find_candidates: Callable[[set[NodeRef]], tuple[Candidate, ...]]
     ) -> tuple[Candidate, ...]:
-        """Return the candidates for the nodes that round under some edits, also once all the candidates are high.
+        """Return the candidates for the nodes that round under some edits, or begin to round when others become high.
 
-        A node may begin to round when its input becomes float32: in ``MatMul -> Relu`` with both low, the Relu rounds
-        nothing, because its input is rounded already. With the MatMul in float32 the Relu rounds its input.
+        ``find_candidates`` returns the candidates for a set of nodes. Example: in ``MatMul -> Relu`` with both low, the
+        Relu rounds nothing, because its input is rounded already. With the MatMul in float32 the Relu rounds its input,
+        so it needs a candidate too.
         """
         low_nodes = self.compiler.low_nodes(edits)
         while True:  # ends because low_nodes grows with each turn
@@ -176,6 +181,7 @@ class Strategy:
         other_edits = edits - {edit}
         nodes = self.compiler.low_nodes(other_edits).intersection(self.candidates[edit].nodes)
         candidates = find_node_candidates(self.compiler.solution(other_edits), nodes)
+        # For a single node a rule would only replace one edit by another.
         best = self._find_node_edits(other_edits, candidates) if len(nodes) >= 2 and candidates else None
         if best is None:
             return edits
@@ -191,7 +197,7 @@ class Strategy:
     def _find_best_minimal(
         self, candidates: Sequence[Candidate], make_trial_edits: Callable[[EditSet], EditSet]
     ) -> EditSet | None:
-        """Return the edits of the best trial among those that the orders of the candidates lead to.
+        """Find a minimal set of edits for each order of the candidates, and return the edits of the best trial.
 
         ``make_trial_edits`` turns a set of the candidates' edits into the set of edits of a trial.
         """
@@ -206,7 +212,7 @@ class Strategy:
     def _find_minimal(
         self, order: Sequence[Candidate], make_trial_edits: Callable[[EditSet], EditSet]
     ) -> EditSet | None:
-        """Return a minimal set of the candidates' edits that passes once ``make_trial_edits`` has completed it."""
+        """Return a minimal set of the candidates' edits for which the trial of ``make_trial_edits(set)`` passes."""
         ordered = [candidate.edit for candidate in order]
 
         def passes(edits: EditSet, next_tests: NextTests[Edit]) -> bool:
@@ -215,11 +221,12 @@ class Strategy:
         return search_with_lookahead(lambda test: find_minimal(ordered, test), passes)
 
     def _remove_unneeded(self, edits: EditSet) -> EditSet:
-        """Return ``edits`` without those that are not needed, neither for the limits nor for the objective."""
+        """Return ``edits`` without those that neither the limits nor the objective need."""
         gaining = {edit for edit in edits if self.describe_objective_loss(edit, edits)}
         least_share = 0.0 if self.objective == "min-edits" else self._low_share(edits)
 
         def passes(remaining: EditSet, next_tests: NextTests[Edit]) -> bool:
+            # Leaving out several edits may lose low work, although leaving out each alone loses none.
             if self._low_share(remaining | gaining) < least_share:
                 return False
             return self.trials.passes(

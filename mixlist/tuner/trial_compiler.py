@@ -90,21 +90,23 @@ class TrialCompiler:
         return self.resolver.plan(edit_policy(self.base, edits))
 
     def solution(self, edits: EditSet) -> GraphSolution:
-        """Return the decisions of the same plan for the main graph, computed from those of an earlier solution."""
+        """Return the main graph's decisions in the plan under the edits, computed from those of an earlier solution."""
         return self.solver.solve(edit_policy(self.base, edits))
 
     def add_gates(self, edits: EditSet) -> None:
-        """Give the gated graph the gates for a set of edits, and for any subset of its low nodes.
+        """Add the gates for a set of edits, and for every trial that makes some of its low nodes high.
 
-        Each low node gets a gate that rounds all its inputs. It also serves trials in which the producers of the inputs
-        are high. If some inputs are low already under the edits, a second gate leaves them alone: rounding them again
-        changes nothing, but takes time.
+        Each low node gets a gate that rounds all its inputs, also those that are low already under the edits: in
+        another trial their producers may be high. If there are such inputs, the node gets a second gate that leaves
+        them alone, because rounding them again changes nothing and takes time.
         """
         main = self.solution(edits)
-        # The gates with all inputs come first: Ifs nest, and the gate that is added last is evaluated first.
+        # The gates with all inputs come first. Ifs nest, and the gate that is added last is the outermost If: so the
+        # faster gate is reached without the other one.
         for all_inputs in (True, False):
             for point, rounding in self.planner.find_roundings(main, include_low_inputs=all_inputs).items():
                 roundings = self.gated_roundings.get(point, ())
+                # A point gets at most one gate that only saves time.
                 saves_time = not all_inputs and len(roundings) == 1 and roundings[0] != rounding
                 if saves_time or not any(existing.covers(rounding) for existing in roundings):
                     self.gated_roundings[point] = (*roundings, rounding)

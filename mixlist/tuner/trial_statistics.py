@@ -2,11 +2,11 @@
 
 - **Sums.** The sum of magnitudes of a tensor is not finite if one of its values is not finite. So most tensors get one
   reduction.
-- **None.** A tensor is *skippable* if it is finite whenever the inputs of its node are. It gets no reduction.
-- **Ranges.** For some tensors an infinity alone says nothing: those that carry masks, those that hold infinities or
-  numbers beyond all usual quantities in the reference already and, if the accelerator saturates, those beyond the range
-  of the low type. They are *ambiguous* and get the statistics of ``check``. If one of their values is at the limit,
-  ``overflow_classifier`` decides as ``check`` does.
+- **No statistic.** A tensor is *skippable* if it is finite whenever the inputs of its node are. It gets no reduction.
+- **Ranges.** Some tensors are *ambiguous*: an infinity in them need not be an overflow. These are tensors that carry
+  masks, and tensors whose sum is infinite or may become so in the reference already (``MAX_SUMMABLE``). If the
+  accelerator saturates, tensors beyond the range of the low type are ambiguous too. They get the statistics of
+  ``check``. If one of their values is at the limit, ``overflow_classifier`` decides as ``check`` does.
 - Tensors near the limit of the low range get ranges too. A trial that keeps such a tensor in float32 may convert it for
   one of its readers, and lose the values beyond the range there (Rule S8.4).
 """
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 FindConstantRange = Callable[[Value], ConstantRange | None]
 MAX_SUMMABLE = 1e30  # a magnitude: the sum of 1e8 such values is still finite in float32
-# A value of the reference from this share of the low range on is near: it may be beyond the range in a trial.
+# A value of the reference is near the limit from this share of the low range on: a trial may take it beyond the range.
 NEAR_RANGE = 1 / 8
 LEAST_DIVISOR = 1e-6  # rounding to a low type does not make a divisor of this magnitude zero
 _BOUNDED, _VALUE_PRESERVING = operators(Trait.BOUNDED), operators(Trait.VALUE_PRESERVING)
@@ -57,7 +57,7 @@ _NORMALIZES = operators(Trait.NORMALIZES)  # well-conditioned if their epsilon i
 
 @dataclass(frozen=True)
 class AmbiguousValues:
-    """The ranges of one batch in the reference and in a trial, where a value at the limit may be that of a mask.
+    """The ranges of one batch in the reference and in a trial. A value at the limit may belong to a mask.
 
     ``counts``: the numbers of finite and infinite values in the trial, of tensors that are not finite in the reference.
     """
@@ -74,10 +74,11 @@ class TrialStatistics:
     ``sum_columns``: by the name of an output with sums, the tensors of its columns. The output has the shape [columns],
     or [iterations, columns] if a loop makes it. ``nan_only``: the tensors of which only a NaN counts (float64).
     ``ambiguous``: the tensors whose sums are ignored. ``position_of``: for each tensor with a sum the position of its
-    node in order of computation. ``ranges`` and ``counts``: the places of ranges and of numbers of values; their models
-    are empty. ``cut_outputs``: for each cut of the graph, the outputs that are made last before it. ``overflow_value``:
-    the magnitude that values beyond the low range become (infinity, unless they saturate). ``overflow_bound``: the
-    least magnitude that becomes infinite in the low type.
+    node in order of computation. ``ranges`` and ``counts``: the outputs and columns that hold ranges, and numbers of
+    finite and infinite values; the model (``proto``) in both is empty. ``cut_outputs``: for each cut of the graph, the
+    last tensors before it (as in ``InstrumentedModel``). ``overflow_value``: the magnitude that values beyond the low
+    range become (infinity, unless they saturate). ``overflow_bound``: the least magnitude that becomes infinite in the
+    low type.
     """
 
     sum_columns: Mapping[str, tuple[TensorRef, ...]]
@@ -131,7 +132,7 @@ class TrialStatistics:
         for key, places in self.counts.columns.items():
             totals[key] = sum(float(np.sum(mixed[place.output][..., place.column])) for place in places)
         for probe in self.counts.probes:
-            if probe.source is not None:  # its values are those of another tensor, which is counted
+            if probe.source is not None:  # the tensor has the values of ``source``, which is counted
                 totals |= {(probe.ref, name): n for (tensor, name), n in totals.items() if tensor == probe.source}
         return totals
 
@@ -227,9 +228,9 @@ class _Selection:
         return probe.ref in self.mask_related or is_beyond
 
     def needs_own_range(self, tensor: TensorRef) -> bool:
-        """Return True if a tensor is reduced itself, though it only holds the values of another tensor.
+        """Return True if a tensor gets a range of its own, although it only repeats another tensor.
 
-        It may be rounded when the other tensor is not.
+        A trial may round this tensor and leave the other one as it is.
         """
         return tensor in self.mask_related or tensor.producer in self.near
 
@@ -265,8 +266,8 @@ class _Magnitudes:
     def outputs_stay_finite(self, node: DataflowNode) -> bool:
         """Return True if a node's outputs are finite whenever its inputs are.
 
-        The inputs have statistics, or are skippable themselves. A value-preserving operator needs a check of its
-        magnitudes all the same: it can overflow when its float32 input is rounded first.
+        The inputs have statistics, or are skippable themselves. A value-preserving operator makes no larger values, but
+        it can overflow if its float32 input is rounded first. So its outputs must not be near the limit.
         """
         op_type = node.node.op_type
         if node.node.domain or not all(self._is_safe(value) for value in float_values(node.node.inputs)):
@@ -278,7 +279,7 @@ class _Magnitudes:
         return node.ref in self.far and self.near.isdisjoint(tensor.ref.producer for tensor in node.inputs)
 
     def _has_large_divisor(self, node: Node) -> bool:
-        """Return True if a node divides by a constant that is far from zero, or by a variance plus such an epsilon."""
+        """Return True if a node divides by a constant far from zero, or by a variance plus an epsilon far from zero."""
         if node.op_type == "Div":
             divisor = node.inputs[1]
             constant = self.find_constant_range(divisor) if divisor is not None and divisor.is_constant else None

@@ -107,6 +107,7 @@ class TrialRunner:
         for name, output in reference_outputs.items():
             outputs.append(OutputAccuracy(name, payload.limits, payload.statistics.overflow_value))
             outputs[-1].add(output, mixed_outputs[name])
+        # A batch with an overflow counts once, so its other large values need no decision.
         ambiguous = None if overflow else payload.statistics.find_ambiguous_values(reference, mixed)
         answers = self._count_answers(batch, reference_outputs, mixed_outputs)
         return BatchResult(overflow, tuple(outputs), answers, ambiguous)
@@ -150,12 +151,12 @@ class TrialRunner:
             yield outputs
 
     def _count_answers(self, batch: int, reference: Values, mixed: Values) -> AnswerCounts:
-        """Return the right answers in a batch of the reference and of the trial, and the labels that count."""
+        """Return the right answers of the reference and of the trial in a batch, and the number of labels used."""
         labels = self.payload.labels
         if labels is None:
             return 0, 0, 0
         with self.lock:
-            # The number of samples in a batch is known from its outputs only. So all batches before it run first.
+            # Only the outputs of a batch show how many samples it has. So all earlier batches run first.
             while len(self.label_offsets) <= batch + 1:
                 outputs = self._model_outputs(self._reference(len(self.label_offsets) - 1))
                 task = TaskAccuracy(labels[self.label_offsets[-1] :])

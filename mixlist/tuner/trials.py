@@ -22,7 +22,7 @@ from mixlist.tuner.trial_verdict import Outcome, TrialLimits, TrialVerdict
 from mixlist.tuner.trial_worker import BatchResult, run_batch
 
 REFERENCE_TEXT = "everything in float32"  # the text of the trial that rounds nothing
-# Called with a number, returns that many sets of edits that the search is likely to try next.
+# Takes a number n. Returns n sets of edits that the search is likely to try next.
 NextTrials = Callable[[int], Iterable[EditSet]]
 
 
@@ -46,7 +46,8 @@ class Trial:
 class Trials:
     """Tries sets of edits, each set once.
 
-    ``outcomes``: the outcomes so far, by the edits. ``log``: every trial in order. ``batch_order``: the indices of the
+    ``outcomes``: the outcomes so far, by the edits. ``search_state``: the outcomes of the state file. ``log``: every
+    trial in order, for the report. ``batch_order``: the indices of the
     batches in the order in which the next trial runs them. ``progress`` is called after each trial.
     """
 
@@ -90,6 +91,7 @@ class Trials:
         The statistics of trials missed something. So every other outcome that passed is forgotten, and from now on all
         tensors have statistics.
         """
+        # The lines of forgotten outcomes stay in the state file. A later line for the same edits replaces them.
         for passed in self.passing:
             del self.outcomes[passed]
             self.search_state.outcomes.pop(_state_key(passed), None)
@@ -180,7 +182,7 @@ class Trials:
     # --- workers ---
 
     def _resend(self, flags: bytes, batch: int) -> Future[BatchResult]:
-        """Send the payload again, which a cluster has lost, and start the batch once more."""
+        """Send the payload again after a cluster has lost it, and start the batch once more."""
         self._sent_payloads.clear()
         return self._submit(flags, batch)
 

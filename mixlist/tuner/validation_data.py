@@ -19,7 +19,7 @@ from mixlist.tuner.options import TuneOptions
 from mixlist.tuner.trial_verdict import TrialLimits, explain_failed_check
 
 LEAST_BATCHES = 4  # with fewer batches none is held out
-HELD_OUT_DIVISOR = 4  # one batch in so many is held out
+HELD_OUT_DIVISOR = 4  # one batch of every four is held out
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def warn_not_validated(search_batches: Sequence[object], options: TuneOptions) -
     """Return a warning if there are too few batches to hold one out; () if the user turned holding out off."""
     if not options.holdout or options.validate_on is not None or len(search_batches) >= LEAST_BATCHES:
         return ()
-    count = "is 1" if len(search_batches) == 1 else f"are {len(search_batches)}"
+    count = "is 1 batch" if len(search_batches) == 1 else f"are {len(search_batches)} batches"
     message = (
-        f"the list was not validated: there {count}, and a quarter of the batches is held out from {LEAST_BATCHES} on"
+        f"the list was not validated: there {count}, and a quarter is held out only of {LEAST_BATCHES} batches or more"
     )
     return (warning("ML611", message, hint="give more data, or other data with --validate-on"),)

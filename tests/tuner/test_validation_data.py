@@ -45,7 +45,7 @@ def test_of_fewer_than_four_batches_none_is_held_out(count: int) -> None:
     report = tune([SMALL] * count)
     assert (report.verdict, report.validation, report.held_out) == ("pass", None, ())
     (warning,) = [warning for warning in report.warnings if "not validated" in warning.message]
-    assert f"there {'is' if count == 1 else 'are'} {count}, and a quarter" in warning.message
+    assert f"there {'is 1 batch' if count == 1 else f'are {count} batches'}, and a quarter" in warning.message
 
 
 def test_a_list_that_fails_on_the_held_out_batch_is_in_the_report() -> None:
