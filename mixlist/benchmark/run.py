@@ -210,7 +210,7 @@ class _Comparison:
                 rounds.add()
             for measurement in self.measurements:
                 if not measurement.failure:  # a model that did not start has no session
-                    measurement.memory = measurement.attempt(measurement.session.peak_memory)
+                    measurement.memory = measurement.attempt(measurement.session.peak_added_memory)
 
     def _start_timing(self, measurement: _Measurement, stack: ExitStack) -> None:
         measurement.session = stack.enter_context(self._start_session(measurement, self.feeds))

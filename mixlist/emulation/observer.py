@@ -12,7 +12,7 @@ import numpy as np
 from mixlist.emulation.graph_statistics import RANGE_STATISTICS, InstrumentedModel, OutputColumn
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.refs import TensorRef
-from mixlist.runtime.feeds import as_float32
+from mixlist.runtime.feeds import make_emulation_feed
 from mixlist.runtime.session import Array, Feed, Session
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Observer:
 
     def _convert_feed(self, feed: Feed) -> Feed:
         """Return a feed in the types of the graph's inputs."""
-        feed = as_float32(feed, self._original_inputs) if self._original_inputs else feed
+        feed = make_emulation_feed(feed, self._original_inputs) if self._original_inputs else feed
         if not self._float64_inputs:
             return feed
         return {

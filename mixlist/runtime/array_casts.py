@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Array
 
 STRING, BOOL = 8, 9  # TensorProto.DataType
-# Groups of types, in an order in which each of the float and complex types takes the values of all groups before it.
+# Groups of types. Floats can represent bools and integers, and complex types all of these, if they may round.
 _BOOLS, _INTEGERS, _FLOATS, _COMPLEX = range(4)
 
 
@@ -41,7 +41,7 @@ def integer_bounds(dtype: np.dtype[np.generic]) -> tuple[int, int]:
 
 
 def cast_array(array: Array, elem: int) -> tuple[Array, str | None]:
-    """Return the array in an ONNX element type, and a text on the values that the cast changed (None if none).
+    """Return the array in an ONNX element type, and a text about the values that the cast changed (None if none).
 
     The result is contiguous and in the byte order of the machine. Strings become an array of objects; they may come
     from ``U``, ``S`` (UTF-8) or object arrays. npy files store the types of ml_dtypes as raw ``V`` values. These are
@@ -79,6 +79,7 @@ def _view_as_numbers(array: Array, dtype: np.dtype[np.generic]) -> Array:
     is_raw = array.dtype.kind == "V" and array.dtype.name.startswith("void")
     if is_raw and array.dtype.itemsize == 2:
         return array.view(np.dtype(ml_dtypes.bfloat16))
+    # Types of numpy (kinds b, i, u, f) are never raw: npy files store only the types of ml_dtypes in this way.
     if is_raw and array.dtype.itemsize == 1 == dtype.itemsize and dtype.kind not in "biuf":
         return array.view(dtype)
     if is_raw or array.dtype.kind not in "biufcV":
@@ -106,7 +107,8 @@ def _cast_exactly(array: Array, dtype: np.dtype[np.generic]) -> Array:
     values = _as_comparable(array)
     is_lost = ~((values >= low) & (values <= high))
     if source == _FLOATS:
-        # 2^63 - 1 becomes the float 2^63. A value of 2^63 compares as equal to it, but is beyond int64.
+        # As a float, the largest int64 (2^63 - 1) is rounded to 2^63. So the comparison above accepts the value 2^63,
+        # which is beyond int64.
         is_lost |= (values != np.trunc(values)) | (values >= float(high) + 1)
     if is_lost.any():
         raise IncompatibleData(f"{values[is_lost].flat[0]} cannot be represented as {dtype.name}")
@@ -123,7 +125,10 @@ def _as_comparable(array: Array) -> NDArray[Any]:
 
 
 def _describe_loss(array: Array, result: Array) -> str | None:
-    """Return a text on the values that a cast changed; None if it changed none, or only rounded float64 to float32."""
+    """Return a text about the values that a cast changed.
+
+    Returns None if it changed none, or only rounded float64 to float32.
+    """
     import numpy as np
 
     dtype = result.dtype
@@ -132,6 +137,7 @@ def _describe_loss(array: Array, result: Array) -> str | None:
     overflow_count = int(np.count_nonzero(np.isfinite(array) & ~np.isfinite(result)))
     if overflow_count:
         return f"{overflow_count} of {array.size} values are beyond the range of {dtype.name} and were lost"
+    # float64 is the default type of numpy, so most data files for float32 models hold it: no reason for a warning.
     if array.dtype == np.float64 and dtype == np.float32:
         return None
     before, after = _as_comparable(array), result.astype(np.float64)

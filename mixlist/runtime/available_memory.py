@@ -17,7 +17,7 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def measure_available_memory() -> int | None:
-    """Return the bytes that this process can still get; None if the system does not tell.
+    """Return the bytes that this process can still get; None if the system does not show it.
 
     On Linux the result counts free memory and the caches that the system can drop, within the limit of the control
     group. On macOS the result is all the memory of the machine, and on Windows None.
@@ -49,7 +49,8 @@ def _available_in_control_group() -> int | None:
         lines = _OWN_GROUP.read_text("utf-8").splitlines()
         # The line of version 2 starts with "0::": 0::/user.slice/session-1.scope
         own_path = next(line for line in lines if line.startswith("0::")).removeprefix("0::/")
-        # In a container the path is that on the host, and the root of the visible groups is often the own group.
+        # In a container, the path is the one on the host, which may not exist here. Then the group of the container is
+        # often the root of the visible groups.
         for folder in (_GROUPS / own_path, _GROUPS):
             with suppress(OSError, ValueError):
                 limit = int((folder / "memory.max").read_text("ascii"))  # "max" means no limit: ValueError

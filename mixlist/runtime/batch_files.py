@@ -3,8 +3,9 @@
 * ``.npz``: one batch, arrays by input name;
 * ``.npy``: one batch for a model with one input;
 * a directory with ``input_N.pb``: one batch in the form of ONNX's own tests (``test_data_set_0``). The files are
-  serialized tensors, sequences or optionals. If every file carries the name of an input, the names count (as in ONNX
-  Runtime's test runner). Otherwise N counts the inputs that are not initializers (as in the test runner of onnx);
+  serialized tensors, sequences or optionals. If every file holds the name of an input, these names decide (as in ONNX
+  Runtime's test runner). Otherwise N is the index among the inputs without an initializer (as in the test runner of
+  onnx);
 * a directory of such directories, or of ``.npz`` files, or of ``.npy`` files: batches in natural order (2 before 10).
 
 All batches are found at once, so that a wrong path is an error before the first run. Python objects in npy files are
@@ -59,7 +60,7 @@ def find_batch_sources(path: Path, inputs: Sequence[Input]) -> list[BatchSource]
 
 
 def _find_batch_paths(folder: Path) -> list[Path]:
-    """Return the files or directories that are the batches in a directory, which may be one batch itself."""
+    """Return the paths of the batches in a directory: files or subdirectories in it, or itself if it is one batch."""
     try:
         entries = sorted(folder.iterdir(), key=_natural_order)
     except OSError as error:
@@ -96,7 +97,10 @@ def _read_file(path: Path, inputs: Sequence[Input]) -> Mapping[str, object]:
 
 
 def _find_only_input(inputs: Sequence[Input], path: Path) -> str:
-    """Return the name of the only input, which an array without a name is for. Optional inputs do not count."""
+    """Return the name of the only required input, which gets the array of a file without names.
+
+    If all inputs are optional, the model must have only one. Raises UsageError if there are several.
+    """
     required = [model_input for model_input in inputs if not model_input.optional] or list(inputs)
     if len(required) == 1:
         return required[0].name
@@ -136,7 +140,7 @@ def _unreadable_file_error(path: Path, reason: str) -> FileError:
             f"{path} contains Python objects, which are not loaded because they could run code",
             hint="save strings as numpy strings: array.astype('U')",
         )
-    if "pickle" in reason:  # numpy takes every file that it does not recognize for a pickle
+    if "pickle" in reason:  # numpy assumes that every file that it does not recognize is a pickle
         reason = "it is neither a .npy nor a .npz file"
     return FileError(f"{path} cannot be read: {reason}", hint="write it with numpy.save or numpy.savez")
 
@@ -151,8 +155,8 @@ def _is_test_set(path: Path) -> bool:
 def _read_test_set(path: Path, inputs: Sequence[Input]) -> Mapping[str, object]:
     """Return the values of one test data set by input name."""
     files = {int(match[1]): file for file in path.glob("input_*.pb") if (match := _INPUT_FILE.fullmatch(file.name))}
-    # The numbers count no initializers. Such an input is optional, and so is an input whose type is an optional, which
-    # counts: its type is a tuple.
+    # Inputs with an initializer have no number. ``optional`` is True for them, but also for inputs whose type is an
+    # optional, which do have a number. The type of the latter is a tuple.
     numbered_inputs = [i for i in inputs if not i.optional or isinstance(i.type, tuple)]
     # A file does not say which message it contains: the type of the input decides.
     value_types = {n: numbered_inputs[n].type if n < len(numbered_inputs) else types.FLOAT for n in sorted(files)}
@@ -184,7 +188,7 @@ def _read_proto(path: Path, value_type: types.Type) -> tuple[str, object]:
     try:
         with open_regular(path) as file:
             message.ParseFromString(file.read())
-        # Reading another file could leave the folder of the data.
+        # The path of another file could lead out of the folder of the data.
         if any(is_external(tensor) for tensor in _tensors_in(message)):
             raise FileError(
                 f"{path} refers to values in another file", hint="write data files that contain their values"

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
 
 
-def save_feed(home: Path, feed: Feed) -> Path | None:
-    """Write a feed as ``feed.npz`` and return its path; None if it has sequences or cannot be written."""
+def save_feed(target_folder: Path, feed: Feed) -> Path | None:
+    """Write a feed as ``feed.npz`` into a folder; return its path, or None if it has sequences or writing fails."""
     import numpy as np
 
     if not all(isinstance(value, np.ndarray) for value in feed.values()):
         return None
-    path = home / "feed.npz"
-    # numpy stores arrays of Python strings only with pickle, which is never loaded again: use its string dtype.
+    path = target_folder / "feed.npz"
+    # numpy stores arrays of Python strings only with pickle, which ``--data`` refuses: use numpy's string dtype.
     arrays = {name: array.astype(str) if array.dtype == object else array for name, array in feed.items()}
     try:
         np.savez(path, allow_pickle=False, **arrays)
@@ -27,10 +27,11 @@ def save_feed(home: Path, feed: Feed) -> Path | None:
     return path
 
 
-def copy_weights_beside(model: Path, weights_folder: Path) -> None:
-    """Write the external data in ``weights_folder`` into the folder of the model file, and let the model refer to it.
+def copy_weights_to_model(model: Path, weights_folder: Path) -> None:
+    """Copy the external data of a model file from ``weights_folder`` into the folder of the file.
 
-    The weights folder is temporary, and the kept model must not lose its weights with it.
+    The model file is written again, because it must refer to the copy. The weights folder is temporary, and the kept
+    model must not lose its weights with it.
     """
     from onnx import load
 

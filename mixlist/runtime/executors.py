@@ -46,11 +46,11 @@ def read_sent_file(path_or_bytes: str | bytes) -> bytes:
 
 @contextmanager
 def open_workers(
-    jobs: int | None, scheduler: str | None, executor: Executor | None, max_workers: int
+    jobs: int | None, scheduler: str | None, executor: Executor | None, max_default: int
 ) -> Iterator[Workers]:
     """Open workers, and close them at the end of the ``with``.
 
-    jobs: the number of processes on this machine; None for one per core, at most ``max_workers``.
+    jobs: the number of processes on this machine; None for one per core, but at most ``max_default``.
     scheduler: the address of a Dask scheduler, whose workers are used instead.
     executor: an executor of the caller, which is used instead and stays open.
 
@@ -66,17 +66,17 @@ def open_workers(
         with _connect_to_dask(scheduler) as workers:
             yield workers
     else:
-        count = count_local_workers(jobs, scheduler, executor, max_workers)
+        count = count_local_workers(jobs, scheduler, executor, max_default)
         threads = max(1, cores // count)
         with ProcessPool(count, threads) as pool:
             yield Workers(pool, count, threads, str)
 
 
-def count_local_workers(jobs: int | None, scheduler: str | None, executor: Executor | None, max_workers: int) -> int:
+def count_local_workers(jobs: int | None, scheduler: str | None, executor: Executor | None, max_default: int) -> int:
     """Return the number of processes that ``open_workers`` starts on this machine."""
     if executor is not None or scheduler is not None:
         return 0
-    return jobs if jobs is not None else max(1, min(os.cpu_count() or 1, max_workers))
+    return jobs if jobs is not None else max(1, min(os.cpu_count() or 1, max_default))
 
 
 @contextmanager
@@ -93,7 +93,8 @@ def _connect_to_dask(scheduler: str) -> Iterator[Workers]:
         ) from None
 
     def send_file(path: str) -> bytes:
-        # ``scatter`` returns a future, to which Dask gives the type of the data: it passes the bytes to the tasks.
+        # ``scatter`` returns a future. It is declared as bytes, because Dask replaces a future that is an argument of a
+        # task by its data.
         data: bytes = client.scatter(read_sent_file(path), broadcast=True)
         return data
 

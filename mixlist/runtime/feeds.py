@@ -114,10 +114,10 @@ def as_batches(data: object, proto: ModelProto) -> Batches:
     raise UsageError(f"the data is {problem}", hint="pass paths, or dicts of arrays by input name")
 
 
-def as_float32(feed: Feed, inputs: Sequence[Input]) -> Feed:
-    """Return the feed for the emulation of a model: values of low-precision inputs rounded, and then in float32.
+def make_emulation_feed(feed: Feed, inputs: Sequence[Input]) -> Feed:
+    """Return the feed for the emulation of a model: values of low-precision inputs are rounded and stored as float32.
 
-    inputs: those of the model itself. In the emulation its low-precision inputs are float32.
+    inputs: those of the model itself, not of its emulation. In the emulation its low-precision inputs are float32.
     """
     low_types = {i.name: types.element(i.type) for i in inputs if types.element(i.type) in LOW_TYPES}
     return {

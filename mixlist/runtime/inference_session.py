@@ -48,8 +48,8 @@ def make_session(
     if not outgrows_protobuf(proto) and is_readable_in_place(proto, folder):
         return open_session(proto.SerializeToString(), options, folder=folder)
     with ExitStack() as stack:
-        home = stack.enter_context(ScratchFolder())
-        session = open_session(write_model(proto, home, folder), options)
+        target_folder = stack.enter_context(ScratchFolder())
+        session = open_session(write_model(proto, target_folder, folder), options)
         if os.name == "nt":  # Windows cannot remove a mapped file
             weakref.finalize(session, stack.pop_all().close)
     return session
@@ -81,7 +81,7 @@ def open_session(
             model if isinstance(model, bytes) else os.fspath(model),
             ort_options,
             providers=provider_list,
-            enable_fallback=0,
+            enable_fallback=0,  # after an error, the Python class would load the model again with another provider
         )
     # ONNX Runtime drops a provider that does not start, and runs everything on the CPU without an error.
     if PROVIDERS[provider] not in session.get_providers():
@@ -104,7 +104,8 @@ def _convert_options(options: SessionOptions) -> OrtSessionOptions:
     else:
         ort_options.intra_op_num_threads = options.threads or 0
     levels = onnxruntime.GraphOptimizationLevel
-    # ORT_ENABLE_ALL adds the layout optimizations, which a lean session must not have (see ``SessionOptions``).
+    # ORT_ENABLE_ALL adds the layout optimizations, which a session with ``lean`` must not have (see
+    # ``SessionOptions``).
     enabled_level = levels.ORT_ENABLE_EXTENDED if options.lean else levels.ORT_ENABLE_ALL
     ort_options.graph_optimization_level = enabled_level if options.optimize else levels.ORT_DISABLE_ALL
     if options.profile is not None:
@@ -125,8 +126,8 @@ def _convert_options(options: SessionOptions) -> OrtSessionOptions:
 def share_threads(count: int) -> None:
     """Let all later sessions of this process use one pool of ``count`` threads.
 
-    A graph in many pieces runs up to a quarter faster (measured on eight models, of which most gain little). Raises
-    RuntimeError if the pool exists already.
+    Trials of tune split a graph into segments with one session each. With one pool they run up to a quarter faster
+    (measured on eight models, of which most gain little). Raises RuntimeError if the pool exists already.
     """
     global _threads_are_shared
     import onnxruntime
@@ -138,7 +139,7 @@ def share_threads(count: int) -> None:
 
 @cache
 def _register_shared_arena() -> None:
-    """Register one memory arena of the host for all lean sessions.
+    """Register one arena of host memory for all sessions with ``lean``.
 
     The two sessions of a check run in turn, so each can use the memory that the other one has freed.
     """
@@ -164,8 +165,9 @@ def _missing_provider_error(provider: str, reason: str) -> UsageError:
 def translate_runtime_errors(action: str) -> Iterator[None]:
     """Turn the errors of ONNX Runtime inside the ``with`` into ModelError. ``action``: for example "load the model".
 
-    ONNX Runtime's errors have no common base class; some are plain RuntimeError and ValueError. So every other error
-    counts as one of ONNX Runtime. A node that refuses its input raises RunRefused.
+    ONNX Runtime's errors have no common base class; some are plain RuntimeError and ValueError. So every error except
+    MixlistError and MemoryError is assumed to be one of ONNX Runtime. If a node refused its input, the error is a
+    RunRefused.
     """
     try:
         yield

@@ -80,7 +80,7 @@ def describe_type(value_type: types.Type, shape: Shape | None) -> str:
 def _describe_value(value: Any) -> str:
     """Return the type and shape of a value in the data, in the form of ``describe_type``."""
     if isinstance(value, list | tuple):
-        return f"a list of {len(value)}" + (f", the first {_describe_value(value[0])}" if value else "")
+        return f"a list of length {len(value)}" + (f" that starts with {_describe_value(value[0])}" if value else "")
     if value is None or not hasattr(value, "dtype"):
         return type(value).__name__
     return f"{value.dtype.name or value.dtype}[{', '.join(map(str, value.shape))}]"
@@ -89,7 +89,7 @@ def _describe_value(value: Any) -> str:
 def make_feed(
     data: Mapping[str, object], inputs: Sequence[Input], data_name: str
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the feed with the values of ``data``, and a text on each input whose values the cast changed.
+    """Return the feed with the values of ``data``, and a text about each input whose values the cast changed.
 
     The feed has arrays of the declared types, in the order of the inputs. ``data_name`` identifies the data in
     messages. Raises UsageError, which shows the inputs of the model and the arrays of the data.
@@ -99,7 +99,7 @@ def make_feed(
     unknown = [name for name in data if name not in names]
     if missing or unknown:
         problem = _describe_wrong_names(missing, unknown, names)
-        raise UsageError(f"{data_name}: {problem}", hint=_compare(data, inputs))
+        raise UsageError(f"{data_name}: {problem}", hint=_comparison_hint(data, inputs))
     feed: dict[str, Any] = {}
     losses: dict[str, str] = {}
     for model_input in inputs:
@@ -110,14 +110,14 @@ def make_feed(
             feed[name], loss = _convert_value(data[name], model_input.type, model_input.shape)
         except IncompatibleData as error:
             text = f"{data_name}: input {name!r} is {_describe_value(data[name])}: {error}"
-            raise UsageError(text, hint=_compare(data, inputs)) from None
+            raise UsageError(text, hint=_comparison_hint(data, inputs)) from None
         if loss:
             losses[name] = loss
     return feed, losses
 
 
 def _describe_wrong_names(missing: Sequence[str], unknown: Sequence[str], names: set[str]) -> str:
-    """Return a text on inputs without data and data without an input; ``names`` are those of all inputs."""
+    """Return a text about inputs without data and data without an input; ``names`` are those of all inputs."""
     from mixlist.lists.suggestions import did_you_mean
 
     problems = []
@@ -134,15 +134,15 @@ def _quote_names(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names[:_MAX_LISTED]) + (" ..." if len(names) > _MAX_LISTED else "")
 
 
-def _compare(data: Mapping[str, object], inputs: Sequence[Input]) -> str:
-    """Return a list of the inputs of the model and of the arrays in the data, for a hint."""
+def _comparison_hint(data: Mapping[str, object], inputs: Sequence[Input]) -> str:
+    """Return a hint that lists the inputs of the model and the arrays in the data."""
     expected = [f"  {model_input}" for model_input in inputs[:_MAX_LISTED]] + ["  ..."] * (len(inputs) > _MAX_LISTED)
     contained = [f"  {name}: {_describe_value(value)}" for name, value in list(data.items())[:_MAX_LISTED]]
     return "\n".join(["the model expects", *expected, "the data contains", *(contained or ["  nothing"])])
 
 
 def _convert_value(value: object, value_type: types.Type, shape: Shape | None) -> tuple[object, str | None]:
-    """Return a value in the form that ONNX Runtime takes for a type, and a text on the values that the cast changed."""
+    """Return a value in the form that ONNX Runtime expects for a type, and a text about the values that changed."""
     import numpy as np
 
     if not isinstance(value_type, tuple):

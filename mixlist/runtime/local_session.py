@@ -66,7 +66,7 @@ class LocalSession(Session):
 
     @property
     def inference_session(self) -> InferenceSession:
-        """Return ONNX Runtime's session. This session must not be closed."""
+        """Return ONNX Runtime's session. Do not call this after ``close``."""
         assert self._session is not None, "used after close"
         return self._session
 
@@ -82,7 +82,7 @@ def as_ort_value(array: Array) -> OrtValue:
     from onnxruntime import OrtValue
 
     if _is_bfloat16(array):
-        # ONNX Runtime does not know the dtype of ml_dtypes: it takes the bits, and the element type apart.
+        # ONNX Runtime does not know the dtype of ml_dtypes: pass the bits as uint16, and the element type separately.
         return OrtValue.ortvalue_from_numpy_with_onnx_type(np.asarray(array, order="C").view(np.uint16), _BFLOAT16)
     return OrtValue.ortvalue_from_numpy(array)
 

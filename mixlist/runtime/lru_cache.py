@@ -43,7 +43,8 @@ class LruCache(Generic[T]):
         with self._lock:
             value = self.get(key)
             if value is None:
-                # Values are large: drop an old one before the new one takes memory.
+                # Values are large: if the cache is full, drop an old one before the new one takes memory. The weight of
+                # the new value is not known yet, and is at least 1.
                 self._make_room(1)
                 value = make()
                 self.put(key, value)

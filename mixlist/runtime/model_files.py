@@ -1,7 +1,8 @@
 """Write a ModelProto of any size as files that ONNX Runtime reads.
 
-ONNX Runtime refuses serialized models beyond protobuf's limit of 2 GiB, and external data behind symbolic links. It
-does not know the conversions that mixlist leaves pending in external data (see ``graph.weights``).
+ONNX Runtime refuses serialized models beyond protobuf's limit of 2 GiB, and external data behind symbolic links. A
+model of mixlist can also declare another type than its external data has; ``graph.weights`` converts such data when it
+reads them, but ONNX Runtime does not.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
 
-def write_model(proto: ModelProto, home: Path, folder: Path | None) -> Path:
-    """Write a model as ``model.onnx`` with its data into the folder ``home``, and return the path.
+def write_model(proto: ModelProto, target_folder: Path, folder: Path | None) -> Path:
+    """Write a model as ``model.onnx`` with its data into ``target_folder``, and return the path.
 
     The external data of the model is in ``folder``. ``proto`` does not change. Raises FileError and ModelError.
     """
@@ -24,7 +25,7 @@ def write_model(proto: ModelProto, home: Path, folder: Path | None) -> Path:
     from mixlist.graph.save import SaveOptions, save_model
     from mixlist.rewriter.tensor_conversion import stream_tensor
 
-    path = home / "model.onnx"
+    path = target_folder / "model.onnx"
     is_large = outgrows_protobuf(proto)
     if is_large or external_tensors(proto):
         loaded = LoadedModel(proto, "model", None, folder, "proto")

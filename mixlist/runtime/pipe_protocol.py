@@ -43,7 +43,7 @@ def receive(stream: IO[bytes]) -> Any:  # the type is that of the value that the
     return pickle.loads(pickled, buffers=arrays)
 
 
-def answer(request: Callable[[], object]) -> tuple[bool, object]:
+def execute_request(request: Callable[[], object]) -> tuple[bool, object]:
     """Execute a request, and return the answer: ``(True, value)`` or ``(False, exception)``."""
     try:
         return True, request()

@@ -1,8 +1,8 @@
 """A pool of worker processes with the interface of ``concurrent.futures.Executor``.
 
-Each process has a thread in this process that waits for its answers. A process that dies is replaced, and its task runs
-once more. The standard ``ProcessPoolExecutor`` does not serve: its processes run the caller's main module again, and
-one dead process breaks the whole pool.
+For each worker process, a thread of this process waits for the answers. A worker process that dies is replaced, and its
+task runs once more. The standard ``ProcessPoolExecutor`` cannot be used here: its processes run the caller's main
+module again, and one dead process breaks the whole pool.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ProcessPool(Executor):
         return self._waiting_threads.submit(self._call, partial(fn, *args, **kwargs))
 
     def _call(self, request: Callable[[], T]) -> T:
-        for _ in range(2):
+        for _ in range(2):  # a process can also die for another reason than this task, such as the memory of the system
             try:
                 return self._get_worker().call(request)
             except WorkerDied as death:
@@ -60,7 +60,7 @@ class ProcessPool(Executor):
         return worker
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes: with ``wait`` after all submitted tasks, else at once."""
+        """End the processes: after all submitted tasks if ``wait`` is True, otherwise at once."""
         if not wait:
             self._close()
         self._waiting_threads.shutdown(cancel_futures=cancel_futures)
@@ -72,5 +72,8 @@ class ProcessPool(Executor):
             worker.close()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for all tasks; after an error for none, because Ctrl-C must not wait for a run that hangs."""
+        """End the processes after all tasks.
+
+        After an error, end them at once: Ctrl-C must not wait for a run that hangs.
+        """
         self.shutdown(wait=kind is None, cancel_futures=kind is not None)

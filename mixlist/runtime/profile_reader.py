@@ -24,12 +24,16 @@ from mixlist.ops.types import ELEMENT_BY_NAME
 
 Event: TypeAlias = Mapping[str, Any]  # an entry of the list: texts, numbers, and a mapping ``args``
 _NODE_SUFFIX = "_kernel_time"
-_Duration = tuple[int, str, int]  # of one node or kernel: start in microseconds, op type, microseconds
+_TimedRun = tuple[int, str, int]  # one run of a node or kernel: its start, its op type, its duration (microseconds)
 
 
 @dataclass(frozen=True)
 class OpTime:
-    """The cost of one op type per run of the model: the mean number of its runs, and the median of its seconds."""
+    """The cost of one op type in one run of the model.
+
+    calls: how many times its nodes run; the mean over the runs of the model.
+    seconds: the time that they take together; the median over the runs of the model.
+    """
 
     op_type: str
     calls: float
@@ -43,9 +47,9 @@ class Profile:
     runs: the number of runs of the model after the warm-up.
     ops: the op types, the slowest first. The time of a control-flow node does not include its bodies.
     nodes: the number of nodes that ran.
-    low_nodes: the number of these nodes that have an output in float16 or bfloat16, without Casts.
+    low_nodes: the number of these nodes that have an output in float16 or bfloat16; Casts are not counted.
     providers: the number of nodes by provider.
-    arena: the most bytes in use in the memory arena of the provider; None if the profile does not tell.
+    arena: the largest number of bytes in use in the memory arena of the provider; None if the profile lacks it.
     device_times: True if the seconds are the times of the device's kernels.
     seconds: the time in all nodes, per run of the model.
     """
@@ -84,11 +88,12 @@ def parse_events(events: Sequence[Event], warmup: int = 0) -> Profile:
     kernel_events = [
         e for e in events if e.get("cat") == "Kernel" and int(e["ts"]) >= first_start and e["args"].get("op_name")
     ]
-    # A node runs several times: one entry for each node. Nodes without names share a name, so their index counts too.
+    # A node has one event for each run, but one entry here. Nodes without a name all have the same event name, so the
+    # index of the node is a part of the key.
     args_of_nodes = {(e["name"], e["args"].get("node_index", "")): e["args"] for e in node_events}
     calls = Counter(e["args"].get("op_name", "") for e in node_events)
     durations = [(int(e["ts"]), e["args"]["op_name"], int(e["dur"])) for e in kernel_events]
-    ops = _sum_by_op_type(calls, durations or _own_durations(node_events), run_starts or [0])
+    ops = _sum_by_op_type(calls, durations or _exclusive_times(node_events), run_starts or [0])
     return Profile(
         runs=len(run_starts),
         ops=ops,
@@ -112,9 +117,9 @@ def _has_low_output(args: Event) -> bool:
     )
 
 
-def _own_durations(node_events: Iterable[Event]) -> list[_Duration]:
-    """Return the duration of each node without the nodes that ran inside it (in the body of a Loop)."""
-    durations: list[_Duration] = []
+def _exclusive_times(node_events: Iterable[Event]) -> list[_TimedRun]:
+    """Return the run of each node. Its duration excludes the nodes that ran inside it (in the body of a Loop)."""
+    durations: list[_TimedRun] = []
     # By thread: a stack of the nodes that have started and not ended, as (end, position in ``durations``).
     open_nodes_by_thread: dict[object, list[tuple[int, int]]] = defaultdict(list)
     # Of two events that start together, the longer one encloses the other one.
@@ -133,7 +138,7 @@ def _own_durations(node_events: Iterable[Event]) -> list[_Duration]:
 
 
 def _sum_by_op_type(
-    calls: Mapping[str, int], durations: Iterable[_Duration], run_starts: Sequence[int]
+    calls: Mapping[str, int], durations: Iterable[_TimedRun], run_starts: Sequence[int]
 ) -> tuple[OpTime, ...]:
     """Return the calls and the time of each op type per run of the model.
 

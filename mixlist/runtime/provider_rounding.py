@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from mixlist.runtime.session import Session
 
-# The output ``overflow`` is a sum that the low type cannot represent, scaled down again: it must be infinite. The
-# output ``rounding`` is an odd integer between two neighbors of the low type: it must be even. If an output is the
-# float32 result, ONNX Runtime dropped the Casts before it.
+# The output ``overflow`` is a sum beyond the range of the low type, scaled down in float32: with the Casts it is
+# infinite. The output ``rounding`` starts from an odd integer, which lies between two values of the low type: with the
+# Casts it is the even neighbor. If an output is the float32 result, ONNX Runtime dropped the Casts before it.
 _TEST_MODEL = """<ir_version: 8, opset_import: ["" : 17]>
 rounding_test (float[1, 64] row, float[64, 1] column, float[1] even) => (float[1, 1] overflow, float[1] rounding)
 <float one = {1}, float small = {0.001}>
@@ -40,7 +40,7 @@ _TEST_VALUES = {"float16": (10, 300.0, 2048.0), "bfloat16": (16, 2.305e18, 256.0
 
 
 def start_rounding_tests(provider: str, start_session: Callable[[ModelProto], Session]) -> Callable[[], str | None]:
-    """Start the tests in sessions that ``start_session`` starts, and return a function that waits for the results.
+    """Run the tests in the sessions that ``start_session`` makes, and return a function that waits for the results.
 
     That function returns the reason why the provider does not round, or None if it does. Sessions in other processes
     run while this process continues. Raises UsageError if the provider is missing, and WorkerDied if the process of a
@@ -82,7 +82,7 @@ class _RoundingTest:
             self._session = start_session(parser.parse_model(_TEST_MODEL.replace("LOW", str(low_elem))))
             self._wait_for_outputs = self._session.start(None, feed)
         except ModelError as error:
-            self._error = error
+            self._error = error  # ``find_problem`` reports it with the low type of the test
 
     def wait(self) -> tuple[float, float]:
         """Wait for the run, and return the outputs ``overflow`` and ``rounding``. Raises ModelError."""

@@ -1,15 +1,18 @@
-"""Make random data for a model without data. Such data shows that a model runs, but not what real data would show.
+"""Make random data, for users who have no data for a model.
 
-Floats are standard normal. Bools are True and False with the same probability. Strings are short words. ``ranges``
-gives the values of an input other bounds, which are included; floats are then uniform. An initializer that is also an
+Random data shows whether a model runs. It does not show which ranges and errors occur on real data.
+
+Floats are standard normal. Bools are True and False with the same probability. Strings are short words. ``ranges`` sets
+the smallest and the largest value of an input; its floats are then uniform between them. An initializer that is also an
 input keeps its default value unless ``ranges`` or ``dims`` names it.
 
 Rule S8.23: Random integers have the range that the graph shows for their input. They are 0 or 1 if it shows none.
 
-Rule S8.24: A size that the model leaves open comes from the name ``INPUT.AXIS``, else from its symbolic name, else from
-the first pattern that matches the one of these two names that messages show. An open size that no option gives is 1 if
-it is the first axis of some input, because that axis is mostly the batch. Otherwise it is an error: an image or a
-sentence of size 1 would test nothing.
+Rule S8.24: A size that the model leaves open comes from the option with the name ``INPUT.AXIS``, else from the option
+with its symbolic name, else from the first option with a pattern that matches. A pattern is compared with the symbolic
+name, or with ``INPUT.AXIS`` if the size has no symbolic name. An open size that no option gives is 1 if it is the first
+axis of some input, because that axis is usually the batch. Otherwise it is an error: an image or a sentence of size 1
+would test nothing.
 """
 
 from __future__ import annotations
@@ -135,7 +138,7 @@ def _decide_shapes(
 
 
 def _decide_integer_bounds(model_input: Input, graph_range: IntegerRange | None) -> tuple[Bounds, Diagnostic]:
-    """Return the bounds of an integer input without an option, and a warning with the reason (Rule S8.23)."""
+    """Return the bounds of an integer input that no ``--range`` names, and a warning with the reason (Rule S8.23)."""
     prefix = f"input {model_input.name!r}: integers"
     if graph_range is None:
         return (0, 1), warning("ML601", f"{prefix} 0 or 1, because the graph shows no range", hint=_SET_RANGE)
@@ -149,17 +152,19 @@ def expand_sizes(inputs: Sequence[Input], dims: Mapping[str, int]) -> dict[str, 
     """Return the sizes in ``dims`` by exact names, with every pattern replaced by the open sizes that it matches.
 
     An exact name wins over a pattern, and of several patterns the first one that matches wins. Raises UsageError for a
-    name or a pattern of no open size, and for a size that contradicts the model.
+    name or a pattern that no open size has, and for a size that contradicts the model.
 
     Example: for the inputs float[N, L] a, float[N, M] b, the sizes {"N": 2, "*": 16} become {"N": 2, "L": 16, "M": 16}.
     """
-    declared: dict[str, int | str | None] = {}  # by every name of a size: a number, another name of it, or None
+    # For each name of a size, the size in the model: a number, a symbolic name, or None. For the input float[N, 8] a,
+    # this is {"a.0": "N", "N": None, "a.1": 8}.
+    declared: dict[str, int | str | None] = {}
     for model_input in inputs:
         for axis, size in enumerate(model_input.shape or ()):
             declared[f"{model_input.name}.{axis}"] = size
             if isinstance(size, str):
                 declared[size] = None
-    # Only the symbolic name of a size counts as open, or INPUT.AXIS if it has none. Messages show the same names.
+    # One name for each open size: its symbolic name, or INPUT.AXIS if it has none. Messages show these names, too.
     open_names = [name for name, size in declared.items() if size is None]
     expanded = {name: size for name, size in dims.items() if name in declared}
     for name, size in dims.items():
@@ -179,11 +184,11 @@ def _matches(pattern: str, name: str) -> bool:
     return fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
-def _refuse_size(name: str, open_names: Sequence[str], names: Iterable[str]) -> NoReturn:
+def _refuse_size(name: str, open_names: Sequence[str], all_names: Iterable[str]) -> NoReturn:
     if any(wildcard in name for wildcard in "*?"):
         message, suggestion = f"no open size of an input matches {name!r}", None
     else:
-        message, suggestion = f"no input has a size called {name!r}", did_you_mean(name, names)
+        message, suggestion = f"no input has a size called {name!r}", did_you_mean(name, all_names)
     open_text = f"the open sizes are {', '.join(open_names)}" if open_names else "the model fixes all sizes"
     raise UsageError(message, hint=suggestion or open_text)
 
@@ -261,5 +266,6 @@ def _draw_values(rng: np.random.Generator, elem: int, shape: tuple[int, ...], bo
     if elem in _COMPLEX_TYPES:
         return np.asarray(rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
     low, high = (0, 1) if bounds is None else (int(bounds[0]), int(bounds[1]))
+    # int64 cannot represent the upper bounds of uint64. No type needs both a negative bound and such an upper bound.
     wide_dtype = np.uint64 if high > np.iinfo(np.int64).max else np.int64
     return np.asarray(rng.integers(low, high, shape, dtype=wide_dtype, endpoint=True)).astype(dtype)

@@ -38,6 +38,7 @@ class RunRefused(ModelError):  # noqa: N818 - it names the event
     """ONNX Runtime stopped a run at a node (``refusal``)."""
 
     def __init__(self, message: str, refusal: Refusal | None = None) -> None:
+        # Unpickling calls this with the message only, and then restores the attributes.
         super().__init__(message)
         self.refusal = refusal or Refusal("", "", message)
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 class RemoteSession(Session):
     """A session in every worker; the external data of the model is in ``folder``.
 
-    Raises ModelError for a model beyond 2 GiB: workers may not share the disk, so the model is sent as one message.
+    Raises ModelError for a model beyond 2 GiB: the model is sent as one message, because it is possible that the
+    workers do not share the disk.
     """
 
     def __init__(self, proto: ModelProto, options: SessionOptions, workers: Workers, folder: Path | None) -> None:
@@ -53,7 +54,8 @@ class RemoteSession(Session):
         """Start a run in one of the workers."""
 
         def submit() -> Future[Outputs]:
-            # The sent model must be an argument of its own: Dask replaces a future by its data only there.
+            # The sent model must be an argument of its own: Dask replaces a future by its data only if the future
+            # itself is an argument, and not inside another object.
             return self._workers.executor.submit(
                 run_model, self._session_key, self._sent_model, self._options, output_names, dict(feed)
             )
@@ -65,7 +67,7 @@ class RemoteSession(Session):
         return partial(wait_for, submit(), resend)
 
     def close(self) -> None:
-        """Remove the file of the model. Workers drop their sessions when they need the room for others."""
+        """Remove the file of the model. Workers drop their sessions when other sessions need the memory."""
         self._scratch.remove()
 
 
@@ -81,7 +83,7 @@ def _inline_weights(proto: ModelProto, folder: Path | None) -> ModelProto:
     return inlined
 
 
-_sessions: LruCache[LocalSession] = LruCache(6)  # one check opens so many
+_sessions: LruCache[LocalSession] = LruCache(6)  # the largest number of sessions of one check
 
 
 def run_model(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Concatenate, Literal, NamedTuple, Pa
 
 from mixlist.errors import ModelError
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
-from mixlist.runtime.crash_artifacts import copy_weights_beside, save_feed
+from mixlist.runtime.crash_artifacts import copy_weights_to_model, save_feed
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.model_files import external_tensors, is_readable_in_place, write_model
 from mixlist.runtime.session import DEFAULT_OPTIONS, Session, SessionOptions
@@ -89,7 +89,7 @@ class SessionProcess:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mixlist")
         self._session_numbers = count()
         self._crash: Crashed | None = None
-        self._end = weakref.finalize(self, _end_process, self._worker, self._scratch)
+        self._finalizer = weakref.finalize(self, _end_process, self._worker, self._scratch)
 
     def reserve_session(self) -> tuple[int, Path]:
         """Return a number for a new session, and the folder for its model."""
@@ -102,8 +102,9 @@ class SessionProcess:
     def submit(self, context: RequestContext, request: Callable[[], T]) -> Future[T]:
         """Send a request, and return the future of its answer.
 
-        Raises ModelError after ``close``. The future raises Crashed if the process dies or has died: a caller may send
-        a request before it reads the answer to an earlier one, so this method must not raise the crash of that one.
+        Raises ModelError after ``close``. The future raises Crashed if the process dies or has died. This method itself
+        never raises Crashed: a caller can send a request before it knows that an earlier request crashed, and reads the
+        earlier answer first.
         """
         try:
             return self._thread.submit(self._call, context, request)
@@ -116,25 +117,25 @@ class SessionProcess:
         try:
             return self._worker.call(request)
         except WorkerDied as death:
-            self._crash = self._describe_crash(context, death)
+            self._crash = self._keep_crash_files(context, death)
             raise self._crash from None
 
-    def _describe_crash(self, context: RequestContext, death: WorkerDied) -> Crashed:
-        """Keep the model and the input of the run, and return the error that names their paths."""
+    def _keep_crash_files(self, context: RequestContext, death: WorkerDied) -> Crashed:
+        """Keep the model and the input of the run for the user, and return the error that names their paths."""
         feed_path = save_feed(self.home, context.feed) if context.feed is not None else None
         if feed_path is None and not context.model.is_relative_to(self.home):
-            self._end()  # the scratch folder holds nothing that a report needs
+            self._finalizer()  # the scratch folder holds nothing that a report needs
         else:
             if context.weights_folder is not None:
-                copy_weights_beside(context.model, context.weights_folder)
+                copy_weights_to_model(context.model, context.weights_folder)
             # From now on the scratch folder belongs to the user.
-            self._end.detach()
+            self._finalizer.detach()
             self._scratch.keep()
         return Crashed(death.signal, context.stage, context.model, feed_path, death.last_line)
 
     def close(self) -> None:
         """End the process, and remove its temporary files except those of a crash."""
-        self._end()
+        self._finalizer()
         self._thread.shutdown(cancel_futures=True)
 
     def __enter__(self) -> Self:
@@ -176,14 +177,14 @@ class SubprocessSession(Session):
         self._process = process or SessionProcess()
         self.pid = self._process.pid
         try:
-            self._number, home = self._process.reserve_session()
-            path, weights_folder = _lay_out(model, home, folder)
+            self._number, target_folder = self._process.reserve_session()
+            path, weights_folder = _prepare_model_file(model, target_folder, folder)
             self._context = RequestContext("run", path, weights_folder)
             load = partial(load_session, self._number, self.session_class, os.fspath(path), options, weights_folder)
             self._loaded = self._process.submit(self._context._replace(stage="load"), load)
             if wait:
                 self._loaded.result()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: the process must not outlive this object, which is never returned
             if self._owns_process:
                 self._process.close()
             raise
@@ -215,15 +216,17 @@ class SubprocessSession(Session):
             self._process.submit(self._context, partial(drop_session, self._number))
 
 
-def _lay_out(model: ModelProto | str | os.PathLike[str], home: Path, folder: Path | None) -> tuple[Path, Path | None]:
+def _prepare_model_file(
+    model: ModelProto | str | os.PathLike[str], target_folder: Path, folder: Path | None
+) -> tuple[Path, Path | None]:
     """Return the path of a model file, and the folder of its external data if that is not the folder of the file.
 
-    A ModelProto is written to ``home``.
+    A ModelProto is written to ``target_folder``.
     """
     if isinstance(model, str | os.PathLike):
         return Path(model), None
     if external_tensors(model) and is_readable_in_place(model, folder):
-        path = home / "model.onnx"
+        path = target_folder / "model.onnx"
         write_scratch(path, model.SerializeToString())
         return path, folder
-    return write_model(model, home, folder), None
+    return write_model(model, target_folder, folder), None

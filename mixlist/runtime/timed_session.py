@@ -107,7 +107,7 @@ class _TimedLocalSession(LocalSession):
             )
             return seconds
 
-    def peak_memory(self) -> int | None:
+    def peak_added_memory(self) -> int | None:
         """Return the largest number of bytes that loading and running added to the memory of the process."""
         peak = _read_peak_memory()
         return None if peak is None or self._memory_before_load is None else max(peak - self._memory_before_load, 0)
@@ -120,7 +120,7 @@ class _TimedLocalSession(LocalSession):
 class TimedSession(SubprocessSession):
     """A session in a process of its own that keeps batches and measures the time of their runs.
 
-    TF32 is on, which is ONNX Runtime's default, because the float32 model of a user runs with it.
+    TF32 is on, unlike in a check: it is ONNX Runtime's default, so the float32 model of a user runs with it.
     """
 
     session_class = _TimedLocalSession
@@ -128,7 +128,8 @@ class TimedSession(SubprocessSession):
     def load_batches(self, feeds: Sequence[Feed], transfers: bool) -> bool:
         """Send the batches to the process. With ``transfers``, each run copies its batch to the device and back.
 
-        Returns True if each run does so: sequences and optionals cannot stay on the device.
+        Returns True if each run copies its batch. Sequences and optionals are always copied: they cannot stay on the
+        device.
         """
         return self.call(_TimedLocalSession.load_batches, list(feeds), transfers)
 
@@ -136,9 +137,9 @@ class TimedSession(SubprocessSession):
         """Return the seconds of ``runs`` runs of one batch in a row."""
         return self.call(_TimedLocalSession.time_runs, batch, runs)
 
-    def peak_memory(self) -> int | None:
-        """Return the most bytes of host memory that loading and running took; None if the system does not tell."""
-        return self.call(_TimedLocalSession.peak_memory)
+    def peak_added_memory(self) -> int | None:
+        """Return the most bytes of host memory that loading and running took; None if the system does not show it."""
+        return self.call(_TimedLocalSession.peak_added_memory)
 
     def end_profile(self) -> Path:
         """End profiling, and return the path of the profile."""
@@ -166,15 +167,18 @@ def _value_on_device(array: Array, device: str) -> OrtValue:
 
 
 def _reset_peak_memory() -> int | None:
-    """Set the peak memory of this process to its current memory if the system permits it; return that in bytes."""
+    """Set the peak memory of this process to its current memory, if the system permits it.
+
+    Returns the current memory in bytes; on systems other than Linux, the peak so far.
+    """
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # 5 resets VmHWM
     return _read_status("VmRSS") if _PROCESS_STATUS.exists() else _read_peak_memory()
 
 
 def _read_peak_memory() -> int | None:
-    """Return the peak memory of this process in bytes; None if the system does not tell."""
-    # On Linux not getrusage: there a process starts with the peak of the process that started it.
+    """Return the peak memory of this process in bytes; None if the system does not show it."""
+    # On Linux, getrusage is not used: a process inherits the peak of the process that started it.
     if _PROCESS_STATUS.exists():
         return _read_status("VmHWM")
     with suppress(ImportError):

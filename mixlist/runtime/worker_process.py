@@ -1,9 +1,9 @@
 """One worker process: ``WorkerProcess.call`` sends it a function, and waits for the result.
 
 The process is a new Python interpreter that executes ``worker_server.serve``. It is connected by pipes. A process of
-its own is needed because ONNX Runtime dies on some models instead of raising an error. ``multiprocessing`` does not
-serve, because a process that it spawns runs the caller's main module again. A start costs 0.15 s (measured on two
-cores), nearly all of it the import of numpy and ONNX Runtime, and this process continues meanwhile.
+its own is needed because ONNX Runtime dies on some models instead of raising an error. ``multiprocessing``
+cannot be used, because a process that it spawns runs the caller's main module again. A start takes 0.15 s (measured on
+two cores), mostly for the import of numpy and ONNX Runtime. This process continues during that time.
 """
 
 from __future__ import annotations
@@ -52,18 +52,19 @@ class WorkerProcess:
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        # A file and not a pipe: nobody reads standard error while the process works, and a full pipe would block it.
+        # A file and not a pipe: standard error is read only after the process has ended, and a full pipe would block
+        # it.
         self._stderr_file = tempfile.TemporaryFile()  # noqa: SIM115 - ``_end_process`` closes it
         command = [sys.executable, "-c", _COMMAND, str(threads or 0), *sys.path]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._stderr_file, bufsize=0)
         self.pid = self._process.pid
-        self._end = weakref.finalize(self, _end_process, self._process, self._stderr_file)
+        self._finalizer = weakref.finalize(self, _end_process, self._process, self._stderr_file)
 
     @property
     def alive(self) -> bool:
         """Return True if the process runs and was not closed."""
-        return self._end.alive and self._process.poll() is None
+        return self._finalizer.alive and self._process.poll() is None
 
     def call(self, request: Callable[[], T]) -> T:
         """Execute ``request`` (see ``pipe_protocol``) in the process, and return its value or raise its error.
@@ -76,15 +77,15 @@ class WorkerProcess:
             pipe_protocol.send(self._process.stdin, request)
             succeeded, value = pipe_protocol.receive(self._process.stdout)
         except EOFError:
-            raise self._death_error() from None
+            raise self._close_and_explain() from None
         if not succeeded:
             raise value
         result: T = value
         return result
 
-    def _death_error(self) -> Exception:
-        """Return the error that explains why the pipes are closed, and close the rest."""
-        if not self._end.alive:  # ``close`` was called, perhaps by another thread
+    def _close_and_explain(self) -> Exception:
+        """Return the error that explains why the pipes are closed. Close this object if ``close`` was not called."""
+        if not self._finalizer.alive:  # ``close`` was called, perhaps by another thread
             return CancelledError("the worker process was closed")
         cause = _describe_exit(self._process)
         self._stderr_file.seek(0)
@@ -95,7 +96,7 @@ class WorkerProcess:
 
     def close(self) -> None:
         """End the process at once."""
-        self._end()
+        self._finalizer()
 
 
 def _describe_exit(process: subprocess.Popen[bytes]) -> str:

@@ -37,15 +37,15 @@ def serve(threads: int) -> None:
     _disable_core_dumps()
     requests, answers = _open_streams()
     with suppress(ImportError):  # the first request that loads a model reports the missing module
-        import onnxruntime  # noqa: F401  while the parent prepares the model
+        import onnxruntime  # noqa: F401 - loaded now, while the parent prepares the model
     if threads:
         from mixlist.runtime.inference_session import share_threads
 
         share_threads(threads)
     while True:
         try:
-            pipe_protocol.send(answers, pipe_protocol.answer(pipe_protocol.receive(requests)))
-        except EOFError:  # the parent was killed; a parent that ends in order kills this process first
+            pipe_protocol.send(answers, pipe_protocol.execute_request(pipe_protocol.receive(requests)))
+        except EOFError:  # the parent was killed: a parent that ends normally kills this process before
             _remove_orphaned_folders()
             os._exit(0)
 

@@ -21,7 +21,7 @@ from mixlist.graph.prune import prune_model
 from mixlist.lists.policy import Policy
 from mixlist.resolver import resolve
 from mixlist.rewriter import rewrite
-from mixlist.runtime.feeds import as_float32
+from mixlist.runtime.feeds import make_emulation_feed
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import SessionOptions
@@ -147,7 +147,7 @@ class StepSession:
 
     def _complete_feed(self, feed: Feed, scale: float) -> Feed:
         """Return the feed of the session: cast to the types that ``proto`` declares, and with the loss scale."""
-        model_feed = as_float32(feed, self.graph.batch_inputs) if self._inputs_widened else feed
+        model_feed = make_emulation_feed(feed, self.graph.batch_inputs) if self._inputs_widened else feed
         return {**model_feed, LOSS_SCALE: self.loss_scale_input(scale)}
 
     def close(self) -> None:

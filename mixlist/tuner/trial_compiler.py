@@ -26,7 +26,7 @@ from mixlist.ops import types
 from mixlist.ops.low_precision import overflow_bound
 from mixlist.resolver import Plan, Resolver
 from mixlist.resolver.decisions import GraphSolution
-from mixlist.runtime.feeds import as_float32
+from mixlist.runtime.feeds import make_emulation_feed
 from mixlist.runtime.inputs import model_inputs
 from mixlist.tuner.candidates import EditSet, edit_policy
 from mixlist.tuner.gated_graph import GateBuilder, GatedGraph
@@ -66,7 +66,7 @@ class TrialCompiler:
         self.resolver, self.base, self.tensors, self.limits = resolver, base, tensors, limits
         self.saturate, self.threads, self.labels = saturate, threads, labels
         inputs = model_inputs(resolver.loaded.proto)
-        self.feeds = tuple(as_float32(feed, inputs) for feed in feeds)  # the gated graph has no low inputs
+        self.feeds = tuple(make_emulation_feed(feed, inputs) for feed in feeds)  # the gated graph has no low inputs
         # A batch in which all values are NaN is not judged (Rule S8.28).
         self.judged_batches = [index for index, feed in enumerate(self.feeds) if not holds_only_nan(feed)]
         self.low_type = types.ELEMENT_BY_NAME[base.mode.low]

@@ -59,7 +59,7 @@ class RecordingSession:
         RecordingSession.timed_runs.append((self.name, batch, runs))
         return self.SECONDS[self.name] * runs
 
-    def peak_memory(self) -> int:
+    def peak_added_memory(self) -> int:
         return 1000
 
     def close(self) -> None:

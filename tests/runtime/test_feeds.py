@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from mixlist.errors import FileError, MixlistError, UsageError
-from mixlist.runtime.feeds import Batches, as_batches, as_float32, read_batches
+from mixlist.runtime.feeds import Batches, as_batches, make_emulation_feed, read_batches
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.inputs import Input, model_inputs
 from mixlist.runtime.local_session import LocalSession
@@ -532,7 +532,7 @@ def test_low_inputs_of_the_emulation() -> None:
         "n": np.array([3]),
         "q": [np.array([0.1], np.float16)],
     }
-    raised = as_float32(feed, inputs)
+    raised = make_emulation_feed(feed, inputs)
     assert raised["h"].tolist() == [2048, np.inf]
     assert raised["b"].tolist() == [256]
     assert raised["f"] is feed["f"]
