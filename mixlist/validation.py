@@ -16,7 +16,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
 from mixlist.files.jsonc import MAX_BYTES
 from mixlist.lists.detect_kind import FileKind
-from mixlist.lists.load import load_library, read_policy
+from mixlist.lists.load import load_library, policy_from_options
 from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, PolicyOptions
 from mixlist.lists.policy import Policy
 from mixlist.lists.validate_file import FileReport, validate_file
@@ -65,7 +65,7 @@ def make_validator(
             return report
         _rewind_standard_input(path, library_path)
         options = _with_file(PolicyOptions(ops_info=library_path, op_names=op_names), report.kind, path)
-        return replace(report, findings=(*report.findings, *_check_names(read_policy(options), model)))
+        return replace(report, findings=(*report.findings, *_check_names(policy_from_options(options), model)))
 
     return validate_path
 

@@ -60,9 +60,9 @@ def format_option(*forms: str, description: str | None = None, alias: str = "") 
 
 def build_policy(option_values: OptionValues) -> Policy:
     """Remove the options of a policy from ``option_values``, and return the policy. Its warnings are not written."""
-    from mixlist.lists.load import read_policy
+    from mixlist.lists.load import policy_from_options
 
-    return read_policy(build_options(PolicyOptions(), option_values))
+    return policy_from_options(build_options(PolicyOptions(), option_values))
 
 
 def pop_policy(option_values: OptionValues) -> Policy:
@@ -75,7 +75,7 @@ def pop_policy(option_values: OptionValues) -> Policy:
     modes = ("precision_mode", "precision_mode_v2")
     if None not in (option_values[mode] for mode in modes) and len(explicit := options_on_command_line(*modes)) == 1:
         # One mode is on the command line, so the other one is from a configuration. Two modes from one place are an
-        # error, which ``read_policy`` raises.
+        # error, which ``policy_from_options`` raises.
         option_values.update({mode: None for mode in modes if mode not in explicit})
     policy = build_policy(option_values)
     write_findings(policy.warnings)

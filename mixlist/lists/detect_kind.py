@@ -19,13 +19,14 @@ ACTION_KEYS = ("to-add", "to-remove")  # of each list
 # white space belongs to the name of a node.
 BLANKS = " \t\r\ufeff"
 
-# The first bracket or quote of a JSON file, after blanks and comments. The name of a node starts with none of these.
+# The start of a JSON file: blanks and comments, then a bracket or a quote, with which no name of a node starts. Lines
+# with # are skipped too: a JSON file that has them, by mistake, must not be read as node rules.
 _JSON_START = re.compile(r"(?:[ \t\r\n\ufeff]++|//[^\r\n]*+|#[^\n]*+|/\*(?s:.*?)\*/)*+[{\[\"]")
 _LIST_KEY = re.compile(r"(black|white|gr[ae]y)[-_ ]?lists?$", re.IGNORECASE)  # misspelled ones too
 _ENTRY_KEYS = ("precision_reduce", "input0", "output0", "attr", "opFile", "opInterface")  # of an op type in a library
 
 
-def text_kind(text: str, path: str) -> TextKind | None:
+def detect_text_kind(text: str, path: str) -> TextKind | None:
     """Return the kind of a node rule file; None for a JSON file, also an invalid one.
 
     A file is JSON if it starts like JSON, is empty or blank, or has a name that ends with ``.json``.
@@ -35,9 +36,9 @@ def text_kind(text: str, path: str) -> TextKind | None:
     return "customize-dtypes" if "InputDtype:" in text or "OutputDtype:" in text else "keep-dtype"
 
 
-def json_kind(document: Document) -> JsonKind:
+def detect_json_kind(document: Document) -> JsonKind:
     """Return the kind of a JSON list file; raise ListError if its content is not typical of any kind."""
-    kind = guess_kind(document.value)
+    kind = guess_json_kind(document.value)
     if kind is None:
         is_object = isinstance(document.value, dict)
         reason = "no key is typical of either kind" if is_object else "it holds no JSON object"
@@ -48,20 +49,20 @@ def json_kind(document: Document) -> JsonKind:
     return kind
 
 
-def guess_kind(value: object) -> JsonKind | None:
+def guess_json_kind(value: object) -> JsonKind | None:
     """Return the most probable kind of a JSON value; None if there is no sign of a kind.
 
-    An object of objects without typical keys is a library, because the keys of a library are names of op types.
+    Without typical keys, an object whose values are objects is a library: its keys can be the names of op types.
     """
     if not isinstance(value, dict):
         return None
     if not value.keys() - {"$schema"}:
         return "modify-mixlist"
     has_objects = any(isinstance(member, dict) for member in value.values())
-    return evident_kind(value) or ("ops-info" if has_objects else None)
+    return find_evident_kind(value) or ("ops-info" if has_objects else None)
 
 
-def evident_kind(value: object) -> JsonKind | None:
+def find_evident_kind(value: object) -> JsonKind | None:
     """Return the kind that a typical key of a JSON value shows; None if the value has no typical key."""
     if not isinstance(value, dict):
         return None

@@ -1,12 +1,13 @@
 """Compute the modify_mixlist that turns one set of lists into another.
 
-Several legal combinations of actions move an op type to the same list (Rule S2.2). The one that is written here also
-names the list from which the op type goes, so that ``apply`` and ``validate`` warn if it is used with a library that
+Several legal combinations of actions move an op type to the same list (Rule S2.2). The combination that is written here
+also removes the op type from its old list, so that ``apply`` and ``validate`` warn if it is used with a library that
 has the op type on another list:
 
 - black to white: white-list to-add and black-list to-remove;
-- black to gray: black-list to-remove;
-- gray to white: white-list to-add.
+- white to black: black-list to-add and white-list to-remove;
+- black or white to gray: to-remove of the old list;
+- gray to black or white: to-add of the new list.
 
 Op types whose list does not change are left out.
 """

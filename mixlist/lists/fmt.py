@@ -4,7 +4,7 @@ JSON files have no comments and no trailing commas, an indentation of two spaces
 the end. The three kinds of list files keep different parts of the user's text:
 
 - A modify_mixlist gets its keys in one order (black-list, white-list, gray-list; to-add, to-remove). The names of an
-  array keep the user's order, each once. Characters replace escapes.
+  array keep the user's order, each once. Escapes in names become the characters that they mean.
 - An operator information library changes only its white space: the order, numbers and escapes stay.
 - A node rule file has no blank lines, no blanks around a rule and no comments, and each rule once.
 """
@@ -18,11 +18,11 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import raise_for_errors
 from mixlist.files.json_scanner import TOKEN
 from mixlist.files.jsonc import parse
-from mixlist.lists.detect_kind import ACTION_KEYS, BLANKS, LIST_KEYS, FileKind, json_kind, text_kind
+from mixlist.lists.detect_kind import ACTION_KEYS, BLANKS, LIST_KEYS, FileKind, detect_json_kind, detect_text_kind
 from mixlist.lists.schema_check import check_structure
 
 _OPENING, _CLOSING = frozenset("{["), frozenset("}]")
-_MAX_PARTS = 10_000  # strings in memory before they are joined: a short string takes ten times its length
+_MAX_PARTS = 10_000  # short strings that are kept before they are joined: each takes ten times its length in memory
 
 
 def format_text(text: str, path: str, kind: Literal["auto"] | FileKind = "auto") -> str:
@@ -34,21 +34,21 @@ def format_text(text: str, path: str, kind: Literal["auto"] | FileKind = "auto")
     if kind == "auto":
         if _is_empty_rule_file(text, path):
             return ""
-        kind = text_kind(text, path) or "auto"
+        kind = detect_text_kind(text, path) or "auto"
     if kind in ("keep-dtype", "customize-dtypes"):
         return "".join(f"{line}\n" for line in _unique_rules(text))
     document = parse(text, path)
-    kind = json_kind(document) if kind == "auto" else kind
+    kind = detect_json_kind(document) if kind == "auto" else kind
     structure = check_structure(document, "ops-info" if kind == "ops-info" else "modify-mixlist")
     raise_for_errors([*document.findings, *structure])
-    return _indent(document.clean) if kind == "ops-info" else _format_mixlist(document.value)
+    return _indent(document.clean) if kind == "ops-info" else _format_modify_mixlist(document.value)
 
 
 def find_lost_comments(text: str, path: str) -> list[Diagnostic]:
     """Return a warning if the canonical form of the text loses comments. Raises ListError as ``format_text`` does."""
     if _is_empty_rule_file(text, path):
         return []
-    if text_kind(text, path):
+    if detect_text_kind(text, path):
         lines = enumerate(text.split("\n"), start=1)
         places = [(number, line.index("#") + 1) for number, line in lines if line.lstrip(BLANKS).startswith("#")]
     else:
@@ -62,7 +62,7 @@ def find_lost_comments(text: str, path: str) -> list[Diagnostic]:
 
 
 def _is_empty_rule_file(text: str, path: str) -> bool:
-    """Return True if a file is empty and so a node rule file without rules. An empty .json file is an error."""
+    """Return True for an empty file that is not called .json: a node rule file without rules."""
     return not text and not path.lower().endswith(".json")
 
 
@@ -72,7 +72,7 @@ def _unique_rules(text: str) -> list[str]:
     return list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
 
 
-def _format_mixlist(value: object) -> str:
+def _format_modify_mixlist(value: object) -> str:
     assert isinstance(value, dict)  # check_structure found no error
     ordered = {
         list_key: {key: list(dict.fromkeys(value[list_key][key])) for key in ACTION_KEYS if key in value[list_key]}
@@ -89,6 +89,7 @@ def _indent(clean: str) -> str:
     """
     blocks: list[str] = []
     parts: list[str] = []
+    # At first, ``previous`` is a token after which no line starts.
     depth, offset, previous = 0, 0, ":"
     while match := TOKEN.match(clean, offset):
         token, offset = match[match.lastgroup or 0], match.end()

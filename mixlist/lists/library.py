@@ -24,9 +24,9 @@ LIST_OF_FLAG: dict[str, ListName] = {"true": "white", "false": "black"}  # the f
 class Library:
     """An operator information library that was read.
 
-    ``lists`` holds the list of every op type in the library, also of gray ones. ``space`` is the name space of a
-    built-in library, and None for a file, whose name space must be found out (Rule S5.1). ``locate`` finds the place of
-    an op type in the files, and is called only when a message needs the place. ``clear_ops`` are the op types of
+    ``lists`` maps every op type in the library, gray ones too, to the name of its list. ``space`` is the name space of
+    a built-in library, and None for a file, whose name space must be found out (Rule S5.1). ``locate`` finds the place
+    of an op type in the files, and is called only when a message needs the place. ``clear_ops`` are the op types of
     TensorFlow's fourth list, the clear list: operators without numeric effect.
     """
 
@@ -57,10 +57,11 @@ class Move:
 
 @dataclass(frozen=True)
 class Lists:
-    """The effective lists: those of a library after the moves of a modify_mixlist file.
+    """The effective lists: a library, and the moves of op types to other lists by a modify_mixlist file.
 
-    ``named_ops`` are all op types that the modify_mixlist names, also those that it does not move. ``entry_places``
-    holds the place where it names each op type first.
+    ``moves`` holds the move of each op type that changes its list. ``named_ops`` are all op types that the
+    modify_mixlist names, also those that it does not move. ``entry_places`` holds the place of the first entry of each
+    op type.
     """
 
     library: Library
@@ -73,6 +74,7 @@ class Lists:
         move = self.moves.get(op)
         if move:
             return move.after
+        # domain::Op without an entry of its own is on the list of Op, which can have moved.
         bare_op = op.rpartition("::")[2]
         return self.library.list_of(op) if bare_op == op or self.has_entry(op) else self.list_of(bare_op)
 

@@ -1,4 +1,4 @@
-"""Write the files of an edited library, so that no edit is lost and none stays half done (Rules S1.5 and S1.6).
+"""Write the files of an edited library: all of them or none, also if the process is killed (Rules S1.5 and S1.6).
 
 The steps, while the folder of the library is locked:
 
@@ -42,10 +42,10 @@ class EditedFile:
 
 
 @dataclass(frozen=True)
-class RecordedEdit:
-    """An edit of several files of a library. Its record is in the library's folder while the files are replaced.
+class FlagEdit:
+    """An edit of the flags of a library. If it replaces several files, its record is in the library's folder meanwhile.
 
-    ``changes`` maps op types to flags. ``files`` are the files that a record names; an edit without a record has none.
+    ``changes`` maps op types to flags. ``files`` are the files that the record names, if the edit was read from one.
     """
 
     folder: Path
@@ -63,14 +63,16 @@ class RecordedEdit:
         try:
             (self.folder / RECORD_FILE).unlink(missing_ok=True)
         except OSError as error:
-            raise _unusable_record(self.folder / RECORD_FILE, error.strerror) from None
+            raise _record_error(self.folder / RECORD_FILE, error.strerror) from None
 
 
-def find_interrupted_edit(folder: Path) -> RecordedEdit | None:
-    """Return the edit of a folder that was killed; None if there is no record. Raises FileError for a bad record.
+def find_interrupted_edit(folder: Path) -> FlagEdit | None:
+    """Return the edit of a library whose process was killed, from the record in the library's folder.
 
-    Another program can write a record. A record is therefore refused unless it holds only flags and names of files in
-    the folder: it can change no other file.
+    Returns None if there is no record. Raises FileError for a record that cannot be used.
+
+    Another program could write a record. A record is therefore refused unless it holds only flags and names of files in
+    the folder, so that it cannot change any other file.
     """
     path = folder / RECORD_FILE
     try:
@@ -78,14 +80,14 @@ def find_interrupted_edit(folder: Path) -> RecordedEdit | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise _unusable_record(path, getattr(error, "strerror", None) or "it is not JSON") from None
+        raise _record_error(path, getattr(error, "strerror", None) or "it is not JSON") from None
     # A damaged record can be any JSON value: check each part before it is used.
     changes, names = (content.get(key) for key in ("changes", "files")) if isinstance(content, dict) else (None, None)
     if not isinstance(changes, dict) or not set(map(str, changes.values())) <= set(FLAGS):
-        raise _unusable_record(path, "it holds something else than flags")
+        raise _record_error(path, "it holds something else than flags")
     if not isinstance(names, list) or not all(map(_is_library_file_name, names)):
-        raise _unusable_record(path, "it names other files than those of the library")
-    return RecordedEdit(folder, changes, tuple(folder / name for name in names))
+        raise _record_error(path, "it names other files than those of the library")
+    return FlagEdit(folder, changes, tuple(folder / name for name in names))
 
 
 def _is_library_file_name(name: object) -> bool:
@@ -93,17 +95,17 @@ def _is_library_file_name(name: object) -> bool:
     return isinstance(name, str) and name.endswith(".json") and name == Path(name).name and "\0" not in name
 
 
-def _unusable_record(path: Path, reason: str | None) -> FileError:
+def _record_error(path: Path, reason: str | None) -> FileError:
     return FileError(
         f"{shown_path(path)}: the record of an interrupted edit cannot be used: {reason}",
         hint="compare the library with its backup, then remove this file",
     )
 
 
-def write_files(edited_files: list[EditedFile], edit: RecordedEdit, backup: Path, make_writable: bool) -> None:
+def replace_files(edited_files: list[EditedFile], edit: FlagEdit, backup: Path, make_writable: bool) -> None:
     """Copy the originals into the folder ``backup``, then replace all files or none.
 
-    ``make_writable`` makes the folders writable for this time. Raises FileError; then no file has changed.
+    ``make_writable`` makes the folders writable while this function runs. Raises FileError; then no file has changed.
     """
     if not edited_files:
         return
@@ -111,7 +113,7 @@ def write_files(edited_files: list[EditedFile], edit: RecordedEdit, backup: Path
     if not make_writable:
         _refuse_read_only(targets)
     folders = {target.parent for target in targets}
-    with _back_up(edited_files, backup) as copies, writable(folders), ExitStack() as staged:
+    with _back_up(edited_files, backup) as copies, temporarily_writable(folders), ExitStack() as staged:
         # Stage: an error here leaves the library as it is.
         new_files = [staged.enter_context(new_file(file.path)) for file in edited_files]
         for file, new in zip(edited_files, new_files, strict=True):
@@ -120,7 +122,7 @@ def write_files(edited_files: list[EditedFile], edit: RecordedEdit, backup: Path
             _refuse_changed(file)
         if len(edited_files) > 1:  # a single file is replaced in one step and needs no record
             edit.write_record(file.path for file in edited_files)
-        copies.clear()  # the library changes from here on, so the copies stay also if an error follows
+        copies.clear()  # the library changes now: from here on, an error must not remove the copies
         _replace_all(edited_files, new_files, edit)
         edit.remove_record()
 
@@ -132,10 +134,10 @@ def _stage(file: EditedFile, new: NewFile) -> None:
         new.file.flush()
         os.fsync(new.file.fileno())
     except OSError as error:
-        raise _unwritable(file, error) from None
+        raise _write_error(file, error) from None
 
 
-def _replace_all(edited_files: list[EditedFile], new_files: list[NewFile], edit: RecordedEdit) -> None:
+def _replace_all(edited_files: list[EditedFile], new_files: list[NewFile], edit: FlagEdit) -> None:
     """Let each new file replace its original. If one fails, write the old bytes of the others back."""
     replaced: list[EditedFile] = []
     for file, new in zip(edited_files, new_files, strict=True):
@@ -145,11 +147,11 @@ def _replace_all(edited_files: list[EditedFile], new_files: list[NewFile], edit:
             for earlier in replaced:
                 write_atomically(earlier.path, earlier.before)
             edit.remove_record()
-            raise _unwritable(file, error) from None
+            raise _write_error(file, error) from None
         replaced.append(file)
 
 
-def _unwritable(file: EditedFile, error: OSError) -> FileError:
+def _write_error(file: EditedFile, error: OSError) -> FileError:
     return FileError(f"{shown_path(file.path)}: cannot be written: {error.strerror or error}")
 
 
@@ -172,9 +174,9 @@ def _refuse_read_only(targets: Iterable[Path]) -> None:
 
 
 def _is_writable(path: Path) -> bool:
-    """Return True if a file or folder is meant to be written by this user.
+    """Return True if the permissions of a file or folder allow this user to write it.
 
-    For its owner and for root, the owner's write permission decides: root itself may write everything.
+    For root, the owner's permission decides as for the owner: the system lets root write everything.
     """
     status = path.stat()
     if not hasattr(os, "geteuid") or os.geteuid() in (0, status.st_uid):  # Windows has this bit, and no owner
@@ -192,7 +194,7 @@ def _back_up(edited_files: Iterable[EditedFile], backup: Path) -> Iterator[list[
     try:
         backup.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise _failed_backup(backup, error) from None
+        raise _backup_error(backup, error) from None
     copies: list[Path] = []
     with lock_folders([backup]):
         try:
@@ -222,20 +224,20 @@ def _copy_original(file: EditedFile, backup: Path) -> Path | None:
                 if copy.has_content_of(backup / name):
                     return None
     except (OSError, ValueError, FileError) as error:
-        raise _failed_backup(backup, error) from None
+        raise _backup_error(backup, error) from None
     raise FileError(
         f"{shown_path(backup)}: the directory holds ten thousand backups of {file.path.name}",
         hint="name another directory with --backup",
     )
 
 
-def _failed_backup(backup: Path, error: Exception) -> FileError:
+def _backup_error(backup: Path, error: Exception) -> FileError:
     reason = getattr(error, "strerror", None) or str(error)
     return FileError(f"{shown_path(backup)}: the original cannot be saved: {reason}")
 
 
 @contextmanager
-def writable(folders: Iterable[Path]) -> Iterator[None]:
+def temporarily_writable(folders: Iterable[Path]) -> Iterator[None]:
     """Let the owner write in the folders during a ``with`` block, then restore their permissions.
 
     Replacing a file needs write permission only for its folder.

@@ -37,10 +37,10 @@ def load_policy(options: PolicyOptions) -> Policy:
     Raises UsageError for unknown values and for options that contradict each other, FileError for a file that cannot be
     read, and ListError, with every finding, for a file that is not valid.
     """
-    return read_policy(options)
+    return policy_from_options(options)
 
 
-def read_policy(options: PolicyOptions) -> Policy:
+def policy_from_options(options: PolicyOptions) -> Policy:
     """Read the list files and return the policy, as ``load_policy`` does, with the options in one object."""
     # Check the options before any file is read. Only --protect comes later: its default depends on the library.
     op_names = _check_choice("--op-names", options.op_names, get_args(OpNames))
@@ -81,8 +81,8 @@ def load_library(ops_info: ListPath, *, strict: bool = False) -> tuple[Library, 
     name = os.fspath(ops_info)
     if name in presets.names():
         return presets.load(name), []
-    # A name without a folder that is not a file is probably a misspelled built-in library. os.path is used because it
-    # also takes a name with a NUL, for which Path raises an error of Python.
+    # A name without a folder, of which no file exists, is probably a misspelled built-in library. os.path is used
+    # because Path raises ValueError for a name with a NUL.
     if name != "-" and not os.path.exists(name) and not os.path.dirname(name):  # noqa: PTH110, PTH120
         hint = choices_hint(name, presets.names(), "the built-in libraries are")
         raise FileError(f"{name}: no such file or directory, and no built-in library", hint=hint)

@@ -67,7 +67,10 @@ def find_mode(
 
 
 def _look_up(name: str, option: str, modes: dict[str, Mode], other_option: str, other_modes: dict[str, Mode]) -> Mode:
-    """Return the mode with a name of ``option``; raise UsageError, with what to write, for any other name."""
+    """Return the mode with a name of ``option``.
+
+    For any other name, raise a UsageError whose hint names a valid mode.
+    """
     if name in modes:
         return modes[name]
     if name in _HIFLOAT8_NAMES:

@@ -1,15 +1,15 @@
 """Read the modify_mixlist file and apply its edits: they move op types between the lists of a library.
 
-The file has the keys ``black-list``, ``white-list`` and ``gray-list``. Each holds the keys ``to-add`` and
-``to-remove``, and each of these an array of op type names. These six pairs of keys are the six actions. They take
-effect in this order (Rules S2.3 to S2.5):
+The file has the keys ``black-list``, ``white-list`` and ``gray-list``. Each of them holds the keys ``to-add`` and
+``to-remove``, and each of these holds an array of op type names. These six pairs of keys are the six actions. Here,
+add-black means ``to-add`` in ``black-list``, rm-black means ``to-remove`` in ``black-list``, and so on. The actions
+take effect in this order (Rules S2.3 to S2.5):
 
-1. A removal makes an op type gray if the library has it on that list. Otherwise it has no effect, and warns.
-2. Then add-black makes the op type black; without add-black, add-white makes it white.
-3. add-gray has no effect.
+1. A removal makes an op type gray if the library has it on that list. Otherwise it has no effect, and a warning says
+so. 2. Then add-black makes the op type black; without add-black, add-white makes it white. 3. add-gray has no effect.
 
 An op type that the library does not hold starts gray. 11 of the 63 combinations of actions on one op type are allowed
-(``LEGAL``). Any other combination makes the whole file invalid (Rule S2.2).
+(``LEGAL_COMBINATIONS``). Any other combination makes the whole file invalid (Rule S2.2).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_NAMES = 100_000  # in a file; ONNX and Ascend have some 2,000 op types
 
 EditAction = Literal["add-black", "rm-black", "add-white", "rm-white", "add-gray", "rm-gray"]
 
-LEGAL: frozenset[frozenset[EditAction]] = frozenset(
+LEGAL_COMBINATIONS: frozenset[frozenset[EditAction]] = frozenset(
     frozenset(actions)
     for actions in (
         ("rm-black",),
@@ -75,7 +75,7 @@ def read_edits(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[t
 
 
 def parse_edits(document: Document) -> tuple[tuple[Edit, ...], list[Diagnostic]]:
-    """Return the edits that can be read, and every finding about the file. Errors are findings here."""
+    """Return the edits that can be read, and every finding about the file, errors too. Errors are not raised."""
     findings = [*document.findings, *check_structure(document, "modify-mixlist")]
     edits = _edits_in_file_order(document)
     findings += [*_find_duplicates(edits), *_find_inexact_names(edits), *_find_illegal_combinations(edits)]
@@ -149,7 +149,9 @@ def _find_illegal_combinations(edits: Iterable[Edit]) -> list[Diagnostic]:
             message = f"{quoted(last.op)} is in {arrays[0]} and in no other array: not allowed alone"
         return last.place.finding("ML104", "error", message, _LEGAL_HINT)
 
-    illegal = [edits_of_op for edits_of_op in _group_by_op(edits).values() if frozenset(edits_of_op) not in LEGAL]
+    illegal = [
+        edits_of_op for edits_of_op in _group_by_op(edits).values() if frozenset(edits_of_op) not in LEGAL_COMBINATIONS
+    ]
     return findings_for(illegal, describe)
 
 
@@ -168,7 +170,7 @@ def apply_edits(library: Library, edits: Sequence[Edit]) -> tuple[Lists, list[Di
             moves[op] = Move(op, before, after, deciding_edit.place)
     warnings = [
         *_find_unknown_ops(library, edits_by_op),
-        *_find_idle_removals(library, edits_by_op),
+        *_find_removals_without_effect(library, edits_by_op),
         *find_lone_gray_additions(edits, library),
     ]
     warnings.sort(key=lambda warning: (warning.line or 0, warning.column or 0))
@@ -201,11 +203,12 @@ def _find_unknown_ops(library: Library, edits_by_op: _EditsByOp) -> list[Diagnos
     return findings_for(unknown, describe)
 
 
-def _find_idle_removals(library: Library, edits_by_op: _EditsByOp) -> list[Diagnostic]:
+def _find_removals_without_effect(library: Library, edits_by_op: _EditsByOp) -> list[Diagnostic]:
     def describe(edit: Edit) -> Diagnostic:
         color, actual = edit.action.removeprefix("rm-"), library.list_of(edit.op)
         message = f"this removal has no effect: {quoted(edit.op)} is {actual} in library {library.name}, not {color}"
-        # With an addition, or a gray op type, the result is right without this removal. Alone it was meant to act.
+        # With an addition, or if the op type is gray already, the file has the intended result without this removal.
+        # Otherwise the user probably wanted to make the op type gray, and named the wrong list.
         is_alone = not any(action.startswith("add-") for action in edits_by_op[edit.op])
         if is_alone and actual != "gray":
             hint = f"to make it gray, name it in {actual}-list to-remove"

@@ -8,7 +8,7 @@ The documents of the formats leave these points open:
 - The name ends before the last ``::InputDtype:`` of the line, because names can hold colons.
 - Types are separated by commas. The comma before ``OutputDtype:`` ends the last input: it separates no further input.
 - An empty type means any type.
-- The first of two rules for one name counts.
+- Of two rules for one name, the first one is used.
 - Empty lines mean nothing. A line that starts with ``#`` is a comment, which is skipped with a warning.
 """
 
@@ -43,8 +43,8 @@ MAX_LINES = 100_000  # the largest models have some 100,000 nodes, and few of th
 RulesAndFindings = tuple[tuple[NodeRule, ...], list[Diagnostic]]
 _Path = str | os.PathLike[str]
 _OP_TYPE = "OpType::"
-_INPUTS_OF_NODE = "::InputDtype:"
-_INPUTS_OF_TYPE = ":InputDtype:"
+_NODE_SEPARATOR = "::InputDtype:"
+_TYPE_SEPARATOR = ":InputDtype:"
 _OUTPUTS = "OutputDtype:"
 
 
@@ -80,17 +80,17 @@ def format_customize_line(rule: NodeRule) -> str:
     return f"{subject}InputDtype:{inputs},{_OUTPUTS}{outputs}"
 
 
-def is_nameable(name: str) -> bool:
+def is_valid_rule_name(name: str) -> bool:
     """Return True if a line of a customize_dtypes file can name the node of this name, and no other node.
 
     Names with ``*`` or ``?`` are patterns there. Some names read as something else, such as ``OpType::Conv``.
     """
-    rules, findings = _parse_rules(f"{name}{_INPUTS_OF_NODE},{_OUTPUTS}", "", _parse_customize_line)
+    rules, findings = _parse_rules(f"{name}{_NODE_SEPARATOR},{_OUTPUTS}", "", _parse_customize_line)
     subjects = [(rule.by, rule.pattern) for rule in rules]
     return not findings and subjects == [("name", name)] and "*" not in name and "?" not in name
 
 
-def check_text(text: str, path: str, kind: TextKind) -> list[Diagnostic]:
+def check_rule_text(text: str, path: str, kind: TextKind) -> list[Diagnostic]:
     """Return every finding about the text of a node rule file, errors too. ``path`` is for messages."""
     return _parse_rules(text, path, _parse_keep_line if kind == "keep-dtype" else _parse_customize_line)[1]
 
@@ -126,7 +126,7 @@ def _parse_rules(source: str, path: str, parse_line: Callable[[str, FilePlace], 
             error_place = replace(place, column=place.column + error.column - 1)
             findings.append(error_place.finding(error.code, "error", error.message, error.hint))
             continue
-        # The first rule for a name counts (Rule S6.3).
+        # Of several rules for one name, the first one is used (Rule S6.3).
         first = rules.setdefault((rule.by, rule.pattern), rule)
         if first is not rule:
             findings.append(_second_rule_finding(first, rule))
@@ -138,7 +138,7 @@ def _second_rule_finding(first: NodeRule, second: NodeRule) -> Diagnostic:
         message = f"this rule for {second.pattern} repeats the rule in line {first.place.line}"
     else:
         message = (
-            f"this rule for {second.pattern} has no effect: the first rule for it counts, in line {first.place.line}"
+            f"this rule for {second.pattern} has no effect: the first rule for it is used, in line {first.place.line}"
         )
     return second.place.finding("ML304", "warning", message, "remove one of the two")
 
@@ -157,7 +157,7 @@ def _parse_keep_line(line: str, place: FilePlace) -> NodeRule:
 def _parse_customize_line(line: str, place: FilePlace) -> NodeRule:
     """Return the rule of a line ``NODE::InputDtype:...,OutputDtype:...`` or ``OpType::TYPE:InputDtype:...``."""
     by: Literal["name", "type"] = "type" if line.startswith(_OP_TYPE) else "name"
-    separator = _INPUTS_OF_TYPE if by == "type" else _INPUTS_OF_NODE
+    separator = _TYPE_SEPARATOR if by == "type" else _NODE_SEPARATOR
     subject_start = len(_OP_TYPE) if by == "type" else 0
     subject_end = line.rfind(separator)  # the last one: a::InputDtype:b is a possible name
     if subject_end < subject_start:
@@ -167,7 +167,7 @@ def _parse_customize_line(line: str, place: FilePlace) -> NodeRule:
         # OpType::TYPE::InputDtype: is accepted, too: users write the two colons of a rule by name.
         subject = _parse_op_type(line[subject_start:subject_end].removesuffix(":"), subject_start + 1)
     if not subject:
-        hint = f"write NAME{_INPUTS_OF_NODE}float16,{_OUTPUTS}float32"
+        hint = f"write NAME{_NODE_SEPARATOR}float16,{_OUTPUTS}float32"
         raise _InvalidLineError("the rule has no node name", 1, hint)
     inputs, outputs = _parse_slots(line, subject_end + len(separator))
     return NodeRule(by, subject, False, place, inputs, outputs)
@@ -175,11 +175,11 @@ def _parse_customize_line(line: str, place: FilePlace) -> NodeRule:
 
 def _missing_inputs_error(line: str, by: str, subject_start: int) -> _InvalidLineError:
     """Return the error of a line without ``InputDtype:`` behind its name. Three mistakes lead here."""
-    separator = _INPUTS_OF_TYPE if by == "type" else _INPUTS_OF_NODE
+    separator = _TYPE_SEPARATOR if by == "type" else _NODE_SEPARATOR
     hint = f"write {'OpType::TYPE' if by == 'type' else 'NAME'}{separator}...,{_OUTPUTS}..."
     inputs, outputs = line.find("InputDtype:", subject_start), line.find(_OUTPUTS, subject_start)
     if outputs >= 0 and (inputs < 0 or outputs < inputs):
-        message = "OutputDtype has no InputDtype before it: InputDtype comes first, and is empty for any type"
+        message = "OutputDtype has no InputDtype before it: InputDtype comes first, with nothing after it for any type"
         return _InvalidLineError(message, outputs + 1, hint)
     if inputs >= 0:
         message = f'InputDtype does not follow the name: write "{separator}" after the name'

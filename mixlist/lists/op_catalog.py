@@ -50,7 +50,7 @@ def is_known(name: str, space: NameSpace) -> bool:
 
 
 def guess_space(ops: Iterable[str]) -> tuple[NameSpace, str]:
-    """Return the name space that has more of the op types, and the reason why this is not certain, "" if it is.
+    """Return the name space that has more of the op types, and the reason for doubt; "" if the result is certain.
 
     A tie gives ONNX.
     """
@@ -63,7 +63,7 @@ def guess_space(ops: Iterable[str]) -> tuple[NameSpace, str]:
         if not onnx:
             return space, "none of its op types exists in ONNX or in the Ascend libraries" if ops else ""
         return space, f"{len(onnx)} of its {len(ops)} op types exist in ONNX, and as many in the Ascend libraries"
-    # Names of one name space only; names of both say nothing.
+    # Only names that exist in one of the two name spaces are evidence. Names that exist in both show nothing.
     for_space, against_space = (ascend - onnx, onnx - ascend) if space == "ascend" else (onnx - ascend, ascend - onnx)
     if not against_space:
         return space, ""

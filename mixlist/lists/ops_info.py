@@ -2,8 +2,9 @@
 
 A library is one file, or a directory of files. The engine loads all ``.json`` files directly in a directory as one
 library; some libraries have one file per op type. An op type is white if its ``precision_reduce.flag`` is ``"true"``,
-black if the flag is ``"false"``, and gray if it has no ``precision_reduce``. The flag is compared without case and
-without blanks around it; names are exact. It is an error if two files put one op type on different lists.
+black if the flag is ``"false"``, and gray if it has no ``precision_reduce``. For the flag, upper and lower case and
+blanks around it make no difference. Names must be exact. It is an error if two files put one op type on different
+lists.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def load_ops_info(path: str | os.PathLike[str], *, strict: bool = False) -> tupl
 
 
 def inspect_library(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
-    """Return the op types that can be read, and every finding. Errors are findings here. Raises only FileError."""
+    """Return a library of the op types that can be read, and every finding, errors too. Raises only FileError."""
     documents: list[Document] = []
     findings: list[Diagnostic] = []
     for file in library_files(path):
@@ -72,7 +73,7 @@ def library_from_documents(name: str, documents: Iterable[Document]) -> tuple[Li
         findings += check_structure(document, "ops-info")
         for op, list_name in _read_lists(document, findings).items():
             if lists.setdefault(op, list_name) != list_name:
-                findings.append(_conflict(op, first_documents[op], lists[op], document, list_name))
+                findings.append(_conflict_finding(op, first_documents[op], lists[op], document, list_name))
             first_documents.setdefault(op, document)
 
     def locate(op: str) -> FilePlace | None:
@@ -97,28 +98,30 @@ def _read_lists(document: Document, findings: list[Diagnostic]) -> dict[str, Lis
         findings.append(document.finding("ML207", "warning", "the library holds no op type", hint=hint))
     lists: dict[str, ListName] = {}
     for op, entry in entries_of(document).items():
-        reduce = entry.get("precision_reduce", entry)
-        if reduce is entry:  # the key is missing; None would mean the value null, which the schema rejects
+        precision_reduce = entry.get("precision_reduce", entry)
+        if precision_reduce is entry:  # the key is missing; None would mean the value null, which the schema rejects
             lists[op] = "gray"
             findings += _find_misspelled_keys(document, op, entry)
-        elif isinstance(reduce, dict):
+        elif isinstance(precision_reduce, dict):
             # The schema accepts a flag that is not plainly "true" or "false" only in the forms of Rule S1.2.
-            flag = reduce.get("flag")
+            flag = precision_reduce.get("flag")
             list_name = LIST_OF_FLAG.get(flag) if isinstance(flag, str) else None
-            list_name = list_name or _read_unusual_flag(document, op, reduce, findings)
+            list_name = list_name or _read_unusual_flag(document, op, precision_reduce, findings)
             if list_name:
                 lists[op] = list_name
     return lists
 
 
-def _read_unusual_flag(document: Document, op: str, reduce: Entry, findings: list[Diagnostic]) -> ListName | None:
+def _read_unusual_flag(
+    document: Document, op: str, precision_reduce: Entry, findings: list[Diagnostic]
+) -> ListName | None:
     """Return the list for a flag that is not plainly "true" or "false" (Rule S1.2); None if the schema rejects it."""
-    if "flag" not in reduce:
+    if "flag" not in precision_reduce:
         message = f"precision_reduce of {quoted(op)} has no flag: the op type is gray"
         hint = 'write {"flag": "true"} or {"flag": "false"}, or remove precision_reduce'
         findings.append(document.finding("ML205", "warning", message, (op, "precision_reduce"), key=True, hint=hint))
         return "gray"
-    flag = reduce["flag"]
+    flag = precision_reduce["flag"]
     if isinstance(flag, bool):
         text = "true" if flag else "false"
         message = f"the flag of {quoted(op)} is the boolean {text}, but the Ascend engine expects a string"
@@ -148,7 +151,7 @@ def _place_of(document: Document, op: str) -> FilePlace:
         return FilePlace(document.path, *document.line_column((op,), key=True))
 
 
-def _conflict(
+def _conflict_finding(
     op: str, first_document: Document, first_list: ListName, document: Document, list_name: ListName
 ) -> Diagnostic:
     message = f"{quoted(op)} is {list_name} here but {first_list} at {_place_of(first_document, op)}"

@@ -18,7 +18,14 @@ from mixlist.errors import FileError, ListError, UsageError, raise_for_errors
 from mixlist.files import json_edit
 from mixlist.files.folder_lock import lock_folders
 from mixlist.files.jsonc import Document, decode, parse, quoted, read_bytes, shown_path
-from mixlist.lists.library_writes import FLAGS, EditedFile, RecordedEdit, find_interrupted_edit, writable, write_files
+from mixlist.lists.library_writes import (
+    FLAGS,
+    EditedFile,
+    FlagEdit,
+    find_interrupted_edit,
+    replace_files,
+    temporarily_writable,
+)
 from mixlist.lists.ops_info import Entries, Entry, entries_of, library_files, library_from_documents
 from mixlist.lists.suggestions import did_you_mean
 
@@ -35,8 +42,8 @@ class _LibraryFile:
 
 
 @dataclass(frozen=True)
-class _LibraryPaths:
-    """The library to edit: its path (a file or a directory), its folder, its files, and the backup directory."""
+class _EditTarget:
+    """The library to edit: its path (a file or a directory), its folder, its files, and how they may be changed."""
 
     path: Path
     folder: Path  # of the files
@@ -50,7 +57,8 @@ def set_flags(
 ) -> tuple[list[Path], Mapping[str, str]]:
     """Set the precision flags of op types in a library.
 
-    Returns the files that changed, and the flags of an earlier edit that was killed and is finished here.
+    Returns the files that changed, and the flags of an earlier edit whose process was killed: this call finishes that
+    edit first.
 
     ``changes`` maps op types to ``true`` (white), ``false`` (black) or ``none`` (gray: removes ``precision_reduce``).
     An op type that is in several files changes in each of them. A file that has these flags already stays untouched.
@@ -70,30 +78,31 @@ def set_flags(
             raise UsageError(f"{quoted(op)}: {flag!r} is not a flag", hint=f"allowed flags: {', '.join(FLAGS)}")
     paths = [Path(path) for path in library_files(library_path)]
     read_bytes(paths[0])  # for a path that does not exist, this error is better than that of the lock of its folder
-    library = _LibraryPaths(Path(library_path), paths[0].parent, paths, Path(backup_dir), make_writable)
+    library = _EditTarget(Path(library_path), paths[0].parent, paths, Path(backup_dir), make_writable)
     _refuse_backup_inside(library.path, paths, library.backup)
     # A file of the folder can be a link: the folder of its target changes, too.
     with lock_folders({library.folder, *(path.resolve().parent for path in paths)}):
         interrupted = find_interrupted_edit(library.folder)
-        finished_changes = _finish(interrupted, library) if interrupted is not None else {}
+        finished_changes = _finish_interrupted_edit(interrupted, library) if interrupted is not None else {}
         return _set_flags(library, changes), finished_changes
 
 
-def _finish(interrupted: RecordedEdit, library: _LibraryPaths) -> Mapping[str, str]:
-    """Set the flags of an edit that was killed, for the op types that the files still hold; return these flags.
+def _finish_interrupted_edit(interrupted: FlagEdit, library: _EditTarget) -> Mapping[str, str]:
+    """Set the flags of an edit whose process was killed, for the op types that still exist; return these flags.
 
-    The files are not checked as one library: some of them have the new flags, so an op type can have two flags.
+    The files are not checked as one library: some of them have the new flags and others the old ones, so an op type in
+    two files can have two flags.
     """
     files = _read_files([path for path in interrupted.files if path.is_file()])
     ops = {op for file in files for op in entries_of(file.document)}
     changes = {op: flag for op, flag in interrupted.changes.items() if op in ops}
-    with writable({library.folder} if library.make_writable else ()):
+    with temporarily_writable({library.folder} if library.make_writable else ()):
         _write_flags(files, changes, library)
         interrupted.remove_record()
     return changes
 
 
-def _set_flags(library: _LibraryPaths, changes: Mapping[str, str]) -> list[Path]:
+def _set_flags(library: _EditTarget, changes: Mapping[str, str]) -> list[Path]:
     """Set flags in the files of a locked library; return the files that changed."""
     files = _read_files(library.files)
     content, findings = library_from_documents(shown_path(library.path), [file.document for file in files])
@@ -107,13 +116,13 @@ def _read_files(paths: Iterable[Path]) -> list[_LibraryFile]:
     return [_LibraryFile(path, data, parse(decode(data, shown_path(path)), shown_path(path))) for path, data in files]
 
 
-def _write_flags(files: Iterable[_LibraryFile], changes: Mapping[str, str], library: _LibraryPaths) -> list[Path]:
+def _write_flags(files: Iterable[_LibraryFile], changes: Mapping[str, str], library: _EditTarget) -> list[Path]:
     edited_files = [
         EditedFile(file.path, file.data, (BOM_UTF8 if file.data.startswith(BOM_UTF8) else b"") + text.encode())
         for file in files
         if (text := _edit_text(file.document, changes)) != file.document.text
     ]
-    write_files(edited_files, RecordedEdit(library.folder, changes), library.backup, library.make_writable)
+    replace_files(edited_files, FlagEdit(library.folder, changes), library.backup, library.make_writable)
     return [file.path for file in edited_files]
 
 
@@ -166,37 +175,41 @@ def _edited_entry(entry: Entry, flag: str) -> Entry:
     """Return the value that an entry must have after the edit."""
     if flag == "none":
         return {key: value for key, value in entry.items() if key != "precision_reduce"}
-    reduce = entry.get("precision_reduce")
-    if not isinstance(reduce, dict):
-        reduce = {}
-    return entry if _has_flag(reduce, flag) else {**entry, "precision_reduce": {**reduce, "flag": flag}}
+    precision_reduce = entry.get("precision_reduce")
+    if not isinstance(precision_reduce, dict):
+        precision_reduce = {}
+    return (
+        entry
+        if _has_flag(precision_reduce, flag)
+        else {**entry, "precision_reduce": {**precision_reduce, "flag": flag}}
+    )
 
 
-def _has_flag(reduce: Entry, flag: str) -> bool:
+def _has_flag(precision_reduce: Entry, flag: str) -> bool:
     """Return True if ``precision_reduce`` has the flag already, as a string that the engine reads alike (Rule S1.2)."""
-    current = reduce.get("flag")
+    current = precision_reduce.get("flag")
     return isinstance(current, str) and current.strip().lower() == flag
 
 
 def _replacements(document: Document, entries: Entries, op: str, flag: str) -> list[json_edit.Replacement]:
     """Return the replacements in the text that set the flag of one op type."""
     entry_offset = document.offset((op,))
-    reduce = entries[op].get("precision_reduce")
+    precision_reduce = entries[op].get("precision_reduce")
     # gray: remove precision_reduce
     if flag == "none":
-        return [] if reduce is None else json_edit.remove_member(document, entry_offset, "precision_reduce")
+        return [] if precision_reduce is None else json_edit.remove_member(document, entry_offset, "precision_reduce")
     value = f'"{flag}"'
     # no precision_reduce yet: insert one that looks like the others of the file
-    if not isinstance(reduce, dict):
+    if not isinstance(precision_reduce, dict):
         inner = _flag_layout(document, entries, op)
         reduce_text = f'{{{inner.opening}"flag"{inner.colon}{value}{inner.closing}}}'
         outer = _entry_layout(document, entries)
         return [json_edit.insert_member(document, entry_offset, "precision_reduce", reduce_text, outer)]
-    if _has_flag(reduce, flag):
+    if _has_flag(precision_reduce, flag):
         return []
     # a precision_reduce without a flag, or with another one
     reduce_offset = document.offset((op, "precision_reduce"))
-    if "flag" not in reduce:
+    if "flag" not in precision_reduce:
         return [json_edit.insert_member(document, reduce_offset, "flag", value, _flag_layout(document, entries, op))]
     member = document.members(reduce_offset)["flag"]
     return [json_edit.Replacement(member.value, member.end, value)]
@@ -205,8 +218,9 @@ def _replacements(document: Document, entries: Entries, op: str, flag: str) -> l
 def _flag_layout(document: Document, entries: Entries, op: str) -> json_edit.ObjectLayout:
     """Return the layout for a new ``precision_reduce``.
 
-    It is that of the first ``precision_reduce`` of the file, else that of the first object inside an entry (the op
-    type's own entry first), else that of the entries, indented one level deeper.
+    The first of these that the file has: the layout of the first ``precision_reduce``; the layout of the first object
+    in the entry of the op type; the layout of the first object in another entry; the layout of the entries, with one
+    more level of indentation.
     """
     flags = ((name, "precision_reduce") for name in entries)
     all_members = ((name, key) for name in (op, *entries) for key in entries[name])

@@ -40,17 +40,19 @@ class PolicyOptions:
     precision_mode: str | None = option(None, "A mode by its older name, e.g. allow_mix_precision.", metavar="MODE")
     precision_mode_v2: str | None = option(None, "A mode by its newer name.  [default: mixed_float16]", metavar="MODE")
     keep_dtype: ListPath | None = option(
-        None, "Nodes that keep their type, one name or OpType::Type a line.", "list file"
+        None, "A file of nodes that keep their type: on each line a name or OpType::Type.", "list file"
     )
-    customize_dtypes: ListPath | None = option(None, "Nodes with types of their own, one rule a line.", "list file")
+    customize_dtypes: ListPath | None = option(
+        None, "A file of types for single nodes: on each line a rule.", "list file"
+    )
     op_names: str = option("auto", "Name space of the lists.", choices=get_args(OpNames))
     gray_policy: str = option("ascend", "How gray nodes follow their neighbors.", choices=get_args(GrayPolicy))
     constants: str = option(
-        "keep", "What becomes of constants out of the low type's range.", choices=get_args(Constants)
+        "keep", "How constants beyond the range of the low type are treated.", choices=get_args(Constants)
     )
     protect: str | None = option(
         None,
-        "What no list makes low precision.  [default: both, none for the lists of an engine or a framework]",
+        "Values that no list makes low precision.  [default: both, none for the lists of an engine or a framework]",
         metavar="masks,positions|none",
     )
     strict: bool = False

@@ -57,7 +57,7 @@ def find(name: str) -> Preset:
 
 @cache
 def load(name: str) -> Library:
-    """Return the lists of a built-in library. Raises UsageError if there is none with this name.
+    """Return the built-in library with this name. Raises UsageError if there is none.
 
     tests/lists/test_presets.py checks that the files are valid, so this skips the checks of ``ops_info.py``.
     """

@@ -18,13 +18,14 @@ from itertools import islice
 from mixlist.diagnostics import Diagnostic
 from mixlist.files import package_data
 from mixlist.files.jsonc import Document, Steps, quoted
-from mixlist.lists.detect_kind import JsonKind, evident_kind
+from mixlist.lists.detect_kind import JsonKind, find_evident_kind
 from mixlist.lists.suggestions import choices_hint
 
 MAX_FINDINGS = 100
 
 _TYPES: Mapping[str, type] = {"object": dict, "array": list, "string": str, "boolean": bool}
-# The code of a wrong value by the number of its steps: a library is an object of entries of precision_reduce of flags.
+# The code of a wrong value. The index is the depth of the value in the file: in a library, 0 is the whole file, 1 an
+# entry, 2 a ``precision_reduce`` and 3 a ``flag``.
 _CODES_BY_DEPTH = {"modify-mixlist": ["ML102"] * 4, "ops-info": ["ML201", "ML201", "ML202", "ML203"]}
 _TITLES = {"modify-mixlist": "a modify_mixlist", "ops-info": "an operator information library"}
 _WRONG_KIND = {"modify-mixlist": "ML109", "ops-info": "ML208"}
@@ -36,8 +37,8 @@ class JsonSchema:
     """A JSON schema, or a part of one: the allowed types of a value, and the schemas of its members or items.
 
     ``members`` holds the schemas of the members of an object by key. ``other_members`` is the schema of all other
-    members; None allows any value. A schema without ``types`` allows no value: it is the schema of a key that is not
-    allowed, and its ``members`` are then the keys that are allowed there.
+    members; None allows any value. A schema without ``types`` allows no value. It serves as ``other_members`` of an
+    object that allows no other keys, and its ``members`` are then the keys that the object allows, for the hint.
     """
 
     description: str
@@ -60,10 +61,11 @@ class Violation:
 def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
     """Return an error for each value and key of a file that the schema of its kind does not allow.
 
-    A file of another kind has one finding. Of more than ``MAX_FINDINGS`` errors, the last finding counts the rest.
+    For a file of another kind, the result is one finding. After ``MAX_FINDINGS`` errors, one more finding gives the
+    number of the other errors.
     """
     # A file of the other kind breaks the schema at nearly every place: one finding that says so is enough.
-    evident = evident_kind(document.value)
+    evident = find_evident_kind(document.value)
     if evident and evident != kind:
         message = f"this is {_TITLES[evident]}, but {_TITLES[kind]} is expected here"
         hint = f"give this file as {_OPTIONS[evident]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-LONGEST = 200  # characters; no op type or key is longer, and comparing endless names would take endless time
+_MAX_LENGTH = 200  # characters; no op type or key is longer, and the comparison of very long names takes very long
 
 
 def closest_names(name: str, known_names: Iterable[str], count: int = 3) -> list[str]:
@@ -12,7 +12,7 @@ def closest_names(name: str, known_names: Iterable[str], count: int = 3) -> list
 
     The comparison ignores case, so a name that differs only in case comes first.
     """
-    if len(name) > LONGEST:
+    if len(name) > _MAX_LENGTH:
         return []
     import difflib
 

@@ -10,7 +10,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
 from mixlist.files.jsonc import Document, is_directory, parse, read_text, shown_path
 from mixlist.lists import modify_mixlist, node_rules, ops_info
-from mixlist.lists.detect_kind import FileKind, json_kind, text_kind
+from mixlist.lists.detect_kind import FileKind, detect_json_kind, detect_text_kind
 from mixlist.lists.library import Library
 
 
@@ -50,23 +50,23 @@ def validate_file(
     FileError if the path cannot be read; every other error is a finding.
     """
     name = shown_path(path)
-    # A directory is always a library. With another kind, reading it as a file raises the error that says so.
+    # A directory is always a library. For another kind, ``read_text`` below raises an error for the directory.
     if kind in ("auto", "ops-info") and is_directory(path):
         return FileReport(name, "ops-info", tuple(ops_info.inspect_library(path, strict=strict)[1]))
     try:
         # Decide the kind: a text is a node rule file or JSON, and JSON is one of two kinds.
         text = read_text(path)
         if kind == "auto":
-            kind = text_kind(text, name) or "auto"
+            kind = detect_text_kind(text, name) or "auto"
         if kind in ("keep-dtype", "customize-dtypes"):
-            findings = node_rules.check_text(text, name, kind)
+            findings = node_rules.check_rule_text(text, name, kind)
         else:
             document = parse(text, name, strict=strict)
-            kind = json_kind(document) if kind == "auto" else kind
+            kind = detect_json_kind(document) if kind == "auto" else kind
             if kind == "ops-info":
                 findings = ops_info.library_from_documents(name, [document])[1]
             else:
-                findings = _check_mixlist(document, library)
+                findings = _check_modify_mixlist(document, library)
     except ListError as error:  # the text is not UTF-8, not JSON, or of no known kind
         findings = list(error.diagnostics)
     return FileReport(name, kind, tuple(sorted(findings, key=_line_column)))
@@ -76,7 +76,7 @@ def _line_column(finding: Diagnostic) -> tuple[int, int]:
     return finding.line or 0, finding.column or 0
 
 
-def _check_mixlist(document: Document, library: Library | None) -> list[Diagnostic]:
+def _check_modify_mixlist(document: Document, library: Library | None) -> list[Diagnostic]:
     edits, findings = modify_mixlist.parse_edits(document)
     if library is None:
         return [*findings, *modify_mixlist.find_lone_gray_additions(edits)]

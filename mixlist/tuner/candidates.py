@@ -12,7 +12,7 @@ from mixlist.graph.model import Node
 from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import NodeRef, unique_names
 from mixlist.lists.library import ListName, Lists, Move
-from mixlist.lists.node_rules import is_nameable
+from mixlist.lists.node_rules import is_valid_rule_name
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
 from mixlist.ops.names import ascend_names
@@ -135,7 +135,7 @@ def find_node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Cand
         if ref not in nodes or signature is None or signature.has_fixed_output or not signature.groups:
             continue
         name = names.get(ref, "")
-        if not is_nameable(name) or solution.classifications[node.id].kind == "rule":
+        if not is_valid_rule_name(name) or solution.classifications[node.id].kind == "rule":
             continue
         # Slots of integers, and of float64, keep their types.
         movable_groups = [group for group in signature.groups if group.authored in types.MIXABLE]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError
 from mixlist.lists.library import Library, ListName
-from mixlist.lists.modify_mixlist import LEGAL, apply_edits, read_edits
+from mixlist.lists.modify_mixlist import LEGAL_COMBINATIONS, apply_edits, read_edits
 from mixlist.lists.suggestions import closest_names
 
 WriteFile = Callable[[str], Path]
@@ -54,7 +54,7 @@ def codes(findings: list[Diagnostic]) -> list[str]:
 
 def test_the_data_holds_all_63_combinations() -> None:
     assert len({frozenset(c["actions"]) for c in COMBINATIONS}) == 63
-    assert {frozenset(c["actions"]) for c in COMBINATIONS if c["accepted"]} == LEGAL
+    assert {frozenset(c["actions"]) for c in COMBINATIONS if c["accepted"]} == LEGAL_COMBINATIONS
 
 
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=lambda c: "+".join(c["actions"]))
@@ -216,7 +216,7 @@ NAMES = ["A", "B", "C", "D"]
 
 @given(
     st.dictionaries(st.sampled_from(NAMES), st.sampled_from(["white", "black", "gray"])),
-    st.dictionaries(st.sampled_from(NAMES), st.sampled_from(sorted(map(sorted, LEGAL)))),
+    st.dictionaries(st.sampled_from(NAMES), st.sampled_from(sorted(map(sorted, LEGAL_COMBINATIONS)))),
 )
 def test_legal_edits_agree_with_the_data(before: dict[str, ListName], actions_by_op: dict[str, list[str]]) -> None:
     """Rule S2.3: Removals act first, then additions."""

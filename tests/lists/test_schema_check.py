@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from mixlist.files import package_data
 from mixlist.files.jsonc import parse
-from mixlist.lists.detect_kind import guess_kind
+from mixlist.lists.detect_kind import guess_json_kind
 from mixlist.lists.schema_check import check_structure, find_violations, load_json_schema
 
 SCHEMAS = {
@@ -99,7 +99,7 @@ def test_errors_after_the_hundredth_are_counted() -> None:
     ],
 )
 def test_the_kind_is_detected_by_the_content(value: Any, kind: str | None) -> None:
-    assert guess_kind(value) == kind
+    assert guess_json_kind(value) == kind
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
