@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from mixlist.graph.control_flow import TypeLink
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
+from mixlist.ops.signature import Signature
 from mixlist.resolver.decisions import UNDECIDED, join_types
 
 # The element type that a vote asks for, and the value that has this type. The value is None if the type comes from
@@ -80,7 +81,7 @@ def find_sequence_groups(
     # Phase 1: unite the values that nodes and links connect, with a union-find over `parents`.
     parents = {value: value for value in graph.values if is_container(value)}
     for node in graph.nodes:
-        if node.signature is not None and node.function is None:
+        if node.signature is not None and node.function is None and not has_fixed_types(node.signature):
             _unite(parents, [v for v in (*node.inputs, *node.outputs) if v is not None and is_container(v)])
     for link in links:
         _unite(parents, [v for v in (*link.targets, *(source.value for source in link.sources)) if is_container(v)])
@@ -132,10 +133,15 @@ def _add_votes_of_node(node: Node, groups: dict[Value, SequenceGroup]) -> None:
         for slot, value in enumerate(node.inputs):
             if value is not None and value in groups:
                 groups[value].arguments.append(SequenceArgument(node, slot, value))
-    elif signature is not None and (signature.has_fixed_output or signature.schema is None or not signature.groups):
-        # A custom operator, or one such as SequenceEmpty whose attribute gives the type: the group must have its type.
+    elif signature is not None and has_fixed_types(signature):
+        # Each of its values can be in another group, and that group must have the value's authored type.
         for value in (*node.inputs, *node.outputs):
-            if value is not None and is_container(value):
-                group.fixed_type = types.element(value.type)
+            if value is not None and value in groups:
+                groups[value].fixed_type = join_types(groups[value].fixed_type, types.element(value.type))
     elif signature is not None:
         group.nodes.append(node)
+
+
+def has_fixed_types(signature: Signature) -> bool:
+    """Return whether no list moves the node's types: a custom operator, or SequenceEmpty, whose attribute decides."""
+    return signature.has_fixed_output or signature.schema is None or not signature.groups

@@ -41,7 +41,7 @@ from mixlist.resolver.node_rules import NodeRules
 from mixlist.resolver.node_types import decide_node
 from mixlist.resolver.position_protection import find_protected_positions, keep_positions
 from mixlist.resolver.schedule import DecisionStep, Schedule, find_read_values
-from mixlist.resolver.sequence_groups import SequenceGroup, find_sequence_group, find_sequence_groups
+from mixlist.resolver.sequence_groups import SequenceGroup, find_sequence_group, find_sequence_groups, has_fixed_types
 from mixlist.resolver.sequence_types import decide_sequence_group, decide_sequence_node
 from mixlist.resolver.solver_state import CallContext, SolverState
 
@@ -302,7 +302,6 @@ class GraphSolver:
             return []  # the links of the node decide its outputs
         if state.sequence_groups:
             group, signature = find_sequence_group(step, state.sequence_groups), step.signature
-            has_choice = signature is not None and signature.groups and not signature.has_fixed_output
-            if group is not None and has_choice:
+            if group is not None and signature is not None and not has_fixed_types(signature):
                 return decide_sequence_node(step, group, state)
         return decide_node(step, state)

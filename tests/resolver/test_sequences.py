@@ -140,3 +140,19 @@ def test_a_sequence_of_the_other_low_type_stays() -> None:
     for gray_policy in ("ascend", "promote", "black-wins", "between"):
         decisions = decide_nodes(text, mode="mixed_bfloat16", gray_policy=gray_policy, white=["Optional"])
         assert decisions["a"].outputs["y"] == "float16"
+
+
+@pytest.mark.parametrize(("declared", "expected"), [("float16", "float16"), ("float", "float32")])
+def test_a_custom_operator_does_not_join_the_types_of_its_sequences(declared: str, expected: str) -> None:
+    """Rules S4.14 and S4.29: the sequences that it reads and makes can have two types, each as authored."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+    g (float[4] x, float[4] z, int64 i) => ({declared}[4] y) <seq({declared}[4]) t> {{
+      [e] e = Exp(x) [s] s = SequenceConstruct(e, z) [custom] t = my.Sort(s) [at] y = SequenceAt(t, i) }}"""
+    plan = resolve_text(text, mode="fp16")
+    nodes = {decision.name: decision for decision in plan.nodes}
+    assert nodes["s"].outputs == {"s": "seq(float32)"}
+    assert nodes["custom"].outputs == {"t": f"seq({expected})"}
+    assert nodes["at"].outputs == {"y": expected}
+    rewritten = rewrite(plan.solution.loaded, plan).proto
+    casts = [node.input[0] for node in rewritten.graph.node if node.op_type == "Cast"]
+    assert casts == ["x", "e"]
