@@ -39,8 +39,8 @@ _INTEGER_KINDS = "biu"
 class OutputAccuracy:
     """The measures of one output over all batches.
 
-    Largest errors, normalized error, cosine and SNR are those of the worst batch, so that one bad batch does not drown
-    in many good ones. The shares (mismatches, top-1 agreement) are over all batches.
+    Largest errors, normalized error, cosine and SNR are those of the worst batch, so that many good batches do not hide
+    a bad one. The shares (mismatches, top-1 agreement) are over all batches.
 
     ``limits``: only the measures that these limits bound are needed, None for all measures. To leave out the other
     measures saves up to two thirds of the work. ``saturated_magnitude``: the magnitude that the mixed model gives to
@@ -61,7 +61,7 @@ class OutputAccuracy:
         self._nan_batch_values = 0  # values of batches that hold nothing but NaN (Rule S8.28)
         self._lost_nan_values = 0  # NaN in the reference, and not in the mixed model
         self._lost_infinities = 0  # infinite in the reference, and not the same infinity in the mixed model
-        self._incomparable_reason = ""  # why the first pair of values that cannot be compared cannot, "" for none
+        self._incomparable_reason = ""  # why a pair of values cannot be compared (the first such pair), or ""
 
     def add(self, reference: object, mixed: object) -> None:
         """Add one batch. A value is an array, a sequence of values, a map of values by key, or None (absent)."""

@@ -23,7 +23,7 @@ from mixlist.resolver.classification import Classifier, find_rank
 
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 _VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
-_INT32 = 6
+_INT32 = 6  # onnx.TensorProto.INT32, which ``types`` does not name
 _INTEGERS = frozenset({_INT32, types.INT64, types.BOOL})
 
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
 
 Key = TypeVar("Key")
-# An intended finding is not worth two more sessions: as many values are masked as the data masks. A refused run has no
-# values.
+# The count of an intended finding only shows how many values the data masks, which is not worth two more sessions. A
+# refused run has no values.
 _UNCOUNTED_KINDS: tuple[FindingKind, ...] = ("intended", "refused")
 
 
@@ -68,7 +68,7 @@ class CountingSession:
             safe_reductions=model.safe_reductions,
             extra_probes=model.extra_probes,
         )
-        self._observer = model.observe(model.loaded, instrumented, [])
+        self._observer = model.open_observer(model.loaded, instrumented, [])
 
     def count(self, feed: Feed) -> Totals:
         """Run one batch; return the statistics by tensor and name.
@@ -272,7 +272,7 @@ def count_operand_findings(pair: ModelPair, batches: Batches, records: Mapping[O
 
 
 def keys_by_first_batch(records: Mapping[Key, FindingRecord]) -> dict[int, set[Key]]:
-    """Return for each batch the keys of the records of which a finding of some kind comes first in that batch.
+    """Return the keys of the records by batch: each record once for each of its kinds, at the first batch of the kind.
 
     Kinds that are not counted are left out.
     """

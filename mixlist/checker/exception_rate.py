@@ -17,9 +17,10 @@ def exception_rate(exceptions: int, total: int) -> float:
 
 
 def too_many_exceptions(exceptions: int, total: int, limit: float) -> bool:
-    """Return True if the exception rate is at or above the limit; without an exception, also for a limit of 0, False.
+    """Return True if the exception rate is at or above the limit.
 
-    Example: with a limit of 0.005, 1 of 200 batches is too many and 1 of 201 is not.
+    Without an exception the result is False, even for a limit of 0. Example: with a limit of 0.005, 1 of 200 batches is
+    too many and 1 of 201 is not.
     """
     return exceptions > 0 and exception_rate(exceptions, total) >= limit
 

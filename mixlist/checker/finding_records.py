@@ -49,7 +49,7 @@ class FindingRecord:
         self.reference_without_nan = _larger_if_any(self.reference_without_nan, reference)
         self.mixed_without_nan = _larger_if_any(self.mixed_without_nan, mixed)
 
-    def add_batch(self, kind: FindingKind, index: int) -> None:
+    def add_finding(self, kind: FindingKind, index: int) -> None:
         """Add a finding in one batch; a second finding of the same kind in the batch changes nothing."""
         batches = self.batches.setdefault(kind, [])
         if batches[-1:] != [index]:

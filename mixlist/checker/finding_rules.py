@@ -5,15 +5,16 @@ infinity nor a NaN.
 
 - ``overflow`` (S8.5): the tensor is finite in the reference and not in the mixed model, although all inputs of its node
   are finite there, or infinite by design. The node is a first offender.
-- ``propagated`` (S8.6): the same, or all zero, because an input of the node was not finite at that time.
+- ``propagated`` (S8.6): the tensor is finite in the reference, and in the mixed model not finite or all zero, because
+  an input of the node was not finite at that time.
 - ``saturated`` (S8.7): the tensor reaches the largest finite value, where the accelerator saturates, and the reference
   is beyond it.
 - ``underflow`` (S8.8): the tensor is all zero and the reference is not, or nothing reaches the smallest normal number.
   With full statistics also: at least 1 % of the values that are not zero in the reference became zero.
 - ``near-limit`` (S8.9): the tensor reaches at least half of the largest finite value.
 - ``preexisting`` (S8.10): the tensor is not finite in the reference either, and no mask explains the infinity.
-- ``intended`` (S8.11): the infinities come from constants, or from values of a mask: values of at least 1e37 on one
-  side only, or values of a mask that is proven from the graph (S8.12).
+- ``intended`` (S8.11): the infinities come from constants, or from a mask. A value belongs to a mask if its magnitude
+  is at least 1e37 and such values are on one side only, or if the graph proves the mask (S8.12).
 
 In a tensor with a mask another value may overflow, which no range can show. The values of such an *ambiguous* tensor
 are counted (``hidden_overflow.py``), and a value that the low type does not hold is an overflow.
@@ -69,13 +70,13 @@ def classify_outputs(
     is_exception = False
     for tensor, kind in kinds.items():
         record = records[tensor]
-        record.add_batch(kind, batch.index)
+        record.add_finding(kind, batch.index)
         is_exception |= kind in EXCEPTION_KINDS
         record.is_first_offender |= tensor in first_offenders
         # Rule S8.6: a tensor may be infinite in the reference, and hold more infinities because of an input.
         lost_more = kind == "preexisting" and tensor in batch.fewer_finite
         if lost_more and any(classifier.has_new_nonfinite(source.ref) for source in record.node.inputs):
-            record.add_batch("propagated", batch.index)
+            record.add_finding("propagated", batch.index)
     return is_exception
 
 
@@ -169,7 +170,7 @@ class _Classifier:
             is_new |= not only_masks_reach(math.inf, reference, mixed, levels)
             kind: FindingKind = "propagated" if is_explained else "intended"
         else:
-            is_new |= tensor in batch.unexplained_nonfinite or _has_new_end(reference, mixed, levels)
+            is_new |= tensor in batch.unexplained_nonfinite or _has_new_nonfinite_end(reference, mixed, levels)
             saturates = has_hidden_overflow and batch.saturate
             kind = "saturated" if saturates else self._classify_infinite_in_reference(node, reference)
         if is_explained or is_new:
@@ -243,8 +244,8 @@ def _first_of_cycles(explained_by: Mapping[TensorRef, Sequence[TensorRef]]) -> s
     for tensor, explaining_tensors in explained_by.items():
         for explaining in explaining_tensors:
             explains.setdefault(explaining, []).append(tensor)
-    # Follow the explanations from the tensors that nothing explains. What they do not reach is explained by a cycle
-    # alone: take the first tensor of it as its start, and follow the explanations from there.
+    # Follow the explanations from the tensors that nothing explains. A tensor that they do not reach is explained
+    # by a cycle alone: take the first tensor of the cycle as its start, and follow the explanations from there.
     unexplained = (tensor for tensor in explains if tensor not in explained_by)
     reached: set[TensorRef] = set()
     first_of_cycles = set()
@@ -259,7 +260,7 @@ def _first_of_cycles(explained_by: Mapping[TensorRef, Sequence[TensorRef]]) -> s
     return first_of_cycles
 
 
-def _has_new_end(reference: ObservedRange, mixed: ObservedRange, levels: MaskLevels) -> bool:
+def _has_new_nonfinite_end(reference: ObservedRange, mixed: ObservedRange, levels: MaskLevels) -> bool:
     """Return True if the mixed model has a NaN, or an infinity of a sign, that the reference does not have."""
     if mixed.nan or reference.nan:
         return mixed.nan and not reference.nan

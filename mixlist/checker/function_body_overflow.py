@@ -38,12 +38,13 @@ if TYPE_CHECKING:
 
 
 def find_internal_risks(
-    pair: ModelPair, batches: Batches, records: Mapping[TensorRef, FindingRecord], steps: int | None
+    pair: ModelPair, batches: Batches, records: Mapping[TensorRef, FindingRecord], batch_count: int | None
 ) -> list[FindingRecord]:
     """Return an ``internal-risk`` for each low node whose function body exceeds the low range, unless its output does.
 
     The magnitude of such a record is the largest one inside the body. ``records`` are the findings of outputs. The
-    first ``steps`` batches are examined, None for all. If ONNX Runtime cannot run the bodies, the result is empty.
+    first ``batch_count`` batches are examined, None for all. If ONNX Runtime cannot run the bodies, the result is
+    empty.
     """
     nodes = {node.ref: node for node in pair.nodes}
     low_producers = {tensor.producer for tensor in pair.low_type_of}
@@ -56,14 +57,14 @@ def find_internal_risks(
     if not instrumented.columns:
         return []
     try:
-        observer = pair.observe_on_cpu(instrumented)
+        observer = pair.open_cpu_observer(instrumented)
     except ModelError:
         message = "ONNX Runtime cannot run the function bodies of operators: overflow inside operators is not judged"
         pair.warnings.append(warning("ML606", message))
         return []
     risks: dict[TensorRef, FindingRecord] = {}
     tensors = dict.fromkeys(tensor for tensor, _ in instrumented.columns)
-    for index, feed in enumerate(islice(batches, steps)):
+    for index, feed in enumerate(islice(batches, batch_count)):
         _, body_ranges = observer.run(feed)
         for tensor in tensors:
             body_range, low, node = body_ranges.get(tensor), pair.low_type_of.get(tensor), nodes[tensor.producer]
@@ -74,7 +75,7 @@ def find_internal_risks(
                 risk = risks.setdefault(tensor, FindingRecord(node, tensor))
                 risk.reference_magnitude = max(risk.reference_magnitude, body_range.magnitude)
                 risk.mixed_magnitude = output.mixed_magnitude if output is not None else 0.0
-                risk.add_batch("internal-risk", index)
+                risk.add_finding("internal-risk", index)
     observer.close()
     return list(risks.values())
 

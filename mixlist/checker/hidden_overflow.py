@@ -141,8 +141,8 @@ class HiddenOverflowFinder:
             return batch
         if self._masks is None:  # only float16 is too narrow for the usual masks
             self._masks = find_masks(self._nodes) if types.FLOAT16 in self._low_types else {}
-        # Each step needs the fields that the steps before it fill in: masks say which ranges are ambiguous, and any
-        # overflow says which infinities have to be compared in number.
+        # Each step needs the fields that the steps before it fill in: masks decide which ranges are ambiguous, and the
+        # overflows found so far decide which tensors with infinities are compared by counts.
         batch = replace(batch, masks=self._masks, input_ranges=self._mask_input_ranges(feed, batch))
         overflowing, lossy = self._find_lossy_conversions(feed, batch)
         batch = replace(batch, overflowing_conversions=overflowing, lossy_conversions=lossy)
@@ -172,12 +172,12 @@ class HiddenOverflowFinder:
         }
         if not bounds_of:
             return set()
-        # The reference has the values as they were before they overflowed, so the counts there tell them apart.
+        # In the reference the values have not overflowed, so counts there separate values of masks from other values.
         totals = self._reference_counter.count(feed, bounds_of.keys(), _counted_bounds(bounds_of.values()))
         return {t for t, bounds in bounds_of.items() if bounds.overflows_without_mask(_beyond_counts(totals, t))}
 
     def _find_lossy_conversions(self, feed: Feed, batch: BatchRanges) -> tuple[set[Conversion], set[Conversion]]:
-        """Return the conversions that lose a hidden value that belongs to no mask, and those that lose any (Rule S8.4).
+        """Return the conversions that lose a hidden value of no mask, and those that lose any hidden value (Rule S8.4).
 
         A value is hidden if an infinity or a mask at the same end of the range is larger.
         """
@@ -227,7 +227,7 @@ class HiddenOverflowFinder:
         for tensor, bounds in bounds_of.items():
             reference_finite, mixed_finite = (totals.get((tensor, FINITE), 0.0) for totals in (reference, mixed_counts))
             has_more_nan = _count_without_nan(mixed_counts, tensor) < _count_without_nan(reference, tensor)
-            # As many finite values as the reference has of masks may become infinite by design.
+            # The values of masks may become infinite by design. So that many finite values may be missing.
             mask_values = sum(bounds.mask_counts(_beyond_counts(reference, tensor)))
             if has_more_nan or mixed_finite < reference_finite - mask_values:
                 unexplained.add(tensor)

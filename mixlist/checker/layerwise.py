@@ -44,22 +44,25 @@ def _no_build(*_: object) -> list[NodeProto]:
 _STATISTICS = tuple(Statistic(name, 0.0, "ReduceSum", _no_build, types.DOUBLE) for name in _STATISTIC_NAMES)
 
 
-def rank_layers(pair: ModelPair, batches: Batches, steps: int | None, masks: set[TensorRef]) -> tuple[NodeError, ...]:
-    """Return the nodes by the error that each adds over the first ``steps`` batches (None for all), largest first.
+def rank_layers(
+    pair: ModelPair, batches: Batches, batch_count: int | None, masks: set[TensorRef]
+) -> tuple[NodeError, ...]:
+    """Return the nodes by the error that each adds over the first batches, largest first.
 
-    The tensors in ``masks`` are left out: their infinities are by design.
+    ``batch_count``: the number of these batches, None for all. The tensors in ``masks`` are left out: their infinities
+    are by design.
     """
     low_nodes = pair.mixed_low_nodes()
     reference_graph = pair.config.as_float32_graph(pair.reference.loaded)
     instrumented = _LayerwiseInstrumenter(reference_graph, low_nodes, masks).run()
-    observer = pair.observe_on_cpu(instrumented)
+    observer = pair.open_cpu_observer(instrumented)
     sums: dict[TensorRef, _Sums] = {}
-    for feed in islice(batches, steps):
+    for feed in islice(batches, batch_count):
         values = observer.read_statistics(feed, _STATISTIC_NAMES)
         for tensor in {tensor for tensor, _ in values}:
             difference, reference, count = (float(values[tensor, name].sum()) for name in _STATISTIC_NAMES)
-            # Below opset 9 the graph cannot leave out a value that is not finite, and the sum of the reference shows
-            # it: then the whole batch does not count.
+            # Below opset 9 the graph cannot leave out a value that is not finite. Then the sum of the reference is not
+            # finite, and the whole batch does not count.
             if count and math.isfinite(reference):
                 sums.setdefault(tensor, _Sums()).add(difference, reference)
     observer.close()

@@ -43,15 +43,15 @@ _RUNS_PER_SPECIALIZATION = 2**32  # more than the iterations and calls that any 
 
 @dataclass(frozen=True)
 class ObservedModel:
-    """A model and its probes; ``observe`` opens a session of the model with some statistics.
+    """A model and its probes; ``open_observer`` opens a session of the model with some statistics.
 
-    ``original_scopes``: by the scope of each function that mixlist specialized, that of the function in the original.
-    ``safe_reductions`` and ``extra_probes``: see ``instrument``.
+    ``original_scopes``: for the scope of each function that mixlist specialized, the scope of the function in the
+    original. ``safe_reductions`` and ``extra_probes``: see ``instrument``.
     """
 
     loaded: LoadedModel
     probes: Sequence[Probe]
-    observe: Callable[[LoadedModel, InstrumentedModel, list[str]], Observer]
+    open_observer: Callable[[LoadedModel, InstrumentedModel, list[str]], Observer]
     original_scopes: Mapping[str, str] = field(default_factory=dict)
     safe_reductions: bool = False
     extra_probes: Mapping[str, Mapping[str, Probe]] = field(default_factory=dict)
@@ -69,7 +69,8 @@ class ObservedModel:
     def merge_specializations(self, ranges: Ranges) -> Ranges:
         """Return the ranges by the tensors of the original, where all specializations of a function are one function.
 
-        The specializations are in the order of their first calls. Each one counts as called after those before it.
+        The specializations are in the order of their first calls. The runs of one are numbered after the
+        runs of those before it.
         Without this, ``first_nonfinite`` would count the runs of each specialization from 0 and could not be compared.
         """
         if not self.original_scopes:
@@ -151,7 +152,7 @@ class ModelPair:
                     nodes.setdefault(node_ref(graph, node), node)
         return nodes
 
-    def observe_on_cpu(self, instrumented: InstrumentedModel) -> Observer:
+    def open_cpu_observer(self, instrumented: InstrumentedModel) -> Observer:
         """Load a float32 copy of the reference that has only these statistics as outputs, on the CPU."""
         loaded = self.reference.loaded
         session = self.config.cpu_session(instrumented.proto, loaded)
@@ -178,13 +179,14 @@ def make_model_pair(
     """
     original = load_model(model)
 
-    # The reference is loaded first, and ONNX Runtime is tested, so that both run while this process works on.
+    # Start the load of the reference and the test of ONNX Runtime first: in other processes both go on while this
+    # process makes the mixed model.
     shared = config.share_weights(original)
     instrumented = instrument(shared.proto, safe_reductions=config.safe_reductions)
     reference = ObservedModel(
-        shared, instrumented.probes, config.observe_reference, safe_reductions=config.safe_reductions
+        shared, instrumented.probes, config.open_reference_observer, safe_reductions=config.safe_reductions
     )
-    reference_observer = config.observe_reference(shared, instrumented, _output_names(shared))
+    reference_observer = config.open_reference_observer(shared, instrumented, _output_names(shared))
     rounding_problem = config.start_rounding_tests()
     reference_observer.start_ahead(first_feed)
 
@@ -203,7 +205,7 @@ def make_model_pair(
     nodes = trace_dataflow(main)
     if config.float64_reference and (float32_nodes := describe_float32_nodes(nodes)):
         warnings.append(warning("ML608", float32_nodes))
-    mixed_observer = config.observe_mixed(loaded, instrumented, _output_names(original))
+    mixed_observer = config.open_mixed_observer(loaded, instrumented, _output_names(original))
 
     reason = rounding_problem()
     if reason:
@@ -260,7 +262,7 @@ def _observe_mixed(
 ) -> tuple[ObservedModel, InstrumentedModel, tuple[Conversion, ...]]:
     """Return the mixed model with its probes, its instrumented form, and its conversions."""
     scopes = _original_scopes(loaded.proto)
-    mixed = ObservedModel(loaded, (), config.observe_mixed, scopes, config.safe_reductions)
+    mixed = ObservedModel(loaded, (), config.open_mixed_observer, scopes, config.safe_reductions)
     instrumenter = Instrumenter(loaded.proto, safe_reductions=config.safe_reductions)
     # The conversions tell which further tensors the instrumenter has to observe.
     conversions = find_conversions(instrumenter.graph, original, mixed.original_ref)

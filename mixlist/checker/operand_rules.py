@@ -108,7 +108,7 @@ def classify_operands(
             # Every operand that loses a value is a first offender: the loss happens here, whatever the inputs are.
             record.is_first_offender |= kind in EXCEPTION_KINDS
             record.add_ranges(converted_range.before, converted_range.after(batch.saturate))
-            record.add_batch(kind, batch.index)
+            record.add_finding(kind, batch.index)
     return is_exception
 
 

@@ -48,7 +48,7 @@ class JudgingOptions(ProviderOption):
     steps: int | None = option(None, "Stop after N batches.", "integer", minimum=1)
     max_exception_rate: float = option(
         DEFAULT_RATE_LIMIT,
-        "Share of batches with an overflow from which the check fails.",
+        "The check fails if at least this share of the batches overflows.",
         "number",
         minimum=0,
         maximum=1,

@@ -46,9 +46,10 @@ class NodeFinding(NodeResult):
     0.
 
     ``max_abs_fp32`` and ``max_abs_low``: the largest magnitude in float32 and in the mixed model: inf if a value is
-    infinite, NaN if a value is NaN. If the kind is ``refused``, the latter is NaN, because nothing was computed.
-    ``max_number_fp32`` and ``max_number_low``: the same without NaN. In a tensor with a NaN they are those of the first
-    batch of each kind. They are None if all values are NaN, or if they were not computed.
+    infinite, NaN if a value is NaN. If the kind is ``refused``, ``max_abs_low`` is NaN, because nothing was
+    computed.
+    ``max_number_fp32`` and ``max_number_low``: the same without NaN. In a tensor with a NaN they come from
+    the first batch of each kind of finding. They are None if all values are NaN, or if they were not computed.
 
     ``list``: the list of the operator: white, black, gray or none. ``source``: the list entry or rule that decided the
     node. ``suggestion``: the smallest change of the lists that keeps the node high, "" if there is none. If the node is

@@ -58,10 +58,11 @@ PendingRun = Callable[[], ObservedBatch]  # waits for a run that has begun
 
 RANKED_BATCHES = 3  # batches on which nodes are ranked without --layerwise
 FAST_RUN_SECONDS = 1.0  # without --layerwise, nodes are ranked only if one run takes at most this long
-# If the batches took longer than this on average, the load of the session too, not even one run is measured.
+# If a batch took longer than this on average, not even one run is measured. The average includes the load of the
+# session.
 SLOW_BATCH_SECONDS = 10.0
-# From this number of batches on, it pays to let ONNX Runtime optimize the graphs: a session of nudenet_320n then loads
-# 60 ms slower and runs 3 ms faster.
+# From this number of batches on, ONNX Runtime optimizes the graphs, which takes time once and saves time in each batch:
+# a session of nudenet_320n then loads 60 ms slower and runs 3 ms faster.
 BATCHES_FOR_OPTIMIZATION = 20
 
 
@@ -78,7 +79,10 @@ def check(model: Model, policy: Policy, data: object, options: CheckOptions) -> 
 
 
 def run_check(model: Model, policy: Policy, data: object, options: CheckOptions) -> CheckReport:
-    """Check a model as ``check`` does, with its options in one object."""
+    """Do what ``check`` does.
+
+    The decorator of ``check`` makes the options from keyword arguments; here they are given.
+    """
     timer = PhaseTimer()
     original = add_type_hints(load_model(model), options.type_hints)
     refuse_large_expansion(original.proto)
@@ -348,7 +352,7 @@ def _report_without_batches(
 def _start_runs(pair: ModelPair, feeds: Iterable[Feed]) -> Iterator[tuple[int, Feed, PendingRun, PendingRun]]:
     """Yield each batch with its index and its runs in the reference and in the mixed model, which have begun.
 
-    On workers, as many more batches have begun as there are workers, so that no worker waits for this process.
+    With n workers, n later batches have begun too, so that no worker waits for this process.
     """
     batches_ahead = pair.config.workers.count if pair.config.workers is not None else 0
     started: deque[tuple[int, Feed, PendingRun, PendingRun]] = deque()

@@ -33,8 +33,8 @@ class SessionConfig:
 
     ``provider``: ``cpu`` or ``cuda``. ``process``: the process for the sessions, None for this one. ``saturate``:
     values out of range become the largest finite value. ``float64_reference``: the reference runs in float64 where
-    operators have kernels for it. ``skip_optimization``: for few batches, where to optimize a model takes longer than
-    it saves. ``workers``: sessions run there instead, and every model is sent to them whole.
+    operators have kernels for it. ``skip_optimization``: do not let ONNX Runtime optimize models, which for few
+    batches takes longer than it saves. ``workers``: run sessions on these workers, and send every model to them whole.
     """
 
     provider: str
@@ -58,7 +58,7 @@ class SessionConfig:
         """Return True if statistics must not reduce an empty tensor, which the CUDA provider refuses to do."""
         return self.provider == "cuda"
 
-    def observe_mixed(self, mixed: LoadedModel, instrumented: InstrumentedModel, outputs: list[str]) -> Observer:
+    def open_mixed_observer(self, mixed: LoadedModel, instrumented: InstrumentedModel, outputs: list[str]) -> Observer:
         """Load the mixed model with its statistics, emulated in float32 or as it is."""
         if self.mode == "native":
             return Observer(instrumented, self._provider_session(instrumented.proto, mixed), outputs)
@@ -68,7 +68,9 @@ class SessionConfig:
         prune_model(proto, [*outputs, *instrumented.column_counts])
         return Observer(instrumented, self._provider_session(proto, mixed), outputs, model_inputs(mixed.proto))
 
-    def observe_reference(self, original: LoadedModel, instrumented: InstrumentedModel, outputs: list[str]) -> Observer:
+    def open_reference_observer(
+        self, original: LoadedModel, instrumented: InstrumentedModel, outputs: list[str]
+    ) -> Observer:
         """Load the original with its statistics, in float32 or float64."""
         instrumented_model = replace(original, proto=instrumented.proto)
         float32_model = replace(original, proto=self.as_float32_graph(instrumented_model))
@@ -94,7 +96,7 @@ class SessionConfig:
     def share_weights(self, loaded: LoadedModel, clamp: bool = False) -> LoadedModel:
         """Return the model with its large weights in the folder that all sessions of the check read.
 
-        ``clamp``: pending conversions of weights clamp values out of range.
+        ``clamp``: weights that are still to be converted to a low type are clamped to its range.
         """
         return self.weights.share(loaded, widened=self.mode == "emulated", clamp=clamp)
 

@@ -76,7 +76,7 @@ def conversion_statistics(low: int) -> tuple[Statistic, ...]:
 
     The bounds are those of the low type, so the counts before the conversion show what it does to the values.
     """
-    # A value of exactly the flush bound becomes zero too, so the bound to be below is the next float32 number.
+    # A value of exactly the flush bound becomes zero too, so count the values below the next float32 number.
     above_flush_bound = float(np.nextafter(np.float32(flush_bound(low)), np.float32(1)))
     return (
         Statistic(VALUES, 0.0, "ReduceSum", _count_all, types.DOUBLE),
@@ -133,7 +133,8 @@ def finding_count(kind: FindingKind, tensor: TensorRef, mixed: Totals, reference
     if kind == "saturated":
         return counts.values - int(mixed.get((tensor, _BELOW_MAX), 0.0))
     if kind == "overflow":
-        # The infinities of a mask in the same tensor are no overflow. At least one value is, or there was no finding.
+        # The infinities of a mask in the same tensor are no overflow. The finding proves that at least one value
+        # overflows.
         mask_values = counts.values - int(reference.get((tensor, _BELOW_MASKS), counts.values))
         return max(1, counts.nonfinite - mask_values)
     reference_nonfinite = counts.values - int(reference.get((tensor, FINITE), counts.values))

@@ -81,8 +81,8 @@ class OverflowClassifier:
         if self._finder is None:
             # The finder runs the reference to count its values. A trial has no mixed model to run, so
             # ``values.counts`` holds the counts of the trial.
-            observe = SessionConfig("cpu", None, self.saturate).observe_reference
-            reference = ObservedModel(self.loaded, instrument(self.loaded.proto).probes, observe)
+            open_observer = SessionConfig("cpu", None, self.saturate).open_reference_observer
+            reference = ObservedModel(self.loaded, instrument(self.loaded.proto).probes, open_observer)
             self._finder = HiddenOverflowFinder(self.nodes, {self.low_type}, reference)
         self._set_ranged_tensors(frozenset(values.reference))
         conversions = [

@@ -58,7 +58,7 @@ def test_ranges_of_low_tensors(provider: str, low: str, values: list[float]) -> 
     elem, dtype = LOW[low]
     text = f"g (float[N] x) => (float[N] y) {{ h = Cast<to={elem}>(x) [m] n = Neg(h) y = Cast<to=1>(n) }}"
     loaded = load_model(model(text))
-    observer = SessionConfig(provider, None, False).observe_mixed(loaded, instrument(loaded.proto), ["y"])
+    observer = SessionConfig(provider, None, False).open_mixed_observer(loaded, instrument(loaded.proto), ["y"])
     _, ranges = observer.run({"x": np.array(values, np.float32)})
     observer.close()
     (observed,) = (observed for tensor, observed in ranges.items() if tensor.node == "m")
