@@ -201,18 +201,19 @@ def _declared_type(graph: Graph, scope: Scope, name: str) -> types.Type:
 
 def _type_node(graph: Graph, node: Node) -> None:
     """Set the signature of a node, and the types and flags of its outputs."""
-    present = tuple([v is not None for v in node.outputs])
+    present_outputs = tuple([v is not None for v in node.outputs])
     proto = node.proto
     type_attributes = attribute_type_key(proto)
+    # An attribute can refer to an attribute of the call only in the body of a function.
     has_references = bool(type_attributes) and bool(graph.path) and any(a.ref_attr_name for a in proto.attribute)
     if has_references:
         proto = copy_with_resolved_attributes(proto, graph.call_attributes)
         type_attributes = attribute_type_key(proto)
     # Equal nodes share a signature: inference is slow, and a model has few different nodes.
-    key = (node.op_type, node.domain, node.input_types, present, type_attributes)
+    key = (node.op_type, node.domain, node.input_types, present_outputs, type_attributes)
     signature = graph.signatures.get(key)
     if signature is None:
-        signature = find_signature(graph, node, present, proto)
+        signature = find_signature(graph, node, present_outputs, proto)
         graph.signatures[key] = signature
     node.signature = signature
     for value, value_type in zip(node.outputs, signature.outputs, strict=False):
@@ -221,7 +222,7 @@ def _type_node(graph: Graph, node: Node) -> None:
             value.type = value_type or _declared_type(graph, node.scope, value.name) or value.type
     if node.op_type == "Constant" and node.domain == "":
         _type_constant(node, proto, has_references)
-    if not node.bodies:
+    if not node.bodies:  # with bodies, the captures of the bodies count too: see _type_node_with_bodies()
         _set_constant_and_shape_flags(node, is_constant(node), is_from_shape(node))
 
 

@@ -39,7 +39,7 @@ def replace_with_standard_node(node: NodeProto) -> bool:
     """
     op = node.op_type
     if len(node.output) > 1:
-        return False
+        return False  # each of the standard operators below has one output
     # ONNX Runtime writes LayerNormalization into the standard domain also below opset 17, where ONNX has none.
     is_layer_normalization = op == "LayerNormalization" and not node.domain
     if is_layer_normalization or (op in _SHAPE_OF_FIRST_INPUT and node.domain == CONTRIB_DOMAIN):

@@ -24,11 +24,11 @@ from mixlist.graph.weights import leaves_folder
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-# Before a data file is removed, the models of its folder are searched for references to it. They may have this many
-# bytes in total; otherwise the data file stays.
+# Before a data file is removed, the models of its folder are searched for references to it. If these models have more
+# bytes than this in total, the data file stays.
 MAX_SEARCHED_BYTES = 2 * 2**30
 _MIN_THREAD_BYTES = 2**18  # from this size on, a second thread computes the checksum of a piece
-_MAX_STEM_BYTES = 200  # of the model's name, so that the name of the data file has at most 255 bytes
+_MAX_NAME_BYTES = 200  # of the model's name, so that the name of the data file has at most 255 bytes
 # Not allowed in file names on Windows, or in a location (``..``).
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f\\/:*?"<>|]|\.{2,}')
 _NAME_END = r"-[0-9a-f]{16}(-[0-9]+)?\.data"  # of every data file that mixlist makes
@@ -79,7 +79,7 @@ def place_data_file(new: NewFile, model: str, checksum: str) -> str:
     """
     for number in count(1):
         suffix = "" if number == 1 else f"-{number}"
-        name = f"{_stem(model)}-{checksum[:16]}{suffix}.data"
+        name = f"{_safe_name(model)}-{checksum[:16]}{suffix}.data"
         existing = new.target.with_name(name)
         # link() fails if the name exists, so two runs cannot get the same name for different bytes.
         if new.link(name, durable=False) or (existing.is_file() and new.has_content_of(existing)):
@@ -87,17 +87,20 @@ def place_data_file(new: NewFile, model: str, checksum: str) -> str:
     raise AssertionError("unreachable: count() does not end")
 
 
-def _stem(model: str) -> str:
-    """Return the name of a model, shortened, and without characters that a system or a reader of locations refuses."""
-    # "replace" is for lone surrogates, which a path can contain; "ignore" for a character that the limit cuts in two.
+def _safe_name(model: str) -> str:
+    """Return the name of a model file as the name of a data file can contain it.
+
+    The result is shortened, and ``_`` replaces the characters that file names or locations must not contain.
+    """
+    # encode() replaces lone surrogates, which a path can contain. decode() drops a character that the limit cuts.
     text = _FORBIDDEN.sub("_", model.encode("utf-8", "replace").decode())
-    return text.encode()[:_MAX_STEM_BYTES].decode("utf-8", "ignore")
+    return text.encode()[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
 
 
 def referenced_data_files(path: Path) -> set[str]:
     """Return the locations of external data in a model file; an empty set for a large file, or for no model."""
     try:
-        # A larger file (64 MiB) is not read: such a model holds its weights itself.
+        # A file of more than 64 MiB is not read: such a model holds its weights itself.
         data = path.read_bytes() if path.stat().st_size <= MAX_SEARCHED_BYTES // 32 else b""
     except OSError:
         return set()
@@ -121,7 +124,7 @@ def remove_unused_data_files(
     be read, and the folder is locked.
     """
     folder = model.parent
-    name_pattern = re.compile(re.escape(_stem(model.name)) + _NAME_END)
+    name_pattern = re.compile(re.escape(_safe_name(model.name)) + _NAME_END)
     entries = _list_folder(folder)
     # Files with the name of this model count too, even if the old model does not refer to them: an earlier run may have
     # been killed before it removed them.
@@ -139,13 +142,13 @@ def remove_unused_data_files(
     warnings = []
     for name in old_files:
         if not name_pattern.fullmatch(name) or (folder / name).is_symlink():
-            # Another program made this file. No warning if another model uses it.
+            # Another program made this file or link. No warning if another model uses it.
             reason = None if references.reason_to_keep(name) else "another program made it"
         elif not is_locked:
             reason = "the folder cannot be locked"
         else:
-            # A known reference comes before a possible one. _remove() runs only if there is neither.
-            reason = references.reason_to_keep(name) or references.unknown_reason or _remove(folder / name)
+            # A known reference is the better reason, so it comes before a possible one. Without either, _remove() runs.
+            reason = references.reason_to_keep(name) or references.incomplete_reason or _remove(folder / name)
         if reason is not None:
             warnings.append(_kept_warning(folder / name, reason))
     return warnings
@@ -157,8 +160,8 @@ class _References:
     def __init__(
         self, folder: Path, entries: Iterable[os.DirEntry[str]] | None, new_model: str, names: Iterable[str]
     ) -> None:
-        # Why some references may be unknown; None if all are known.
-        self.unknown_reason = "the folder cannot be listed" if entries is None else None
+        # Why there may be more references than those that were found; None if all were found.
+        self.incomplete_reason = "the folder cannot be listed" if entries is None else None
         self._reasons: dict[str, str] = {}  # the reason to keep a data file, by its name
         self._encoded_names = {name: os.fsencode(name) for name in names}
         name_of_path = {os.path.realpath(folder / name): name for name in self._encoded_names}
@@ -173,7 +176,7 @@ class _References:
             size = _size(entry)
             total_bytes += size
             if total_bytes > MAX_SEARCHED_BYTES:
-                self.unknown_reason = f"the models of the folder are too large to search ({entry.name})"
+                self.incomplete_reason = f"the models of the folder are too large to search ({entry.name})"
                 return
             if size:  # 0 for a folder or a pipe
                 self._search_model(entry)
@@ -185,7 +188,7 @@ class _References:
         except OSError:
             data = b""
         if _parse(data) is None:
-            self.unknown_reason = f"{entry.name} cannot be read, and may refer to the data file"
+            self.incomplete_reason = f"{entry.name} cannot be read, and may refer to the data file"
         for name, encoded in self._encoded_names.items():
             if encoded in data:
                 self._reasons[name] = f"{entry.name} refers to the data file"

@@ -54,8 +54,8 @@ class _Tracer:
 
     def __init__(self, main: Graph) -> None:
         self.graphs = {graph.root: graph for graph in reachable_graphs(main)}
-        # By a value that only passes on other values (an input of a body, an output of a call): these other values, and
-        # when each was computed.
+        # An input of a body and an output of a call only pass on other values. This dict has, for each such value, the
+        # values that it passes on, and when each of them was computed.
         self.sources: dict[Value, list[tuple[Value, Timing]]] = {}
         for graph in self.graphs.values():
             for node in graph.nodes:
@@ -93,7 +93,7 @@ class _Tracer:
                 continue
             ref = node_ref(graph, node)
             inputs = [tensor for v in node.inputs if v is not None for tensor in self._find_source_tensors(v, node)]
-            # A function has one Graph for each combination of argument types, but one NodeRef for each of its nodes.
+            # A function has one Graph for each kind of call, but one NodeRef for each of its nodes.
             # The first Graph gives the Node, and the inputs of all Graphs are collected.
             earlier = dataflow_nodes.get(ref, DataflowNode(ref, node, graph, ()))
             inputs = list(dict.fromkeys((*earlier.inputs, *inputs)))
@@ -109,10 +109,10 @@ class _Tracer:
             source, timing = pending.pop()
             sources = self.sources.get(source)
             if sources is not None:
-                for origin, origin_timing in sources:
-                    if origin not in seen:
-                        seen.add(origin)
-                        pending.append((origin, _combine_timings(timing, origin_timing)))
+                for next_source, next_timing in sources:
+                    if next_source not in seen:
+                        seen.add(next_source)
+                        pending.append((next_source, _combine_timings(timing, next_timing)))
             elif source.producer is not None and isinstance(source.type, tuple):
                 # A sequence or optional holds the tensors that its producer read, as SequenceConstruct does.
                 for element in source.producer.inputs:
@@ -122,7 +122,7 @@ class _Tracer:
             elif source.producer is not None:
                 graph = self.graphs[_root_scope(source)]
                 tensors.append(InputTensor(output_ref(graph, source.producer, source.output_slot), timing))
-            elif source.kind == "input":
+            elif source.kind == "input":  # a graph input has its value before the first node runs
                 tensors.append(InputTensor(TensorRef("", "", source.scope.inputs.index(source)), "before"))
         return tensors
 

@@ -51,21 +51,22 @@ def _contradicts(declared: TypeProto.Tensor, inferred: TypeProto.Tensor) -> bool
 
 
 def _infer_without_weights(model: ModelProto, keep_declared: bool) -> ModelProto:
-    """Return a copy of a model without large weights, with inferred shapes, or without them if inference fails."""
+    """Return a copy of a model without large weights, and add inferred shapes to it. If inference fails, add none."""
     bare = copy_without_weights(model, keep_declared)
     try:
         return infer_shapes_with_data_propagation(bare).model
     except MemoryError:
         raise
-    except Exception:  # onnx raises errors of many kinds; no caller needs the shapes to go on
+    except Exception:  # onnx raises errors of many kinds; the callers can do without inferred shapes
         return bare
 
 
 def copy_without_weights(model: ModelProto, keep_declared: bool = True) -> ModelProto:
     """Return a copy of a model in which graph inputs of the same type and shape replace large initializers.
 
-    Shape inference needs only the shapes of large initializers. The nodes keep their positions. ``keep_declared``:
-    whether ``value_info`` is copied.
+    Shape inference needs only the shapes of large initializers. External initializers count as large, whatever their
+    size. Sparse initializers are left out. The nodes keep their positions. ``keep_declared``: whether ``value_info`` is
+    copied.
     """
     from onnx import ModelProto, helper
 

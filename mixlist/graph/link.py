@@ -96,9 +96,12 @@ def _define_initializer(graph: Graph, scope: Scope, name: str, tensor: ConstantP
 def _find_marked_casts(scope: Scope) -> set[int]:
     """Return the positions of the marked Casts that can be hidden.
 
-    A marked Cast cannot be hidden if another tool changed the model around it. Two signs show this: the Cast reads a
-    tensor of an outer scope (for example, the tool inlined a function), or the tensor whose name would disappear is a
-    graph output (the tool made it one). Such a Cast is a node like any other.
+    Hiding a Cast makes its input and its output one value, and one of the two names disappears. For a Cast that makes a
+    graph output, the input's name disappears; for any other marked Cast, the output's name.
+
+    A marked Cast cannot be hidden if another tool changed the model around the Cast. There are two signs of this. The
+    Cast reads a tensor of an outer scope, for example because the tool inlined a function. Or the tool made a graph
+    output of the tensor whose name would disappear. Such a Cast is a node like any other.
     """
     proto = scope.proto
     marks = {position: _read_cast_mark(node) for position, node in enumerate(proto.node) if node.op_type == "Cast"}
@@ -112,7 +115,7 @@ def _find_marked_casts(scope: Scope) -> set[int]:
         position
         for position, mark in marks.items()
         if proto.node[position].input[0] in defined
-        # The name that disappears: the input of a Cast that makes a graph output, the output of any other marked Cast.
+        # The name that would disappear must not be a graph output.
         and (proto.node[position].input if mark == "output" else proto.node[position].output)[0] not in graph_outputs
     }
 
@@ -123,7 +126,7 @@ def _read_cast_mark(proto: NodeProto) -> str:
 
 
 def _hide_marked_cast(graph: Graph, scope: Scope, cast: NodeProto) -> None:
-    """Make the name of a marked Cast's output mean the Cast's input: x -> Cast -> Add becomes x -> Add."""
+    """Let readers of a marked Cast's output read the Cast's input: x -> Cast -> Add becomes x -> Add."""
     source = scope.values.get(cast.input[0])
     if source is None:
         raise ModelError(
@@ -160,7 +163,8 @@ def link_scope(graph: Graph, scope: Scope, depth: int) -> None:
                 )
             inputs.append(value if value.kind != "absent" else None)
             producer = value.producer
-            # The node reads the output of a later node, which some tools write, or its own: _sort() reports the cycle.
+            # Some tools write a node before the producer of its input. A node that reads its own output is a cycle,
+            # which _sort() reports.
             if producer is not None and producer.scope is scope and producer.position >= node.position:
                 scope.is_sorted = False
         _link_bodies(graph, scope, node, depth)

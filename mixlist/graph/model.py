@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from mixlist.graph.proto_types import ConstantProto, ScopeProto
 
-# The metadata key of a marked Cast. Its value is "tensor" for a Cast behind a tensor, "output" for a Cast that makes a
-# graph output.
+# The metadata key of a marked Cast. Its value is "output" if the Cast's output is a graph output, with the authored
+# name of that graph output. It is "tensor" for every other marked Cast, whose output has a new name.
 CAST_MARK = "pkg.mixlist.cast"
 POLICY_KEY = "pkg.mixlist.policy"  # metadata key of a model: the digest of the policy that was applied
 FunctionKey = tuple[str, str, str]  # domain, name, overload
@@ -42,8 +42,8 @@ def function_key(function: FunctionProto) -> FunctionKey:
 class Value:
     """A tensor, sequence or optional in one scope.
 
-    ``name``: the name in the authored model. ``name_in_file``: the name in the file. They differ for
-    the source of a graph output that a marked Cast makes: in the file, the Cast's output has the authored name.
+    ``name``: the name in the authored model. ``name_in_file``: the name in the file. The two differ only for the input
+    of a marked Cast that makes a graph output: in the file, the Cast's output has the authored name of this input.
     ``type``: the authored type.
     ``output_slot``: the position among the outputs of ``producer``.
     ``constant_proto``: the message that holds the numbers, for an initializer or the output of a Constant.
@@ -123,7 +123,9 @@ class Scope:
     captures: dict[Value, None] = field(default_factory=dict)  # values of outer scopes, in order of first use in here
     declared_types: dict[str, types.Type] = field(default_factory=dict)  # by name in value_info and graph outputs
     marked_casts: set[int] = field(default_factory=set)  # positions of the hidden marked Casts in ``proto.node``
-    output_types: list[types.Type] = field(default_factory=list)  # the authored type of each output slot
+    # The authored type of each output slot. It differs from the type of the value in ``outputs`` where a hidden marked
+    # Cast lies between the value and the slot.
+    output_types: list[types.Type] = field(default_factory=list)
     is_sorted: bool = True  # whether the order of the file is topological
     names_of_unnamed_nodes: dict[Node, str] | None = None  # None until naming.py computes them
 
@@ -134,8 +136,9 @@ class Scope:
 
 @dataclass(eq=False)
 class Graph:
-    """A main graph, or the body of a function for one combination of argument types, with all scopes below.
+    """A main graph, or the body of a function for one kind of call, with all scopes below.
 
+    Calls of one kind have equal types and flags of the arguments, and equal attributes: see ``_type_call`` in build.py.
     ``nodes`` and ``values``: those of all scopes. A node comes after the producers of its inputs. The nodes of a body
     come right before the node that owns the body.
     ``path``: "" for a main graph, else ``function:domain:name``.

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 
-def find_signature(graph: Graph, node: Node, present: tuple[bool, ...], proto: NodeProto) -> Signature:
+def find_signature(graph: Graph, node: Node, present_outputs: tuple[bool, ...], proto: NodeProto) -> Signature:
     """Return the signature of a node for its input types.
 
-    ``present``: whether the node has each output. ``proto``: the message of the node, with references to attributes of
-    a function replaced. Raises ModelError for a node that does not fit its schema.
+    ``present_outputs``: for each output slot, whether the node has the output. ``proto``: the message of the node, with
+    references to attributes of a function replaced. Raises ModelError for a node that does not fit its schema.
     """
     if node.op_type == "Constant" and node.domain == "":
         _refuse_missing_slots(node, 0, 1)
@@ -30,7 +30,7 @@ def find_signature(graph: Graph, node: Node, present: tuple[bool, ...], proto: N
     opset = graph.opsets.get(node.domain, 1 if node.domain else 0)
     if not opset:
         raise ModelError("the model imports no opset of the standard domain", hint="check the model with onnx.checker")
-    signature = make_signature(node.domain, node.op_type, opset, node.input_types, present, proto)
+    signature = make_signature(node.domain, node.op_type, opset, node.input_types, present_outputs, proto)
     if signature.schema is not None and signature.schema.onnx_schema is not None:
         _refuse_missing_slots(node, signature.schema.onnx_schema.min_input, signature.schema.onnx_schema.min_output)
         _refuse_invalid_attributes(node, proto, signature.schema)

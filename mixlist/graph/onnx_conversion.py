@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from onnx import ModelProto, NodeProto
 
-# What a conversion must not lose: fields of protobuf messages, with the words of the error message.
+# The fields of protobuf messages that a conversion must not lose, with their names in error messages.
 _PRESERVED_FIELDS = {
     "functions": "model-local functions",
     "metadata_props": "metadata entries of nodes, values or graphs",
@@ -58,13 +58,14 @@ def inline_functions(model: ModelProto) -> ModelProto:
     except _ToolError as error:
         converted, reason = inlined, f": {error}"
     if not converted.functions:
+        # Inlining moves the nodes of the functions into the graph, so they are counted before, too.
         function_nodes = (node for function in inlined.functions for node in function.node)
         before, after = _count_preserved_fields(inlined, *function_nodes), _count_preserved_fields(converted)
         lost = [text for name, text in _PRESERVED_FIELDS.items() if name != "functions" and after[name] < before[name]]
         if not lost:
             return converted
         reason = f": its version converter would drop {', '.join(lost)}"
-    # A function below the oldest opset cannot stay a function: another hint.
+    # mixlist refuses a function below the oldest opset, so leaving out --inline-functions does not help there.
     versions = [o.version for function in inlined.functions for o in function.opset_import if not o.domain]
     raise ModelError(
         f"onnx cannot inline {remaining}{reason}",

@@ -73,7 +73,9 @@ class NodeResult:
 class TensorRef(NamedTuple):
     """The identity of a tensor: output ``slot`` of the node ``node`` in ``scope``.
 
-    A graph input has ``node`` "", and ``slot`` is its position among the graph inputs.
+    An input of a scope has ``node`` "", and ``slot`` is its position among the inputs of the scope. If ``slot`` is -1,
+    the tensor belongs to an outer scope and is observed where ``scope`` reads it; then ``node`` is the name of the
+    tensor.
     """
 
     scope: str

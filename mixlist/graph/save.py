@@ -48,6 +48,7 @@ class SaveOptions:
     ``force``: whether an existing file is replaced.
     ``external_data``: ``yes`` writes a data file, ``no`` writes none, ``auto`` writes one if a weight of the
     model is external already, or if the model would exceed protobuf's limit.
+    ``progress``: counts the bytes of the data file as they are written.
     ``private``: the folder belongs to this process and is removed soon, so no lock is needed.
     ``warnings``: a list to which saving appends its warnings.
     """
@@ -59,11 +60,11 @@ class SaveOptions:
     warnings: list[Diagnostic] = dataclasses.field(default_factory=list)
 
 
-def check_target(path: Path, loaded: LoadedModel, force: bool) -> None:
-    """Raise UsageError or FileError for a target that must not be written.
+def check_output_path(path: Path, loaded: LoadedModel, force: bool) -> None:
+    """Raise UsageError or FileError for a path at which no model must be written.
 
-    These are a directory, a path in a folder that does not exist, a file of the input, and, unless ``force``, any file
-    that exists.
+    Such a path is a directory, a path in a folder that does not exist, a file of the input, or, unless ``force``, any
+    file that exists.
     """
     if path.is_dir():
         raise FileError(f"{path} is a directory", hint="name a file to write")
@@ -109,7 +110,7 @@ def save_model(
     bytes of an external tensor in the type that the model declares. ``proto`` is unchanged afterwards. Raises FileError
     and UsageError. After an error, no new file stays.
     """
-    check_target(path, loaded, options.force)
+    check_output_path(path, loaded, options.force)
     moved_tensors = list(_tensors_to_move(proto, options.external_data))
     if options.external_data == "no":
         with _restore_after(moved_tensors):
@@ -133,15 +134,14 @@ def _tensors_to_move(proto: ModelProto, external_data: str) -> Iterator[TensorPr
     """Yield the tensors that go to the data file; for ``external_data`` "no", those that come out of a data file."""
     # Two passes instead of one list: each pass creates Python objects for the tensors and drops them again. A list
     # would keep the objects of a large model alive, and Python's garbage collector would visit them again and again.
-    # With "yes" and "no", every external tensor moves: to the new data file, or into the model.
-    inline_size, some_external = 0, True
+    inline_size, some_external = 0, False
     if external_data == "auto":
-        some_external = False
         for tensor in tensors_in_model(proto):
             inline_size += len(tensor.raw_data)
             some_external = some_external or weights.is_external(tensor)
     move_all = external_data == "yes" or inline_size > INLINE_LIMIT
-    if not move_all and not some_external:
+    # With "yes" and "no", every external tensor moves: to the new data file, or into the model.
+    if external_data == "auto" and not move_all and not some_external:
         return  # the usual case: no second pass
     for tensor in tensors_in_model(proto):
         if weights.is_external(tensor) or (move_all and _external_size(tensor) >= MIN_EXTERNAL_BYTES):
@@ -166,6 +166,7 @@ def _restore_after(tensors: list[TensorProto]) -> Iterator[None]:
 
 def set_inline(tensor: TensorProto, data: bytes) -> None:
     """Store the bytes ``data`` of a tensor in the model itself, instead of where they are now."""
+    # The fields that can hold the numbers: raw_data, float_data, int32_data and so on, and external_data.
     for field in tensor.DESCRIPTOR.fields:
         if field.name.endswith("_data") or field.name == "data_location":
             tensor.ClearField(field.name)
@@ -183,7 +184,8 @@ def _save_external(
     """Write the data file and the model to a folder that other processes may use; return the path of the data file."""
     # The final name needs the checksum of the content, so the file starts with a random name. Readers look for the data
     # file in the folder of the path that they open, so it must go to the folder of ``path``, even if ``path`` is a
-    # symbolic link to another folder. new_file() would follow such a link, but nothing exists at a random name.
+    # symbolic link to another folder. new_file() follows a link at the path that it gets: there is none at a random
+    # name.
     with new_file(path.with_name(f"mixlist-{secrets.token_hex(8)}.data")) as new:
         with data_files.ChecksumWriter(new.file) as writer:
             spans = _write_tensors(writer, tensors, read_tensor, options.progress)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     Array = NDArray[np.generic]
 
 MAX_KNOWN_ELEMENTS = 4096  # of a tensor that is computed: enough for shapes, axes and tables of indices
-_MAX_RESULT_ELEMENTS = 2**16  # of a result that is computed before its size is known; it is kept only if it is small
+# A result is computed if an estimate of its size is at most this, and kept if it has at most MAX_KNOWN_ELEMENTS.
+_MAX_RESULT_ELEMENTS = 2**16
 # Operators whose result is not larger than all inputs together.
 _BOUNDED_BY_INPUTS = frozenset(
     {"Compress", "Concat", "GatherElements", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split"}
@@ -138,7 +139,7 @@ class ShapeFolder:
         if node.op_type not in _COMPUTES_SHAPES or any(name and name not in arrays for name in node.input):
             return None
         inputs = {name: arrays[name] for name in node.input if name}
-        if not inputs or not _result_is_small(node, [inputs.get(name) for name in node.input]):
+        if not inputs or not _is_small_enough_to_compute(node, [inputs.get(name) for name in node.input]):
             return None
         return self._evaluate(node, inputs)
 
@@ -177,8 +178,8 @@ def _declare_outputs(
     return is_new
 
 
-def _result_is_small(node: NodeProto, inputs: list[Array | None]) -> bool:
-    """Return True if the result of a node has few enough elements to compute it.
+def _is_small_enough_to_compute(node: NodeProto, inputs: list[Array | None]) -> bool:
+    """Return True if the result of a node has few enough elements to compute it, by an estimate of its size.
 
     ``inputs``: the input arrays, None for an omitted one. They are small, but some operators make a large tensor of
     small ones: ConstantOfShape([100000]), Expand, or Add with shapes [1000, 1] and [1, 1000].
@@ -195,8 +196,10 @@ def _result_is_small(node: NodeProto, inputs: list[Array | None]) -> bool:
         start, limit, delta = (float(v) if v is not None else 0.0 for v in inputs)
         return bool(delta) and (limit - start) / delta <= MAX_KNOWN_ELEMENTS
     if node.op_type in ("Expand", "Tile") and inputs[1] is not None:
+        # An upper bound: each axis grows at most by the factor that the second input has for it.
         return bool(first.size * np.prod(np.maximum(inputs[1].astype(np.float64), 1)) <= MAX_KNOWN_ELEMENTS)
     arrays = [array for array in inputs if array is not None]
+    # A broadcast result has at most as many elements as the product of the sizes of its inputs.
     if node.op_type in _BOUNDED_BY_INPUTS or prod(array.size for array in arrays) <= _MAX_RESULT_ELEMENTS:
         return True
     if node.op_type == "Gather":  # each index picks all elements along the other axes

@@ -1,8 +1,9 @@
 """Walk the scopes, nodes and tensors of a model, as protobuf messages or as a linked Graph.
 
-A scope is the main graph, a function, or a body. A body is a graph in an attribute of type GRAPH or GRAPHS. All walks
-follow the order of the file and take linear time. They use a stack of their own instead of recursion, so that a deeply
-nested model cannot exceed Python's recursion limit.
+A scope is the main graph, a function, or a body. A body is a graph in an attribute of type GRAPH or GRAPHS. The walks
+of messages follow the order of the file, the walks of a linked Graph its topological order. All walks take linear time.
+They use a stack of their own instead of recursion, so that a deeply nested model cannot exceed Python's recursion
+limit.
 """
 
 from __future__ import annotations
@@ -145,9 +146,10 @@ def protos_by_scope(root: Scope, message: GraphProto) -> dict[Scope, GraphProto]
 @overload
 def protos_by_scope(root: Scope, message: ScopeProto) -> dict[Scope, ScopeProto]: ...
 def protos_by_scope(root: Scope, message: ScopeProto) -> Mapping[Scope, ScopeProto]:
-    """Return the message of each scope in a copy of the model: ``message`` for ``root``, a graph in it for each body.
+    """Return the message that each scope below ``root`` has in ``message``, a copy of ``root.proto``.
 
-    ``message`` is a copy of ``root.proto``, for example with inferred shapes. Its nodes have the same positions.
+    The result of ``root`` is ``message`` itself, the result of a body is the graph in the same attribute of the copy.
+    The copy may differ, for example by inferred shapes, but its nodes must have the same positions.
     """
     messages: dict[Scope, ScopeProto] = {root: message}
     for scope in linked_scopes(root):

@@ -1,6 +1,7 @@
 """Write the user's type hints into a model, so that every later step reads these types as declarations.
 
-Type hints are for tensors that custom operators make: ONNX cannot infer their types.
+Type hints are for tensors that custom operators make: ONNX cannot infer their types. ``build_graph`` can also read
+hints without a change of the model. A check needs them in the model, because it builds several models from this one.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 def add_type_hints(loaded: LoadedModel, type_hints: Mapping[str, str] | None) -> LoadedModel:
     """Return a copy of a model that declares the types of ``type_hints`` where it declares no type yet.
 
-    ``type_hints`` has a type, such as ``float32``, by tensor name. A name means the tensor of that name in every scope.
-    Without hints the result is ``loaded`` itself. Raises UsageError for a text that is no type.
+    ``type_hints`` has a type, such as ``float32``, by tensor name. A name means the node output of that name in every
+    scope. Without hints the result is ``loaded`` itself. Raises UsageError for a text that is no type.
     """
     if not type_hints:
         return loaded

@@ -48,7 +48,8 @@ def unify_types(graph: Graph, infer_outputs: Callable[[Node], None], result_type
         before = [(value.type, value.is_from_shape) for value in outputs]
         infer_outputs(node)
         changed = [v for v, old in zip(outputs, before, strict=True) if (v.type, v.is_from_shape) != old]
-        # In both directions, by the schema or the bodies. The list is complete before the first type changes.
+        # In both directions, by the schema or the bodies. The list is made first, because _prove_types() reads the
+        # types that the loop changes.
         for value, proven in list(_prove_types(node)):
             if value.type == types.UNKNOWN != proven:
                 value.type = proven
@@ -129,8 +130,8 @@ def _prove_by_schema(node: Node, schema: Schema) -> Iterator[Proof]:
 def _read_slots(node: Node, schema: Schema) -> Iterator[tuple[str, types.Type, Value]]:
     """Yield the type parameter, the type and the value of each slot of a node.
 
-    A slot whose type is independent of the others, as each input of a heterogeneous variadic slot, has a parameter of
-    its own: ``V#2`` for slot 2 of parameter ``V``.
+    The inputs of a heterogeneous variadic parameter can all have different types. Therefore each of them gets a type
+    parameter of its own: ``V#2`` for slot 2 of the type parameter ``V``.
     """
 
     def parameters(formal: FormalSlots) -> list[str]:
