@@ -57,7 +57,7 @@ class Conversions:
 
 
 def find_conversions(mixed: Graph, original: Graph, to_original: Callable[[TensorRef], TensorRef]) -> Conversions:
-    """Return the conversions of a mixed model. Constants do not count, because the file has them converted.
+    """Return the conversions of a mixed model. Constants do not count, because its file has their converted numbers.
 
     to_original: maps the identity of a tensor in the mixed model to its identity in the original. The two differ in
         functions that mixlist specialized.
@@ -71,8 +71,9 @@ class _ConversionFinder:
     def __init__(self, original: Graph, to_original: Callable[[TensorRef], TensorRef]) -> None:
         self.original, self.to_original = original, to_original
         self.probes: dict[str, dict[str, Probe]] = {}
-        # Both by ``observed_ref`` and low type. A draft is a conversion without its readers, which are collected apart:
-        # several nodes can read the same conversion. The dict of readers is an ordered set.
+        # A draft is a conversion without its readers. The readers are collected in a dict of their own, because several
+        # nodes can read the same conversion. The keys of both dicts are ``observed_ref`` and the low type. The inner
+        # dict of ``readers`` serves as an ordered set.
         self.drafts: dict[tuple[TensorRef, int], Conversion] = {}
         self.readers: dict[tuple[TensorRef, int], dict[NodeRef, None]] = {}
 
@@ -103,15 +104,17 @@ class _ConversionFinder:
             if find_observed_ref(graph, value) is not None:
                 self._add_declared_input(graph, value, elem, node)
         elif cast.op_type == "Cast" and not cast.domain and cast.inputs[0] is not None:
-            # source (float32) -> Cast of the author -> node
+            # source (float32) -> Cast of the author -> node. A rewrite may reuse a Cast of the author: a node that read
+            # ``source`` in the original then reads the Cast. Only this case is a conversion that mixlist made.
             source = cast.inputs[0]
             if _is_converted(source, elem) and not self._is_authored_conversion(graph, node, slot, value):
                 self._add(graph, node.scope, source, elem, node)
 
     def _is_authored_conversion(self, graph: Graph, node: Node, slot: int, value: Value) -> bool:
-        """Return True if the node reads the same tensor in the original: then the Cast is the author's, not mixlist's.
+        """Return True if the author let the node read the output of a Cast, False if a rewrite did so.
 
-        The result is True as well if the original does not have the node or the slot.
+        The author did so if the node reads the same tensor in the original. If the original does not have the node or
+        the slot, nothing shows that a rewrite did so, and the result is True.
         """
         original_node = self._original_nodes.get(self._reader_ref(graph, node))
         if original_node is None or slot >= len(original_node.inputs):
@@ -134,6 +137,7 @@ class _ConversionFinder:
 
     def _add_declared_input(self, graph: Graph, value: Value, elem: int, node: Node) -> None:
         """Add an input of the main graph that the mixed model declares in the low type and the original does not."""
+        # An input that the original does not have is no conversion: ``elem`` as its authored type says so.
         slot, authored_type = self._original_inputs.get(value.name, (0, elem))
         if authored_type in types.MIXABLE and authored_type != elem:
             ref = TensorRef("", "", slot)
@@ -141,10 +145,10 @@ class _ConversionFinder:
 
     def _add(self, graph: Graph, scope: Scope, value: Value, elem: int, node: Node) -> None:
         """Add the conversion of a tensor that ``node`` reads in ``scope``."""
-        observed = find_observed_ref(graph, value)
-        probe = observed if observed is not None and value.scope is scope else self._add_probe(graph, scope, value)
-        source = self._reference_ref(observed, value) if observed is not None else None
-        self._store(Conversion(value.name, elem, probe, source, ()), graph, node)
+        own_ref = find_observed_ref(graph, value)
+        observed_ref = own_ref if own_ref is not None and value.scope is scope else self._add_probe(graph, scope, value)
+        reference_ref = self._reference_ref(own_ref, value) if own_ref is not None else None
+        self._store(Conversion(value.name, elem, observed_ref, reference_ref, ()), graph, node)
 
     def _store(self, draft: Conversion, graph: Graph, node: Node) -> None:
         """Add a conversion if it is new, and ``node`` to its readers."""
@@ -181,8 +185,8 @@ class _ConversionFinder:
 def find_observed_ref(graph: Graph, value: Value) -> TensorRef | None:
     """Return the identity of a value that a node computes or that is an input of the main graph.
 
-    Return None for an input of a body or function, and for an output of control flow or of a call: these only pass on
-    the values of other tensors.
+    Return None for an initializer. Return None as well for an input of a body or function, and for an output of control
+    flow or of a call: these only pass on the values of other tensors.
     """
     producer = value.producer
     if producer is not None:
@@ -196,8 +200,8 @@ def find_observed_ref(graph: Graph, value: Value) -> TensorRef | None:
 def _is_converted(value: Value, read_type: types.Type) -> bool:
     """Return True if a value has another float type than the one in which it is read.
 
-    A constant does not count: the file has its converted numbers too. An overridable initializer counts,
-    because a feed can replace it.
+    A constant does not count: the file of the mixed model has its converted numbers. An overridable initializer counts,
+    because a feed can replace its numbers.
     """
     if value.type not in types.MIXABLE or value.type == read_type:
         return False

@@ -1,6 +1,7 @@
-"""Copy a model and compute its nodes in a wider type, for the emulation, the reference and the gated graph of ``tune``.
+"""Copy a model and widen its tensors, for the emulation, for the references, and for the gated graph of ``tune``.
 
-``emulate.py`` explains what the new model computes. To *widen* a tensor means to give it the wider type.
+To *widen* a tensor means to give it a wider type, so that the nodes compute in that type. ``emulate.py`` explains what
+the new models compute.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
     from mixlist.graph.proto_types import ScopeProto
 
-# ONNX's inference reads the values of some constants, such as sizes and scales. They have at most this many elements.
+# ONNX's inference reads the values of some constants, such as sizes and scales. A constant of at most this many
+# elements may be one of them, and is copied instead of converted by a Cast.
 _MAX_INFERENCE_ELEMENTS = 1024
 # Attributes that fix the output type of a node, and that are changed to the target type. ``to`` is not one of them:
 # ``_rewrite_cast`` changes the ``to`` of a Cast, and a BitCast keeps its types (``_can_widen``).
@@ -73,8 +75,8 @@ class EmulationBuilder:
         self.new_names = NameGenerator(
             chain(names_in(self.proto.graph, *functions), (function.name for function in functions))
         )
-        # A function has one Graph for each combination of types with which it is called. Each Graph gets a function of
-        # its own in the new model, because the functions can need different Casts.
+        # A function has one Graph for each kind of call. Each Graph gets a function of its own in the new model,
+        # because the functions can need different Casts. The first one keeps the name of the function.
         self.specialized: dict[Graph, FunctionProto] = {}
 
     def run(self) -> ModelProto:
@@ -111,7 +113,7 @@ class EmulationBuilder:
     def _rewrite_scope(self, graph: Graph, scope: Scope, scope_proto: ScopeProto) -> None:
         """Rewrite the nodes, weights and declared types of one scope in place, without its bodies."""
         # Nodes. The node at position p of the topological order gets the key (p, 0, 0), new nodes after it (p, 1, i),
-        # and new nodes before it (p - 1, 3, i).
+        # and new nodes before it (p - 1, 3, i): these come after all new nodes of the node before.
         keys: list[SortKey | None] = [None] * len(scope_proto.node)
         added: list[NodeProto] = []
         for position, node in enumerate(scope.nodes):
@@ -188,11 +190,11 @@ class EmulationBuilder:
         input_types: Iterable[types.Type | None],
         output_types: Iterable[types.Type | None],
     ) -> tuple[list[NodeProto], list[NodeProto]]:
-        """Connect the slots of a node that cannot be widened with tensors that are, and return the new Casts.
+        """Insert Casts between widened tensors and the slots of a node that keep their type.
 
-        The Casts before the node and those after it are two lists. ``input_types`` and ``output_types`` are the types
-        that the node has in the new model. Examples of such slots in a float64 graph are the scales of Resize and the
-        output Mean of LayerNormalization, which stay float32.
+        Return the Casts before the node, and those after it. ``input_types`` and ``output_types`` are the types that
+        the node has in the new model. Examples of such slots in a float64 graph are the scales of Resize and the output
+        Mean of LayerNormalization, which stay float32.
         """
         before, after = [], []
         for slot, (value, input_type) in enumerate(zip(node.inputs, input_types, strict=False)):
@@ -293,7 +295,10 @@ class EmulationBuilder:
         return self.new_names.make_node("Constant", [], name, value=numpy_helper.from_array(array))
 
     def _widen_attributes(self, node: Node, node_proto: NodeProto) -> None:
-        """Widen the attributes that fix the output type of a node, including those that have their default value."""
+        """Widen the attributes that fix the output type of a node.
+
+        Add an attribute that is absent if its default is one of the types that are widened.
+        """
         from onnx import TensorProto, helper
 
         for attribute in node_proto.attribute:

@@ -42,14 +42,14 @@ class Statistic:
 
     neutral: the neutral element of the reduction (inf for a minimum). It is the result for a tensor that a run does not
         compute.
-    join_op_type: the operator that reduces the values of a loop's iterations to one value.
+    iterations_op_type: the operator that reduces the values of a loop's iterations to one value.
     build: returns the nodes that compute the number.
     elem: the element type of the number; UNKNOWN if it is that of the tensor.
     """
 
     name: str
     neutral: float
-    join_op_type: str
+    iterations_op_type: str
     build: NodeBuilder
     elem: int = types.UNKNOWN
 
@@ -78,8 +78,9 @@ class InstrumentedModel:
     columns: the columns that hold a statistic of a tensor, by tensor and name of the statistic. A tensor in a function
         has a column for each call.
     column_counts: the number of columns of each output with statistics.
-    cut_outputs: the last tensors before each place where the graph can be cut (``cut_tensors`` of ``instrument``):
-        the outputs of the node before the cut, and the statistics that are packed there.
+    cut_outputs: for each place where the graph can be cut (``cut_tensors`` of ``instrument``), the names of the tensors
+        that are computed right before it: the outputs of the last node, and the statistics that are packed there. The
+        stacked statistics of loops are left out.
     """
 
     proto: ModelProto

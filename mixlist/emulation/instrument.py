@@ -12,8 +12,8 @@ third one sums the magnitudes. A sum of the values themselves could become inf -
 this NaN would look like a NaN in the tensor.
 
 Tensors of a low type are reduced in float32: ONNX Runtime's CUDA provider has no ReduceMax, ReduceMin and ReduceL1 for
-bfloat16, and a sum in float16 overflows although no value does. The emulation is in float32 already, so there the Cast
-is an Identity.
+bfloat16, and a sum in float16 overflows although no value does. The tensors of the emulation are in float32 already and
+need no Cast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mixlist.emulation.graph_statistics import RANGE_STATISTICS, InstrumentedModel, OutputColumn, Probe, Statistic
-from mixlist.emulation.packing import PackedStatistic, ScalarStatistic, add_neutral_vector, add_output, join_rows, pack
+from mixlist.emulation.packing import (
+    PackedStatistic,
+    ScalarStatistic,
+    add_neutral_vector,
+    add_output,
+    pack,
+    reduce_rows,
+)
 from mixlist.emulation.safe_reductions import make_reductions_safe
 from mixlist.graph.build import build_graph
 from mixlist.graph.model import FunctionKey, Graph, Node, Scope, function_key
@@ -57,8 +64,9 @@ def instrument(
 
     is_observed: chooses the tensors.
     safe_reductions: for a provider that refuses to reduce empty tensors (CUDA).
-    needs_own_range: chooses among the tensors that only hold the values of another tensor (the output of Transpose). By
-        default they take the range of that tensor. The chosen ones may be rounded, so they get reductions of their own.
+    needs_own_range: some tensors only hold the values of another tensor, for example the output of a Transpose. By
+        default such a tensor takes the range of the other one. This function returns True for a tensor that may be
+        rounded on the way and needs reductions of its own.
     cut_tensors: tensors of the main graph. After the node that computes one, the statistics so far are packed, so that
         the graph can be cut there.
     extra_probes: see ``Instrumenter``.
@@ -124,12 +132,12 @@ class Instrumenter:
         node_count = len(scope_proto.node)
         added: list[tuple[int, list[NodeProto]]] = []  # the new nodes after the node at a position of the file
         # Tensors that no node of the scope computes: their reductions come first.
-        first: list[NodeProto] = []
+        first_nodes: list[NodeProto] = []
         for probe in (*(self._input_probes(scope) if is_main else ()), *self._outer_probes(scope, path)):
             statistics, nodes = self.make_statistics(probe)
             scalars += statistics
-            first += nodes
-        added.append((-1, first))
+            first_nodes += nodes
+        added.append((-1, first_nodes))
         # The nodes of the scope, each with the probes of its outputs.
         for node in scope.nodes:
             node_proto = scope_proto.node[node.position]
@@ -150,8 +158,8 @@ class Instrumenter:
                 self.instrumented.cut_outputs.append(last_outputs)
                 packed, scalars, vectors = packed + packed_here, [], []
             added.append((node.position, nodes_after))
-        packed_here, last = pack(scalars, vectors, opset, self.new_names)
-        added.append((node_count, last))
+        packed_here, last_nodes = pack(scalars, vectors, opset, self.new_names)
+        added.append((node_count, last_nodes))
         # Move the new nodes to their positions.
         keys: list[SortKey] = [(position, 0, 0) for position in range(node_count)]
         for position, nodes in added:
@@ -294,7 +302,7 @@ class Instrumenter:
                 yielded.append(replace(packed, name=stacked, stacked=True))
                 continue
             out = self.new_names.make_name(packed.name)
-            reductions = join_rows(packed.statistic.join_op_type, stacked, out, opset, self.new_names)
+            reductions = reduce_rows(packed.statistic.iterations_op_type, stacked, out, opset, self.new_names)
             if self.safe_reductions:
                 reductions = make_reductions_safe(reductions, out, packed.elem, self.new_names, len(packed.refs))
             nodes_after += reductions

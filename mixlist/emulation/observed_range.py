@@ -15,8 +15,10 @@ class ObservedRange:
     minimum, maximum: the smallest and the largest value; NaN does not count.
     nan: True if a value is NaN.
     ran: False if the tensor was not computed (its branch was not taken, its loop had no iteration).
-    first_nonfinite: the first iteration in which a value was not finite; 0 outside loops; None if all were finite.
-    first_largest: the first iteration in which the largest magnitude occurred; 0 outside loops.
+    first_nonfinite: the index of the first iteration in which a value was not finite; None if all values were finite.
+    first_largest: the index of the first iteration in which the largest magnitude occurred.
+
+    A tensor outside loops has one iteration, with the index 0.
     """
 
     minimum: float
@@ -57,10 +59,11 @@ class ObservedRange:
             return self
         minimum = -math.inf if self.minimum < -_FLOAT32_MAX else self.minimum
         maximum = math.inf if self.maximum > _FLOAT32_MAX else self.maximum
+        # The range does not tell in which iteration a value first exceeded the limits: the first one is assumed.
         return ObservedRange(minimum, maximum, self.nan, True, 0, self.first_largest)
 
     def after_runs(self, runs: int) -> ObservedRange:
-        """Return the same range with ``runs`` added to the numbers of its iterations.
+        """Return the same range with ``runs`` added to the indices of its iterations.
 
         Use it before ``union`` with the range of earlier iterations or calls.
         """

@@ -52,7 +52,7 @@ def pack(
     """
     packed: list[PackedStatistic] = []
     nodes: list[NodeProto] = []
-    # The same statistic in the same element type goes into one tensor.
+    # The same statistic in the same element type goes into one tensor. Each group has its vectors and its scalars.
     groups: dict[tuple[str, int], tuple[list[PackedStatistic], list[ScalarStatistic]]] = {}
     for scalar in scalars:
         groups.setdefault((scalar.statistic.name, scalar.elem), ([], []))[1].append(scalar)
@@ -103,7 +103,7 @@ def add_neutral_vector(body: GraphProto, packed: PackedStatistic, names: NameGen
     return out
 
 
-def join_rows(op_type: str, rows: str, out: str, opset: int, names: NameGenerator) -> list[NodeProto]:
+def reduce_rows(op_type: str, rows: str, out: str, opset: int, names: NameGenerator) -> list[NodeProto]:
     """Return the nodes that reduce a matrix [iterations, columns] to a vector [columns]."""
     # The axes are an input since opset 13 (ReduceSum) or 18 (the other reductions), before that an attribute.
     if opset < (13 if op_type == "ReduceSum" else 18):

@@ -1,6 +1,6 @@
 """Write large weights to a file once, so that all sessions of a check map the same file.
 
-A check copies its models several times: it instruments them, raises them to float32, and sends them to another process.
+A check copies its models several times: it instruments them, widens them to float32, and sends them to another process.
 If the weights were inside the models, each of these steps would copy them.
 """
 
@@ -49,8 +49,8 @@ class SharedWeights:
         """Return the model with its large initializers in this folder, and all other data inside the model.
 
         widened: write weights of a low type as the same numbers in float32, so that the emulation need not copy them.
-        clamp: limit values to the finite range of the low type. It applies to pending conversions (``weights.py``), all
-            of which are done here.
+        clamp: limit the values of pending conversions (``weights.py``) to the finite range of the low type. This method
+            carries out all pending conversions.
         """
         proto = loaded.proto
         slim_proto = type(proto)()
@@ -74,7 +74,11 @@ class SharedWeights:
         return replace(loaded, proto=slim_proto, folder=self.folder)
 
     def _stays_in_place(self, tensor: TensorProto, loaded: LoadedModel) -> bool:
-        """Return True if a tensor is small, or already in this folder in the type that it declares."""
+        """Return True if the bytes of a tensor need not move.
+
+        An external tensor stays if its data is in this folder, in the type that it declares. A tensor in the model
+        stays if it is small or has strings.
+        """
         if is_external(tensor):
             return loaded.folder == self.folder and stored_type(tensor) == tensor.data_type
         return tensor.data_type == _STRING or stored_byte_size(tensor) < MIN_SHARED_BYTES
