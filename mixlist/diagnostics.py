@@ -1,4 +1,4 @@
-"""Findings about a file or a model, as values. Nothing here raises an error."""
+"""Findings about a file or a model: values that a report shows. ``errors.py`` raises errors for them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class MixlistError(Exception):
 
 
 class UsageError(MixlistError):
-    """An option with an unknown value, or options that contradict each other."""
+    """An argument, an option or data of the user that cannot be used, or options that contradict each other."""
 
 
 class FileError(MixlistError):
@@ -42,7 +42,7 @@ class ListError(MixlistError):
 
 
 class ModelError(MixlistError):
-    """A model that cannot be read, or that mixlist cannot handle."""
+    """A model that cannot be read, that mixlist cannot handle, or that ONNX Runtime refuses."""
 
 
 def raise_for_errors(findings: Iterable[Diagnostic]) -> list[Diagnostic]:

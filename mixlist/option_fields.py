@@ -1,4 +1,4 @@
-"""Declare an option once, as a field of a frozen dataclass that ``option`` makes.
+"""Declare an option once: ``option`` makes a field of a frozen dataclass.
 
 Each of the commands check, tune, train and bench has one such dataclass: ``checker/options.py``, ``tuner/options.py``,
 ``training/options.py`` and ``benchmark/options.py``. The options of a policy are in ``lists/options.py``. The fields of
@@ -77,8 +77,7 @@ def option(
 ) -> Default:
     """Return a dataclass field that is also an option of the command line.
 
-    The arguments are those of ``CommandLineForm``. ``flag`` can hold an older name before the name of today:
-    ``--old --new``.
+    The arguments are those of ``CommandLineForm``. ``flag`` can hold two names, the older one first: ``--old --new``.
     """
     alias, _, flag = flag.rpartition(" ")
     form = CommandLineForm(

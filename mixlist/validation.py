@@ -1,4 +1,4 @@
-"""Check a list file, also against a library and against a model: the function ``mixlist.validate``.
+"""Check a list file alone, against a library, or against a model: the function ``mixlist.validate``.
 
 ``lists/validate_file.py`` checks the file alone. The rooms that know operators and models are imported only where they
 are used, because a file alone needs neither.
@@ -52,7 +52,10 @@ def make_validator(
     model: ModelSource | None,
     op_names: str,
 ) -> Callable[[ListPath], FileReport]:
-    """Return a function that does what ``validate`` does, for many files: the library is read only once, here."""
+    """Return a function that does what ``validate`` does, for several files.
+
+    The library is read here once for the checks of edits. The check of names reads it again as a part of a policy.
+    """
     library_path = DEFAULT_LIBRARY if ops_info is None and model is not None else ops_info
     _rewind_standard_input(library_path)
     library = None if library_path is None else load_library(library_path)[0]
@@ -94,7 +97,7 @@ def _rewind_standard_input(*paths: ListPath | None) -> None:
 
 
 def _check_names(policy: Policy, model: ModelSource | None) -> Sequence[Diagnostic]:
-    """Return the findings about the names of a policy: against a model, or without one against its library."""
+    """Return the findings about the names of a policy: the names that its library or the model does not have."""
     if model is None:
         from mixlist.ops.name_warnings import find_name_warnings
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import count
 from typing import IO, TYPE_CHECKING
 
-from mixlist.files.scratch_folder import ScratchFolder, report_write_errors
+from mixlist.files.scratch_folder import ScratchFolder, translate_write_errors
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.proto_edits import copy_fields
 from mixlist.graph.save import set_external
@@ -58,7 +58,7 @@ class SharedWeights:
         copy_fields(proto.graph, slim_proto.graph, "initializer")
         inline_external_data(slim_proto, loaded.folder, clamp)  # the weights in attributes and bodies
         path = self.folder / f"weights_{next(self._file_numbers)}"
-        with report_write_errors(path), path.open("wb") as file:
+        with translate_write_errors(path), path.open("wb") as file:
             for tensor in proto.graph.initializer:
                 slim_tensor = slim_proto.graph.initializer.add()
                 if self._stays_in_place(tensor, loaded):

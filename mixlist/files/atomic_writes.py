@@ -16,12 +16,12 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     A symbolic link is followed, and an existing file keeps its permissions and owner. A device or a named pipe is not
     replaced: the bytes are written into it. Raises FileError with the message of the system; then nothing has changed.
     """
-    if _is_irregular(path):
+    if _must_not_be_replaced(path):
         try:
             with Path(path).open("wb") as device:
                 device.write(data)
         except OSError as error:
-            raise _unwritable(path, error) from None
+            raise _write_error(path, error) from None
         return
     with new_file(path) as new:
         new.file.write(data)
@@ -30,22 +30,22 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raise FileError if ``write_atomically`` would fail. The test creates a file in the folder and removes it."""
-    if not _is_irregular(path):
+    if not _must_not_be_replaced(path):
         with new_file(path):
             return
     if not os.access(path, os.W_OK):
         raise FileError(f"{os.fspath(path)}: cannot be written: Permission denied")
 
 
-def _is_irregular(path: str | os.PathLike[str]) -> bool:
+def _must_not_be_replaced(path: str | os.PathLike[str]) -> bool:
     """Return True for a device, a named pipe or a folder, which a new file must not replace."""
     try:
         return not stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
     except (FileNotFoundError, ValueError):  # ValueError: a NUL in the path; new_file reports it
         return False
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise _write_error(path, error) from None
 
 
-def _unwritable(path: str | os.PathLike[str], error: OSError) -> FileError:
+def _write_error(path: str | os.PathLike[str], error: OSError) -> FileError:
     return FileError(f"{os.fspath(path)}: cannot be written: {error.strerror or error}")

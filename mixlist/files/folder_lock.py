@@ -17,10 +17,10 @@ from pathlib import Path
 from mixlist.errors import FileError
 from mixlist.files.temporary_files import import_fcntl
 
-WAIT = 120.0  # seconds; an edit or a save holds the lock for much less than one
+WAIT_SECONDS = 120.0  # an edit or a save holds the lock for much less than one second
 LOCK_FILE = ".mixlist-lock"  # used where a folder cannot be locked itself
-_PAUSE = 0.01  # seconds between two attempts
-# The errors of a lock that another process holds: flock gives EAGAIN, on some systems EACCES; msvcrt the last two.
+_PAUSE_SECONDS = 0.01  # between two attempts
+# The errors of a lock that another process holds: EAGAIN or EACCES from flock, EACCES or EDEADLK from msvcrt.
 _HELD_ERRNOS = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 
 fcntl = import_fcntl()
@@ -34,19 +34,19 @@ class _HeldError(OSError):
 def lock_folders(folders: Iterable[Path]) -> Iterator[bool]:
     """Lock folders for a ``with`` block, and wait while other processes hold a lock of one of them.
 
-    Yields False if a file system has no locks: then the block runs without this lock. Raises FileError if a folder
-    cannot be locked, or if another process holds a lock for longer than ``WAIT`` seconds.
+    Yields False if a file system does not support locks: then the block runs without the lock of that folder. Raises
+    FileError if a folder cannot be locked, or if another process holds a lock for longer than ``WAIT_SECONDS``.
     """
     with ExitStack() as locks:
         are_locked = True
         # All processes lock in the same order. In different orders, two processes could wait for each other.
         for folder in sorted({folder.resolve() for folder in folders}):
-            are_locked = locks.enter_context(_lock_one_folder(folder)) and are_locked
+            are_locked = locks.enter_context(_hold_lock(folder)) and are_locked
         yield are_locked
 
 
 @contextmanager
-def _lock_one_folder(folder: Path) -> Iterator[bool]:
+def _hold_lock(folder: Path) -> Iterator[bool]:
     descriptor = _wait_for_lock(folder)
     try:
         yield descriptor is not None
@@ -57,13 +57,13 @@ def _lock_one_folder(folder: Path) -> Iterator[bool]:
 
 def _unlock(descriptor: int, folder: Path) -> None:
     """Release a lock, and remove the hidden file if the lock is on that file."""
-    # Windows removes no open file, so the file is closed first there.
+    # Windows does not remove an open file, so the file is closed first there.
     if fcntl is None:
         os.close(descriptor)
-    # On POSIX the file is removed while it is still locked: a process that waits for the lock gets it then, sees that
-    # the file has lost its name (_is_lock_file), and makes a new file.
+    # On POSIX the file is removed while it is still locked. A process that waits for the lock gets it after that. It
+    # then sees that another file or none has the name (_has_lock_name), and makes a new file.
     with suppress(OSError):
-        if fcntl is None or _is_lock_file(descriptor, folder):
+        if fcntl is None or _has_lock_name(descriptor, folder):
             (folder / LOCK_FILE).unlink()
     if fcntl is not None:
         os.close(descriptor)
@@ -72,27 +72,30 @@ def _unlock(descriptor: int, folder: Path) -> None:
 def _wait_for_lock(folder: Path) -> int | None:
     """Lock a folder, or the hidden file in it; return the descriptor of the open folder or file.
 
-    Returns None if the file system has no locks.
+    Returns None if the file system does not support locks.
     """
-    deadline = time.monotonic() + WAIT
+    deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:
-            descriptor = _lock_folder(folder)
-            return _lock_file_in(folder) if descriptor is None else descriptor
+            descriptor = _try_lock_folder(folder)
+            return _try_lock_hidden_file(folder) if descriptor is None else descriptor
         except _HeldError:
             pass
         except OSError as error:
             raise FileError(f"{folder}: the folder cannot be locked: {error.strerror}") from None
         if time.monotonic() > deadline:
             raise FileError(
-                f"{folder}: another process holds the lock of the folder for more than {WAIT:.0f} seconds",
+                f"{folder}: another process holds the lock of the folder for more than {WAIT_SECONDS:.0f} seconds",
                 hint="wait for the other run of mixlist, or end it; then run this command again",
             )
-        time.sleep(_PAUSE)
+        time.sleep(_PAUSE_SECONDS)
 
 
-def _lock_folder(folder: Path) -> int | None:
-    """Lock the folder itself and return its descriptor; None if the system cannot. Raises _HeldError."""
+def _try_lock_folder(folder: Path) -> int | None:
+    """Lock the folder itself without waiting, and return its descriptor; None if the system cannot lock folders.
+
+    Raises _HeldError if another process holds the lock.
+    """
     if fcntl is None:
         return None
     try:
@@ -100,7 +103,7 @@ def _lock_folder(folder: Path) -> int | None:
     except PermissionError:  # a folder with write permission and without read permission
         return None
     try:
-        if _try_lock(descriptor):
+        if _try_lock_descriptor(descriptor):
             return descriptor
     except _HeldError:
         os.close(descriptor)
@@ -109,8 +112,8 @@ def _lock_folder(folder: Path) -> int | None:
     return None
 
 
-def _lock_file_in(folder: Path) -> int | None:
-    """Lock the hidden file and return its descriptor; None if there are no locks.
+def _try_lock_hidden_file(folder: Path) -> int | None:
+    """Lock the hidden file without waiting, and return its descriptor; None if there is no support for locks.
 
     Raises _HeldError if another process holds the lock, or removed the file meanwhile.
     """
@@ -121,20 +124,23 @@ def _lock_file_in(folder: Path) -> int | None:
             raise _HeldError from None
         raise
     try:
-        has_locks = _try_lock(descriptor)
-        if not _is_lock_file(descriptor, folder):
+        is_locked = _try_lock_descriptor(descriptor)
+        if not _has_lock_name(descriptor, folder):
             raise _HeldError
     except _HeldError:
         os.close(descriptor)
         raise
-    if has_locks:
+    if is_locked:
         return descriptor
     _unlock(descriptor, folder)
     return None
 
 
-def _try_lock(descriptor: int) -> bool:
-    """Lock an open file until it is closed; return False if there are no locks. Raises _HeldError."""
+def _try_lock_descriptor(descriptor: int) -> bool:
+    """Lock an open file or folder until it is closed, without waiting; return False if locks are not supported.
+
+    Raises _HeldError if another process holds the lock.
+    """
     try:
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -149,7 +155,7 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _is_lock_file(descriptor: int, folder: Path) -> bool:
+def _has_lock_name(descriptor: int, folder: Path) -> bool:
     """Return True if an open file is the one that has the name ``LOCK_FILE`` in the folder now."""
     try:
         return os.path.samestat(os.fstat(descriptor), (folder / LOCK_FILE).stat())

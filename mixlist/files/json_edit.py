@@ -1,7 +1,8 @@
 """Insert and remove members of JSON objects; every other character of the text stays.
 
-The result of each function is a ``Replacement``: a range of the text and its new text. An inserted member has the
-white space of the members around it: before the key, around the colon, and inside the braces.
+``insert_member`` and ``remove_member`` do not change the text: they return each change as a ``Replacement``, a range of
+the text and its new text, for ``apply_replacements``. An inserted member has the white space of the members around it:
+before the key, around the colon, and inside the braces.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _BLANKS = " \t\r\n"
 
 @dataclass(frozen=True, slots=True)
 class ObjectLayout:
-    """The white space of an object: after its ``{``, around a colon (with the colon), and before its ``}``.
+    """The white space of an object: after its ``{``, before and after a colon, and before its ``}``.
+
+    ``colon`` contains the colon itself.
 
     Example: ``{ "a": 1 }`` has the layout ``(" ", ": ", " ")``.
     """
@@ -43,18 +46,20 @@ def layout_of(document: Document, offset: int) -> ObjectLayout | None:
     members = list(document.members(offset).values())
     if not members:
         return None
-    clean, first = document.clean, members[0]
+    strict_text, first = document.strict_text, members[0]
     # Search backward from the value: the key can hold a colon or an escaped quote.
-    key_end = clean.rindex('"', 0, clean.rindex(":", 0, first.value)) + 1
+    key_end = strict_text.rindex('"', 0, strict_text.rindex(":", 0, first.value)) + 1
     return ObjectLayout(
         _blanks_before(document.text, first.key),
-        clean[key_end : first.value],
+        strict_text[key_end : first.value],
         _blanks_before(document.text, _closing_brace(document, members[-1].end)),
     )
 
 
 def insert_member(document: Document, offset: int, key: str, value: str, layout: ObjectLayout) -> Replacement:
-    """Append a member to the object that starts at ``offset``. ``layout`` is used if the object is empty.
+    """Return the replacement that appends a member to the object that starts at ``offset``.
+
+    ``layout`` is used if the object is empty.
 
     ``value`` is the JSON text of the value.
     """
@@ -71,15 +76,15 @@ def insert_member(document: Document, offset: int, key: str, value: str, layout:
 
 
 def remove_member(document: Document, offset: int, key: str) -> list[Replacement]:
-    """Remove a member, and the comma that is not needed then, from the object that starts at ``offset``.
+    """Return the replacements that remove a member, and one comma, from the object that starts at ``offset``.
 
-    Comments before and after the member stay. Commas are searched in ``document.clean``, where comments and trailing
-    commas are blank, so that a comma inside a comment is not found.
+    Comments before and after the member stay. Commas are searched in ``document.strict_text``, where comments and
+    trailing commas are blank, so that a comma inside a comment is not found.
     """
     members = document.members(offset)
     order = list(members)
     member, index = members[key], order.index(key)
-    text, clean = document.text, document.clean
+    text, strict_text = document.text, document.strict_text
     start = member.key - len(_blanks_before(text, member.key))
     after = skip_blanks(text, member.end)
     # The last of several members, with a trailing comma: the comma before the member becomes the trailing comma.
@@ -87,11 +92,11 @@ def remove_member(document: Document, offset: int, key: str) -> list[Replacement
         return [Replacement(start, after + 1, "")]
     # Not the first member: remove the comma before it.
     if index > 0:
-        comma = clean.index(",", members[order[index - 1]].end)
+        comma = strict_text.index(",", members[order[index - 1]].end)
         return [Replacement(comma, comma + 1, ""), Replacement(start, member.end, "")]
     # The first of several members: remove the comma after it.
     if len(order) > 1:
-        comma = clean.index(",", member.end)
+        comma = strict_text.index(",", member.end)
         return [Replacement(member.key, member.end, ""), Replacement(comma, skip_blanks(text, comma + 1), "")]
     # The only member: keep the comments around it with their own commas, and remove a trailing comma.
     end = _closing_brace(document, member.end)
@@ -101,7 +106,7 @@ def remove_member(document: Document, offset: int, key: str) -> list[Replacement
 
 def _closing_brace(document: Document, offset: int) -> int:
     """Return the offset of an object's closing brace. ``offset`` is the end of its last member or of its ``{``."""
-    return skip_blanks(document.clean, offset)
+    return skip_blanks(document.strict_text, offset)
 
 
 def _blanks_before(text: str, offset: int) -> str:

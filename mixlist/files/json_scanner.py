@@ -17,7 +17,7 @@ from mixlist.errors import FileError, ListError
 
 MAX_DEPTH = 200  # an operator information library needs 4
 MAX_COMMENTS = 100_000
-MAX_DIGITS = 600  # of an integer; Python lets a user lower its own limit for int() to 640 digits, and not further
+MAX_DIGITS = 600  # of an integer; Python's own limit for int() is adjustable, but at least 640 digits
 MAX_STRING = 4 << 20  # characters; the longest string of a real library has some hundred
 
 # The quantifiers ++, *+ and ?+ never give characters back. Without them a damaged text could cost quadratic time.
@@ -90,7 +90,7 @@ def raise_last(findings: list[Diagnostic]) -> NoReturn:
     raise ListError(f"{last.place}: {last.message}", hint=last.hint, diagnostics=tuple(findings))
 
 
-# The states of the scanner. Each is the text by which messages name what must come next.
+# The states of the scanner. Each state is the text that messages show after "expected".
 _VALUE, _ITEM = "a value", 'a value or "]"'
 _KEY, _FIRST_KEY, _COLON = "a key in double quotes", 'a key in double quotes or "}"', '":" after the key'
 _NEXT_MEMBER, _NEXT_ITEM, _END = '"," or "}"', '"," or "]"', "the end of the file"
@@ -108,16 +108,16 @@ class Scanner:
     """A scan of a text that Python's ``json`` refused, or that has duplicate keys.
 
     The scan finds all comments, trailing commas and duplicate keys, and stops at the first other error.
-    ``_open`` is the stack of open brackets: the offset of each and, for an object, the offsets of its keys.
+    ``_open_brackets`` is the stack of open brackets: the offset of each and, for an object, the offsets of its keys.
     """
 
     def __init__(self, text: str, path: str, strict: bool) -> None:
         self.text, self.path = text, path
         self._lines = Lines(text)
         self._extension_severity: Severity = "error" if strict else "warning"  # of comments and trailing commas
-        self._open: list[tuple[int, dict[str, int] | None]] = []
+        self._open_brackets: list[tuple[int, dict[str, int] | None]] = []
         self._expected = _VALUE
-        self._last_comma = -1  # offset of the latest token (comments do not count) if that is a comma, else -1
+        self._previous_comma = -1  # the offset of the previous token if it is a comma, else -1; comments are no tokens
         self._comments: list[tuple[int, int]] = []  # start and end
         self._trailing_commas: list[int] = []
         self._duplicates: list[tuple[str, int, int]] = []  # the key, its first offset, its second offset
@@ -143,7 +143,7 @@ class Scanner:
                 self._read_key(token, start)
             else:
                 self._read_scalar(kind, token, start)
-            self._last_comma = start if token == "," else -1
+            self._previous_comma = start if token == "," else -1
         # No token starts here: this is the end of the text, or an error.
         offset = skip_blanks(self.text, offset)
         if offset < len(self.text) or self._expected != _END:
@@ -154,10 +154,10 @@ class Scanner:
         if token in "{[":
             if self._expected not in (_VALUE, _ITEM):
                 self._fail_at_token(token, offset)
-            if len(self._open) == MAX_DEPTH:
+            if len(self._open_brackets) == MAX_DEPTH:
                 message = f"arrays and objects are nested deeper than {MAX_DEPTH} levels"
                 self._fail("ML004", message, offset, f"a list file needs 4 levels: {_DAMAGED}")
-            self._open.append((offset, {} if token == "{" else None))
+            self._open_brackets.append((offset, {} if token == "{" else None))
             self._expected = _FIRST_KEY if token == "{" else _ITEM
         elif token in "}]":
             self._read_closing_bracket(token, offset)
@@ -170,24 +170,25 @@ class Scanner:
 
     def _read_closing_bracket(self, token: str, offset: int) -> None:
         closing_states = (_FIRST_KEY, _NEXT_MEMBER) if token == "}" else (_ITEM, _NEXT_ITEM)
-        is_same_kind = bool(self._open) and (self._open[-1][1] is None) == (token == "]")
-        if is_same_kind and self._last_comma >= 0:
-            # A comma is only read after a member or an item: [,] and [1,,] fail before they come here.
-            self._trailing_commas.append(self._last_comma)
+        # False if no bracket is open, or if the innermost open one has the other form. Objects have a dict of keys.
+        is_same_kind = bool(self._open_brackets) and (self._open_brackets[-1][1] is None) == (token == "]")
+        if is_same_kind and self._previous_comma >= 0:
+            # This comma follows a member or an item: for [,] and [1,,] an error was raised at the comma.
+            self._trailing_commas.append(self._previous_comma)
         elif self._expected not in closing_states:
             self._fail_at_token(token, offset)
-        self._open.pop()
+        self._open_brackets.pop()
         self._expect_after_value()
 
     def _expect_after_value(self) -> None:
-        if not self._open:
+        if not self._open_brackets:
             self._expected = _END
         else:
-            self._expected = _NEXT_ITEM if self._open[-1][1] is None else _NEXT_MEMBER
+            self._expected = _NEXT_ITEM if self._open_brackets[-1][1] is None else _NEXT_MEMBER
 
     def _read_key(self, token: str, offset: int) -> None:
         key = self._decode_string(token, offset)
-        key_offsets = self._open[-1][1]
+        key_offsets = self._open_brackets[-1][1]
         if key_offsets is not None:
             if key in key_offsets:
                 self._duplicates.append((key, key_offsets[key], offset))
@@ -238,7 +239,7 @@ class Scanner:
         if not start and not self.text.strip(" \t\r\n"):
             self._fail("ML003", "the file is empty", 0, "a modify_mixlist without edits is written {}")
         if not start:
-            hint = self._unclosed_bracket() if self._open else None
+            hint = self._unclosed_bracket() if self._open_brackets else None
             self._fail("ML001", f"the file ends here, but {self._expected} is missing", offset, hint)
         if start[0] == '"':
             self._fail_in_string(offset)
@@ -263,7 +264,7 @@ class Scanner:
 
     def _unclosed_bracket(self) -> str:
         """Return a hint that names the innermost open bracket and its place."""
-        offset = self._open[-1][0]
+        offset = self._open_brackets[-1][0]
         return f'"{self.text[offset]}" at {self._place(offset)} is not closed yet'
 
     def _strict_text(self) -> str:
@@ -275,19 +276,19 @@ class Scanner:
         """Return a finding for each comment, trailing comma and duplicate key so far, in file order."""
         hint = "the Ascend engine rejects it: remove it, or let mixlist fmt remove it"
 
-        def comment(start: int) -> Diagnostic:
+        def describe_comment(start: int) -> Diagnostic:
             return self._finding("ML006", self._extension_severity, "JSON does not allow this comment", start, hint)
 
-        def trailing_comma(offset: int) -> Diagnostic:
+        def describe_trailing_comma(offset: int) -> Diagnostic:
             message = "JSON does not allow this trailing comma"
             return self._finding("ML007", self._extension_severity, message, offset, hint)
 
-        findings = findings_for([start for start, _ in self._comments], comment)
-        findings += findings_for(self._trailing_commas, trailing_comma)
-        findings += findings_for(self._duplicates, self._duplicate)
+        findings = findings_for([start for start, _ in self._comments], describe_comment)
+        findings += findings_for(self._trailing_commas, describe_trailing_comma)
+        findings += findings_for(self._duplicates, self._describe_duplicate)
         return sorted(findings, key=lambda finding: (finding.line or 0, finding.column or 0))
 
-    def _duplicate(self, duplicate: tuple[str, int, int]) -> Diagnostic:
+    def _describe_duplicate(self, duplicate: tuple[str, int, int]) -> Diagnostic:
         key, first, offset = duplicate
         message = f"the key {quoted(key)} is in the object twice: here and at {self._place(first)}"
         hint = "remove one of the two: the Ascend engine uses the last one without a warning"

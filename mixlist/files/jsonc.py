@@ -2,7 +2,8 @@
 
 Python's ``json`` (in C) reads an ordinary file. Only a text that ``json`` refuses, or that has a duplicate key, goes
 through the scanner in Python (``json_scanner.py``), which finds what is wrong and where. Lines and columns are computed
-when a message needs them: ``json`` skips each value in C, so that the places of all values cost linear time.
+only when a message needs them. For this, ``json`` in C skips the values before, so that the places of all values of a
+file together take linear time.
 
 Three things are accepted beyond JSON (Rules S2.6 and S2.7):
 
@@ -33,9 +34,9 @@ from mixlist.files.json_scanner import quoted as quoted
 from mixlist.files.json_scanner import too_much_error as too_much_error
 
 MAX_BYTES = 64 << 20  # a real library has 1.4 MB; a device file has no end
-# A byte, the number of times that a file may hold it, and this bound in the words of the message. Short values take up
-# to 130 times their size in memory, so MAX_BYTES alone would allow gigabytes. A real library of 1.4 MB has 60,000
-# lines, 120,000 strings and 20,000 objects.
+# Each entry: a byte, how many times a file may contain it, and the text of this bound for the message. Short values
+# take up to 130 times their size in memory, so MAX_BYTES alone would allow gigabytes. A real library of 1.4 MB has
+# 60,000 lines, 120,000 strings and 20,000 objects.
 _MAX_COUNTS: tuple[tuple[bytes, int, str], ...] = (
     (b'"', 1_000_000, "500,000 strings"),
     (b"{", 100_000, "100,000 objects"),
@@ -63,14 +64,14 @@ class Member(NamedTuple):
 class Document:
     """A JSON text that was read.
 
-    ``text`` is the text without its byte-order mark. ``clean`` is strict JSON of the same length: it has blanks where
-    ``text`` has comments and trailing commas. ``value`` is the result of ``json.loads(clean)``. ``findings`` are the
-    comments, the trailing commas and the duplicate keys. All offsets count characters from 0.
+    ``text`` is the text without its byte-order mark. ``strict_text`` is strict JSON of the same length: it has blanks
+    where ``text`` has comments and trailing commas. ``value`` is the result of ``json.loads(strict_text)``.
+    ``findings`` are the comments, the trailing commas and the duplicate keys. All offsets count characters from 0.
     """
 
     path: str
     text: str
-    clean: str
+    strict_text: str
     value: object
     findings: tuple[Diagnostic, ...] = ()
     # Offsets that were computed already, by the offset of the object or array.
@@ -80,18 +81,18 @@ class Document:
     @cached_property
     def root(self) -> int:
         """Return the offset of the top-level value."""
-        return skip_blanks(self.clean, 0)
+        return skip_blanks(self.strict_text, 0)
 
     def members(self, offset: int) -> dict[str, Member]:
         """Return the members of the object that starts at ``offset``; of a duplicate key, the last one."""
         if offset not in self._members:
-            self._members[offset] = dict(_scan_members(self.clean, offset))
+            self._members[offset] = dict(_scan_members(self.strict_text, offset))
         return self._members[offset]
 
     def items(self, offset: int) -> list[int]:
         """Return the offsets of the items of the array that starts at ``offset``."""
         if offset not in self._items:
-            self._items[offset] = list(_scan_items(self.clean, offset))
+            self._items[offset] = list(_scan_items(self.strict_text, offset))
         return self._items[offset]
 
     def offset(self, steps: Steps = (), *, key: bool = False) -> int:
@@ -189,7 +190,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 def decode(data: bytes, path: str) -> str:
     """Return UTF-8 bytes as text, without byte-order marks. ``path`` is for messages.
 
-    Raises ListError at the first byte that is not UTF-8, and FileError for more content than a list file has.
+    Raises ListError at the first byte that is not UTF-8, and FileError if a count of ``_MAX_COUNTS`` is exceeded.
     """
     start = 0
     while data.startswith(codecs.BOM_UTF8, start):  # several, where files were joined
@@ -230,28 +231,30 @@ def parse(text: str, path: str, *, strict: bool = False) -> Document:
         # the scanner then finds nothing wrong.
         if not _is_too_deep(value) and not _SURROGATE_ESCAPE.search(text) and not _LONG_STRING.search(text):
             return Document(path, text, text, value)
-    clean, findings = Scanner(text, path, strict).scan()
-    return Document(path, text, clean, json.loads(clean), tuple(findings))
+    strict_text, findings = Scanner(text, path, strict).scan()
+    return Document(path, text, strict_text, json.loads(strict_text), tuple(findings))
 
 
 def _loads(text: str) -> object:
     """Return ``json.loads(text)``; raise ValueError also for duplicate keys, NaN, Infinity and too long integers."""
-    value: object = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_int=_short_int)
+    value: object = json.loads(
+        text, object_pairs_hook=_dict_without_duplicates, parse_constant=_refuse_constant, parse_int=_parse_int
+    )
     return value
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _dict_without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ValueError("duplicate key")
     return members
 
 
-def _refuse(constant: str) -> NoReturn:
+def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(constant)
 
 
-def _short_int(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
         raise ValueError("too many digits")
     return int(digits)

@@ -27,7 +27,7 @@ _NAME = re.compile(r"mixlist-[a-z0-9_]{8}")  # as tempfile.mkdtemp makes it
 class ScratchFolder:
     """A folder for temporary files.
 
-    The folder is removed at the end of a ``with``, together with this object, or at the latest when the process ends.
+    The folder is removed at the end of a ``with``, or when this object is garbage-collected, or when the process ends.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class ScratchFolder:
 
 
 def _temporary_folder() -> str:
-    """Return the system's folder for temporary files; raise FileError if no folder takes a file."""
+    """Return the system's folder for temporary files; raise FileError if no folder can be written."""
     try:
         return tempfile.gettempdir()
     except FileNotFoundError as error:  # Python tries several folders, and does not say why each of them failed
@@ -67,17 +67,20 @@ def _temporary_folder() -> str:
 
 def write_scratch(path: Path, data: bytes) -> None:
     """Write a file in a scratch folder. Raises FileError if the system refuses, as with a full disk."""
-    with report_write_errors(path):
+    with translate_write_errors(path):
         path.write_bytes(data)
 
 
 @contextmanager
-def report_write_errors(path: Path) -> Iterator[None]:
+def translate_write_errors(path: Path) -> Iterator[None]:
     """Turn an OSError inside the ``with`` into a FileError that names ``path``, a file in a scratch folder."""
     try:
         yield
     except OSError as error:
-        if error.filename not in (None, os.fspath(path)):  # the error is about another file, which is read meanwhile
+        if error.filename not in (
+            None,
+            os.fspath(path),
+        ):  # the error is about another file, which is read inside the ``with``
             raise
         reason = error.strerror or error
         hint = "make space there, or set TMPDIR to another folder for temporary files"
@@ -122,7 +125,7 @@ def _make_locked_folder() -> tuple[Path, IO[bytes]]:
 
 
 def _remove_folder(folder: Path, lock_file: IO[bytes]) -> None:
-    """Remove a folder. If a file of it stays, the lock file stays too, so that a later process finds the folder."""
+    """Remove a folder. If a file in it cannot be removed, keep the lock file: a later process then finds the folder."""
     lock_file.close()
     with suppress(OSError):
         for path in list(folder.iterdir()):

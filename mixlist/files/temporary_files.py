@@ -23,7 +23,9 @@ from mixlist.errors import FileError
 _PREFIX, _SUFFIX = ".mixlist-", ".tmp"  # not .json: an engine loads every .json file of a library's folder
 _HIDDEN_NAME = re.compile(r"\.mixlist-[a-z0-9_]{8}\.tmp")
 ATTEMPTS = 100  # random names that are tried
-_RECENT = 60.0  # seconds; without locks, a file that is younger may belong to a process that is about to rename it
+# In seconds, for Windows, where files are not locked: a younger file can belong to a process that runs and has closed
+# the file to rename it.
+_RECENT = 60.0
 
 
 def import_fcntl() -> ModuleType | None:
@@ -47,15 +49,18 @@ class NewFile:
 
     def __init__(self, target: Path) -> None:
         folder = target.parent
-        # The target may be readable by its owner only, so its new content is too until it gets the same permissions.
+        # Possibly only the owner may read the target. So only the owner may read the new file until ``replace`` copies
+        # the permissions of the target.
         mode = 0o600 if target.exists() else 0o666
         self.target = target
         self.path: Path | None = None
-        if _takes_unnamed_files(os.fspath(folder)):
+        if _prepare_for_unnamed_files(os.fspath(folder)):
             self.file: IO[bytes] = os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR, mode), "w+b")
         else:
             self.file, self.path = _open_hidden(folder, mode)
-        lock(self.file)
+        # A file without a name is locked too: ``replace`` gives it a hidden name for a moment, and then another process
+        # must not remove it as abandoned.
+        try_lock(self.file)
 
     def replace(self) -> None:
         """Give the file the name of the target; an existing target is replaced, and its permissions and owner stay."""
@@ -143,11 +148,11 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[NewFile]:
         raise FileError(f"{os.fspath(path)}: cannot be written: {reason}") from None
 
 
-def lock(file: IO[bytes] | int) -> bool:
+def try_lock(file: IO[bytes] | int) -> bool:
     """Lock an open file without waiting; return False if another process holds the lock.
 
-    The lock ends with the process. If the file system has no locks, and on Windows, nothing is locked and the result is
-    True.
+    The lock ends with the process. Where locks are not supported (some file systems, Windows), nothing is locked and
+    the result is True.
     """
     if _fcntl is not None:
         try:
@@ -178,7 +183,8 @@ def remove_if_free(path: str) -> bool:
                 return False
             os.unlink(path)  # noqa: PTH108
             return True
-        # A user can put a link or a named pipe there: neither follow the one nor wait for a writer of the other.
+        # A user can put a link or a named pipe there. O_NOFOLLOW does not follow the link, and O_NONBLOCK does not wait
+        # for a process that writes into the pipe.
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             _fcntl.flock(descriptor, _fcntl.LOCK_EX | _fcntl.LOCK_NB)  # raises if it is locked, or cannot be
@@ -191,8 +197,8 @@ def remove_if_free(path: str) -> bool:
 
 
 @cache
-def _takes_unnamed_files(folder: str) -> bool:
-    """Return True if a file in the folder can be made without a name and get one later; remove abandoned files before.
+def _prepare_for_unnamed_files(folder: str) -> bool:
+    """Remove abandoned files, and return True if a file in the folder can be made without a name and get one later.
 
     Both are done once per process and folder.
     """
@@ -217,7 +223,8 @@ def _takes_unnamed_files(folder: str) -> bool:
 
 def _link_unnamed(descriptor: int, path: Path) -> None:
     """Give an open file without a name the name ``path``; raise FileExistsError if that exists already."""
-    # An absolute path ignores src_dir_fd. But only with it Python calls linkat, which follows the link in /proc.
+    # Python calls linkat, which follows the link in /proc, only if src_dir_fd is given. linkat itself ignores
+    # src_dir_fd here, because the path is absolute.
     os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
 
 
@@ -240,7 +247,7 @@ def open_locked(path: Path, mode: int) -> IO[bytes] | None:
     """Create a file and lock it; return None if another process removed it as abandoned before it was locked."""
     file = open(path, "x+b", opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
     with suppress(FileNotFoundError):
-        if lock(file) and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+        if try_lock(file) and os.path.samestat(path.stat(), os.fstat(file.fileno())):
             return file
     file.close()
     return None

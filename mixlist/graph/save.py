@@ -21,7 +21,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.folder_lock import lock_folders
-from mixlist.files.scratch_folder import report_write_errors
+from mixlist.files.scratch_folder import translate_write_errors
 from mixlist.files.temporary_files import new_file
 from mixlist.graph import data_files, weights
 from mixlist.graph.load import LoadedModel
@@ -212,7 +212,7 @@ def _save_private(
 ) -> Path:
     """Write the data file and the model to a private folder; return the path of the data file."""
     data_path = path.with_name(f"{path.name}.data")
-    with report_write_errors(data_path), data_path.open("xb") as file:
+    with translate_write_errors(data_path), data_path.open("xb") as file:
         spans = _write_tensors(file, tensors, read_tensor, options.progress)
     for tensor, (start, length) in zip(tensors, spans, strict=True):
         set_external(tensor, data_path.name, start, length)

@@ -41,7 +41,7 @@ def format_text(text: str, path: str, kind: Literal["auto"] | FileKind = "auto")
     kind = detect_json_kind(document) if kind == "auto" else kind
     structure = check_structure(document, "ops-info" if kind == "ops-info" else "modify-mixlist")
     raise_for_errors([*document.findings, *structure])
-    return _indent(document.clean) if kind == "ops-info" else _format_modify_mixlist(document.value)
+    return _indent(document.strict_text) if kind == "ops-info" else _format_modify_mixlist(document.value)
 
 
 def find_lost_comments(text: str, path: str) -> list[Diagnostic]:
@@ -82,7 +82,7 @@ def _format_modify_mixlist(value: object) -> str:
     return json.dumps(ordered, indent=2, ensure_ascii=False) + "\n"
 
 
-def _indent(clean: str) -> str:
+def _indent(strict_text: str) -> str:
     """Return strict JSON with two spaces of indentation. Every token stays as it is written.
 
     ``json.dumps`` cannot do this: it writes 1.50e+3 as 1500.0 and decodes escapes.
@@ -91,7 +91,7 @@ def _indent(clean: str) -> str:
     parts: list[str] = []
     # At first, ``previous`` is a token after which no line starts.
     depth, offset, previous = 0, 0, ":"
-    while match := TOKEN.match(clean, offset):
+    while match := TOKEN.match(strict_text, offset):
         token, offset = match[match.lastgroup or 0], match.end()
         depth -= token in _CLOSING
         # A new line starts after a comma, after an opening bracket, and before a closing one. {} and [] stay together.

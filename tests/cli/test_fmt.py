@@ -159,7 +159,7 @@ def test_fmt_waits_for_an_edit_of_the_library(run, folder: Path, monkeypatch: py
     """Rule S1.6: Edits of one library wait for each other."""
     from mixlist.files import folder_lock
 
-    monkeypatch.setattr(folder_lock, "WAIT", 0.05)
+    monkeypatch.setattr(folder_lock, "WAIT_SECONDS", 0.05)
     with folder_lock.lock_folders([folder]):
         ran = run("fmt", "loose.json", "strict.json")
         assert run("fmt", "--check", "loose.json").status == 1

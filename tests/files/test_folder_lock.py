@@ -21,7 +21,7 @@ from mixlist.files.folder_lock import LOCK_FILE, lock_folders
 from tests.support.systems import posix_only
 
 IMPORTS = "import sys, time; from pathlib import Path; from mixlist.files import folder_lock"
-WITHOUT_FOLDER_LOCKS = "; folder_lock._lock_folder = lambda folder: None"
+WITHOUT_FOLDER_LOCKS = "; folder_lock._try_lock_folder = lambda folder: None"
 HOLD_LOCK = "\nwith folder_lock.lock_folders([Path(sys.argv[1])]): print('locked', flush=True); time.sleep(100)"
 
 
@@ -67,7 +67,7 @@ def test_one_thread_at_a_time_and_no_file_stays(tmp_path: Path, system: str) -> 
 def test_a_lock_that_another_process_holds_too_long_is_an_error(
     tmp_path: Path, system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_lock, "WAIT", 0.05)
+    monkeypatch.setattr(folder_lock, "WAIT_SECONDS", 0.05)
     code = IMPORTS + (WITHOUT_FOLDER_LOCKS if system == "a file in it" else "") + HOLD_LOCK
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"locked\n"
@@ -105,7 +105,7 @@ def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
 
 
 def test_a_lock_file_that_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_lock, "_lock_folder", lambda folder: None)
+    monkeypatch.setattr(folder_lock, "_try_lock_folder", lambda folder: None)
     (tmp_path / LOCK_FILE).mkdir()
     with pytest.raises(FileError, match="cannot be locked"), lock_folders([tmp_path]):
         pass
@@ -134,7 +134,7 @@ def test_the_calls_of_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         locks.append(descriptor)
 
     monkeypatch.setattr(folder_lock, "fcntl", None)
-    monkeypatch.setattr(folder_lock, "WAIT", 0.05)
+    monkeypatch.setattr(folder_lock, "WAIT_SECONDS", 0.05)
     monkeypatch.setitem(sys.modules, "msvcrt", types.SimpleNamespace(locking=locking, LK_NBLCK=2))
     with lock_folders([tmp_path]) as is_locked:
         assert is_locked and [path.name for path in tmp_path.iterdir()] == [LOCK_FILE]

@@ -22,7 +22,7 @@ from tests.support.systems import posix_only
 @pytest.fixture(params=["without a name", "with a hidden name", "without locks"])
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Run a test three times: on Linux, on a simulated system without O_TMPFILE, and on a simulated Windows."""
-    temporary_files._takes_unnamed_files.cache_clear()
+    temporary_files._prepare_for_unnamed_files.cache_clear()
     if request.param != "without a name":
         monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     if request.param == "without locks":
@@ -30,7 +30,7 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         for name in ("fchown", "fchmod"):
             monkeypatch.delattr(os, name, raising=False)
     yield request.param
-    temporary_files._takes_unnamed_files.cache_clear()
+    temporary_files._prepare_for_unnamed_files.cache_clear()
 
 
 def _names(folder: Path) -> list[str]:
@@ -132,7 +132,7 @@ def test_the_file_of_a_killed_writer_is_removed(tmp_path: Path, form: str) -> No
         writer.kill()
     for name in hidden_names:  # without locks, the age decides
         os.utime(tmp_path / name, (time.time() - 3600,) * 2)
-    temporary_files._takes_unnamed_files.cache_clear()
+    temporary_files._prepare_for_unnamed_files.cache_clear()
     write_atomically(tmp_path / "next", b"text")
     assert _names(tmp_path) == ["next"]
 
