@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
-from mixlist.graph.contrib_shapes import Shape as Shape
+from mixlist.graph.contrib_shapes import Shape as Shape  # other rooms import Shape from this module
 from mixlist.graph.function_attributes import copy_with_resolved_attributes
 from mixlist.graph.inferred_shapes import copy_without_weights, dimensions_in, remove_value_infos
 from mixlist.graph.model import Graph, Node, Scope, Value

@@ -26,7 +26,10 @@ _WITH_TENSORS = frozenset({_TENSOR, _TENSORS, _SPARSE, _SPARSES})
 
 
 def is_graph(scope: ScopeProto) -> TypeIs[GraphProto]:
-    """Return True for a GraphProto, False for a FunctionProto."""
+    """Return True for a GraphProto, False for a FunctionProto.
+
+    The name of the message decides. An isinstance() would have to import onnx, which ``import mixlist`` must not load.
+    """
     return scope.DESCRIPTOR.name == "GraphProto"
 
 
