@@ -56,7 +56,7 @@ def _dispatch(args: list[str]) -> int:
 def _expand_wildcards(args: list[str]) -> list[str]:
     """On Windows, replace each argument with ``*`` or ``?`` by the files that match it.
 
-    Other shells do this themselves.
+    On other systems the shell does this.
     """
     if os.name != "nt":
         return args

@@ -59,7 +59,7 @@ def command(
     from mixlist.report import bench_terminal
     from mixlist.report.progress import bar
 
-    del option_values["force"]  # ``Command`` has refused existing files without it
+    del option_values["force"]  # ``FileCheckingCommand`` has refused existing files without it
     data = pop_data_options(option_values)
     options = build_options(BenchOptions(), option_values, profiles=Path(profiles) if profiles is not None else None)
     original, compared = _models(model, other, option_values)

@@ -1,7 +1,7 @@
 """Compare the files that a command writes with the files that it reads, before it does any work.
 
 The type of a parameter (``parameters.PathType``) says how the command uses its files. The comparison uses inodes, so a
-link to a file counts as that file.
+link to a file counts as that file. ``load_input_model`` returns a model that the comparison has loaded already.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from mixlist.lists import presets
 if TYPE_CHECKING:
     from mixlist.graph.load import LoadedModel
 
-_BATCHES = ("*.npz", "*.npy", "*.pb", "*/*.pb")  # the files that ``runtime.batch_files`` reads in a folder
-_MODELS = "mixlist.models"  # the key in ``context.meta`` of the models that this module loaded to find their weights
+_BATCH_PATTERNS = ("*.npz", "*.npy", "*.pb", "*/*.pb")  # the files that ``runtime.batch_files`` reads in a folder
+_LOADED_MODELS_KEY = "mixlist.models"  # the key in ``context.meta`` of models loaded to find their weights
 
 
 class FileCheckingCommand(click.Command):
-    """A command that checks its files before any work: it does not write over its inputs. Every command is one."""
+    """The class of all commands: before any work, it checks that the command does not write over its inputs."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Check the files, then run the command."""
@@ -79,8 +79,8 @@ def check_files(context: click.Context) -> None:
 
     The errors are UsageError and FileError, and ModelError for a model that cannot be read to find its weights.
 
-    The checks go from cheap to expensive. Overwritten inputs come before existing files, because ``--force`` is no
-    remedy for an overwritten input.
+    The checks go from cheap to expensive. The check for overwritten inputs comes before the check for existing files,
+    because the hint of the second check, ``--force``, does not permit the command to overwrite an input.
     """
     path_values = [_PathValue(*fields) for fields in used_paths(context)]
     outputs = [
@@ -117,7 +117,7 @@ def load_input_model(path: str) -> LoadedModel:
     """Return a model of the running command; load it unless ``check_files`` has loaded it to find its weights."""
     from mixlist.graph.load import load_model
 
-    models: dict[str, LoadedModel] = click.get_current_context().meta.get(_MODELS, {})
+    models: dict[str, LoadedModel] = click.get_current_context().meta.get(_LOADED_MODELS_KEY, {})
     # Each loaded model is returned only once, because ``apply`` rewrites its model in place.
     return models.pop(path, None) or load_model(path)
 
@@ -146,6 +146,7 @@ def _canonical(path: str) -> str:
         return real
     import unicodedata
 
+    # macOS also ignores whether an accented letter is one character or a letter and a combining accent.
     return unicodedata.normalize("NFC", real).casefold()
 
 
@@ -205,7 +206,7 @@ def _refuse_overwriting_weights(
     from mixlist.graph.save import files_of_model
 
     by_identity = {_identity(output.status): output for output in outputs}
-    models: dict[str, LoadedModel] = context.meta.setdefault(_MODELS, {})
+    models: dict[str, LoadedModel] = context.meta.setdefault(_LOADED_MODELS_KEY, {})
     for path_value in inputs:
         if path_value.type.use == "reads model":
             loaded = load_model(path_value.path)
@@ -227,8 +228,8 @@ def _overwrite_error(output: _Output, overwritten: str) -> UsageError:
 
 
 def _may_replace(output: _Output, path_value: _PathValue) -> bool:
-    """Return whether the output may replace this input. Its ``other_output`` may replace none."""
-    return output.is_named_by_user and path_value.parameter.name == output.path_value.type.may_replace
+    """Return whether the output may replace this input. The ``other_output`` of a parameter may replace no input."""
+    return output.is_named_by_user and path_value.parameter.name == output.path_value.type.replaceable_input
 
 
 def _files_read(path_value: _PathValue) -> Iterator[str | Path]:
@@ -238,5 +239,5 @@ def _files_read(path_value: _PathValue) -> Iterator[str | Path]:
         return
     yield path_value.path
     if is_directory(path_value.path):
-        for pattern in ("*.json",) if is_library else _BATCHES:
+        for pattern in ("*.json",) if is_library else _BATCH_PATTERNS:
             yield from Path(path_value.path).glob(pattern)

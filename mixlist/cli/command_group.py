@@ -44,7 +44,7 @@ def run(args: list[str]) -> int:
     # Most objects of a run live until its end. With Python's default of 700, collections take 4 % of a check.
     gc.set_threshold(50_000)
     if "_MIXLIST_COMPLETE" in os.environ:
-        # A completion script of click calls mixlist. This prints the completions and ends the process.
+        # A completion script of click has called mixlist: print the completions and end the process.
         mixlist.main(args, prog_name="mixlist")
     try:
         # Not mixlist.main(): click turns a closed pipe into exit status 1, which means findings here.

@@ -51,6 +51,7 @@ class DataOptions:
 
 
 _RANDOM_ONLY = ("seed", "dims", "ranges")
+_DIM_EXAMPLE, _RANGE_EXAMPLE = "--dim batch=4", "--range input_ids=0:30521"  # for the hints of errors
 
 
 def pop_data_options(option_values: OptionValues) -> DataOptions:
@@ -58,7 +59,7 @@ def pop_data_options(option_values: OptionValues) -> DataOptions:
 
     The command line wins over a configuration: ``--random`` replaces the key ``data``, and ``--data`` replaces the key
     ``random``.
-    Raises UsageError for two sources of data, and for ``--data`` with an option of random data.
+    Raises UsageError for two sources of data, and for ``--data`` if the command line also has an option of random data.
     """
     keep_one_option(option_values, "data", "random", "--data and --random are two sources of data")
     if option_values["data"]:
@@ -80,7 +81,7 @@ def make_batches(options: DataOptions, proto: ModelProto) -> Batches:
             hint="give data with --data batches/ (or a .npz file of inputs by name), or use random data: --random 4",
         )
     dims = parse_sizes(options.dims)
-    ranges = split_assignments(options.ranges, "--range", "INPUT=LOW:HIGH", _RANGE)
+    ranges = split_assignments(options.ranges, "--range", "INPUT=LOW:HIGH", _RANGE_EXAMPLE)
     bounds = {name: _parse_bounds(text, name) for name, text in ranges}
     return make_random_batches(proto, options.random, options.seed, dims, bounds)
 
@@ -88,15 +89,12 @@ def make_batches(options: DataOptions, proto: ModelProto) -> Batches:
 def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
     """Return the sizes of ``--dim NAME=SIZE`` by name. Raises UsageError for a text that is not a size."""
     sizes = {}
-    for name, text in split_assignments(texts, "--dim", "NAME=SIZE", _DIM):
+    for name, text in split_assignments(texts, "--dim", "NAME=SIZE", _DIM_EXAMPLE):
         # Sizes are int64, and every number of 18 digits is one.
         if not (text.isascii() and text.isdigit() and len(text) < 19):
-            raise UsageError(f"--dim {name}={text}: {text!r} is not a size", hint=f"for example {_DIM}")
+            raise UsageError(f"--dim {name}={text}: {text!r} is not a size", hint=f"for example {_DIM_EXAMPLE}")
         sizes[name] = int(text)
     return sizes
-
-
-_DIM, _RANGE = "--dim batch=4", "--range input_ids=0:30521"  # examples in messages
 
 
 def _parse_bounds(text: str, name: str) -> tuple[float, float]:
@@ -105,7 +103,7 @@ def _parse_bounds(text: str, name: str) -> tuple[float, float]:
         bounds = _parse_number(low), _parse_number(high)
     except ValueError:
         message = f"--range {name}={text}: {text!r} is not LOW:HIGH in finite numbers"
-        raise UsageError(message, hint=f"for example {_RANGE}") from None
+        raise UsageError(message, hint=f"for example {_RANGE_EXAMPLE}") from None
     if bounds[0] > bounds[1]:
         raise UsageError(f"--range {name}={text}: {low} is more than {high}", hint=f"write {name}={high}:{low}")
     return bounds

@@ -1,8 +1,8 @@
 """Make click options from dataclasses of options, and dataclasses from the values that the user gives.
 
-A command with a Python function takes most of its options from the function's dataclass. ``declared_options`` makes a
-click option of each field. ``build_options`` makes the dataclass from the values of a command line. Options that only
-the command line has (outputs, formats) are in the module of the command.
+A command that is also a function of the Python API has most of its options from the dataclass of that function.
+``declared_options`` makes a click option of each field. ``build_options`` makes the dataclass from the values of a
+command line. Options that only the command line has (outputs, formats) are in the module of the command.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mixlist.cli.parameters import FILE, LIBRARY, MODEL, OUTPUT, PATH, AliasedOption, Number, OptionValues, PathType
+from mixlist.cli.parameters import (
+    INPUT,
+    INPUT_OR_DASH,
+    LIBRARY,
+    MODEL,
+    OUTPUT,
+    AliasedOption,
+    Number,
+    OptionValues,
+    PathType,
+)
 from mixlist.option_fields import CommandLineForm, command_line_forms
 
 if TYPE_CHECKING:
@@ -30,8 +40,9 @@ def declared_options(*options: type[DataclassInstance]) -> list[click.Parameter]
     return [_click_option(name, form) for kind in options for name, form in command_line_forms(kind).items()]
 
 
-_FILE_TYPES = {"input file": FILE, "model file": MODEL, "output file": OUTPUT, "appended file": PathType("appends")}
-_LIST_FILE_TYPES = {"list file": PATH, "library": LIBRARY}
+_FILE_TYPES = {"input file": INPUT, "model file": MODEL, "output file": OUTPUT, "appended file": PathType("appends")}
+# Options of these kinds show click's own metavar for their type, unless they state one.
+_LIST_FILE_TYPES = {"list file": INPUT_OR_DASH, "library": LIBRARY}
 _METAVARS = {"integer": "N", "number": "X", "output folder": "DIR"} | dict.fromkeys(_FILE_TYPES, "FILE")
 
 
@@ -68,7 +79,8 @@ def _click_type(form: CommandLineForm) -> click.ParamType[Any] | None:
 def build_options(base: Options, option_values: OptionValues, **converted: object) -> Options:
     """Return ``base`` with the values that the user gave; remove these values from ``option_values``.
 
-    ``converted``: more values by field, for fields whose type differs from that of the option.
+    ``converted``: more values by field, for fields whose type differs from that of the option, and for fields without
+    an option.
     """
     values = {name: option_values.pop(name, None) for name in command_line_forms(type(base))}
     set_by_user = {name: value for name, value in values.items() if value is not None and value != ()}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MixedModel:
-    """The result of one policy: its plan, the rewritten model, and the answers of this model."""
+    """The result of one policy: the plan, the rewritten model, and the digits that this model predicts."""
 
     title: str
     plan: Plan
@@ -83,19 +83,21 @@ def _run(folder: Path, *, keep: bool, force: bool) -> None:
     import numpy as np
 
     data = package_data.data_folder("demo_data")
-    model, edits = data / "digits.onnx", data / "digits_mixlist.json"
+    model, list_file = data / "digits.onnx", data / "digits_mixlist.json"
     with np.load(data / "digits.npz") as arrays:
         pixels, labels = arrays["pixels"].astype(np.float32), arrays["labels"]
 
     print(f"A network that reads handwritten digits, and {len(labels)} digits it has not seen:")
     print(_sketch(pixels[:6]))
-    _step(1, f"Check the list file: mixlist validate {edits.name}")
-    _show_findings(edits)
+    _step(1, f"Check the list file: mixlist validate {list_file.name}")
+    _show_findings(list_file)
 
-    edited = _apply_and_run("onnx lists, edited", model, folder / _MODEL_FILES[0], force, pixels, mixlist=edits)
-    _step(2, f"Show the lists for this model's operators: mixlist lists --mixlist {edits.name}")
+    edited = _apply_and_run("onnx lists, edited", model, folder / _MODEL_FILES[0], force, pixels, mixlist=list_file)
+    _step(2, f"Show the lists for this model's operators: mixlist lists --mixlist {list_file.name}")
     _show_lists(edited.plan)
-    _step(3, f"Show the precision of each node, with the reason: mixlist resolve {model.name} --mixlist {edits.name}")
+    _step(
+        3, f"Show the precision of each node, with the reason: mixlist resolve {model.name} --mixlist {list_file.name}"
+    )
     _show_nodes(edited.plan)
     _step(4, "Explain one node: mixlist resolve ... --explain /energy/Div_1")
     _show_chain(edited.plan, "/energy/Div_1")

@@ -10,7 +10,7 @@ import click
 
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.options import OP_NAMES, build_policy, format_option
-from mixlist.cli.parameters import CONFIG, LIBRARY, MODEL, PATH, refuse_second_standard_input
+from mixlist.cli.parameters import CONFIG, INPUT_OR_DASH, LIBRARY, MODEL, refuse_second_standard_input
 from mixlist.cli.result_output import write_rows
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ _COLUMNS = ("scope", "name", "op_type", "base", "target", "reason")
     params=[
         click.Argument(["base"], metavar="BASE", type=LIBRARY),
         click.Argument(["target"], metavar="TARGET", type=LIBRARY),
-        click.Option(["--base-mixlist"], type=PATH, help="A modify_mixlist file applied to BASE first."),
-        click.Option(["--target-mixlist"], type=PATH, help="A modify_mixlist file applied to TARGET first."),
+        click.Option(["--base-mixlist"], type=INPUT_OR_DASH, help="A modify_mixlist file applied to BASE first."),
+        click.Option(["--target-mixlist"], type=INPUT_OR_DASH, help="A modify_mixlist file applied to TARGET first."),
         OP_NAMES,
         click.Option(
             ["--model"],

@@ -37,7 +37,7 @@ def report_error(error: Exception) -> int:
         _write_error(error.message, error.hint)
         return error.exit_status
     if isinstance(error, OSError):
-        # An error of a file has the name of the file. An error without a name is one of standard output.
+        # An error of a file has the name of the file. Without a name, a full disk is reported for standard output.
         name = error.filename or ("standard output" if error.errno in _DISK_FULL else "")
         _write_error(f"{name}: {error.strerror or error}" if name else str(error.strerror or error))
         return 2

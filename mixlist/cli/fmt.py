@@ -1,4 +1,4 @@
-"""``mixlist fmt``: rewrite list files in the canonical form, which every reader accepts."""
+"""``mixlist fmt``: rewrite list files in the canonical form, which every program that reads them accepts."""
 
 from __future__ import annotations
 

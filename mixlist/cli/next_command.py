@@ -34,6 +34,7 @@ def next_command(command: click.Command, *extra_arguments: str, excluded: Contai
 def _arguments_of(context: click.Context, parameter: click.Parameter) -> Iterator[str]:
     """Yield the arguments of one parameter; none if the user did not set it."""
     name = parameter.name or ""
+    # ``--config`` is not in ``context.params``. The values of the configuration are, and each is repeated as an option.
     if context.get_parameter_source(name) not in _USER_SOURCES or name not in context.params:
         return
     value = context.params[name]

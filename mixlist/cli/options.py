@@ -9,8 +9,8 @@ import click
 
 from mixlist.cli.declared_options import build_options, declared_options
 from mixlist.cli.parameters import (
+    INPUT_OR_DASH,
     OUTPUT,
-    PATH,
     AliasedOption,
     Choice,
     OptionValues,
@@ -34,7 +34,7 @@ OPS_INFO, OP_NAMES = (
 TYPE_HINTS = click.Option(
     ["--type-hints"],
     metavar="FILE",
-    type=PATH,
+    type=INPUT_OR_DASH,
     help='A JSON object with the types of tensors that custom operators compute: {"tensor": "float32"}.',
 )
 PLAN_OPTIONS = (*POLICY_OPTIONS, TYPE_HINTS)

@@ -1,4 +1,4 @@
-"""The types of parameters, the option ``--config``, and the values of the running command's options."""
+"""The types of parameters, the option ``--config``, and functions for the values of the running command's options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PathType(click.Path):
     - ``appends``: a file that the command creates or extends.
     - ``writes into``: a folder in which the command creates or replaces the files ``files``.
 
-    ``must_be_new``: the command replaces an existing file only with ``--force``. ``may_replace``: the name of a
+    ``must_be_new``: the command replaces an existing file only with ``--force``. ``replaceable_input``: the name of a
     parameter whose input file the output may replace with ``--force``. ``other_output``: returns a second file that the
     command may write, such as ``modify.partial.json`` for ``modify.json``.
     """
@@ -39,12 +39,12 @@ class PathType(click.Path):
         *,
         allow_dash: bool = False,
         must_be_new: bool = False,
-        may_replace: str = "",
+        replaceable_input: str = "",
         other_output: Callable[[str], str] | None = None,
         files: tuple[str, ...] = (),
     ) -> None:
         super().__init__(allow_dash=allow_dash)
-        self.use, self.must_be_new, self.may_replace = use, must_be_new, may_replace
+        self.use, self.must_be_new, self.replaceable_input = use, must_be_new, replaceable_input
         self._other_output, self._files = other_output, files
 
     @property
@@ -71,8 +71,8 @@ class PathType(click.Path):
         return super().convert(value, param, ctx)
 
 
-FILE = PathType("reads")
-PATH = PathType("reads", allow_dash=True)  # '-' is standard input
+INPUT = PathType("reads")
+INPUT_OR_DASH = PathType("reads", allow_dash=True)  # '-' is standard input
 MODEL = PathType("reads model")
 LIBRARY = PathType("reads library", allow_dash=True)
 OUTPUT = PathType("writes")
@@ -151,11 +151,11 @@ def keep_one_option(option_values: OptionValues, first: str, second: str, messag
 def split_assignments(texts: Iterable[str], option: str, form: str, example: str) -> Iterator[tuple[str, str]]:
     """Yield the name and the value of each NAME=VALUE, split at the last ``=``: a name may contain one.
 
-    Raises UsageError, with ``form`` and ``example`` in its text, for a text without a name, a sign or a value.
+    Raises UsageError, with ``form`` and ``example`` in its text, for a text without a name, ``=`` or a value.
     """
     for text in texts:
-        name, sign, value = text.rpartition("=")
-        if not (sign and name and value):
+        name, equals, value = text.rpartition("=")
+        if not (equals and name and value):
             raise UsageError(f"{option} {text}: this is not {form}", hint=f"for example {example}")
         yield name, value
 
@@ -165,7 +165,7 @@ def used_paths(context: click.Context) -> Iterator[tuple[click.Parameter, PathTy
     for parameter in context.command.params:
         kind = parameter.type
         if isinstance(kind, PathType):
-            values = context.meta.get(_CONFIG) if parameter is CONFIG else context.params.get(parameter.name or "")
+            values = context.meta.get(_CONFIG_KEY) if parameter is CONFIG else context.params.get(parameter.name or "")
             paths = values if isinstance(values, tuple) else () if values is None else (values,)
             yield from ((parameter, kind, str(path)) for path in paths)
 
@@ -184,16 +184,16 @@ def _read_config(context: click.Context, parameter: click.Parameter, path: str |
     if path is not None:
         from mixlist.cli.config_file import read_defaults
 
-        context.meta[_CONFIG] = path
+        context.meta[_CONFIG_KEY] = path
         context.default_map = read_defaults(path, context)
 
 
-_CONFIG = "mixlist.config"  # the key of the configuration's path in ``context.meta``; commands do not get the path
+_CONFIG_KEY = "mixlist.config"  # the key of the configuration's path in ``context.meta``; commands do not get the path
 CONFIG = click.Option(
     ["--config"],
     metavar="FILE",
-    type=FILE,
-    is_eager=True,
+    type=INPUT,
+    is_eager=True,  # the values of the file must be defaults before click reads the other options
     expose_value=False,
     callback=_read_config,
     help="A TOML file with any of these options. Its paths are relative to the file. The command line wins.",

@@ -65,7 +65,11 @@ def command(model: str, output_format: str, explain: str | None, provider: str |
 
 
 def _nodes_without_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
-    """Return the low-precision nodes without a kernel; write to standard error where the list of kernels is from."""
+    """Return the low-precision nodes without a kernel in low precision.
+
+    If the installed ONNX Runtime cannot list the kernels of the provider, they come from a table. Then write to
+    standard error which release of ONNX Runtime the table describes.
+    """
     from mixlist.targets.kernels import find_nodes_without_low_kernel, kernel_release
 
     nodes = find_nodes_without_low_kernel(plan, provider)

@@ -10,7 +10,7 @@ import click
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.declared_options import build_options, declared_options
 from mixlist.cli.options import HTML, POLICY_OPTIONS, format_option, pop_policy
-from mixlist.cli.parameters import CONFIG, FILE, MODEL, keep_one_option, split_assignments
+from mixlist.cli.parameters import CONFIG, INPUT, MODEL, keep_one_option, split_assignments
 from mixlist.cli.result_output import write_report_and_page
 from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch
 from mixlist.errors import UsageError
@@ -26,7 +26,7 @@ from mixlist.training.options import TrainOptions
         click.Option(
             ["--data"],
             metavar="FILE",
-            type=FILE,
+            type=INPUT,
             required=True,
             help="A .npz file of the batch inputs by name, samples along the first axis.",
         ),

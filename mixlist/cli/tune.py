@@ -38,7 +38,7 @@ def _partial_name(name: str) -> str:
     return str(path.parent / f"{path.stem}.partial{path.suffix}")
 
 
-_LISTS_PATH = PathType("writes", must_be_new=True, may_replace="mixlist", other_output=_partial_name)
+_LISTS_PATH = PathType("writes", must_be_new=True, replaceable_input="mixlist", other_output=_partial_name)
 _RULES_PATH = PathType("writes", must_be_new=True, other_output=_partial_name)
 
 
@@ -88,8 +88,8 @@ def command(
     that you gave to tune. Keep the other options of the policy. Both files are written only if a final check of the
     result keeps the limits. With four batches or more, the search does not use the last quarter, which validates the
     result; --validate-on gives other data for this. If the result does not keep the limits on that data, it is written,
-    and the verdict is fail. With --labels the share of right answers is judged, and outputs have only the limits that
-    you give.
+    and the verdict is fail. With --labels the share of right answers is judged, and the default limits of outputs do
+    not apply.
 
     Ctrl-C ends the search and writes the best list so far to a file with .partial in its name (modify.partial.json).
     Exit status 0: pass, 1: fail, inconclusive, no list found, or interrupted.
@@ -114,7 +114,7 @@ def command(
     source = load_input_model(model)
     batches = make_batches(pop_data_options(option_values), source.proto)
     validation_batches = read_batches(validate_on, source.proto) if validate_on else None
-    _refuse_searched_data(batches, validation_batches)
+    _refuse_shared_data(batches, validation_batches)
     options = build_options(
         TuneOptions(),
         option_values,
@@ -144,12 +144,13 @@ def _alternative_command(report: TuneReport, output: str) -> str:
     if alternative is None or not alternative.recommended:
         return ""
     rules = Path(output).with_suffix(".nodes.txt")
+    # --force, because the running command writes OUT too.
     arguments = ("--objective", alternative.objective, "--node-rules", str(rules), "--force")
     return next_command(command, *arguments, excluded=("objective", "force", "output_format", "trace"))
 
 
-def _refuse_searched_data(batches: Batches, validation_batches: Batches | None) -> None:
-    """Raise UsageError if a file of the search also validates its result."""
+def _refuse_shared_data(batches: Batches, validation_batches: Batches | None) -> None:
+    """Raise UsageError if a file is data of the search and of the validation."""
     searched = {Path(name).resolve() for name in batches.names()}
     for name in validation_batches.names() if validation_batches is not None else ():
         if Path(name).resolve() in searched:

@@ -11,7 +11,7 @@ import click
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.error_output import report_error
 from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, format_option
-from mixlist.cli.parameters import CONFIG, MODEL, PATH, refuse_second_standard_input
+from mixlist.cli.parameters import CONFIG, INPUT_OR_DASH, MODEL, refuse_second_standard_input
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import MixlistError
 from mixlist.report.number_text import pluralize
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "validate",
     cls=FileCheckingCommand,
     params=[
-        click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PATH),
+        click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=INPUT_OR_DASH),
         KIND,
         format_option(
             *("text", "json", "github", "sarif"),

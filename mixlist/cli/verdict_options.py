@@ -1,4 +1,4 @@
-"""Options of ``check``, ``tune`` and ``train`` that are not in their dataclasses, and conflicts of their options."""
+"""The option ``--large-batch`` of ``check``, ``tune`` and ``train``, and checks of options that exclude each other."""
 
 from __future__ import annotations
 
