@@ -16,16 +16,17 @@ if TYPE_CHECKING:
 def write_summary(
     plan: Plan,
     result: RewriteResult,
-    op_types: tuple[Counter[str], Counter[str]],
+    op_counts: tuple[Counter[str], Counter[str]],
     sizes: tuple[int, int | None],
     stream: TextIO,
 ) -> None:
-    """Write the counts of nodes before and after, and how many eligible nodes are in low precision.
+    """Write the numbers of nodes and bytes before and after, and how many eligible nodes are in low precision.
 
-    ``op_types`` (numbers of nodes) and ``sizes`` (bytes on disk) each hold two values: before and after. The second
-    size is None if no file was written.
+    Eligible are the nodes in float32 or in the low type. Nodes of other types, such as float64, cannot become low.
+    ``op_counts`` (numbers of nodes by op type) and ``sizes`` (bytes on disk) each hold two values: before and after.
+    The second size is None if no file was written.
     """
-    before, after = op_types
+    before, after = op_counts
     rows = [
         ("nodes", str(before.total()), str(after.total())),
         ("Casts", str(before["Cast"]), str(after["Cast"])),

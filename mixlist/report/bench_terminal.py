@@ -92,16 +92,16 @@ def _operator_rows(both: Sequence[TimedModel]) -> list[tuple[str, ...]]:
     """Return a row of times for each of the slowest op types, and a row for the sum of the others."""
     times = [{op.op_type: op.seconds for op in model.profile.ops} if model.profile else None for model in both]
     op_types = {op for model_times in times if model_times for op in model_times}
-    order = sorted(op_types, key=lambda op: -max(seconds.get(op, 0.0) for seconds in times if seconds))
+    order = sorted(op_types, key=lambda op: -max(seconds_of.get(op, 0.0) for seconds_of in times if seconds_of))
     shown, omitted = order[:_MAX_OPERATORS], order[_MAX_OPERATORS:]
     rows = [
-        (op, *(_NONE if seconds is None else format_duration(seconds.get(op, 0.0)) for seconds in times))
+        (op, *(_NONE if seconds_of is None else format_duration(seconds_of.get(op, 0.0)) for seconds_of in times))
         for op in shown
     ]
     if omitted:
         sums = (
-            _NONE if seconds is None else format_duration(sum(seconds.get(op, 0.0) for op in omitted))
-            for seconds in times
+            _NONE if seconds_of is None else format_duration(sum(seconds_of.get(op, 0.0) for op in omitted))
+            for seconds_of in times
         )
         rows.append((f"{len(omitted)} others", *sums))
     return rows
@@ -121,8 +121,8 @@ def write_estimate(original: Work, other: Work, stream: TextIO) -> None:
     measures = ("operations", "of these low", "bytes")
     columns = ("operator", "original: nodes", *measures, "other: nodes", *measures)
     write_table(columns, _work_rows(original, other), stream)
-    for work in dict.fromkeys((original, other)):
-        _write_uncounted_nodes(work, stream)
+    for work in dict.fromkeys((original, other)):  # the notes appear once if both works are equal
+        _write_estimate_notes(work, stream)
 
 
 def _estimate_headline(original: Work, other: Work) -> str:
@@ -138,6 +138,7 @@ def _estimate_headline(original: Work, other: Work) -> str:
 def _work_rows(original: Work, other: Work) -> list[tuple[str, ...]]:
     tables = [{(op.op_type, op.domain): op for op in work.ops} for work in (original, other)]
     keys = list(dict.fromkeys(key for ops in tables for key, op in ops.items() if op.flops or op.bytes))
+    # The largest rows come first. The sum of operations and bytes has no meaning but this order.
     keys.sort(key=lambda key: -max(ops[key].flops + ops[key].bytes for ops in tables if key in ops))
     rows = []
     for op_type, domain in keys:
@@ -156,7 +157,7 @@ def _cells(nodes: int, flops: int, low: int, size: int) -> list[str]:
     return [str(nodes), format_amount(flops), format_amount(low), format_bytes(size)]
 
 
-def _write_uncounted_nodes(work: Work, stream: TextIO) -> None:
+def _write_estimate_notes(work: Work, stream: TextIO) -> None:
     """Write notes on the nodes that the estimate does not count, and on those that it counts once."""
     if work.unknown:
         names = [str(node.ref) for node in work.unknown]

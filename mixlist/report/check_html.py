@@ -28,17 +28,17 @@ def render(report: CheckReport) -> str:
         max_open=_MAX_OPEN,
         max_offenders=_MAX_OFFENDERS,
         kind_counts=Counter(finding.kind for finding in check_texts.sort_by_kind(report.nodes)),
-        error_bars=_error_bars(report),
+        error_bars=_node_error_bars(report),
         time_bars=bars(report.seconds, "{:.2f} s"),
-        **_ranges(report),
+        **_range_variables(report),
     )
 
 
-def _ranges(report: CheckReport) -> dict[str, object]:
-    """Return the picture of the ranges, and the data of the two long lists that the script shows."""
-    low = range_chart.FORMATS[report.precision]
+def _range_variables(report: CheckReport) -> dict[str, object]:
+    """Return the template variables of the picture of the ranges and of the two long lists that the script shows."""
+    low_type = range_chart.LOW_TYPE_LIMITS[report.precision]
     spans = [range_chart.find_span(tensor) for tensor in report.tensors]
-    scale = range_chart.make_scale(spans, low)
+    scale = range_chart.make_scale(spans, low_type)
     # The dictionary keeps the last finding of a tensor, so the most important findings come last.
     kind_of = {
         (finding.scope, finding.tensor): finding.kind for finding in reversed(check_texts.sort_by_kind(report.nodes))
@@ -46,14 +46,14 @@ def _ranges(report: CheckReport) -> dict[str, object]:
     kinds = [kind_of.get((tensor.scope, tensor.tensor)) for tensor in report.tensors]
     styles = [_style(kind, tensor.low) for kind, tensor in zip(kinds, report.tensors, strict=True)]
     limits = {
-        low.largest_text: low.largest,
-        format_power(low.normal): low.normal,
-        format_power(low.subnormal): low.subnormal,
+        low_type.largest_text: low_type.largest,
+        format_power(low_type.normal): low_type.normal,
+        format_power(low_type.subnormal): low_type.subnormal,
     }
     return {
-        "limit": low,
+        "limit": low_type,
         "limits_at": limits,
-        "labels": range_chart.labels(scale, low, tuple(limits)),
+        "labels": range_chart.labels(scale, low_type, tuple(limits)),
         "y": lambda power: round(range_chart.HEIGHT * (1 - scale.place(power)), 1),
         "ticks": range_chart.ticks(scale),
         "paths": range_chart.paths(spans, styles, scale),
@@ -62,7 +62,7 @@ def _ranges(report: CheckReport) -> dict[str, object]:
         "legend": [(style, text) for style, text in _LEGEND.items() if style in styles],
         "ends_unknown": any(span.low is None and span.high is not None for span in spans),
         "data": {
-            "limits": [_thousandths(scale, power) for power in limits.values()],
+            "limits": [_thousandths_of_scale(scale, power) for power in limits.values()],
             "counted": any(tensor.counts is not None for tensor in report.tensors),
             "tensors": _tensor_rows(report, spans, scale, kinds, styles),
             "findings": [
@@ -94,8 +94,8 @@ def _tensor_rows(
             "is_low": tensor.low,
             "smallest": format_number(tensor.smallest),
             "counted": check_texts.describe_counts(tensor.counts) if tensor.counts is not None else "",
-            "low": _thousandths(scale, span.low),
-            "high": _thousandths(scale, span.high),
+            "low": _thousandths_of_scale(scale, span.low),
+            "high": _thousandths_of_scale(scale, span.high),
             "log2Largest": None if span.high is None else min(span.high, 9999),  # JSON has no infinity
             "beyond": span.high is not None and span.high > scale.top,
             "style": style,
@@ -118,7 +118,7 @@ _LEGEND: dict[range_chart.Style, str] = {
 def _without_overlap(places: dict[str, float]) -> dict[str, tuple[float, str]]:
     """Return the labels with their place in percent and their alignment; omit a label too close to an earlier one.
 
-    12 % of the scale is about the width of a label. Closer than 6 % to an end, a centered label would leave the scale.
+    A label is about as wide as 12 % of the scale. Within 6 % of an end, a centered label would extend beyond the scale.
     """
     shown: dict[str, tuple[float, str]] = {}
     for text, place in places.items():
@@ -127,35 +127,40 @@ def _without_overlap(places: dict[str, float]) -> dict[str, tuple[float, str]]:
     return shown
 
 
-def _style(kind: FindingKind | None, low: bool) -> range_chart.Style:
+def _style(kind: FindingKind | None, is_low: bool) -> range_chart.Style:
+    # The severities "failing" and "warning" are also styles. A tensor with a note, or without a finding, has the
+    # style of its precision.
     if kind == "propagated":
         return "propagated"
     severity = check_texts.KINDS[kind].severity if kind else "note"
-    return severity if severity != "note" else "low" if low else "high"
+    return severity if severity != "note" else "low" if is_low else "high"
 
 
-def _thousandths(scale: range_chart.Scale, power: float | None) -> float | None:
+def _thousandths_of_scale(scale: range_chart.Scale, power: float | None) -> float | None:
+    """Return the position of a power of two in the lists: 0 at the left end of the scale, 1000 at the right end."""
     return None if power is None else round(1000 * scale.place(power), 1)
 
 
-def _error_bars(report: CheckReport) -> list[Bar]:
+def _node_error_bars(report: CheckReport) -> list[Bar]:
     """Return a bar for the error of each of the worst nodes, on a logarithmic scale."""
     worst = report.layerwise[:_MAX_BARS]
     finite = [e.normalized_error for e in worst if math.isfinite(e.normalized_error) and e.normalized_error > 0]
     decades = [math.log10(error) for error in finite] or [0.0]
-    floor, roof = min(decades) - 1, max(decades) + (len(finite) < len(worst))  # leave room for infinite errors
+    # The smallest error still has a short bar. An infinite error has a longer bar than every finite error.
+    start, end = min(decades) - 1, max(decades) + (len(finite) < len(worst))
     return [
         Bar(
             f"{e.ref} ({e.op_type})",
             format_number(e.normalized_error),
-            _percent(e.normalized_error, floor, roof),
+            _percent(e.normalized_error, start, end),
             code=True,
         )
         for e in worst
     ]
 
 
-def _percent(error: float, floor: float, roof: float) -> float:
+def _percent(error: float, start: float, end: float) -> float:
+    """Return the length of a bar on a scale from 10^``start`` to 10^``end``."""
     if not math.isfinite(error):
         return 100.0
-    return round(100 * (math.log10(error) - floor) / (roof - floor), 1) if error > 0 else 0.0
+    return round(100 * (math.log10(error) - start) / (end - start), 1) if error > 0 else 0.0

@@ -22,7 +22,7 @@ from mixlist.report.terminal import (
     write_verdict,
 )
 
-FORMATS_WITH_ALL_ROWS = "--format json and --html FILE have"
+FORMATS_WITH_ALL_ROWS = "--format json and --html FILE have all"
 _COLORS: dict[str, Color] = {"failing": "red", "warning": "yellow", "note": "dim"}
 
 
@@ -106,7 +106,7 @@ def _write_counts(report: CheckReport, stream: TextIO) -> None:
     total = sum(counts[1:], counts[0])
     summary = check_texts.describe_counts(total) or "all within its range"
     stream.write(f"  {pluralize(total.values, 'value')} in {pluralize(len(counts), 'tensor')}: {summary}\n")
-    worst = check_texts.tensors_by_loss(report)
+    worst = check_texts.tensors_by_lost_values(report)
     rows = [
         (tensor.qualified_name, tensor.op_type, format_number(tensor.smallest), check_texts.describe_counts(values))
         for tensor, values in worst[:MAX_ROWS]
@@ -126,7 +126,7 @@ def _write_layerwise(report: CheckReport, stream: TextIO) -> None:
 
 
 def _write_advice(report: CheckReport, stream: TextIO) -> None:
-    """Write the remedies: for the nodes that add the most error, and the command that searches a list."""
+    """Write the remedies: for the nodes that add the most error, and the command that searches for a list."""
     worst = check_texts.worst_nodes(report)
     if worst:
         write_heading("Nodes that add the most error", stream)

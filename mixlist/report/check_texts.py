@@ -84,17 +84,17 @@ def describe_counts(counts: ValueCounts) -> str:
     )
 
 
-def tensors_by_loss(report: CheckReport) -> list[tuple[TensorRange, ValueCounts]]:
-    """Return the tensors with values that low precision loses or nearly loses, the largest share of loss first."""
+def tensors_by_lost_values(report: CheckReport) -> list[tuple[TensorRange, ValueCounts]]:
+    """Return the tensors with values that low precision loses or nearly loses, the largest share first."""
 
-    def negative_loss(entry: tuple[TensorRange, ValueCounts]) -> float:
+    def negative_share(entry: tuple[TensorRange, ValueCounts]) -> float:
         counts = entry[1]
         # Subnormal values and values near the limit still exist in low precision, so they weigh half.
-        losses = (counts.nonfinite, counts.flushed, counts.subnormal / 2, counts.near_limit / 2)
-        return -max(losses) / max(counts.values, 1)
+        lost = (counts.nonfinite, counts.flushed, counts.subnormal / 2, counts.near_limit / 2)
+        return -max(lost) / max(counts.values, 1)
 
     counted = [(tensor, tensor.counts) for tensor in report.tensors if tensor.counts is not None]
-    return sorted((entry for entry in counted if describe_counts(entry[1])), key=negative_loss)
+    return sorted((entry for entry in counted if describe_counts(entry[1])), key=negative_share)
 
 
 def format_batches(finding: NodeFinding, report: CheckReport) -> str:
@@ -131,7 +131,11 @@ def finding_texts(finding: NodeFinding, report: CheckReport | None = None) -> di
 
 
 def _largest(magnitude: float, number: float | None) -> str:
-    """Return the largest magnitude as text: the largest number, and ``nan`` if there are NaNs too."""
+    """Return the largest magnitude as text, for example ``57050``, ``inf`` or ``57050 and nan``.
+
+    ``magnitude`` is NaN if the tensor has a NaN. ``number`` is the largest magnitude of the other values, None if it is
+    unknown.
+    """
     return (
         format_number(magnitude) if number is None or not math.isnan(magnitude) else f"{format_number(number)} and nan"
     )
@@ -141,7 +145,8 @@ def _low_by(finding: NodeFinding) -> str:
     """Return the list entry that put a node in low precision.
 
     For a node in high precision, return the low-precision node upstream whose values it reads, and the entry of that
-    node.
+    node. For a node that ONNX Runtime refuses to run, return the low-precision node from whose values an integer that
+    the refused node depends on is computed.
     """
     source = finding.low_source
     if source is None:
@@ -220,5 +225,6 @@ def output_row(output: OutputFinding) -> tuple[str, ...]:
 def limits_text(limits: Mapping[str, float]) -> list[str]:
     """Return the limits as the options that set them."""
     forms = command_line_forms(CheckOptions) | command_line_forms(Limits)
+    # The limit ``exception_rate`` has the option of the field ``max_exception_rate``.
     forms["exception_rate"] = forms["max_exception_rate"]
     return [f"{forms[name].flag} {format_number(value)}" for name, value in limits.items()]

@@ -1,7 +1,7 @@
 """Build the HTML pages. Each page is one file that contains its styles, script and pictures, and fetches nothing.
 
-The templates escape every name of a model, control characters included. A content security policy allows only the
-page's own script.
+The templates escape the names of nodes and tensors, control characters included. A content security policy allows only
+the page's own script.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ TEMPLATES: Path = PACKAGE / "report" / "templates"
 
 @dataclass(frozen=True)
 class Bar:
-    """A horizontal bar. ``code``: the title is a name of the model."""
+    """A horizontal bar.
+
+    ``code``: the title is the name of a node or tensor, and the page shows it in a fixed-width font.
+    """
 
     title: str
     text: str
@@ -85,5 +88,5 @@ def render_page(
 
 
 def write_page(page: str, path: str | os.PathLike[str]) -> None:
-    """Write a page whole or not at all, over an existing file too. Raises FileError."""
+    """Write a page to a file, whole or not at all. An existing file is replaced. Raises FileError."""
     write_atomically(path, page.encode("utf-8", "backslashreplace"))

@@ -1,4 +1,4 @@
-"""Write JSON results. Each element of a top-level array is one line, so that ``grep`` works on a large plan."""
+"""Write JSON results. Each object in a top-level array is one line, so that ``grep`` works on a large plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 # A terminal or GitHub's runner may take these for commands. In JSON they occur only inside strings. The control
-# characters below U+0020 are missing here, because ``json`` escapes them.
+# characters below U+0020 are missing here, because ``json`` escapes them. GitHub's ``::`` is a command only at the
+# beginning of a line, and no line of the JSON begins so.
 _COMMAND_CHARACTERS = re.compile("[\x7f-\x9f\u2028\u2029]|(?<=#)#(?=\\[)")
 
 

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 
 def format_number(value: float | None, digits: int = 4) -> str:
-    """Return a number with at most ``digits`` digits, without an exponent if it is below a million; ``-`` for None."""
+    """Return a number rounded to ``digits`` significant digits; ``-`` for None.
+
+    A number from 1 to a million keeps all digits of its integer part, and has no exponent.
+    """
     if value is None:
         return "-"
     size = abs(value)
@@ -17,7 +20,7 @@ def format_number(value: float | None, digits: int = 4) -> str:
 
 
 def format_share(value: float | None) -> str:
-    """Return a share from 0 to 1 in percent. Only exact shares are shown as 0 % and 100 %."""
+    """Return a share from 0 to 1 in percent. Only the shares 0 and 1 become ``0 %`` and ``100 %``."""
     if value is None:
         return "-"
     text = f"{100 * value:.3g}"

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from mixlist.progress import Progress, ProgressCallback, Unit
     from mixlist.training.run import StepProgress
 
-LONG = 256 * 2**20  # bytes; less is read or written too quickly for a bar
+_MIN_BYTES = 256 * 2**20  # fewer bytes are read or written too quickly for a bar
 
 
 @contextmanager
 def bar(activity: str, unit: Unit, size: int | None = None) -> Iterator[ProgressCallback | None]:
     """Yield a ``progress`` callback that shows a bar, or None if standard error is not a terminal.
 
-    ``size``: the number of bytes to process, if known; below ``LONG`` there is no bar.
+    ``size``: the number of bytes to process, if known; below ``_MIN_BYTES`` there is no bar.
     """
-    if not sys.stderr.isatty() or (size is not None and size < LONG):
+    if not sys.stderr.isatty() or (size is not None and size < _MIN_BYTES):
         yield None
         return
     with _bars(unit) as bars:

@@ -14,15 +14,16 @@ Style = Literal["high", "low", "warning", "propagated", "failing"]
 STYLES: tuple[Style, ...] = ("high", "low", "warning", "propagated", "failing")
 
 WIDTH, HEIGHT = 1100.0, 300.0  # of the plot, in units of the picture
-COLUMNS = 550  # more tensors than this share columns, because the eye cannot separate columns of less than two units
+# More tensors than this share columns, because the eye cannot separate columns of less than two units.
+MAX_COLUMNS = 550
 _LINE = 13.0  # the height of a line of text next to the picture
 _STUB = 3.0  # the length of a mark for a tensor of which only the largest magnitude is known
-_MARGIN = 4  # the scale shows at least so many powers of two beyond the limits of the low type
-_MAX_MARGIN = 16  # and at most so many, for tensors with values further away
+_MARGIN = 4  # the scale shows at least this number of powers of two beyond the limits of the low type
+_MAX_MARGIN = 16  # and at most this number, for tensors with values further away
 
 
 @dataclass(frozen=True)
-class Format:
+class LowTypeLimits:
     """The limits of a low type as log2: the largest finite, the smallest normal and the smallest subnormal value."""
 
     largest: float
@@ -31,9 +32,9 @@ class Format:
     subnormal: int
 
 
-FORMATS = {
-    "float16": Format(math.log2(65504), "65504", -14, -24),
-    "bfloat16": Format(128.0, "3.39e38", -126, -133),  # (2 - 2^-7) * 2^127
+LOW_TYPE_LIMITS = {
+    "float16": LowTypeLimits(math.log2(65504), "65504", -14, -24),
+    "bfloat16": LowTypeLimits(128.0, "3.39e38", -126, -133),  # (2 - 2^-7) * 2^127
 }
 
 
@@ -49,7 +50,7 @@ class Span:
 
 
 def find_span(tensor: TensorRange) -> Span:
-    """Return the span of a tensor in float32. NaN counts as infinite."""
+    """Return the span of a tensor in float32. It ends at infinity if NaNs hide all other values of the tensor."""
     ends = abs(tensor.minimum), abs(tensor.maximum)
     high = math.inf if any(map(math.isnan, ends)) else max(ends)
     return Span(_log2(tensor.smallest) if tensor.smallest else None, _log2(high) if high else None)
@@ -71,13 +72,13 @@ class Scale:
         return (min(max(power, self.bottom), self.top) - self.bottom) / (self.top - self.bottom)
 
 
-def make_scale(spans: Sequence[Span], low: Format) -> Scale:
+def make_scale(spans: Sequence[Span], limits: LowTypeLimits) -> Scale:
     """Return a scale that shows the limits of the low type, and finite values up to ``_MAX_MARGIN`` beyond them."""
     ends = [p for s in spans for p in (s.low, s.high) if p is not None and math.isfinite(p)]
-    bottom = max(min(ends, default=0.0), low.subnormal - _MAX_MARGIN)
-    top = min(max(ends, default=0.0), low.largest + _MAX_MARGIN)
+    bottom = max(min(ends, default=0.0), limits.subnormal - _MAX_MARGIN)
+    top = min(max(ends, default=0.0), limits.largest + _MAX_MARGIN)
     return Scale(
-        float(math.floor(min(bottom, low.subnormal - _MARGIN))), float(math.ceil(max(top, low.largest + _MARGIN)))
+        float(math.floor(min(bottom, limits.subnormal - _MARGIN))), float(math.ceil(max(top, limits.largest + _MARGIN)))
     )
 
 
@@ -102,30 +103,31 @@ def paths(spans: Sequence[Span], styles: Sequence[Style], scale: Scale) -> dict[
 
 def column_width(tensors: int) -> float:
     """Return the width of a column, in units of the picture."""
-    return WIDTH / max(1, min(tensors, COLUMNS))
+    return WIDTH / max(1, min(tensors, MAX_COLUMNS))
 
 
-def labels(scale: Scale, low: Format, texts: Sequence[str]) -> list[tuple[float, str, bool]]:
-    """Return the labels next to the picture from top to bottom: y, text, and whether it names a limit (a zone if not).
+def labels(scale: Scale, limits: LowTypeLimits, texts: Sequence[str]) -> list[tuple[float, str, bool]]:
+    """Return the labels next to the picture, from top to bottom, as (y, text, names_limit).
 
-    ``texts``: the limits as text: the largest, the smallest normal and the smallest value. Limits that are closer than
-    a line of text move apart. A zone that is too small for its name gets none.
+    A label names a limit or, if ``names_limit`` is False, a zone between limits. ``texts``: the limits as text: the
+    largest, the smallest normal and the smallest value. Labels of limits that are closer than a line of text move
+    apart. A zone that is too small for its label gets no label.
     """
-    limit_y = [HEIGHT * (1 - scale.place(power)) for power in (low.largest, low.normal, low.subnormal)]
-    limits = [f"{texts[0]}, largest", f"{texts[1]}, smallest normal", f"{texts[2]}, smallest"]
+    limit_y = [HEIGHT * (1 - scale.place(power)) for power in (limits.largest, limits.normal, limits.subnormal)]
+    limit_texts = [f"{texts[0]}, largest", f"{texts[1]}, smallest normal", f"{texts[2]}, smallest"]
     # A label that would cover the one above it goes one line below that one.
     for below in (1, 2):
         limit_y[below] = max(limit_y[below], limit_y[below - 1] + _LINE)
-    placed_labels = [(y, text, True) for y, text in zip(limit_y, limits, strict=True)]
+    placed_labels = [(y, text, True) for y, text in zip(limit_y, limit_texts, strict=True)]
     zones = (
         (0.0, limit_y[0], "overflow"),
         (limit_y[1], limit_y[2], "fewer digits"),
         (limit_y[2], HEIGHT, "become zero"),
     )
     for top, bottom, text in zones:
-        # The name of a zone between two limits is in its middle, and needs two lines, because each limit has half a
-        # line on both of its sides. At an edge of the picture only one limit is near, so one and a half lines are
-        # enough, and the name is next to the edge.
+        # A label of a limit covers half a line above and half a line below the limit. Between two limits, the label of
+        # the zone is in the middle, and the zone must be two lines high. At an edge of the picture there is one limit:
+        # one and a half lines are enough, and the label is a few units from the edge.
         is_between_limits = top > 0 and bottom < HEIGHT
         if bottom - top >= (2 if is_between_limits else 1.5) * _LINE:
             edge_y = bottom - 3 if top > 0 else 6.0
@@ -134,7 +136,7 @@ def labels(scale: Scale, low: Format, texts: Sequence[str]) -> list[tuple[float,
 
 
 def ticks(scale: Scale) -> list[int]:
-    """Return the powers of two to write next to the scale: at most twelve, at round values."""
+    """Return the powers of two to write next to the scale: at most thirteen, at multiples of 4, 8, 16, 32 or 64."""
     step = next(step for step in (4, 8, 16, 32, 64) if (scale.top - scale.bottom) / step <= 12)
     first = math.ceil(scale.bottom / step) * step
     return list(range(first, int(scale.top) + 1, step))

@@ -11,14 +11,26 @@ from mixlist.report import csv_table, terminal
 from mixlist.resolver.decisions import Decision
 from mixlist.resolver.plan import Plan, make_node_json
 
-_TABLE = ("node", "op", "list", "precision", "rule", "reason")
-_CSV = ("scope", "name", "op_type", "domain", "list", "precision", "changed", "rule", "follows", "outputs", "reason")
+_TABLE_COLUMNS = ("node", "op", "list", "precision", "rule", "reason")
+_CSV_COLUMNS = (
+    "scope",
+    "name",
+    "op_type",
+    "domain",
+    "list",
+    "precision",
+    "changed",
+    "rule",
+    "follows",
+    "outputs",
+    "reason",
+)
 
 
 def write_node_table(nodes: Sequence[Decision], stream: TextIO) -> None:
     """Write a line for each node, and the number of nodes by precision."""
     rows = [(str(n.ref), operator_name(n.domain, n.op_type), n.list, n.precision, n.rule, n.reason) for n in nodes]
-    terminal.write_table(_TABLE, rows, stream)
+    terminal.write_table(_TABLE_COLUMNS, rows, stream)
     counts = Counter(n.precision for n in nodes)
     by_precision = ", ".join(f"{count} {precision}" for precision, count in sorted(counts.items())) or "none"
     stream.write(f"\n{len(nodes)} nodes: {by_precision}\n")
@@ -26,7 +38,7 @@ def write_node_table(nodes: Sequence[Decision], stream: TextIO) -> None:
 
 def write_node_csv(nodes: Sequence[Decision], stream: TextIO) -> None:
     """Write a row for each node. Semicolons join the items of ``follows`` and ``outputs``."""
-    csv_table.write_csv(_CSV, map(_csv_row, nodes), stream)
+    csv_table.write_csv(_CSV_COLUMNS, map(_csv_row, nodes), stream)
 
 
 def _csv_row(node: Decision) -> tuple[str, ...]:
@@ -37,7 +49,7 @@ def _csv_row(node: Decision) -> tuple[str, ...]:
 
 
 def plan_json(plan: Plan, nodes: Sequence[Decision]) -> dict[str, object]:
-    """Return the ``mixlist.resolve/1`` object of schemas/resolve.json with some of the plan's nodes."""
+    """Return the ``mixlist.resolve/1`` object of schemas/resolve.json, with only ``nodes`` of the plan."""
     counts = dict(sorted(Counter(node.precision for node in nodes).items()))
     return {**plan.to_json(), "nodes": [make_node_json(node) for node in nodes], "counts": counts}
 

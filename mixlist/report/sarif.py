@@ -38,7 +38,7 @@ def _rule(code: str, title: str, text: str) -> dict[str, object]:
 
 
 def _read_code_texts() -> dict[str, tuple[str, str]]:
-    """Return by code the title and the first paragraph of its section in docs/codes.md, a file of the package."""
+    """Return the title and the first paragraph of each section of docs/codes.md (in the package), by code."""
     text = (data_folder("docs") / "codes.md").read_text(encoding="utf-8")
     return {code: (title, " ".join(body.split()) or title) for code, title, body in _SECTION.findall(text)}
 

@@ -13,7 +13,8 @@ Color = Literal["red", "yellow", "green", "cyan", "bold", "dim"]
 _ANSI = {"red": "31", "yellow": "33", "green": "32", "cyan": "36", "bold": "1", "dim": "2"}
 _SEVERITY: dict[str, Color] = {"error": "red", "warning": "yellow"}
 _VERDICTS: dict[str, Color] = {"pass": "green", "fail": "red", "inconclusive": "yellow"}
-_STYLES = {"float16": "green", "bfloat16": "green", "white": "green", "black": "yellow"}
+# The style of a cell in a folded table, by its text.
+_CELL_STYLES = {"float16": "green", "bfloat16": "green", "white": "green", "black": "yellow"}
 MAX_ROWS = 20  # the number of rows in a table of a report
 _NO_FOLD_WIDTH = 14  # columns up to this width do not fold
 _MAX_FOLDED_ROWS = 2000  # rich needs about 0.3 ms per row, so longer tables are not folded
@@ -45,9 +46,9 @@ def write_findings(findings: Iterable[Diagnostic]) -> None:
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
-    """Write a table. On a terminal, the cells of a table of up to ``_MAX_FOLDED_ROWS`` rows fold to its width.
+    """Write a table. On a terminal, long cells fold so that the table is not wider than the terminal.
 
-    In a pipe or a file cells never fold. No cell is ever cut.
+    In a pipe or a file, and in a table of more than ``_MAX_FOLDED_ROWS`` rows, cells do not fold. No cell is ever cut.
     """
     if stream.isatty() and len(rows) <= _MAX_FOLDED_ROWS:
         _write_folded(columns, rows, stream)
@@ -71,10 +72,10 @@ def verdict_color(verdict: str) -> Color:
     return _VERDICTS[verdict]
 
 
-def write_omitted(number: int, options: str, stream: TextIO) -> None:
-    """Write the number of rows that a table leaves out, and the options that give all rows."""
+def write_omitted(number: int, formats_with_all: str, stream: TextIO) -> None:
+    """Write the number of rows that a table leaves out, and ``formats_with_all``: ``--format json has all``."""
     if number > 0:
-        stream.write(f"  ... and {number} more ({options} all)\n")
+        stream.write(f"  ... and {number} more ({formats_with_all})\n")
 
 
 def write_seconds(seconds: Mapping[str, float], stream: TextIO) -> None:
@@ -107,7 +108,7 @@ def _write_folded(columns: Sequence[str], rows: Sequence[Sequence[str]], stream:
     for column, *cells in zip(columns, *rows, strict=True):
         grid.add_column(column, overflow="fold", no_wrap=max(map(len, (column, *cells))) <= _NO_FOLD_WIDTH)
     for row in rows:
-        grid.add_row(*(Text(escape_commands(cell), style=_STYLES.get(cell, "")) for cell in row))
+        grid.add_row(*(Text(escape_commands(cell), style=_CELL_STYLES.get(cell, "")) for cell in row))
     Console(file=stream, highlight=False, color_system="auto" if shows_color(stream) else None).print(grid)
 
 

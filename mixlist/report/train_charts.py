@@ -90,6 +90,7 @@ def losses(report: TrainReport) -> LossChart | None:
     axis = Axis(low, high, log) if log else Axis(min(0.0, low) if low < high / 2 else low, high, False)
     infinite = sum(not math.isfinite(v) for runs in histories.values() for run in runs for v in run.loss)
     lines, bands = {}, {}
+    # A point of a curve is (lowest, mean, highest) of the runs.
     for side, curves in binned.items():
         points = [_spread([c[k] for c in curves if k < len(c)]) for k in range(max(map(len, curves), default=0))]
         xs = [x_at(min((k + 0.5) * width, report.steps), report.steps) for k in range(len(points))]
@@ -132,7 +133,11 @@ def _line(points: Sequence[tuple[float, float] | None]) -> str:
 
 @dataclass(frozen=True)
 class ScaleChart:
-    """The loss scale of each run as a step line, with marks at skipped steps. Ticks are powers of two."""
+    """The loss scale of each run as a step line, with marks at skipped steps.
+
+    ``lines`` and ``marks``: the seed of a run and its SVG path. ``ticks``: the y positions and exponents of powers of
+    two.
+    """
 
     lines: list[tuple[int, str]]
     marks: list[tuple[int, str]]

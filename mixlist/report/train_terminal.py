@@ -18,7 +18,7 @@ from mixlist.report.terminal import (
 )
 from mixlist.training.result import TrainReport
 
-FORMATS_WITH_ALL_ROWS = "--format json has"
+FORMATS_WITH_ALL_ROWS = "--format json has all"
 
 
 def write_train(report: TrainReport, stream: TextIO) -> None:

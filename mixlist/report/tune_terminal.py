@@ -37,6 +37,7 @@ def write_tune(report: TuneReport, stream: TextIO) -> None:
     _write_low_share(report.low_share.get("tuned"), report, stream)
     if alternative is not None and not alternative.recommended:
         _write_alternative(report, alternative, stream)
+    # Without a final check, ``report.check`` is the check of the lists before any edit.
     first_title = "Final check" if "final check" in report.seconds else "The lists without edits"
     for title, check in ((first_title, report.check), (_validation_title(report), report.validation)):
         if check is not None:
@@ -136,7 +137,7 @@ def _write_check(title: str, check: CheckReport, stream: TextIO) -> None:
     verdict = paint(check.verdict, verdict_color(check.verdict), stream)
     stream.write(f"  {verdict}: {_conditions(check)}\n")
     if check.outputs:
-        stream.write(f"  {_worst_output(max(check.outputs, key=_error_rank))}\n")
+        stream.write(f"  {_describe_worst_output(max(check.outputs, key=_error_rank))}\n")
     if check.task is not None:
         before, after = format_share(check.task.reference), format_share(check.task.mixed)
         stream.write(f"  right answers: {before} before, {after} after, of {pluralize(check.task.count, 'label')}\n")
@@ -166,7 +167,7 @@ def _conditions(check: CheckReport) -> str:
     return f"{check_texts.conditions(check)}, {check_texts.describe_exceptions(check)}"
 
 
-def _worst_output(output: OutputFinding) -> str:
+def _describe_worst_output(output: OutputFinding) -> str:
     if output.normalized_error is None:
         return f"no value was compared of output {escape_commands(output.name)}"
     error = f"normalized error {format_number(output.normalized_error, 2)}, cosine {format_cosine(output.cosine)}"

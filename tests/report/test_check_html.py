@@ -208,7 +208,7 @@ def test_spans_are_powers_of_two() -> None:
 
 @pytest.mark.parametrize(("low", "bottom", "top"), [("float16", -28, 20), ("bfloat16", -137, 132)])
 def test_the_scale_holds_the_limits_and_follows_the_values_a_little(low: str, bottom: int, top: int) -> None:
-    limits = chart.FORMATS[low]
+    limits = chart.LOW_TYPE_LIMITS[low]
     assert chart.make_scale([], limits) == chart.Scale(bottom, top)
     wide = chart.make_scale([chart.Span(-1000.0, 1000.0), chart.Span(None, math.inf)], limits)
     assert wide == chart.Scale(bottom - 12, top + 12)
@@ -221,7 +221,7 @@ def test_limits_are_those_of_the_types() -> None:
     import numpy as np
 
     for name, dtype in (("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)):
-        info, low = ml_dtypes.finfo(dtype), chart.FORMATS[name]
+        info, low = ml_dtypes.finfo(dtype), chart.LOW_TYPE_LIMITS[name]
         assert low.largest == pytest.approx(math.log2(float(info.max)), abs=0.01)
         assert 2.0**low.normal == float(info.smallest_normal)
         assert 2.0**low.subnormal == float(info.smallest_subnormal)
@@ -230,9 +230,9 @@ def test_limits_are_those_of_the_types() -> None:
 def test_neighbours_share_a_column_and_lose_no_extreme() -> None:
     spans = [chart.Span(-1.0, 1.0)] * 5000
     spans[1234] = chart.Span(-20.0, 18.0)
-    drawn = chart.make_scale(spans, chart.FORMATS["float16"])
+    drawn = chart.make_scale(spans, chart.LOW_TYPE_LIMITS["float16"])
     path = chart.paths(spans, ["low"] * 5000, drawn)["low"]
-    assert path.count("M") <= chart.COLUMNS
+    assert path.count("M") <= chart.MAX_COLUMNS
     tops = [float(y) for y in re.findall(r"M[\d.]+ ([\d.]+)V", path)]
     bottoms = [float(y) for y in re.findall(r"V([\d.]+)", path)]
     assert min(tops) == pytest.approx(chart.HEIGHT * (1 - drawn.place(18.0)), abs=0.1)

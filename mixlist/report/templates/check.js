@@ -11,7 +11,7 @@ function element(tag, classes, text) {
   return node;
 }
 
-function shape(tag, attributes) {
+function svgElement(tag, attributes) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
   return node;
@@ -50,15 +50,15 @@ function rangeRow(row) {
   name.append(element("span", "name", row.tensor));
   if (row.counted) name.append(document.createElement("br"), element("span", "quiet", row.counted));
   const scale = element("td", "scale");
-  const svg = shape("svg", { viewBox: "0 0 1000 20", preserveAspectRatio: "none", "aria-hidden": "true" });
-  for (const x of data.limits) svg.append(shape("line", { class: "limit", x1: x, x2: x, y1: 0, y2: 20 }));
+  const svg = svgElement("svg", { viewBox: "0 0 1000 20", preserveAspectRatio: "none", "aria-hidden": "true" });
+  for (const x of data.limits) svg.append(svgElement("line", { class: "limit", x1: x, x2: x, y1: 0, y2: 20 }));
   if (row.high !== null) {
     // With an unknown smallest value, a pale bar goes to the left edge, and only a mark at the largest value has full color.
     const from = row.low === null ? 0 : row.low, width = Math.max(row.high - from, 4);
-    svg.append(shape("rect", { class: row.style + (row.low === null ? " open" : ""), x: from, y: 6, width, height: 8 }));
-    if (row.low === null) svg.append(shape("rect", { class: row.style, x: Math.max(row.high - 6, 0), y: 4, width: 6, height: 12 }));
+    svg.append(svgElement("rect", { class: row.style + (row.low === null ? " open" : ""), x: from, y: 6, width, height: 8 }));
+    if (row.low === null) svg.append(svgElement("rect", { class: row.style, x: Math.max(row.high - 6, 0), y: 4, width: 6, height: 12 }));
     // The largest value is outside the scale: an arrow.
-    if (row.beyond) svg.append(shape("path", { class: row.style, d: "M985 2 1000 10 985 18z" }));
+    if (row.beyond) svg.append(svgElement("path", { class: row.style, d: "M985 2 1000 10 985 18z" }));
   }
   scale.append(svg);
   const kind = element("td");
@@ -69,7 +69,7 @@ function rangeRow(row) {
   return tableRow;
 }
 
-function ranges() {
+function setUpRanges() {
   const get = id => document.getElementById(id);
   const search = get("range-search");
   if (!search) return;
@@ -88,14 +88,15 @@ function ranges() {
   search.addEventListener("input", debounce(update));
   for (const select of [show, order]) select.addEventListener("change", update);
   update();
-  overview(row => { get("range-list").open = true; search.value = row.tensor; show.value = "all"; update(); search.focus(); });
+  setUpOverview(row => { get("range-list").open = true; search.value = row.tensor; show.value = "all"; update(); search.focus(); });
 }
 
 // Name the tensor under the pointer below the picture; on a click, call `choose` with its row.
-function overview(choose) {
+function setUpOverview(choose) {
   const svg = document.getElementById("overview"), cursor = document.getElementById("cursor");
   const caption = document.getElementById("under-cursor"), all = data.tensors;
-  // The index of the tensor under the pointer, or -1. The plot is 1100 units wide, and each tensor has an equal part.
+  // Return the index of the tensor under the pointer, or -1. The plot is 1100 units wide (range_chart.WIDTH), and each tensor
+  // has an equal part.
   const indexAt = event => {
     const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
     return point.x < 0 || point.x >= 1100 ? -1 : Math.floor(point.x / 1100 * all.length);
@@ -123,7 +124,7 @@ function findingRow(row) {
   return tableRow;
 }
 
-function findings() {
+function setUpFindings() {
   const search = document.getElementById("finding-search");
   if (!search) return;
   const count = document.getElementById("finding-count"), all = data.findings;
@@ -152,7 +153,7 @@ function findings() {
   update();
 }
 
-ranges();
-findings();
+setUpRanges();
+setUpFindings();
 // Paper has no buttons: print every group open.
 window.addEventListener("beforeprint", () => { for (const box of document.querySelectorAll("details")) box.open = true; });
