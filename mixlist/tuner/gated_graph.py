@@ -215,7 +215,7 @@ class GateBuilder(EmulationBuilder):
         branches: list[GraphProto] = []
         for branch_elem in (elem, 0):
             nodes: list[NodeProto] = []
-            in_function = value.scope.owner is None and bool(self.calls)
+            in_function = bool(self.calls)
             if current_name != value.name and not branch_elem:
                 name = current_name
             else:
