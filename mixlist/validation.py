@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
-from mixlist.files.jsonc import MAX_BYTES
+from mixlist.files.list_text import MAX_BYTES
 from mixlist.lists.detect_kind import FileKind
 from mixlist.lists.load import load_library, policy_from_options
 from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, PolicyOptions

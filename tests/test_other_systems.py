@@ -16,7 +16,7 @@ import pytest
 
 from mixlist import cli
 from mixlist.errors import FileError, ModelError
-from mixlist.files.jsonc import read_bytes
+from mixlist.files.list_text import read_bytes
 from mixlist.graph.load import load_model
 
 ROOT = Path(__file__).parents[1]

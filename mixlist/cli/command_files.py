@@ -19,7 +19,7 @@ import click
 
 from mixlist.cli.parameters import PathType, used_paths
 from mixlist.errors import FileError, UsageError
-from mixlist.files.jsonc import is_directory
+from mixlist.files.list_text import is_directory
 from mixlist.lists import presets
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from mixlist.cli import command_index
 from mixlist.cli.options import POLICY_OPTIONS
 from mixlist.cli.parameters import CONFIG, PathType
 from mixlist.errors import UsageError
-from mixlist.files.jsonc import read_text, shown_path
+from mixlist.files.list_text import read_text, shown_path
 from mixlist.lists import presets
 from mixlist.lists.suggestions import did_you_mean
 

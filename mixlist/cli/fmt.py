@@ -56,7 +56,7 @@ def command(paths: tuple[str, ...], check: bool, kind: FileKind | Literal["auto"
 
 def _format(path: str, kind: FileKind | Literal["auto"], check: bool) -> bool:
     """Format one file, or with ``check`` only report it; return whether its text differs from the canonical form."""
-    from mixlist.files.jsonc import decode, read_bytes, shown_path
+    from mixlist.files.list_text import decode, read_bytes, shown_path
     from mixlist.lists.fmt import find_lost_comments, format_text
     from mixlist.report.terminal import escape_commands
 
@@ -81,7 +81,7 @@ def _replace(path: str, before: bytes, after: bytes) -> None:
     """Replace a file; raise FileError if another program has changed it since it was read (Rule S1.6)."""
     from mixlist.files.atomic_writes import write_atomically
     from mixlist.files.folder_lock import lock_folders
-    from mixlist.files.jsonc import read_bytes, shown_path
+    from mixlist.files.list_text import read_bytes, shown_path
 
     if not Path(path).is_file():  # a pipe or a device
         write_atomically(path, after)

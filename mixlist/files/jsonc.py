@@ -16,35 +16,17 @@ Any other text that is not JSON stops the reading with a ListError.
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from mixlist.diagnostics import Diagnostic, Severity
-from mixlist.errors import FileError
-from mixlist.files.json_scanner import MAX_DEPTH, MAX_DIGITS, MAX_STRING, Lines, Scanner, raise_last, skip_blanks
-from mixlist.files.json_scanner import quoted as quoted
-from mixlist.files.json_scanner import too_much_error as too_much_error
-
-MAX_BYTES = 64 << 20  # a real library has 1.4 MB; a device file has no end
-# Each entry: a byte, how many times a file may contain it, and the text of this bound for the message. Short values
-# take up to 130 times their size in memory, so MAX_BYTES alone would allow gigabytes. A real library of 1.4 MB has
-# 60,000 lines, 120,000 strings and 20,000 objects.
-_MAX_COUNTS: tuple[tuple[bytes, int, str], ...] = (
-    (b'"', 1_000_000, "500,000 strings"),
-    (b"{", 100_000, "100,000 objects"),
-    (b"[", 100_000, "100,000 arrays"),
-    (b",", 500_000, "500,000 commas"),
-    (b"\n", 1_000_000, "1,000,000 lines"),
-    (b"\r", 1_000_000, "1,000,000 lines"),
-)
+from mixlist.files.json_scanner import MAX_DEPTH, MAX_DIGITS, MAX_STRING, Lines, Scanner, skip_blanks
+from mixlist.files.list_text import read_text, shown_path
 
 Steps = Sequence[str | int]  # the keys and indices that lead from the top of a file to a value
 
@@ -136,82 +118,12 @@ class Document:
         return Lines(self.text)
 
 
-def shown_path(path: str | os.PathLike[str]) -> str:
-    """Return ``path`` for a message: ``<stdin>`` for ``-``, and always text that can be printed as UTF-8."""
-    name = os.fspath(path)
-    return "<stdin>" if name == "-" else name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def is_directory(path: str | os.PathLike[str]) -> bool:
-    """Return True if the path is a directory; False for standard input and for text that no path can have."""
-    return os.fspath(path) != "-" and os.path.isdir(path)  # noqa: PTH112  # Path.is_dir raises for odd paths
-
-
 def read(path: str | os.PathLike[str], *, strict: bool = False) -> Document:
     """Read a JSON file (``-``: standard input).
 
     Raises FileError if the file cannot be read, and ListError if it is not JSON; see ``parse``.
     """
     return parse(read_text(path), shown_path(path), strict=strict)
-
-
-def read_text(path: str | os.PathLike[str]) -> str:
-    """Return the text of a UTF-8 file (``-``: standard input), without its byte-order mark.
-
-    Raises FileError if the file cannot be read, and ListError if it is not UTF-8.
-    """
-    return decode(read_bytes(path), shown_path(path))
-
-
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Return the bytes of a file (``-``: standard input); raise FileError if it cannot be read or is too large."""
-    shown = shown_path(path)
-    if not shown:  # Path("") would be the current directory
-        raise FileError("the path is empty")
-    try:
-        if os.fspath(path) == "-":
-            data = sys.stdin.buffer.read(MAX_BYTES + 1)
-        else:
-            with Path(path).open("rb") as file:
-                data = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise FileError(f"{shown}: no such file") from None
-    # ValueError: the path holds a NUL. AttributeError: the process has no standard input.
-    except (OSError, ValueError, AttributeError) as error:
-        if is_directory(path):  # Windows raises PermissionError for a directory
-            raise FileError(f"{shown}: this is a directory, but a file is needed") from None
-        reason = getattr(error, "strerror", None) or str(error)
-        raise FileError(f"{shown}: cannot be read: {reason}") from None
-    if len(data) > MAX_BYTES:
-        raise too_much_error(shown, f"{MAX_BYTES >> 20} MiB")
-    return data
-
-
-def decode(data: bytes, path: str) -> str:
-    """Return UTF-8 bytes as text, without byte-order marks. ``path`` is for messages.
-
-    Raises ListError at the first byte that is not UTF-8, and FileError if a count of ``_MAX_COUNTS`` is exceeded.
-    """
-    start = 0
-    while data.startswith(codecs.BOM_UTF8, start):  # several, where files were joined
-        start += len(codecs.BOM_UTF8)
-    body = data[start:]
-    # UTF-16 and UTF-32 start with a byte-order mark, or have a NUL among the first two bytes of an ASCII text.
-    first = body[:2]
-    if first in (b"\xff\xfe", b"\xfe\xff") or (len(first) > 1 and 0 in first and first != b"\0\0"):
-        message = "the file is UTF-16 or UTF-32 text, not UTF-8"
-        raise_last([Diagnostic("ML002", "error", message, path, 1, 1, "save the file as UTF-8")])
-    for byte, max_count, bound in _MAX_COUNTS:
-        if body.count(byte) > max_count:
-            raise too_much_error(path, bound)
-    try:
-        return body.decode("utf-8")
-    except UnicodeDecodeError as error:
-        valid = body[: error.start].decode("utf-8")
-        line, column = Lines(valid).line_column(len(valid))
-        offset = error.start + len(data) - len(body)
-        message = f"byte 0x{body[error.start]:02x} at byte offset {offset} is not UTF-8"
-        raise_last([Diagnostic("ML002", "error", message, path, line, column, "save the file as UTF-8")])
 
 
 def parse(text: str, path: str, *, strict: bool = False) -> Document:

@@ -21,7 +21,8 @@ from typing import Literal, get_args
 
 from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
 from mixlist.errors import raise_for_errors
-from mixlist.files.jsonc import Document, quoted, read, too_much_error
+from mixlist.files.json_scanner import quoted, too_much_error
+from mixlist.files.jsonc import Document, read
 from mixlist.lists.library import Library, ListName, Lists, Move
 from mixlist.lists.schema_check import check_structure
 from mixlist.lists.suggestions import did_you_mean

@@ -22,7 +22,8 @@ from typing import Literal
 
 from mixlist.diagnostics import Diagnostic, FilePlace
 from mixlist.errors import raise_for_errors
-from mixlist.files.jsonc import read_text, shown_path, too_much_error
+from mixlist.files.json_scanner import too_much_error
+from mixlist.files.list_text import read_text, shown_path
 from mixlist.lists.detect_kind import BLANKS, TextKind
 from mixlist.lists.policy import NodeRule
 from mixlist.lists.suggestions import closest_names

@@ -17,7 +17,9 @@ from pathlib import Path
 from mixlist.errors import FileError, ListError, UsageError, raise_for_errors
 from mixlist.files import json_edit
 from mixlist.files.folder_lock import lock_folders
-from mixlist.files.jsonc import Document, decode, parse, quoted, read_bytes, shown_path
+from mixlist.files.json_scanner import quoted
+from mixlist.files.jsonc import Document, parse
+from mixlist.files.list_text import decode, read_bytes, shown_path
 from mixlist.lists.library_writes import (
     FLAGS,
     EditedFile,

@@ -17,7 +17,8 @@ from itertools import islice
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.files import package_data
-from mixlist.files.jsonc import Document, Steps, quoted
+from mixlist.files.json_scanner import quoted
+from mixlist.files.jsonc import Document, Steps
 from mixlist.lists.detect_kind import JsonKind, find_evident_kind
 from mixlist.lists.suggestions import choices_hint
 

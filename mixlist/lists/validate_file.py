@@ -8,7 +8,8 @@ from typing import Literal
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
-from mixlist.files.jsonc import Document, is_directory, parse, read_text, shown_path
+from mixlist.files.jsonc import Document, parse
+from mixlist.files.list_text import is_directory, read_text, shown_path
 from mixlist.lists import modify_mixlist, node_rules, ops_info
 from mixlist.lists.detect_kind import FileKind, detect_json_kind, detect_text_kind
 from mixlist.lists.library import Library

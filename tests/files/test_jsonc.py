@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError
-from mixlist.files.json_scanner import Scanner
-from mixlist.files.jsonc import Document, decode, parse, quoted, read
+from mixlist.files.json_scanner import Scanner, quoted
+from mixlist.files.jsonc import Document, parse, read
+from mixlist.files.list_text import decode
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=6),

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mixlist.errors import MixlistError
-from mixlist.files.jsonc import decode
+from mixlist.files.list_text import decode
 from mixlist.lists.fmt import find_lost_comments, format_text
 from mixlist.lists.library import Library
 from mixlist.lists.modify_mixlist import apply_edits, read_edits
