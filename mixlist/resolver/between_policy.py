@@ -1,12 +1,18 @@
 """Rule S4.22: the gray policy `between`, where a gray node is low precision only between white nodes (TensorFlow).
 
-Under `between`, a gray node that a black node reaches forward through gray nodes keeps its authored type; any other
-gray node is low precision exactly if gray paths lead back to a white node and forward to a white node, and keeps its
-authored type otherwise. These two paths pass no node that a black node reaches and none that cannot be low precision. A
-path ends at a Cast, a graph input, shape arithmetic, the call of a function, a node without a precision (S4.1), a node
-that a node rule names, a white node that cannot be low precision, a white or gray node that S4.38 keeps, a node that
-S4.40 keeps, and control flow that cannot take the low type. An op type of the library's *clear* list, which only the
-built-in library `tensorflow` has, is also low precision if a neighbor is, unless a black node reaches it.
+Under `between`, a gray node keeps its authored type if a path from a black node forward through gray nodes reaches it.
+Any other gray node is low precision exactly if a path through gray nodes leads back to a white node, and another one
+forward to a white node; otherwise it keeps its authored type. These two paths pass no node that a black node reaches,
+and no node that cannot be low precision. A path ends at each of these:
+
+- a Cast, a graph input, shape arithmetic, the call of a function, a node without a precision (S4.1),
+- a node that a node rule names,
+- a white node that cannot be low precision,
+- a white or gray node that S4.38 keeps, a node that S4.40 keeps,
+- control flow that cannot take the low type.
+
+An op type of the library's *clear* list, which only the built-in library `tensorflow` has, is also low precision if a
+neighbor is, unless a black node reaches it.
 
 Example: in ``MatMul -> Relu -> MatMul -> Neg`` with white MatMuls, Relu is low precision and Neg is not.
 """
@@ -77,10 +83,10 @@ def _can_be_low(node: Node, state: SolverState) -> bool:
 
 
 def _find_neighbors(state: SolverState, stand_ins: Mapping[int, int]) -> tuple[Edges, Edges]:
-    """Return the nodes that read the float outputs of each node, and the nodes that make its float inputs.
+    """Return the ids of the nodes that read the float outputs of each node, and of those that make its float inputs.
 
-    Values of control flow connect nodes too, if the control-flow operator takes the low type. ``stand_ins`` has, by the
-    id of a gray operator on sequences, the id of the node that stands for it.
+    Values of control flow connect nodes too, if the control-flow operator takes the low type. ``stand_ins``: by the id
+    of a gray operator on sequences, the ``SequenceGroup.stand_in_id`` that replaces this id in the result.
     """
     graph = state.graph
     made_by: Edges = {}  # producers by the id of a value
@@ -98,6 +104,7 @@ def _find_neighbors(state: SolverState, stand_ins: Mapping[int, int]) -> tuple[E
         for target in link.targets:
             group = state.sequence_groups.get(target)
             if group is not None and not any(is_container(source.value) for source in link.sources):
+                # Control flow puts tensors into this sequence: the stand-in of the group reads them.
                 made_by[target.id] = [group.stand_in_id]
                 group_inputs += [(group.stand_in_id, source.value) for source in link.sources]
             elif passes_low:

@@ -20,8 +20,9 @@ from mixlist.resolver.solver_state import SolverState
 def find_cast_source(value: Value, decided_types: list[int], low_type: int, cast_is_black: bool) -> Value | None:
     """Return the input of the Cast that makes ``value`` if readers look through this Cast; else None.
 
-    ``decided_types`` has the element type of each value by its id. The source may be undecided: its readers run again
-    when its type is decided, and if that type is float32, they no longer look through the Cast.
+    ``decided_types`` has the element type of each value by its id. The source may still be undecided. When its type is
+    decided, the readers of ``value`` run again. If the type is float32, these readers then no longer look through the
+    Cast.
     """
     cast = value.producer
     if cast is None or cast.op_type != "Cast" or cast.domain or cast_is_black:

@@ -1,10 +1,10 @@
 """Classify each node by the policy alone, before any type is decided: find its list and the rule that decides it.
 
-Rule S4.1: A node without a slot of type float32 or of the low type that may change has precision `none`, or the type
-of its fixed output (S4.13), and no list changes it.
+Rule S4.1: A node has precision `none`, or the type of its fixed output (S4.13), if no slot that may change has type
+float32 or the low type. No list changes such a node.
 
 Rule S4.13: A Cast, a Constant, and an operator whose output type is given by an attribute, or by the default of that
-attribute, keep that type; such an operator without the attribute and without a default is an by_list_or_mode operator.
+attribute, keep that type. Such an operator without the attribute and without a default is an ordinary operator.
 
 Rule S4.14: A node stays as authored with rule `schema` if no schema of its operator is known.
 
@@ -43,7 +43,7 @@ from mixlist.resolver.shape_arithmetic import is_shape_arithmetic
 
 _CUBE = operators(Trait.CUBE)  # Rule S3.7
 
-# The ways to find a node's precision. Only the way of `gray` depends on other nodes.
+# How the precision of a node is found. Only the precision of a `gray` node depends on other nodes.
 #   none      no slot can change (Rule S4.1), or control flow or a call
 #   cast      an attribute fixes the output type (Rule S4.13)
 #   rule      a node rule gives the types (Rule S4.2)
@@ -68,8 +68,9 @@ class Classification:
     ``list_name``: ``white``, ``black`` or ``gray``; ``none`` under a mode without lists. ``rule``: the name of the rule
     in the reports. ``list_match``: the entry that put the op type on the list.
 
-    ``mask_note``: the reason why a kept mask prevents low precision for the node (Rule S4.35). It is empty for a node
-    that only reads a constant of the mask: this node may become low precision. None: the node has no kept mask.
+    ``mask_note``: None if no kept mask concerns the node. Otherwise it is the reason why the kept mask prevents low
+    precision for the node (Rule S4.35). The reason is empty for a node that only reads a constant of the mask: such a
+    node may become low precision.
     """
 
     list_name: str

@@ -41,7 +41,7 @@ def explain_kept_constant(value: Value, state: SolverState) -> str | None:
 
 
 def keep_constants_out_of_range(node: Node, assignment: Assignment, state: SolverState) -> Assignment:
-    """Return the types of a node that goes to the low type, after its constants out of range kept their type.
+    """Return the types of a node that becomes low precision; constants out of range keep their authored type.
 
     ``assignment`` has the node's types without regard to constants. A group of slots with such a constant keeps its
     authored type if all slots of the group are inputs that read constants; otherwise the whole node keeps its types.

@@ -89,9 +89,9 @@ class GraphSolution:
     other masks, with the largest magnitude that the constant may keep (Rule S4.36).
 
     In the body of a function, decisions also depend on the constants of the call. Another call may share this solution
-    if the constants that were examined fit, or do not fit, in the same way. ``constant_fits`` has the results, by the
-    step that examined the constant. ``tried_callees`` has, by the calling node, every solution that the call had, also
-    those that were replaced.
+    if the low type holds each examined constant in both calls, or in neither. ``constant_fits`` has these answers, by
+    the step that examined the constant; for an attempt with fewer kept masks, by that attempt's solution and the step.
+    ``tried_callees`` has, by the calling node, every solution that the call had, also those that were replaced.
     """
 
     graph: Graph

@@ -122,7 +122,8 @@ def _describe_graph(
 def _find_deciders(solution: GraphSolution) -> dict[int, Node | Value]:
     """Return, by node id, the node, graph input or argument that decided: the end of the chain of followed values.
 
-    Operators on sequences may follow each other in a circle; then the chain ends where it comes back.
+    Operators on sequences may follow each other in a circle; then the node that the chain reaches a second time counts
+    as the one that decided.
     """
     deciders: dict[int, Node | Value] = {}
     for node in solution.graph.nodes:
@@ -136,6 +137,7 @@ def _find_deciders(solution: GraphSolution) -> dict[int, Node | Value]:
         while isinstance(current, Node) and current.id not in deciders:
             deciders[current.id] = current  # a circle ends at this node
             path.append(current)
+            # A node that follows none stays `current`, and this ends the loop.
             current = _find_followed_producer(solution, current) or current
         decider = deciders[current.id] if isinstance(current, Node) else current
         deciders.update((path_node.id, decider) for path_node in path)

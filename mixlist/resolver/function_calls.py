@@ -1,8 +1,9 @@
 """Rule S4.31: functions are specialized per call.
 
-A model-local function is decided once for each combination of argument types and of everything else in the caller that
-the function's decisions depend on, with the opset of the function itself; equal results become one function. Two calls
-share a decision if each of their constants fits the low type in both or in neither (S4.20).
+A model-local function is decided once for each kind of call: the types of the arguments, and everything else in the
+caller that the function's decisions depend on (``CallContext``). The opset is that of the function itself. Equal
+results become one function. Two calls share a decision if each of their constants fits the low type in both or in
+neither (S4.20).
 
 Rule S7.5: No Cast is inserted where a constant can be converted instead; so a parameter that receives a constant takes
 the type that its readers want.
@@ -50,7 +51,8 @@ def decide_call(node: Node, state: SolverState) -> list[Value]:
     # Phase 3: bring the results back to the caller.
     callee_types, results = callee.decided_types, callee.graph.root.outputs
     arguments = zip(node.inputs, callee.graph.root.inputs, strict=False)
-    # If the body gave a sequence another type, the group of that sequence in the caller has to vote again.
+    # If the body gave a sequence another type than the caller, the group of the sequence in the caller counts its votes
+    # again.
     changed = [v for v, parameter in arguments if v in groups and decided_types[v.id] != callee_types[parameter.id]]
     results_by_black = [is_high_by_black(v, callee, state.low_type) for v in results]
     changed += mark_high_by_black(node.outputs, results_by_black, state)

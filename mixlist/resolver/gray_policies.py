@@ -25,10 +25,10 @@ from mixlist.resolver.cast_look_through import find_followed_value
 from mixlist.resolver.decisions import UNDECIDED, GraphSolution
 from mixlist.resolver.solver_state import SolverState, find_authored_type
 
-GrayType = tuple[int, Value | None]  # the element type, and the value that the gray node takes it from
+TypeAndSource = tuple[int, Value | None]  # the element type, and the value that the gray node takes it from
 
 
-def find_gray_type(node: Node, state: SolverState) -> GrayType:
+def find_gray_type(node: Node, state: SolverState) -> TypeAndSource:
     """Return the element type that a gray node takes, and the value that it takes the type from.
 
     The type is UNDECIDED as long as that value is undecided. It is the authored type, and the value None, if the node
@@ -48,7 +48,7 @@ def find_gray_type(node: Node, state: SolverState) -> GrayType:
     return elem, source
 
 
-def combine_input_types(inputs: list[Value], authored: int, state: SolverState) -> GrayType:
+def combine_input_types(inputs: list[Value], authored: int, state: SolverState) -> TypeAndSource:
     """Return the type of a gray node that reads ``inputs``, under ``promote`` or ``black-wins``.
 
     ``inputs`` must not be empty. ``authored`` is the node's authored element type.
@@ -63,7 +63,7 @@ def can_be_followed(value: Value) -> bool:
     return not value.is_constant and types.element(value.type) in types.FLOATS
 
 
-def _follow_first_input(node: Node, state: SolverState) -> GrayType:
+def _follow_first_input(node: Node, state: SolverState) -> TypeAndSource:
     """Return the type of the first float input that is no constant (Rule S4.6)."""
     for value in node.inputs:
         if value is not None and can_be_followed(value):
@@ -74,7 +74,7 @@ def _follow_first_input(node: Node, state: SolverState) -> GrayType:
     return find_authored_type(node), None
 
 
-def _follow_widest_input(inputs: list[Value], state: SolverState) -> GrayType:
+def _follow_widest_input(inputs: list[Value], state: SolverState) -> TypeAndSource:
     """Return the widest type of the inputs that are decided, and the first input of this type (Rule S4.24)."""
     widest, source = UNDECIDED, inputs[0]
     for value in inputs:
@@ -94,7 +94,7 @@ def _wider_type(left: int, right: int) -> int:
     return types.DOUBLE if types.DOUBLE in (left, right) else types.FLOAT
 
 
-def _follow_unless_black(inputs: list[Value], authored: int, state: SolverState) -> GrayType:
+def _follow_unless_black(inputs: list[Value], authored: int, state: SolverState) -> TypeAndSource:
     """Return float32 if an input is high by black, else the low type if an input has it (Rule S4.23)."""
     first_low = None
     for value in inputs:
@@ -123,19 +123,21 @@ def is_high_by_black(value: Value, solution: GraphSolution, low_type: int) -> bo
     return solution.classifications[producer.id].is_black
 
 
-def mark_high_by_black(targets: Iterable[Value | None], sources: Iterable[bool], state: SolverState) -> list[Value]:
-    """Mark each target whose source is high by black; return the targets that were not marked before.
+def mark_high_by_black(
+    targets: Iterable[Value | None], are_by_black: Iterable[bool], state: SolverState
+) -> list[Value]:
+    """Mark targets as high by black; return those that were not marked before.
 
-    ``sources`` says for each target whether its source is high by black. The mark follows a value through control flow
-    and calls. Under the other gray policies nothing is marked.
+    ``are_by_black``: for each target, whether to mark it. The rules of control flow, sequences and calls pass the mark
+    on with the values. Under the gray policies other than ``black-wins`` nothing is marked.
     """
     if state.policy.gray_policy != "black-wins":
         return []
     marked = state.solution.high_by_black
     newly_marked = [
         value
-        for value, is_black in zip(targets, sources, strict=False)
-        if is_black and value is not None and value.id not in marked
+        for value, is_by_black in zip(targets, are_by_black, strict=False)
+        if is_by_black and value is not None and value.id not in marked
     ]
     marked.update(value.id for value in newly_marked)
     return newly_marked

@@ -3,8 +3,8 @@
 A search asks for the decisions under hundreds of policies, each similar to an earlier one. The decision for a node
 depends on the node's classification and on the types that it reads. So a GraphSolution is computed from an earlier one:
 the steps whose classification differs run again, and then those that read a changed value, in the order of the graph.
-From the first loop on, where decisions feed back, all steps run again if any does. With sequences, and under
-``between``, which looks at the graph as a whole, everything is decided anew.
+Decisions feed back from the first loop on: if one of the steps from there on has to run again, all of them do. With
+sequences, and under ``between``, which looks at the graph as a whole, everything is decided anew.
 """
 
 from __future__ import annotations
@@ -150,7 +150,10 @@ class IncrementalSolver:
         ]
 
     def _changes_of_operator(self, operator: Operator, policy: Policy, classifier: Classifier) -> Changes:
-        """Return the changed classifications of an operator's nodes, which depend only on the moves of its names."""
+        """Return the changed classifications of an operator's nodes.
+
+        They depend only on the policy's moves of the operator's names. A *move* puts a name on another list.
+        """
         key = operator, *(policy.lists.moves.get(name) for name in _list_names(operator))
         if key not in self._changes_by_moves:
             changes = self._changes_by_moves[key] = {}
@@ -188,7 +191,7 @@ class _IncrementalModelSolver(ModelSolver):
     def __init__(self, incremental: IncrementalSolver, policy: Policy) -> None:
         classifier = Classifier(policy)
         self.incremental, self.changes = incremental, incremental.find_changes(policy, classifier)
-        rules = _ChangedRules(incremental.base_rules, self.changes, policy)
+        rules = _IncrementalNodeRules(incremental.base_rules, self.changes, policy)
         super().__init__(classifier, rules, incremental.constant_ranges)
         # Rule S4.17: a black Cast changes what every reader of a Cast follows.
         self.needs_full_solve = policy.gray_policy == "between" or classifier.cast_is_black != incremental.cast_is_black
@@ -220,7 +223,8 @@ class _IncrementalModelSolver(ModelSolver):
                 origin, differences = outcome, outcome_differences
         if origin is not None and not differences:
             return origin.solver.solution
-        # Phase 3: decide the nodes that differ again, or all nodes.
+        # Phase 3: decide the nodes that differ again, or all nodes. Without a start state the earlier solver ran its
+        # steps to a fixpoint, so single steps of it cannot run again.
         if origin is None or origin.solver.start_state is None or self.needs_full_solve:
             solver, origin, decided_again = GraphSolver(self, graph), None, frozenset[Node]()
             solver.run(call, treatment)
@@ -257,7 +261,7 @@ class _IncrementalModelSolver(ModelSolver):
         return incremental.step_index(graph, solver.schedule).run_again(solver, changed, calls)
 
 
-class _ChangedRules(NodeRules):
+class _IncrementalNodeRules(NodeRules):
     """The node rules of a policy: those of the base, which are matched already, and the changes.
 
     ``match`` and ``find_rule`` are needed only when a graph is decided anew or an error is reported.
@@ -284,12 +288,13 @@ class _ChangedRules(NodeRules):
 
 
 class _StepIndex:
-    """The steps of a graph by position, with the values that each step writes and the steps that read each value."""
+    """Runs again the steps that a change reaches, found by the values that each step writes and reads."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.steps = steps = schedule.steps
         self.first_repeated = len(steps) if schedule.first_repeated is None else schedule.first_repeated
-        self.plain_nodes = [step if isinstance(step, Node) and step.function is None else None for step in steps]
+        # The node of each step; None for links, sequence groups and calls.
+        self.node_of_step = [step if isinstance(step, Node) and step.function is None else None for step in steps]
         # Links of loops come twice in the schedule; reversed, so that the first position wins.
         self.position_of = {step: position for position, step in reversed([*enumerate(steps)])}
         self.written_values = [find_written_values(step) for step in steps]
@@ -316,7 +321,7 @@ class _StepIndex:
                 return frozenset(affected | self._run_all_repeated(solver))
             step, written = self.steps[position], self.written_values[position]
             before = [(decided_types[value.id], value.id in high_by_black) for value in written]
-            _forget_outcome(solver, step, written)
+            _undo_step(solver, step, written)
             if isinstance(step, Node):
                 affected.add(step)
             solver.run_step(step)
@@ -329,7 +334,7 @@ class _StepIndex:
                 if reader in queued:
                     continue
                 queued.add(reader)
-                node = self.plain_nodes[reader]
+                node = self.node_of_step[reader]
                 if node is not None and solution.classifications[node.id].kind != "gray":
                     affected.add(node)  # its list decides it, whatever it reads
                 else:
@@ -340,13 +345,13 @@ class _StepIndex:
         """Decide all steps from the first loop on anew; return the nodes among these steps."""
         steps = self.steps[self.first_repeated :]
         for step, written in zip(steps, self.written_values[self.first_repeated :], strict=True):
-            _forget_outcome(solver, step, written)
+            _undo_step(solver, step, written)
         solver.run_to_fixpoint(steps, is_final=True)
         return {step for step in steps if isinstance(step, Node)}
 
 
-def _forget_outcome(solver: GraphSolver, step: DecisionStep, written: list[Value]) -> None:
-    """Remove the outcome of a step: the types of its values, the notes about its node, the constants it examined."""
+def _undo_step(solver: GraphSolver, step: DecisionStep, written: list[Value]) -> None:
+    """Undo a step: forget the types of its values, the notes about its node, and the constants that it examined."""
     start_state, solution = solver.start_state, solver.solution
     assert start_state is not None
     for value in written:

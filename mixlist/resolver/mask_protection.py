@@ -7,17 +7,15 @@ authored with rule `mask` if it reads or makes a mask out of range.
 
 Rule S4.36: If a softmax that the mask reaches is low precision, the finite constants of the mask are reduced, so that
 the low type holds them. A mask without a constant to reduce keeps its readers, the softmaxes included, in high
-precision.
+precision. A node that computes a mask, or a factor of one, from constants that are no masks stays as authored if it
+reads or makes a constant that does not fit, whatever `--constants` says.
 
 Masks are followed into and out of functions, but are not reduced there: a function's body may serve other calls.
 
-Rule S4.36: A node that computes a mask, or a factor of one, from constants that are no masks stays as authored if it
-reads or makes a constant that does not fit, whatever `--constants` says.
-
-The two cases depend on each other: a gray softmax may follow the nodes that the mask keeps. So the solver first decides
-a graph as if all masks that can be reduced were reduced. Then it keeps each group of nodes whose softmaxes all came out
-in high precision, and decides the graph again. Keeping a group only makes other nodes high precision, never low. So no
-group has to be released, and the result does not depend on the order of the groups.
+Rules S4.35 and S4.36 depend on each other: a gray softmax may follow the nodes that the mask keeps. So the solver first
+decides a graph as if all masks that can be reduced were reduced. Then it keeps each group of nodes whose softmaxes all
+came out in high precision, and decides the graph again. Keeping a group only makes other nodes high precision, never
+low. So no group has to be released, and the result does not depend on the order of the groups.
 """
 
 from __future__ import annotations
@@ -61,17 +59,18 @@ KeptGroups = frozenset[MaskGroup]
 # After this many rounds all groups are kept, and the graph is decided a last time. A graph with many groups could
 # otherwise need one round per group. Keeping a group is always safe.
 MAX_ROUNDS = 4
+# A softmax of these kinds keeps its authored type, whatever is decided for the nodes around it.
 _NEVER_LOW: frozenset[DecisionKind] = frozenset({"none", "cast", "shape", "authored", "schema"})
 
 
 def find_protected_masks(main: Graph, ranges: ConstantRanges, policy: Policy) -> MaskPlan | None:
-    """Return the mask groups of a model; None if it has none, or if the policy does not protect them."""
+    """Return the masks that the low type cannot hold; None if there are none or the policy does not protect masks."""
     mask_plan = find_masks_at_risk(main, ranges, policy) if "masks" in policy.protect else None
     return None if mask_plan is None or mask_plan.is_empty else mask_plan
 
 
 def find_masks_at_risk(main: Graph, ranges: ConstantRanges, policy: Policy) -> MaskPlan | None:
-    """Return the mask groups of a model; None if the policy's mode cannot make their nodes low precision."""
+    """Return the masks that the low type cannot hold; None if the policy's mode cannot make nodes low precision."""
     if policy.mode.action not in ("lists", "force"):
         return None
     return find_mask_groups(main, ranges, types.ELEMENT_BY_NAME[policy.mode.low])

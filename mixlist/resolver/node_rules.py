@@ -76,7 +76,7 @@ class NodeRules:
                 continue
             if not _can_vary(node):
                 if rule.by == "name" and not _is_pattern(rule.pattern):
-                    self._refuse(rule, graph, node)
+                    self._report_fixed_node(rule, graph, node)
                 continue
             self._usable_rules.add(rule)
             self._rule_of_node[id(graph), node.id] = rule
@@ -128,7 +128,7 @@ class NodeRules:
                 message = f"no node is called {rule.pattern!r}: the rule does nothing"
                 yield rule.place.finding("ML305", "warning", message, "mixlist resolve lists all node names")
 
-    def _refuse(self, rule: NodeRule, graph: Graph, node: Node) -> None:
+    def _report_fixed_node(self, rule: NodeRule, graph: Graph, node: Node) -> None:
         """Note a warning for a line of keep_dtype that names a node with nothing to vary; else raise ListError."""
         message = f"{_show_node(graph, node)} has no float type that a rule can choose: {_explain_fixed_types(node)}"
         if not rule.keep:

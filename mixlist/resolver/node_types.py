@@ -15,8 +15,8 @@ nodes.
 
 Rule S4.9: Lists move slots between float32 and the low type only.
 
-``classification`` finds the list of a node. The modes without lists (S3.4 to S3.7) classify nodes as white, as black,
-or with the kind "raise": such a node becomes float32.
+``classification`` finds the list of a node. A mode without lists (S3.4 to S3.7) gives a node the kind "low" or
+"authored", which white and black nodes also have, or the kind "raise": such a node becomes float32.
 """
 
 from __future__ import annotations

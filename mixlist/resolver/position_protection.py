@@ -55,7 +55,7 @@ def keep_positions(solution: GraphSolution, nodes: Iterable[Node]) -> None:
 
 
 def find_position_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic]:
-    """Yield a warning if the policy does not protect positions and makes some low precision (Rule S4.34)."""
+    """Yield a warning if the policy does not protect positions and makes some low precision (Rule S4.38)."""
     policy = model_solution.policy
     if "positions" in policy.protect or policy.mode.action not in _LOWERING_ACTIONS:
         return

@@ -55,7 +55,8 @@ class ReasonWriter:
         """Return the reason for a node's decision, with the constants that it treats specially."""
         reason = self._explain_rule(node, follows)
         note = self.solution.reason_notes.get(node.id)
-        # Under the rules `constant` and `mask` the note is the reason itself. Here it concerns some slots only.
+        # Under the rules `constant` and `mask`, the reason has the note already. Under other rules, the note says why
+        # some slots of the node did not become low precision.
         if note and find_rule_name(self.solution, node) not in ("constant", "mask"):
             reason += f"; one slot stays float32 because {note} (S4.7)"
         for slot, limit in self.solution.reduced_slots.get(node, {}).items():

@@ -68,7 +68,7 @@ class Resolver:
             self.graph,
             policy,
             classifier.low_type,
-            _number_specializations(main),
+            _assign_suffixes(main),
             node_rules,
             classifier.cast_is_black,
         )
@@ -94,7 +94,7 @@ def resolve(
     return Resolver(model, type_hints=type_hints, progress=progress).plan(policy)
 
 
-def _number_specializations(main: GraphSolution) -> tuple[GraphSolution, ...]:
+def _assign_suffixes(main: GraphSolution) -> tuple[GraphSolution, ...]:
     """Return the solutions of the main graph and of all functions; give those of one function the suffixes #0, #1, ...
 
     A function with a single specialization gets no suffix.

@@ -13,7 +13,7 @@ from mixlist.graph.model import Node, Scope, Value
 from mixlist.resolver.classification import is_control_flow
 from mixlist.resolver.sequence_groups import SequenceGroup, is_container
 
-DecisionStep = Node | TypeLink | SequenceGroup  # the unit that the solver decides at a time
+DecisionStep = Node | TypeLink | SequenceGroup  # decided by one call of `GraphSolver.run_step`
 
 
 @dataclass

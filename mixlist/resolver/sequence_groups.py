@@ -59,7 +59,7 @@ class SequenceGroup:
 
 
 def is_container(value: Value | None) -> bool:
-    """Return whether the value is a sequence or optional of a type that lists move."""
+    """Return whether the value is a sequence or optional with elements of a type that lists can change."""
     return value is not None and isinstance(value.type, tuple) and types.element(value.type) in types.MIXABLE
 
 

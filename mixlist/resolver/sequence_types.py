@@ -1,9 +1,9 @@
 """Rules S4.29 and S4.30: all elements of a sequence share one type, which the gray policy helps to decide.
 
-Rule S4.29: All elements of a sequence, and an optional and its content, share one type with everything that nodes and
-control flow connect to them: white nodes vote for the low type, black nodes for the authored type, gray nodes for the
-decided type of their first float input that is not a constant, and float32 wins. If a sequence operator lacks the low
-type, all stay in high precision.
+Rule S4.29: All elements of a sequence have one type, and so have an optional and its content. Sequences and optionals
+that nodes and control flow connect have this type, too. White nodes vote for the low type, black nodes for the authored
+type, and gray nodes for the decided type of their first float input that is not a constant. If the votes differ,
+float32 wins. If a sequence operator lacks the low type, all stay in high precision.
 
 Rule S4.30: Under the gray policies other than `ascend`, the gray operators of connected sequences are one gray node
 that reads all tensors that these operators and control flow put into the sequences; its type is one vote.

@@ -1,8 +1,8 @@
 """Decide the nodes of a graph in order, and repeat the parts that feed back until nothing changes.
 
-Rule S4.28: Types that feed back are decided with the values `undecided`, `low` and `high`: all start `undecided`, a
-vote can only raise them, a state is `low` until some vote is `high`, and a state that no vote decides keeps its
-authored type; nested loops are solved together.
+Rule S4.28: Types that feed back, such as those of the states of a Loop, are decided with the values `undecided`, `low`
+and `high`. All types start `undecided`, and a vote can only raise a type. A state is `low` until some vote is `high`. A
+state that no vote decides keeps its authored type. Nested loops are solved together.
 
 Each value changes at most twice. So one pass in topological order, and a worklist for the part of the graph that a Loop
 or Scan feeds back to, take linear time. They reach the greatest fixpoint: the one with the most low precision.
@@ -50,6 +50,9 @@ from mixlist.resolver.solver_state import CallContext, SolverState
 class ModelSolver:
     """Decides one model under one policy, and remembers the solutions of its functions.
 
+    ``solve`` decides the main graph. ``specialize`` returns the solution of any graph for one kind of call.
+    ``solve_with_masks`` decides a graph, several times if masks have to be kept, and ``solve_graph`` does it once.
+
     ``unknown_constants`` collects the constants whose value is not known, by the reason.
     """
 
@@ -71,7 +74,10 @@ class ModelSolver:
         return self.classifier.policy.constants != "keep" or self.constant_ranges.fits(value, self.classifier.low_type)
 
     def explain_misfit(self, value: Value, frame: CallFrame | None) -> str | None:
-        """Return why a constant does not fit the low type; None if it fits, or if its value is not known."""
+        """Return why a constant does not fit the low type; None if it fits, or if its value is not known.
+
+        A constant whose value is not known is added to ``unknown_constants``.
+        """
         value_range = self.constant_ranges.range_of(value, frame)
         reason = value_range.misfit_reason(self.classifier.low_type) if value_range is not None else None
         if value_range is not None and (reason or value_range.unknown):
@@ -249,7 +255,8 @@ class GraphSolver:
     def run_to_fixpoint(self, steps: list[DecisionStep], is_final: bool) -> None:
         """Run steps that may feed back, until nothing changes.
 
-        ``is_final`` is false for a function with an argument that its caller has not decided: undecided values stay.
+        ``is_final`` is false for a function with an argument that the caller has not decided yet. Then values without a
+        vote stay undecided.
         """
         state = self.state
         readers: dict[int, list[DecisionStep]] = {}  # by the id of a value

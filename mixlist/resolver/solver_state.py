@@ -93,7 +93,7 @@ class SolverState:
         )
 
     def raise_types(self, values: Sequence[Value | None], elements: Sequence[int]) -> list[Value]:
-        """Set the decided types of values to ``elements`` where they may rise; return the values that changed."""
+        """Set the decided types of values to ``elements`` where ``may_rise`` allows it; return the changed values."""
         changed = []
         for value, elem in zip(values, elements, strict=False):
             if value is not None and self.decided_types[value.id] != elem and self.may_rise(value, elem):

@@ -90,7 +90,8 @@ def find_node_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
             limit = limits.get(slot, 0.0) if limits and value.constant_proto is not None else 0.0
             yield Use(value, types.element(wanted_type), node.scope, node, slot, limit)
         elif node.op_type == "Cast" and value.constant_proto is not None and types.element(value.type) in types.MIXABLE:
-            # A user's Cast of a constant reads the number in the file: a converted constant would be rounded before it.
+            # A user's Cast of a constant reads the number in the file. Conversion of the constant would round the
+            # number before the Cast.
             yield Use(value, types.element(value.type), node.scope, node, slot)
         elif _takes_type(node, slot, solution.decided_types[value.id]):
             yield Use(value, None, node.scope, node, slot)
