@@ -1,4 +1,7 @@
-"""Rewrite a model as its Plan says: insert Casts, convert constants, specialize functions. It decides nothing."""
+"""Rewrite a model as its Plan says: insert Casts, convert constants, specialize functions.
+
+This room decides nothing.
+"""
 
 from mixlist.rewriter.result import RewriteResult
 from mixlist.rewriter.rewrite_model import rewrite, rewrite_in_place

@@ -8,8 +8,9 @@ these readers need a tensor that holds the value in that type. Such a tensor nee
 - A user's Cast converts the value to that type, and all these readers see it.
 
 Otherwise mixlist makes exactly one Cast, in the scope that defines the value, where all readers see it, also those in
-bodies. So each pair of a value and a type needs at most one Cast, and none in these cases. A user's Cast in a branch
-that only some of the readers see does not save a Cast: the other readers need one, and it serves all readers.
+bodies. So each pair of a value and a type needs at most one Cast, and none in these cases. If only some of the readers
+see a user's Cast, because it is in a branch, it saves no Cast: the other readers need a new Cast, and the new Cast
+serves all readers.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class CastLayout:
     - ``value_names``: the final name of a value, by its id, if it is not ``Value.name``.
     - ``value_types``: the final element type of a value, by its id, if it is not the decided one.
     - ``casts``: the new Casts of each scope.
+    - ``converted_constants``: the constants that readers want in another type, in place or as a copy.
     - ``moved_casts``: the user's Casts that move to the place directly after their producer.
     """
 
@@ -124,8 +126,8 @@ class _CastLayoutBuilder:
 
     - ``uses_to_convert``: the uses that want a value in another type than it has, by value and wanted type.
     - ``constant_uses``: the uses of each constant that can be converted in the file.
-    - ``bypassing_uses``: uses that read a constant directly and no longer the user's Cast of it, as (node, scope,
-      slot).
+    - ``bypassing_slots``: the slots, as (node, scope, slot), that read the output of a user's Cast of a constant in the
+      file, and the constant itself in the rewritten model.
     - ``cast_names``: the name of the Cast that mixlist makes of a value, by value and type.
     """
 
@@ -140,15 +142,16 @@ class _CastLayoutBuilder:
         self.layout = CastLayout()
         self.uses_to_convert: dict[tuple[Value, int], list[Use]] = {}
         self.constant_uses: dict[Value, list[Use]] = {}
-        self.bypassing_uses: set[tuple[Node | None, Scope, int]] = set()
+        self.bypassing_slots: set[tuple[Node | None, Scope, int]] = set()
         self.cast_names: dict[tuple[Value, int], str] = {}
         self.training_names = _names_in_training_info(solution.graph.model)
 
     def build(self, kept_io: KeptIoTypes | None) -> CastLayout:
         root = self.solution.graph.root
         uses: Iterable[Use] = find_uses(self.solution)
-        # The order matters. The types of inputs decide which uses need a conversion. Other readers can use the Casts of
-        # outputs, so these come before other Casts. Constants get their final types before Casts are made.
+        # The order matters. The types of inputs decide which uses need a conversion. A Cast that makes a graph output
+        # can serve readers in the graph too, so the Casts of outputs are made before the Casts of other values.
+        # Constants get their final types between the two.
         if kept_io is not None and not kept_io.keeps_all:
             uses = list(uses)
             self._lower_inputs(uses, kept_io)
@@ -173,9 +176,10 @@ class _CastLayoutBuilder:
             constant = self._find_constant_behind_cast(use)
             if constant is not None:
                 self.constant_uses.setdefault(constant, []).append(replace(use, value=constant))
-                self.bypassing_uses.add((use.node, use.scope, use.slot))
+                self.bypassing_slots.add((use.node, use.scope, use.slot))
             elif value.constant_proto is not None and value.kind != "overridable":
-                # The default of an input is no such constant: the caller may replace it, so it gets a Cast (S4.16).
+                # The default of an input is not converted: the caller may replace it, so its readers get a Cast
+                # (S4.16).
                 if types.element(value.type) in types.MIXABLE:
                     self.constant_uses.setdefault(value, []).append(use)
             elif use.wanted_type is not None and use.wanted_type != lowered_inputs.get(
@@ -246,8 +250,9 @@ class _CastLayoutBuilder:
     def _convert_constant(self, value: Value, uses: list[Use]) -> None:
         """Convert a constant once for each type, and each limit of a mask, that its readers want (Rule S7.6)."""
         authored = types.element(value.type)
-        # These uses read the output of the user's Cast. Now they read the constant, which has the type that they want.
-        bypassing = [u for u in uses if (u.node, u.scope, u.slot) in self.bypassing_uses]
+        # Bypassing uses read the output of a user's Cast in the file. The constant has the type that these uses want,
+        # so they read the constant instead.
+        bypassing = [u for u in uses if (u.node, u.scope, u.slot) in self.bypassing_slots]
         unconverted = [u for u in bypassing if u.wanted_type == authored]
         self._connect(unconverted, value.name)
         variants = {(u.wanted_type, u.magnitude_limit) for u in uses if u.wanted_type is not None}
@@ -304,7 +309,8 @@ class _CastLayoutBuilder:
         """Let a use read the output of a user's Cast; move the Cast before the reader if it comes after it."""
         assert cast.outputs[0] is not None
         self._connect([use], self.layout.final_name(cast.outputs[0]))
-        # Find the node of the Cast's own scope whose body holds the reader: the order in that scope counts.
+        # Find the node of the Cast's own scope whose body holds the reader: the order in that scope counts. Nodes have
+        # their ids in topological order.
         reader, scope = use.node, use.scope
         while scope is not cast.scope and scope.owner is not None:
             reader, scope = scope.owner, scope.owner.scope

@@ -64,6 +64,7 @@ def convert_constants(
             _set_constant(node, converted)
             continue
         assert is_graph(message)  # functions have no initializers
+        # A search by name for every constant would take quadratic time.
         if in_place and value.scope not in initializer_positions:
             positions = {tensor.name: k for k, tensor in enumerate(message.initializer)}
             positions |= {tensor.values.name: k for k, tensor in enumerate(message.sparse_initializer)}
@@ -96,7 +97,7 @@ _SENSITIVE_TO_ZERO = frozenset({"Sqrt", "Div", "Log", "Pow"})  # Rule S7.8 names
 
 
 def find_sensitive_readers(solution: GraphSolution, layout: CastLayout) -> Iterator[tuple[str, str]]:
-    """Yield the names of the converted constants in which a zero is dangerous, each with the reader for which it is."""
+    """Yield each converted constant that an operator sensitive to zeros reads, by name, and a text with that reader."""
     names: dict[Value | None, list[str]] = {}
     for item in layout.converted_constants:
         names.setdefault(item.value, []).append(item.name)
@@ -107,10 +108,13 @@ def find_sensitive_readers(solution: GraphSolution, layout: CastLayout) -> Itera
                     yield name, f"{node.op_type} {display_name(node)}"
 
 
-def find_constant_warnings(reports: Iterable[ConstantReport], readers: dict[str, str]) -> Iterator[Diagnostic]:
+def find_constant_warnings(
+    reports: Iterable[ConstantReport], sensitive_readers: dict[str, str]
+) -> Iterator[Diagnostic]:
     """Yield warnings about constants that lost values in the conversion.
 
-    ``readers``: by the name of a constant, a node for which a zero is dangerous (see ``find_sensitive_readers``).
+    ``sensitive_readers``: by the name of a constant, a node for which a zero is dangerous, as
+    ``find_sensitive_readers`` yields them.
     """
     for report in reports:
         if report.overflowed or report.clamped:
@@ -118,8 +122,8 @@ def find_constant_warnings(reports: Iterable[ConstantReport], readers: dict[str,
             loss = overflow if report.overflowed else f"{report.clamped} values were clamped"
             text = f"constant {report.name!r} reaches {report.max_abs:.6g}, beyond the low type: {loss}"
             yield Diagnostic("ML502", "warning", text, hint="--constants keep leaves such constants in float32")
-        if report.flushed and report.name in readers:
-            reader = readers[report.name]
+        if report.flushed and report.name in sensitive_readers:
+            reader = sensitive_readers[report.name]
             text = f"{report.flushed} values of constant {report.name!r} became zero, and {reader} reads the constant"
             hint = "keep that node in float32: put its op type on the black list, or use keep_dtype"
             yield Diagnostic("ML503", "warning", text, hint=hint)

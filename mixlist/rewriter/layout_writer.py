@@ -55,13 +55,14 @@ class LayoutWriter:
             message.input[slot] = name
         if node.id in self.function_names:
             message.op_type = self.function_names[node.id]
+        # Most marked Casts of an earlier rewrite are no nodes of the graph. `_remove_mark` says which ones are.
         if node.op_type == "Cast" and node.proto.metadata_props:
             _remove_mark(message)
         if self.renames_values:
             self._rename_values(node, message, new_names)
 
     def _rename_values(self, node: Node, message: NodeProto, new_names: dict[int, str]) -> None:
-        """Write the final names of the node's inputs and outputs; slots in ``new_names`` have theirs already."""
+        """Write the final names of the node's inputs and outputs; slots in ``new_names`` have their names."""
         for slot, value in enumerate(node.inputs):
             if value is not None and slot not in new_names:
                 message.input[slot] = self.layout.final_name(value)
@@ -118,13 +119,13 @@ class LayoutWriter:
 
     def _type_of_name(self, name: str) -> int:
         """Return the element type of the tensor called ``name`` in the rewritten model, new tensors included."""
-        if name in self._new_types:
-            return self._new_types[name]
+        if name in self._types_of_new_tensors:
+            return self._types_of_new_tensors[name]
         values = (value for value in self.solution.graph.values if self.layout.final_name(value) == name)
         return next((types.element(self._final_type(value)) for value in values), types.UNKNOWN)
 
     @cached_property
-    def _new_types(self) -> dict[str, int]:
+    def _types_of_new_tensors(self) -> dict[str, int]:
         """Return the element types of the tensors that new Casts make and that constants become, by name."""
         by_casts = {cast.name: cast.elem for casts in self.layout.casts.values() for cast in casts}
         return by_casts | {constant.name: constant.elem for constant in self.layout.converted_constants}
@@ -159,7 +160,7 @@ class LayoutWriter:
 
     @staticmethod
     def _key_after(positions: dict[Node, int], value: Value | None, rank: int, order: int) -> SortKey:
-        """Return the sort key directly after the producer of ``value``; before all nodes if it is not in this scope."""
+        """Return the sort key after the producer of ``value``; before all nodes if no node of the scope makes it."""
         producer = value.producer if value is not None else None
         return (positions.get(producer, -1) if producer is not None else -1, rank, order)
 

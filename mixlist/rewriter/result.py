@@ -27,8 +27,8 @@ class RewriteResult:
     """The rewritten model and the changes.
 
     ``model`` has the type of the model that was passed in (an ``onnx.ModelProto`` for a path). ``constants`` reports
-    every converted constant. ``counts`` has the number of nodes by precision. ``low`` of ``eligible`` nodes are low
-    precision.
+    every converted constant. ``counts`` has the number of nodes by precision. ``low`` is the number of nodes in
+    low precision, and ``eligible`` the number of nodes in low precision or float32.
     """
 
     loaded: LoadedModel

@@ -96,13 +96,14 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
     clamp = model_solution.policy.constants == "clamp"
     cast_count = 0
     reports: dict[Hashable, ConstantReport] = {}
-    readers: dict[str, str] = {}
+    sensitive_readers: dict[str, str] = {}
     functions: dict[GraphSolution, FunctionProto] = {}
     # Phase 1: rewrite the main graph, and a copy of a function for each of its specializations.
     for solution in model_solution.solutions:
+        # Only the main graph has an empty path.
         function = function_names.copy_function(solution) if solution.graph.path else None
         message = function or model.graph
-        # Only the main graph has an interface to keep; callers of a function are rewritten with it.
+        # Only the main graph may have to keep the types of its inputs and outputs: callers of functions are rewritten.
         layout = lay_out_casts(
             solution,
             name_generator,
@@ -113,7 +114,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
         cast_count += sum(map(len, layout.casts.values()))
         protos = protos_by_scope(solution.graph.root, message)
         new_constants = convert_constants(layout, protos, name_generator, clamp, loaded.folder, reports)
-        readers.update(find_sensitive_readers(solution, layout))
+        sensitive_readers.update(find_sensitive_readers(solution, layout))
         LayoutWriter(solution, layout, function_names.find_new_callee_names(solution)).write(protos, new_constants)
         if layout.casts:
             _import_opset((function or model).opset_import, message, standard_opset(model))
@@ -122,7 +123,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
     # Phase 2: finish the model as a whole.
     replace_functions(model, model_solution, functions)
     correct_shapes(model)
-    _stamp_policy(model, model_solution)
+    _write_policy_metadata(model, model_solution)
     nodes = ((solution, node) for solution in model_solution.solutions for node in solution.graph.nodes)
     counts = Counter(find_precision(solution, node) for solution, node in nodes)
     low_name = types.type_name(model_solution.low_type)
@@ -136,7 +137,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
         eligible=counts[low_name] + counts["float32"],
         _reports=reports,
         _clamp=clamp,
-        _sensitive_readers=readers,
+        _sensitive_readers=sensitive_readers,
         _plan_warnings=plan.warnings,
     )
 
@@ -187,7 +188,7 @@ def _is_same_operator(op_type: str, left_opset: int, right_opset: int) -> bool:
     return len({schema.since_version if schema else 0 for schema in schemas}) == 1
 
 
-def _stamp_policy(model: ModelProto, model_solution: ModelSolution) -> None:
+def _write_policy_metadata(model: ModelProto, model_solution: ModelSolution) -> None:
     """Write into the model's metadata the digest of the policy and the version of mixlist (Rule S7.11)."""
     from mixlist.version import __version__
 

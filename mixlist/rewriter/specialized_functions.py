@@ -1,4 +1,4 @@
-"""Write model-local functions: one FunctionProto per specialization, and one for all specializations that are equal."""
+"""Write model-local functions: one FunctionProto per specialization; equal specializations become one."""
 
 from __future__ import annotations
 

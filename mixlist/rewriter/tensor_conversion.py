@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class ConstantReport:
-    """The changes of one constant by its conversion: numbers of elements, and the largest finite magnitude before.
+    """The numbers of elements of one constant that its conversion changed, by the kind of change.
 
-    ``flushed``: values that became zero. ``clamped`` and ``overflowed``: values beyond the range that became the
-    largest finite value, or infinite. ``masked``: values of a mask that were reduced (Rule S4.36).
+    ``max_abs``: the largest finite magnitude before the conversion. ``flushed``: values that became zero. ``clamped``
+    and ``overflowed``: values beyond the range that became the largest finite value, or infinite. ``masked``: values of
+    a mask that were reduced (Rule S4.36).
     """
 
     name: str
@@ -103,7 +104,7 @@ def convert_piece(
 def _round_to(
     float32_piece: NDArray[np.float32], elem: int, dtype: np.dtype[np.generic], is_large: bool
 ) -> NDArray[np.generic]:
-    """Return the values rounded to nearest, ties to even: by numpy, or by ONNX Runtime for much float16."""
+    """Return the values rounded to nearest, ties to even: by numpy, or by ONNX Runtime for a large float16 constant."""
     import numpy as np
 
     if elem == types.FLOAT16 and is_large:
