@@ -39,7 +39,10 @@ _ARRAY_KEY, _DTYPE_KEY = "array", "dtype"  # keys of a JSON object that refers t
 
 
 class FinishedTraining(TypedDict):
-    """The result of a finished training: the fields of its TrainingHistory, and the feed of its first bad step."""
+    """The result of a finished training.
+
+    ``curve`` has the fields of its TrainingHistory. ``first_bad`` is the feed of its first exception, or None.
+    """
 
     curve: dict[str, Any]
     first_bad: dict[str, Array] | None
@@ -94,7 +97,7 @@ class StateFile:
 
 
 def write_state(path: str | os.PathLike[str], fingerprint: Mapping[str, str], state: Mapping[str, object]) -> None:
-    """Write a state: nested dicts and lists of arrays, numbers and texts. ``fingerprint`` identifies its training."""
+    """Write a state: nested dicts and lists of arrays, numbers and texts. ``fingerprint`` identifies the trainings."""
     arrays: dict[str, Array] = {}
 
     def add_array(array: Array) -> dict[str, str]:
@@ -128,7 +131,8 @@ def read_state(path: str | os.PathLike[str], fingerprint: Mapping[str, str]) -> 
     def get_array(value: dict[str, Any]) -> dict[str, Any] | Array:
         """Return the array that a JSON object refers to; return any other object as it is."""
         reference = value.get(_ARRAY_KEY)
-        # A tensor of the model may be called "array" too. Its entry is an object then, never a text.
+        # A tensor of the model may be called "array" too. A dict of tensors by name then has an array or a number under
+        # this key, never a text.
         if not isinstance(reference, str):
             return value
         array = arrays[reference]

@@ -86,8 +86,8 @@ class Dataset:
 def read_dataset(graph: StepGraph, source: ArraySource, name: str) -> Dataset:
     """Return the samples of a mapping of arrays or of a ``.npz`` file.
 
-    Messages call a mapping ``name``, and a file by its path.
-    Raises FileError for a file that cannot be read, UsageError for arrays that do not fit the graph.
+    Messages name a file by its path, and a mapping by the text ``name``. Raises FileError for a file that cannot be
+    read, UsageError for arrays that do not fit the graph.
     """
     return Dataset(graph, *read_arrays(source, name))
 
@@ -95,7 +95,7 @@ def read_dataset(graph: StepGraph, source: ArraySource, name: str) -> Dataset:
 def read_arrays(source: ArraySource, name: str) -> tuple[Mapping[str, object], str]:
     """Return the arrays of a mapping or of a ``.npz`` file by name, and the name of the source for messages.
 
-    A mapping is called ``name`` in messages, a file by its path.
+    Messages name a file by its path, and a mapping by the text ``name``.
     """
     if isinstance(source, Mapping):
         return source, name

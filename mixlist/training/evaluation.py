@@ -75,7 +75,9 @@ def evaluate(
         feed = {**parameters_and_buffers, **batch, **neutral_random_inputs(graph, rows)}
         (values,) = session.run_forward(feed, [output])
         if metric.name == ACCURACY:
-            if not start:  # once: all batches have the same classes, and all labels are checked
+            # Once, at the first batch: every batch has the same number of classes, and the check reads the labels of
+            # the whole dataset.
+            if not start:
                 _check_labels(dataset, values)
             batch_correct, batch_labels = _count_correct(values, batch[LABELS])
             total, count = total + batch_correct, count + batch_labels
@@ -104,14 +106,16 @@ def _check_labels(dataset: Dataset, logits: Array) -> None:
 def _count_correct(logits: Array, labels: Array) -> tuple[int, int]:
     """Return the number of correct predictions and of labels. Negative labels (padding) do not count.
 
-    ``logits`` has one axis more than ``labels``: the classes. A row with a NaN is never correct.
+    ``logits`` has one axis more than ``labels``: the classes. A row with a NaN is never correct. Raises UsageError if
+    the other axes differ.
     """
     if logits.shape[:-1] != labels.shape:
         raise UsageError(
             f"logits {list(logits.shape)} and labels y {list(labels.shape)} do not fit",
             hint="accuracy needs one label for each row of logits; name another output with --metric",
         )
-    # argmax returns the place of a NaN, which would be correct by chance. Class -1 equals no label that counts.
+    # For a row with a NaN, argmax returns the index of the NaN, which may equal the label by chance. Such a row gets
+    # the prediction -1 instead, which equals no label that counts.
     predictions = np.where(np.isnan(logits).any(axis=-1), -1, logits.argmax(axis=-1))
     counted = np.greater_equal(labels, 0)
     return int(((predictions == labels) & counted).sum()), int(counted.sum())

@@ -26,8 +26,8 @@ class UnderflowSampler:
     """Counts the zeros and subnormal numbers among the gradient values that are not zero in float32.
 
     A value counts as subnormal if its magnitude is below the smallest normal number of the low type, and if the low
-    type can represent it exactly. A small gradient that was computed in float32 usually has more digits than a
-    subnormal number of the low type. It has lost none of them, so it does not count.
+    type can represent it exactly. A gradient that was computed in float32 usually has more digits than a
+    subnormal number of the low type. Such a gradient has lost no digits, so it does not count.
 
     ``low_type`` is "float16" or "bfloat16", ``steps`` the number of steps of each training.
     """
@@ -50,20 +50,21 @@ class UnderflowSampler:
         array has the same values when this method returns.
         """
         scaled_copy = scaled_gradient.copy()
+        # ``feed`` has the parameters of the mixed training, so the steps differ in precision and loss scale only.
         reference = self.float32_session.step(feed, 1.0).gradient
         # A gradient that is zero in float32, for example through an inactive ReLU, is no underflow.
         counted = np.isfinite(reference) & (reference != 0)
         unscaled_gradient = scaled_copy if scale == 1 else self.mixed_session.step(feed, 1.0).gradient
         self.counts[_VALUES] += int(counted.sum())
-        for zeros, subnormals, gradient in (
+        for zero_index, subnormal_index, gradient in (
             (_ZEROS, _SUBNORMALS, scaled_copy),
             (_UNSCALED_ZEROS, _UNSCALED_SUBNORMALS, unscaled_gradient),
         ):
             magnitudes = np.abs(gradient[counted])
             small = magnitudes[(magnitudes > 0) & (magnitudes < self.smallest_normal)]
-            self.counts[zeros] += int((magnitudes == 0).sum())
+            self.counts[zero_index] += int((magnitudes == 0).sum())
             # The low type can represent a value if the conversion to this type and back does not change it.
-            self.counts[subnormals] += int((small.astype(self.low_dtype).astype(np.float32) == small).sum())
+            self.counts[subnormal_index] += int((small.astype(self.low_dtype).astype(np.float32) == small).sum())
         self.counts[_STEPS] += 1
         # The mixed session writes every gradient into this one array, so the unscaled step has overwritten it.
         scaled_gradient[...] = scaled_copy

@@ -71,7 +71,10 @@ class TrainingJob:
         return evaluate(session, training.values, self.evaluation_data, self.metric, batch_size, max_batches)
 
     def data_warnings(self) -> list[Diagnostic]:
-        """Return the warnings on training and evaluation data: values that casts changed, samples left out."""
+        """Return the warnings on training and evaluation data.
+
+        They are about values that casts changed, evaluation data that is not given, and samples that are left out.
+        """
         warnings, evaluation_data = [], self.evaluation_data
         for dataset in (self.training_data, evaluation_data):
             source_name = dataset.source_name

@@ -6,7 +6,7 @@ A step runs in MindSpore's order:
 2. The loss is multiplied by the loss scale before the backward pass.
 3. The gradients leave the graph as float32 and are divided by the scale.
 4. Only then are the gradients examined. If one is not finite, the scaler decides: it skips the step, repeats it with
-   another scale, or applies the update in spite of it.
+   another scale, or applies the update with these gradients.
 
 A skipped step changes neither the parameters nor the buffers. The global step, which the learning rate follows, and
 Adam's step count advance on a skipped step only with ``advance_on_skip``.
@@ -76,8 +76,8 @@ class Training:
         self.scaler = scaler or NoScaling()
         self.advance_on_skip = advance_on_skip
         graph, values = session.graph, dict(initial_values or {})
-        # The index is a part of each draw's seed. So a value in ``initial_values`` does not change the draws of the
-        # other parameters.
+        # The index of a parameter is a part of the seed of its draw. So a value in ``initial_values`` does not change
+        # the draws of the other parameters.
         for index, parameter in enumerate((*graph.parameters, *graph.buffers)):
             if parameter.name not in values:
                 values[parameter.name] = draw_initial_value(parameter, seed, index)
@@ -180,7 +180,7 @@ class Training:
 
     def restore(self, state: TrainingState) -> None:
         """Restore the training to the moment when ``state()`` returned ``state``."""
-        # The optimizer changes parameters and moments in place, so both must not share memory with ``state``.
+        # The optimizer changes parameters and moments in place, so neither may share memory with ``state``.
         self.parameters.flat[...] = state["parameters"]
         self.buffers = state["buffers"]
         self.optimizer.moments, self.optimizer.updates = state["moments"].copy(), state["updates"]

@@ -29,8 +29,8 @@ class Settings:
     """An optimizer with its parameters, and its learning rate over the steps.
 
     In the first ``warmup_steps`` the learning rate grows linearly to ``lr``. After them, ``schedule`` decides: the rate
-    stays (``constant``), falls to zero at the last step (``linear``, ``cosine``), or is multiplied by ``decay`` every
-    ``decay_steps`` steps (``step``). Raises UsageError for values out of range.
+    stays (``constant``), falls until it would be zero one step after the last one (``linear``, ``cosine``), or is
+    multiplied by ``decay`` every ``decay_steps`` steps (``step``). Raises UsageError for values out of range.
     """
 
     name: OptimizerName = option(
@@ -82,7 +82,8 @@ class Settings:
         """Return the learning rate of step ``step`` (from 0) of a training of ``steps`` steps."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
-        # The share of the steps after the warm-up that are done, from 0 to 1.
+        # The share of the steps after the warm-up that are done before this step: 0 at the first one, below 1 at the
+        # last.
         share_done = min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps))
         if self.schedule == "linear":
             return self.lr * (1 - share_done)
@@ -104,7 +105,8 @@ class Optimizer:
         import numpy as np
 
         self.settings = settings
-        self.updates = 0  # the step count of Adam's bias correction
+        # The step count of Adam's bias correction. With ``advance_on_skip``, the training adds skipped steps to it.
+        self.updates = 0
         moment_count = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}[settings.name]
         self.moments: Float32Array = np.zeros((moment_count, size), np.float32)
         self._scratch: Float32Array = np.empty(size, np.float32)

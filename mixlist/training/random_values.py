@@ -78,6 +78,7 @@ def draw_initial_value(parameter: Parameter, seed: int, index: int) -> Array:
     elif len(parameter.shape) < 2:
         values = np.full(parameter.shape, 1.0 if parameter.name.endswith("weight") else 0.0)
     else:
+        # With a size 0, the product is 0, which has no negative power. The tensor is empty then and needs no bound.
         bound = max(1, math.prod(parameter.shape[1:])) ** -0.5
         values = generator.uniform(-bound, bound, parameter.shape)
     return values.astype(numpy_type(parameter.type))

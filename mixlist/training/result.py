@@ -16,7 +16,7 @@ class TrainingHistory:
     """The course of one training.
 
     - ``loss``: the unscaled loss of each step.
-    - ``metric``: the metric on the evaluation data after the last step; None if the training did not get there.
+    - ``metric``: the metric on the evaluation data after the last step; None if Ctrl-C ended the training earlier.
     - ``diverged``: the reason why the training failed (Rule S10.16), as the end of a sentence, or "".
 
     The report shows the other fields for mixed trainings only:
@@ -24,7 +24,7 @@ class TrainingHistory:
     - ``scale``: the loss scale of each step.
     - ``skipped``: the steps whose update was skipped.
     - ``exceptions``: the steps with a gradient that was not finite.
-    - ``tries``: how often a step was repeated with a new scale, over all steps.
+    - ``tries``: the number of repetitions of steps with a new scale. The first try of a step does not count.
     - ``bad``: for each parameter, the number of steps in which its gradient was not finite.
     """
 
@@ -82,6 +82,7 @@ class TrainReport:
     """The verdict on training in mixed precision, and the measurements that decide it.
 
     - ``reasons``: the reasons of the verdict, one sentence each.
+    - ``mode``: how the mixed step ran: "emulated" on the CPU, "native" on CUDA. ``precision``: the low type.
     - ``exception_rate``: the share of the mixed steps of all runs with a gradient that was not finite. ``limit``: the
       verdict is fail at this rate or above.
     - ``steps``: the length of each training.

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Array
 
 # The reason of the verdict "pass".
-PASSED = "exceptions and metric are within their limits, the metric is constant over the runs, and no training diverges"
+PASS_REASON = (
+    "exceptions and metric are within their limits, the metric is constant over the runs, and no training diverges"
+)
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class _TrainingSeries:
         self.float32_session, self.mixed_session = float32_session, mixed_session
         self.sampler = UnderflowSampler(float32_session, mixed_session, job.policy.mode.low, job.steps)
         self.progress = ProgressCounter(job.options.progress, "steps", 2 * job.options.runs * job.steps)
+        # A continued command adds to the counts of the steps that an earlier command has sampled.
         self.sampler.counts = list(state_file.state["counts"] or self.sampler.counts)
         self.finished: list[SeedRun] = []
         self.interrupted: list[SeedRun] = []  # the run that Ctrl-C ended, with the steps so far; else empty
@@ -124,18 +127,18 @@ class _TrainingSeries:
     def run_training(
         self, seed: int, kind: str, session: StepSession, sampler: UnderflowSampler | None
     ) -> dict[str, Array] | None:
-        """Run one training to its end, from its saved state if there is one; return the feed of its first bad step.
+        """Run one training to its end, from its saved state if there is one; return the feed of its first exception.
 
         ``kind`` is "float32" or "mixed". The history of the training is put into ``histories[kind]`` before its first
         step, so that the report of an interrupted training has the steps that were made.
         """
         # An earlier command may have finished this training: the state file has its history then.
         name, job = f"{seed}/{kind}", self.job
-        finished = self.state_file.state["done"].get(name)
-        if finished is not None:
-            self.histories[kind] = TrainingHistory(**finished["curve"])
-            self.progress.skip(job.steps)
-            return finished["first_bad"]
+        saved_result = self.state_file.state["done"].get(name)
+        if saved_result is not None:
+            self.histories[kind] = TrainingHistory(**saved_result["curve"])
+            self.progress.skip(job.steps)  # the steps of the earlier command count as done
+            return saved_result["first_bad"]
 
         training = job.new_training(session, seed, job.new_scaler() if kind == "mixed" else None)
         training.sampler = sampler
@@ -170,6 +173,7 @@ class _TrainingSeries:
         """Return the report on the runs so far: the verdict, and the measurements that decide it."""
         job, options = self.job, self.job.options
         runs = (*self.finished, *self.interrupted)
+        # The rate in the report is over all runs. The verdict leaves out the seeds that are not judged (Rule S10.19).
         steps = sum(len(run.mixed.loss) for run in runs)
         exceptions = sum(len(run.mixed.exceptions) for run in runs)
         reasons = failure_reasons(self.finished, self.interrupted, job.metric, options)
@@ -180,7 +184,7 @@ class _TrainingSeries:
         return TrainReport(
             model=job.graph.name,
             verdict="fail" if reasons else "inconclusive" if unjudged else "pass",
-            reasons=(*reasons, *unjudged) or (PASSED,),
+            reasons=(*reasons, *unjudged) or (PASS_REASON,),
             provider=options.provider,
             mode="emulated" if options.provider == "cpu" else "native",
             precision=job.policy.mode.low,

@@ -3,9 +3,8 @@
 1. Initial scales: powers of two. A short training of one seed tries each of them. The best scale has the fewest
    exceptions, then the fewest gradient values that become zero, then the largest value.
 2. Growth intervals: numbers of good steps after which the scale grows, if the scaler has such a parameter. A training
-of
-   full length, with the best initial scale, tries each interval that is shorter than the training. The best interval
-   has the fewest exceptions, then the smallest value.
+   of full length, with the best initial scale, tries each interval that is shorter than the training. The best
+   interval has the fewest exceptions, then the smallest value.
 """
 
 from __future__ import annotations
@@ -24,7 +23,10 @@ GROWTH_INTERVALS = (100, 200, 500, 1000, 2000)  # good steps before the scale gr
 def tune_scale(
     job: TrainingJob, float32_session: StepSession, mixed_session: StepSession, seed: int
 ) -> tuple[tuple[TuningRun, ...], dict[str, float]]:
-    """Return all tuning runs and the best parameters of the scaler; nothing for a scaler whose scale is always 1."""
+    """Return all tuning runs and the best parameters of the scaler.
+
+    Both are empty for a scaler whose scale is always 1.
+    """
     scaler = SCALERS[job.options.scaler]
     scale_parameter, growth_parameter = scaler.INITIAL_SCALE_PARAMETER, scaler.GROWTH_PARAMETER
     if not scale_parameter:

@@ -207,8 +207,8 @@ class DynamicLossScaleManager(Scaler):
 class GradScaler(Scaler):
     """Raise the scale after ``growth_interval`` good steps in a row; lower it at each bad step (Rule S10.10).
 
-    Unlike most other scalers, this one may go below 1. Source: PyTorch, ``torch.amp.GradScaler``; the GradScaler of
-    torch_npu has the same rule.
+    The scale may fall below 1, unlike with the scalers of TensorFlow and MindSpore. Source: PyTorch,
+    ``torch.amp.GradScaler``; the GradScaler of torch_npu has the same rule.
     """
 
     NAME = "torch"

@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 
 Distribution: TypeAlias = Mapping[str, object]  # a JSON object of the metadata, see ``random_values``
 _RANDOM_OPERATORS = operators(Trait.RANDOM) - {"Dropout"}  # Dropout draws only with training_mode, see below
-_HINT = "mixlist.training.export_step makes step graphs from PyTorch modules; the README lists their inputs and outputs"
+_STEP_GRAPH_HINT = (
+    "mixlist.training.export_step makes step graphs from PyTorch modules; the README lists their inputs and outputs"
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class StepGraph:
-    """A checked step graph and its inputs by kind. ``metrics`` has the names of the other outputs."""
+    """A checked step graph and its inputs by kind. ``metrics`` has the names of the outputs that are metrics."""
 
     loaded: LoadedModel
     parameters: tuple[Parameter, ...]
@@ -104,22 +106,24 @@ def load_step_graph(model: Model) -> StepGraph:
         for prefix in (GRADIENT_PREFIX, STATE_PREFIX)
     )
     if LOSS not in outputs:
-        raise ModelError(f"{loaded.name} is not a step graph: it has no output {LOSS!r}", hint=_HINT)
+        raise ModelError(f"{loaded.name} is not a step graph: it has no output {LOSS!r}", hint=_STEP_GRAPH_HINT)
     if not parameter_names:
         raise ModelError(
-            f"{loaded.name} is not a step graph: it has no output {GRADIENT_PREFIX}<parameter>", hint=_HINT
+            f"{loaded.name} is not a step graph: it has no output {GRADIENT_PREFIX}<parameter>", hint=_STEP_GRAPH_HINT
         )
     _check_loss_scale(loaded.name, inputs)
     for name, prefix in (*((n, GRADIENT_PREFIX) for n in parameter_names), *((n, STATE_PREFIX) for n in buffer_names)):
         if name not in inputs:
-            raise ModelError(f"{loaded.name} has an output {prefix + name!r} and no input {name!r}", hint=_HINT)
+            raise ModelError(
+                f"{loaded.name} has an output {prefix + name!r} and no input {name!r}", hint=_STEP_GRAPH_HINT
+            )
     metadata = {entry.key: entry.value for entry in loaded.proto.metadata_props}
     random_names = [name for name in inputs if RANDOM_KEY_PREFIX + name in metadata]
-    other_names = {*parameter_names, *buffer_names, *random_names, LOSS_SCALE}
+    non_batch_names = {*parameter_names, *buffer_names, *random_names, LOSS_SCALE}
     graph = StepGraph(
         loaded,
         parameters=tuple(_make_parameter(loaded.name, inputs[name], metadata, "parameter") for name in parameter_names),
-        batch_inputs=tuple(value for name, value in inputs.items() if name not in other_names),
+        batch_inputs=tuple(value for name, value in inputs.items() if name not in non_batch_names),
         buffers=tuple(_make_parameter(loaded.name, inputs[name], metadata, "buffer") for name in buffer_names),
         random_inputs=tuple(
             (inputs[name], _read_distribution(loaded.name, metadata, RANDOM_KEY_PREFIX + name)) for name in random_names
@@ -144,7 +148,9 @@ def _check_loss_scale(model_name: str, inputs: Mapping[str, Input]) -> None:
     scale = inputs[LOSS_SCALE]
     if scale.type != types.FLOAT or any(size != 1 for size in scale.shape or ()):
         text = describe_type(scale.type, scale.shape)
-        raise ModelError(f"{model_name}: the input {LOSS_SCALE!r} must be a float32 scalar, not {text}", hint=_HINT)
+        raise ModelError(
+            f"{model_name}: the input {LOSS_SCALE!r} must be a float32 scalar, not {text}", hint=_STEP_GRAPH_HINT
+        )
 
 
 def _make_parameter(model_name: str, value: Input, metadata: Mapping[str, str], kind: str) -> Parameter:
@@ -160,6 +166,7 @@ def _make_parameter(model_name: str, value: Input, metadata: Mapping[str, str], 
         )
     if not isinstance(value.type, int):  # the type of a sequence or an optional is not a number
         raise ModelError(f"{model_name}: the {kind} {value.name!r} is not a tensor")
+    # A symbolic size is no int, so it is missing in ``shape``.
     shape = tuple(size for size in value.shape or () if isinstance(size, int))
     if value.shape is None or len(shape) < len(value.shape):
         raise ModelError(f"{model_name}: the {kind} {value.name!r} has no fixed shape", hint="declare its shape")
@@ -192,7 +199,8 @@ def _check_outputs(graph: StepGraph) -> None:
         element_type, shape = types.from_proto(value.type), declared_shape(value.type)
         if element_type != types.FLOAT:
             raise ModelError(
-                f"{graph.name}: the output {value.name!r} is {types.type_name(element_type)}, not float32", hint=_HINT
+                f"{graph.name}: the output {value.name!r} is {types.type_name(element_type)}, not float32",
+                hint=_STEP_GRAPH_HINT,
             )
         # A shape that is not declared, or only in part, is checked by StepSession.step.
         if shape is None or not all(isinstance(size, int) for size in shape):

@@ -68,7 +68,9 @@ class StepResult:
 
 
 class StepSession:
-    """An ONNX Runtime session of a step graph. Parameters and buffers are inputs, so each step feeds them.
+    """The ONNX Runtime sessions of a step graph: one for steps, one for the forward pass alone.
+
+    Parameters and buffers are inputs, so each step feeds them.
 
     ``proto`` is the model to run: the step graph in float32, emulated, or mixed. ``inputs_widened`` is True if
     ``proto`` declares float32 for the float16 and bfloat16 inputs of the graph. ``gradient_arrays`` holds the gradients
@@ -139,7 +141,7 @@ class StepSession:
         The first call makes the session, for these ``names`` only. So every later call must have the same ``names``.
         """
         if self._forward_session is None:
-            # prune_model removes nodes in place. It keeps those that ``names`` need, so the backward pass goes away.
+            # prune_model removes nodes in place. It keeps those that ``names`` need, so it removes the backward pass.
             forward_proto = copy_message(self._proto)
             prune_model(forward_proto, names)
             self._forward_session = self._make_session(forward_proto)
@@ -158,7 +160,7 @@ class StepSession:
 
 
 def make_float32_session(graph: StepGraph, provider: str, threads: int | None) -> StepSession:
-    """Return a session that runs every node of the step in float32, also nodes that the model has in low precision."""
+    """Return a session that runs every node of the step in float32, whatever its authored type is."""
     return StepSession(graph, widen_to_float32(graph.loaded), provider, threads, inputs_widened=True)
 
 

@@ -1,4 +1,6 @@
-"""Decide whether the trainings qualify, by the rules of the Ascend documents and a comparison with float32.
+"""Decide whether mixed precision passes, by the rules of the Ascend documents and a comparison with float32.
+
+Mixed precision passes if these rules hold:
 
 - S10.13: less than 0.5 % of the steps have an exception (0.1 % for a large global batch).
 - S10.14: the metric is not worse than in float32 by more than the tolerance, as means over the runs.
@@ -47,7 +49,7 @@ def _float32_problem(run: SeedRun, metric: Metric) -> str:
 def failure_reasons(
     finished: Sequence[SeedRun], interrupted: Sequence[SeedRun], metric: Metric, options: TrainOptions
 ) -> list[str]:
-    """Return the reasons why the trainings do not qualify, one sentence each (Rule S10.17).
+    """Return the reasons for the verdict fail, one sentence each; an empty list if no rule fails (Rule S10.17).
 
     ``finished`` holds the runs that came to their end, ``interrupted`` those that Ctrl-C ended. Runs whose float32
     training gives nothing to compare with are left out.
@@ -111,15 +113,15 @@ def describe_failure(loss: Sequence[float], skipped: Sequence[int], parameters_f
     """
     skipped_steps = set(skipped)
     # The loss of a skipped step may be infinite without any effect on the parameters.
-    applied = [value for step, value in enumerate(loss) if step not in skipped_steps]
-    if not applied:
+    applied_losses = [value for step, value in enumerate(loss) if step not in skipped_steps]
+    if not applied_losses:
         return "applied no step: every step was skipped"
-    if not parameters_finite or not all(map(math.isfinite, applied)):
+    if not parameters_finite or not all(map(math.isfinite, applied_losses)):
         return "diverges: its loss or its parameters are not finite"
     # The means of a tenth of the steps, because the loss of single batches varies.
-    tenth = max(1, len(applied) // 10)
-    first, last = sum(applied[:tenth]) / tenth, sum(applied[-tenth:]) / tenth
+    tenth = max(1, len(applied_losses) // 10)
+    first, last = sum(applied_losses[:tenth]) / tenth, sum(applied_losses[-tenth:]) / tenth
     # Fewer than 10 losses are too noisy to compare. A loss that starts at 0 cannot fall.
-    if len(applied) >= 10 and last >= first != 0:
+    if len(applied_losses) >= 10 and last >= first != 0:
         return f"does not learn: the loss goes from {first:.4g} to {last:.4g}"
     return ""
