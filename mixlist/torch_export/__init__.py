@@ -1,1 +1,1 @@
-"""Export a PyTorch module as a training-step graph. This room needs the extra `torch`."""
+"""Export a PyTorch module as a training-step graph. Only `step_names` works without the extra `torch`."""

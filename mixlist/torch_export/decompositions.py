@@ -87,9 +87,12 @@ def _input_gradient(grad: Tensor, x: Tensor, weight: Tensor, arguments: Convolut
 
 
 def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, arguments: ConvolutionArguments) -> Tensor:
-    """Convolve ``x`` with ``grad`` as its filters: batch and channels swap their places, stride and dilation too."""
-    # A transposed convolution is the input gradient of a plain one. So x is the gradient of that one's output, and grad
-    # is its input.
+    """Convolve ``x`` with ``grad`` as the filters.
+
+    The batch and the channels swap their places, and so do stride and dilation.
+    """
+    # A transposed convolution computes the input gradient of a plain convolution. In terms of the plain convolution, x
+    # is the gradient of the output, and grad is the input. So the two swap.
     if arguments.transposed:
         grad, x = x, grad
     swapped = arguments.not_transposed()._replace(stride=arguments.dilation, dilation=arguments.stride)
@@ -134,7 +137,10 @@ def max_pool_backward(rank: int, grad: Tensor, x: Tensor, *arguments: Any) -> Te
 
 
 def adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Pool windows of equal size; return maxima and indices. Raises ModelError if the output does not divide x."""
+    """Pool windows of equal size; return maxima and indices.
+
+    Raises ModelError if an output size does not divide the size of its axis of ``x``.
+    """
     sizes = x.shape[-len(output_size) :]
     kernel = _equal_window_sizes(sizes, output_size)
     if kernel is None:
@@ -183,9 +189,10 @@ def _pool_matrices(
     rank = len(kernel)
     strides, pads = per_axis(stride or kernel, rank), per_axis(padding, rank)
     matrices: list[Matrix] = []
-    for length, count, size, step, pad in zip(shape[-rank:], output_shape[-rank:], kernel, strides, pads, strict=True):
+    window_counts = output_shape[-rank:]
+    for length, count, window, step, pad in zip(shape[-rank:], window_counts, kernel, strides, pads, strict=True):
         starts = np.arange(count) * step - pad
-        ends = starts + size
+        ends = starts + window
         # With ceil_mode, the last window may reach beyond the padding. That part never counts.
         divisors = np.minimum(ends, length + pad) - starts if include_pad else None
         # The divisor is for the whole window, so only the first matrix divides by it.
@@ -336,6 +343,7 @@ def native_dropout_backward(grad: Tensor, draw: Tensor, scale: float) -> Tensor:
 
     The division is that of the forward pass, so that the exporter can merge the two nodes.
     """
+    # torch gives the scale 0 for p = 1. ``draw`` is 0 then, so any divisor but 0 is right.
     return grad * (draw / (1 / scale if scale else 1.0))
 
 
@@ -345,7 +353,7 @@ def native_dropout_backward(grad: Tensor, draw: Tensor, scale: float) -> Tensor:
 def slice_backward(grad: Tensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Tensor:
     """Put zeros around the gradient, and between its elements if the slice has a step other than 1."""
     dim %= len(sizes)
-    # As in Python, a negative start counts from the end, and a start outside the dimension means its nearest end.
+    # As in Python, a negative start counts from the end, and a start out of range becomes 0 or the size.
     begin = min(max(start + sizes[dim] if start < 0 else start, 0), sizes[dim])
     # A padding cannot put zeros between elements.
     if step != 1:

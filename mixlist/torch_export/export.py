@@ -76,6 +76,7 @@ def export_step(
 def _export(
     module: Module, loss_fn: Callable[..., object], batch: Mapping[str, Tensor], dynamic_batch: bool
 ) -> onnx.ModelProto:
+    """Trace, simplify and convert the step; return the model with its metadata. The arguments are checked already."""
     import onnx
     import onnx_ir as ir
 

@@ -30,7 +30,7 @@ def simplify_graph(step: TracedStep) -> set[str]:
             _replace(graph, node, node.args[0])
         elif node.target in RESHAPES:
             _simplify_reshape(node)
-        elif node.target is aten.expand.default and _shape_text(node) == _shape_text(node.args[0]):
+        elif node.target is aten.expand.default and _size_texts(node) == _size_texts(node.args[0]):
             _replace(graph, node, node.args[0])
         elif node.target is aten.permute.default:
             _merge_permutations(graph, node)
@@ -47,7 +47,7 @@ def _replace(graph: Graph, node: Node, replacement: Node) -> None:
     graph.erase_node(node)
 
 
-def _shape_text(node: Node) -> list[str]:
+def _size_texts(node: Node) -> list[str]:
     """Return the sizes of a node's output as texts: a comparison of symbolic sizes would add a guard on the batch."""
     return [str(size) for size in node.meta["val"].shape]
 

@@ -7,10 +7,10 @@ A description is a JSON object:
 - ``{"kind": "normal", "std": s}``: drawn around 0, or around ``mean``;
 - ``{"kind": "values", "values": [...]}``: these values; for buffers only.
 
-The kind is estimated from the values of an untrained module. torch draws weights from two families. A sample counts as
-uniform if its largest distance from the mean is less than twice its standard deviation, else as normal. (The ratio
-is sqrt(3) = 1.73 for many uniform draws, and grows with the number of normal draws.) A truncated normal distribution
-becomes a normal one with the measured deviation.
+The kind is estimated from the values of an untrained module. torch draws weights from two families. The values of a
+parameter count as uniform if their largest distance from the mean is less than twice their standard deviation, else as
+normal. (The ratio is sqrt(3) = 1.73 for many uniform draws, and grows with the number of normal draws.) A truncated
+normal distribution becomes a normal one with the measured deviation.
 
 For a trained module, the description has the statistics of its weights, not the weights themselves. Keep the weights in
 a ``.npz`` file by name, for ``--init``.
@@ -37,12 +37,14 @@ def describe_parameter(values: NDArray[np.float32]) -> Description:
         return constant
     flat = values.astype(np.float64).ravel()
     mean, deviation = float(flat.mean()), float(flat.std())
-    # The mean of n draws has the deviation std / sqrt(n). Within four of them, the true mean is assumed to be 0.
+    # The mean of n draws has the deviation std / sqrt(n). If the mean is nearer to 0 than four such deviations, the
+    # mean of the distribution is assumed to be 0.
     if abs(mean) < 4 * deviation / math.sqrt(flat.size):
         mean = 0.0
     largest_distance = float(np.abs(flat - mean).max())
     mean_entry = {"mean": _round_digits(mean)} if mean else {}
-    if largest_distance < 2 * deviation or flat.size < 8:  # fewer than 8 values show no tails
+    # Fewer than 8 values are too few to tell the two families apart; they count as uniform.
+    if largest_distance < 2 * deviation or flat.size < 8:
         # The largest of n uniform draws falls short of the bound b: it is b * n / (n + 1) on average.
         bound = largest_distance * (flat.size + 1) / flat.size
         return {"kind": "uniform", "bound": _round_digits(bound), **mean_entry}

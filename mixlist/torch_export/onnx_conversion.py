@@ -89,27 +89,27 @@ def _make_exported_program(
     """
     placeholders = (node for node in graph.graph.nodes if node.op == "placeholder")
     placeholder_names = dict(zip(placeholders, inputs, strict=True))
-    lifted = {name: constants[name].detach() for name in inputs if name in constants}
+    constant_tensors = {name: constants[name].detach() for name in inputs if name in constants}
     # A get_attr node reads a tensor that the tracing has stored in the module, such as a literal in the user's code.
     # Its placeholder goes before the first one, in the graph and in ``placeholder_names``: the signature must list the
     # placeholders in the order of the graph.
     for node in [node for node in graph.graph.nodes if node.op == "get_attr"]:
         with graph.graph.inserting_before(next(iter(placeholder_names))):
-            placeholder = graph.graph.placeholder(f"constant_{len(lifted)}")
+            placeholder = graph.graph.placeholder(f"constant_{len(constant_tensors)}")
         placeholder.meta["val"] = node.meta["val"]
-        placeholder_names = {placeholder: f"constant.{len(lifted)}", **placeholder_names}
-        lifted[placeholder_names[placeholder]] = getattr(graph, node.target).detach()
+        placeholder_names = {placeholder: f"constant.{len(constant_tensors)}", **placeholder_names}
+        constant_tensors[placeholder_names[placeholder]] = getattr(graph, node.target).detach()
         node.replace_all_uses_with(placeholder)
         graph.graph.erase_node(node)
     input_specs = [
         InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), name)
-        if name in lifted
+        if name in constant_tensors
         else InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None)
         for node, name in placeholder_names.items()
     ]
     results = graph.graph.output_node().args[0]
     output_specs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results]
-    user_inputs = tuple(node.meta["val"] for node, name in placeholder_names.items() if name not in lifted)
+    user_inputs = tuple(node.meta["val"] for node, name in placeholder_names.items() if name not in constant_tensors)
     call_signature = torch.export.ModuleCallSignature(
         inputs=[], outputs=[], in_spec=tree_flatten((user_inputs, {}))[1], out_spec=tree_flatten(tuple(results))[1]
     )
@@ -122,7 +122,7 @@ def _make_exported_program(
         state_dict={},
         range_constraints={},
         module_call_graph=[torch.export.ModuleCallEntry("", call_signature)],
-        constants=lifted,
+        constants=constant_tensors,
     )
 
 
@@ -178,7 +178,7 @@ def _name_nodes(graph: ir.Graph) -> None:
     Examples: ``/encoder/linear1/Gemm``, in the backward pass ``/grad/encoder/linear1/MatMul``, and ``..._1`` for the
     second node of a name.
     """
-    # Compared by identity: torch names values after operators, and a metric may have such a name.
+    # A set of values, not of names: torch names inner values after operators, and an output may have the same name.
     graph_outputs = set(graph.outputs)
     counts: Counter[str] = Counter()
     module_paths: dict[ir.Node | None, str] = {}
@@ -211,13 +211,17 @@ def _name_constants(graph: ir.Graph, module_constants: Mapping[str, Tensor]) -> 
 
 def _read_module_path(node: ir.Node) -> str | None:
     """Return the module path of a node, such as ``encoder.linear1``; None if the exporter did not record it."""
-    # The first name is the path that tracing has set. Without one, the list has the name of the node alone.
+    # The list has the path that tracing has set, then the name of the node. For a node without a path, the exporter
+    # writes the node's name alone, or its dummy path "_empty_nn_module_stack..." before the name.
     names = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
     return None if len(names) < 2 or names[0].startswith("_empty_nn_module") else names[0]
 
 
 def _name_batch_axis(graph: ir.Graph, symbol: str) -> None:
-    """Replace torch's ``symbol`` for the batch size by ``batch`` in all declared shapes."""
+    """Replace torch's ``symbol`` for the batch size by ``batch`` in all declared shapes.
+
+    With a fixed batch size, ``symbol`` is "None", and no size is symbolic.
+    """
     # The symbol may be a part of an expression, such as ``4*s0``.
     for value in chain(graph.inputs, *(node.outputs for node in graph)):
         shape = value.shape or ir.Shape([])

@@ -65,7 +65,7 @@ def lift_random_operators(
                 last_input = graph.placeholder(f"random_{number}")
             with mode:
                 last_input.meta["val"] = torch.empty(input_shape, dtype=torch.float32)
-            return last_input if input_shape == shape else _call(graph, aten.view.default, last_input, shape)
+            return last_input if input_shape == shape else _add_node(graph, aten.view.default, last_input, shape)
 
         with graph.inserting_before(node):
             node.replace_all_uses_with(replacement(graph, node, add_input))
@@ -76,7 +76,7 @@ def lift_random_operators(
 
 
 def _complete_new_nodes(graph: Graph, replaced: Node, mode: FakeTensorMode) -> None:
-    """Give the nodes that replace ``replaced`` its module, and compute their types and shapes."""
+    """Give each new node the module of the node ``replaced``, and compute the new node's type and shape."""
     for node in graph.nodes:
         if node.op == "call_function" and "val" not in node.meta:  # a node that this module has just added
             node.meta = {key: value for key, value in replaced.meta.items() if key == "nn_module_stack"}
@@ -113,7 +113,7 @@ def _refuse_random_operator(node: Node) -> None:
         )
 
 
-def _call(graph: Graph, operator: OpOverload, *args: object, **kwargs: object) -> Node:
+def _add_node(graph: Graph, operator: OpOverload, *args: object, **kwargs: object) -> Node:
     return graph.call_function(operator, args, kwargs)
 
 
@@ -138,8 +138,8 @@ def _replace_normal(graph: Graph, node: Node, add_input: AddInput) -> Node:
 
 
 def _scale_and_shift(graph: Graph, value: Node, factor: float, term: float) -> Node:
-    scaled = value if factor == 1 else _call(graph, aten.mul.Tensor, value, factor)
-    return scaled if term == 0 else _call(graph, aten.add.Tensor, scaled, term)
+    scaled = value if factor == 1 else _add_node(graph, aten.mul.Tensor, value, factor)
+    return scaled if term == 0 else _add_node(graph, aten.add.Tensor, scaled, term)
 
 
 def _replace_bernoulli(graph: Graph, node: Node, add_input: AddInput) -> Node:
@@ -149,16 +149,16 @@ def _replace_bernoulli(graph: Graph, node: Node, add_input: AddInput) -> Node:
 
 def _replace_bernoulli_of_tensor(graph: Graph, node: Node, add_input: AddInput) -> Node:
     """Draw 1 with the probabilities that a tensor holds: a uniform draw is below p with probability p."""
-    is_below = _call(graph, aten.lt.Tensor, add_input("uniform"), node.args[0])
-    return _call(graph, aten._to_copy.default, is_below, dtype=node.meta["val"].dtype)
+    is_below = _add_node(graph, aten.lt.Tensor, add_input("uniform"), node.args[0])
+    return _add_node(graph, aten._to_copy.default, is_below, dtype=node.meta["val"].dtype)
 
 
 def _replace_exponential(graph: Graph, node: Node, add_input: AddInput) -> Node:
     """Draw -log(1 - u) / rate, for u uniform from 0 to 1."""
     (rate,) = _distribution_parameters(node, 1.0)
     # 1 - u, since u may be 0 and the logarithm of 0 is infinite.
-    complement = _call(graph, aten.add.Tensor, _call(graph, aten.neg.default, add_input("uniform")), 1.0)
-    return _call(graph, aten.div.Tensor, _call(graph, aten.log.default, complement), -rate)
+    complement = _add_node(graph, aten.add.Tensor, _add_node(graph, aten.neg.default, add_input("uniform")), 1.0)
+    return _add_node(graph, aten.div.Tensor, _add_node(graph, aten.log.default, complement), -rate)
 
 
 _REPLACEMENTS: Mapping[OpOverload, Callable[[Graph, Node, AddInput], Node]] = {

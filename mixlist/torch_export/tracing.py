@@ -95,7 +95,7 @@ def trace_step(
     The inputs are the trainable parameters, the other parameters and the buffers (with their names in the module), the
     batch, and ``loss_scale``. The outputs are ``loss``, ``grad.<parameter>``, ``state.<buffer>`` for every buffer, and
     the metrics. With ``dynamic_batch``, the batch size is symbolic. Raises UsageError for results of ``loss_fn`` that
-    are no loss, ModelError for a step that depends on values of tensors or holds for some batch sizes only.
+    are no loss, ModelError for a step that depends on values of tensors, or that is valid for some batch sizes only.
     """
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     trained, buffers = trainable_parameters(module), dict(module.named_buffers())
@@ -105,17 +105,18 @@ def trace_step(
     fake_loss_scale = _make_fake(mode, torch.ones(()))
     step_inputs = [*fake_module_tensors, *fake_batch, fake_loss_scale]
     metric_names: list[str] = []
-    runs: list[ModuleRun] = []
+    module_runs: list[ModuleRun] = []
 
     def run_step(*arguments: Tensor) -> list[Tensor]:
         """Compute all outputs of the step from all its inputs; ``make_fx`` records the operators of this function."""
         values = dict(zip(module_tensors, arguments, strict=False))  # the batch and the loss scale follow
         leaves = {name: values[name].detach().requires_grad_() for name in trained}
         batch_values = dict(zip(batch, arguments[len(module_tensors) :], strict=False))
-        loss, metrics, buffers_after = _run_forward(module, loss_fn, {**values, **leaves}, batch_values, runs)
+        loss, metrics, buffers_after = _run_forward(module, loss_fn, {**values, **leaves}, batch_values, module_runs)
         _check_metric_names(metrics, {*module_tensors, *batch})
+        # A traced function returns tensors only, so the names leave it through this list.
         metric_names[:] = metrics
-        gradients = _compute_gradients(loss * arguments[-1], leaves, runs)
+        gradients = _compute_gradients(loss * arguments[-1], leaves, module_runs)  # the last argument is the loss scale
         results = [loss, *gradients, *(buffers_after[name] for name in buffers), *metrics.values()]
         return [value.detach() for value in results]
 
@@ -127,7 +128,7 @@ def trace_step(
         except _VALUE_ERRORS as error:
             raise _describe_value_error(error) from error
         joint_graph.graph.eliminate_dead_code()
-        graph = _remove_mutations(joint_graph, step_inputs)
+        graph = _run_second_pass(joint_graph, step_inputs)
     outputs = (
         LOSS,
         *(GRADIENT_PREFIX + name for name in trained),
@@ -176,12 +177,12 @@ def _plain_operators_only() -> Iterator[None]:
 
 
 def _run_forward(
-    module: Module, loss_fn: Callable[..., object], values: Tensors, batch: Tensors, runs: list[ModuleRun]
+    module: Module, loss_fn: Callable[..., object], values: Tensors, batch: Tensors, module_runs: list[ModuleRun]
 ) -> tuple[Tensor, Tensors, Tensors]:
     """Return the loss, the metrics, and the buffers after the forward pass.
 
     ``values`` replaces the parameters and buffers of ``module`` during the call. Each run of a module is appended to
-    ``runs``.
+    ``module_runs``.
     """
     # functional_call replaces the tensors of a module while its ``forward`` runs. loss_fn may call more of the module
     # than ``forward``, so an outer module calls loss_fn.
@@ -189,13 +190,13 @@ def _run_forward(
     outer.inner = module
 
     def forward() -> tuple[object, Tensors]:
-        with _record_forward_paths(module, runs):
+        with _record_forward_paths(module, module_runs):
             result = loss_fn(module, **batch)
         return result, dict(module.named_buffers())
 
     outer.forward = forward
-    replaced = {f"inner.{name}": value for name, value in values.items()}
-    result, buffers_after = torch.func.functional_call(outer, replaced, ())
+    replacements = {f"inner.{name}": value for name, value in values.items()}
+    result, buffers_after = torch.func.functional_call(outer, replacements, ())
     loss, metrics = result if isinstance(result, tuple) else (result, {})
     _check_result(loss, metrics)
     return loss, {name: value.detach() for name, value in metrics.items()}, buffers_after
@@ -223,14 +224,14 @@ def _check_metric_names(metrics: Iterable[str], input_names: Collection[str]) ->
             raise UsageError(f"loss_fn calls one of its results {name!r}, which {problem}", hint="give it another name")
 
 
-def _compute_gradients(scaled_loss: Tensor, leaves: Tensors, runs: list[ModuleRun]) -> list[Tensor]:
+def _compute_gradients(scaled_loss: Tensor, leaves: Tensors, module_runs: list[ModuleRun]) -> list[Tensor]:
     """Return the gradients of the scaled loss for all leaves. Raises UsageError if the loss ignores a leaf."""
     if not scaled_loss.requires_grad:
         raise UsageError(
             "the loss does not depend on any trainable parameter",
             hint="compute the loss from the module's output without detach() or no_grad()",
         )
-    with _record_backward_paths(scaled_loss, runs):
+    with _record_backward_paths(scaled_loss, module_runs):
         gradients = torch.autograd.grad(scaled_loss, list(leaves.values()), allow_unused=True)
     unused = [name for name, gradient in zip(leaves, gradients, strict=True) if gradient is None]
     if unused:
@@ -255,8 +256,11 @@ def _set_module_path(name: str, *_: object) -> None:
 
 
 @contextmanager
-def _record_forward_paths(module: Module, runs: list[ModuleRun]) -> Iterator[None]:
-    """In this context, give each recorded node the path of the running module; append each module run to ``runs``."""
+def _record_forward_paths(module: Module, module_runs: list[ModuleRun]) -> Iterator[None]:
+    """In this context, give each recorded node the path of the running module.
+
+    Each run of a module is appended to ``module_runs``.
+    """
     running_modules: list[tuple[str, int]] = []  # innermost last: the name, and the first sequence number
 
     def before_module(name: str, *_: object) -> None:
@@ -265,7 +269,7 @@ def _record_forward_paths(module: Module, runs: list[ModuleRun]) -> Iterator[Non
 
     def after_module(*_: object) -> None:
         name, first = running_modules.pop()
-        runs.append(ModuleRun(first, torch.autograd._get_sequence_nr(), name))
+        module_runs.append(ModuleRun(first, torch.autograd._get_sequence_nr(), name))
         _set_module_path(running_modules[-1][0] if running_modules else LOSS_PATH)
 
     _set_module_path(LOSS_PATH)
@@ -277,7 +281,7 @@ def _record_forward_paths(module: Module, runs: list[ModuleRun]) -> Iterator[Non
 
 
 @contextmanager
-def _record_backward_paths(scaled_loss: Tensor, runs: Sequence[ModuleRun]) -> Iterator[None]:
+def _record_backward_paths(scaled_loss: Tensor, module_runs: Sequence[ModuleRun]) -> Iterator[None]:
     """In this context, give each recorded node the path of the module whose gradient the node computes."""
     _set_module_path(GRADIENT_PATH)
     # A walk over all autograd functions, from the loss back to the parameters; None ends a path.
@@ -289,7 +293,7 @@ def _record_backward_paths(scaled_loss: Tensor, runs: Sequence[ModuleRun]) -> It
                 continue
             visited.add(function)
             number = function._sequence_nr()
-            enclosing_runs = [run for run in runs if run.first <= number < run.end]
+            enclosing_runs = [run for run in module_runs if run.first <= number < run.end]
             # The innermost run starts last; of runs that start together, it ends first.
             innermost = max(enclosing_runs, key=lambda run: (run.first, -run.end), default=None)
             name = innermost.name if innermost else LOSS_PATH
@@ -305,8 +309,8 @@ def describe_module(node: Node) -> str:
     return f"module {name!r}" if name else "the model"
 
 
-def _remove_mutations(joint_graph: GraphModule, step_inputs: Sequence[Tensor]) -> GraphModule:
-    """Return the graph of both passes without mutations of its inputs, and with all decompositions."""
+def _run_second_pass(joint_graph: GraphModule, step_inputs: Sequence[Tensor]) -> GraphModule:
+    """Run the second pass: return ``joint_graph`` without mutations of its inputs, and with all decompositions."""
     replay = torch.func.functionalize(torch.fx.Interpreter(joint_graph).run)
     graph = make_fx(replay, decomposition_table=decomposition_table(), _allow_non_fake_inputs=True)(*step_inputs)
     # functionalize copies the new value of each buffer back into its input at the end. The new values are outputs here,
@@ -336,12 +340,12 @@ def _describe_value_error(error: BaseException) -> ModelError:
 
 
 def _check_every_batch_size(shape_env: ShapeEnv, batch_size: SymInt) -> None:
-    """Raise ModelError if the traced graph holds for some batch sizes only."""
+    """Raise ModelError if the traced graph is right for some batch sizes only."""
     symbol = batch_size.node.expr
     # If Python code read the size as a number, torch has replaced the symbol by that number.
     expression = shape_env.replace(symbol)
-    # A guard is a comparison of sizes that the traced code made. The guards of fake_impls choose a memory layout, which
-    # the graph does not hold, so they do not restrict the batch size.
+    # A guard is a comparison of sizes that the traced code made. torch's own file fake_impls.py makes guards to choose
+    # a memory layout. The graph has no memory layouts, so these guards do not restrict the batch size.
     guards = [
         guard for guard in shape_env.guards if symbol in guard.expr.free_symbols and "fake_impls" not in str(guard.sloc)
     ]
