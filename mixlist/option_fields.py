@@ -40,13 +40,12 @@ ValueKind = Literal[
 class CommandLineForm:
     """The form of an option on the command line and in a TOML file.
 
-    ``kind``: the kind of value; ``-`` as a "list file" or a "library" means standard input.
-    ``flag``: the long option. "" means ``--`` and the field's name with dashes. A flag that is on by default has the
-    form ``--x/--no-x``.
-    ``minimum`` and ``maximum``: the bounds of an integer or a number; both are allowed values.
-    ``repeatable``: if True, the option can be given several times, and its value is a tuple.
-    ``files``: the names of the files that the command writes into an output folder; existing files need --force.
-    ``alias``: an older name of the option, which still works and which --help does not show.
+    ``kind``: the kind of value; ``-`` as a "list file" or a "library" means standard input. ``flag``: the name of the
+    long option, for any kind of value. "" means ``--`` and the field's name with dashes. A flag that is on by default
+    has the form ``--x/--no-x``. ``minimum`` and ``maximum``: the bounds of an integer or a number; both are allowed
+    values. ``repeatable``: if True, the option can be given several times, and its value is a tuple. ``files``: the
+    names of the files that the command writes into an output folder; existing files need --force. ``alias``: an older
+    name of the option, which still works and which --help does not show.
     """
 
     default: object

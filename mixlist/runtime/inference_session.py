@@ -66,7 +66,7 @@ def open_session(
 
     provider = options.provider
     if provider not in available_providers():
-        raise _missing_provider_error(provider, "the installed onnxruntime does not have it")
+        raise _provider_error(provider, "the installed onnxruntime does not have it")
     ort_options = _convert_options(options)
     if folder is not None:
         ort_options.add_session_config_entry(_DATA_FOLDER_KEY, os.fspath(folder.resolve()))
@@ -86,7 +86,7 @@ def open_session(
     # ONNX Runtime drops a provider that does not start, and runs everything on the CPU without an error.
     if PROVIDERS[provider] not in session.get_providers():
         reason = "ONNX Runtime cannot start it (the libraries of CUDA or cuDNN, or the driver, are missing)"
-        raise _missing_provider_error(provider, reason)
+        raise _provider_error(provider, reason)
     # The Python class keeps the serialized model to load it again for a fallback, which is off: free that memory.
     session._model_bytes = None
     return session
@@ -151,7 +151,8 @@ def _register_shared_arena() -> None:
     onnxruntime.create_and_register_allocator(host_memory, onnxruntime.OrtArenaCfg(extend_by_requested_size))
 
 
-def _missing_provider_error(provider: str, reason: str) -> UsageError:
+def _provider_error(provider: str, reason: str) -> UsageError:
+    """Return the error for a provider that cannot be used, or for a name that is no provider."""
     if provider not in PROVIDERS:
         return UsageError(f"unknown provider {provider!r}", hint=f"use one of {', '.join(PROVIDERS)}")
     return UsageError(
