@@ -1,7 +1,8 @@
 """Follow a constant through calls of functions: to the argument of a call, and to the result of a function's body.
 
-A Graph is the body of a function for all calls of one kind. The values of its parameters depend on the call, so a
-constant of a body has a value only together with a CallFrame, which holds the constant arguments of one call.
+A Graph is the body of a function for all calls of one kind (``graph.model.Graph`` says which calls are of one kind).
+The values of its parameters depend on the call, so a constant of a body has a value only together with a CallFrame,
+which holds the constant arguments of one call.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 from mixlist.graph.model import Graph, Node, Value
 
-# The most frames of one model; ten times the number of its calls if that is more.
+# The most frames of one model. ``CallFrames.scaled_limit`` raises this limit for a model with many calls.
 MOST_FRAMES = 20_000
 
 
@@ -45,12 +46,12 @@ class CallFrames:
         self._calls: set[Node] = set()
         self._by_call: dict[tuple[Node, CallFrame | None], CallFrame] = {}
         self._by_arguments: dict[tuple[Graph, tuple[FrameValue, ...]], CallFrame] = {}
-        self._depending: dict[Graph, set[Value]] = {}  # by function: the constants that depend on its arguments
+        self._call_dependent: dict[Graph, set[Value]] = {}  # by function: the values that depend on its arguments
 
-    def limit(self, minimum: int) -> int:
-        """Return ``minimum``, or ten for each call that has a frame, if these are more.
+    def scaled_limit(self, minimum: int) -> int:
+        """Return the larger of ``minimum`` and ten times the number of calls that have a frame.
 
-        The limit grows with the file, so that a large number of calls alone does not exceed it.
+        This limit grows with the file, so that a large number of calls alone does not exceed it.
         """
         return max(minimum, 10 * len(self._calls))
 
@@ -72,7 +73,7 @@ class CallFrames:
         # The parameters need not be in the key: calls of one Graph have constants at the same parameters.
         key = call.function, (*arguments.values(),)
         self._calls.add(call)
-        if key not in self._by_arguments and len(self._by_arguments) >= self.limit(MOST_FRAMES):
+        if key not in self._by_arguments and len(self._by_arguments) >= self.scaled_limit(MOST_FRAMES):
             # Too many frames: each parameter becomes its own argument. A parameter has no producer, so its elements
             # count as unknown.
             arguments = {parameter: FrameValue(parameter, None) for parameter in arguments}
@@ -100,7 +101,7 @@ class CallFrames:
 
     def depends_on_call(self, value: Value, frame: CallFrame | None) -> bool:
         """Return whether the value of a constant depends on the arguments of the call."""
-        return frame is not None and value in self._depending_in(frame.function)
+        return frame is not None and value in self._call_dependent_values(frame.function)
 
     def _attach_frame(self, value: Value, frame: CallFrame | None) -> FrameValue:
         """Return a FrameValue of a value in a frame.
@@ -112,14 +113,14 @@ class CallFrames:
         without_arguments = self._by_arguments.setdefault((frame.function, ()), CallFrame(frame.function, {}))
         return FrameValue(value, without_arguments)
 
-    def _depending_in(self, body: Graph) -> set[Value]:
+    def _call_dependent_values(self, body: Graph) -> set[Value]:
         """Return the values of a body that depend on its parameters."""
-        depending = self._depending.get(body)
-        if depending is None:
-            depending = self._depending[body] = set(body.root.inputs)
+        dependent = self._call_dependent.get(body)
+        if dependent is None:
+            dependent = self._call_dependent[body] = set(body.root.inputs)
             # Values that a body of control flow captures do not count: the results of If, Loop and Scan are never
             # evaluated.
             for node in body.nodes:
-                if any(value in depending for value in node.inputs):
-                    depending.update(value for value in node.outputs if value is not None)
-        return depending
+                if any(value in dependent for value in node.inputs):
+                    dependent.update(value for value in node.outputs if value is not None)
+        return dependent

@@ -32,7 +32,9 @@ MOST_COMPUTED_ELEMENTS = 2**20  # of a tensor that a node computes
 _MOST_STORED = 2**24  # elements of an initializer that a node reads
 _MOST_ELEMENTS_FOR_INFERENCE = 1024  # of an input whose values shape inference may read: a shape, axes, sizes
 _CACHE_BYTES = 64 * 2**20  # of all computed arrays that are kept
-_CONSTANT_OPSET = 13  # for a Constant, whose signature has no schema: this opset has all its attributes
+# The opset of a Constant whose attribute must be evaluated: it has all attributes of a Constant. A Constant gets no
+# schema, because its value alone decides its type.
+_CONSTANT_OPSET = 13
 # onnx.reference implements these operators from this version on. On types that an older version admits, the new version
 # computes the same as the old one.
 _IMPLEMENTED_SINCE = {"DequantizeLinear": 19, "QuantizeLinear": 19}
@@ -121,7 +123,7 @@ class ConstantEvaluator:
     def _sources(self, constant: FrameValue) -> list[FrameValue]:
         """Return the constants that the node of a constant reads.
 
-        Raises UnknownValueError if its node is not evaluated.
+        Raises UnknownValueError if this node cannot be evaluated.
         """
         value, node = constant.value, constant.value.producer
         if value.constant_proto is not None:
@@ -144,6 +146,7 @@ class ConstantEvaluator:
             self._cache_bytes -= self._cache.popitem(last=False)[1].nbytes
 
     def _evaluate(self, constant: FrameValue, inputs: list[Array]) -> Array:
+        """Return the elements of a constant; ``inputs``: those of the inputs of its node that are not left out."""
         value, node = constant.value, constant.value.producer
         if value.constant_proto is not None:
             return self._stored_array(value.constant_proto)

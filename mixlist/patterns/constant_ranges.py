@@ -47,8 +47,8 @@ class ConstantRange:
     """The largest finite magnitude of a constant, and its smallest and largest element.
 
     A constant without elements has ``smallest`` inf and ``largest`` -inf, so that a union with it changes nothing. A
-    constant with a NaN has ``smallest`` -inf and ``largest`` inf. ``unknown``: why the values of some elements are
-    unknown; the range is that of the other elements. Empty if all are known.
+    constant with a NaN has ``smallest`` -inf and ``largest`` inf. ``unknown``: the reason why the values of
+    some elements are unknown, or "" if all are known. The range is then that of the known elements.
     """
 
     max_abs: float

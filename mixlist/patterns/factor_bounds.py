@@ -98,7 +98,7 @@ class _FactorBounds:
         bounds = [interval for interval in input_intervals if interval is not None]
         if len(bounds) < len(input_intervals) or not bounds:
             return None
-        # A Cast has only this interval. All others combine it with those of the other inputs.
+        # Start with the first input. Operators with several inputs then combine it with each of the others.
         result: Interval | None = bounds[0]
         if node.op_type in _MOVERS and node.op_type in _FILLERS:
             bounds.append(_ZERO)

@@ -70,9 +70,11 @@ _LENGTH_SLOTS = {
     ("", "RNN", 4): ("layout", 0),
     ("", "ReverseSequence", 1): ("time_axis", 0),
 }
-# A comparison changes its outcome at the other operand. The key is the comparison and the slot of the input. The value
-# is False if the outcome changes just before the operand: ``x < 5`` changes between 4 and 5, so ("Less", 0) is False.
-# It is True if the outcome changes just after the operand: ``5 < x`` changes between 5 and 6, so ("Less", 1) is True.
+# While one operand of a comparison grows, the outcome changes at the other operand, which is a known number. The key is
+# the comparison and the slot of the input. The value is False if the outcome changes just before the operand: ``x < 5``
+# changes between 4 and 5, so ("Less", 0) is False. It is True if the outcome changes just after the operand: ``5 < x``
+# changes between 5 and 6, so ("Less", 1) is True. The outcome of Equal changes on both sides of the operand; of these
+# two places, the table has the one before.
 _CHANGES_AFTER_OPERAND = {
     ("Equal", 0): False, ("Equal", 1): False,
     ("Less", 0): False, ("Less", 1): True,
@@ -138,7 +140,7 @@ def _combined_range(uses: list[_Use]) -> IntegerRange:
 class _IntegerUses:
     """The readers of each value of a model, and the sizes of its tensors for the given input shapes.
 
-    ``passed_to``: by value, the values that control flow and calls make of it, such as a parameter of a function.
+    ``passed_to``: by value, the values to which control flow and calls pass it on, such as a parameter of a function.
     ``first_calls``: by function, its first call and the graph that has it; the sizes of the first call count.
     """
 
@@ -175,7 +177,7 @@ class _IntegerUses:
             self.passed_to.setdefault(source, []).append(target)
 
     @cached_property
-    def position_readers(self) -> dict[Node, str]:
+    def position_casts(self) -> dict[Node, str]:
         """Return the Casts whose integers are positions, each with the Sin, Cos or GridSample that they reach."""
         plan = find_positions(self.main)
         plans = list_plans(plan) if plan is not None else []
@@ -219,10 +221,10 @@ class _IntegerUses:
         if key == ("", "OneHot", 0):
             depth = max(self._whole_numbers(graph, node.inputs[1]), default=0)
             return (_UseKind.INDEX, IntegerRange(0, depth - 1, f"{reader} has depth {depth}")) if depth > 0 else None
-        if node in self.position_readers and slot == 0:
+        if node in self.position_casts and slot == 0:
             # The input may hold one position per token, so a longer sequence has larger positions.
             largest = max((MOST_POSITIONS, *self.shapes.get(model_input.name, ()))) - 1
-            reason = f"they are positions, which reach {self.position_readers[node]}"
+            reason = f"they are positions, which reach {self.position_casts[node]}"
             return _UseKind.POSITION, IntegerRange(0, largest, reason)
         if (node.op_type, slot) in _CHANGES_AFTER_OPERAND:
             return self._comparison_use(graph, node, slot, reader)
@@ -234,8 +236,8 @@ class _IntegerUses:
     def _comparison_use(self, graph: Graph, node: Node, slot: int, reader: str) -> _Use | None:
         """Return the use in a comparison with numbers that are known before the run; None for other operands.
 
-        For one number, the range is the two integers between which the outcome changes. For several, such as those of a
-        Range, it has for each number the upper one of these two integers.
+        For one number, the range is the two integers between which the outcome changes. For several numbers, such as
+        those of a Range, the range contains the upper one of these two integers for each number.
         """
         operands = self._whole_numbers(graph, node.inputs[1 - slot])
         if not operands:
@@ -243,7 +245,7 @@ class _IntegerUses:
         after = int(_CHANGES_AFTER_OPERAND[node.op_type, slot])
         smallest, largest = min(operands), max(operands)
         if smallest == largest:
-            upper = max(1, largest + after)  # at least 0 and 1: integers of inputs are not negative
+            upper = max(1, largest + after)  # so that the range is 0 to 1 or above: inputs have no negative integers
             return _UseKind.COMPARED, IntegerRange(upper - 1, upper, f"{reader} compares them with {largest}")
         reason = f"{reader} compares them with {smallest} to {largest}"
         return _UseKind.COMPARED, IntegerRange(max(0, smallest + after), max(0, largest + after), reason)
@@ -293,7 +295,7 @@ def _conversion_use(graph: Graph, node: Node, slot: int, reader: str) -> _Use | 
 
 
 def _moves(node: Node, slot: int) -> bool:
-    """Return whether the output of a node has the integers that it reads in a slot, in any type."""
+    """Return whether the output of a node has the integers of an input slot, unchanged or cast to another type."""
     if node.domain:
         return False
     slots = _MOVED_SLOTS.get(node.op_type, frozenset({0}))

@@ -12,7 +12,7 @@ from mixlist.patterns.constant_ranges import ConstantRanges
 from mixlist.patterns.mask_finder import NO_MASKS, MaskFinder
 from mixlist.patterns.mask_plan import UNKNOWN_MASK, CallMasks, MaskPlan
 
-# The most finders of one model; ten times the number of its calls if that is more.
+# The most finders of one model. ``CallFrames.scaled_limit`` raises this limit for a model with many calls.
 MOST_FINDERS = 2_000
 _PLANS: WeakKeyDictionary[Graph, dict[int, MaskPlan]] = WeakKeyDictionary()  # by main graph and low type
 
@@ -24,7 +24,7 @@ def find_mask_groups(main: Graph, ranges: ConstantRanges, low: int) -> MaskPlan:
     """
     plans = _PLANS.setdefault(main, {})
     if low not in plans:
-        plans[low] = MaskFinders(ranges, low).search(main, NO_MASKS, None).plan
+        plans[low] = MaskFinders(ranges, low).finder_for(main, NO_MASKS, None).plan
     return plans[low]
 
 
@@ -42,19 +42,20 @@ class MaskFinders:
         self._plans: dict[Hashable, MaskPlan] = {}
         self._parameters_to_softmax: dict[tuple[int, tuple[bool, ...]], frozenset[int]] = {}
 
-    def search(self, graph: Graph, call: CallMasks, frame: CallFrame | None) -> MaskFinder:
+    def finder_for(self, graph: Graph, call_kind: CallMasks, frame: CallFrame | None) -> MaskFinder:
         """Return a finder that has searched the graph for a kind of call."""
-        if len(self._by_frame) >= self.ranges.frames.limit(MOST_FINDERS) and (graph, call) not in self._first:
+        has_too_many_finders = len(self._by_frame) >= self.ranges.frames.scaled_limit(MOST_FINDERS)
+        if has_too_many_finders and (graph, call_kind) not in self._first:
             # Functions that call functions can add up masks in a number of ways that grows exponentially. If all
             # magnitudes count as unknown, kinds of calls differ only in the arguments that have a mask.
-            call = replace(call, arguments=tuple([mask and UNKNOWN_MASK for mask in call.arguments]))
-        finder = self._first.get((graph, call))
+            call_kind = replace(call_kind, arguments=tuple([mask and UNKNOWN_MASK for mask in call_kind.arguments]))
+        finder = self._first.get((graph, call_kind))
         if finder is not None and finder.depends_on_frame:
-            finder = self._by_frame.get((graph, call, frame))
+            finder = self._by_frame.get((graph, call_kind, frame))
         if finder is None:
-            finder = self._by_frame[graph, call, frame] = MaskFinder(self, graph, call, frame)
+            finder = self._by_frame[graph, call_kind, frame] = MaskFinder(self, graph, call_kind, frame)
             finder.make_plan()
-            self._first.setdefault((graph, call), finder)
+            self._first.setdefault((graph, call_kind), finder)
         return finder
 
     def shared_plan(self, graph: Graph, plan: MaskPlan) -> MaskPlan:

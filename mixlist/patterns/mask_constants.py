@@ -1,4 +1,4 @@
-"""The constants of masks: which of them can be reduced, and which nodes must not compute them in low precision.
+"""Find the constants of masks that can be reduced, and the nodes that must not compute masks in low precision.
 
 Rule S4.36: ``Pow(-50, 3)`` makes the mask -125000 from two small constants. There is no large constant that could be
 reduced. The nodes that compute such a mask, and those that compute its factors, stay as authored if they read or make a
@@ -38,10 +38,10 @@ def filled_mask_magnitude(node: Node) -> float | None:
     return magnitude if SMALLEST_MASK <= magnitude < float("inf") else None
 
 
-def make_computing_group(node: Node, range_of: RangeOf, low: int) -> MaskGroup | None:
-    """Return a group with one node that computes a mask from other constants.
+def make_single_node_group(node: Node, range_of: RangeOf, low: int) -> MaskGroup | None:
+    """Return the group of a single node, which computes a mask from other constants.
 
-    None if all constants that the node reads or makes fit the low type.
+    Return None if all constants that the node reads or makes fit the low type.
     """
     for value in (*node.outputs, *node.inputs):
         if value is None or not value.is_constant or value.type not in types.MIXABLE:

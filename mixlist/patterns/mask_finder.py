@@ -27,7 +27,7 @@ from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.call_frames import CallFrame
 from mixlist.patterns.constant_ranges import ConstantRange
 from mixlist.patterns.factor_bounds import factor_bounds, reciprocal
-from mixlist.patterns.mask_constants import computed_inputs, filled_mask_magnitude, is_reducible, make_computing_group
+from mixlist.patterns.mask_constants import computed_inputs, filled_mask_magnitude, is_reducible, make_single_node_group
 from mixlist.patterns.mask_groups import make_mask_groups, mixable_values
 from mixlist.patterns.mask_plan import LARGEST_SCORE, CallMasks, CarriedMask, MaskGroup, MaskPlan
 from mixlist.patterns.proven_masks import SMALLEST_MASK
@@ -48,29 +48,32 @@ NO_MASKS = CallMasks()
 class MaskFinder:
     """Follows the masks of one graph: first back from the softmaxes, then forward with the magnitudes.
 
-    A function's body has one finder for each kind of call (``call``). A mask that enters or leaves a body cannot be
-    reduced.
+    A function's body has one finder for each kind of call (``call_kind``). A mask that enters or leaves a body cannot
+    be reduced.
 
     ``nodes_to_softmax``: the nodes that could carry a mask to a softmax, in the order of the graph. ``carrying_nodes``:
-    those of them that do. ``masks``: the mask in each value that such a node makes, and in each parameter that receives
-    one. ``arriving_values``: the values in which a mask reaches a softmax. ``constant_slots``: the slots that read a
-    constant of a mask. ``constant_masks``: by node, the masks in the constants that it reads; they may be larger than
-    the mask in its output. ``unreducible``: the nodes whose mask stays out of range, however its constants are changed.
-    ``source_texts``: by node, the text that names the constant or tensor from which its mask comes.
+    the nodes among them that carry one. ``masks``: the mask in each value that such a node makes, and in each parameter
+    that receives one. ``arriving_values``: the values in which a mask reaches a softmax. ``constant_slots``: the slots
+    that read a constant of a mask. ``constant_masks``: by node, the masks in the constants that it reads; they may be
+    larger than the mask in its output. ``unreducible``: the nodes whose mask stays out of range, however its constants
+    are changed. ``source_texts``: by node, the text that names the constant or tensor from which its mask comes.
 
-    ``mask_inputs_computed``: by node, the inputs that are a mask, or a factor of one, and that nodes compute from other
+    ``results_to_softmax``: by calling node, for each result whether it leads to a softmax. ``callees``: by calling
+    node, the finder of the function.
+
+    ``computed_mask_inputs``: by node, the inputs that are a mask, or a factor of one, and that nodes compute from other
     constants. ``computed_values``: these inputs, and the values from which they are computed. ``computed_parameters``:
     the slots of the parameters among them.
 
     ``depends_on_frame``: whether a constant was examined whose value depends on ``frame``.
     """
 
-    def __init__(self, finders: MaskFinders, graph: Graph, call: CallMasks, frame: CallFrame | None) -> None:
-        self.finders, self.graph, self.call, self.frame = finders, graph, call, frame
+    def __init__(self, finders: MaskFinders, graph: Graph, call_kind: CallMasks, frame: CallFrame | None) -> None:
+        self.finders, self.graph, self.call_kind, self.frame = finders, graph, call_kind, frame
         self.ranges, self.low = finders.ranges, finders.low
         self.plan = MaskPlan()
         self.depends_on_frame = False
-        self.results_by_call: dict[Node, tuple[bool, ...]] = {}  # which results of a call lead to a softmax
+        self.results_to_softmax: dict[Node, tuple[bool, ...]] = {}
         self.callees: dict[Node, MaskFinder] = {}
         self.softmaxes: set[Node] = set()
         self.nodes_to_softmax: list[Node] = []
@@ -81,7 +84,7 @@ class MaskFinder:
         self.constant_masks: dict[Node, list[CarriedMask]] = {}
         self.unreducible: set[Node] = set()
         self.source_texts: dict[Node, str] = {}
-        self.mask_inputs_computed: dict[Node, list[Value]] = {}
+        self.computed_mask_inputs: dict[Node, list[Value]] = {}
         self.computed_values: set[Value | None] = set()
         self.computed_parameters: list[int] = []
 
@@ -90,33 +93,33 @@ class MaskFinder:
         # 1. Which nodes lie on a way to a softmax?
         self.trace_back()
         # 2. Which masks do they carry, and how large are these?
-        arguments = zip(self.graph.root.inputs, self.call.arguments, strict=False)
+        arguments = zip(self.graph.root.inputs, self.call_kind.arguments, strict=False)
         self.masks.update({value: mask for value, mask in arguments if mask is not None})
         for node in self.nodes_to_softmax:
             self._find_output_mask(node)
         on_path = set(self.nodes_to_softmax)
-        for node in self.results_by_call:
+        for node in self.results_to_softmax:
             if node not in on_path:  # the function may still have masks of its own
                 self._search_callee(node, NO_MASKS)
         self._drop_masks_that_end()
         # 3. Which of these nodes belong together?
         if any(mask.exceeds(self.low) for mask in chain(self.masks.values(), *self.constant_masks.values())):
             self.plan.groups = make_mask_groups(self)
-        self.plan.groups += tuple(self._computing_groups())
+        self.plan.groups += tuple(self._single_node_groups())
         self.plan = self.finders.shared_plan(self.graph, self.plan)
 
     # --- back from the softmaxes ---
 
     def trace_back(self) -> set[Value | None]:
         """Find the nodes on a way to a softmax; return all values on such a way."""
-        results = zip(self.graph.root.outputs, self.call.reach_softmax, strict=False)
+        results = zip(self.graph.root.outputs, self.call_kind.reach_softmax, strict=False)
         to_softmax: set[Value | None] = set(mixable_values(value for value, reaches in results if reaches))
         for node in reversed(self.graph.nodes):
             if node.function is not None:
                 results_to_softmax: tuple[bool, ...] = tuple([value in to_softmax for value in node.outputs])
                 if not any(results_to_softmax):
                     results_to_softmax = ()  # as in CallMasks: False for all
-                self.results_by_call[node] = results_to_softmax
+                self.results_to_softmax[node] = results_to_softmax
                 parameters = self.finders.parameters_to_softmax(node.function, results_to_softmax)
                 if results_to_softmax or parameters:
                     self.nodes_to_softmax.append(node)
@@ -153,7 +156,7 @@ class MaskFinder:
     def _find_result_masks(self, node: Node, function: Graph) -> None:
         """Follow masks into the function that a node calls, and out of it."""
         # Which masks enter the function?
-        results_to_softmax = self.results_by_call[node]
+        results_to_softmax = self.results_to_softmax[node]
         parameters = self.finders.parameters_to_softmax(function, results_to_softmax)
         masks_read = dict(self._read_masks(node, parameters))
         arguments = tuple([masks_read.get(slot) for slot in range(len(node.inputs))]) if masks_read else ()
@@ -173,11 +176,11 @@ class MaskFinder:
             self.unreducible.add(node)
             self.source_texts.setdefault(node, f"a tensor of {node.op_type}")
 
-    def _search_callee(self, node: Node, call: CallMasks) -> MaskFinder:
+    def _search_callee(self, node: Node, call_kind: CallMasks) -> MaskFinder:
         """Search the called function for a kind of call, put its plan into this plan, and return its finder."""
         assert node.function is not None
         frame = self.ranges.frames.frame_of(node, self.frame)
-        callee = self.callees[node] = self.finders.search(node.function, call, frame)
+        callee = self.callees[node] = self.finders.finder_for(node.function, call_kind, frame)
         self.plan.calls[node.id] = callee.plan
         self.depends_on_frame |= callee.depends_on_frame and self.frame is not None
         return callee
@@ -213,7 +216,7 @@ class MaskFinder:
             return None
         self.constant_slots.append((node, slot))
         if value.constant_proto is None:
-            self.mask_inputs_computed.setdefault(node, []).append(value)
+            self.computed_mask_inputs.setdefault(node, []).append(value)
         if not is_reducible(value):
             self.unreducible.add(node)
         self.source_texts.setdefault(node, f"constant {value.name!r}")
@@ -234,7 +237,7 @@ class MaskFinder:
     def _combined(self, node: Node, masks_read: Mapping[int, CarriedMask]) -> CarriedMask | None:
         """Return the mask in the output of a node; None if the output has none.
 
-        ``masks_read``: by slot, at least one.
+        ``masks_read``: the masks by input slot, at least one.
         """
         masks = list(masks_read.values())
         if node.op_type == "Cast":
@@ -245,8 +248,7 @@ class MaskFinder:
         if node.op_type in ("Mul", "Div"):
             return self._scaled(node, masks_read)
         if node.op_type in ("Add", "Sub"):
-            # The other operands may be scores. However many are added, together they count as one largest score (Rule
-            # S4.37).
+            # The other operands may be scores. The sum of all scores counts as LARGEST_SCORE (Rule S4.37).
             return CarriedMask(
                 sum(mask.magnitude for mask in masks),
                 sum(mask.summed_masks for mask in masks),
@@ -272,7 +274,7 @@ class MaskFinder:
         factors = (value for slot, value in enumerate(node.inputs) if value is not None and slot not in masks_read)
         factor = next(factors, None)
         if factor is not None and factor.is_constant and factor.constant_proto is None:
-            self.mask_inputs_computed.setdefault(node, []).append(factor)
+            self.computed_mask_inputs.setdefault(node, []).append(factor)
         bounds = factor_bounds(factor, self.range_of, self.low) if factor is not None else None
         if bounds is not None and node.op_type == "Div":
             bounds = reciprocal(bounds)
@@ -282,11 +284,11 @@ class MaskFinder:
         return mask.scaled(bounds.magnitude)
 
     def _drop_masks_that_end(self) -> None:
-        """Forget the nodes whose masks end before a softmax, in a Cast of the author that makes them infinite."""
+        """Forget the nodes whose mask reaches no softmax, because a Cast of the author makes the mask infinite."""
         if not self.masks:
             return
         arriving = self.arriving_values
-        results = zip(self.graph.root.outputs, self.call.reach_softmax, strict=False)
+        results = zip(self.graph.root.outputs, self.call_kind.reach_softmax, strict=False)
         arriving.update(value for value, reaches in results if reaches)
         arriving.update(value for node in self.softmaxes for value in node.inputs[:1])
         for node in reversed(self.nodes_to_softmax):
@@ -304,23 +306,23 @@ class MaskFinder:
     def _arriving_arguments(self, node: Node, function: Graph) -> list[Value | None]:
         """Return the arguments of a call in which a mask reaches a softmax, inside the function or behind it."""
         callee = self.callees[node]
-        searched_results = callee.call.reach_softmax
+        searched_results = callee.call_kind.reach_softmax
         results = tuple(
             [value in self.arriving_values for value, _ in zip(node.outputs, searched_results, strict=False)]
         )
         if any(searched_results) and results != searched_results:  # some of the results do not arrive after all
-            callee = self._search_callee(node, replace(callee.call, reach_softmax=results if any(results) else ()))
+            callee = self._search_callee(node, replace(callee.call_kind, reach_softmax=results if any(results) else ()))
         pairs = zip(node.inputs, function.root.inputs, strict=False)
         return [value for value, parameter in pairs if parameter in callee.arriving_values]
 
     # --- the nodes that compute masks ---
 
-    def _computing_groups(self) -> Iterator[MaskGroup]:
+    def _single_node_groups(self) -> Iterator[MaskGroup]:
         """Yield a group for each node that computes a mask or its factor from other constants, the last node first."""
-        results = zip(self.graph.root.outputs, self.call.compute_mask, strict=False)
+        results = zip(self.graph.root.outputs, self.call_kind.compute_mask, strict=False)
         self.computed_values.update(value for value, is_computed in results if is_computed and value.is_constant)
-        readers = self.mask_inputs_computed.keys() & self.carrying_nodes
-        self.computed_values.update(chain.from_iterable(self.mask_inputs_computed[node] for node in readers))
+        readers = self.computed_mask_inputs.keys() & self.carrying_nodes
+        self.computed_values.update(chain.from_iterable(self.computed_mask_inputs[node] for node in readers))
         if not self.computed_values and not any(callee.computed_parameters for callee in self.callees.values()):
             return
         for node in reversed(self.graph.nodes):
@@ -328,11 +330,11 @@ class MaskFinder:
             compute_mask = tuple([value in self.computed_values for value in node.outputs])
             if callee is not None:
                 if any(compute_mask):
-                    callee = self._search_callee(node, replace(callee.call, compute_mask=compute_mask))
+                    callee = self._search_callee(node, replace(callee.call_kind, compute_mask=compute_mask))
                 self.computed_values.update(computed_inputs(node, callee.computed_parameters))
             elif any(compute_mask):
                 self.computed_values.update(computed_inputs(node, range(len(node.inputs))))
-                group = make_computing_group(node, self.range_of, self.low)
+                group = make_single_node_group(node, self.range_of, self.low)
                 if group is not None:
                     yield group
         parameters = enumerate(self.graph.root.inputs)

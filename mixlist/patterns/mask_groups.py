@@ -1,7 +1,7 @@
 """Join the nodes that a mask connects into groups, and find the limit to which each group's constants must be reduced.
 
-Rule S4.35: Two softmaxes of one graph belong together if a mask on the way to one also reaches the other. One softmax
-then decides for the other, because both read the same constant. So a group is decided as a whole.
+Rule S4.35: Two softmaxes of one graph belong together if a mask on the way to one also reaches the other. If one of
+them is low precision, the constants are reduced for both (Rule S4.36). So a group is decided as a whole.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class _MaskGrouper:
     def _destination(self, node: Node) -> str:
         """Return the name of a softmax, of a call that reads a mask, or of the caller; empty for other nodes."""
         finder = self.finder
-        results = zip(finder.graph.root.outputs, finder.call.reach_softmax, strict=False)
+        results = zip(finder.graph.root.outputs, finder.call_kind.reach_softmax, strict=False)
         if any(reaches and value in node.outputs for value, reaches in results):
             return f"the caller of {finder.graph.path}"
         reads_mask = not finder.masks.keys().isdisjoint(node.inputs) or node in finder.constant_masks

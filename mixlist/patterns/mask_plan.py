@@ -45,7 +45,7 @@ class CarriedMask:
         return CarriedMask(_product(self.magnitude, factor), summed_masks, _product(self.scores, factor))
 
     def multiplied(self, second: CarriedMask) -> CarriedMask:
-        """Return the product of two masks."""
+        """Return the product of two masks. Its node is unreducible, so the product of both scores does not count."""
         scores = max(_product(self.scores, second.magnitude), _product(second.scores, self.magnitude))
         summed_masks = max(self.summed_masks, second.summed_masks)
         return CarriedMask(_product(self.magnitude, second.magnitude), summed_masks, scores)
@@ -77,13 +77,12 @@ class CallMasks:
 class MaskGroup:
     """The nodes that masks connect; at least one of them reads or makes a mask that the low type cannot hold.
 
-    ``softmaxes``: the softmaxes that the masks reach. ``exceeding``: the nodes that must not be low precision as long
-    as the mask is not reduced, softmaxes included. ``limit``: the largest magnitude of a reduced constant. ``limits``:
-    by node, the slots that read a constant of the mask which must be reduced, each with ``limit``. ``reducible``:
-    whether all masks come from such constants. ``magnitude``: the largest magnitude of the masks. ``source``: the first
-    constant or node that makes a mask. ``destination``: the first softmax, or the call whose function has it.
-    ``misfit``: for a group of one node, which computes a mask from other constants: why this node must not be low
-    precision; else empty.
+    ``softmaxes``: the softmaxes that the masks reach. ``exceeding_nodes``: the nodes that must not be low precision as
+    long as the mask is not reduced, softmaxes included. ``limit``: the largest magnitude of a reduced constant.
+    ``limits``: by node, the slots that read a constant to be reduced, each with ``limit``. ``reducible``: whether all
+    masks come from such constants. ``magnitude``: the largest magnitude of the masks. ``source``: the first constant or
+    node that makes a mask. ``destination``: the first softmax, or the call whose function has it. ``misfit``: for a
+    group of one node, which computes a mask from other constants: why this node must not be low precision; else empty.
     """
 
     softmaxes: list[Node] = field(default_factory=list)

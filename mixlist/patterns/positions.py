@@ -63,13 +63,13 @@ class PositionPlan:
 
     ``nodes``: by node id, the nodes of the arithmetic and the readers. ``casts``: the Casts of integers with which the
     arithmetic starts, each with its reader. ``calls``: the plans of the functions that the graph calls, by the id of
-    the calling node. ``arguments``: by index of a parameter, the reader that it reaches.
+    the calling node. ``argument_readers``: by index of a parameter, the reader that it reaches.
     """
 
     nodes: dict[int, PositionReason] = field(default_factory=dict)
     casts: dict[Node, str] = field(default_factory=dict)
     calls: dict[int, PositionPlan] = field(default_factory=dict)
-    arguments: dict[int, str] = field(default_factory=dict)
+    argument_readers: dict[int, str] = field(default_factory=dict)
 
     @cached_property
     def is_empty(self) -> bool:
@@ -108,12 +108,12 @@ class _ForwardWalks:
     def __init__(self) -> None:
         self._walks: dict[tuple[int, tuple[int, ...]], _ForwardWalk] = {}
 
-    def walk(self, graph: Graph, arguments: tuple[int, ...]) -> _ForwardWalk:
+    def walk(self, graph: Graph, argument_kinds: tuple[int, ...]) -> _ForwardWalk:
         """Return the walk of a graph whose arguments have these kinds."""
-        key = id(graph), arguments
+        key = id(graph), argument_kinds
         forward = self._walks.get(key)
         if forward is None:
-            forward = self._walks[key] = _ForwardWalk(self, graph, arguments)
+            forward = self._walks[key] = _ForwardWalk(self, graph, argument_kinds)
         return forward
 
 
@@ -125,14 +125,14 @@ class _ForwardWalk:
     target of control flow, the values that can flow into it.
     """
 
-    def __init__(self, walks: _ForwardWalks, graph: Graph, arguments: tuple[int, ...]) -> None:
+    def __init__(self, walks: _ForwardWalks, graph: Graph, argument_kinds: tuple[int, ...]) -> None:
         self.walks, self.graph = walks, graph
         self.kinds: dict[Value, int] = {}
         self.integers: dict[Value, Value] = {}
         self.link_sources: dict[Value, list[Value]] = {}
         self.callees: dict[Node, _ForwardWalk] = {}
         self._plans: dict[tuple[bool, ...], PositionPlan] = {}
-        for value, kind in zip(graph.root.inputs, arguments, strict=False):
+        for value, kind in zip(graph.root.inputs, argument_kinds, strict=False):
             if _is_float(value):
                 self.kinds[value], self.integers[value] = kind, value
         control_flow = {node.op_type for node in graph.nodes if node.bodies}
@@ -211,8 +211,8 @@ class _ForwardWalk:
         return self._raise_kinds(step.outputs, kind, integers)
 
     def _evaluate_call(self, node: Node, function: Graph) -> list[Value]:
-        arguments = [self._kind(v) if v is not None and _is_float(v) else _FIXED for v in node.inputs]
-        callee = self.callees[node] = self.walks.walk(function, tuple(arguments))
+        argument_kinds = [self._kind(v) if v is not None and _is_float(v) else _FIXED for v in node.inputs]
+        callee = self.callees[node] = self.walks.walk(function, tuple(argument_kinds))
         integers = self._first_integers(float_values(node.inputs))
         if integers is None:  # the body converts an integer argument to floats
             integers = next((v for v in node.inputs if v is not None and not v.is_constant), None)
@@ -252,7 +252,7 @@ class _ForwardWalk:
             kind = kinds.get(value)
             if kind is None and not value.is_constant:
                 if _is_float(value):
-                    return _DATA, None  # as for most nodes
+                    return _DATA, None  # one input is data, so the outputs are data; most nodes end here
                 is_fixed = is_fixed and value.is_from_shape
             elif kind is not None:
                 floats.append(value)
@@ -284,7 +284,7 @@ class _ForwardWalk:
         """Return the arithmetic before the readers.
 
         ``result_readers``: for each output of the graph, the reader that it reaches in the caller, or None. Calls share
-        a plan if the same results reach a reader, even if it is another reader. The plan names that of the first call.
+        a plan if the same results reach a reader. The plan then names the readers of the first call.
         """
         key = tuple([reader is not None for reader in result_readers])
         if key not in self._plans:
@@ -296,7 +296,7 @@ class _ForwardWalk:
 class _BackwardWalk:
     """The walk back through one graph, from its readers and from the outputs that reach a reader in the caller.
 
-    ``readers``: by visited value, the reader that it reaches. ``result_readers``: by call and output slot,
+    ``readers``: by visited value, the reader that it reaches. ``readers_by_call``: by call and output slot,
     the reader that this result reaches.
     """
 
@@ -307,7 +307,7 @@ class _BackwardWalk:
         self.parameters = {value: slot for slot, value in enumerate(graph.root.inputs) if graph.path}
         self.readers: dict[Value, str] = {}
         self.waiting: deque[Value] = deque()
-        self.result_readers: dict[Node, dict[int, str]] = {}
+        self.readers_by_call: dict[Node, dict[int, str]] = {}
 
     def run(self, result_readers: tuple[str | None, ...]) -> None:
         """Fill the plan."""
@@ -338,11 +338,11 @@ class _BackwardWalk:
         for source in self.forward.link_sources.get(value, ()):
             self._visit(source, reader)
         if value in self.parameters:
-            self.plan.arguments[self.parameters[value]] = reader
+            self.plan.argument_readers[self.parameters[value]] = reader
         if node is None or node.bodies:
             return
         if node.function is not None:
-            self.result_readers.setdefault(node, {})[value.output_slot] = reader
+            self.readers_by_call.setdefault(node, {})[value.output_slot] = reader
             self._go_back_through_call(node)
             return
         floats = float_values(node.inputs)
@@ -360,16 +360,16 @@ class _BackwardWalk:
 
         The call is traced again when a further result turns out to reach a reader.
         """
-        callee, readers = self.forward.callees[node], self.result_readers.get(node, {})
+        callee, readers = self.forward.callees[node], self.readers_by_call.get(node, {})
         plan = callee.trace_back(tuple([readers.get(slot) for slot in range(len(callee.graph.root.outputs))]))
         self.plan.calls[node.id] = plan
-        for slot, inner_reader in plan.arguments.items():
+        for slot, inner_reader in plan.argument_readers.items():
             argument = node.inputs[slot] if slot < len(node.inputs) else None
             if argument is not None:
                 self._visit(argument, inner_reader)
 
     def _source_name(self, value: Value) -> str:
-        """Return the name of the integers from which a position is computed, before operators that only move them."""
+        """Return the name of the integers from which a position is computed, as they are named before value movers."""
         source = self.forward.integers.get(value, value)
         while (node := source.producer) is not None and node.op_type in _ONE_INPUT_MOVERS and not node.domain:
             moved = node.inputs[0] if node.inputs else None

@@ -94,15 +94,17 @@ class Mask:
     factors: frozenset[TensorRef] = frozenset()
 
     def levels_in(self, ranges: Mapping[TensorRef, TensorRange], bound: float) -> MaskLevels:
-        """Return the levels in one batch; the default levels if a large value could come from the joined tensors alone.
+        """Return the levels of the mask in one batch, or the default levels if the batch does not prove a mask.
 
-        ``ranges``: those of the reference in this batch. ``bound``: the least magnitude that overflows.
+        A batch does not prove the mask if a factor leaves -1 to 1, or if the joined tensors alone could make a value as
+        large as the mask. ``ranges``: those of the reference in this batch. ``bound``: the least magnitude that
+        overflows.
         """
-        # From twice SENTINEL on a mask needs no proof (Rule S8.11): these are the default levels already.
+        # A constant of at least twice SENTINEL has the default levels already, and needs no proof (Rule S8.11).
         if self.levels.least >= SENTINEL or not self._factors_in_range(ranges):
             return MaskLevels()
-        # A value that overflows is at least as large as the bound, and a value of the mask as the level. The joined
-        # tensors must stay below the larger of the two, or they could make such a value alone.
+        # A value that overflows is at least as large as the bound, and a value of the mask is at least as large as the
+        # level. The joined tensors must stay below the larger of the two: else they could make such a value alone.
         if self.levels.least < bound:
             is_proven = self._joined_in_range(ranges, bound)
         else:  # infinities of the reference do not count: they are infinite in both models
@@ -128,15 +130,15 @@ class Mask:
 
     def _joined_in_range(self, ranges: Mapping[TensorRef, TensorRange], bound: float) -> bool:
         """Return True if the sum of the joined tensors, without the mask, cannot overflow."""
-        spans = (ranges.get(tensor) for tensor in self.joined)
-        return sum(math.inf if span is None else span.magnitude for span in spans) < bound
+        joined_ranges = (ranges.get(tensor) for tensor in self.joined)
+        return sum(math.inf if joined is None else joined.magnitude for joined in joined_ranges) < bound
 
 
-def _finite_magnitude(span: TensorRange | None) -> float:
+def _finite_magnitude(tensor_range: TensorRange | None) -> float:
     """Return the larger magnitude of the finite ends of a range; infinity for a tensor that is not observed."""
-    if span is None:
+    if tensor_range is None:
         return math.inf
-    return max((abs(end) for end in (span.minimum, span.maximum) if math.isfinite(end)), default=0.0)
+    return max((abs(end) for end in (tensor_range.minimum, tensor_range.maximum) if math.isfinite(end)), default=0.0)
 
 
 def find_masks(nodes: Iterable[DataflowNode]) -> dict[TensorRef, Mask]:
@@ -146,6 +148,7 @@ def find_masks(nodes: Iterable[DataflowNode]) -> dict[TensorRef, Mask]:
 
 
 def _masks_in(graph: Graph) -> dict[TensorRef, Mask]:
+    """Return the masks of one graph, by the tensors that carry them."""
     only_for_softmax = _values_only_for_softmax(graph)
     mask_of_value: dict[Value, Mask] = {}
     masks: dict[TensorRef, Mask] = {}
@@ -172,7 +175,7 @@ def _values_only_for_softmax(graph: Graph) -> set[Value]:
         for body in node.bodies.values():
             graph_outputs.update(body.outputs)
     only_for_softmax: set[Value] = set()
-    for node in reversed(graph.nodes):  # readers come before the node that makes what they read
+    for node in reversed(graph.nodes):  # reversed, so that the readers of a value come before its producer
         for value in node.outputs:
             value_readers = readers.get(value, ()) if value is not None and value not in graph_outputs else ()
             if (
@@ -255,5 +258,5 @@ def _tensor_ref(graph: Graph, value: Value) -> TensorRef:
     """
     if value.producer is not None:
         return output_ref(graph, value.producer, value.output_slot)
-    main = not graph.path and value.scope is graph.root and value in graph.root.inputs
-    return TensorRef("", "", graph.root.inputs.index(value) if main else -1)
+    is_main_input = not graph.path and value.scope is graph.root and value in graph.root.inputs
+    return TensorRef("", "", graph.root.inputs.index(value) if is_main_input else -1)
