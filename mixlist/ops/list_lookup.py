@@ -44,7 +44,7 @@ def find_list(
     """Return the list of the ONNX operator ``domain::op_type``; the domain "" is the standard domain.
 
     ``rank`` returns the number of dimensions of the operator's first input, or None if it is unknown. It is called
-    only if an operator has 2D and 3D forms, because to find a rank may take a run of shape inference. Results are not
+    only if an operator has 2D and 3D forms, because finding the rank may need a run of shape inference. Results are not
     cached: call this once for each domain, op type and rank.
     """
     domain = "" if domain == "ai.onnx" else domain
@@ -87,6 +87,6 @@ def _forms_of_rank(forms: tuple[str, ...], rank: Callable[[], int | None]) -> tu
     dims = rank() if forms_3d and forms_2d else None
     if dims is None:
         return forms
-    # Batch and channel come first: a 3D form takes 5 dimensions and a 2D form 4. The Ascend parser makes 4 dimensions
-    # of 3.
+    # Batch and channel come first: a 3D form takes 5 dimensions and a 2D form 4. The Ascend parser
+    # turns an input of 3 dimensions into one of 4.
     return forms_3d if dims >= 5 else forms_2d

@@ -32,6 +32,7 @@ def find_name_warnings(
     functions.
     """
     lists = policy.lists
+    # ONNX names are checked over an Ascend library, and Ascend names over an ONNX library: they are in the wrong space.
     find_name_space_warnings = _onnx_name_warnings if policy.space == "ascend" else _ascend_name_warnings
     model_names = _names_in_model(policy, model_ops) if model_ops is not None else None
     diagnostics: list[Diagnostic] = []

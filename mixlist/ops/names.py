@@ -1,6 +1,6 @@
 """The names of ONNX operators: in ONNX, in lists, in messages, and in the Ascend libraries (Rules S5.2, S5.3).
 
-The compiler's ONNX parser converts an ONNX operator to one of several Ascend op types, its *forms*. The map
+The ONNX parser of the Ascend compiler converts an ONNX operator to one of several Ascend op types, its *forms*. The map
 ``data/onnx_to_ascend.json`` holds only the forms that compute, not the Transpose or Reshape around them.
 """
 

@@ -64,23 +64,24 @@ def infer_shapes_with_data_propagation(model: ModelProto, earlier: ModelProto | 
     """Return a copy of a model with the shapes that ONNX infers, with data propagation if its cost is acceptable.
 
     ``earlier``: the result of a previous call for this model, which has more constants now. It saves one inference.
-    Raises the same errors as ``infer_shapes``.
+    Raises the same errors as ``infer_shapes``, and ValueError with onnx's message if the process of its own finds an
+    error in the model.
     """
     from onnx import shape_inference
 
-    # A length that inference knew before is still the same, so a count of the earlier result is still right.
+    # More constants do not change a length that inference knew before, so the elements of ``earlier`` can be counted.
     count = _propagated_elements(earlier) if earlier is not None else None
     inferred = earlier
     if inferred is None or count is None:
         inferred = infer_shapes(model)
         count = _propagated_elements(inferred)
     if count is None:
-        propagated = _process.propagate_values(model.SerializeToString())
+        propagated = _propagation_process.propagate_values(model.SerializeToString())
         if propagated is None:
             return InferredShapes(inferred, True)
         return InferredShapes(type(model).FromString(propagated), False)
     if count > _MOST_PROPAGATED:
-        # Too many elements: the result of inference without data propagation. That of ``earlier`` lacks constants.
+        # Too many elements: return the shapes without data propagation. ``earlier`` itself lacks the new constants.
         return InferredShapes(infer_shapes(model) if inferred is earlier else inferred, False)
     return InferredShapes(shape_inference.infer_shapes(model, data_prop=True), False)
 
@@ -323,4 +324,4 @@ def _exchange(process: subprocess.Popen[bytes], model: bytes) -> bytes | None:
     return answer if answer and len(answer) == int.from_bytes(size, "big") else None
 
 
-_process = _PropagationProcess()
+_propagation_process = _PropagationProcess()

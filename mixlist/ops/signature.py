@@ -82,7 +82,10 @@ class Signature:
     solver_cache: dict[tuple[int, int, frozenset[int]], tuple[Assignment, bool]] = field(default_factory=dict)
 
     def assign(self, requested: tuple[int, ...]) -> Assignment:
-        """Return the assignment nearest to ``requested``, which has one element type per group."""
+        """Return the assignment for ``requested``, which has one element type per group.
+
+        A group that cannot take its requested type keeps the authored one.
+        """
         assignment = self._assignments.get(requested)
         if assignment is None:
             assignment = self._assignments[requested] = _assign(self, requested)
@@ -138,7 +141,7 @@ def make_signature(
 
 
 def attribute_type_key(proto: NodeProto) -> tuple[tuple[str, int, int], ...]:
-    """Return the part of a node's attributes that decides its types: names, kinds, and the values that fix a type.
+    """Return the part of a node's attributes that decides its types: names, attribute types, values that fix a type.
 
     Nodes of one operator with equal input types and equal keys have the same Signature.
     """

@@ -2,7 +2,7 @@
 
 The type of a tensor is its element type: an int of ``onnx.TensorProto.DataType``. The type of a container is a pair of
 its kind and the type of its content, for example ``("seq", FLOAT)`` or ``("optional", ("seq", FLOAT))``. ``UNKNOWN``
-(0) is the type of a value that neither the model nor inference gives a type.
+(0) is the type of a value if neither the model nor inference gives its type.
 
 Shapes are no part of a Type.
 """
@@ -55,7 +55,7 @@ def type_name(value_type: Type) -> str:
 
 
 @cache
-def _onnx_names() -> dict[str, int]:
+def _elements_by_onnx_name() -> dict[str, int]:
     """Return the element types of the installed onnx by their names in schemas: ``float``, ``double``, ``int64``."""
     from onnx import TensorProto
 
@@ -67,7 +67,7 @@ def _message_names() -> dict[int, str]:
     """Return the names of element types in messages: ``float32``, ``float64``, ``int64``."""
     # onnx calls float32 "float" and float64 "double"; messages use the names of numpy.
     numpy_names = {elem: name for name, elem in ELEMENT_BY_NAME.items()} | {UNKNOWN: "unknown"}
-    return {elem: numpy_names.get(elem, name) for name, elem in _onnx_names().items()}
+    return {elem: numpy_names.get(elem, name) for name, elem in _elements_by_onnx_name().items()}
 
 
 @cache
@@ -110,7 +110,7 @@ def parse_name(name: str) -> Type:
     kind, _, content = name.partition("(")
     if content and kind in ("seq", "optional"):
         return (kind, parse_name(content.removesuffix(")")))
-    elem = ELEMENT_BY_NAME.get(name) or _onnx_names().get(name.lower(), UNKNOWN)
+    elem = ELEMENT_BY_NAME.get(name) or _elements_by_onnx_name().get(name.lower(), UNKNOWN)
     if elem == UNKNOWN:
         raise UsageError(f"{name!r} is no tensor type", hint="use float32, float16, int64, seq(float32), ...")
     return elem
@@ -124,12 +124,12 @@ def parse_schema_type(schema_type: str) -> Type:
     kind, _, content = schema_type.partition("(")
     content = content[:-1]  # without the closing parenthesis
     if kind == "tensor":
-        return _onnx_names().get(content, UNKNOWN)
+        return _elements_by_onnx_name().get(content, UNKNOWN)
     if kind == "map":  # map(int64, tensor(float)): the type of the keys is not kept
         return ("map", parse_schema_type(content.partition(",")[2].strip()))
     if kind in _CONTAINER_KINDS:
         return (
             _CONTAINER_KINDS[kind],
-            parse_schema_type(content) if "(" in content else _onnx_names().get(content, UNKNOWN),
+            parse_schema_type(content) if "(" in content else _elements_by_onnx_name().get(content, UNKNOWN),
         )
     return UNKNOWN

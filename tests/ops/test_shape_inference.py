@@ -62,9 +62,9 @@ def nested(depth: int) -> ModelProto:
 @pytest.fixture
 def process() -> Iterator[None]:
     """Let the test start with no process that propagates values, and end the one it starts."""
-    guarded._process.close()
+    guarded._propagation_process.close()
     yield
-    guarded._process.close()
+    guarded._propagation_process.close()
 
 
 @linux_only
@@ -88,7 +88,7 @@ def test_values_are_propagated_in_a_process(process: None) -> None:
     for _ in range(2):
         inferred, exhausted = infer_shapes_with_data_propagation(model(text))
         assert inferred == shape_inference.infer_shapes(model(text), data_prop=True)
-        assert not exhausted and guarded._process._running is not None
+        assert not exhausted and guarded._propagation_process._running is not None
 
 
 def test_a_model_of_known_lengths_starts_no_process(process: None) -> None:
@@ -96,14 +96,14 @@ def test_a_model_of_known_lengths_starts_no_process(process: None) -> None:
         s = Shape(x) a = Gather(s, i) t = Concat<axis=0>(a, one) z = Reshape(x, t) y = Add(z, z) }"""
     inferred, _ = infer_shapes_with_data_propagation(model(text))
     assert inferred == shape_inference.infer_shapes(model(text), data_prop=True)
-    assert guarded._process._running is None
+    assert guarded._propagation_process._running is None
 
 
 def test_a_process_that_takes_too_long_is_ended(process: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shapes that need no values are still inferred, and the next model gets a new process."""
     monkeypatch.setattr(guarded, "PROCESS_SECONDS", 0.2)
     inferred, exhausted = infer_shapes_with_data_propagation(model(IN_FUNCTION))
-    assert exhausted and guarded._process._running is None
+    assert exhausted and guarded._propagation_process._running is None
     assert inferred.graph.output[0].type.tensor_type.shape.dim[0].dim_value == LONG
     monkeypatch.setattr(guarded, "PROCESS_SECONDS", 60.0)
     assert not infer_shapes_with_data_propagation(model(IN_FUNCTION.replace(str(LONG), "4"))).exhausted
@@ -111,7 +111,7 @@ def test_a_process_that_takes_too_long_is_ended(process: None, monkeypatch: pyte
 
 def test_an_error_that_onnx_finds_in_the_process_is_raised(process: None) -> None:
     with pytest.raises(ValueError, match="parse"):
-        guarded._process.propagate_values(b"no model")
+        guarded._propagation_process.propagate_values(b"no model")
 
 
 def test_missing_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
