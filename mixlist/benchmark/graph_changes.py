@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class GraphChanges:
     """The numbers of nodes and Casts in the file and in the graph that ONNX Runtime optimized.
 
-    Subgraphs count, and in the file the bodies of functions, too: ONNX Runtime inlines them. ``inserted_casts``: Casts
-    of the optimized graph that are not in the file. ``new_ops``: by name, the number of its nodes of op types that the
-    file does not have: fused operators, changes of layout, copies between devices. A name is ``domain::type`` outside
-    the standard domain.
+    The nodes of subgraphs count. In the file, those of function bodies count, too, because ONNX Runtime inlines
+    functions. ``inserted_casts``: Casts of the optimized graph that are not in the file. ``new_ops``: for each op type
+    that only the optimized graph has, the number of its nodes: fused operators, changes of layout, copies between
+    devices. The key is the op type, or ``domain::type`` outside the standard domain.
     """
 
     nodes: int

@@ -20,10 +20,10 @@ PROFILE_NAMES = ("original", "other")  # the two models, in the names of the pro
 class BenchOptions(ProviderOption):
     """The options of ``bench``.
 
-    ``rounds``: how many pairs of turns are timed, one turn of each model (``benchmark/run.py`` explains turns).
-    ``warmup``: the runs of each batch before that. ``transfers``: whether the time of copying inputs to the device and
-    outputs back counts. ``threads``: the threads within an operator; None for ONNX Runtime's own choice. ``profiles``:
-    a folder for ONNX Runtime's profiles. ``progress``: called with a Progress after each round.
+    ``rounds``: the number of timed rounds; each has one turn of each model (``benchmark/run.py`` explains turns).
+    ``warmup``: the runs of each batch before the first round. ``transfers``: whether the time of copying inputs to the
+    device and outputs back counts. ``threads``: the threads within an operator; None for ONNX Runtime's own choice.
+    ``profiles``: a folder for ONNX Runtime's profiles. ``progress``: called with a Progress after each round.
     """
 
     rounds: int = option(30, "Timed rounds; in each round, both models run one after the other.", "integer", minimum=1)

@@ -39,7 +39,7 @@ class Ratio:
 
     @property
     def is_significant(self) -> bool:
-        """Return True if 1 is outside the confidence interval, so that it shows which model is faster."""
+        """Return True if 1 is outside the confidence interval, so that the ratio shows which model is faster."""
         return self.high < 1 or self.low > 1
 
 

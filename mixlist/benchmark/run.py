@@ -3,8 +3,8 @@
 Each model has a process of its own. A crash of ONNX Runtime then ends one session and not the command, and the memory
 of the two models can be measured apart.
 
-A *turn* is one batch, run several times in a row for at least ``TURN_SECONDS``, after one run that is not timed. (A
-model that needs no repetition has no such run.) Without the repetitions, the time of a small model would be the time
+A *turn* is one batch, run several times in a row for at least ``TURN_SECONDS``, after one untimed run. (A turn of a
+single run has no untimed run before it.) Without the repetitions, the time of a small model would be the time
 that a process takes to wake up. The models take their turns one after the other and change their order, so that another
 load on the machine slows both. The ratio is computed pair by pair. Profiling slows a session, so the profiles come from
 other sessions, after the timing.
@@ -182,6 +182,7 @@ class _Comparison:
         inputs = model_inputs(measurement.loaded.proto)
         # The two models may declare different input types: convert the batches to those of this model.
         converted_feeds = [make_feed(feed, inputs, f"batch {index}")[0] for index, feed in enumerate(feeds)]
+        # load_batches returns True if each run transfers its batch, even where ``transfers`` does not ask for it.
         if session.load_batches(converted_feeds, self.transfers) and not self.transfers:
             self.transfers = True
             self.notes.append("inputs or outputs that are no tensors cannot stay on the device: transfers are timed")
@@ -195,8 +196,8 @@ class _Comparison:
             for measurement in self.measurements:
                 measurement.attempt(self._start_timing, measurement, stack)
             warm_seconds = [measurement.attempt(self._warm_up, measurement) for measurement in self.measurements]
-            # Both models repeat their runs equally often. The faster model decides, because its turns are the shorter
-            # ones.
+            # Both models repeat their runs equally often. The faster model decides how often, because its
+            # turns are the shorter ones.
             fastest = min((seconds for seconds in warm_seconds if seconds), default=TURN_SECONDS)
             self.repeats = min(max(math.ceil(TURN_SECONDS / fastest), 1), _MOST_REPEATS)
             rounds = ProgressCounter(self.options.progress, "rounds", self.options.rounds)

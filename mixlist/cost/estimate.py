@@ -186,11 +186,11 @@ def _sum_up(name: str, costs: Costs) -> Work:
                 costs_by_op.setdefault((node.op_type, node.domain), []).append(cost)
     rows = [OpWork(*key, len(nodes), *_totals(nodes)) for key, nodes in costs_by_op.items()]
     rows.sort(key=lambda row: (-row.flops, -row.bytes, row.op_type))
-    flops, low_flops, moved = _totals(rows)
+    flops, low_flops, moved_bytes = _totals(rows)
     matrix_rows = [row for row in rows if is_matrix_operator(row.domain, row.op_type)]
     matrix_flops, low_matrix_flops, _ = _totals(matrix_rows)
     once = tuple(text for part in costs.with_calls() for text in part.assumptions)
-    return Work(name, tuple(rows), flops, low_flops, matrix_flops, low_matrix_flops, moved, tuple(unknown), once)
+    return Work(name, tuple(rows), flops, low_flops, matrix_flops, low_matrix_flops, moved_bytes, tuple(unknown), once)
 
 
 def _totals(costs: Sequence[NodeCost | OpWork]) -> tuple[int, int, int]:
@@ -198,7 +198,7 @@ def _totals(costs: Sequence[NodeCost | OpWork]) -> tuple[int, int, int]:
     return sum(c.flops for c in costs), sum(c.low_flops for c in costs), sum(c.bytes for c in costs)
 
 
-# In the body of a function: the weight that the caller passes for a parameter, by parameter.
+# By parameter of a function: the weight that the caller passes for it.
 PassedWeights = dict[Value, Value]
 
 
@@ -232,7 +232,7 @@ class _Estimator:
                 costs.nodes[node.id] = self._node_cost(costs, node, weights, runs)
 
     def _bodies_that_run(self, costs: Costs, node: Node, weights: PassedWeights) -> list[tuple[Scope, int]]:
-        """Return the bodies that run and their iterations; note in ``costs.assumptions`` if data decides this."""
+        """Return the bodies that run and their iterations; add a text to ``costs.assumptions`` if data decides them."""
         if node.op_type == "If" and node.domain == "":
             return [(node.bodies[self._branch_name(costs, node, weights)], 1)]
         count = {"Loop": _loop_iterations, "Scan": _scan_iterations}.get(node.op_type) if node.domain == "" else None
@@ -251,8 +251,8 @@ class _Estimator:
             # An estimator of its own: weights read in a branch that is not counted must not count as read.
             estimate = Costs(costs.graph, costs.known_shapes)
             _Estimator()._add_scope(estimate, body, weights, 1)
-            flops, _, moved = _totals([cost for part in estimate.with_calls() for cost in part.nodes.values()])
-            branch_costs[name] = (flops, moved)
+            flops, _, moved_bytes = _totals([cost for part in estimate.with_calls() for cost in part.nodes.values()])
+            branch_costs[name] = (flops, moved_bytes)
         branch = max(sorted(branch_costs), key=lambda name: branch_costs[name])  # sorted: the same choice every time
         costs.assumptions.append(f"{node_ref(costs.graph, node)} (If): {branch}, the costlier one")
         return branch
@@ -263,17 +263,17 @@ class _Estimator:
             return NodeCost()  # a runtime computes it when it loads the model
         elem = _computing_type(node)
         is_matrix = is_matrix_operator(node.domain, node.op_type)
-        if not is_matrix and not _is_elementwise(node):
+        if not is_matrix and not _has_no_matrix_product(node):
             return NodeCost(unknown="no formula for this operator")
         try:
             flops = _node_flops(costs, node) * runs if elem else 0
-            moved = self._bytes(node, costs.known_shapes, weights, runs)
+            moved_bytes = self._bytes(node, costs.known_shapes, weights, runs)
         except UnknownShapeError:
             return NodeCost(unknown="its shapes are not known")
         except (LookupError, ValueError, TypeError, ZeroDivisionError):  # a formula met a node that is not valid
             return NodeCost(unknown="its shapes and attributes do not fit its definition")
         # A product of integers, as of MatMulInteger, has no float operations.
-        return NodeCost(flops, flops if elem in LOW_TYPES else 0, moved, is_matrix=is_matrix and elem is not None)
+        return NodeCost(flops, flops if elem in LOW_TYPES else 0, moved_bytes, is_matrix=is_matrix and elem is not None)
 
     def _bytes(self, node: Node, known_shapes: KnownShapes, weights: PassedWeights, runs: int) -> int:
         """Return the bytes that a node reads and writes in all its runs; a weight counts for the first reader only."""
@@ -283,7 +283,8 @@ class _Estimator:
         outputs = [_byte_size(v, known_shapes) for v in node.outputs if v is not None]
         inputs = [] if standard and node.op_type in _YIELDS_SHAPE else [v for v in node.inputs if v is not None]
         picked = 0
-        if standard and node.op_type in _PICKS:  # Gather(table, indices): reads the rows that it yields, and indices
+        if standard and node.op_type in _PICKS:
+            # Gather(table, indices) reads the indices, and of the table only as many bytes as it writes.
             inputs, picked = inputs[1:], outputs[0]
         total = (picked + sum(outputs)) * runs
         for value in inputs:
@@ -297,8 +298,9 @@ class _Estimator:
 
 
 def _weight_of(value: Value, weights: PassedWeights) -> Value | None:
-    """Return the weight behind a tensor: the tensor if it is constant, or the weight that the caller passes for it."""
-    # The parameter of a function may be constant, too. Its weight is that of the caller, which several calls may share.
+    """Return the weight that a tensor is: the tensor itself if it is constant, or the weight that the caller passes."""
+    # A parameter of a function may be constant, too. Take the weight of the caller: several calls may pass the same
+    # one.
     return value if value.is_constant and value.kind != "input" else weights.get(value)
 
 
@@ -321,7 +323,7 @@ def _computing_type(node: Node) -> int | None:
     return types.element(floats[0].type) if floats else None
 
 
-def _is_elementwise(node: Node) -> bool:
+def _has_no_matrix_product(node: Node) -> bool:
     """Return True if the name of a node without a formula shows that it holds no matrix product.
 
     Such a node costs one operation per output element. The cost of other nodes without a formula is unknown.
@@ -351,8 +353,8 @@ def _byte_size(value: Value, known_shapes: KnownShapes) -> int:
 def _loop_iterations(node: Node, known_shapes: KnownShapes) -> int | None:
     """Return the number of iterations of a Loop; None if it is not known, or if the condition may end the Loop early.
 
-    The number is known if the trip count is a constant, the start condition is true or left out, and the body's
-    condition is always true or is its own condition input again.
+    The number is known if the trip count is a constant, the start condition is true or left out, and the body
+    returns a condition that is always true or is the condition that it got.
     """
     # A Loop may leave out its trip count and its start condition.
     trip_count, start = (known_shapes.arrays.get(v) if v is not None else None for v in (*node.inputs, None, None)[:2])
@@ -366,9 +368,9 @@ def _loop_iterations(node: Node, known_shapes: KnownShapes) -> int | None:
     ):
         condition = condition.producer.inputs[0]
     constant_condition = known_shapes.arrays.get(condition)
-    continues = condition is body.inputs[1] or (constant_condition is not None and bool(constant_condition.all()))
-    starts = len(node.inputs) < 2 or node.inputs[1] is None or (start is not None and bool(start.all()))
-    return max(int(trip_count.reshape(())), 0) if trip_count is not None and continues and starts else None
+    keeps_condition = condition is body.inputs[1] or (constant_condition is not None and bool(constant_condition.all()))
+    is_start_true = len(node.inputs) < 2 or node.inputs[1] is None or (start is not None and bool(start.all()))
+    return max(int(trip_count.reshape(())), 0) if trip_count is not None and keeps_condition and is_start_true else None
 
 
 def _scan_iterations(node: Node, known_shapes: KnownShapes) -> int | None:

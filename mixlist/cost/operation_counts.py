@@ -91,7 +91,9 @@ def _packed_matmul(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> i
 
 
 def _einsum(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
-    """Count an Einsum: per combination of index values the multiplications, and an addition if an index is summed.
+    """Count an Einsum by its combinations of index values.
+
+    Each combination has its multiplications, and one addition if an index is summed.
 
     ``bij,bjk->bik`` has b * i * j * k combinations, each with one multiplication and one addition.
     """
@@ -116,8 +118,8 @@ def _add_index_sizes(term: str, shape: Shape, sizes: dict[str, int]) -> None:
     ``a...b`` of a tensor with four axes has the indices a, 2, 1, b.
     """
     before, dots, after = term.partition("...")
-    hidden = len(shape) - len(before) - len(after)
-    names = [*before, *(str(hidden - k) for k in range(hidden if dots else 0)), *after]
+    ellipsis_axes = len(shape) - len(before) - len(after)
+    names = [*before, *(str(ellipsis_axes - k) for k in range(ellipsis_axes if dots else 0)), *after]
     for name, size in zip(names, shape, strict=True):
         sizes[name] = max(sizes.get(name, 1), size)  # a size of 1 is broadcast
 
@@ -137,8 +139,8 @@ def _conv(attributes: Attributes, inputs: Shapes, outputs: Shapes, weight: int =
 def _conv_transpose(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
     """Count a transposed convolution.
 
-    The weight has the shape (input channels, output channels per group, kernel ...). Each input element meets the
-    kernel once for every output channel of its group.
+    The weight has the shape (input channels, output channels per group, kernel ...). Each input element is
+    multiplied by the whole kernel, once for every output channel of its group.
     """
     weight, output_size = _shape_at(inputs, 1), prod(_shape_at(outputs, 0))
     return 2 * prod(_shape_at(inputs, 0)) * prod(weight[1:]) + (output_size if _is_present(inputs, 2) else 0)
@@ -208,7 +210,7 @@ def _multi_head_attention(attributes: Attributes, inputs: Shapes, outputs: Shape
 
 
 def _grouped_attention(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
-    """Count com.microsoft GroupQueryAttention; the present keys are (batch, kv heads, past and new length, size)."""
+    """Count com.microsoft GroupQueryAttention; its output 1 is (batch, kv heads, past + new length, size)."""
     query, heads, kv_heads = _shape_at(inputs, 0), attributes["num_heads"].i, attributes["kv_num_heads"].i
     batch, length, width = query
     # Without a key input the query holds Q, K and V of each token.
@@ -226,7 +228,7 @@ _FORMULAS: tuple[tuple[_Formula, str, str], ...] = (
     (_packed_matmul, "", "MatMulNBits"),
     (_einsum, "Einsum", ""),
     (_conv, "Conv", "FusedConv"),
-    (partial(_conv, bias=4), "ConvInteger", ""),  # ConvInteger has no bias, and no slot 4
+    (partial(_conv, bias=4), "ConvInteger", ""),  # ConvInteger has 4 inputs and no bias: slot 4 is always absent
     (partial(_conv, bias=3), "DeformConv", ""),
     (partial(_conv, weight=3, bias=8), "QLinearConv", ""),
     (_conv_transpose, "ConvTranspose", ""),

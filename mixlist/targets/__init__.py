@@ -1,1 +1,1 @@
-"""The execution providers of ONNX Runtime, and tables of their kernels."""
+"""List the execution providers of ONNX Runtime that mixlist can use, and look up their kernels."""

@@ -6,8 +6,8 @@ The kernels come from one of two sources:
   for the installed build.
 - The file data/kernels_PROVIDER.json, which tools/make_kernels.py writes from one release (``kernel_release``). It is
   used for CUDA on machines without CUDA, and for every build that loads providers as libraries. ONNX Runtime 1.31.1
-  ends with a segmentation fault when it is asked for its kernels and one of these libraries does not load. Most users
-  of onnxruntime-gpu do not have the libraries of TensorRT, and would see this fault.
+  crashes with a segmentation fault when it lists its kernels and one of the provider libraries does not load. Most
+  users of onnxruntime-gpu do not have the libraries of TensorRT, and would see this fault.
 
 ONNX Runtime chooses a kernel by its version range: a kernel fits a node if its range starts at the version in which the
 operator last changed, or if its range has an end and contains that version.
@@ -70,8 +70,8 @@ class Kernel:
 class KernelData(TypedDict):
     """The content of a data file.
 
-    ``source`` is the release. ``kernels`` holds, by domain and op type, a list for each kernel: its start, its end, and
-    its types as ``{"T": "float16 float"}``.
+    ``source`` is the release. ``kernels`` holds, by domain and op type, one list for each kernel, with its start, its
+    end, and its types as ``{"T": "float16 float"}``.
     """
 
     source: str
@@ -106,11 +106,11 @@ def find_nodes_without_low_kernel(plan: Plan, provider: str) -> tuple[Decision, 
 def has_kernel_for(provider: str, domain: str, op_type: str, opset: int, dtype: str, outputs: tuple[int, ...]) -> bool:
     """Return True if ``provider`` (``cpu`` or ``cuda``) can run the operator in the float type ``dtype``.
 
-    ``dtype`` is one of ``FLOAT_NAMES``. ``outputs`` are the indices of the outputs of this type. If there are none (as
-    with ArgMax and Equal), the kernel must accept the type for at least one parameter.
+    ``dtype`` is one of ``FLOAT_NAMES``: ``float`` is float32. ``outputs`` are the slots of the outputs of this type. If
+    there are none (as with ArgMax and Equal), the kernel must accept the type for at least one parameter.
 
-    The result is also True for an operator without kernels that has a function body in ONNX: the runtime replaces it
-    with the operators of the body.
+    The result is also True if the operator has no kernel, but a function body in ONNX: ONNX Runtime then replaces the
+    operator with those of the body.
     """
     schema = find_schema(domain, op_type, opset)
     kernels = _kernels(provider).get((domain, op_type))
@@ -148,7 +148,10 @@ def _can_list_kernels(provider: str) -> bool:
 
 
 def read_registered_kernels(provider: str) -> Registry:
-    """Return the kernels of ``provider`` in the installed ONNX Runtime. This can end the process: see the module."""
+    """Return the kernels of ``provider`` in the installed ONNX Runtime.
+
+    This can crash the process: see the module's docstring.
+    """
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     registry: dict[tuple[str, str], tuple[Kernel, ...]] = {}
