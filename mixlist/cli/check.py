@@ -17,7 +17,7 @@ from mixlist.cli.next_command import next_command
 from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, pop_policy, pop_type_hints
 from mixlist.cli.parameters import CONFIG, MODEL
 from mixlist.cli.result_output import write_report_and_page
-from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch, refuse_jobs_with_scheduler
+from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch, keep_jobs_or_scheduler
 
 if TYPE_CHECKING:
     from mixlist.graph.load import LoadedModel
@@ -62,7 +62,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     from mixlist.runtime.subprocess_session import SessionProcess
 
     apply_large_batch(option_values)
-    refuse_jobs_with_scheduler(option_values)
+    keep_jobs_or_scheduler(option_values)
     one_process = option_values["jobs"] is None and option_values["scheduler"] is None
     # Start the worker process now, so that it imports ONNX Runtime while this process reads the model. The click
     # context ends the worker. With --jobs or --scheduler, ``run_check`` starts workers of its own.

@@ -35,7 +35,7 @@ def _arguments_of(context: click.Context, parameter: click.Parameter) -> Iterato
     """Yield the arguments of one parameter; none if the user did not set it."""
     name = parameter.name or ""
     # ``--config`` is not in ``context.params``. The values of the configuration are, and each is repeated as an option.
-    if context.get_parameter_source(name) not in _USER_SOURCES or name not in context.params:
+    if context.get_parameter_source(name) not in _USER_SOURCES or context.params.get(name) is None:
         return
     value = context.params[name]
     for item in value if isinstance(value, tuple) else (value,):

@@ -14,6 +14,7 @@ from mixlist.cli.parameters import (
     AliasedOption,
     Choice,
     OptionValues,
+    drop_option,
     options_on_command_line,
     refuse_second_standard_input,
 )
@@ -76,7 +77,9 @@ def pop_policy(option_values: OptionValues) -> Policy:
     if None not in (option_values[mode] for mode in modes) and len(explicit := options_on_command_line(*modes)) == 1:
         # One mode is on the command line, so the other one is from a configuration. Two modes from one place are an
         # error, which ``policy_from_options`` raises.
-        option_values.update({mode: None for mode in modes if mode not in explicit})
+        for mode in modes:
+            if mode not in explicit:
+                drop_option(option_values, mode)
     policy = build_policy(option_values)
     write_findings(policy.warnings)
     return policy

@@ -145,7 +145,13 @@ def keep_one_option(option_values: OptionValues, first: str, second: str, messag
     explicit = options_on_command_line(first, second)
     if len(explicit) != 1:
         raise UsageError(message, hint="give one of them")
-    option_values[second if explicit == [first] else first] = None
+    drop_option(option_values, second if explicit == [first] else first)
+
+
+def drop_option(option_values: OptionValues, name: str) -> None:
+    """Give an option no value; a command line that ``next_command`` writes does not have it either."""
+    option_values[name] = None
+    click.get_current_context().params[name] = None
 
 
 def split_assignments(texts: Iterable[str], option: str, form: str, example: str) -> Iterator[tuple[str, str]]:

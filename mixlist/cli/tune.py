@@ -19,7 +19,7 @@ from mixlist.cli.next_command import next_command
 from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints
 from mixlist.cli.parameters import CONFIG, MODEL, PathType
 from mixlist.cli.result_output import write_report
-from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch, refuse_jobs_with_scheduler
+from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch, keep_jobs_or_scheduler
 from mixlist.errors import UsageError
 from mixlist.report import terminal
 from mixlist.report.terminal import escape_commands
@@ -106,7 +106,7 @@ def command(
     from mixlist.tuner.run import run_tune
 
     apply_large_batch(option_values)
-    refuse_jobs_with_scheduler(option_values)
+    keep_jobs_or_scheduler(option_values)
     if option_values["max_accuracy_loss"] is not None and labels is None:
         raise UsageError("--max-accuracy-loss needs the right answers", hint="give --labels FILE")
     policy = pop_policy(option_values)

@@ -6,7 +6,6 @@ import click
 
 from mixlist.checker.exception_rate import LARGE_BATCH_RATE_LIMIT
 from mixlist.cli.parameters import OptionValues, keep_one_option
-from mixlist.errors import UsageError
 
 LARGE_BATCH = click.Option(
     ["--large-batch"], is_flag=True, help="Set --max-exception-rate for a large global batch: 0.1 %."
@@ -21,7 +20,7 @@ def apply_large_batch(option_values: OptionValues) -> None:
         option_values["max_exception_rate"] = LARGE_BATCH_RATE_LIMIT
 
 
-def refuse_jobs_with_scheduler(option_values: OptionValues) -> None:
-    """Raise UsageError if both ``--jobs`` and ``--scheduler`` are given."""
-    if option_values["jobs"] is not None and option_values["scheduler"] is not None:
-        raise UsageError("--jobs is for this machine, and --scheduler has its own workers", hint="give one of them")
+def keep_jobs_or_scheduler(option_values: OptionValues) -> None:
+    """Keep one of ``--jobs`` and ``--scheduler``; the command line wins over a configuration."""
+    message = "--jobs is for this machine, and --scheduler has its own workers"
+    keep_one_option(option_values, "jobs", "scheduler", message)

@@ -121,6 +121,18 @@ def test_a_failure_names_the_search_that_may_help(run, planted: Path, data: Path
     ]
 
 
+def test_the_named_search_has_no_replaced_option(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    config = tmp_path / "mixlist.toml"
+    config.write_text(
+        'precision-mode = "force_fp16"\n[check]\nrandom = 3\nmax-exception-rate = 0.5\nscheduler = "nowhere:1"\n'
+    )
+    given = ("--data", data, "--large-batch", "--jobs", 1, "--precision-mode-v2", "mixed_float16")
+    ran = run("check", planted, "--config", config, *given, "--format", "json")
+    words = shlex.split(json.loads(ran.out)["next_command"])
+    assert {"--random", "--max-exception-rate", "--scheduler", "--precision-mode"}.isdisjoint(words)
+    assert {"--data", "--large-batch", "--jobs", "--precision-mode-v2"} <= set(words)
+
+
 def test_what_a_model_has_in_float16_needs_node_rules(run, tmp_path: Path) -> None:
     path, data = tmp_path / "half.onnx", tmp_path / "x.npz"
     onnx.save(onnx.parser.parse_model(HALF), path)
