@@ -34,7 +34,7 @@ def simplify_graph(step: TracedStep) -> set[str]:
             _replace(graph, node, node.args[0])
         elif node.target is aten.permute.default:
             _merge_permutations(graph, node)
-        elif node.target is aten.where.self and _guards_unmasked_softmax(node):
+        elif node.target is aten.where.self and _is_softmax_guard_without_mask(node):
             _replace(graph, node, node.args[2])
     changed_buffers = _drop_unchanged_buffers(step)
     graph.eliminate_dead_code()
@@ -82,7 +82,7 @@ def _merge_permutations(graph: Graph, node: Node) -> None:
         node.args = (source, order)
 
 
-def _guards_unmasked_softmax(node: Node) -> bool:
+def _is_softmax_guard_without_mask(node: Node) -> bool:
     """Return whether a ``where`` node zeroes the rows of a softmax that are fully masked, although there is no mask.
 
     torch's attention always has this node: scores == -inf -> not -> any -> not -> where(_, 0, softmax(scores)). Without

@@ -50,7 +50,7 @@ def lift_random_operators(
     for node in list(graph.nodes):
         replacement = _REPLACEMENTS.get(node.target) if node.op == "call_function" else None
         if replacement is None:
-            _refuse_random_operator(node)
+            _refuse_if_random(node)
             continue
 
         # ``node`` is a default argument, so that the function keeps the node of its own loop iteration.
@@ -103,7 +103,7 @@ def _input_shape(shape: Sequence[int | SymInt], batch_size: SymInt | None) -> Se
     return [batch_size, value_count // batch_size]
 
 
-def _refuse_random_operator(node: Node) -> None:
+def _refuse_if_random(node: Node) -> None:
     """Raise ModelError if a node that has no replacement draws random numbers."""
     # torch tags every operator that reads its random generator.
     if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):

@@ -134,7 +134,7 @@ def load_step_graph(model: Model) -> StepGraph:
     )
     # After the parts are known, since the outputs are compared with the parameters.
     _check_outputs(graph)
-    _refuse_random_nodes(loaded)
+    _refuse_nodes_that_draw(loaded)
     return graph
 
 
@@ -217,7 +217,7 @@ def _check_outputs(graph: StepGraph) -> None:
             )
 
 
-def _refuse_random_nodes(loaded: LoadedModel) -> None:
+def _refuse_nodes_that_draw(loaded: LoadedModel) -> None:
     """Raise ModelError for a node that draws random numbers itself."""
     for node in nodes_in_model(loaded.proto):
         # The third input of Dropout (from opset 12 on) is training_mode. Without it, a Dropout copies its input.
