@@ -83,8 +83,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     search_state = SearchState(options.state, _search_key(loaded, policy, feeds, limits, options))
     with timer.phase("base check"):
         base = run_check(loaded, policy, batches, replace(check_options, layerwise=True, per_tensor=True))
-        # Trials need the float32 ranges of all batches. The base check lacks ranges if its mixed model
-        # did not run.
+        # Trials need the float32 ranges of all batches. The base check lacks some if its mixed model did not run.
         reference = base if base.batches == len(feeds) else _check_in_float32(loaded, policy, batches, options)
     # The labels of held-out batches follow those of the search. Data of --validate-on has no labels.
     if validation is not None and validation.held_out and options.labels is not None and reference.task is not None:
@@ -98,15 +97,9 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     # Search, while the workers run.
     with executors.open_workers(*worker_arguments) as workers:
         compiler = TrialCompiler(
-            resolver,
-            policy,
-            feeds,
-            reference.tensors,
-            labels=options.labels,
-            saturate=check_options.saturate,
-            threads=workers.threads,
-            limits=limits,
-        )
+            resolver, policy, feeds, reference.tensors,
+            labels=options.labels, saturate=check_options.saturate, threads=workers.threads, limits=limits,
+        )  # fmt: skip
         try:
             # Most trials make some of the base lists' low nodes high. These gates serve all such trials.
             compiler.add_gates(NO_EDITS)
@@ -118,12 +111,11 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
             report = search_runner.run(options.objective, node_rules=options.node_rules, evidence_gaps=gaps)
         finally:
             compiler.close()
-    # Judge the result on data that the search did not see.
     if report.verdict != "pass":
         return report
     if validation is None:
         return replace(report, warnings=(*report.warnings, *warn_not_validated(feeds, options)))
-    with timer.phase("validation"):
+    with timer.phase("validation"):  # on data that the search did not see
         return _validate(report, validation, loaded, policy, options, limits)
 
 
