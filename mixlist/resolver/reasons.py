@@ -58,7 +58,7 @@ class ReasonWriter:
         # Under the rules `constant` and `mask`, the reason has the note already. Under other rules, the note says why
         # some slots of the node did not become low precision.
         if note and find_rule_name(self.solution, node) not in ("constant", "mask"):
-            reason += f"; one slot stays float32 because {note} (S4.7)"
+            reason += f"; a slot keeps its authored type because {note} (S4.7)"
         for slot, limit in self.solution.reduced_slots.get(node, {}).items():
             value = node.inputs[slot]
             if value is not None and value.constant_proto is not None:
