@@ -42,7 +42,7 @@ class OutputAccuracy:
     Largest errors, normalized error, cosine and SNR are those of the worst batch, so that many good batches do not hide
     a bad one. The shares (mismatches, top-1 agreement) are over all batches.
 
-    ``limits``: only the measures that these limits bound are needed, None for all measures. To leave out the other
+    ``limits``: only the measures that these limits bound are needed, None for all measures. Leaving out the other
     measures saves up to two thirds of the work. ``saturated_magnitude``: the magnitude that the mixed model gives to
     values out of range, infinity if it does not saturate.
     """
@@ -98,7 +98,7 @@ class OutputAccuracy:
         if self._differing.share is not None:  # an integer output may still pass by the share of its mismatches
             return bool(self._incomparable_reason)
         final_limits = {"shape", "max_abs", "max_rel"}
-        # After a reference of zeros the normalized error depends on the batches to come, see ``_measures``.
+        # If the reference of a batch is all zeros, the normalized error depends on the next batches, see ``_measures``.
         final_limits |= set() if self._zero_reference_squares else {"normalized", "cosine", "snr"}
         return not final_limits.isdisjoint(self.finding(limits).failed_limits)
 

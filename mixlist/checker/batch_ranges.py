@@ -37,7 +37,7 @@ class BatchRanges:
     that the reference holds, the low type does not, and no mask explains. ``lossy_conversions``: conversions that lose
     a finite value which the range hides; ``overflowing_conversions``: those of them that lose a value which does not
     belong to a mask. Of the tensors that are not finite in the reference, ``fewer_finite`` have fewer finite values in
-    the mixed model, and ``unexplained_nonfinite`` have more NaN there, or fewer finite values than masks explain.
+    the mixed model. ``unexplained_nonfinite`` have more NaN there, or lack more finite values than masks explain.
 
     With full statistics, ``counts`` are those of every low tensor and ``conversion_counts`` those of every conversion.
     """

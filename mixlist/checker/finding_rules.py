@@ -73,7 +73,8 @@ def classify_outputs(
         record.add_finding(kind, batch.index)
         is_exception |= kind in EXCEPTION_KINDS
         record.is_first_offender |= tensor in first_offenders
-        # Rule S8.6: a tensor may be infinite in the reference, and hold more infinities because of an input.
+        # Rule S8.6: a tensor may be infinite in the reference, and hold more infinities in the mixed model because of
+        # an input.
         lost_more = kind == "preexisting" and tensor in batch.fewer_finite
         if lost_more and any(classifier.has_new_nonfinite(source.ref) for source in record.node.inputs):
             record.add_finding("propagated", batch.index)

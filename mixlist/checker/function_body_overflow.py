@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def find_internal_risks(
     pair: ModelPair, batches: Batches, records: Mapping[TensorRef, FindingRecord], batch_count: int | None
 ) -> list[FindingRecord]:
-    """Return an ``internal-risk`` for each low node whose function body exceeds the low range, unless its output does.
+    """Return an ``internal-risk`` for each low node with a finite output whose function body exceeds the low range.
 
     The magnitude of such a record is the largest one inside the body. ``records`` are the findings of outputs. The
     first ``batch_count`` batches are examined, None for all. If ONNX Runtime cannot run the bodies, the result is

@@ -99,8 +99,8 @@ class _TensorBounds:
 
     def overflows_without_mask(self, count_of: BeyondCounts) -> bool:
         """Return True if a finite value overflows that does not belong to a mask."""
-        # Rule S8.11: masks are on one side only. If there are large values on both sides, none of
-        # them belongs to a mask, and only infinities are left out.
+        # Rule S8.11: masks are on one side only. If there are large values on both sides, none of them belongs to a
+        # mask, and only the infinities are subtracted.
         on_both_sides = all(self.mask_counts(count_of))
         for sign in _SIGNS:
             left_out = math.inf if on_both_sides else self.levels.for_sign_of(sign)
@@ -179,7 +179,7 @@ class HiddenOverflowFinder:
     def _find_lossy_conversions(self, feed: Feed, batch: BatchRanges) -> tuple[set[Conversion], set[Conversion]]:
         """Return the conversions that lose a hidden value of no mask, and those that lose any hidden value (Rule S8.4).
 
-        A value is hidden if an infinity or a mask at the same end of the range is larger.
+        A value is hidden if an infinity, or a larger value of a mask, is at the same end of the range.
         """
         overflowing, lossy = set[Conversion](), set[Conversion]()
         bounds_of = {
@@ -227,7 +227,7 @@ class HiddenOverflowFinder:
         for tensor, bounds in bounds_of.items():
             reference_finite, mixed_finite = (totals.get((tensor, FINITE), 0.0) for totals in (reference, mixed_counts))
             has_more_nan = _count_without_nan(mixed_counts, tensor) < _count_without_nan(reference, tensor)
-            # The values of masks may become infinite by design. So that many finite values may be missing.
+            # The values of masks may become infinite by design, so up to ``mask_values`` finite values may be missing.
             mask_values = sum(bounds.mask_counts(_beyond_counts(reference, tensor)))
             if has_more_nan or mixed_finite < reference_finite - mask_values:
                 unexplained.add(tensor)

@@ -87,7 +87,7 @@ _UPPER_LIMITS = ("max_abs", "max_rel", "normalized", "mismatch")
 def failed_limits(finding: OutputFinding, limits: Limits, max_ignored: float = 1.0) -> tuple[str, ...]:
     """Return the names of the limits that an output breaks. NaN breaks every limit.
 
-    ``shape`` is kept if it is among the failed limits of ``finding``: the outputs could not be compared.
+    The result contains ``shape`` if the failed limits of ``finding`` do: then the outputs could not be compared.
     ``max_ignored`` is the largest share of values that may be ignored (Rule S8.21).
     """
     failed = ["shape"] if "shape" in finding.failed_limits else []

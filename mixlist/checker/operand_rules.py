@@ -122,7 +122,7 @@ def _classify_conversion(converted_range: ConvertedRange, batch: BatchRanges) ->
         return "saturated" if batch.saturate else "overflow"
     ends_out_of_range = converted_range.ends_out_of_range
     if ends_out_of_range:
-        # Only values of masks are lost, at an end of the range or hidden by an infinity.
+        # Only values of masks are lost. Such a value is an end of the range, or an infinity hides it.
         loses_mask = conversion in batch.lossy_conversions or any(map(math.isfinite, ends_out_of_range))
         return "intended" if loses_mask else None
     if not before.finite:
