@@ -72,7 +72,7 @@ EditSet = frozenset[Edit]
 
 @dataclass(frozen=True)
 class Candidate:
-    """An edit that the search may try, and the nodes whose precision it decides, each once."""
+    """An edit that the search may try, and the nodes whose precision the edit decides, without repeated nodes."""
 
     edit: Edit
     nodes: tuple[NodeRef, ...]

@@ -1,13 +1,13 @@
 """Compute the cost of a set of edits, for ``--objective max-speed``: a static cost, or on CUDA a measured time.
 
-The static cost is a sum over the op types of the model, in bytes. For each op type it adds the bytes that the operators
-move (traffic), or the bytes that could be moved during their arithmetic, if these are more:
+The static cost is a sum over the op types of the model, in bytes. For each op type it adds the larger of two numbers:
+the bytes that the operators move (traffic), and the bytes that could be moved during their arithmetic:
 
 - Arithmetic in a 16-bit type runs at twice the rate of float32. Vector and matrix units do at least that.
 - Traffic is the bytes that ``estimate_work`` counts, with the Casts that a rewrite inserts.
-- ``FLOPS_PER_BYTE`` float32 operations take as long as one byte. It is half of the ratio of float16 matrix units:
-  Ascend 910 has 256 TFLOP/s and 1.2 TB/s (Huawei, 2019), 213 operations per byte; NVIDIA A100 has 312 TFLOP/s and
-  1.6 TB/s (data sheet), 200 operations per byte.
+- ``FLOPS_PER_BYTE`` float32 operations take as long as moving one byte. The number is half of the operations per byte
+  of float16 matrix units: Ascend 910 has 256 TFLOP/s and 1.2 TB/s (Huawei, 2019), 213 operations per byte; NVIDIA A100
+  has 312 TFLOP/s and 1.6 TB/s (data sheet), 200 operations per byte.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class CostModel:
     """Computes the cost of a set of edits: on the CPU provider in bytes, on other providers in seconds.
 
     A time on the CPU provider would say nothing, because it computes most float16 nodes in float32. Sets of edits that
-    round at the same points share one cost, which is computed once. ``threshold``: a cost counts
-    as lower than another one only if it is below ``threshold`` times the other one.
+    round at the same points share one cost, which is computed once. ``threshold``: a cost counts as lower than another
+    one only if it is below ``threshold`` times the other one.
     """
 
     def __init__(self, compiler: TrialCompiler, provider: str) -> None:

@@ -8,7 +8,7 @@ from mixlist.tuner.candidates import Candidate, Edit, EditSet, NodeEdit
 from mixlist.tuner.result import TunedEdit
 from mixlist.tuner.strategy import Strategy
 
-NOT_NEEDED = "keeps the limits too"  # what happens without an edit that is not needed
+NOT_NEEDED = "keeps the limits too"  # the text of ``TunedEdit.without`` for an edit that can be left out
 
 
 def is_minimal(explained: Iterable[TunedEdit]) -> bool:

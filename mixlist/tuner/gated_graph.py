@@ -315,8 +315,9 @@ class GateBuilder(EmulationBuilder):
                 return self.constants.add_initializer(value.name, constant, elem, self.clamp, limit)
         if not elem:
             return value.name
-        # A weight that a Loop carries is rounded like a computed value: numbers beyond the range become infinite, also
-        # with ``clamp``. In saturate mode computed values are clipped, so the nodes below must round them.
+        # A weight that a Loop carries is rounded like a computed value: numbers beyond the range become infinite, even
+        # with ``clamp``. In saturate mode such numbers are clipped instead, so ``make_rounding_nodes`` rounds the
+        # weight in each iteration.
         carried = self._find_carried_constant(value) if not in_function and not self.saturate else None
         if carried is not None and isinstance(carried.constant_proto, TensorProto):
             rounded = self.constants.add_initializer(carried.name, carried.constant_proto, elem, clamp=False)
@@ -328,7 +329,8 @@ class GateBuilder(EmulationBuilder):
     def _find_carried_constant(self, value: Value) -> Value | None:
         """Return the main graph's constant that a Loop passes unchanged from iteration to iteration, or None.
 
-        Paddle's exporter passes weights to a Loop in this way. Without this, each iteration would round them again.
+        Paddle's exporter passes weights to a Loop in this way. A branch that reads the rounded constant itself need not
+        round the weight in each iteration.
         """
         source: Value | None = value
         while source is not None and source.kind == "input" and source.scope.owner is not None:

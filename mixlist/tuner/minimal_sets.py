@@ -20,7 +20,7 @@ NextTests = Callable[[int], list[frozenset[T]]]
 def find_minimal(ordered: Sequence[T], passes: Passes[T]) -> frozenset[T] | None:
     """Return a minimal set of elements that passes; None if even all elements fail.
 
-    The result consists of the first elements as far as possible. Let j be the length of the shortest prefix of
+    The search prefers the elements near the start of ``ordered``. Let j be the length of the shortest prefix of
     ``ordered`` that passes. The function takes at most 2 log2(n) + 2 tests to find that prefix among n elements, and
     about 2 k log2(j / k) + 2 k more to find a minimal set of k elements in it (QuickXplain, Junker 2004). An order with
     the causes of the failure first makes j close to k.
@@ -111,7 +111,8 @@ def _shortest_passing_prefix(ordered: Sequence[T], passes: Passes[T]) -> int | N
 def _quickxplain(required: frozenset[T], has_grown: bool, optional: Sequence[T], passes: Passes[T]) -> frozenset[T]:
     """Return a minimal set of ``optional`` elements that passes together with ``required``.
 
-    ``has_grown``: True if ``required`` has grown since the last test, so that it may pass alone now.
+    All of ``required`` and ``optional`` together pass. ``has_grown``: True if ``required`` has grown since the last
+    test, so that it may pass alone now.
     """
     if not optional or (has_grown and passes(required)):
         return frozenset()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class _TensorRead:
     """An input slot of a node that reads a tensor with a range.
 
-    If the value of the slot comes out of a body or a call, the slot only may read that tensor.
+    If the value of the slot comes out of a body or a call, ``source`` is one of the tensors that the slot may read.
 
     ``name``: the name of the value at the slot. ``source``: the tensor.
     """
@@ -79,8 +79,8 @@ class OverflowClassifier:
         plan. ``roundings``: those of ``main`` and of the functions that it calls.
         """
         if self._finder is None:
-            # The finder runs the reference to count its values. A trial has no mixed model to run, so
-            # ``values.counts`` holds the counts of the trial.
+            # The finder runs the reference to count values in it. It has no mixed model, so it gets the counts of the
+            # trial from ``values.counts``.
             open_observer = SessionConfig("cpu", None, self.saturate).open_reference_observer
             reference = ObservedModel(self.loaded, instrument(self.loaded.proto).probes, open_observer)
             self._finder = HiddenOverflowFinder(self.nodes, {self.low_type}, reference)

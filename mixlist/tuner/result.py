@@ -64,15 +64,15 @@ class TuneReport:
     """The list that was found, and the evidence for it.
 
     ``verdict``: the verdict of the final check and, if there is validation data, of the check on that data.
-    ``complete``: False after Ctrl-C. ``minimal``: every edit was left out once, and then a limit broke, or the
-    objective (``max-low``, ``max-speed``) lost by it. ``modify_mixlist`` and ``customize_dtypes``: the texts of the
-    files that replace the base's own files; ``modify_mixlist`` is empty if no list keeps the limits. ``low_share``: the
-    share of matrix and convolution work in low precision (0 to 1), with the keys ``base`` and ``tuned``; None if the
-    model has no such work. ``trials``: how many trials ran. ``remembered``: how many outcomes came from the state file.
-    ``check``: the final check, None after Ctrl-C. ``validation``: the check on validation data. ``held_out``: the names
-    of the batches that were held out of the search for it. ``alternative``: another result with node rules, if lists
-    alone keep too little work in low precision. ``next_command``: the command line that writes the alternative, "" from
-    Python.
+    ``complete``: False after Ctrl-C. ``minimal``: True if every edit was left out once, and each time a limit broke or
+    the result became worse for the objective (``max-low``, ``max-speed``). ``modify_mixlist`` and ``customize_dtypes``:
+    the texts of the files that replace the base's own files; ``modify_mixlist`` is empty if no list keeps the limits.
+    ``low_share``: the share of matrix and convolution work in low precision (0 to 1), with the keys ``base`` and
+    ``tuned``; None if the model has no such work. ``trials``: how many trials ran. ``remembered``: how many outcomes
+    came from the state file. ``check``: the final check, None after Ctrl-C. ``validation``: the check on validation
+    data. ``held_out``: the names of the batches that were held out of the search for it. ``alternative``: another
+    result with node rules, if lists alone keep too little work in low precision. ``next_command``: the command line
+    that writes the alternative, "" from Python.
     """
 
     model: str

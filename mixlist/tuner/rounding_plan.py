@@ -30,9 +30,9 @@ _VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
 class RoundingPoint(NamedTuple):
     """A place where values are rounded.
 
-    With ``slot`` -1 it is a node, whose inputs and outputs are rounded together. With another ``slot`` it is one value
-    that ``node`` reads, where ``node`` is control flow or a function call. If the name of ``node`` is "", it is the
-    output ``slot`` of the scope. ``calls``: the function calls that lead to the node.
+    With ``slot`` -1 the point is a node, whose inputs and outputs are rounded together. With another ``slot`` the point
+    is one value that ``node`` reads, where ``node`` is control flow or a function call. If the name of ``node`` is "",
+    the point is the output ``slot`` of the scope. ``calls``: the function calls that lead to the node.
     """
 
     calls: Calls
@@ -60,8 +60,8 @@ class Rounding:
         """Return True if this rounding can be used where ``needed`` is asked for.
 
         This rounding may round more inputs than ``needed``: an input that ``needed`` leaves alone was rounded before,
-        and rounding it to the same type again changes nothing. That is not so if ``needed`` only reduces a mask's
-        constant: then the node may be high precision, and its inputs are not rounded.
+        and rounding it to the same type again changes nothing. If ``needed`` only reduces a mask's constant, both must
+        be equal: the node may be high precision, and then its inputs must not be rounded.
         """
         if not (any(needed.inputs) or any(needed.outputs)):
             return self == needed
@@ -71,7 +71,8 @@ class Rounding:
 
 
 Roundings = dict[RoundingPoint, Rounding]
-# As ``IncrementalSolver.find_origin``: the solution that one was computed from, and the nodes that were decided again.
+# As ``IncrementalSolver.find_origin``: returns the earlier solution from which a solution was computed, and the nodes
+# that were decided again.
 FindOrigin = Callable[[GraphSolution], tuple[GraphSolution, frozenset[Node]] | None]
 # Returns the types of certain values from ``GraphSolution.decided_types``, in a form that can be a key.
 TypePicker = Callable[[list[int]], Hashable]
@@ -212,7 +213,8 @@ def _links_decide_slots(graph: Graph) -> bool:
     """Return True if all roundings of single slots follow from the types at control-flow links and graph outputs.
 
     A link (``TypeLink``) joins values that must have one type, such as a result of an If and the outputs of its bodies.
-    Calls of functions and unknown operators with bodies read values by other rules, so a graph must have none of them.
+    Function calls, and unknown operators with bodies, read values by other rules. So the result is False for a graph
+    that has one of them.
     """
     return all(node.function is None and (not node.bodies or is_control_flow(node)) for node in graph.nodes)
 

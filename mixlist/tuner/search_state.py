@@ -55,8 +55,8 @@ class SearchState:
     def _read(self, path: Path, key: Mapping[str, str]) -> bool:
         """Read the outcomes of a state file, and return True.
 
-        If the file has no usable first line and no trial is lost, empty the file and return False: the first line is
-        cut off, or belongs to another search and no trial follows.
+        Empty the file and return False in two cases: the first line is missing or cut off, or it belongs to another
+        search and no trial follows it. No trial is lost in these cases.
         """
         try:
             with open_regular(path) as file:
@@ -85,6 +85,7 @@ class SearchState:
         for entry in entries:
             self.outcomes[entry["choice"]] = Outcome(entry["passed"], entry["why"], entry["batch"])
         if cut_off:
+            # Remove the cut-off line, and keep the line break before it.
             os.truncate(path, len(complete.encode()) + 1)
         return True
 

@@ -1,8 +1,8 @@
 """Search for the best set of edits under each objective (Rules S9.5 to S9.7).
 
 - ``min-edits`` looks for the fewest op types to make black. It tries two orders of the candidates, and takes the better
-  of the two minimal sets. It accepts one more edit for each tenth of the matrix and convolution work that this edit
-  keeps low (``EDIT_WORTH``).
+  of the two minimal sets. A set with one more edit is as good if it keeps a tenth more of the matrix and convolution
+  work low (``EDIT_WORTH``).
 - ``max-low`` first moves every op type to the white list, and then makes as few of them black as it can. Edits that
   gain nothing are undone.
 - ``max-speed`` takes the cheaper of these two results by the cost model, and adds single edits that lower the cost.
@@ -101,7 +101,7 @@ class Strategy:
 
     def _find_fewest_black(self) -> EditSet | None:
         """Return the best minimal set of op types to make black."""
-        # The edits of the candidates alone are the edits of a trial.
+        # A trial has the edits of the candidates and no others.
         return self._find_best_minimal(self._list_candidates(NO_EDITS, "black"), lambda edits: edits)
 
     def _find_most_low(self) -> EditSet | None:
@@ -158,7 +158,7 @@ class Strategy:
     def _include_exposed_nodes(
         self, edits: EditSet, find_candidates: Callable[[set[NodeRef]], tuple[Candidate, ...]]
     ) -> tuple[Candidate, ...]:
-        """Return the candidates for the nodes that round under some edits, or begin to round when others become high.
+        """Return the candidates for the nodes that round under some edits, or begin to when other nodes become high.
 
         ``find_candidates`` returns the candidates for a set of nodes. Example: in ``MatMul -> Relu`` with both low, the
         Relu rounds nothing, because its input is rounded already. With the MatMul in float32 the Relu rounds its input,

@@ -94,15 +94,15 @@ class TrialCompiler:
         return self.solver.solve(edit_policy(self.base, edits))
 
     def add_gates(self, edits: EditSet) -> None:
-        """Add the gates for a set of edits, and for every trial that makes some of its low nodes high.
+        """Add the gates for a set of edits, and for every trial that makes further nodes high.
 
         Each low node gets a gate that rounds all its inputs, also those that are low already under the edits: in
         another trial their producers may be high. If there are such inputs, the node gets a second gate that leaves
         them alone, because rounding them again changes nothing and takes time.
         """
         main = self.solution(edits)
-        # The gates with all inputs come first. Ifs nest, and the gate that is added last is the outermost If: so the
-        # faster gate is reached without the other one.
+        # The gates with all inputs are added first. Ifs nest, and the gate that is added last is the outermost If. So a
+        # trial that uses the faster gate does not run the other If.
         for all_inputs in (True, False):
             for point, rounding in self.planner.find_roundings(main, include_low_inputs=all_inputs).items():
                 roundings = self.gated_roundings.get(point, ())

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
 FindConstantRange = Callable[[Value], ConstantRange | None]
 MAX_SUMMABLE = 1e30  # a magnitude: the sum of 1e8 such values is still finite in float32
-# A value of the reference is near the limit from this share of the low range on: a trial may take it beyond the range.
+# A value of the reference is near the limit if its magnitude is at least this share of the low range. A trial may take
+# such a value beyond the range.
 NEAR_RANGE = 1 / 8
 LEAST_DIVISOR = 1e-6  # rounding to a low type does not make a divisor of this magnitude zero
 _BOUNDED, _VALUE_PRESERVING = operators(Trait.BOUNDED), operators(Trait.VALUE_PRESERVING)
@@ -100,7 +101,7 @@ class TrialStatistics:
         """Return the first node that overflows in the trial and not in the reference, "" if there is none.
 
         ``reference`` and ``mixed``: the outputs by name; ``mixed`` may lack some. The outputs are not in order of
-        computation (sums alone come before sums with ranges), so that the first node is found by its position.
+        computation (sums alone come before sums with ranges). So the first node is found by its position.
         """
         overflows: list[TensorRef] = []
         for name, tensors in self.sum_columns.items():
@@ -222,7 +223,7 @@ class _Selection:
         self.mask_related = {*masks}.union(*(mask.joined | mask.factors for mask in masks.values()))
 
     def is_ambiguous(self, probe: Probe) -> bool:
-        """Return True if an infinity in a tensor says nothing by itself."""
+        """Return True if an infinity in a tensor need not be an overflow."""
         # A float64 tensor is never low.
         is_beyond = (probe.ref.producer, probe.tensor) in self.beyond_bound and probe.elem != types.DOUBLE
         return probe.ref in self.mask_related or is_beyond

@@ -47,8 +47,8 @@ class Trials:
     """Tries sets of edits, each set once.
 
     ``outcomes``: the outcomes so far, by the edits. ``search_state``: the outcomes of the state file. ``log``: every
-    trial in order, for the report. ``batch_order``: the indices of the
-    batches in the order in which the next trial runs them. ``progress`` is called after each trial.
+    trial in order, for the report. ``batch_order``: the indices of the batches in the order in which the next trial
+    runs them. ``progress`` is called after each trial.
     """
 
     def __init__(
@@ -103,8 +103,9 @@ class Trials:
         """Return the outcome from the state file, or run the trial. None for ``edits`` is the reference."""
         remembered = self.search_state.outcomes.get(_state_key(edits))
         outcome = remembered or self._run(edits, next_trials)
-        # The batch that failed goes first next time. This also happens for a remembered outcome, so that a search that
-        # continues from a state file takes the same course as one without a break.
+        # The batch that failed goes first next time, because the next trial is likely to fail there too. This also
+        # happens for a remembered outcome, so that a search that continues from a state file takes the same course as
+        # one without a break.
         if outcome.batch in self.batch_order:
             self.batch_order.remove(outcome.batch)
             self.batch_order.insert(0, outcome.batch)

@@ -1,6 +1,6 @@
 """Judge a result on validation data: data that the search did not see (Rules S9.10 and S9.14).
 
-It is the data of ``--validate-on`` or, without that option, the last quarter of the batches.
+Validation data is the data of ``--validate-on`` or, without that option, the last quarter of the batches.
 """
 
 from __future__ import annotations
