@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 import mixlist
 from tests.support.builders import policy
-from tests.support.exact_graphs import Case, cases, masked_cases, whole
+from tests.support.exact_graphs import Case, build_model, cases, masked_cases
 from tests.support.exact_operators import LOW, Ambiguous
 from tests.support.exact_verdict import Findings, Pair, exception_rate, judge, magnitudes, pair, run, verdict
 
@@ -28,14 +28,14 @@ PROFILE = settings(deadline=None, derandomize="MIXLIST_SEED" not in os.environ, 
 
 def compare_with_reference(case: Case) -> mixlist.CheckReport:
     """Compare verdict, offenders, the kind of each output in each batch, magnitudes and exception rate."""
-    plan = mixlist.resolve(case.model, case.rules)
+    plan = mixlist.resolve(case.model, case.policy)
     mixed = mixlist.rewrite(case.model, plan).model
     assert isinstance(mixed, onnx.ModelProto)
     batches = [pair(case.model, mixed, feed, case.saturate) for feed in case.feeds]
     findings_by_batch = judge(batches, case.saturate)
-    clamp = LOW[case.rules.mode.low][1] if case.saturate else np.inf
+    clamp = LOW[case.policy.mode.low][1] if case.saturate else np.inf
     expected = verdict(batches, findings_by_batch, clamp)
-    report = mixlist.check(case.model, case.rules, case.feeds, overflow_mode="saturate" if case.saturate else "inf")
+    report = mixlist.check(case.model, case.policy, case.feeds, overflow_mode="saturate" if case.saturate else "inf")
     compare_findings(case, report, batches, findings_by_batch)
     assert report.verdict == expected
     return report
@@ -110,7 +110,7 @@ def one_operator(op: str, x0: list[float], x1: list[float], *, saturate: bool = 
     binary = op in ("Div", "Less", "Greater", "Equal")
     weights = [numpy_helper.from_array(np.array([1], np.int64), "axis")] if op.startswith("Reduce") else []
     inputs = ["x0", "x1"] if binary else ["x0", *(w.name for w in weights)]
-    model = whole([helper.make_node(op, inputs, ["y"], name="n0", **attributes)], weights, (1, len(x0)))
+    model = build_model([helper.make_node(op, inputs, ["y"], name="n0", **attributes)], weights, (1, len(x0)))
     feed = {"x0": np.array([x0], np.float32), "x1": np.array([x1], np.float32)}
     return Case(model, policy(white=[op]), [feed], saturate)
 
@@ -153,7 +153,7 @@ def test_only_low_readers_of_the_converted_tensor_are_offenders() -> None:
     nodes = [helper.make_node(op, [x], [f"t{name}"], name=name) for name, (op, x) in read.items()]
     feed = {"x0": np.array([[-1e5]], np.float32), "x1": np.array([[-6e4]], np.float32)}
     report = compare_with_reference(
-        Case(whole(nodes, [], (1, 1)), policy(white=["Relu", "Tanh"], black=["Sigmoid"]), [feed], False)
+        Case(build_model(nodes, [], (1, 1)), policy(white=["Relu", "Tanh"], black=["Sigmoid"]), [feed], False)
     )
     assert {f.name for f in report.nodes if f.first} == {"n0", "n1"}
 
@@ -169,7 +169,7 @@ def test_large_values_of_both_signs_are_no_nan() -> None:
         helper.make_node("Neg", ["x0"], ["t0"], name="n0"),
         helper.make_node("Mul", ["x1", "x1"], ["t1"], name="n1"),
     ]
-    model = whole(nodes, [], (2, 8))
+    model = build_model(nodes, [], (2, 8))
     large = np.repeat(np.array([[3e38], [-3e38]], np.float32), 8, axis=1)
     report = mixlist.check(model, policy(white=["Mul"], black=["Neg"]), [{"x0": large, "x1": np.ones_like(large)}])
     assert report.nodes == () and report.exception_rate == 0

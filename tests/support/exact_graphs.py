@@ -1,4 +1,7 @@
-"""Random small models, with batches of small integers times powers of two that meet the limits of the low types."""
+"""Draw small models and batches for the comparison of verdicts.
+
+The values of a batch are small integers times powers of two. Some are near a limit of a low type.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from tests.support.builders import keep, policy
 
 Array = NDArray[np.float32]
 Shape = tuple[int, int]
-ROWS = 8  # the most that Concat makes
+ROWS = 8  # the largest number of rows of a Concat's output
 BINARY = ("Mul", "Add", "Sub", "Div", "Max", "Min")
 UNARY = ("Neg", "Relu", "Sigmoid", "Tanh", "Softmax")
 REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceSumSquare")
@@ -32,35 +35,35 @@ class Case:
     """Hold a model, the policy and the batches."""
 
     model: onnx.ModelProto
-    rules: Policy
+    policy: Policy
     feeds: list[dict[str, Array]]
     saturate: bool
 
     def __repr__(self) -> str:
-        lists = sorted(self.rules.lists.library.lists.items())
-        rules = f"{self.rules.mode.name} {self.rules.gray_policy} {self.rules.rules} saturate={self.saturate}"
+        lists = sorted(self.policy.lists.library.lists.items())
+        modes = f"{self.policy.mode.name} {self.policy.gray_policy} {self.policy.rules} saturate={self.saturate}"
         weights = {t.name: numpy_helper.to_array(t).tolist() for t in self.model.graph.initializer}
-        return f"Case({rules} {lists}\n{onnx.printer.to_text(self.model)}\n{weights}\n{self.feeds})"
+        return f"Case({modes} {lists}\n{onnx.printer.to_text(self.model)}\n{weights}\n{self.feeds})"
 
 
 # --- numbers ---
 
 
-def constant(rng: np.random.Generator, shape: tuple[int, ...], top: int) -> Array:
+def random_constant(rng: np.random.Generator, shape: tuple[int, ...], largest_exponent: int) -> Array:
     """Return small integers times a power of two up to ``2**top``: either low type holds them, as S4.7 asks."""
-    whole = rng.integers(-127 if rng.integers(4) else 1, 128, shape)
-    return np.ldexp(whole.astype(np.float32), int(rng.integers(-6, top + 1)))
+    integers = rng.integers(-127 if rng.integers(4) else 1, 128, shape)
+    return np.ldexp(integers.astype(np.float32), int(rng.integers(-6, largest_exponent + 1)))
 
 
-def fed(rng: np.random.Generator, shape: Shape, low: str) -> Array:
-    """Return an input of one batch, now and then with a value at a limit, a mask, an infinity or NaN in it."""
+def random_input(rng: np.random.Generator, shape: Shape, low: str) -> Array:
+    """Return an input of one batch; one in four holds a value at a limit, a mask, an infinity or NaN."""
     largest = int(rng.choice([7, 127, 511, 2047]))
     scale = int(rng.integers(-6, 9) if rng.integers(4) else rng.choice([-20, -26]))
     if low == "bfloat16" and rng.integers(3):
         scale = int(rng.choice([119, 118, 117, 110, 60, -60, -120]))
-    whole = rng.integers(-largest if rng.integers(4) else 1, largest + 1, shape)
+    integers = rng.integers(-largest if rng.integers(4) else 1, largest + 1, shape)
     with np.errstate(over="ignore"):
-        x = np.ldexp(whole.astype(np.float32), scale)
+        x = np.ldexp(integers.astype(np.float32), scale)
     edges = [65504.0, 65519.996, 65520.0, 65536.0, 2.0**-24, 2.0**-25, 2.0**-14, -3.4e38, np.inf, -np.inf, np.nan]
     # In float16 a lone value far beyond the range tells a converted operand from an output that overflows.
     edges += [1e5, -2e5, 1e6, 0.0] if low == "float16" else [3.395e38, 3.397e38, -3.397e38, 0.0]
@@ -74,12 +77,12 @@ def fed(rng: np.random.Generator, shape: Shape, low: str) -> Array:
 
 @dataclass
 class Graph:
-    """Collect the nodes, and the tensors with their shapes; ``n`` is the side of the inputs."""
+    """Collect the nodes, and the tensors with their shapes; ``n`` is the number of rows and columns of an input."""
 
     draw: st.DrawFn
     rng: np.random.Generator
     n: int
-    top: int  # the largest power of two of a constant
+    largest_exponent: int  # the largest power of two of a constant
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     weights: list[onnx.TensorProto] = field(default_factory=list)
     floats: dict[str, Shape] = field(default_factory=dict)
@@ -87,9 +90,9 @@ class Graph:
 
     def node(self, op: str, inputs: list[str], **attributes: object) -> str:
         """Add a node; return its output."""
-        place = len(self.nodes)
-        self.nodes.append(helper.make_node(op, inputs, [f"t{place}"], name=f"n{place}", **attributes))
-        return f"t{place}"
+        index = len(self.nodes)
+        self.nodes.append(helper.make_node(op, inputs, [f"t{index}"], name=f"n{index}", **attributes))
+        return f"t{index}"
 
     def weight(self, value: NDArray[np.generic]) -> str:
         """Add an initializer; return its name."""
@@ -97,16 +100,16 @@ class Graph:
         return self.weights[-1].name
 
     def pick(self, fits: Callable[[Shape], bool]) -> str | None:
-        """Return a float tensor of a shape that fits, None if there is none."""
+        """Return a float tensor whose shape fits, None if there is none."""
         names = [name for name, shape in self.floats.items() if fits(shape)]
         return self.draw(st.sampled_from(names)) if names else None
 
     def operand(self, fits: Callable[[Shape], bool], shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-        """Return a tensor that fits, or a constant of the given shape."""
+        """Return a tensor whose shape fits, or a new constant of ``shape``; return its shape, too."""
         name = self.pick(fits) if self.draw(st.integers(0, 3)) else None
         if name is not None:
             return name, self.floats[name]
-        return self.weight(constant(self.rng, shape, self.top)), shape
+        return self.weight(random_constant(self.rng, shape, self.largest_exponent)), shape
 
     def axes(self, axis: int) -> str:
         name = f"axis{axis}"
@@ -122,26 +125,26 @@ def broadcast(a: Shape, b: tuple[int, ...]) -> Shape | None:
     return max(a[0], b[0]), max(a[1], b[1])
 
 
-def add_binary(g: Graph, op: str, a: str) -> None:
-    shape = g.floats[a]
-    b, other = g.operand(lambda s: broadcast(shape, s) is not None, (1, shape[1]))
-    if op == "Div" and b.startswith("c"):  # by a power of two: a constant zero decides nothing
-        b = g.weight(np.full(other, 2.0 ** g.draw(st.integers(-6, 6)), np.float32))
-    both = broadcast(shape, other)
-    assert both is not None
-    inputs = [b, a] if g.draw(st.integers(0, 3)) == 0 else [a, b]
-    g.floats[g.node(op, inputs)] = both
+def add_binary(g: Graph, op: str, first: str) -> None:
+    shape = g.floats[first]
+    second, second_shape = g.operand(lambda s: broadcast(shape, s) is not None, (1, shape[1]))
+    if op == "Div" and second.startswith("c"):  # by a power of two: a constant zero decides nothing
+        second = g.weight(np.full(second_shape, 2.0 ** g.draw(st.integers(-6, 6)), np.float32))
+    output_shape = broadcast(shape, second_shape)
+    assert output_shape is not None
+    inputs = [second, first] if g.draw(st.integers(0, 3)) == 0 else [first, second]
+    g.floats[g.node(op, inputs)] = output_shape
 
 
-def add_comparison(g: Graph, op: str, a: str) -> None:
-    shape = g.floats[a]
-    b, other = g.operand(lambda s: broadcast(shape, s) is not None, (1, shape[1]))
-    both = broadcast(shape, other)
-    assert both is not None
-    name = g.node(op, [a, b])
-    g.bools[name] = both
+def add_comparison(g: Graph, op: str, first: str) -> None:
+    shape = g.floats[first]
+    second, second_shape = g.operand(lambda s: broadcast(shape, s) is not None, (1, shape[1]))
+    output_shape = broadcast(shape, second_shape)
+    assert output_shape is not None
+    name = g.node(op, [first, second])
+    g.bools[name] = output_shape
     if g.draw(st.integers(0, 2)) == 0:
-        g.floats[g.node("Cast", [name], to=TensorProto.FLOAT)] = both
+        g.floats[g.node("Cast", [name], to=TensorProto.FLOAT)] = output_shape
 
 
 def add_matrix(g: Graph, op: str, a: str) -> None:
@@ -150,13 +153,13 @@ def add_matrix(g: Graph, op: str, a: str) -> None:
         b, shape = g.operand(lambda s: s[0] == columns, (columns, g.n))
         g.floats[g.node(op, [a, b])] = (rows, shape[1])
     elif op == "Gemm":
-        turned = g.draw(st.integers(0, 1))
-        b, shape = g.operand(lambda s: s[turned] == columns, (g.n, columns) if turned else (columns, g.n))
-        width = shape[1 - turned]
+        is_transposed = g.draw(st.integers(0, 1))
+        b, shape = g.operand(lambda s: s[is_transposed] == columns, (g.n, columns) if is_transposed else (columns, g.n))
+        width = shape[1 - is_transposed]
         extra = [g.operand(lambda s: s in ((rows, width), (1, width)), (1, width))[0]] if g.draw(st.booleans()) else []
-        g.floats[g.node(op, [a, b, *extra], transB=turned)] = (rows, width)
+        g.floats[g.node(op, [a, b, *extra], transB=is_transposed)] = (rows, width)
     elif op == "LayerNormalization":
-        scale, bias = (g.weight(constant(g.rng, (columns,), g.top)) for _ in range(2))
+        scale, bias = (g.weight(random_constant(g.rng, (columns,), g.largest_exponent)) for _ in range(2))
         g.floats[g.node(op, [a, scale, bias], axis=-1)] = (rows, columns)
     else:
         add_conv(g, a)
@@ -167,9 +170,9 @@ def add_conv(g: Graph, a: str) -> None:
     rows, columns = g.floats[a]
     image = g.node("Reshape", [a, g.weight(np.array([1, 1, rows, columns], np.int64))])
     side = int(g.draw(st.sampled_from([1, 3])))
-    inputs = [image, g.weight(constant(g.rng, (1, 1, side, side), g.top))]
+    inputs = [image, g.weight(random_constant(g.rng, (1, 1, side, side), g.largest_exponent))]
     if g.draw(st.booleans()):
-        inputs.append(g.weight(constant(g.rng, (1,), g.top)))
+        inputs.append(g.weight(random_constant(g.rng, (1,), g.largest_exponent)))
     image = g.node("Conv", inputs, pads=[side // 2] * 4)
     g.floats[g.node("Reshape", [image, g.weight(np.array([rows, columns], np.int64))])] = (rows, columns)
 
@@ -184,11 +187,11 @@ def add_move(g: Graph, op: str, a: str) -> None:
         b, shape = g.operand(lambda s: s[1] == columns and s[0] + rows <= ROWS, (1, columns))
         g.floats[g.node(op, [a, b], axis=0)] = (rows + shape[0], columns)
     else:
-        fits = [name for name, shape in g.bools.items() if broadcast((rows, columns), shape) == (rows, columns)]
-        if fits:
+        conditions = [name for name, shape in g.bools.items() if broadcast((rows, columns), shape) == (rows, columns)]
+        if conditions:
             b, _ = g.operand(lambda s: s == (rows, columns), (1, columns))
-            chooser = g.draw(st.sampled_from(fits))
-            g.floats[g.node("Where", [chooser, *([a, b] if g.draw(st.booleans()) else [b, a])])] = (rows, columns)
+            condition = g.draw(st.sampled_from(conditions))
+            g.floats[g.node("Where", [condition, *([a, b] if g.draw(st.booleans()) else [b, a])])] = (rows, columns)
         else:
             g.floats[g.node("Transpose", [a], perm=[1, 0])] = (columns, rows)
 
@@ -215,30 +218,30 @@ def add_node(g: Graph, op: str) -> None:
 
 
 def add_masked_softmax(g: Graph, scores: str) -> None:
-    """Add a Softmax of scores to which a mask is added or that a mask replaces; sometimes another node reads them."""
+    """Add a Softmax of masked scores: a mask is added to scores or replaces them. Sometimes a Relu reads them, too."""
     shape = g.floats[scores]
-    keep_these = g.node("Less", ["x1", g.weight(np.array([[float(g.draw(st.integers(-9, 9)))]], np.float32))])
-    if shape != g.floats["x1"]:  # the mask is as large as the inputs
-        keep_these = g.node("Less", [scores, g.weight(np.zeros((1, 1), np.float32))])
-    how = g.draw(st.sampled_from(["factor", "rest", "less one", "Where", "Where of both"]))
+    is_visible = g.node("Less", ["x1", g.weight(np.array([[float(g.draw(st.integers(-9, 9)))]], np.float32))])
+    if shape != g.floats["x1"]:  # a mask made of x1 has the shape of the inputs
+        is_visible = g.node("Less", [scores, g.weight(np.zeros((1, 1), np.float32))])
+    mask_form = g.draw(st.sampled_from(["factor", "rest", "less one", "Where", "Where of both"]))
     size = float(g.draw(st.sampled_from([-1e4, -4e4, -65504.0, -7e4, -1e5, -131040.0, -2e5, -1e9, -3e38])))
     subtracted = bool(g.draw(st.integers(0, 3)) == 0)
-    size = -size if subtracted != (how == "less one") else size
+    size = -size if subtracted != (mask_form == "less one") else size
     mask = g.weight(np.full((1, 1), size, np.float32))
-    if how == "Where":
-        masked = g.node("Where", [keep_these, scores, mask])
+    if mask_form == "Where":
+        masked = g.node("Where", [is_visible, scores, mask])
     else:
-        if how == "Where of both":
-            mask = g.node("Where", [keep_these, g.weight(np.zeros((1, 1), np.float32)), mask])
+        if mask_form == "Where of both":
+            mask = g.node("Where", [is_visible, g.weight(np.zeros((1, 1), np.float32)), mask])
         else:
-            factor = g.node("Cast", [keep_these], to=TensorProto.FLOAT)
-            if how == "rest":
+            factor = g.node("Cast", [is_visible], to=TensorProto.FLOAT)
+            if mask_form == "rest":
                 factor = g.node("Sub", [g.weight(np.ones((1, 1), np.float32)), factor])
-            elif how == "less one":
+            elif mask_form == "less one":
                 factor = g.node("Sub", [factor, g.weight(np.ones((1, 1), np.float32))])
             mask = g.node("Mul", [factor, mask])
-        both = [scores, mask] if subtracted or g.draw(st.booleans()) else [mask, scores]
-        masked = g.node("Sub" if subtracted else "Add", both)
+        operands = [scores, mask] if subtracted or g.draw(st.booleans()) else [mask, scores]
+        masked = g.node("Sub" if subtracted else "Add", operands)
     if g.draw(st.booleans()):
         masked = g.node("Transpose", [masked], perm=[1, 0])
         shape = (shape[1], shape[0])
@@ -250,12 +253,12 @@ def add_masked_softmax(g: Graph, scores: str) -> None:
 # --- cases ---
 
 
-def batches(draw: st.DrawFn, rng: np.random.Generator, n: int, low: str) -> list[dict[str, Array]]:
-    return [{x: fed(rng, (n, n), low) for x in ("x0", "x1")} for _ in range(draw(st.integers(1, 3)))]
+def random_batches(draw: st.DrawFn, rng: np.random.Generator, n: int, low: str) -> list[dict[str, Array]]:
+    return [{x: random_input(rng, (n, n), low) for x in ("x0", "x1")} for _ in range(draw(st.integers(1, 3)))]
 
 
-def rules(draw: st.DrawFn, mode: str, nodes: list[onnx.NodeProto], **options: object) -> Policy:
-    """Draw lists, and a rule for one node of ten."""
+def random_policy(draw: st.DrawFn, mode: str, nodes: list[onnx.NodeProto], **options: object) -> Policy:
+    """Draw lists, and a node rule for one node of ten."""
     ops = sorted({node.op_type for node in nodes})
     listed = {op: draw(st.sampled_from(["white", "white", "white", "black", "gray"])) for op in ops}
     return policy(
@@ -274,12 +277,12 @@ def cases(draw: st.DrawFn) -> Case:
     mode = draw(st.sampled_from(["mixed_float16", "mixed_float16", "mixed_bfloat16", "fp16"]))
     n = draw(st.integers(1, 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    feeds = batches(draw, rng, n, "bfloat16" if mode == "mixed_bfloat16" else "float16")
+    feeds = random_batches(draw, rng, n, "bfloat16" if mode == "mixed_bfloat16" else "float16")
     ops = [draw(st.sampled_from(draw(st.sampled_from(GROUPS)))) for _ in range(draw(st.integers(2, 8)))]
-    g = Graph(draw, rng, n, top=8, floats={"x0": (n, n), "x1": (n, n)})
+    g = Graph(draw, rng, n, largest_exponent=8, floats={"x0": (n, n), "x1": (n, n)})
     for op in ops:
         add_node(g, op)
-    return Case(whole(g.nodes, g.weights, (n, n)), rules(draw, mode, g.nodes), feeds, draw(st.booleans()))
+    return Case(build_model(g.nodes, g.weights, (n, n)), random_policy(draw, mode, g.nodes), feeds, draw(st.booleans()))
 
 
 @st.composite
@@ -288,17 +291,17 @@ def masked_cases(draw: st.DrawFn) -> Case:
     mode = draw(st.sampled_from(["mixed_float16", "mixed_float16", "fp16"]))
     n = draw(st.integers(1, 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    feeds = batches(draw, rng, n, "float16")
-    g = Graph(draw, rng, n, top=6, floats={"x0": (n, n), "x1": (n, n)})
+    feeds = random_batches(draw, rng, n, "float16")
+    g = Graph(draw, rng, n, largest_exponent=6, floats={"x0": (n, n), "x1": (n, n)})
     for _ in range(draw(st.integers(0, 3))):
         add_node(g, draw(st.sampled_from((*BINARY, "MatMul", "ReduceMean", "LayerNormalization"))))
     add_masked_softmax(g, draw(st.sampled_from(list(g.floats))))
-    lists = rules(draw, mode, g.nodes, protect=draw(st.sampled_from([(), ("masks",)])))
-    return Case(whole(g.nodes, g.weights, (n, n)), lists, feeds, draw(st.booleans()))
+    drawn_policy = random_policy(draw, mode, g.nodes, protect=draw(st.sampled_from([(), ("masks",)])))
+    return Case(build_model(g.nodes, g.weights, (n, n)), drawn_policy, feeds, draw(st.booleans()))
 
 
-def whole(nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto], shape: Shape) -> onnx.ModelProto:
-    """Return the model of some nodes; a tensor that no node reads is an output."""
+def build_model(nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto], shape: Shape) -> onnx.ModelProto:
+    """Return a model of these nodes. Each tensor that no node reads is an output."""
     read = {name for node in nodes for name in node.input}
     inputs = [helper.make_tensor_value_info(x, TensorProto.FLOAT, shape) for x in ("x0", "x1")]
     outputs = [helper.make_empty_tensor_value_info(y) for node in nodes for y in node.output if y not in read]

@@ -1,4 +1,4 @@
-"""Masks that the graph proves, from the text of Rule S8.12: constants that reach a softmax and nothing else."""
+"""Find the masks that the graph proves, from the text of Rule S8.12: constants that reach only softmaxes."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from tests.support.exact_operators import LOW, Ambiguous, Bounded
 SOFTMAX = ("Softmax", "LogSoftmax")
 JOINS = ("Add", "Sub", "Max", "Where", "Concat")
 CARRIERS = (*JOINS, "Transpose", "Reshape")
-LEAST = 1e4  # the smallest constant that can be a mask
-ALONE = 131040.0  # half of it is beyond float16 whatever is added
-MASK = 1e37  # no quantity reaches it: Rule S8.11
+SMALLEST_MASK = 1e4  # the smallest constant that can be a mask
+UNCONDITIONAL_MASK = 131040.0  # from here a constant is a mask whatever is added: half of it is beyond float16
+LARGEST_QUANTITY = 1e37  # a value from here is a mask: Rule S8.11
 
 
 @dataclass(frozen=True)
 class Carried:
-    """Hold how a tensor carries a constant: with these signs, joined to these tensors, times these factors."""
+    """Hold how a tensor carries a constant: the signs of its values, the tensors joined to it, and its factors."""
 
     signs: frozenset[int] = frozenset()
     joined: frozenset[str] = frozenset()
     factors: frozenset[str] = frozenset()
 
-    def union(self, other: Carried) -> Carried:
-        return Carried(self.signs | other.signs, self.joined | other.joined, self.factors | other.factors)
+    def union(self, second: Carried) -> Carried:
+        return Carried(self.signs | second.signs, self.joined | second.joined, self.factors | second.factors)
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Hold from which magnitude a value is a mask's, by its sign."""
+    """Hold the smallest magnitude of a mask's value, for each sign."""
 
-    by_sign: Mapping[int, float] = field(default_factory=lambda: {-1: MASK, 1: MASK})
+    by_sign: Mapping[int, float] = field(default_factory=lambda: {-1: LARGEST_QUANTITY, 1: LARGEST_QUANTITY})
 
     def of(self, value: np.ndarray) -> np.ndarray:
         return np.where(value > 0, self.by_sign[1], self.by_sign[-1])
@@ -49,24 +49,26 @@ class Constant:
     path: dict[str, Carried]
 
     def signs(self, tensor: str, values: Mapping[str, Bounded]) -> set[int]:
-        """Return the signs of the mask's values in one batch; none where the mask is not proven there."""
+        """Return the signs of the mask's values in a tensor in one batch; none if the mask is not proven there."""
         carried = self.path[tensor]
         factors = [values[name].value for name in carried.factors]
         if any(not (np.abs(x) <= 1).all() for x in factors):
             return set()
-        reach = [magnitude(values[name], only_finite=self.size >= ALONE) for name in carried.joined]
-        limit = LOW["float16"][3] if self.size < ALONE else self.size / 2
-        low, high = (sum(each[i] for each in reach) for i in (0, 1))
+        joined_bounds = [
+            largest_magnitude(values[name], only_finite=self.size >= UNCONDITIONAL_MASK) for name in carried.joined
+        ]
+        limit = LOW["float16"][3] if self.size < UNCONDITIONAL_MASK else self.size / 2
+        low, high = (sum(bounds[i] for bounds in joined_bounds) for i in (0, 1))
         if low < limit <= high:
-            raise Ambiguous("a mask that is perhaps proven")
+            raise Ambiguous("a mask whose proof depends on rounding")
         if not high < limit:
             return set()
-        turned = {-sign for sign in carried.signs} if any((x < 0).any() for x in factors) else set()
-        return turned | carried.signs
+        negated_signs = {-sign for sign in carried.signs} if any((x < 0).any() for x in factors) else set()
+        return negated_signs | carried.signs
 
 
-def magnitude(t: Bounded, only_finite: bool) -> tuple[float, float]:
-    """Return bounds of the largest magnitude; NaN and infinities are infinite, or left out."""
+def largest_magnitude(t: Bounded, only_finite: bool) -> tuple[float, float]:
+    """Return bounds of the largest magnitude. NaN and infinities count as infinite, or not at all."""
     finite = np.isfinite(t.value)
     if not only_finite and not finite.all():
         return np.inf, np.inf
@@ -76,52 +78,52 @@ def magnitude(t: Bounded, only_finite: bool) -> tuple[float, float]:
 
 def proven_masks(model: onnx.ModelProto) -> list[Constant]:
     """Return the constants that are masks."""
-    found = []
+    masks = []
     for t in model.graph.initializer:
         value = numpy_helper.to_array(t)
-        if value.dtype != np.float32 or not value.size or np.abs(value).max() < LEAST:
+        if value.dtype != np.float32 or not value.size or np.abs(value).max() < SMALLEST_MASK:
             continue
         size = float(np.abs(value).max())
         signs = frozenset(sign for sign in (-1, 1) if (value * sign).max() >= size / 2)
         path = carry(model, t.name, signs)
         if path:
-            found.append(Constant(size, path))
-    return found
+            masks.append(Constant(size, path))
+    return masks
 
 
 def carry(model: onnx.ModelProto, constant: str, signs: frozenset[int]) -> dict[str, Carried]:
-    """Return the tensors between a constant and its softmaxes; none if another node or an output reads one."""
+    """Return the tensors between a constant and its softmaxes; none if another node reads one, or one is an output."""
     constants = {t.name for t in model.graph.initializer}
     path = {constant: Carried(signs)}
     for node in model.graph.node:
         inputs = node.input[node.op_type == "Where" :]
         if not set(node.input) & path.keys() or node.op_type in SOFTMAX:
             continue
-        others = frozenset(inputs) - path.keys() - constants
-        found = Carried(factors=others) if node.op_type == "Mul" else Carried()
+        other_inputs = frozenset(inputs) - path.keys() - constants
+        output_carries = Carried(factors=other_inputs) if node.op_type == "Mul" else Carried()
         if node.op_type in JOINS:
-            found = Carried(joined=others)
+            output_carries = Carried(joined=other_inputs)
         elif node.op_type not in (*CARRIERS, "Mul"):
             return {}
-        for place, name in enumerate(inputs):
+        for slot, name in enumerate(inputs):
             if name in path:
                 carried = path[name]
                 if node.op_type == "Mul" and carried.joined:
                     return {}
-                if node.op_type == "Sub" and place == 1:
+                if node.op_type == "Sub" and slot == 1:
                     carried = Carried(frozenset(-sign for sign in carried.signs), carried.joined, carried.factors)
-                found = found.union(carried)
-        path[node.output[0]] = found
+                output_carries = output_carries.union(carried)
+        path[node.output[0]] = output_carries
     if path.keys() & {v.name for v in model.graph.output}:
         return {}
     return {name: carried for name, carried in path.items() if name != constant}
 
 
 def levels_of(masks: list[Constant], tensor: str, values: Mapping[str, Bounded]) -> Levels:
-    """Return from which magnitude a value of a tensor is a mask's in one batch; ``values`` are the reference's."""
-    least = {-1: MASK, 1: MASK}
+    """Return the smallest magnitudes of a mask's values in a tensor in one batch; ``values`` are the reference's."""
+    least = {-1: LARGEST_QUANTITY, 1: LARGEST_QUANTITY}
     for constant in masks:
-        if tensor in constant.path and constant.size / 2 < MASK:
+        if tensor in constant.path and constant.size / 2 < LARGEST_QUANTITY:
             for sign in constant.signs(tensor, values):
                 least[sign] = min(least[sign], constant.size / 2)
     return Levels(least)

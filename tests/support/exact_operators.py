@@ -1,4 +1,4 @@
-"""Compute single nodes in float32, with bounds of what any correct implementation may return.
+"""Compute single nodes in float32, with bounds of the results that a correct implementation may return.
 
 A ``Bounded`` tensor holds values and a radius around each. The radius is zero where the result does not depend on the
 order of a sum or on the approximation of a function: then every implementation returns the same bits. Otherwise the
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from onnx import helper
 
 Wide = NDArray[np.float64]
-UNIT = 2.0**-24  # half a step of float32 at 1
-TINY = 2.0**-149  # the smallest positive float32
-BEYOND = 2.0**128  # the first power of two that float32 cannot hold
+ROUNDOFF = 2.0**-24  # half a step of float32 at 1
+SMALLEST_FLOAT32 = 2.0**-149  # the smallest positive float32
+FLOAT32_END = 2.0**128  # the first power of two that float32 cannot hold
 
 # (type to round to, largest finite, smallest normal, smallest magnitude that rounds to infinity): from the formats
 LOW: dict[str, tuple[np.dtype[np.generic], float, float, float]] = {
@@ -34,7 +34,7 @@ class Ambiguous(Exception):  # noqa: N818 - not an error: the case decides nothi
 
 @dataclass(frozen=True)
 class Bounded:
-    """Hold values, and how far another correct implementation can be from each: not at all for integers and bools."""
+    """Hold values, and the largest distance of another correct result from each; it is 0 for integers and bools."""
 
     value: NDArray[np.generic]
     radius: Wide
@@ -48,23 +48,23 @@ class Bounded:
         return self.value.astype(np.float64) + self.radius
 
     @property
-    def certain(self) -> bool:
+    def is_certain(self) -> bool:
         return not self.radius.any()
 
-    def moved(self, move: Callable[[NDArray[np.generic]], NDArray[np.generic]]) -> Bounded:
+    def rearranged(self, move: Callable[[NDArray[np.generic]], NDArray[np.generic]]) -> Bounded:
         """Apply the same movement of elements to values and radii."""
         return Bounded(move(self.value), move(self.radius).astype(np.float64))
 
 
-def certain(value: NDArray[np.generic]) -> Bounded:
+def certain_tensor(value: NDArray[np.generic]) -> Bounded:
     return Bounded(value, np.zeros(value.shape))
 
 
 def float32(value: Wide, radius: Wide) -> Bounded:
     """Round to float32, which widens every radius that is not zero; a result near the end of float32 is ambiguous."""
-    radius = np.where(np.isfinite(value) & (radius > 0), radius + 2 * UNIT * np.abs(value) + TINY, 0.0)
+    radius = np.where(np.isfinite(value) & (radius > 0), radius + 2 * ROUNDOFF * np.abs(value) + SMALLEST_FLOAT32, 0.0)
     size = np.abs(np.where(np.isfinite(value), value, 0))
-    end = BEYOND * (1 - UNIT / 2)
+    end = FLOAT32_END * (1 - ROUNDOFF / 2)
     if ((radius > 0) & (size + radius >= end) & (size - radius < end)).any():
         raise Ambiguous("the end of float32")
     rounded = value.astype(np.float32)
@@ -81,21 +81,21 @@ def to_low(t: Bounded, low: str, saturate: bool) -> Bounded:
         return np.where(np.isinf(y), np.copysign(np.float32(largest), y), y) if saturate else y
 
     value = nearest(t.value)
-    if t.certain:
-        return certain(value)
+    if t.is_certain:
+        return certain_tensor(value)
     ends = [nearest(t.low), nearest(t.high)]
-    return Bounded(value, spread(value, ends))
+    return Bounded(value, largest_distance(value, ends))
 
 
-def spread(value: NDArray[np.generic], others: list[NDArray[np.generic]]) -> Wide:
+def largest_distance(value: NDArray[np.generic], corners: list[NDArray[np.generic]]) -> Wide:
     """Return the largest distance from ``value``; values that are not finite must be equal in all of them."""
     finite = np.isfinite(value)
     radius = np.zeros(value.shape)
-    for other in others:
-        if not np.array_equal(np.where(finite, 0, value), np.where(np.isfinite(other), 0, other), equal_nan=True):
+    for corner in corners:
+        if not np.array_equal(np.where(finite, 0, value), np.where(np.isfinite(corner), 0, corner), equal_nan=True):
             raise Ambiguous("an infinity or NaN depends on rounding")
         with np.errstate(invalid="ignore"):
-            distance = np.abs(other.astype(np.float64) - value.astype(np.float64))
+            distance = np.abs(corner.astype(np.float64) - value.astype(np.float64))
         radius = np.maximum(radius, np.where(finite, distance, 0.0))
     return radius
 
@@ -106,22 +106,22 @@ def spread(value: NDArray[np.generic], others: list[NDArray[np.generic]]) -> Wid
 def elementwise(op: Callable[..., NDArray[np.generic]], inputs: list[Bounded]) -> Bounded:
     """Compute an operator that IEEE 754 rounds correctly and that is monotonic in each input."""
     value = op(*(t.value for t in inputs))
-    if all(t.certain for t in inputs):
-        return certain(value)
-    ends = [[t.low, t.high] for t in inputs]
+    if all(t.is_certain for t in inputs):
+        return certain_tensor(value)
+    ends = [[t.low, t.high] for t in inputs]  # a monotonic function is extreme at the corners of its domain
     corners = [op(x) for x in ends[0]] if len(inputs) == 1 else [op(x, y) for x in ends[0] for y in ends[1]]
-    radius = spread(value, [corner.astype(np.float32) for corner in corners])
+    radius = largest_distance(value, [corner.astype(np.float32) for corner in corners])
     return float32(value.astype(np.float64), radius)
 
 
 def divide(inputs: list[Bounded]) -> Bounded:
     divisor = inputs[1]
     if ((divisor.radius > 0) & (divisor.low <= 0) & (divisor.high >= 0)).any():
-        raise Ambiguous("a division by what may be zero")
+        raise Ambiguous("a division by a value that may be zero")
     return elementwise(np.divide, inputs)
 
 
-def smooth(function: Callable[[Wide], Wide], error: Callable[[Wide], Wide], t: Bounded) -> Bounded:
+def approximated(function: Callable[[Wide], Wide], error: Callable[[Wide], Wide], t: Bounded) -> Bounded:
     """Compute a function that runtimes approximate; each value is within ``error`` of the true one."""
     value = function(t.value.astype(np.float64))
     ends = np.maximum(np.abs(function(t.low) - value), np.abs(function(t.high) - value))
@@ -129,11 +129,11 @@ def smooth(function: Callable[[Wide], Wide], error: Callable[[Wide], Wide], t: B
 
 
 def sigmoid(t: Bounded) -> Bounded:
-    return smooth(lambda x: 1 / (1 + np.exp(-x)), lambda y: np.full_like(y, 4e-7), t)
+    return approximated(lambda x: 1 / (1 + np.exp(-x)), lambda y: np.full_like(y, 4e-7), t)
 
 
 def tanh(t: Bounded) -> Bounded:
-    return smooth(np.tanh, lambda y: np.where(y == 0, 0, 1e-6 * np.abs(y) + TINY), t)
+    return approximated(np.tanh, lambda y: np.where(y == 0, 0, 1e-6 * np.abs(y) + SMALLEST_FLOAT32), t)
 
 
 def softmax(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
@@ -145,7 +145,7 @@ def softmax(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
     y = y / y.sum(-1, keepdims=True)
     # The difference from the largest value is rounded: its error is relative to the difference.
     distance = np.where(np.isfinite(x), np.minimum(top - x, 1000), 0)
-    relative = np.expm1(np.minimum(4 * radius + 4 * UNIT * distance, 700)) + 1e-6
+    relative = np.expm1(np.minimum(4 * radius + 4 * ROUNDOFF * distance, 700)) + 1e-6
     return float32(y, np.where(np.isfinite(y), np.minimum(y * relative, 1) + np.where(y < 1e-30, 1e-30, 0), 0.0))
 
 
@@ -154,13 +154,13 @@ def softmax(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
 
 def exact_in_any_order(terms: Wide) -> NDArray[np.bool_]:
     """Return whether each sum along the last axis is exact in any order: its terms are on one grid of 2**24 steps."""
-    usable = np.isfinite(terms) & (terms != 0)
-    fraction, exponent = np.frexp(np.where(usable, terms, 1))
-    whole = (fraction * 2.0**53).astype(np.int64)
-    last_bit = exponent - 53 + np.log2((whole & -whole).astype(np.float64)).astype(np.int64)
-    grid = np.where(usable, last_bit, 200).min(-1, initial=200)
-    total = np.abs(np.where(usable, terms, 0)).sum(-1)
-    return (total == 0) | ((grid >= -149) & (total < BEYOND) & (total <= np.ldexp(1.0, grid + 24)))
+    is_counted = np.isfinite(terms) & (terms != 0)
+    fraction, exponent = np.frexp(np.where(is_counted, terms, 1))
+    significand = (fraction * 2.0**53).astype(np.int64)
+    last_bit = exponent - 53 + np.log2((significand & -significand).astype(np.float64)).astype(np.int64)
+    grid = np.where(is_counted, last_bit, 200).min(-1, initial=200)
+    total = np.abs(np.where(is_counted, terms, 0)).sum(-1)
+    return (total == 0) | ((grid >= -149) & (total < FLOAT32_END) & (total <= np.ldexp(1.0, grid + 24)))
 
 
 def summed(terms: Wide, radii: Wide) -> Bounded:
@@ -170,33 +170,33 @@ def summed(terms: Wide, radii: Wide) -> Bounded:
     size = np.abs(finite).sum(-1)
     one_sided = np.logical_or((finite >= 0).all(-1), (finite <= 0).all(-1))
     agrees = np.isfinite(value) | (np.sign(value) == np.sign(finite.sum(-1)))
-    if ((size >= BEYOND / 2) & ~np.isnan(value) & ~(one_sided & agrees)).any():
+    if ((size >= FLOAT32_END / 2) & ~np.isnan(value) & ~(one_sided & agrees)).any():
         raise Ambiguous("a sum may pass the end of float32 on the way")
     exact = exact_in_any_order(terms) & ~radii.any(-1)
     count = terms.shape[-1] + 2
-    inexact = radii.sum(-1) + count * (2 * UNIT * size + TINY)
+    inexact = radii.sum(-1) + count * (2 * ROUNDOFF * size + SMALLEST_FLOAT32)
     return float32(value, np.where(exact, 0.0, inexact))
 
 
 def products(a: Bounded, b: Bounded) -> tuple[Wide, Wide]:
     """Return the products in float64, where they are exact, and their radii."""
     x, y = a.value.astype(np.float64), b.value.astype(np.float64)
-    for infinite, other in ((x, b), (y, a)):
-        doubtful = (other.radius > 0) & (other.low <= 0) & (other.high >= 0)
-        if (~np.isfinite(infinite) & doubtful).any():
-            raise Ambiguous("infinity times what may be zero")
+    for factor, other_factor in ((x, b), (y, a)):
+        doubtful = (other_factor.radius > 0) & (other_factor.low <= 0) & (other_factor.high >= 0)
+        if (~np.isfinite(factor) & doubtful).any():
+            raise Ambiguous("infinity times a value that may be zero")
     radius = np.abs(x) * b.radius + np.abs(y) * a.radius + a.radius * b.radius
     value = x * y
     return value, np.where(np.isfinite(value), radius, 0.0)
 
 
 def matmul(a: Bounded, b: Bounded) -> Bounded:
-    return summed(*products(a.moved(lambda x: x[:, None, :]), b.moved(lambda x: x.T[None, :, :])))
+    return summed(*products(a.rearranged(lambda x: x[:, None, :]), b.rearranged(lambda x: x.T[None, :, :])))
 
 
 def gemm(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
-    b = inputs[1].moved(np.transpose) if attribute(node, "transB", 0) else inputs[1]
-    terms, radii = products(inputs[0].moved(lambda x: x[:, None, :]), b.moved(lambda x: x.T[None, :, :]))
+    b = inputs[1].rearranged(np.transpose) if attribute(node, "transB", 0) else inputs[1]
+    terms, radii = products(inputs[0].rearranged(lambda x: x[:, None, :]), b.rearranged(lambda x: x.T[None, :, :]))
     if len(inputs) == 3:
         shape = terms.shape[:2]
         terms = np.concatenate([terms, np.broadcast_to(inputs[2].value, shape)[..., None]], axis=-1)
@@ -211,16 +211,16 @@ def conv(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
 
     def windows(x: NDArray[np.generic]) -> NDArray[np.generic]:
         padded = np.pad(x[0], ((0, 0), (pad, pad), (pad, pad)))
-        seen = np.lib.stride_tricks.sliding_window_view(padded, weight.value.shape[2:], axis=(1, 2))
-        return np.moveaxis(seen, 0, 2).reshape(1, *seen.shape[1:3], -1)
+        patches = np.lib.stride_tricks.sliding_window_view(padded, weight.value.shape[2:], axis=(1, 2))
+        return np.moveaxis(patches, 0, 2).reshape(1, *patches.shape[1:3], -1)
 
-    flat = weight.moved(lambda w: w.reshape(w.shape[0], 1, 1, -1))
-    terms, radii = products(inputs[0].moved(windows), flat)
+    flat = weight.rearranged(lambda w: w.reshape(w.shape[0], 1, 1, -1))
+    terms, radii = products(inputs[0].rearranged(windows), flat)
     if len(inputs) == 3:
-        bias = inputs[2].moved(lambda c: np.broadcast_to(c[:, None, None, None], (*terms.shape[:3], 1)))
+        bias = inputs[2].rearranged(lambda c: np.broadcast_to(c[:, None, None, None], (*terms.shape[:3], 1)))
         terms = np.concatenate([terms, bias.value.astype(np.float64)], axis=-1)
         radii = np.concatenate([radii, bias.radius], axis=-1)
-    return summed(terms, radii).moved(lambda y: y[None])
+    return summed(terms, radii).rearranged(lambda y: y[None])
 
 
 def reduce_sum(t: Bounded) -> Bounded:
@@ -230,9 +230,10 @@ def reduce_sum(t: Bounded) -> Bounded:
 def reduce_mean(t: Bounded) -> Bounded:
     total, count = reduce_sum(t), t.value.shape[-1]
     value = total.value.astype(np.float64) / count
-    if count & (count - 1) == 0 and total.certain:  # division by a power of two is exact, save among subnormal numbers
-        return certain(value.astype(np.float32))
-    return float32(value, total.radius / count + 2 * UNIT * np.abs(np.nan_to_num(value, posinf=0, neginf=0)))
+    # A division by a power of two is exact, except among subnormal numbers.
+    if count & (count - 1) == 0 and total.is_certain:
+        return certain_tensor(value.astype(np.float32))
+    return float32(value, total.radius / count + 2 * ROUNDOFF * np.abs(np.nan_to_num(value, posinf=0, neginf=0)))
 
 
 def reduce_sum_square(t: Bounded) -> Bounded:
@@ -243,7 +244,7 @@ def reduce_l2(t: Bounded) -> Bounded:
     squares = reduce_sum_square(t)
     root = np.sqrt(squares.value.astype(np.float64))
     ends = np.maximum(np.sqrt(squares.high) - root, root - np.sqrt(np.maximum(squares.low, 0)))
-    return float32(root, np.where(np.isfinite(root), ends + 2 * UNIT * root, 0.0))
+    return float32(root, np.where(np.isfinite(root), ends + 2 * ROUNDOFF * root, 0.0))
 
 
 def reduce_l1(t: Bounded) -> Bounded:
@@ -258,7 +259,7 @@ def extreme(pick: Callable[..., NDArray[np.generic]]) -> Callable[[Bounded], Bou
             raise Ambiguous("the largest or smallest of NaN")
         value = pick(t.value, axis=-1)
         ends: list[NDArray[np.generic]] = [pick(t.low, axis=-1), pick(t.high, axis=-1)]
-        return Bounded(value, spread(value, ends))
+        return Bounded(value, largest_distance(value, ends))
 
     return reduce
 
@@ -276,8 +277,8 @@ REDUCTIONS: dict[str, Callable[[Bounded], Bounded]] = {
 
 def reduction(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
     axis = int(inputs[1].value[0])
-    reduced = REDUCTIONS[node.op_type](inputs[0].moved(lambda x: np.moveaxis(x, axis, -1)))
-    return reduced.moved(lambda y: np.expand_dims(y, axis))
+    reduced = REDUCTIONS[node.op_type](inputs[0].rearranged(lambda x: np.moveaxis(x, axis, -1)))
+    return reduced.rearranged(lambda y: np.expand_dims(y, axis))
 
 
 def layer_normalization(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
@@ -290,17 +291,18 @@ def layer_normalization(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
     if (size >= 2.0**60).any():
         raise Ambiguous("squares near the end of float32")
     centered = x - x.mean(-1, keepdims=True)
-    off = inputs[0].radius + inputs[0].radius.mean(-1, keepdims=True) + 4 * (count + 2) * UNIT * size
+    center_error = inputs[0].radius + inputs[0].radius.mean(-1, keepdims=True) + 4 * (count + 2) * ROUNDOFF * size
     variance = (centered**2).mean(-1, keepdims=True)
-    doubt = (2 * np.abs(centered) * off + off**2).mean(-1, keepdims=True) + 4 * (count + 2) * UNIT * variance
-    relative = doubt / (variance + epsilon)
+    variance_error = (2 * np.abs(centered) * center_error + center_error**2).mean(-1, keepdims=True)
+    variance_error = variance_error + 4 * (count + 2) * ROUNDOFF * variance
+    relative = variance_error / (variance + epsilon)
     if (finite & (relative > 0.1)).any():
         raise Ambiguous("a variance that cancels")
-    normal = centered / np.sqrt(variance + epsilon)
-    wrong = off / np.sqrt(variance + epsilon) + np.abs(normal) * (relative + 8 * UNIT)
-    value = np.where(finite, normal * scale + bias, np.nan)
-    spans = wrong * np.abs(scale) + (np.abs(normal) + wrong) * inputs[1].radius + inputs[2].radius
-    return float32(value, np.where(finite, spans + 4 * UNIT * (np.abs(normal * scale) + np.abs(bias)), 0.0))
+    normalized = centered / np.sqrt(variance + epsilon)
+    normal_error = center_error / np.sqrt(variance + epsilon) + np.abs(normalized) * (relative + 8 * ROUNDOFF)
+    value = np.where(finite, normalized * scale + bias, np.nan)
+    radius = normal_error * np.abs(scale) + (np.abs(normalized) + normal_error) * inputs[1].radius + inputs[2].radius
+    return float32(value, np.where(finite, radius + 4 * ROUNDOFF * (np.abs(normalized * scale) + np.abs(bias)), 0.0))
 
 
 # --- comparisons ---
@@ -310,31 +312,31 @@ def compare(op_type: str, a: Bounded, b: Bounded) -> Bounded:
     x, y = (np.broadcast_arrays(a.value, b.value)) if op_type != "Greater" else np.broadcast_arrays(b.value, a.value)
     first, second = (b, a) if op_type == "Greater" else (a, b)
     value = np.equal(x, y) if op_type == "Equal" else np.less(x, y)
-    unsure = (first.radius + second.radius > 0) & (first.low <= second.high) & (second.low <= first.high)
-    if unsure.any():
-        raise Ambiguous("a comparison of what may be equal")
-    return certain(value)
+    uncertain = (first.radius + second.radius > 0) & (first.low <= second.high) & (second.low <= first.high)
+    if uncertain.any():
+        raise Ambiguous("a comparison of values that may be equal")
+    return certain_tensor(value)
 
 
 def arg_extreme(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
     """Compute ArgMax or ArgMin: the first of equal values. NaN is ambiguous: runtimes differ in the result."""
     axis = attribute(node, "axis", 0)
     sign = 1 if node.op_type == "ArgMax" else -1
-    t = inputs[0].moved(lambda x: np.moveaxis(x, axis, -1))
+    t = inputs[0].rearranged(lambda x: np.moveaxis(x, axis, -1))
     if np.isnan(t.value).any():
-        raise Ambiguous("the place of NaN")
-    place = (sign * t.value).argmax(-1)
-    best = np.take_along_axis(t.value.astype(np.float64), place[..., None], -1)
-    slack = t.radius + np.take_along_axis(t.radius, place[..., None], -1)
+        raise Ambiguous("the index of NaN")
+    index = (sign * t.value).argmax(-1)
+    best = np.take_along_axis(t.value.astype(np.float64), index[..., None], -1)
+    radius = t.radius + np.take_along_axis(t.radius, index[..., None], -1)
     with np.errstate(invalid="ignore"):
-        close = np.where(t.value == best, 0.0, np.abs(best - t.value)) <= slack
-    if (close & (slack > 0) & (np.arange(t.value.shape[-1]) != place[..., None])).any():
-        raise Ambiguous("the place of what may be equal")
-    shaped = np.expand_dims(place, axis) if attribute(node, "keepdims", 1) else place
-    return certain(shaped.astype(np.int64))
+        close = np.where(t.value == best, 0.0, np.abs(best - t.value)) <= radius
+    if (close & (radius > 0) & (np.arange(t.value.shape[-1]) != index[..., None])).any():
+        raise Ambiguous("the index of one of several values that may be equal")
+    shaped = np.expand_dims(index, axis) if attribute(node, "keepdims", 1) else index
+    return certain_tensor(shaped.astype(np.int64))
 
 
-# --- all of them ---
+# --- one node ---
 
 
 def attribute(node: onnx.NodeProto, name: str, default: object) -> object:
@@ -388,9 +390,9 @@ def compute(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
                 values, radii = [t.value for t in inputs], [t.radius for t in inputs]
                 return Bounded(np.concatenate(values, axis=0), np.concatenate(radii, axis=0))
             case "Transpose":
-                return inputs[0].moved(np.transpose)
+                return inputs[0].rearranged(np.transpose)
             case "Reshape":
-                return inputs[0].moved(lambda x: x.reshape(inputs[1].value))
-            case "Cast":  # from bool, an integer or another float type: the value is what it was
+                return inputs[0].rearranged(lambda x: x.reshape(inputs[1].value))
+            case "Cast":  # from bool, an integer or another float type: float32 holds the value exactly
                 return Bounded(inputs[0].value.astype(np.float32), inputs[0].radius)
     raise NotImplementedError(op)
