@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mixlist
-from mixlist.lists.policy import Policy
+from mixlist.lists.policy import GRAY_POLICIES, Policy
 from tests.support.builders import MODES, apply, policy
 from tests.support.contract import check_contract, check_idempotent
 from tests.support.evaluation import largest_difference, run_ort, run_reference
@@ -46,7 +46,7 @@ def policies(draw: st.DrawFn, model: onnx.ModelProto) -> Policy:
         white=[op for op in types if lists[op] == "white"],
         black=[op for op in types if lists[op] == "black"],
         mode=draw(st.sampled_from(MODE_NAMES)),
-        gray_policy=draw(st.sampled_from(["ascend", "ascend", "between", "black-wins", "promote"])),
+        gray_policy=draw(st.sampled_from(["ascend", *GRAY_POLICIES])),
         constants=draw(st.sampled_from(["keep", "keep", "ieee", "clamp"])),
         protect=draw(st.sampled_from([[], ["masks", "positions"]])),
     )

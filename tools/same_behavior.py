@@ -253,7 +253,7 @@ def all_jobs(options: argparse.Namespace, graphs: Sequence[Path]) -> list[Job]:
         for index, library in enumerate(libraries):
             # A check starts a process, which takes most of the time: each graph is checked under one library.
             check = ("check",) if index == number // 4 % len(libraries) else ()
-            policy = f"{GRAY_POLICIES[(number + index) % 4]} {MODES[(number + index) % 5]}"
+            policy = f"{GRAY_POLICIES[(number + index) % len(GRAY_POLICIES)]} {MODES[(number + index) % len(MODES)]}"
             jobs += jobs_for(path, ("resolve", "apply", *check), library, policy)
     return [job for job in jobs if job.command in options.only]
 

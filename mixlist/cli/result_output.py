@@ -51,8 +51,8 @@ def write_rows(
     if output_format == "json":
         json_output.write_json(as_json, sys.stdout)
     else:
-        write = csv_table.write_csv if output_format == "csv" else terminal.write_table
-        write(columns, rows, sys.stdout)
+        writers = {"csv": csv_table.write_csv, "text": terminal.write_table}
+        writers[output_format](columns, rows, sys.stdout)
 
 
 def write_report(report: Report, output_format: str, write_text: Callable[[Report, TextIO], None]) -> None:

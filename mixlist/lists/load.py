@@ -18,7 +18,7 @@ from mixlist.lists.node_rules import RulesAndFindings, read_customize_dtypes, re
 from mixlist.lists.op_catalog import SPACE_TITLES, guess_space
 from mixlist.lists.ops_info import load_ops_info
 from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, OpNames, PolicyOptions
-from mixlist.lists.policy import RULE_SET, Constants, GrayPolicy, Mode, Policy, Protection
+from mixlist.lists.policy import GRAY_POLICIES, RULE_SET, Constants, Mode, Policy, Protection
 from mixlist.lists.suggestions import choices_hint
 from mixlist.option_fields import with_fields
 
@@ -44,7 +44,7 @@ def policy_from_options(options: PolicyOptions) -> Policy:
     """Read the list files and return the policy, as ``load_policy`` does, with the options in one object."""
     # Check the options before any file is read. Only --protect comes later: its default depends on the library.
     op_names = _check_choice("--op-names", options.op_names, get_args(OpNames))
-    gray_policy = _check_choice("--gray-policy", options.gray_policy, get_args(GrayPolicy))
+    gray_policy = _check_choice("--gray-policy", options.gray_policy, GRAY_POLICIES)
     constants = _check_choice("--constants", options.constants, get_args(Constants))
     mode = find_mode(options.precision_mode, options.precision_mode_v2, has_mixlist=options.mixlist is not None)
     # Read the library and find its name space. A mode without lists does not use the library of the user.

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from mixlist.lists.policy import Constants, GrayPolicy
+from mixlist.lists.policy import GRAY_POLICIES, Constants
 from mixlist.option_fields import option
 
 OpNames = Literal["auto", "onnx", "ascend"]
@@ -46,7 +46,7 @@ class PolicyOptions:
         None, "A file of types for single nodes: on each line a rule.", "list file"
     )
     op_names: str = option("auto", "Name space of the lists.", choices=get_args(OpNames))
-    gray_policy: str = option("ascend", "How gray nodes follow their neighbors.", choices=get_args(GrayPolicy))
+    gray_policy: str = option("ascend", "How gray nodes follow their neighbors.", choices=GRAY_POLICIES)
     constants: str = option(
         "keep", "How constants beyond the range of the low type are treated.", choices=get_args(Constants)
     )

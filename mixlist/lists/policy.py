@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from mixlist.diagnostics import Diagnostic, FilePlace
 from mixlist.lists.library import Lists, NameSpace
 
 GrayPolicy = Literal["ascend", "between", "black-wins", "promote"]
+GRAY_POLICIES: tuple[GrayPolicy, ...] = get_args(GrayPolicy)
 Constants = Literal["keep", "ieee", "clamp"]
 Protection = Literal["masks", "positions"]
 Action = Literal["lists", "force", "origin", "raise", "cube"]

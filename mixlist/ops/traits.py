@@ -7,6 +7,9 @@ the file of that rule.
 
 To give an operator a trait, change its row. tests/ops/test_traits.py then runs the operator and checks the definition
 of the trait. If the operator needs special inputs, add them to the table ``CASES`` of that file.
+
+To add a trait, give it the next bit and a definition below, add it to the rows of its operators, and write one test of
+the definition in tests/ops/test_traits.py, which runs for each operator that has the trait.
 """
 
 from __future__ import annotations

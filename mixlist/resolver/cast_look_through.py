@@ -6,7 +6,8 @@ Every other Cast is a producer of its `to` type, and so is every Cast if `Cast` 
 
 Example: in ``low -> Cast(to=float32) -> Relu`` a gray Relu follows ``low``.
 
-``graph.build`` leaves out the Casts that mixlist inserted (Rule S4.18), so this file sees only Casts of the user.
+``graph.build.build_graph`` leaves out the Casts that mixlist inserted (Rule S4.18), so this file sees only Casts of
+the user.
 """
 
 from __future__ import annotations

@@ -13,6 +13,9 @@ Rule S4.24: Under `promote`, a gray node takes the widest type of its float inpu
 together with bfloat16 gives float32.
 
 ``between_policy`` has the policy `between`, which looks at the whole graph (Rule S4.22).
+
+A gray policy may only raise types, from undecided to low to high (Rule S4.28), and inlining a function must change no
+decision: what a policy needs to know about the caller of a function goes into ``function_calls.CallContext``.
 """
 
 from __future__ import annotations
@@ -55,6 +58,7 @@ def combine_input_types(inputs: list[Value], authored: int, state: SolverState) 
     """
     if state.policy.gray_policy == "promote":
         return _follow_widest_input(inputs, state)
+    assert state.policy.gray_policy == "black-wins", f"{state.policy.gray_policy} does not combine types"
     return _follow_unless_black(inputs, authored, state)
 
 

@@ -35,7 +35,13 @@ def show_type(solution: GraphSolution, value: Value) -> str:
 
 # The rules of docs/semantics.md that a reason cites if the rule depends on the mode or on the gray policy.
 _MODE_RULES: dict[Action, str] = {"force": "S3.4", "origin": "S3.5", "raise": "S3.6", "cube": "S3.7"}
-_GRAY_RULES: dict[GrayPolicy, str] = {"ascend": "S4.6", "black-wins": "S4.23", "promote": "S4.24"}
+# By gray policy: the rule of a gray node that follows an input, and the rule of one whose inputs decide nothing.
+GRAY_RULES: dict[GrayPolicy, tuple[str, str]] = {
+    "ascend": ("S4.6", "S4.28"),
+    "between": ("S4.22", "S4.22"),
+    "black-wins": ("S4.23", "S4.23"),
+    "promote": ("S4.24", "S4.28"),
+}
 
 
 class ReasonWriter:
@@ -147,14 +153,13 @@ class ReasonWriter:
         if not follows or value is None:
             if not any(v is not None and can_be_followed(v) for v in node.inputs):
                 return f"{entry}: all its float inputs are constants, so it stays {kept_type} (S4.6)"
-            number = "S4.23" if policy == "black-wins" else "S4.28"
-            return f"{entry}: no input decides its type, so it stays {kept_type} ({number})"
+            return f"{entry}: no input decides its type, so it stays {kept_type} ({GRAY_RULES[policy][1]})"
         producer, decider = follows
         reason = f"{entry}: follows {producer}, whose output {value.name!r} is {show_type(self.solution, value)}"
         if decider != producer:
             reason += f", which {decider} decided"
         through_cast = "" if value in node.inputs else ", S4.17"
-        return f"{reason} ({_GRAY_RULES[policy]}{through_cast})"
+        return f"{reason} ({GRAY_RULES[policy][0]}{through_cast})"
 
     def _explain_fixed_output(self, node: Node) -> str:
         if node.op_type == "Constant":

@@ -61,6 +61,9 @@ class SolverState:
     - ``unvoted_ids``: ids of the values that no vote decided, so that they have their authored type (Rule S4.28).
     - ``is_voting``: whether votes may still come.
     - ``current_step``: the step that runs now.
+
+    ``incremental_solver`` makes a state from the solution of an earlier policy: a new field must also be set in its
+    ``_copy_solver``, or ``tune`` decides otherwise than ``resolve``.
     """
 
     model_solver: ModelSolver

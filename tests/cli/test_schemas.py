@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
 from mixlist.files.package_data import data_folder
+from mixlist.lists.policy import GRAY_POLICIES
 
 SCHEMAS = [json.loads(path.read_text("utf-8")) for path in sorted(data_folder("schemas").glob("*.json"))]
 REGISTRY = Registry().with_resources((schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS)
@@ -41,3 +42,8 @@ def test_results_are_what_their_schemas_say(run, tmp_path: Path, model_path: Pat
     name = result.get("format", "modify-mixlist").removeprefix("mixlist.").partition("/")[0]
     (schema,) = [s for s in SCHEMAS if s["$id"].startswith(f"urn:mixlist:schema:{name}")]
     Draft202012Validator(schema, registry=REGISTRY).validate(result)
+
+
+def test_the_schema_of_resolve_has_every_gray_policy() -> None:
+    (schema,) = [schema for schema in SCHEMAS if schema["$id"].startswith("urn:mixlist:schema:resolve")]
+    assert schema["properties"]["gray_policy"]["enum"] == list(GRAY_POLICIES)

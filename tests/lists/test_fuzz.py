@@ -19,7 +19,9 @@ from mixlist.lists.ops_info_edit import set_flags
 from mixlist.lists.validate_file import validate_file
 
 HERE = Path(__file__).parent
-SEEDS = [p.read_bytes() for f in ("valid", "invalid") for p in sorted((HERE / f).iterdir()) if p.suffix != ".expected"]
+SEEDS = [
+    p.read_bytes() for f in ("valid", "with_findings") for p in sorted((HERE / f).iterdir()) if p.suffix != ".expected"
+]
 PIECES = st.sampled_from([b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"//", b"/*", b"*/", b"\n", b"\r", b"\0"])
 NOISE = PIECES | st.sampled_from(
     [b"null", b"true", b"1e999", b"-", b"\\ud800", b'"to-add"', b'"flag"', b"\xff", b"\xef\xbb\xbf"]

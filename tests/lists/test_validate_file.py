@@ -21,7 +21,9 @@ from mixlist.lists.validate_file import validate_file
 from tests.support.systems import linux_only
 
 HERE = Path(__file__).parent
-EXAMPLES = sorted(p for folder in ("valid", "invalid") for p in (HERE / folder).iterdir() if p.suffix != ".expected")
+EXAMPLES = sorted(
+    p for folder in ("valid", "with_findings") for p in (HERE / folder).iterdir() if p.suffix != ".expected"
+)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: f"{p.parent.name}/{p.name}")
@@ -30,12 +32,12 @@ def test_example(path: Path) -> None:
     report = validate_file(path)
     assert [f"{f.code} {f.severity} {f.line}:{f.column}" for f in report.findings] == expected
     assert f"kind {report.kind}" == kind
-    assert bool(expected) == (path.parent.name == "invalid")
+    assert bool(expected) == (path.parent.name == "with_findings")
     assert all(f.path == report.path == str(path) and f.message and "\n" not in f.message for f in report.findings)
 
 
 def test_every_example_has_a_file_of_expected_findings() -> None:
-    for folder in ("valid", "invalid"):
+    for folder in ("valid", "with_findings"):
         names = {p.name for p in (HERE / folder).iterdir()}
         assert names == {f"{n}{end}" for n in names if not n.endswith(".expected") for end in ("", ".expected")}
 
@@ -51,13 +53,13 @@ def test_valid_examples_are_invalid_as_the_other_kind(path: Path) -> None:
 
 def test_strict_makes_comments_and_trailing_commas_errors() -> None:
     """Rule S2.6: Comments and trailing commas are read with a warning."""
-    findings = validate_file(HERE / "invalid" / "documented-sample.json", strict=True).findings
+    findings = validate_file(HERE / "with_findings" / "documented-sample.json", strict=True).findings
     assert {f.severity for f in findings} == {"error"}
 
 
 def test_a_mixlist_is_checked_against_a_library() -> None:
     library = Library("lib", {"MatMul": "white", "Cast": "black"})
-    findings = validate_file(HERE / "invalid" / "documented-sample.json", library=library).findings
+    findings = validate_file(HERE / "with_findings" / "documented-sample.json", library=library).findings
     found_codes = [(f.code, f.line) for f in findings if f.code.startswith("ML1")]
     assert found_codes == [("ML108", 4), ("ML106", 4), ("ML108", 7)]
     assert any(f.hint and f.hint.startswith("did you mean MatMul") for f in findings)

@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 import mixlist
+from mixlist.lists.policy import GRAY_POLICIES
 from mixlist.resolver import Decision
 from tests.support.builders import apply, model
 
@@ -43,7 +44,7 @@ def test_a_white_node_stays_bfloat16_with_another_library_or_mode(arguments: dic
     assert decide(**arguments)["m"].outputs == {"a": "bfloat16"}
 
 
-@pytest.mark.parametrize("gray_policy", ["ascend", "between", "black-wins", "promote"])
+@pytest.mark.parametrize("gray_policy", GRAY_POLICIES)
 def test_the_result_is_valid_and_applying_again_changes_nothing(gray_policy: str) -> None:
     rules = mixlist.load_policy(ops_info="ascend910b", gray_policy=gray_policy)
     mixed_model = apply(model(TEXT), rules)

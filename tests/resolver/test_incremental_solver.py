@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from mixlist.lists.policy import Policy
@@ -89,6 +89,7 @@ class SolverComparison:
     max_examples=EXAMPLES,
     deadline=None,
     derandomize="MIXLIST_SEED" not in os.environ,
+    phases=(Phase.explicit, Phase.generate),  # shrinking takes minutes, without output
     suppress_health_check=list(HealthCheck),
 )
 @given(models_and_policies(), st.data())

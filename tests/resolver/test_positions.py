@@ -14,7 +14,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import mixlist
-from mixlist.lists.policy import GrayPolicy
+from mixlist.lists.policy import GRAY_POLICIES, GrayPolicy
 from mixlist.resolver import Plan, Resolver
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.resolver.reasons import find_rule_name
@@ -151,7 +151,7 @@ def test_shape_arithmetic_keeps_its_rule() -> None:
     assert [decisions[name].rule for name in "ar"] == ["shape", "shape"]
 
 
-@pytest.mark.parametrize("gray", ["ascend", "between", "black-wins", "promote"])
+@pytest.mark.parametrize("gray", GRAY_POLICIES)
 def test_positions_are_protected_under_every_gray_policy(gray: GrayPolicy) -> None:
     decisions = decide_nodes(ROTARY, white=["MatMul", "Add"], black=["Cos"], gray_policy=gray, protect=["positions"])
     assert {name for name, decision in decisions.items() if decision.rule == "position"} == set(ARITHMETIC)
@@ -317,7 +317,7 @@ def test_the_incremental_solver_decides_positions_alike(text: str) -> None:
     assert comparison.reused_count
 
 
-@pytest.mark.parametrize("gray", ["ascend", "between", "black-wins", "promote"])
+@pytest.mark.parametrize("gray", GRAY_POLICIES)
 def test_the_incremental_solver_decides_random_calls_alike(gray: GrayPolicy) -> None:
     lists = policy(white=["Mul", "Sin"], black=["Cos"], protect=["positions"], gray_policy=gray)
     for seed in range(1 + EXAMPLES // 20):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 import mixlist
-from mixlist.lists.policy import Policy
+from mixlist.lists.policy import GRAY_POLICIES, Policy
+from mixlist.resolver.reasons import GRAY_RULES
 from tests.support.builders import policy
 from tests.support.graphs import Case, cases
 from tests.support.resolver_cases import decide_node, decide_nodes
@@ -103,7 +104,7 @@ def test_every_reason_cites_a_rule_that_exists(case: Case) -> None:
 
 def _policies() -> list[Policy]:
     white, black = ["MatMul", "Exp", "Mul"], ["Add", "Sqrt"]
-    settings = [{"gray_policy": name} for name in ("ascend", "between", "black-wins", "promote")]
+    settings = [{"gray_policy": name} for name in GRAY_POLICIES]
     return [policy(white=white, black=black, **options) for options in (*settings, {"mode": "mixed_bfloat16"})]
 
 
@@ -115,3 +116,7 @@ def test_a_gray_node_that_is_kept_decides_for_its_followers(rule: str, protect: 
     decisions = decide_nodes(text, white=["Exp"], black=["Softmax"], protect=protect)
     assert (decisions["w"].rule, decisions["w"].follows) == (rule, ())
     assert decisions["n"].follows == ("w", "w") and "Exp" not in decisions["n"].reason
+
+
+def test_every_gray_policy_has_the_rules_that_its_reasons_cite() -> None:
+    assert tuple(GRAY_RULES) == GRAY_POLICIES

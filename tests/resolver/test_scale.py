@@ -9,6 +9,7 @@ import pytest
 from onnx import helper
 
 import mixlist
+from mixlist.lists.policy import GRAY_POLICIES
 from mixlist.resolver import Resolver
 from tests.support.builders import policy
 
@@ -32,7 +33,7 @@ def chain(length: int, *, backwards: bool = False) -> onnx.ModelProto:
 def test_a_gray_chain_of_a_hundred_thousand_nodes(backwards: bool) -> None:
     model = chain(LENGTH, backwards=backwards)
     resolver = Resolver(model)
-    for gray_policy in ("ascend", "between", "black-wins", "promote"):
+    for gray_policy in GRAY_POLICIES:
         plan = resolver.plan(policy(white=["Exp"], gray_policy=gray_policy))
         low = LENGTH if gray_policy != "between" else 1  # no white node after the chain
         assert plan.counts.get("float16") == low, gray_policy

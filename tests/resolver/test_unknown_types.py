@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import mixlist
+from mixlist.lists.policy import GRAY_POLICIES
 from tests.graph.test_type_unification import custom_inputs
 from tests.support.builders import apply, customise, keep, model, policy
 from tests.support.contract import check_idempotent
@@ -79,7 +80,7 @@ def test_a_type_hint_removes_the_warning() -> None:
     assert next(node for node in plan.nodes if node.name == "a").precision == "float16"
 
 
-@pytest.mark.parametrize("gray_policy", ["ascend", "between", "black-wins", "promote"])
+@pytest.mark.parametrize("gray_policy", GRAY_POLICIES)
 def test_a_cast_of_an_unknown_tensor_gives_its_own_type(gray_policy: str) -> None:
     """Rule S4.17: Every other Cast is a producer of its `to` type."""
     text = """g (float[4] x, seq(float[4]) s) => (float[4] y) {
@@ -116,7 +117,7 @@ def test_a_custom_operator_that_reads_an_unknown_tensor_has_the_rule_schema() ->
 @given(cases())
 def test_applying_again_changes_nothing(case: Case) -> None:
     """Rule S7.9: The same input gives the same bytes."""
-    for gray_policy in ("ascend", "between", "black-wins", "promote"):
+    for gray_policy in GRAY_POLICIES:
         rules = policy(white=["MatMul", "Exp", "Mul"], black=["Add"], gray_policy=gray_policy)  # type: ignore[arg-type]
         apply_rules = partial(apply, rules=rules)
         check_idempotent(apply_rules(custom_inputs(case.model)), apply_rules)

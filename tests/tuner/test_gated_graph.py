@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from mixlist.emulation.emulate import emulate, widen_to_float32
 from mixlist.graph.refs import NodeRef
-from mixlist.lists.policy import Policy
+from mixlist.lists.policy import GRAY_POLICIES, Policy
 from mixlist.resolver import Resolver
 from mixlist.rewriter import rewrite
 from mixlist.runtime.inference_session import make_session
@@ -134,7 +134,7 @@ def models_and_policies(draw: st.DrawFn) -> tuple[Case, Policy]:
         white=[op for op in types if lists[op] == "white"],
         black=[op for op in types if lists[op] == "black"],
         mode=draw(st.sampled_from(["mixed_float16"] * 3 + ["mixed_bfloat16"])),
-        gray_policy=draw(st.sampled_from(["ascend", "ascend", "between", "black-wins", "promote"])),
+        gray_policy=draw(st.sampled_from(["ascend", *GRAY_POLICIES])),
         constants=draw(st.sampled_from(["keep", "keep", "ieee", "clamp"])),
         protect=draw(st.sampled_from([[], ["masks", "positions"]])),
     )
