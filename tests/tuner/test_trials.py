@@ -54,19 +54,19 @@ def test_planted_overflow(planted: Planted) -> None:
 @given(case=cases(), data=st.data())
 def test_a_trial_agrees_with_the_check(case: Case, data: st.DataObject) -> None:
     """Rule S9.3. Random graphs with values at the limits, masks, infinities and NaN, under the base lists and edits."""
-    assume(case.rules.mode.action == "lists")  # tune refuses the other modes
+    assume(case.policy.mode.action == "lists")  # tune refuses the other modes
     mode = "saturate" if case.saturate else "inf"
-    base = mixlist.check(case.model, case.rules, case.feeds, per_tensor=True, overflow_mode=mode)
-    search_trials = trials(case.model, case.rules, case.feeds, saturate=case.saturate, base=base)
+    base = mixlist.check(case.model, case.policy, case.feeds, per_tensor=True, overflow_mode=mode)
+    search_trials = trials(case.model, case.policy, case.feeds, saturate=case.saturate, base=base)
     try:
         candidates = find_list_candidates(
             search_trials.compiler.solution(frozenset()),
-            case.rules,
+            case.policy,
             "black",
             search_trials.compiler.low_nodes(frozenset()),
         )
         for edits in (frozenset(), frozenset(candidate.edit for candidate in candidates if data.draw(st.booleans()))):
-            edited_policy = edit_policy(case.rules, edits)
+            edited_policy = edit_policy(case.policy, edits)
             report = mixlist.check(case.model, edited_policy, case.feeds, overflow_mode=mode) if edits else base
             outcome = search_trials.try_edits(edits)
             assert outcome.passed is (report.verdict != "fail"), (outcome, report.reasons)
