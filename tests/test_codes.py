@@ -1,4 +1,4 @@
-"""Every code that mixlist can print has a section in docs/codes.md, and every section a code."""
+"""Every code that mixlist can print has a section in docs/codes.md, and every section has a code that mixlist uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_codes_and_their_documentation_agree() -> None:
     package = Path(mixlist.__file__).parent
     used = {code for path in package.rglob("*.py") for code in re.findall(r"\"(ML\d{3})\"", path.read_text("utf-8"))}
     documented = SECTION.findall((data_folder("docs") / "codes.md").read_text("utf-8"))
-    assert documented == sorted(set(documented)), "in order, each once"
+    assert documented == sorted(set(documented)), "the sections are sorted and unique"
     assert set(documented) == used
 
 

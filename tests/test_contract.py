@@ -1,4 +1,4 @@
-"""The judge is judged: every check of tests/support/contract.py refuses a result that breaks its point."""
+"""The checks of tests/support/contract.py: each check refuses a result that breaks its point."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AFTER = """g (float[N,4] x, bool c) => (float[N,4] y)
              else_branch = e () => (float[N,4] q) { q = Mul(b_high, w) }>
 }"""
 
-# What is replaced in AFTER, by what, and what the judge must say.
+# A text in AFTER, its replacement, and the message that check_contract must raise.
 BREAKS = {
     "type of an output": ("=> (float[N,4] y)\n", "=> (float[M,4] y)\n", "point 2"),
     "cast in the branch": (
@@ -47,7 +47,7 @@ BREAKS = {
     "attribute changed": ("<value_float=2.0>", "<value_float=2.5>", "point 7"),
     "left over": ("b_high, w)", "b_high, k)", "left over"),
     "node dropped": ("b = Relu(a)\n  [mixlist] b_high = Cast<to=1>(b)", "[mixlist] b_high = Cast<to=1>(a)", "is gone"),
-    "name taken": ("b_high", "q", "not unique|point 1"),
+    "name of another tensor": ("b_high", "q", "not unique|point 1"),
     "name used twice": ("x_low", "b_high", "point 1|point 3"),
     "value_info": ("w_low = {1,2,3,4}>", "w_low = {1,2,3,4}, float[N,4] a>", "contradicts|refuses"),
     "missing value_info": ("w_low = {1,2,3,4}>", "w_low = {1,2,3,4}, float[4] gone>", "missing tensor"),
@@ -55,7 +55,7 @@ BREAKS = {
 
 
 def broken(old: str, new: str) -> onnx.ModelProto:
-    """AFTER with a break in it, unchecked."""
+    """Return AFTER with a replacement that breaks a point, without the checks of ONNX."""
     assert old in AFTER
     text = AFTER.replace(old, new)
     if "w_two" in text:
@@ -63,13 +63,13 @@ def broken(old: str, new: str) -> onnx.ModelProto:
     return model(text, check=False)
 
 
-def test_the_untouched_and_the_right_result_pass() -> None:
+def test_an_unchanged_model_and_a_correct_result_pass() -> None:
     check_contract(model(BEFORE), model(BEFORE))
     check_contract(model(BEFORE), model(AFTER))
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_a_break_is_seen(name: str) -> None:
+def test_a_result_that_breaks_a_point_is_refused(name: str) -> None:
     old, new, message = BREAKS[name]
     with pytest.raises(AssertionError, match=message):
         check_contract(model(BEFORE), broken(old, new), runtime=False)
@@ -91,7 +91,7 @@ EDITS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edit_is_seen(name: str) -> None:
+def test_a_result_with_a_wrong_edit_is_refused(name: str) -> None:
     edit, message = EDITS[name]
     after = model(AFTER)
     edit(after)
@@ -99,18 +99,18 @@ def test_an_edit_is_seen(name: str) -> None:
         check_contract(model(BEFORE), after, runtime=False)
 
 
-def test_mixlist_may_add_its_own_metadata() -> None:
+def test_metadata_of_mixlist_is_allowed() -> None:
     after = model(AFTER)
     after.metadata_props.add(key="pkg.mixlist.policy", value="digest")
     check_contract(model(BEFORE), after)
 
 
-def test_a_result_that_changes_when_applied_again_is_seen() -> None:
+def test_a_result_that_changes_when_applied_again_is_refused() -> None:
     with pytest.raises(AssertionError, match="applying twice"):
         check_idempotent(model(AFTER), lambda m: model(BEFORE))
 
 
-def test_an_exact_user_cast_is_not_undone() -> None:
+def test_a_cast_that_undoes_an_exact_user_cast_is_refused() -> None:
     before = model("""g (float16[4] x) => (float[4] y) { a = Cast<to=1>(x) y = Relu(a) }""")
     after = model(
         """g (float16[4] x) => (float[4] y) {
@@ -120,7 +120,7 @@ def test_an_exact_user_cast_is_not_undone() -> None:
         check_contract(before, after)
 
 
-def test_a_users_cast_is_reused() -> None:
+def test_a_second_cast_like_that_of_the_user_is_refused() -> None:
     before = model("""g (float[4] x) => (float[4] y, float16[4] z) { z = Cast<to=10>(x) y = Relu(x) }""")
     after = model(
         """g (float[4] x) => (float[4] y, float16[4] z) {
@@ -130,7 +130,7 @@ def test_a_users_cast_is_reused() -> None:
         check_contract(before, after)
 
 
-def test_an_island_is_not_touched() -> None:
+def test_a_low_island_in_a_float64_model_is_refused() -> None:
     before = model("""g (double[4] x) => (double[4] y) { a = Relu(x) y = Neg(a) }""")
     after = model(
         """g (double[4] x) => (double[4] y) {

@@ -10,19 +10,19 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("docs/*.md"), ROOT / "CONTRIBUTING.md", ROOT / "README.md"])
 # A path in backticks that begins with a folder of the repository; patterns (*) and arguments are left out.
-NAMED = re.compile(r"`((?:mixlist|tests|tools|docs|schemas|sample_lists|benchmarks)/[\w./-]*)`")
-LINKED = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+PATH_IN_BACKTICKS = re.compile(r"`((?:mixlist|tests|tools|docs|schemas|sample_lists|benchmarks)/[\w./-]*)`")
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_path_that_is_named_exists(document: Path) -> None:
+def test_every_path_in_a_document_exists(document: Path) -> None:
     text = document.read_text("utf-8")
-    missing = [name for name in NAMED.findall(text) if not (ROOT / name).exists()]
-    missing += [name for name in LINKED.findall(text) if not (document.parent / name).exists()]
+    missing = [name for name in PATH_IN_BACKTICKS.findall(text) if not (ROOT / name).exists()]
+    missing += [name for name in LINK.findall(text) if not (document.parent / name).exists()]
     assert not missing
 
 
-def test_the_architecture_names_every_room() -> None:
+def test_the_architecture_document_lists_every_package() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     rooms = {path.parent.name for path in ROOT.glob("mixlist/*/__init__.py")}
     assert rooms == {room for room in rooms if f"| `{room}/` |" in text}

@@ -31,24 +31,24 @@ FILES = golden_files("apply")
 
 
 def models(golden: GoldenFile) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """The model before and after."""
+    """Return the model before, and the expected one after."""
     before, after = golden.sections["before"], golden.sections["after"]
     return model(before), model(before if after.strip() == "same" else after)
 
 
 def keeps_io_types(golden: GoldenFile) -> bool:
-    """Whether graph inputs and outputs keep their types."""
+    """Return whether graph inputs and outputs keep their types."""
     return golden.settings.get("io") != "free"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_the_result_is_the_written_one(path: Path) -> None:
+def test_the_rewritten_model_equals_the_one_in_the_file(path: Path) -> None:
     golden = read_golden(path)
     before, after = models(golden)
     plan = mixlist.resolve(before, golden.policy)
     result = mixlist.rewrite(before, plan, keep_io_types=keeps_io_types(golden)).model
     assert normal_form(result) == normal_form(after)
-    for candidate in (result, after):  # the written result is judged like the made one
+    for candidate in (result, after):  # the result in the file must keep the promises, too
         check_contract(before, candidate, plan, keep_io_types=keeps_io_types(golden))
 
 
@@ -65,24 +65,24 @@ def test_applying_again_changes_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_the_plan_is_the_written_one(path: Path) -> None:
+def test_the_plan_equals_the_one_in_the_file(path: Path) -> None:
     golden = read_golden(path)
-    found = {}
+    fields_by_name = {}
     for node in mixlist.resolve(models(golden)[0], golden.policy).to_json()["nodes"]:
         name = f"{node['scope']}/{node['name']}" if node["scope"] else node["name"]
-        found[name] = [node["precision"], node["rule"], *node["follows"][:1]]
+        fields_by_name[name] = [node["precision"], node["rule"], *node["follows"][:1]]
         assert node["reason"], name
-    written = [line.split() for line in golden.sections["plan"].splitlines() if line.strip()]
-    for name, precision, rule, *follows in written:
-        actual = found[name] if follows else found[name][:2]
-        wanted = [precision, rule, *follows]
+    expected_lines = [line.split() for line in golden.sections["plan"].splitlines() if line.strip()]
+    for name, precision, rule, *follows in expected_lines:
+        actual = fields_by_name[name] if follows else fields_by_name[name][:2]
+        expected = [precision, rule, *follows]
         if precision == "-":  # a Cast or an op with a fixed type: the rules do not say
-            actual, wanted = actual[1:], wanted[1:]
-        assert actual == wanted, name
+            actual, expected = actual[1:], expected[1:]
+        assert actual == expected, name
 
 
 @pytest.mark.parametrize("path", golden_files("check"), ids=lambda p: p.stem)
-def test_the_findings_are_the_written_ones(path: Path) -> None:
+def test_the_findings_equal_those_in_the_file(path: Path) -> None:
     golden = read_golden(path)
     report = mixlist.check(
         model(golden.sections["model"]),
@@ -92,16 +92,16 @@ def test_the_findings_are_the_written_ones(path: Path) -> None:
         max_exception_rate=float(golden.settings.get("max-exception-rate", 0.005)),
         full_statistics=golden.settings.get("full-statistics") == "yes",
     )
-    found = [f"verdict {report.verdict}", f"exception-rate {report.exception_rate:g}"]
+    actual_lines = [f"verdict {report.verdict}", f"exception-rate {report.exception_rate:g}"]
     for node in report.nodes:
         name = f"{node.scope}/{node.name}" if node.scope else node.name
-        found.append(f"{name} {node.kind}{' first' * node.first}{f' reads {node.input}' if node.input else ''}")
-    found += [f"output {o.name} {' '.join(o.failed_limits)}" for o in report.outputs if not o.passed]
-    assert sorted(found) == sorted(golden.lines("findings"))
+        actual_lines.append(f"{name} {node.kind}{' first' * node.first}{f' reads {node.input}' if node.input else ''}")
+    actual_lines += [f"output {o.name} {' '.join(o.failed_limits)}" for o in report.outputs if not o.passed]
+    assert sorted(actual_lines) == sorted(golden.lines("findings"))
 
 
 @pytest.mark.parametrize("path", golden_files("tune"), ids=lambda p: p.stem)
-def test_the_list_is_the_written_one(path: Path) -> None:
+def test_the_edits_equal_those_in_the_file(path: Path) -> None:
     golden = read_golden(path)
     report = mixlist.tune(
         model(golden.sections["model"]),
@@ -111,13 +111,13 @@ def test_the_list_is_the_written_one(path: Path) -> None:
         node_rules=golden.settings.get("node-rules") == "yes",
         executor=Here(),
     )
-    found = [f"verdict {report.verdict}"]
-    found += [" ".join(filter(None, (e.op, e.node, e.before, e.after))) for e in report.edits]
-    assert sorted(found) == sorted(golden.lines("list"))
+    actual_lines = [f"verdict {report.verdict}"]
+    actual_lines += [" ".join(filter(None, (e.op, e.node, e.before, e.after))) for e in report.edits]
+    assert sorted(actual_lines) == sorted(golden.lines("list"))
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_there_are_enough_golden_files_and_each_says_what_it_shows(folder: str) -> None:
+def test_a_folder_has_enough_golden_files_and_each_has_a_comment(folder: str) -> None:
     files = golden_files(folder)
     assert len(files) >= FOLDERS[folder]
     assert all(read_golden(path).comment for path in files)

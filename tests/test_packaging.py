@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it behaves as the checkout does."""
+"""The wheel: its files, and commands that give the same output as in the checkout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# Run out of the checkout's folder, and without its PYTHONPATH: only what is installed can be found.
+# Commands run outside the checkout and without its PYTHONPATH, so that they import only installed packages.
 CLEAN = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
 
 
@@ -27,37 +27,38 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new environment's bin folder: mixlist from the wheel, its dependencies from the running environment.
+    """Return the bin folder of a new environment, which has mixlist from the wheel.
 
-    A .pth file names the folder of the dependencies; .pth files in that folder, an editable mixlist's
-    among them, are not read.
+    Its dependencies come from the running environment: a .pth file names their folder. Python does not read the .pth
+    files in that folder, so an editable mixlist there is not imported.
     """
     home = tmp_path_factory.mktemp("clean") / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, env=CLEAN)
     python = home / "bin" / "python"
     install = [str(python), "-m", "pip", "install", "--no-deps", "--no-index", str(wheel)]
     subprocess.run(install, check=True, env=CLEAN, capture_output=True)
-    ask = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    own = Path(subprocess.run(ask, check=True, env=CLEAN, capture_output=True, text=True).stdout.strip())
-    (own / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    query = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    site_packages = Path(subprocess.run(query, check=True, env=CLEAN, capture_output=True, text=True).stdout.strip())
+    (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return home / "bin"
 
 
 def call(*command: str | Path, cwd: Path) -> str:
-    ran = subprocess.run(
+    """Return the standard output of a command, which must succeed."""
+    completed = subprocess.run(
         [str(part) for part in command], cwd=cwd, env=CLEAN, capture_output=True, text=True, check=False
     )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 def test_the_wheel_holds_the_data_and_no_tests(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         for top in ("schemas", "sample_lists"):
-            there = [path for path in (ROOT / top).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-            assert there
-            for path in there:
+            files = [path for path in (ROOT / top).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+            assert files
+            for path in files:
                 assert archive.read(f"mixlist/{path.relative_to(ROOT).as_posix()}") == path.read_bytes()
     assert {"mixlist/py.typed", "mixlist/docs/codes.md", "mixlist/demo_data/digits.onnx"} <= names
     assert {
@@ -67,17 +68,17 @@ def test_the_wheel_holds_the_data_and_no_tests(wheel: Path) -> None:
     assert not [name for name in names if name.startswith(("tests", "tools", "benchmarks"))]
 
 
-def test_it_is_the_wheel_that_runs(installed: Path, tmp_path: Path) -> None:
+def test_the_environment_imports_mixlist_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     home = call(installed / "python", "-c", "import mixlist; print(mixlist.__file__)", cwd=tmp_path)
     assert Path(home).is_relative_to(installed.parent)
 
 
-def test_the_demo_runs_from_the_wheel_as_from_the_checkout(installed: Path, tmp_path: Path) -> None:
-    told = call(installed / "mixlist", "demo", cwd=tmp_path)
-    assert told == call(sys.executable, "-m", "mixlist", "demo", cwd=ROOT)
+def test_the_demo_prints_the_same_from_the_wheel_and_the_checkout(installed: Path, tmp_path: Path) -> None:
+    output = call(installed / "mixlist", "demo", cwd=tmp_path)
+    assert output == call(sys.executable, "-m", "mixlist", "demo", cwd=ROOT)
 
 
-def test_wheel_and_checkout_give_the_same_answers(installed: Path, tmp_path: Path) -> None:
+def test_commands_print_the_same_from_the_wheel_and_the_checkout(installed: Path, tmp_path: Path) -> None:
     modify = tmp_path / "modify.json"
     modify.write_text('{"gray-list": {"to-add": ["Conv2D"]}}')
     for arguments in (

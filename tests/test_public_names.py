@@ -33,12 +33,12 @@ def test_every_public_name_can_be_imported() -> None:
 
 @pytest.mark.parametrize("name", sorted(MODEL_FUNCTIONS))
 @pytest.mark.parametrize("argument", ["modify.json", Path("modify.json"), {"black-list": {}}])
-def test_another_argument_than_a_policy_is_refused_with_what_to_pass(name: str, argument: object) -> None:
+def test_an_argument_that_is_no_policy_is_refused_with_advice(name: str, argument: object) -> None:
     with pytest.raises(TypeError, match=r"pass a Policy, such as mixlist\.load_policy\(mixlist='modify\.json'\)"):
         MODEL_FUNCTIONS[name](argument)
 
 
-def test_another_argument_than_a_plan_is_refused_with_what_to_pass() -> None:
+def test_an_argument_that_is_no_plan_is_refused_with_advice() -> None:
     with pytest.raises(TypeError, match=r"plan is a Policy: pass the Plan that mixlist\.resolve"):
         mixlist.rewrite(model(TEXT), mixlist.load_policy())  # type: ignore[arg-type]
 
@@ -77,16 +77,16 @@ def test_warnings_of_every_result_are_diagnostics_in_python_and_text_in_json(tmp
         assert any("ML406: " in text for text in texts)
 
 
-def test_validate_names_what_a_library_does_not_know(tmp_path: Path) -> None:
+def test_validate_reports_op_types_that_a_library_does_not_have(tmp_path: Path) -> None:
     lists = tmp_path / "modify.json"
     lists.write_text('{"white-list": {"to-add": ["Exp", "NoSuchOp"]}}')
     assert mixlist.validate(lists).findings == ()
     (finding,) = mixlist.validate(lists, ops_info="onnx").findings
     assert isinstance(finding, mixlist.Diagnostic)
     assert (finding.code, finding.severity, finding.line) == ("ML108", "warning", 1)
-    more = mixlist.validate(lists, model=model(TEXT)).findings
-    assert {found.code for found in more} >= {"ML108"}
-    assert len(more) > 1  # the model has no such operator either
+    model_findings = mixlist.validate(lists, model=model(TEXT)).findings
+    assert {finding.code for finding in model_findings} >= {"ML108"}
+    assert len(model_findings) > 1  # the model has no such operator either
 
 
 def test_diff_gives_the_edits_that_turn_one_policy_into_another(tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ def test_progress_of_resolve_and_save_counts_bytes(tmp_path: Path) -> None:
     proto = model("g (float[2, 64] x, float[64, 64] w) => (float[2, 64] y) { y = MatMul(x, w) }")
     del proto.graph.input[1]
     proto.graph.initializer.append(weights)
-    seen: list[mixlist.Progress] = []
-    plan = mixlist.resolve(proto, mixlist.load_policy(), progress=seen.append)
-    assert [(now.done, now.total, now.unit) for now in seen] == [(4 * 64 * 64, None, "bytes")]
-    seen.clear()
-    mixlist.rewrite(proto, plan).save(tmp_path / "out.onnx", external_data="yes", progress=seen.append)
-    assert [(now.done, now.total, now.unit) for now in seen] == [(2 * 64 * 64, 2 * 64 * 64, "bytes")]
+    reports: list[mixlist.Progress] = []
+    plan = mixlist.resolve(proto, mixlist.load_policy(), progress=reports.append)
+    assert [(report.done, report.total, report.unit) for report in reports] == [(4 * 64 * 64, None, "bytes")]
+    reports.clear()
+    mixlist.rewrite(proto, plan).save(tmp_path / "out.onnx", external_data="yes", progress=reports.append)
+    assert [(report.done, report.total, report.unit) for report in reports] == [(2 * 64 * 64, 2 * 64 * 64, "bytes")]

@@ -16,7 +16,7 @@ TEXTS = ("mixlist/**/*.py", "tests/**/*.py", "tests/golden/**/*.txt", "benchmark
 
 
 class Rule(NamedTuple):
-    """One rule as the document has it: ``planned`` rules are decided but not implemented."""
+    """A rule in the document; a ``planned`` rule is decided but not implemented."""
 
     title: str
     text: str
@@ -25,28 +25,28 @@ class Rule(NamedTuple):
 
 @cache
 def rules() -> dict[str, Rule]:
-    """The rules by their number, in the order of the document."""
+    """Return the rules by their number, in the order of the document."""
     text = (ROOT / "docs" / "semantics.md").read_text("utf-8")
     headings = list(HEADING.finditer(text))
     ends = [heading.start() for heading in headings[1:]] + [len(text)]
-    found: dict[str, Rule] = {}
+    rules_by_number: dict[str, Rule] = {}
     for heading, end in zip(headings, ends, strict=True):
         body = text[heading.end() : end]
-        assert heading[1] not in found, f"{heading[1]} is given twice"
-        found[heading[1]] = Rule(heading[2], body, body.lstrip().startswith("Status: planned"))
-    return found
+        assert heading[1] not in rules_by_number, f"the document has {heading[1]} twice"
+        rules_by_number[heading[1]] = Rule(heading[2], body, body.lstrip().startswith("Status: planned"))
+    return rules_by_number
 
 
 def citations(*patterns: str) -> dict[str, list[str]]:
-    """The files that cite each number; this file is not among them."""
-    found: dict[str, list[str]] = {}
+    """Return the files that cite each number. This file is not among them."""
+    files_by_number: dict[str, list[str]] = {}
     for pattern in patterns:
         for path in sorted(ROOT.glob(pattern)):
             if not path.is_file() or path == Path(__file__):
                 continue
             for number in set(CITED.findall(path.read_text("utf-8"))):
-                found.setdefault(number, []).append(str(path.relative_to(ROOT)))
-    return found
+                files_by_number.setdefault(number, []).append(str(path.relative_to(ROOT)))
+    return files_by_number
 
 
 def test_the_rules_of_a_chapter_are_numbered_from_one_on() -> None:
@@ -78,19 +78,21 @@ def test_a_test_cites_every_rule_that_is_implemented() -> None:
     assert not missing
 
 
-def test_a_planned_rule_is_cited_by_no_code() -> None:
+def test_no_code_cites_a_planned_rule() -> None:
     planned = {number for number, rule in rules().items() if rule.planned}
     assert not planned.intersection(citations("mixlist/**/*.py"))
 
 
 def test_nothing_refers_to_documents_that_the_repository_does_not_have() -> None:
-    old = re.compile(
+    outdated = re.compile(
         r"semantics,? sections?|\bthe contract\b|\(contract\b|\bcontract's\b|\bissue \d|\(issue\b", re.IGNORECASE
     )
-    found = []
+    outdated_lines = []
     for pattern in TEXTS:
         for path in sorted(ROOT.glob(pattern)):
             if path.is_file() and path != Path(__file__):
                 lines = path.read_text("utf-8").splitlines()
-                found += [f"{path.relative_to(ROOT)}:{n}" for n, line in enumerate(lines, 1) if old.search(line)]
-    assert not found
+                outdated_lines += [
+                    f"{path.relative_to(ROOT)}:{n}" for n, line in enumerate(lines, 1) if outdated.search(line)
+                ]
+    assert not outdated_lines
