@@ -1,7 +1,6 @@
-"""Random models under random policies: the rewritten model keeps the promises S7 and computes the same.
+"""Random models under random policies: the rewritten model keeps the promises S7 and has the same outputs.
 
-MIXLIST_EXAMPLES sets the number of examples (a few hundred by default, for CI); MIXLIST_SEED, where set,
-makes the run random instead of repeatable.
+MIXLIST_EXAMPLES is the number of examples (300 by default). If MIXLIST_SEED is set, each run has other examples.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ MODE_NAMES = ["mixed_float16"] * 6 + ["mixed_bfloat16", "fp16", "origin", "cube_
 
 @st.composite
 def policies(draw: st.DrawFn, model: onnx.ModelProto) -> Policy:
-    """A policy that names some of the model's op types."""
+    """Draw a policy that names some op types of the model."""
     types = sorted({node.op_type for scope in View(model).scopes() for node in scope.nodes})
     lists = {op: draw(st.sampled_from(["gray", "white", "black", "white", "gray"])) for op in types}
     return policy(
@@ -54,14 +53,14 @@ def policies(draw: st.DrawFn, model: onnx.ModelProto) -> Policy:
 
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[Case, Policy]:
-    """A model and a policy for it."""
+    """Draw a model and a policy for it."""
     case = draw(cases())
     return case, draw(policies(case.model))
 
 
 @PROFILE
 @given(jobs(), st.sampled_from(["all", "all", "none", "first"]))
-def test_the_contract_holds(job: tuple[Case, Policy], keep: str) -> None:
+def test_the_result_keeps_the_contract(job: tuple[Case, Policy], keep: str) -> None:
     case, rules = job
     names = [v.name for v in (*case.model.graph.input, *case.model.graph.output)]
     options: dict[str, Any] = {"keep_io_types": keep == "all", "keep_io": tuple(names[:1]) if keep == "first" else ()}
@@ -75,35 +74,35 @@ def test_the_contract_holds(job: tuple[Case, Policy], keep: str) -> None:
 
 @PROFILE
 @given(jobs())
-def test_the_result_computes_the_same(job: tuple[Case, Policy]) -> None:
-    """True low precision strays no further than rounding can; another batch size runs too.
+def test_outputs_differ_by_no_more_than_rounding(job: tuple[Case, Policy]) -> None:
+    """Run the model in its low precision, with two batch sizes.
 
-    onnx.reference gives a Loop's body the outer value where an input of the body has its name, so
-    such models run on ONNX Runtime only; that in turn refuses two nodes of one name, and drops a pair
-    float16 -> float32 -> float16 (which only a black Cast leaves) though a subgraph captures its end.
+    If an input of a Loop's body has the name of an outer value, onnx.reference reads the outer value. Such models run
+    only on ONNX Runtime. ONNX Runtime refuses two nodes of the same name. It also removes a pair of Casts float16 ->
+    float32 -> float16, even if a subgraph captures the result; only a black Cast leaves such a pair.
     """
     case, rules = job
     mixed = apply(case.model, rules)
     low = rules.mode.low
     for n in (3, 1):
         feeds = case.feeds(n, seed=n)
-        exact = run_reference(case.model, feeds)
+        reference = run_reference(case.model, feeds)
         if "shadowed name" not in case.features:
-            close(case, exact, run_reference(mixed, feeds), EPSILON[low])
+            assert_close(case, reference, run_reference(mixed, feeds), EPSILON[low])
         cast_is_black = rules.lists.list_of("Cast") == "black"
         if low == "float16" and "duplicate node name" not in case.features and not cast_is_black:
-            close(case, exact, run_ort(mixed, feeds), EPSILON[low])
+            assert_close(case, reference, run_ort(mixed, feeds), EPSILON[low])
 
 
-def close(case: Case, exact: list[np.ndarray], mixed: list[np.ndarray], epsilon: float) -> None:
-    """Every output agrees within its error bound."""
-    for value, gap in zip(case.model.graph.output, largest_difference(exact, mixed), strict=True):
+def assert_close(case: Case, reference: list[np.ndarray], mixed: list[np.ndarray], epsilon: float) -> None:
+    """Assert that every output differs by no more than its error bound."""
+    for value, gap in zip(case.model.graph.output, largest_difference(reference, mixed), strict=True):
         limit = (case.errors[value.name] + 1) * epsilon
-        assert gap <= limit, f"output {value.name!r} strays by {gap:.3g}, rounding explains {limit:.3g}"
+        assert gap <= limit, f"output {value.name!r} differs by {gap:.3g}, but rounding explains at most {limit:.3g}"
 
 
-def test_nothing_to_do_is_nothing_done() -> None:
-    """With every op black, a float32 model comes back as it was but for mixlist's own metadata."""
+def test_a_float32_model_with_all_ops_black_keeps_its_nodes() -> None:
+    """Only the metadata of mixlist is added."""
 
     @settings(PROFILE, max_examples=50)
     @given(cases())
@@ -118,7 +117,7 @@ def test_nothing_to_do_is_nothing_done() -> None:
     check()
 
 
-HASHES = """
+HASH_SCRIPT = """
 import hashlib, pathlib, sys
 import onnx
 from tests.support.builders import apply, policy
@@ -129,25 +128,25 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.onnx")):
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
-    """In processes with other hash seeds. Rule S7.9."""
-    kept: list[bytes] = []
+    """Rule S7.9: The bytes do not depend on the hash seed of the process."""
+    models: list[bytes] = []
 
     @settings(PROFILE, max_examples=30)
     @given(cases())
     def collect(case: Case) -> None:
-        kept.append(case.model.SerializeToString())
+        models.append(case.model.SerializeToString())
 
     collect()
-    for i, data in enumerate(kept):
+    for i, data in enumerate(models):
         (tmp_path / f"{i:03}.onnx").write_bytes(data)
     root = Path(__file__).parent.parent
     outputs = []
     for seed in ("0", "1", "4242"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)}
-        command = [sys.executable, "-c", HASHES, str(tmp_path)]
-        done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True)
-        outputs.append(done.stdout.split())
-    assert len(outputs[0]) == len(kept)
+        command = [sys.executable, "-c", HASH_SCRIPT, str(tmp_path)]
+        completed = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True)
+        outputs.append(completed.stdout.split())
+    assert len(outputs[0]) == len(models)
     assert outputs[0] == outputs[1] == outputs[2]
 
 

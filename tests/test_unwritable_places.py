@@ -1,8 +1,8 @@
-"""Every command that writes, on a full disk and in a read-only folder: an error that names the file, and no change.
+"""Every command that writes, on a full disk and in a read-only folder: an error names the file, and no file changes.
 
-A full disk is a limit of the size of files, which every POSIX system has. With ``MIXLIST_CAMPAIGN=1`` there are more
-such limits, and a small file system is mounted, which needs root: it is full but for some pages, or read-only, which
-stops root as well.
+A limit of the file size, which every POSIX system has, simulates a full disk. ``MIXLIST_CAMPAIGN=1`` tests more such
+limits, and mounts a small file system, which needs root. That file system is read-only, also for root, or it is full
+except for some pages.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ from tests.tuner.test_search_state import FEEDS, TEXT
 pytestmark = posix_only  # limits of a process, and mounts
 IS_CAMPAIGN = os.environ.get("MIXLIST_CAMPAIGN") == "1"
 SECONDS = 120  # for one command
-_MOUNTED = 4 << 20  # bytes
+_MOUNTED_SIZE = 4 << 20  # bytes
 _PAGE = 4096  # bytes; the unit of a file system in memory
 _WRITES = ("edits", "writes", "appends", "writes into")
 _REASONS = (
     *map(os.strerror, (errno.ENOSPC, errno.EFBIG, errno.EROFS)),
-    "ONNX Runtime's profile is incomplete",  # which ONNX Runtime does not explain
-    "their disks are full or read-only",  # of the folders for temporary files, which Python does not explain
+    "ONNX Runtime's profile is incomplete",  # ONNX Runtime does not give the reason
+    "their disks are full or read-only",  # Python does not give the reason for folders of temporary files
 )
-_OLD = b"what was there before\n"
+_OLD = b"the old content\n"
 _TUNE = ["tune", "search.onnx", "--data", "search.npz", "--ops-info", "mindspore-o3", "--jobs", "1", "--force"]
 _TRAIN = ["train", "step.onnx", "--data", "train.npz", "--batch-size", "4", "--epochs", "1"]
 
 
 @dataclass(frozen=True)
 class Writer:
-    """A command that writes at ``place/`` because of one of its parameters; ``old``: what is there before, by name."""
+    """A command that writes into ``place/`` because of one of its parameters; ``old``: the files before, by name."""
 
     args: Sequence[str]
     old: Mapping[str, bytes] = field(default_factory=dict)
     prepare: Callable[[Path], None] = lambda place: None
-    check_part: Callable[[bytes], object] | None = None  # a file that is whole before the command is done
+    check_part: Callable[[bytes], object] | None = None  # checks a file that is complete before the command ends
 
 
 def _read_trials(state: bytes) -> None:
@@ -99,10 +99,10 @@ WRITERS: dict[str, Writer] = {
 }
 
 
-def test_every_parameter_that_writes_is_tried() -> None:
-    """A new one needs an entry in ``WRITERS``."""
-    tried = {name.removesuffix(" data") for name in WRITERS}
-    assert {f"{name} {parameter.name}" for name, parameter in _parameters()} == tried
+def test_every_parameter_that_writes_has_an_entry() -> None:
+    """A new parameter needs an entry in ``WRITERS``."""
+    entries = {name.removesuffix(" data") for name in WRITERS}
+    assert {f"{name} {parameter.name}" for name, parameter in _parameters()} == entries
 
 
 def _parameters() -> Iterator[tuple[str, click.Parameter]]:
@@ -110,8 +110,8 @@ def _parameters() -> Iterator[tuple[str, click.Parameter]]:
     for name in COMMANDS:
         command = load_command(name)
         members = command.commands if isinstance(command, click.Group) else {"": command}
-        for member, each in members.items():
-            for parameter in each.params:
+        for member, member_command in members.items():
+            for parameter in member_command.params:
                 if isinstance(parameter.type, PathType) and parameter.type.use in _WRITES:
                     yield f"{name} {member}".strip(), parameter
 
@@ -121,7 +121,7 @@ def _parameters() -> Iterator[tuple[str, click.Parameter]]:
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that the commands read."""
+    """Return a folder with the files that the commands read."""
     from tests.cli.conftest import MODEL
 
     folder = tmp_path_factory.mktemp("inputs")
@@ -137,7 +137,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Attempts:
-    """Runs of one command; the folder ``place`` is as at first before each."""
+    """Run one command several times; ``reset`` restores the folder ``place`` before each run."""
 
     def __init__(self, writer: Writer, inputs: Path, work: Path, process: CommandProcess) -> None:
         self.writer, self.process = writer, process
@@ -148,7 +148,7 @@ class Attempts:
         self.wrong: list[str] = []
 
     def reset(self) -> None:
-        """Put the inputs into the folder, the files of before into the place, and nothing else there."""
+        """Copy the inputs into the folder, and give ``place`` the old files and no others."""
         shutil.copytree(self.inputs, self.work, dirs_exist_ok=True)
         for path in self.place.iterdir():
             if path.is_dir():
@@ -159,8 +159,8 @@ class Attempts:
             (self.place / name).write_bytes(content)
         self.writer.prepare(self.place)
 
-    def run(self, how: str, limits: Mapping[str, int] | None = None) -> End:
-        """Run the command; note what is wrong with an end that is an error."""
+    def run(self, condition: str, limits: Mapping[str, int] | None = None) -> End:
+        """Run the command under a condition; if it ends with an error, note what is wrong with the message or files."""
         before = tree(self.place)
         end = self.process.run(*self.writer.args, limits=limits)
         self.count += 1
@@ -172,7 +172,7 @@ class Attempts:
             if not any(name in end.err for name in ("place", "new.onnx", "new.json", "backup", str(self.temporary))):
                 problems.append(f"no file is named: {end.err}")
         problems += [f"{path} is left over" for path in self.temporary.iterdir() if path.name != OF_ONNXRUNTIME]
-        self.wrong += [f"{how}: {problem}" for problem in problems]
+        self.wrong += [f"{condition}: {problem}" for problem in problems]
         return end
 
     def _changes(self, before: Mapping[str, tuple[int, str]]) -> Iterator[str]:
@@ -190,7 +190,7 @@ class Attempts:
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, CommandProcess]]:
-    """A folder, and a process that runs commands in it; its temporary files are in the folder."""
+    """Start a process that runs commands in a folder and writes temporary files there; yield both."""
     work = tmp_path_factory.mktemp("work")
     with CommandProcess(work, SECONDS, {"TMPDIR": str(work / "temporary")}) as process:
         yield work, process
@@ -198,7 +198,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Co
 
 @pytest.fixture
 def attempts(request: pytest.FixtureRequest, inputs: Path, process: tuple[Path, CommandProcess]) -> Attempts:
-    """Attempts of a command in a folder that holds the inputs and ``place``."""
+    """Return the attempts of a command in a folder with the inputs and ``place``."""
     return Attempts(WRITERS[request.param], inputs, *process)
 
 
@@ -212,8 +212,8 @@ every_writer = pytest.mark.parametrize("attempts", WRITERS, indirect=True)
 
 
 @every_writer
-def test_files_that_cannot_grow(attempts: Attempts) -> None:
-    """Rule S7.14: No file gets longer than some bytes."""
+def test_a_limit_of_the_file_size_is_an_error_without_changes(attempts: Attempts) -> None:
+    """Rule S7.14: A file that cannot be written completely keeps its old content."""
     for size in _sizes(attempts) if IS_CAMPAIGN else (0, 40):
         attempts.reset()
         end = attempts.run(f"files of at most {size} bytes", {"RLIMIT_FSIZE": size})
@@ -238,16 +238,16 @@ def _sizes(attempts: Attempts) -> list[int]:
 
 @pytest.fixture
 def mounted(attempts: Attempts) -> Iterator[Attempts]:
-    """The attempts with a small file system in memory mounted at ``place``."""
+    """Mount a small file system in memory at ``place``, and yield the attempts."""
     if not IS_CAMPAIGN:
         pytest.skip("MIXLIST_CAMPAIGN=1 mounts file systems")
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={_MOUNTED}", "mixlist-test", attempts.place],
+        ["mount", "-t", "tmpfs", "-o", f"size={_MOUNTED_SIZE}", "mixlist-test", attempts.place],
         capture_output=True,
         text=True,
     )
     if done.returncode != 0:
-        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+        pytest.skip(f"this process cannot mount a file system: {done.stderr.strip()}")
     try:
         yield attempts
     finally:
@@ -255,8 +255,8 @@ def mounted(attempts: Attempts) -> Iterator[Attempts]:
 
 
 @every_writer
-def test_a_full_file_system(mounted: Attempts) -> None:
-    """With no page free, then with more and more until the command succeeds."""
+def test_a_full_file_system_is_an_error_without_changes(mounted: Attempts) -> None:
+    """No page is free at first, then more and more pages are, until the command succeeds."""
     for pages in (0, *(2**k for k in range(10))):
         mounted.reset()
         _fill(mounted.place / "filler", pages)
@@ -269,7 +269,7 @@ def test_a_full_file_system(mounted: Attempts) -> None:
 
 
 def _fill(path: Path, pages: int) -> None:
-    """Fill the file system but for some pages with one file."""
+    """Fill the file system with one file, except for some pages."""
     with suppress(OSError), path.open("wb", buffering=0) as file:
         while file.write(bytes(_PAGE)):
             pass
@@ -277,7 +277,7 @@ def _fill(path: Path, pages: int) -> None:
 
 
 @every_writer
-def test_a_read_only_file_system(mounted: Attempts) -> None:
+def test_a_read_only_file_system_is_an_error_without_changes(mounted: Attempts) -> None:
     mounted.reset()
     subprocess.run(["mount", "-o", "remount,ro", mounted.place], check=True)
     end = mounted.run("read-only")
