@@ -36,19 +36,19 @@ def with_weights(text: str, *weights) -> object:
 # --- matrix products and convolutions ---
 
 
-def test_matmul() -> None:
+def test_matmul_counts_two_operations_per_product() -> None:
     work = estimate("g (float[2, 5, 7] x, float[7, 3] w) => (float[2, 5, 3] y) { y = MatMul (x, w) }")
     assert (work.flops, work.matrix_flops) == (2 * 2 * 5 * 3 * 7,) * 2
     assert work.bytes == 4 * (70 + 21 + 30)
     assert (work.low_flops, work.low_share, work.unknown) == (0, 0, ())
 
 
-def test_matmul_of_a_vector() -> None:
+def test_matmul_of_a_vector_has_one_row() -> None:
     assert estimate("g (float[7] x, float[7, 3] w) => (float[3] y) { y = MatMul (x, w) }").flops == 2 * 7 * 3
 
 
 @pytest.mark.parametrize("flip, shape", [(0, "5, 7"), (1, "7, 5")])
-def test_gemm(flip: int, shape: str) -> None:
+def test_gemm_counts_the_product_and_the_bias(flip: int, shape: str) -> None:
     work = estimate(
         f"g (float[{shape}] x, float[7, 3] w, float[3] b) => (float[5, 3] y) {{ y = Gemm <transA = {flip}> (x, w, b) }}"
     )
@@ -56,26 +56,26 @@ def test_gemm(flip: int, shape: str) -> None:
     assert work.bytes == 4 * (35 + 21 + 3 + 15)
 
 
-def test_conv() -> None:
+def test_conv_counts_the_kernel_at_each_output_element() -> None:
     text = """g (float[1, 3, 8, 8] x, float[4, 3, 3, 3] w, float[4] b) => (float[1, 4, 8, 8] y)
     { y = Conv <pads = [1, 1, 1, 1]> (x, w, b) }"""
     assert estimate(text).flops == 256 * 2 * 27 + 256  # 256 output elements, each with 27 products and sums, and a bias
     assert estimate(text).bytes == 4 * (192 + 108 + 4 + 256)
 
 
-def test_conv_in_groups_and_strides() -> None:
+def test_conv_with_groups_counts_the_channels_of_one_group() -> None:
     text = """g (float[1, 4, 8, 8] x, float[4, 2, 3, 3] w) => (float[1, 4, 3, 3] y)
     { y = Conv <group = 2, strides = [2, 2]> (x, w) }"""
     assert estimate(text).flops == 36 * 2 * (2 * 9)
 
 
-def test_conv_transpose() -> None:
+def test_conv_transpose_counts_the_kernel_at_each_input_element() -> None:
     text = """g (float[1, 4, 5, 5] x, float[4, 2, 3, 3] w, float[2] b) => (float[1, 2, 11, 11] y)
     { y = ConvTranspose <strides = [2, 2]> (x, w, b) }"""
     assert estimate(text).flops == 2 * 100 * (2 * 9) + 242  # each of 100 input elements meets 9 weights for 2 channels
 
 
-def test_einsum() -> None:
+def test_einsum_counts_products_and_sums() -> None:
     batched = (
         'g (float[2, 3, 4] a, float[2, 4, 5] b) => (float[2, 3, 5] y) { y = Einsum <equation = "bij,bjk->bik"> (a, b) }'
     )
@@ -93,7 +93,7 @@ def test_einsum() -> None:
 
 @pytest.mark.parametrize("op, gates", [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 @pytest.mark.parametrize("directions", [1, 2])
-def test_recurrent_layers(op: str, gates: int, directions: int) -> None:
+def test_recurrent_layers_count_every_step_and_direction(op: str, gates: int, directions: int) -> None:
     steps, batch, width, hidden = 5, 2, 3, 4
     rows = gates * hidden
     direction = "bidirectional" if directions == 2 else "forward"
@@ -106,7 +106,7 @@ def test_recurrent_layers(op: str, gates: int, directions: int) -> None:
     assert estimate(text).bytes == 4 * elements
 
 
-def test_attention_of_onnx() -> None:
+def test_attention_counts_its_two_matrix_products() -> None:
     text = """<ir_version: 10, opset_import: ["" : 23]>
     g (float[2, 8, 6, 16] q, float[2, 4, 9, 16] k, float[2, 4, 9, 32] v) => (float[2, 8, 6, 32] y)
     { y = Attention (q, k, v) }"""
@@ -141,7 +141,9 @@ CONTRIB = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n'
         ),
     ],
 )
-def test_fused_operators_of_onnx_runtime(nodes: str, inputs: dict[str, tuple], output: tuple, flops: int) -> None:
+def test_fused_operators_of_onnx_runtime_count_their_matrix_products(
+    nodes: str, inputs: dict[str, tuple], output: tuple, flops: int
+) -> None:
     declarations = ", ".join(f"float{list(shape)} {name}" for name, shape in inputs.items())
     work = estimate(f"{CONTRIB}g ({declarations}) => (float{list(output)} y) {{ {nodes} }}")
     assert (work.matrix_flops, work.unknown) == (flops, ())
@@ -151,7 +153,7 @@ def test_fused_operators_of_onnx_runtime(nodes: str, inputs: dict[str, tuple], o
 # --- everything else ---
 
 
-def test_elementwise_operators_reductions_pools_and_views() -> None:
+def test_elementwise_operators_reductions_and_pools_count_and_views_do_not() -> None:
     text = """g (float[1, 2, 8, 8] x) => (float[1, 2, 4, 4] p, float[1, 2, 1, 1] r, float[2, 64] t)
     { s = Sigmoid (x)  p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (s)  r = ReduceMean <axes = [2, 3]> (s)
       f = Flatten <axis = 2> (s)  t = Identity (f) }"""
@@ -211,7 +213,7 @@ def test_a_symbolic_dimension_without_a_size_is_never_guessed() -> None:
     assert estimate_work(model(text), None, {"x": (3, 4)}) == estimate(text, N=3)
 
 
-def test_shapes_that_the_model_computes() -> None:
+def test_shapes_that_the_model_computes_are_known() -> None:
     text = """g (float[N, 6] x) => (float[N, 2, 3] y)
     <int64[1] zero = {0}, int64[1] one = {1}, int64[2] tail = {2, 3}>
     { s = Shape (x)  n = Slice (s, zero, one)  t = Concat <axis = 0> (n, tail)  r = Reshape (x, t)  y = Relu (r) }"""
@@ -310,7 +312,7 @@ def test_the_low_share_weighs_nodes_by_their_operations() -> None:
     assert compute_low_share(plan.solution.solutions[0], "float16", costs) == pytest.approx(1 / 4)
 
 
-def test_the_work_of_the_bundled_model() -> None:
+def test_the_work_of_the_bundled_model_equals_the_count_by_hand() -> None:
     """Count the layers by hand: 8x8 pixels, 32 then 48 channels, 16 tokens of 48, 96 inside the feed-forward."""
     convolutions = 32 * 64 * (2 * 9 + 1) + 48 * 16 * (2 * 32 * 9 + 1)
     attention = 4 * 2 * 16 * 48 * 48 + 2 * 2 * 16 * 16 * 48
