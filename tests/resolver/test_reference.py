@@ -21,7 +21,7 @@ from mixlist.lists.policy import GRAY_POLICIES, NodeRule, Policy, Protection
 from tests.support.builders import customise, keep, policy
 from tests.support.graph_table import DECISIONS
 from tests.support.graphs import Case, cases
-from tests.support.reference import ELEMS, Reference
+from tests.support.reference import ELEM_TYPES, Reference
 from tests.support.reference_compare import differences
 from tests.support.reference_model import Node
 from tests.support.reference_names import names_of
@@ -81,7 +81,7 @@ def node_rules(draw: st.DrawFn, bare: Reference, low: str) -> tuple[NodeRule, ..
     rules: list[NodeRule] = []
     for _ in range(draw(st.integers(1, 3))):
         node = draw(st.sampled_from(bare.nodes))
-        if not any(group.elem in (ELEMS["float32"], ELEMS[low]) for group in bare.groups[node]):
+        if not any(group.elem in (ELEM_TYPES["float32"], ELEM_TYPES[low]) for group in bare.groups[node]):
             continue
         path = f"{node.scope.path}/{node.name}" if node.scope.path else node.name
         by_type = draw(st.integers(0, 2)) == 2

@@ -18,7 +18,7 @@ from mixlist.lists.policy import NodeRule, Policy
 from tests.support.reference_between import Between
 from tests.support.reference_constants import Constants
 from tests.support.reference_flow import Flow, Shared
-from tests.support.reference_gray import Follower, Types, join
+from tests.support.reference_gray import Follower, Types, widest
 from tests.support.reference_masks import Mask, Masks
 from tests.support.reference_model import BFLOAT16, FLOAT, FLOAT16, LISTED, Node, Value
 from tests.support.reference_names import ascend_list
@@ -28,13 +28,13 @@ from tests.support.reference_signature import Group, admits, can_be, float_slots
 from tests.support.reference_types import expand
 from tests.support.scopes import dtype_name
 
-AUTHORED = 0  # the wish of a node that keeps its authored type
-ELEMS = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16}
+AUTHORED = 0  # the requested type of a node that keeps its authored type
+ELEM_TYPES = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16}
 CUBE = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
 
 
 @dataclass(frozen=True)
-class Decided:
+class ReferenceDecision:
     """The decision of the rules for one node: its precision, and the type of each output that is in use.
 
     ``reduced`` holds the constants of masks out of range that the node reads, each with the limit of its magnitude.
@@ -46,11 +46,11 @@ class Decided:
 
 
 class Reference:
-    """Decides one model."""
+    """Decide the types of one model."""
 
     def __init__(self, model: onnx.ModelProto, policy: Policy) -> None:
         self.policy = policy
-        self.low = ELEMS[policy.mode.low]
+        self.low = ELEM_TYPES[policy.mode.low]
         self.movable = LISTED if policy.mode.action == "raise" else (FLOAT, self.low)  # Rules S3.6, S4.9
         self.main = expand(model)
         self.nodes = list(self.main.walk())
@@ -70,18 +70,18 @@ class Reference:
         self.reduced: dict[Mask, float] = {}  # masks that their readers read reduced, with the limit
 
     def _protected(self) -> set[Node]:
-        """The nodes that a protection keeps as authored, in the modes that lower nodes (Rules S4.34, S4.38)."""
+        """Return the nodes that a protection keeps as authored, in the modes that lower nodes (Rules S4.34, S4.38)."""
         if self.policy.mode.action in ("raise", "origin") or "positions" not in self.policy.protect:
             return set()
         return Positions(self.nodes, self.flow, self.constants).nodes
 
     def _masks(self) -> Masks:
-        """The masks that are protected, in the modes that lower nodes (Rule S4.34)."""
+        """Return the masks that are protected, in the modes that lower nodes (Rule S4.34)."""
         is_on = self.policy.mode.action not in ("raise", "origin") and "masks" in self.policy.protect
         return Masks(self.main, self.nodes if is_on else [], self.constants, self.low)
 
     def _movable(self, node: Node) -> tuple[int, ...]:
-        """The types that a node may change; with Ascend names a white one changes bfloat16, too (Rule S3.8)."""
+        """Return the types that a node may change; with Ascend names a white one changes bfloat16, too (Rule S3.8)."""
         is_ascend = self.policy.space == "ascend" and self.policy.mode.name == "mixed_float16"
         if is_ascend and self.rules[node] is None and self.list_of(node) == "white":
             return (*self.movable, BFLOAT16)
@@ -96,16 +96,17 @@ class Reference:
 
         Rule S4.36: a gray softmax is first decided as if the constants were reduced.
         """
-        waiting = [group for group in self.masks.groups if group.can_be_reduced]
+        to_reduce = [group for group in self.masks.groups if group.can_be_reduced]
         while True:
-            kept = [group for group in self.masks.groups if group not in waiting and group.limits]
-            self.masked = {node for group in kept for node in group.kept | group.softmaxes} | self.masks.computing
-            self.reduced = {mask: limit for group in waiting for mask, limit in group.limits.items()}
+            as_authored = [group for group in self.masks.groups if group not in to_reduce and group.limits]
+            nodes_of_groups = [group.nodes_out_of_range | group.softmaxes for group in as_authored]
+            self.masked = self.masks.computing_nodes.union(*nodes_of_groups)
+            self.reduced = {mask: limit for group in to_reduce for mask, limit in group.limits.items()}
             self._fixpoint()
-            low = [group for group in waiting if any(self._is_low(node) for node in group.softmaxes)]
-            if low == waiting:
+            with_low_softmax = [group for group in to_reduce if any(self._is_low(node) for node in group.softmaxes)]
+            if with_low_softmax == to_reduce:
                 return
-            waiting = low
+            to_reduce = with_low_softmax
 
     def _is_low(self, node: Node) -> bool:
         return any(v is not None and self._type(v) == self.low for v in node.outputs)
@@ -114,8 +115,8 @@ class Reference:
         self.state = {s: self._first_type(s) for s in self._all_shared()}
         self.follower.by_black.clear()
         while True:
-            self._round()
-            votes = {shared: join([self.state[shared], *self._votes(shared)]) for shared in self.state}
+            self._decide_nodes_once()
+            votes = {shared: widest([self.state[shared], *self._votes(shared)]) for shared in self.state}
             if votes == self.state:
                 undecided = [shared for shared, elem in votes.items() if elem is None and shared.elem is not None]
                 if not undecided:
@@ -123,7 +124,7 @@ class Reference:
                 votes |= {shared: shared.elem for shared in undecided}
             self.state = votes
 
-    def _round(self) -> None:
+    def _decide_nodes_once(self) -> None:
         """Decide every node once, from the present types of states and sequences."""
         self.types = {v: self.state[s] for v, s in self.shared_by.items()}
         for shared in self.flow.sequences:
@@ -141,7 +142,7 @@ class Reference:
     def _cross_border(self, value: Value, sources: list[Value]) -> None:
         """Give an output of control flow, or an input of a body, the type of the values that it takes over."""
         if value not in self.shared_by:
-            elem = join([self._type(v) for v in sources])
+            elem = widest([self._type(v) for v in sources])
             admitted = elem is None or elem not in LISTED or admits(self.flow.owner[value], elem)
             self.types[value] = elem if admitted else FLOAT
         if any(v in self.follower.by_black for v in sources):
@@ -150,7 +151,7 @@ class Reference:
     def _visit(self, node: Node) -> None:
         if node.is_control_flow or node in self.shared_of_node:
             return
-        chosen = self._choice(node)
+        chosen = self._chosen_types(node)
         for group in self.groups[node]:
             for i in group.outputs:
                 value = node.outputs[i]
@@ -191,40 +192,40 @@ class Reference:
         return self.policy.mode.action == "lists" and not ruled and self.list_of(node) == "gray"
 
     def _operator_vote(self, node: Node, shared: Shared) -> int | None:
-        """The vote of an operator on sequences that does not follow."""
+        """Return the vote of an operator on sequences that does not follow."""
         rule = self._customized(node)
         if rule is not None:
-            return join(ELEMS[t] for t in (*rule.inputs, *rule.outputs) if t) or shared.elem
-        wish = self._wish(node)
-        return shared.elem if wish == AUTHORED else wish
+            return widest(ELEM_TYPES[t] for t in (*rule.inputs, *rule.outputs) if t) or shared.elem
+        requested = self._requested_type(node)
+        return shared.elem if requested == AUTHORED else requested
 
     def _first_input(self, node: Node, shared: Shared) -> int | None:
-        """The vote of a gray operator under ascend: through no Cast, and none if it reads these sequences first."""
+        """Return the vote of a gray operator under ascend: no Cast is looked through, its own sequences do not vote."""
         first = next(iter(self.follower.float_inputs(node)), None)
         return None if first is None or first in shared.members else self._type(first)
 
     def _joint_vote(self, shared: Shared, following: list[Node]) -> int | None:
-        """The one vote of all gray operators under another gray policy (Rule S4.30)."""
+        """Return the one vote of all gray operators under another gray policy (Rule S4.30)."""
         readers = [(v, node) for node in following for v in self.follower.float_inputs(node) if v in shared.inserted]
         readers += [(v, v.producer) for v in shared.collected]
-        put = [v for v, _ in readers]
-        if not put and not following:
+        inserted = [v for v, _ in readers]
+        if not inserted and not following:
             return None
         if self.between is not None:
             lowered = self.policy.mode.action == "lists" and all(map(self.between.is_low, self.between.units(shared)))
             return self.low if lowered else shared.elem
-        if not put:
+        if not inserted:
             return None
         followed = [
             self._type(v) if node is None else self.follower.followed(v, self.types, node) for v, node in readers
         ]
-        found = self.follower.combined(put, followed)
-        if found == FLOAT and self.policy.gray_policy == "black-wins":
+        combined = self.follower.combined(inserted, followed)
+        if combined == FLOAT and self.policy.gray_policy == "black-wins":
             self.follower.by_black |= set(shared.members)
-        return shared.elem if found == AUTHORED else found
+        return shared.elem if combined == AUTHORED else combined
 
     def _converted(self, shared: Shared) -> list[Value]:
-        """The constants that would become low precision with a state or with sequences (Rule S4.7)."""
+        """Return the constants that would become low precision with a state or with sequences (Rule S4.7)."""
         if self.policy.constants != "keep":
             return []
         readers = [node for node in shared.nodes if not node.is_control_flow and self._customized(node) is None]
@@ -232,34 +233,36 @@ class Reference:
         return [v for v in values if v is not None and self.constants.is_constant(v)]
 
     def _customized(self, node: Node) -> NodeRule | None:
-        """The rule of customize_dtypes that names a node."""
+        """Return the rule of customize_dtypes that names a node."""
         rule = self.rules[node]
         return None if rule is None or rule.keep else rule
 
     # -- one node -------------------------------------------------------------------------------------
-    def _choice(self, node: Node) -> dict[str, int | None]:
-        """The type of each type parameter of a node."""
-        found = self.groups[node]
-        authored: dict[str, int | None] = {group.param: group.elem for group in found}
+    def _chosen_types(self, node: Node) -> dict[str, int | None]:
+        """Return the type of each type parameter of a node."""
+        type_groups = self.groups[node]
+        authored: dict[str, int | None] = {group.param: group.elem for group in type_groups}
         rule = self._customized(node)
         if rule is not None:
             return authored | self._ruled(node, rule)
-        wish = self._wish(node)
-        if wish == AUTHORED:
+        requested = self._requested_type(node)
+        if requested == AUTHORED:
             return authored
-        target = self.low if wish is None else wish
-        possible = [g for g in found if self._moves(node, g, target) and can_be(node, g, target)]
+        target = self.low if requested is None else requested
+        possible = [g for g in type_groups if self._moves(node, g, target) and can_be(node, g, target)]
         if target == self.low:
-            refused = [g for g in possible if self._reads_misfit(node, g)]
-            if any(not self._reads_only_constants(node, g) for g in refused) or (possible and self._makes_misfit(node)):
+            refused = [g for g in possible if self._reads_out_of_range(node, g)]
+            if possible and self._makes_out_of_range(node):
+                return authored
+            if any(not self._reads_only_constants(node, g) for g in refused):
                 return authored
             possible = [g for g in possible if g not in refused]
-        return authored | {g.param: wish for g in possible}
+        return authored | {g.param: requested for g in possible}
 
     def _moves(self, node: Node, group: Group, target: int) -> bool:
         return group.elem in self._movable(node) and target in (FLOAT, self.low)
 
-    def _reads_misfit(self, node: Node, group: Group) -> bool:
+    def _reads_out_of_range(self, node: Node, group: Group) -> bool:
         if self.policy.constants != "keep" or group.elem == self.low:
             return False
         values = [v for i in group.inputs if (v := node.inputs[i]) is not None]
@@ -275,28 +278,28 @@ class Reference:
         values = [v for i in group.inputs if (v := node.inputs[i]) is not None]
         return not group.outputs and all(map(self.constants.is_constant, values))
 
-    def _makes_misfit(self, node: Node) -> bool:
+    def _makes_out_of_range(self, node: Node) -> bool:
         """Return whether the node makes of constants alone what the low type cannot hold (Rule S4.20)."""
         if self.policy.constants != "keep" or self.constants.result_fits(node, self.low):
             return False
         return any(v is not None and not self._fits(v, node) for v in node.outputs)
 
     def _ruled(self, node: Node, rule: NodeRule) -> dict[str, int | None]:
-        """The types that a customize_dtypes rule gives (Rule S6.2)."""
-        asked: dict[str, int | None] = {}
+        """Return the types that a customize_dtypes rule gives (Rule S6.2)."""
+        ruled_types: dict[str, int | None] = {}
         for group in self.groups[node]:
             for slots, types in ((group.inputs, rule.inputs), (group.outputs, rule.outputs)):
                 for i in slots:
                     if i < len(types) and types[i] is not None:
-                        asked[group.param] = ELEMS[str(types[i])]
-        return asked
+                        ruled_types[group.param] = ELEM_TYPES[str(types[i])]
+        return ruled_types
 
-    def _wish(self, node: Node) -> int | None:
-        """The type that a node asks for; AUTHORED, or None where it follows what is not decided yet."""
-        wish = self._wish_without_masks(node)
-        return AUTHORED if node in self.masked else wish
+    def _requested_type(self, node: Node) -> int | None:
+        """Return the type that a node asks for; AUTHORED, or None where it follows what is not decided yet."""
+        requested = self._requested_type_without_masks(node)
+        return AUTHORED if node in self.masked else requested
 
-    def _wish_without_masks(self, node: Node) -> int | None:
+    def _requested_type_without_masks(self, node: Node) -> int | None:
         rule, action = self.rules[node], self.policy.mode.action
         if (rule is not None and rule.keep) or action == "origin" or self.constants.is_shape_arithmetic(node):
             return AUTHORED
@@ -315,7 +318,7 @@ class Reference:
             return self.low if self.list_of(node) == "white" else AUTHORED
         if self.between is not None:
             return self.low if self.between.is_low(node) else AUTHORED
-        return self.follower.wish(node, self.types)
+        return self.follower.requested_type(node, self.types)
 
     def _can_be_low(self, node: Node) -> bool:
         """Return whether the schema admits the low type on a slot that may change, and nothing fixes its sequences."""
@@ -339,7 +342,7 @@ class Reference:
         return node in self.shared_of_node or any(g.elem in self._movable(node) for g in self.groups[node])
 
     def list_of(self, node: Node) -> str:
-        """The list of a node's op type."""
+        """Return the list of a node's op type."""
         if self.policy.space == "ascend":
             return ascend_list(node, self.policy)
         return self.policy.lists.list_of(node.op)
@@ -363,13 +366,13 @@ class Reference:
         )
 
     # -- the answer -----------------------------------------------------------------------------------
-    def decided(self, node: Node) -> Decided:
-        """The precision of a node, and the types of its outputs."""
+    def decided(self, node: Node) -> ReferenceDecision:
+        """Return the precision of a node, and the types of its outputs."""
         types = tuple(type_name(self._type(v), v) for v in node.outputs if v is not None)
-        return Decided(self._precision(node), types, self._reduced_by(node))
+        return ReferenceDecision(self._precision(node), types, self._reduced_by(node))
 
     def _reduced_by(self, node: Node) -> frozenset[tuple[str, str]]:
-        """The constants of masks that a node reads changed, each with the limit of its magnitude (Rule S4.36)."""
+        """Return the constants of masks that a node reads reduced, each with its limit (Rule S4.36)."""
         read = [(v, limit) for (v, reader), limit in self.reduced.items() if reader is node]
         return frozenset((v.name, f"{limit:g}") for v, limit in read if self.masks.constant_size(v) > limit)
 
@@ -389,12 +392,12 @@ class Reference:
         movable = [g for g in self.groups[node] if ruled or g.elem in self._movable(node)]
         if not movable:
             return "none"
-        chosen = self._choice(node)
+        chosen = self._chosen_types(node)
         first = min(movable, key=lambda g: (not g.outputs, min([*g.outputs, *g.inputs])))
         return dtype_name(chosen[first.param])
 
 
-def decide(model: onnx.ModelProto, policy: Policy) -> dict[Node, Decided]:
+def decide(model: onnx.ModelProto, policy: Policy) -> dict[Node, ReferenceDecision]:
     """Return the decisions of the rules for every node of every scope instance."""
     reference = Reference(model, policy)
     reference.solve()

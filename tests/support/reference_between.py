@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.support.reference_flow import Flow, Shared
-from tests.support.reference_gray import seen_through_marked
+from tests.support.reference_gray import source_of_marked_casts
 from tests.support.reference_model import LISTED, Node, Scope, Value
 
 Unit = Node | tuple[Shared, Scope]  # the second: the gray operators on connected sequences in one function
@@ -19,7 +19,7 @@ Edges = dict[Unit, set[Unit]]
 
 
 class Between:
-    """Finds the gray nodes of one model that are low precision.
+    """Find the gray nodes of one model that are low precision.
 
     ``color`` is white, black, gray, or another word for a node that ends paths; ``is_clear`` tells whether the
     operator is on the clear list; ``can_be_low`` tells whether a gray node can be low precision; ``passes`` tells
@@ -46,17 +46,17 @@ class Between:
         for node in nodes:
             self.before[self.unit[node]] |= self._producers(node) - {self.unit[node]}
         for result, unit in self.collecting.items():
-            for value in flow.handed[result]:
+            for value in flow.sequence_sources[result]:
                 self.before[unit] |= self._makers(value, set(), _function(result)) - {unit}
         after: Edges = {unit: set() for unit in self.members}
         for unit, producers in self.before.items():
             for producer in producers:
                 after[producer].add(unit)
-        grays = {unit for unit, found in self.colors.items() if found == "gray"}
-        able = {unit for unit in grays if all(map(can_be_low, self.members[unit]))}
-        able -= self._reach("black", self.before, grays)
-        low = self._reach("white", self.before, able) & self._reach("white", after, able)
-        clear = {unit for unit in able if self.members[unit] and all(map(is_clear, self.members[unit]))}
+        grays = {unit for unit, unit_color in self.colors.items() if unit_color == "gray"}
+        can_be_lowered = {unit for unit in grays if all(map(can_be_low, self.members[unit]))}
+        can_be_lowered -= self._reach("black", self.before, grays)
+        low = self._reach("white", self.before, can_be_lowered) & self._reach("white", after, can_be_lowered)
+        clear = {unit for unit in can_be_lowered if self.members[unit] and all(map(is_clear, self.members[unit]))}
         self.low = low | self._clear(low, clear, after)
 
     def _join(self, shared: Shared) -> None:
@@ -67,13 +67,13 @@ class Between:
                 self.members.setdefault(unit, []).append(node)
                 self.unit[node], self.colors[node], self.colors[unit] = unit, "end", "gray"
         for result in shared.members:
-            if not result.is_tensor and any(value.is_tensor for value in self.flow.handed.get(result, [])):
+            if not result.is_tensor and any(value.is_tensor for value in self.flow.sequence_sources.get(result, [])):
                 unit = (shared, _function(result))
                 self.members.setdefault(unit, [])
                 self.collecting[result], self.colors[unit] = unit, "gray"
 
     def units(self, shared: Shared) -> list[Unit]:
-        """The gray nodes that stand for connected sequences, one for each function."""
+        """Return the gray nodes that stand for connected sequences, one for each function."""
         return [unit for unit in self.members if isinstance(unit, tuple) and unit[0] is shared]
 
     def is_low(self, unit: Unit) -> bool:
@@ -81,45 +81,45 @@ class Between:
         return unit in self.low
 
     def _clear(self, low: set[Unit], candidates: set[Unit], after: Edges) -> set[Unit]:
-        """The nodes of the clear list that have a low precision neighbor."""
-        found: set[Unit] = set()
+        """Return the nodes of the clear list that have a low precision neighbor."""
+        clear_low: set[Unit] = set()
         while True:
-            bright = low | found
-            near = {n for n in candidates if any(self._is_low(m, bright) for m in self.before[n] | after[n])}
-            if near <= found:
-                return found
-            found |= near
+            low_units = low | clear_low
+            neighbors = {n for n in candidates if any(self._is_low(m, low_units) for m in self.before[n] | after[n])}
+            if neighbors <= clear_low:
+                return clear_low
+            clear_low |= neighbors
 
     def _is_low(self, unit: Unit, low: set[Unit]) -> bool:
         return unit in low or self.colors[unit] == "white"
 
     def _reach(self, start: str, edges: Edges, through: set[Unit]) -> set[Unit]:
-        """The nodes of ``through`` that a path of them connects to a node of the color."""
-        found: set[Unit] = set()
+        """Return the nodes of ``through`` that a path of them connects to a node of the color."""
+        reached: set[Unit] = set()
         while True:
-            near = {n for n in through if any(self.colors[m] == start or m in found for m in edges[n])}
-            if near <= found:
-                return found
-            found |= near
+            next_reached = {n for n in through if any(self.colors[m] == start or m in reached for m in edges[n])}
+            if next_reached <= reached:
+                return reached
+            reached |= next_reached
 
     def _producers(self, node: Node) -> set[Unit]:
-        """The nodes behind the float inputs of a node; those of other functions end a path."""
-        found: set[Unit] = set()
+        """Return the nodes behind the float inputs of a node; those of other functions end a path."""
+        units: set[Unit] = set()
         for value in node.inputs:
             if value is not None and value.elem in LISTED:
-                found |= self._makers(value, set(), node.scope.function())
-        return found
+                units |= self._makers(value, set(), node.scope.function())
+        return units
 
     def _makers(self, value: Value, seen: set[Value], function: Scope) -> set[Unit]:
-        """The nodes of one function that compute a value, through the borders of bodies that take the low type."""
+        """Return the nodes of a function that compute a value, also in bodies whose control flow takes the low type."""
         if value in seen:
             return set()
         seen.add(value)
-        value = seen_through_marked(value)
-        sources = self.flow.sources.get(value, self.flow.handed.get(value))
+        value = source_of_marked_casts(value)
+        sources = self.flow.sources.get(value, self.flow.sequence_sources.get(value))
         if sources is None:
-            made = value.producer
-            return {self.unit[made]} if made is not None and made.scope.function() is function else set()
+            producer = value.producer
+            return {self.unit[producer]} if producer is not None and producer.scope.function() is function else set()
         if value in self.flow.owner and not self.passes(self.flow.owner[value]):
             return set()
         if value in self.collecting:
@@ -128,6 +128,6 @@ class Between:
 
 
 def _function(result: Value) -> Scope:
-    """The function in which control flow yields a value."""
+    """Return the function in which control flow yields a value."""
     assert result.producer is not None
     return result.producer.scope.function()

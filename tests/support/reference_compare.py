@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tests.support.reference import Decided
+from tests.support.reference import ReferenceDecision
 from tests.support.reference_model import Node, Scope
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 REDUCED = re.compile(r"constant '([^']*)' of a mask is reduced to magnitude ([^ ]*)")  # in a reason, as S4.33 asks
 
 
-def differences(plan: Plan, decided: dict[Node, Decided]) -> list[str]:
-    """One line for each node that the two decide differently."""
+def differences(plan: Plan, decided: dict[Node, ReferenceDecision]) -> list[str]:
+    """Return one line for each node that the two decide differently."""
     by_scope: dict[str, list[Decision]] = {}
     for decision in plan.nodes:
         by_scope.setdefault(decision.scope, []).append(decision)
@@ -31,24 +31,24 @@ def differences(plan: Plan, decided: dict[Node, Decided]) -> list[str]:
 
 
 def _compare(
-    scope: Scope, path: str, by_scope: dict[str, list[Decision]], decided: dict[Node, Decided]
+    scope: Scope, path: str, by_scope: dict[str, list[Decision]], decided: dict[Node, ReferenceDecision]
 ) -> Iterator[str]:
-    found = {(d.name, tuple(d.outputs)): d for d in by_scope.get(path, [])}
+    decisions = {(d.name, tuple(d.outputs)): d for d in by_scope.get(path, [])}
     for node in scope.nodes:
         expected = decided[node]
         names = tuple(name for name in node.proto.output if name)
-        actual = found.get((node.name, names))
-        where = f"{path}/{node.name} ({node.op})"
+        actual = decisions.get((node.name, names))
+        location = f"{path}/{node.name} ({node.op})"
         outputs = dict(zip(names, expected.outputs, strict=True))
         if actual is None:
-            yield f"{where}: mixlist has no decision"
+            yield f"{location}: mixlist has no decision"
         elif (actual.precision, dict(actual.outputs)) != (expected.precision, outputs):
             yield (
-                f"{where}: mixlist says {actual.precision} {dict(actual.outputs)} by rule {actual.rule}, "
+                f"{location}: mixlist says {actual.precision} {dict(actual.outputs)} by rule {actual.rule}, "
                 f"the reference says {expected.precision} {outputs}"
             )
         elif frozenset(REDUCED.findall(actual.reason)) != expected.reduced:
-            yield f"{where}: mixlist says {actual.reason}, the reference reduces {sorted(expected.reduced)}"
+            yield f"{location}: mixlist says {actual.reason}, the reference reduces {sorted(expected.reduced)}"
         inner = f"{path}/{node.name}" if path else node.name
         for name, body in node.bodies.items():
             yield from _compare(body, f"{inner}/{name}", by_scope, decided)
@@ -57,7 +57,7 @@ def _compare(
 
 
 def _specialization(call: Scope, caller: str, by_scope: dict[str, list[Decision]]) -> str:
-    """The scope path of the specialization that serves a call."""
+    """Return the scope path of the specialization that serves a call."""
     for path, decisions in by_scope.items():
         if path.split("#")[0] == call.path and "#" in path and caller in decisions[0].callers:
             return path

@@ -85,7 +85,7 @@ class Constants:
         return all(self.fits(v, low) for v in outputs if self.is_constant(v))
 
     def _values(self, value: Value) -> np.ndarray | None:
-        """The elements of a constant, in no order: a value mover has all that it could move, and zeros for gaps."""
+        """Return the elements of a constant, in no order: of a mover all that it could move, and zeros for gaps."""
         node = value.producer
         if node is None or not node.is_standard or not self.is_constant(value):
             return self.array(value)
@@ -100,7 +100,7 @@ class Constants:
         return self.array(value)
 
     def _closed_form(self, node: Node) -> np.ndarray | None:
-        """The first and the last value of a Range, or the one value of a ConstantOfShape."""
+        """Return the first and the last value of a Range, or the one value of a ConstantOfShape."""
         inputs = [self.array(v) for v in node.inputs if v is not None]
         if any(array is None for array in inputs):
             return None
@@ -113,7 +113,7 @@ class Constants:
         return np.array([start, start + (count - 1) * delta], start.dtype) if count > 0 else np.zeros(0)
 
     def array(self, value: Value) -> np.ndarray | None:
-        """The elements of a constant; None where they are not known."""
+        """Return the elements of a constant; None where they are not known."""
         if value not in self._array:
             self._array[value] = self._evaluate(value)
         return self._array[value]
@@ -148,14 +148,14 @@ def may_train(node: Node) -> bool:
 
 
 def reads(node: Node) -> Iterator[Value]:
-    """The inputs of a node, and what its bodies capture."""
+    """Yield the inputs of a node, and what its bodies capture."""
     yield from (v for v in node.inputs if v is not None)
     for body in node.bodies.values():
         yield from captured(body)
 
 
 def captured(body: Scope) -> Iterator[Value]:
-    """The outer values that a body reads."""
+    """Yield the outer values that a body reads."""
     nodes = list(body.walk())
     inner = {v for node in nodes for v in node.outputs if v is not None}
     inner |= {v for scope in {node.scope for node in nodes} | {body} for v in _own(scope)}
@@ -169,7 +169,7 @@ def _own(scope: Scope) -> list[Value]:
 
 
 def run_node(node: Node, inputs: list[np.ndarray | None]) -> list[np.ndarray | None]:
-    """The outputs of one node by ONNX's reference evaluation; None for all where it cannot evaluate the node."""
+    """Return the outputs of one node by ONNX's reference evaluation; None for all where it cannot evaluate the node."""
     names = [f"i{i}" if array is not None else "" for i, array in enumerate(inputs)]
     proto = onnx.NodeProto()
     proto.CopyFrom(node.proto)
@@ -185,10 +185,10 @@ def run_node(node: Node, inputs: list[np.ndarray | None]) -> list[np.ndarray | N
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     try:
         with np.errstate(all="ignore"):
-            found = dict(zip(outputs, ReferenceEvaluator(model).run(None, feeds), strict=True))
+            results = dict(zip(outputs, ReferenceEvaluator(model).run(None, feeds), strict=True))
     except Exception:  # what the reference evaluation does not implement is not known
-        found = {}
-    arrays = [found.get(name) for name in proto.output]
+        results = {}
+    arrays = [results.get(name) for name in proto.output]
     return [
         np.asarray(array) if array is not None and np.asarray(array).size <= LARGEST_EVALUATED else None
         for array in arrays

@@ -33,7 +33,7 @@ class Shared:
 
     @property
     def elem(self) -> int | None:
-        """The authored type."""
+        """Return the authored type."""
         return next((v.elem for v in self.members if v.elem is not None), None)
 
 
@@ -43,7 +43,8 @@ class Flow:
     def __init__(self, main: Scope) -> None:
         self.sources: dict[Value, list[Value]] = {}  # what an output of control flow or a body input takes over
         self.owner: dict[Value, Node] = {}  # the control flow of each of these
-        self.handed: dict[Value, list[Value]] = {}  # the same for sequences, and for the elements that a body gets
+        # The same for sequences, and for the elements of sequences that a body gets.
+        self.sequence_sources: dict[Value, list[Value]] = {}
         self.states: list[Shared] = []
         self._links: list[tuple[Value, Value]] = []  # pairs of sequences that are connected
         self._elements: list[tuple[Value, Value]] = []  # a sequence, and the input of a body that gets its elements
@@ -65,20 +66,20 @@ class Flow:
         for inner, outer in zip(body.inputs, node.inputs, strict=True):
             if outer is not None and not outer.is_tensor:
                 self._elements.append((outer, inner))
-                self.handed[inner] = [outer]
+                self.sequence_sources[inner] = [outer]
             else:
                 self._cross(node, [inner], [outer], False)
         for collected, result in zip(body.outputs, node.outputs, strict=True):
             if result is not None:
                 self._collected.append((result, collected))
-                self.handed[result] = [collected]
+                self.sequence_sources[result] = [collected]
 
     def _cross(self, node: Node, takers: list[Value], sources: list[Value | None], is_state: bool) -> None:
-        """Note what crosses one border."""
+        """Record the values that cross one border."""
         present = [v for v in sources if v is not None]
         if any(not v.is_tensor for v in takers):
             self._links += [(taker, v) for taker in takers for v in [*takers, *present]]
-            self.handed |= dict.fromkeys(takers, present)
+            self.sequence_sources |= dict.fromkeys(takers, present)
             return
         for taker in takers:
             self.sources[taker], self.owner[taker] = present, node
@@ -92,13 +93,13 @@ class Flow:
         self._links += [(values[0], v) for v in values[1:]]
 
     def _sequences(self) -> Iterator[Shared]:
-        everything = {v: [v] for scope in all_scopes(self.main) for v in _values(scope) if not v.is_tensor}
+        connected = {v: [v] for scope in all_scopes(self.main) for v in _values(scope) if not v.is_tensor}
         for a, b in self._links:
-            if everything[a] is not everything[b]:
-                everything[a].extend(everything[b])
-                for value in everything[b]:
-                    everything[value] = everything[a]
-        for members in {id(m): m for m in everything.values()}.values():
+            if connected[a] is not connected[b]:
+                connected[a].extend(connected[b])
+                for value in connected[b]:
+                    connected[value] = connected[a]
+        for members in {id(m): m for m in connected.values()}.values():
             if members[0].elem in LISTED:
                 yield self._sequence(members)
 
@@ -114,7 +115,9 @@ class Flow:
             floats = [v for v in node.inputs if v is not None and v.is_tensor and v.elem in LISTED]
             shared.inserted += floats
             shared.members += [v for v in node.outputs if v is not None and v.is_tensor and v.elem in LISTED]
-            shared.is_fixed = shared.is_fixed or has_fixed_output(node) or node.schema() is None or _says_type(node)
+            shared.is_fixed = (
+                shared.is_fixed or has_fixed_output(node) or node.schema() is None or _has_type_attribute(node)
+            )
         shared.members += [element for sequence, element in self._elements if sequence in inside]
         shared.collected += [element for sequence, element in self._collected if sequence in inside]
         borders = {*self.main.outputs, *self.main.inputs}
@@ -122,13 +125,13 @@ class Flow:
         return shared
 
 
-def _says_type(node: Node) -> bool:
+def _has_type_attribute(node: Node) -> bool:
     """Return whether an Optional without content gives its type."""
     return node.op == "Optional" and node.attribute("type") is not None
 
 
 def all_scopes(main: Scope) -> Iterator[Scope]:
-    """Every scope instance."""
+    """Yield every scope instance."""
     yield main
     for node in main.nodes:
         for inner in (*node.bodies.values(), *([node.call] if node.call else [])):

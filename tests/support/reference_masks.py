@@ -25,8 +25,8 @@ SOFTMAX = ("Softmax", "LogSoftmax")
 SCATTERS = ("ScatterElements", "ScatterND")
 
 Bounds = tuple[float, float]
-# What a Cast makes of integers and booleans.
-COUNTED: dict[int, Bounds] = {
+# The range of the factors that a Cast makes of integers and booleans.
+CAST_RANGES: dict[int, Bounds] = {
     number: (0.0, 1.0) for name, number in TensorProto.DataType.items() if name.startswith(("INT", "UINT", "BOOL"))
 }
 Mask = tuple[Value, Node]  # one reading of a constant: the constant, and the node that reads it
@@ -46,57 +46,57 @@ class Content:
     count: float = 1.0
 
     def scaled(self, factor: float) -> Content:
-        """The masks times a factor."""
+        """Return the masks times a factor."""
         return Content(self.masks, self.size * factor, self.room * factor, max(1.0, self.count * factor))
 
 
-NOTHING = Content()
+NO_MASKS = Content()
 
 
 @dataclass(eq=False)
-class Masked:
-    """Softmaxes that belong together, the masks that reach them, and the nodes on the way.
+class MaskedSoftmaxes:
+    """Softmaxes that belong together, the masks that reach them, and the nodes on the path to them.
 
-    ``limits`` holds the masks, with the largest magnitude that each may have, if one of them is out of range; ``kept``
-    are the nodes that read or make a mask out of range.
+    ``limits`` holds the masks, with the largest magnitude that each may have, if one of them is out of range;
+    ``nodes_out_of_range`` are the nodes that read or make a mask out of range.
     """
 
     softmaxes: set[Node] = field(default_factory=set)
     masks: set[Mask] = field(default_factory=set)
-    way: list[Node] = field(default_factory=list)
+    path_nodes: list[Node] = field(default_factory=list)
     limits: dict[Mask, float] = field(default_factory=dict)
-    kept: set[Node] = field(default_factory=set)
+    nodes_out_of_range: set[Node] = field(default_factory=set)
     can_be_reduced: bool = True
 
 
 class Masks:
-    """Finds the masks of one model; ``groups`` holds the softmaxes that belong together."""
+    """Find the masks of one model; ``groups`` holds the softmaxes that belong together."""
 
     def __init__(self, main: Scope, nodes: list[Node], constants: Constants, low: int) -> None:
         self.constants, self.low = constants, low
         self.results = {v for scope in all_scopes(main) for v in scope.outputs}
         self.contents: dict[Value, Content] = {}
-        self.arriving: set[Value] = set()  # values whose masks no Cast ends before a softmax
+        self.reaching_softmax: set[Value] = set()  # values whose masks no Cast ends before a softmax
         for node in nodes:  # readers come after what they read
             content = self._carried(node)
             if content.masks:
                 self.contents |= {v: content for v in node.outputs if v is not None and v.elem in LISTED}
         for node in reversed(nodes):
-            if is_softmax(node) or any(v in self.arriving and v in self.contents for v in node.outputs):
-                self.arriving.update(carrying_inputs(node))
+            if is_softmax(node) or any(v in self.reaching_softmax and v in self.contents for v in node.outputs):
+                self.reaching_softmax.update(carrying_inputs(node))
         self.groups = self._groups(nodes)
-        self.computing = self._computing(nodes)
+        self.computing_nodes = self._computing(nodes)
 
     # -- what a value carries -------------------------------------------------------------------------
     def content(self, value: Value, reader: Node) -> Content:
-        """The masks that a node reads with a value."""
+        """Return the masks that a node reads with a value."""
         if value in self.contents:
             return self.contents[value]
         size = self.constant_size(value)
-        return Content(frozenset([(value, reader)]), size) if size else NOTHING
+        return Content(frozenset([(value, reader)]), size) if size else NO_MASKS
 
     def constant_size(self, value: Value) -> float:
-        """The largest finite magnitude of a constant that is large enough for a mask; else 0."""
+        """Return the largest finite magnitude of a constant that is large enough for a mask; else 0."""
         array = self.constants.array(value) if self.constants.is_constant(value) else None
         if array is None or value.elem not in LISTED or not array.size:
             return 0.0
@@ -107,41 +107,41 @@ class Masks:
         return largest if rounded >= SMALLEST_MASK else 0.0
 
     def _carried(self, node: Node) -> Content:
-        """The masks that a node hands on."""
-        read = [(v, self.content(v, node)) for v in carrying_inputs(node)]
-        found = [content for _, content in read if content.masks]
-        if not found or is_softmax(node):
-            return NOTHING
+        """Return the masks that a node hands on."""
+        inputs = [(v, self.content(v, node)) for v in carrying_inputs(node)]
+        contents = [content for _, content in inputs if content.masks]
+        if not contents or is_softmax(node):
+            return NO_MASKS
         if node.op == "Cast" and any(
-            c.size >= INFINITE.get(v.elem or 0, np.inf) for c in found for v in node.outputs if v
+            c.size >= INFINITE.get(v.elem or 0, np.inf) for c in contents for v in node.outputs if v
         ):
-            return NOTHING  # the author's Cast makes it infinite
+            return NO_MASKS  # the author's Cast makes it infinite
         if is_standard(node, "Mul", "Div"):
             divisor = self.factor(node.inputs[1], node) if node.op == "Div" else 1.0
-            factors = [c.size if c.masks else self.factor(v, node) for v, c in read]
-            others = [float(np.prod(factors[:i] + factors[i + 1 :])) for i in range(len(read))]
-            found = [c.scaled(k * divisor) for (_, c), k in zip(read, others, strict=True) if c.masks]
-        masks = frozenset(mask for content in found for mask in content.masks)
-        room, count = max(c.room for c in found), max(c.count for c in found)
+            factors = [c.size if c.masks else self.factor(v, node) for v, c in inputs]
+            other_factors = [float(np.prod(factors[:i] + factors[i + 1 :])) for i in range(len(inputs))]
+            contents = [c.scaled(k * divisor) for (_, c), k in zip(inputs, other_factors, strict=True) if c.masks]
+        masks = frozenset(mask for content in contents for mask in content.masks)
+        room, count = max(c.room for c in contents), max(c.count for c in contents)
         if is_standard(node, "Add", "Sub"):
-            return Content(masks, sum(c.size for c in found), max(room, ROOM), sum(c.count for c in found))
-        return Content(masks, max(c.size for c in found), np.inf if accumulates(node) else room, count)
+            return Content(masks, sum(c.size for c in contents), max(room, ROOM), sum(c.count for c in contents))
+        return Content(masks, max(c.size for c in contents), np.inf if accumulates(node) else room, count)
 
     # -- what is computed from other constants ---------------------------------------------------------
     def _computing(self, nodes: list[Node]) -> set[Node]:
-        """The nodes that compute masks, or their factors, from other constants, where a constant does not fit."""
+        """Return the nodes that compute masks or their factors from other constants, if a constant does not fit."""
         waiting = [v for node in nodes for v in self._computed(node)]
-        found: dict[Node, None] = {}
+        computing: dict[Node, None] = {}
         for value in waiting:
             node = value.producer
-            if node is not None and node not in found:
-                found[node] = None
+            if node is not None and node not in computing:
+                computing[node] = None
                 waiting += [v for v in node.inputs if v is not None and self.constants.is_constant(v)]
-        return {node for node in found if not all(self._fits(v) for v in (*node.inputs, *node.outputs))}
+        return {node for node in computing if not all(self._fits(v) for v in (*node.inputs, *node.outputs))}
 
     def _computed(self, node: Node) -> Iterator[Value]:
-        """The constants that a node on a way reads as a mask or as the factor of one, and that are no masks before."""
-        if is_softmax(node) or not any(v in self.arriving for v in node.outputs):
+        """Yield the constants that a node on a path reads as masks or their factors, and that are no masks before."""
+        if is_softmax(node) or not any(v in self.reaching_softmax for v in node.outputs):
             return
         carried = [v for v in carrying_inputs(node) if self.content(v, node).masks]
         yield from (v for v in carried if v not in self.contents)
@@ -153,35 +153,35 @@ class Masks:
 
     # -- factors --------------------------------------------------------------------------------------
     def factor(self, value: Value | None, node: Node) -> float:
-        """The largest magnitude of a factor, or of one over a divisor; 1 if it is not known."""
+        """Return the largest magnitude of a factor, or of one over a divisor; 1 if it is not known."""
         bounds = self.bounds(value)
         if bounds and node.op == "Div" and node.inputs[1] is value:
             bounds = quotient((1.0, 1.0), bounds)
         return max(map(abs, bounds)) if bounds else 1.0
 
     def bounds(self, value: Value | None) -> Bounds | None:
-        """The range of a factor that is computed from constants, integers and booleans; None for other values."""
+        """Return the range of a factor that is computed from constants, integers and booleans; None for others."""
         node = value.producer if value is not None else None
         if value is not None and self.constants.is_constant(value):
             return self._constant_bounds(value)
         if is_standard(node, "Cast") and node is not None and node.inputs[0] is not None:
             source = node.inputs[0]
-            return self.bounds(source) if source.elem in FLOATS else COUNTED.get(source.elem or 0)
+            return self.bounds(source) if source.elem in FLOATS else CAST_RANGES.get(source.elem or 0)
         if node is None or not is_standard(node, "Neg", "Min", "Max", "Where", *BINARY, *MOVERS):
             return None
-        read = [self.bounds(v) for v in node.inputs if v is not None and v.elem in FLOATS]
-        known = [each for each in read if each]
-        if len(known) < len(read) or not known:
+        input_bounds = [self.bounds(v) for v in node.inputs if v is not None and v.elem in FLOATS]
+        known_bounds = [bounds for bounds in input_bounds if bounds]
+        if len(known_bounds) < len(input_bounds) or not known_bounds:
             return None
         if is_standard(node, *BINARY):
-            return BINARY[node.op](known[0], known[1])
+            return BINARY[node.op](known_bounds[0], known_bounds[1])
         if is_standard(node, "Neg"):
-            return -known[0][1], -known[0][0]
+            return -known_bounds[0][1], -known_bounds[0][0]
         if is_standard(node, "Pad", "Trilu", "CenterCropPad"):
-            known.append((0.0, 0.0))
+            known_bounds.append((0.0, 0.0))
         smallest = max if is_standard(node, "Max") else min
         largest = min if is_standard(node, "Min") else max
-        return smallest(low for low, _ in known), largest(high for _, high in known)
+        return smallest(low for low, _ in known_bounds), largest(high for _, high in known_bounds)
 
     def _constant_bounds(self, value: Value) -> Bounds | None:
         array = self.constants.array(value)
@@ -194,35 +194,37 @@ class Masks:
         return float(finite.min(initial=np.inf)), float(finite.max(initial=-np.inf))
 
     # -- softmaxes that belong together -----------------------------------------------------------------
-    def _groups(self, nodes: list[Node]) -> list[Masked]:
-        found: list[Masked] = []
+    def _groups(self, nodes: list[Node]) -> list[MaskedSoftmaxes]:
+        groups: list[MaskedSoftmaxes] = []
         for softmax in filter(is_softmax, nodes):
-            masks = {mask for v in carrying_inputs(softmax) for mask in self.contents.get(v, NOTHING).masks}
-            merged = Masked({softmax}, masks)
-            for other in [group for group in found if group.masks & masks]:
-                merged.softmaxes |= other.softmaxes
-                merged.masks |= other.masks
-                found.remove(other)
+            masks = {mask for v in carrying_inputs(softmax) for mask in self.contents.get(v, NO_MASKS).masks}
+            merged = MaskedSoftmaxes({softmax}, masks)
+            for overlapping in [group for group in groups if group.masks & masks]:
+                merged.softmaxes |= overlapping.softmaxes
+                merged.masks |= overlapping.masks
+                groups.remove(overlapping)
             if masks:
-                found.append(merged)
-        return [part for group in found for part in self._parts(group, nodes)]
+                groups.append(merged)
+        return [part for group in groups for part in self._parts(group, nodes)]
 
-    def _parts(self, group: Masked, nodes: list[Node]) -> Iterator[Masked]:
-        """The main graph and each call of a function on their own; a mask that crosses their borders stays as it is."""
-        way = [node for node in nodes if self._is_on_way(node, group)]
-        instances = dict.fromkeys(node.scope.function() for node in (*way, *group.softmaxes))
+    def _parts(self, group: MaskedSoftmaxes, nodes: list[Node]) -> Iterator[MaskedSoftmaxes]:
+        """Yield a part for the main graph and for each call of a function; a mask that crosses parts is not reduced."""
+        path_nodes = [node for node in nodes if self._is_on_path(node, group)]
+        instances = dict.fromkeys(node.scope.function() for node in (*path_nodes, *group.softmaxes))
         for instance in instances:
-            part = Masked({n for n in group.softmaxes if n.scope.function() is instance}, group.masks)
-            part.way = [node for node in way if node.scope.function() is instance]
-            part.kept = {n for n in part.way if any(self.is_out_of_range(c) for c in self._contents_at(n))}
+            part = MaskedSoftmaxes({n for n in group.softmaxes if n.scope.function() is instance}, group.masks)
+            part.path_nodes = [node for node in path_nodes if node.scope.function() is instance]
+            part.nodes_out_of_range = {
+                n for n in part.path_nodes if any(self.is_out_of_range(c) for c in self._contents_at(n))
+            }
             part.limits = self._limits(part)
             part.can_be_reduced = len(instances) == 1 and self._can_be_reduced(part)
-            if part.softmaxes or any(v in self.arriving for node in part.way for v in node.outputs):
+            if part.softmaxes or any(v in self.reaching_softmax for node in part.path_nodes for v in node.outputs):
                 yield part
 
-    def _is_on_way(self, node: Node, group: Masked) -> bool:
-        made = [v for v in node.outputs if v is not None and not is_softmax(node)]
-        return any(self.contents.get(v, NOTHING).masks & group.masks and v in self.arriving for v in made)
+    def _is_on_path(self, node: Node, group: MaskedSoftmaxes) -> bool:
+        outputs = [v for v in node.outputs if v is not None and not is_softmax(node)]
+        return any(self.contents.get(v, NO_MASKS).masks & group.masks and v in self.reaching_softmax for v in outputs)
 
     # -- what is out of range -----------------------------------------------------------------------------
     def is_out_of_range(self, content: Content) -> bool:
@@ -230,23 +232,23 @@ class Masks:
         return content.size + content.room >= INFINITE[self.low]
 
     def _contents_at(self, node: Node) -> Iterable[Content]:
-        """The masks in the values that a node on the way, or a softmax, reads and makes."""
+        """Yield the masks in the values that a node on the path, or a softmax, reads and makes."""
         yield from (self.content(v, node) for v in carrying_inputs(node))
-        yield from (self.contents.get(v, NOTHING) for v in node.outputs if v is not None)
+        yield from (self.contents.get(v, NO_MASKS) for v in node.outputs if v is not None)
 
-    def _limits(self, group: Masked) -> dict[Mask, float]:
-        """Half of the largest value of the low type, shared by the masks that are added up, if one is out of range."""
-        contents = [c for node in (*group.way, *group.softmaxes) for c in self._contents_at(node) if c.masks]
+    def _limits(self, group: MaskedSoftmaxes) -> dict[Mask, float]:
+        """Return the limit of each mask if one is out of range: half the largest low value, shared by added masks."""
+        contents = [c for node in (*group.path_nodes, *group.softmaxes) for c in self._contents_at(node) if c.masks]
         if not any(map(self.is_out_of_range, contents)):
             return {}
         return dict.fromkeys(group.masks, LARGEST[self.low] / 2 / max(c.count for c in contents))
 
     # -- what can be reduced --------------------------------------------------------------------------------
-    def _can_be_reduced(self, group: Masked) -> bool:
+    def _can_be_reduced(self, group: MaskedSoftmaxes) -> bool:
         """Return whether every mask has a constant to reduce, if one is out of range (Rule S4.36)."""
         masks = set(group.limits)
-        made = [v for n in group.way for v in n.outputs if v is not None]
-        touched = [v for v in made if self.contents.get(v, NOTHING).masks & masks]
+        outputs = [v for n in group.path_nodes for v in n.outputs if v is not None]
+        touched = [v for v in outputs if self.contents.get(v, NO_MASKS).masks & masks]
         if any(v in self.results or self._is_read_elsewhere(v, group) for v in touched):
             return False
         if any(self.contents[v].room > LARGEST[self.low] / 2 for v in touched):
@@ -255,7 +257,7 @@ class Masks:
             return False
         if any(not self._is_plain(constant, reader) for constant, reader in masks):
             return False
-        return all(self._is_scaling_harmless(node, masks) for node in group.way)
+        return all(self._is_scaling_harmless(node, masks) for node in group.path_nodes)
 
     def _is_plain(self, constant: Value, reader: Node) -> bool:
         """Return whether a constant is a float32 initializer or Constant of the graph, and no default of an input."""
@@ -263,9 +265,9 @@ class Masks:
         is_own = constant.scope is not None and constant.scope.function() is reader.scope.function()
         return is_own and is_written and constant.elem == FLOAT and not constant.is_input
 
-    def _is_read_elsewhere(self, value: Value, group: Masked) -> bool:
-        """Return whether a node that is neither on the way nor a softmax reads a value that holds a mask."""
-        readers = [*group.way, *group.softmaxes]
+    def _is_read_elsewhere(self, value: Value, group: MaskedSoftmaxes) -> bool:
+        """Return whether a node that is neither on the path nor a softmax reads a value that holds a mask."""
+        readers = [*group.path_nodes, *group.softmaxes]
         return any(node not in readers or value not in carrying_inputs(node) for node, _ in value.readers)
 
     def _is_scaling_harmless(self, node: Node, masks: set[Mask]) -> bool:
@@ -274,23 +276,23 @@ class Masks:
             return True
         values = [v for v in node.inputs if v is not None]
         carried = [self.content(v, node).masks for v in carrying_inputs(node)]
-        if not any(found & masks for found in carried):
+        if not any(carried_masks & masks for carried_masks in carried):
             return True
-        others = [v for v in values if v not in carrying_inputs(node) or not self.content(v, node).masks]
-        if sum(bool(found) for found in carried) > 1:
+        factors = [v for v in values if v not in carrying_inputs(node) or not self.content(v, node).masks]
+        if sum(bool(carried_masks) for carried_masks in carried) > 1:
             return False
-        known = [self.bounds(v) for v in others]
-        return all(each and (node.op == "Mul" or quotient((1.0, 1.0), each)) for each in known)
+        factor_bounds = [self.bounds(v) for v in factors]
+        return all(bounds and (node.op == "Mul" or quotient((1.0, 1.0), bounds)) for bounds in factor_bounds)
 
 
-def quotient(one: Bounds, other: Bounds) -> Bounds | None:
-    """The range of a division; None if the divisor may be zero."""
-    return None if other[0] <= 0 <= other[1] else product(one, (1 / other[1], 1 / other[0]))
+def quotient(dividend: Bounds, divisor: Bounds) -> Bounds | None:
+    """Return the range of a division; None if the divisor may be zero."""
+    return None if divisor[0] <= 0 <= divisor[1] else product(dividend, (1 / divisor[1], 1 / divisor[0]))
 
 
-def product(one: Bounds, other: Bounds) -> Bounds:
-    """The range of a product."""
-    ends = [a * b for a in one for b in other]
+def product(first: Bounds, second: Bounds) -> Bounds:
+    """Return the range of a product."""
+    ends = [a * b for a in first for b in second]
     return min(ends), max(ends)
 
 
@@ -319,7 +321,7 @@ def accumulates(node: Node) -> bool:
 
 
 def carrying_inputs(node: Node) -> list[Value]:
-    """The inputs of which a node carries masks."""
+    """Return the inputs of which a node carries masks."""
     slots = {"Div": (0,), "Where": (1, 2), "Softmax": (0,), "LogSoftmax": (0,)}
     is_carrier = is_standard(
         node, "Add", "Sub", "Mul", "Div", "Neg", "Max", "Where", "Cast", *SCATTERS, *SOFTMAX, *MOVERS
@@ -328,5 +330,5 @@ def carrying_inputs(node: Node) -> list[Value]:
         return []
     if node.op == "Cast" and any(v is None or v.elem not in LISTED for v in (*node.inputs, *node.outputs)):
         return []
-    chosen = [v for i, v in enumerate(node.inputs) if i in slots.get(node.op, range(len(node.inputs)))]
-    return [v for v in chosen if v is not None and v.elem in LISTED]
+    carrying = [v for i, v in enumerate(node.inputs) if i in slots.get(node.op, range(len(node.inputs)))]
+    return [v for v in carrying if v is not None and v.elem in LISTED]

@@ -30,12 +30,12 @@ CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
 
 @cache
 def contrib_schemas() -> dict[str, onnx.defs.OpSchema]:
-    """The schemas of ONNX Runtime's contrib operators, by op type."""
-    found = {}
+    """Return the schemas of ONNX Runtime's contrib operators, by op type."""
+    schemas = {}
     for entry in json.loads(CONTRIB.read_text(encoding="utf-8"))["schemas"]:
         sides = [[_formal(*slot) for slot in entry[side]] for side in ("inputs", "outputs")]
         constraints = [(param, allowed, "") for param, allowed in entry["allowed"].items()]
-        found[entry["op_type"]] = onnx.defs.OpSchema(
+        schemas[entry["op_type"]] = onnx.defs.OpSchema(
             entry["op_type"],
             CONTRIB_DOMAIN,
             entry["since"],
@@ -43,7 +43,7 @@ def contrib_schemas() -> dict[str, onnx.defs.OpSchema]:
             outputs=sides[1],
             type_constraints=constraints,
         )
-    return found
+    return schemas
 
 
 def _formal(param: str, is_variadic: bool, is_homogeneous: bool) -> onnx.defs.OpSchema.FormalParameter:
@@ -68,7 +68,7 @@ class Value:
 
     @property
     def elem(self) -> int | None:
-        """The authored element type, through sequences and optionals; None where unknown."""
+        """Return the authored element type, through sequences and optionals; None where unknown."""
         return scopes.elem_type(self.type)
 
     @property
@@ -94,7 +94,7 @@ class Node:
 
     @property
     def op(self) -> str:
-        """The op type."""
+        """Return the op type."""
         return self.proto.op_type
 
     @property
@@ -113,11 +113,11 @@ class Node:
         return self.call is not None or (self.op in CONTROL_FLOW and self.is_standard)
 
     def attribute(self, name: str) -> onnx.AttributeProto | None:
-        """An attribute of the node, None where it is not given."""
+        """Return an attribute of the node, None where it is not given."""
         return next((a for a in self.proto.attribute if a.name == name), None)
 
     def schema(self) -> onnx.defs.OpSchema | None:
-        """The schema at the opset of the model or function; None where there is none."""
+        """Return the schema at the opset of the model or function; None where there is none."""
         domain = self.proto.domain if not self.is_standard else ""
         if domain == CONTRIB_DOMAIN:
             return contrib_schemas().get(self.op)
@@ -144,7 +144,7 @@ class Scope:
     outputs: list[Value] = field(default_factory=list)
 
     def find(self, name: str) -> Value | None:
-        """The value that a name means here."""
+        """Return the value that a name means here."""
         if not name:
             return None
         if name in self.values:
@@ -152,11 +152,11 @@ class Scope:
         return self.outer.find(name) if self.outer else None
 
     def function(self) -> Scope:
-        """The main graph or function instance that holds this scope."""
+        """Return the main graph or function instance that holds this scope."""
         return self.outer.function() if self.outer else self
 
     def walk(self) -> Iterator[Node]:
-        """All nodes in order of computation: those of bodies and called functions come before their owner."""
+        """Yield all nodes in order of computation: those of bodies and called functions come before their owner."""
         for node in self.nodes:
             for inner in (*node.bodies.values(), *([node.call] if node.call else [])):
                 yield from inner.walk()
@@ -164,7 +164,7 @@ class Scope:
 
 
 class Expansion:
-    """Expands one model."""
+    """Expand one model."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.declared = {v.name: v.type for g in _graphs(model.graph) for v in (*g.value_info, *g.output)}
@@ -233,8 +233,8 @@ class Expansion:
     def _call(self, node: Node, function: onnx.FunctionProto) -> Scope:
         """Write a function out as a graph with the types of the arguments."""
         arguments = [*node.inputs, *[None] * (len(function.input) - len(node.inputs))]
-        given = {a.name: a for a in function.attribute_proto} | {a.name: a for a in node.proto.attribute}
-        nodes = [scopes.bound(inner, given) for inner in function.node]
+        attributes = {a.name: a for a in function.attribute_proto} | {a.name: a for a in node.proto.attribute}
+        nodes = [scopes.bound(inner, attributes) for inner in function.node]
         graph = onnx.GraphProto(name=function.name, node=nodes)
         for name, value in zip(function.input, arguments, strict=True):
             graph.input.append(onnx.ValueInfoProto(name=name, type=value.type if value else None))

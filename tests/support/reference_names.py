@@ -19,17 +19,17 @@ NAMES = Path(__file__).parents[2] / "tools" / "data" / "onnx_to_ascend.json"
 
 @cache
 def ascend_names() -> dict[tuple[str, str], tuple[str, ...]]:
-    """The Ascend op types of each ONNX operator, by domain and op type."""
+    """Return the Ascend op types of each ONNX operator, by domain and op type."""
     entries = json.loads(NAMES.read_text(encoding="utf-8"))["ops"]
     return {(domain, op): tuple(entry["main"]) for op, entry in entries.items() for domain in entry["domains"]}
 
 
 def names_of(node: Node) -> tuple[str, ...]:
-    """The Ascend op types that a node can become."""
+    """Return the Ascend op types that a node can become."""
     return ascend_names().get(("ai.onnx" if node.is_standard else node.proto.domain, node.op), ())
 
 
 def ascend_list(node: Node, policy: Policy) -> str:
-    """The list of a node, from the names that the library knows."""
+    """Return the list of a node, from the names that the library knows."""
     lists = {policy.lists.list_of(name) for name in names_of(node) if policy.lists.has_entry(name)}
     return next((name for name in ("black", "gray", "white") if name in lists), "gray")

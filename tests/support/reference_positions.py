@@ -20,7 +20,7 @@ READERS = {"Sin": 0, "Cos": 0, "GridSample": 1}
 
 
 class Positions:
-    """Finds the position arithmetic of one model; ``nodes`` holds it with its readers."""
+    """Find the position arithmetic of one model; ``nodes`` holds it with its readers."""
 
     def __init__(self, nodes: list[Node], flow: Flow, constants: Constants) -> None:
         self.flow, self.constants = flow, constants
@@ -58,8 +58,8 @@ class Positions:
             if node is None or node.bodies or not is_deterministic(node):
                 return False
             sources = [v for v in node.inputs if v is not None]
-        known = [v in fixed or self.constants.is_constant(v) or self.constants.is_from_shape(v) for v in sources]
-        return bool(known) and all(known)
+        are_fixed = [v in fixed or self.constants.is_constant(v) or self.constants.is_from_shape(v) for v in sources]
+        return bool(are_fixed) and all(are_fixed)
 
     # -- positions ------------------------------------------------------------------------------------
     def _find(self, nodes: list[Node]) -> None:
@@ -68,9 +68,9 @@ class Positions:
         while before != len(self.positions):
             before = len(self.positions)
             for node in nodes:
-                made = [v for v in node.outputs if v is not None and v.elem in FLOATS]
-                if node.is_standard and not node.bodies and made and self._makes_positions(node):
-                    self.positions.update(made)
+                outputs = [v for v in node.outputs if v is not None and v.elem in FLOATS]
+                if node.is_standard and not node.bodies and outputs and self._makes_positions(node):
+                    self.positions.update(outputs)
             for value, sources in self.flow.sources.items():
                 if value.elem in FLOATS and self._are_positions(sources):
                     self.positions.add(value)
@@ -89,8 +89,8 @@ class Positions:
     def _are_positions(self, values: Iterable[Value]) -> bool:
         """Return whether one of the values is a position and all others are positions or fixed."""
         values = list(values)
-        found = [v in self.positions for v in values]
-        return any(found) and all(p or self.is_fixed(v) for v, p in zip(values, found, strict=True))
+        are_positions = [v in self.positions for v in values]
+        return any(are_positions) and all(p or self.is_fixed(v) for v, p in zip(values, are_positions, strict=True))
 
     # -- position arithmetic --------------------------------------------------------------------------
     def _add_arithmetic(self, value: Value, seen: set[Value]) -> None:

@@ -14,16 +14,16 @@ from tests.support.reference_model import Node
 
 
 def rule_for(node: Node, policy: Policy) -> NodeRule | None:
-    """The node rule that decides a node; None where there is none, or where keep_dtype is not used (Rule S3.5)."""
+    """Return the rule that decides a node; None if there is none, or if keep_dtype is not used (Rule S3.5)."""
     for rule in policy.rules:
         if rule.keep and policy.mode.action == "origin":
             continue
-        if names(rule, node):
+        if matches(rule, node):
             return rule
     return None
 
 
-def names(rule: NodeRule, node: Node) -> bool:
+def matches(rule: NodeRule, node: Node) -> bool:
     """Return whether a rule names a node."""
     if rule.by == "type":
         return node.op == rule.pattern

@@ -56,23 +56,23 @@ def has_fixed_output(node: Node) -> bool:
 
 
 def groups(node: Node) -> list[Group]:
-    """The groups of float tensor slots whose type may change."""
+    """Return the groups of float tensor slots whose type may change."""
     schema = node.schema()
     if schema is None or node.is_control_flow or has_fixed_output(node) or node.op in WITHOUT_FLOATS:
         return []
     allowed = {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints}
-    found: dict[str, Group] = {}
+    groups_by_param: dict[str, Group] = {}
     for value, param, is_output, i in slot_params(node):
         types = allowed.get(param.split("#")[0])
         if types is None or value.elem not in LISTED or not value.is_tensor:
             continue
-        group = found.setdefault(param, Group(param, value.elem, types))
+        group = groups_by_param.setdefault(param, Group(param, value.elem, types))
         (group.outputs if is_output else group.inputs).append(i)
-    return list(found.values())
+    return list(groups_by_param.values())
 
 
 def float_slots(node: Node) -> list[tuple[Value, str, bool, int]]:
-    """The slots whose type parameter admits float32 or a low type."""
+    """Return the slots whose type parameter admits float32 or a low type."""
     schema = node.schema()
     constraints = schema.type_constraints if schema is not None else []
     allowed = {c.type_param_str: set(c.allowed_type_strs) for c in constraints}
@@ -88,7 +88,7 @@ def can_be(node: Node, group: Group, elem: int) -> bool:
         return False
     if elem == group.elem or not node.is_standard:  # ONNX infers nothing for other domains
         return True
-    return _inference_accepts(*_question(node, group, elem))
+    return _inference_accepts(*_inference_input(node, group, elem))
 
 
 def admits(node: Node, elem: int) -> bool:
@@ -99,8 +99,8 @@ def admits(node: Node, elem: int) -> bool:
     return all(any(f"({ELEM_NAMES[elem]})" in t for t in allowed) for allowed in floats)
 
 
-def _question(node: Node, group: Group, elem: int) -> tuple[int, bytes, tuple[int, ...], tuple[int, ...]]:
-    """The node without names and shapes: what the answer depends on."""
+def _inference_input(node: Node, group: Group, elem: int) -> tuple[int, bytes, tuple[int, ...], tuple[int, ...]]:
+    """Return the node without names and shapes: what the answer depends on."""
     proto = onnx.NodeProto()
     proto.CopyFrom(node.proto)
     proto.name = ""
@@ -128,12 +128,12 @@ def _inference_accepts(opset: int, data: bytes, inputs: tuple[int, ...], outputs
         typed = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError):
         return False
-    found = {v.name: scopes.elem_type(v.type) for v in typed.graph.output}
-    return all(found.get(f"o{i}") in (elem, None) for i, elem in enumerate(outputs) if elem)
+    inferred = {v.name: scopes.elem_type(v.type) for v in typed.graph.output}
+    return all(inferred.get(f"o{i}") in (elem, None) for i, elem in enumerate(outputs) if elem)
 
 
 def type_name(elem: int | None, value: Value) -> str:
-    """A type as JSON results spell it: seq(...) and optional(...) around the element type."""
+    """Return a type as JSON results spell it: seq(...) and optional(...) around the element type."""
     name, kind = scopes.dtype_name(elem), value.type
     layers = []
     while kind is not None and kind.WhichOneof("value") in ("sequence_type", "optional_type"):

@@ -14,21 +14,21 @@ from tests.support.reference_model import FLOAT, Expansion, Node, Scope, Value, 
 
 
 def expand(model: onnx.ModelProto) -> Scope:
-    """The main scope of a model with everything below it."""
+    """Return the main scope of a model with everything below it."""
     main = Expansion(model).main
     unify(main)
     return main
 
 
 def slot_params(node: Node) -> list[tuple[Value, str, bool, int]]:
-    """The value, type parameter, side (True: output) and index of each slot that is in use.
+    """Return the value, type parameter, side (True: output) and index of each slot that is in use.
 
     Every slot of a variadic parameter whose elements may differ has a parameter of its own.
     """
     schema = node.schema()
     if schema is None:
         return []
-    found = []
+    slots = []
     for is_output, values, formals in ((False, node.inputs, schema.inputs), (True, node.outputs, schema.outputs)):
         for i, value in enumerate(values):
             if value is None or not formals:
@@ -37,8 +37,8 @@ def slot_params(node: Node) -> list[tuple[Value, str, bool, int]]:
             param = formal.type_str
             if formal.option == onnx.defs.OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous:
                 param = f"{param}#{i}"
-            found.append((value, param, is_output, i))
-    return found
+            slots.append((value, param, is_output, i))
+    return slots
 
 
 def unify(main: Scope) -> None:
@@ -58,7 +58,8 @@ def unify(main: Scope) -> None:
 def _unify_node(node: Node, *, backward: bool) -> bool:
     schema = node.schema()
     if node.bodies and node.is_control_flow:
-        return _tie_map(node, backward=backward) if node.op == "SequenceMap" else _tie(node, backward=backward)
+        unify_scopes = _unify_map_borders if node.op == "SequenceMap" else _unify_borders
+        return unify_scopes(node, backward=backward)
     if schema is None or node.is_control_flow:
         return False
     slots, changed = slot_params(node), _infer(node)
@@ -68,36 +69,36 @@ def _unify_node(node: Node, *, backward: bool) -> bool:
     for value, param, is_output, _ in slots:
         if value.type is not None or not (is_output or backward):
             continue
-        known = next((v.type for v, p, _, _ in slots if p == param and v.elem is not None), None)
-        value.type = _like(known) or _fixed_type(single.get(param, param))
+        known_type = next((v.type for v, p, _, _ in slots if p == param and v.elem is not None), None)
+        value.type = _without_shape(known_type) or _fixed_type(single.get(param, param))
         changed = changed or value.type is not None
     return changed
 
 
-def _tie(node: Node, *, backward: bool) -> bool:
+def _unify_borders(node: Node, *, backward: bool) -> bool:
     """Give values on both sides of a border one type."""
     changed = False
     for takers, sources, _ in borders(node):
         values = [*takers, *(v for v in sources if v is not None)]
-        known = next((v.type for v in values if v.elem is not None), None)
+        known_type = next((v.type for v in values if v.elem is not None), None)
         for value in values if backward else takers:
-            if value.type is None and known is not None:
-                value.type, changed = _like(known), True
+            if value.type is None and known_type is not None:
+                value.type, changed = _without_shape(known_type), True
     return changed
 
 
-def _tie_map(node: Node, *, backward: bool) -> bool:
+def _unify_map_borders(node: Node, *, backward: bool) -> bool:
     """Give a SequenceMap's sequences the types of the elements in its body, and the elements those of the sequences."""
     body, changed = node.bodies["body"], False
     for outer, inner in zip(node.inputs, body.inputs, strict=True):
         if outer is not None and outer.type is not None and inner.type is None:
             kind = outer.type
-            inner.type, changed = _like(kind if outer.is_tensor else kind.sequence_type.elem_type), True
+            inner.type, changed = _without_shape(kind if outer.is_tensor else kind.sequence_type.elem_type), True
     for result, yielded in zip(node.outputs, body.outputs, strict=False):
         if result is not None and result.type is None and yielded.type is not None:
-            result.type, changed = helper.make_sequence_type_proto(_like(yielded.type)), True
+            result.type, changed = helper.make_sequence_type_proto(_without_shape(yielded.type)), True
         elif backward and result is not None and result.type is not None and yielded.type is None:
-            yielded.type, changed = _like(result.type.sequence_type.elem_type), True
+            yielded.type, changed = _without_shape(result.type.sequence_type.elem_type), True
     return changed
 
 
@@ -118,22 +119,22 @@ def _infer(node: Node) -> bool:
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", node.scope.opsets[""])])
     typed = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False)
-    found = {v.name: v.type for v in typed.graph.output if v.type.WhichOneof("value")}
+    inferred = {v.name: v.type for v in typed.graph.output if v.type.WhichOneof("value")}
     for name, value in zip(node.proto.output, node.outputs, strict=True):
         if value in unknown:
-            value.type = found.get(name)
+            value.type = inferred.get(name)
     return any(v.type is not None for v in unknown)
 
 
-def _like(known: onnx.TypeProto | None) -> onnx.TypeProto | None:
-    """A type without its shape, which inference would compare."""
-    if known is None or known.WhichOneof("value") != "tensor_type":
-        return known
-    return helper.make_tensor_type_proto(known.tensor_type.elem_type, None)
+def _without_shape(kind: onnx.TypeProto | None) -> onnx.TypeProto | None:
+    """Return a type without its shape, which inference would compare."""
+    if kind is None or kind.WhichOneof("value") != "tensor_type":
+        return kind
+    return helper.make_tensor_type_proto(kind.tensor_type.elem_type, None)
 
 
 def _fixed_type(param: str) -> onnx.TypeProto | None:
-    """The type of a slot that admits just one."""
+    """Return the type of a slot that admits just one."""
     names = {"float": FLOAT, "double": TensorProto.DOUBLE, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
     elem = names.get(param[7:-1]) if param.startswith("tensor(") else None
     return helper.make_tensor_type_proto(elem, None) if elem is not None else None
