@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Array
 
 STRING, BOOL = 8, 9  # TensorProto.DataType
-# Groups of types. Floats can represent bools and integers, and complex types all of these, if they may round.
+# Groups of types. A type can represent the values of each lower group, but it may round them.
 _BOOLS, _INTEGERS, _FLOATS, _COMPLEX = range(4)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Array
 
 FORMS = "data is a .npz file, a .npy file, a test_data_set directory of input_N.pb, or a directory of these"
-_CONTAINER_MESSAGES = ("TensorProto", "SequenceProto", "OptionalProto")  # messages that contain tensors
+_VALUE_MESSAGES = ("TensorProto", "SequenceProto", "OptionalProto")  # the messages that hold a value or a part of one
 _INPUT_FILE = re.compile(r"input_(\d+)\.pb")
 
 
@@ -158,11 +158,14 @@ def _read_test_set(path: Path, inputs: Sequence[Input]) -> Mapping[str, object]:
     # Inputs with an initializer have no number. ``optional`` is True for them, but also for inputs whose type is an
     # optional, which do have a number. The type of the latter is a tuple.
     numbered_inputs = [i for i in inputs if not i.optional or isinstance(i.type, tuple)]
-    # A file does not say which message it contains: the type of the input decides.
+    # A file does not say which message it contains: the type of the input decides. A number beyond the inputs is read
+    # as a tensor: the file can still have the name of an input, and otherwise the test of ``max(files)`` below fails.
     value_types = {n: numbered_inputs[n].type if n < len(numbered_inputs) else types.FLOAT for n in sorted(files)}
-    named_values = {number: _read_proto(files[number], value_type) for number, value_type in value_types.items()}
-    by_name = dict(named_values.values())
-    if len(by_name) == len(named_values) and by_name.keys() <= {model_input.name for model_input in inputs}:
+    # By the number of the file: the name and the value in it.
+    values = {number: _read_proto(files[number], value_type) for number, value_type in value_types.items()}
+    by_name = dict(values.values())
+    # The names decide only if they are distinct, and if all of them are names of inputs.
+    if len(by_name) == len(values) and by_name.keys() <= {model_input.name for model_input in inputs}:
         return by_name
     if max(files) >= len(numbered_inputs):
         names = ", ".join(model_input.name for model_input in numbered_inputs[:12]) or "none"
@@ -170,7 +173,7 @@ def _read_test_set(path: Path, inputs: Sequence[Input]) -> Mapping[str, object]:
             f"{path} contains {files[max(files)].name}, but the model has {len(numbered_inputs)} inputs: {names}",
             hint="number the files from input_0.pb in the order of the model's inputs",
         )
-    return {numbered_inputs[number].name: value for number, (_, value) in named_values.items()}
+    return {numbered_inputs[number].name: value for number, (_, value) in values.items()}
 
 
 def _read_proto(path: Path, value_type: types.Type) -> tuple[str, object]:
@@ -210,6 +213,6 @@ def _tensors_in(message: TensorProto | SequenceProto | OptionalProto) -> Iterato
     if isinstance(message, TensorProto):
         yield message
     for field, value in message.ListFields():
-        if field.message_type is not None and field.message_type.name in _CONTAINER_MESSAGES:
+        if field.message_type is not None and field.message_type.name in _VALUE_MESSAGES:
             for part in value if isinstance(value, Sequence) else [value]:
                 yield from _tensors_in(part)

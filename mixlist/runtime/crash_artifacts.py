@@ -22,7 +22,7 @@ def save_feed(target_folder: Path, feed: Feed) -> Path | None:
     arrays = {name: array.astype(str) if array.dtype == object else array for name, array in feed.items()}
     try:
         np.savez(path, allow_pickle=False, **arrays)
-    except (OSError, ValueError, TypeError):  # the disk is full; an input has the name of a parameter of savez
+    except (OSError, ValueError, TypeError):  # a full disk, or an input with the name of a parameter of savez
         return None
     return path
 
@@ -30,8 +30,8 @@ def save_feed(target_folder: Path, feed: Feed) -> Path | None:
 def copy_weights_to_model(model: Path, weights_folder: Path) -> None:
     """Copy the external data of a model file from ``weights_folder`` into the folder of the file.
 
-    The model file is written again, because it must refer to the copy. The weights folder is temporary, and the kept
-    model must not lose its weights with it.
+    The model file is written again, because it must refer to the copy. The weights folder can be a temporary one of a
+    check: without the copy, the kept model would lose its weights when that folder is removed.
     """
     from onnx import load
 

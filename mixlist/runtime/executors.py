@@ -19,7 +19,7 @@ from mixlist.runtime.process_pool import ProcessPool
 from mixlist.runtime.worker_process import WorkerDied
 
 T = TypeVar("T")
-MAX_ATTEMPTS = 3  # attempts to run a task whose data a cluster has lost
+MAX_ATTEMPTS = 3  # times that a task is sent again after a cluster has lost its data
 # Names of the errors that Dask and the standard library raise if the worker of a task dies. Names and not classes,
 # because Dask is not always installed.
 _DEAD_WORKER_ERRORS = ("KilledWorker", "BrokenProcessPool")
@@ -50,7 +50,7 @@ def open_workers(
 ) -> Iterator[Workers]:
     """Open workers, and close them at the end of the ``with``.
 
-    jobs: the number of processes on this machine; None for one per core, but at most ``max_default``.
+    jobs: the number of processes on this machine; None for one per core, but at most ``max_default`` processes.
     scheduler: the address of a Dask scheduler, whose workers are used instead.
     executor: an executor of the caller, which is used instead and stays open.
 
@@ -73,7 +73,7 @@ def open_workers(
 
 
 def count_local_workers(jobs: int | None, scheduler: str | None, executor: Executor | None, max_default: int) -> int:
-    """Return the number of processes that ``open_workers`` starts on this machine."""
+    """Return the number of processes that ``open_workers`` starts on this machine: 0 if it uses other workers."""
     if executor is not None or scheduler is not None:
         return 0
     return jobs if jobs is not None else max(1, min(os.cpu_count() or 1, max_default))

@@ -1,4 +1,4 @@
-"""Batches of data for a model: read from files, passed as arrays, or random. Each batch is read when its turn comes.
+"""Batches of data for a model: read from files, passed as arrays, or random. An iteration reads one batch at a time.
 
 A batch is a *feed*: a dict from input names to arrays of the declared types, in the order of the inputs. The value of a
 sequence input is a list of arrays. bfloat16 arrays have the dtype of ml_dtypes. Strings are arrays of objects.
@@ -117,7 +117,7 @@ def as_batches(data: object, proto: ModelProto) -> Batches:
 def make_emulation_feed(feed: Feed, inputs: Sequence[Input]) -> Feed:
     """Return the feed for the emulation of a model: values of low-precision inputs are rounded and stored as float32.
 
-    inputs: those of the model itself, not of its emulation. In the emulation its low-precision inputs are float32.
+    inputs: the inputs of the model itself. The emulation declares the low-precision ones among them as float32.
     """
     low_types = {i.name: types.element(i.type) for i in inputs if types.element(i.type) in LOW_TYPES}
     return {

@@ -42,8 +42,8 @@ def make_session(
     """Return a session of a ModelProto of any size. Its external data is in ``folder``.
 
     A model that ONNX Runtime cannot read as bytes (see ``model_files``) is written to a temporary folder. The folder is
-    removed as soon as ONNX Runtime has mapped the weights, on Windows together with the session. Raises the errors of
-    ``open_session``.
+    removed as soon as ONNX Runtime has mapped the weights. On Windows the folder is removed when the session is
+    garbage-collected. Raises the errors of ``open_session``.
     """
     if not outgrows_protobuf(proto) and is_readable_in_place(proto, folder):
         return open_session(proto.SerializeToString(), options, folder=folder)

@@ -39,7 +39,10 @@ class LruCache(Generic[T]):
                 self._total_weight += weight
 
     def get_or_make(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the value of a key. If the cache does not have it, one thread calls ``make`` and the others wait."""
+        """Return the value of a key; if the cache does not have it, call ``make`` and store the result.
+
+        While one thread calls ``make``, all other threads that use the cache wait, also for other keys.
+        """
         with self._lock:
             value = self.get(key)
             if value is None:

@@ -30,6 +30,7 @@ def write_model(proto: ModelProto, target_folder: Path, folder: Path | None) -> 
     if is_large or external_tensors(proto):
         loaded = LoadedModel(proto, "model", None, folder, "proto")
         options = SaveOptions(external_data="yes" if is_large else "auto", private=True)
+        # Data that is stored in another type is converted without clamping, and its report is not needed.
         save_model(proto, path, loaded, lambda tensor: stream_tensor(tensor, folder, False, {}), options)
     else:
         write_scratch(path, proto.SerializeToString())

@@ -39,7 +39,7 @@ class ProcessPool(Executor):
         return self._waiting_threads.submit(self._call, partial(fn, *args, **kwargs))
 
     def _call(self, request: Callable[[], T]) -> T:
-        for _ in range(2):  # a process can also die for another reason than this task, such as the memory of the system
+        for _ in range(2):  # a process can also die without a fault of the task, for example if the memory is full
             try:
                 return self._get_worker().call(request)
             except WorkerDied as death:
@@ -53,7 +53,7 @@ class ProcessPool(Executor):
         worker = self._workers.get(thread)
         if worker is None or not worker.alive:
             worker = self._workers[thread] = WorkerProcess(self._threads_per_worker)
-            # ``_close`` may have run between the start and the assignment. Then it did not end this process.
+            # If another thread called ``_close`` between the start and the assignment, the new worker still runs.
             if self._closed:
                 worker.close()
                 raise CancelledError("the pool was closed")

@@ -1,4 +1,4 @@
-"""Test whether a provider keeps the Casts that round to a low type, with tiny models whose outputs show it.
+"""Test whether a provider keeps the Casts that round to a low type: run tiny models whose outputs depend on them.
 
 An emulated check needs these Casts. If ONNX Runtime's optimizations dropped them, the check would find no overflow and
 no rounding.
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
     from mixlist.runtime.session import Session
 
-# The output ``overflow`` is a sum beyond the range of the low type, scaled down in float32: with the Casts it is
-# infinite. The output ``rounding`` starts from an odd integer, which lies between two values of the low type: with the
-# Casts it is the even neighbor. If an output is the float32 result, ONNX Runtime dropped the Casts before it.
+# Each output goes through a Cast to the low type and a Cast back to float32. If the output is the exact float32 result,
+# ONNX Runtime dropped these Casts.
+# - ``overflow``: the sum of a MatMul that is beyond the range of the low type. With the Casts, the output is infinite.
+# - ``rounding``: an odd integer that the low type cannot represent. With the Casts, the output is the even integer
+#   below it.
 _TEST_MODEL = """<ir_version: 8, opset_import: ["" : 17]>
 rounding_test (float[1, 64] row, float[64, 1] column, float[1] even) => (float[1, 1] overflow, float[1] rounding)
 <float one = {1}, float small = {0.001}>

@@ -76,7 +76,7 @@ class RandomFeedPlan:
 def plan_random_feeds(proto: ModelProto, dims: Mapping[str, int], ranges: Mapping[str, Bounds]) -> RandomFeedPlan:
     """Decide the shape and the bounds of every input.
 
-    Raises UsageError, which lists all missing sizes, and for a name that the model does not have.
+    Raises UsageError for missing sizes (the error lists all of them), and for a name that the model does not have.
     """
     inputs = model_inputs(proto)
     dims = expand_sizes(inputs, dims)

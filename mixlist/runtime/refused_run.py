@@ -30,8 +30,8 @@ class Refusal:
     problem: str
 
     def __str__(self) -> str:
-        where = f"{self.node} ({self.op_type})" if self.node else f"a node {self.op_type} without a name"
-        return f"at {where}: {self.problem}"
+        place = f"{self.node} ({self.op_type})" if self.node else f"a node {self.op_type} without a name"
+        return f"at {place}: {self.problem}"
 
 
 class RunRefused(ModelError):  # noqa: N818 - it names the event

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class RemoteSession(Session):
     """A session in every worker; the external data of the model is in ``folder``.
 
-    Raises ModelError for a model beyond 2 GiB: the model is sent as one message, because it is possible that the
-    workers do not share the disk.
+    The model is sent as one protobuf message, because workers on other machines may not share the disk. Such a message
+    holds at most 2 GiB. Raises ModelError for a larger model.
     """
 
     def __init__(self, proto: ModelProto, options: SessionOptions, workers: Workers, folder: Path | None) -> None:
@@ -83,7 +83,7 @@ def _inline_weights(proto: ModelProto, folder: Path | None) -> ModelProto:
     return inlined
 
 
-_sessions: LruCache[LocalSession] = LruCache(6)  # the largest number of sessions of one check
+_sessions: LruCache[LocalSession] = LruCache(6)  # one check has at most six sessions
 
 
 def run_model(

@@ -82,7 +82,7 @@ class SessionProcess:
 
     def __init__(self) -> None:
         self._scratch = ScratchFolder()
-        self.home = self._scratch.path
+        self.home = self._scratch.path  # the folder of the models, and of the files that are kept after a crash
         self._worker = WorkerProcess()
         self.pid = self._worker.pid
         # One thread, because a WorkerProcess answers one request after the other. The thread waits for the answers.
@@ -102,9 +102,10 @@ class SessionProcess:
     def submit(self, context: RequestContext, request: Callable[[], T]) -> Future[T]:
         """Send a request, and return the future of its answer.
 
-        Raises ModelError after ``close``. The future raises Crashed if the process dies or has died. This method itself
-        never raises Crashed: a caller can send a request before it knows that an earlier request crashed, and reads the
-        earlier answer first.
+        Raises ModelError after ``close``. The future raises Crashed if the process dies or has died.
+
+        This method itself never raises Crashed. A caller may send a second request before the answer to the first one
+        is there. If the first request crashes, the caller must get that error from the first future.
         """
         try:
             return self._thread.submit(self._call, context, request)
@@ -155,8 +156,8 @@ class SubprocessSession(Session):
 
     model: a ModelProto, whose external data is in ``folder``, or the path of a model file.
     process: the process of the session; None for a process of its own.
-    wait: wait until the model is loaded. Without it, this process continues, and an error of loading is raised at the
-        first use of the session.
+    wait: if True, wait until the model is loaded. If False, the constructor returns at once, and the first use of the
+        session raises an error of loading.
 
     Raises the errors of ``open_session``, and Crashed.
     """

@@ -83,7 +83,8 @@ class _TimedLocalSession(LocalSession):
     def time_runs(self, batch: int, runs: int) -> float:
         """Return the seconds of ``runs`` runs of one batch in a row.
 
-        The first call for a batch must ask for one run, because it finds out whether outputs must be bound again.
+        The first call for a batch must ask for one run: the shapes of its outputs show whether outputs must
+        be bound again before each run.
         """
         session = self.inference_session
         with translate_runtime_errors("run the model"):

@@ -27,7 +27,7 @@ T = TypeVar("T")
 _COMMAND = (
     "import sys; sys.path[:] = sys.argv[2:]; from mixlist.runtime.worker_server import serve; serve(int(sys.argv[1]))"
 )
-_EXIT_TIMEOUT = 5.0  # seconds that a process may take to end after it closed its pipes
+_EXIT_TIMEOUT = 5.0  # seconds between the end of the pipes and that of the process; then it is killed
 
 
 class WorkerDied(ModelError):  # noqa: N818 - it names the event
@@ -84,7 +84,11 @@ class WorkerProcess:
         return result
 
     def _close_and_explain(self) -> Exception:
-        """Return the error that explains why the pipes are closed. Close this object if ``close`` was not called."""
+        """Return the error to raise after the pipes have ended.
+
+        The error is CancelledError if ``close`` was called. Otherwise the process died: close this object, and return
+        WorkerDied with the cause.
+        """
         if not self._finalizer.alive:  # ``close`` was called, perhaps by another thread
             return CancelledError("the worker process was closed")
         cause = _describe_exit(self._process)

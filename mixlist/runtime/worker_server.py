@@ -45,7 +45,7 @@ def serve(threads: int) -> None:
     while True:
         try:
             pipe_protocol.send(answers, pipe_protocol.execute_request(pipe_protocol.receive(requests)))
-        except EOFError:  # the parent was killed: a parent that ends normally kills this process before
+        except EOFError:  # the parent was killed: a parent that ends normally first kills this process
             _remove_orphaned_folders()
             os._exit(0)
 
