@@ -3,7 +3,7 @@
 Each of the commands check, tune, train and bench has one such dataclass: ``checker/options.py``, ``tuner/options.py``,
 ``training/options.py`` and ``benchmark/options.py``. The options of a policy are in ``lists/options.py``. The fields of
 a dataclass are the arguments of its Python function. A field that ``option`` makes is also an option of the command
-(``cli/declared.py`` makes click options from these fields) and a key of a ``--config`` file.
+(``cli/declared_options.py`` makes click options from these fields) and a key of a ``--config`` file.
 """
 
 from __future__ import annotations
@@ -40,12 +40,16 @@ ValueKind = Literal[
 class CommandLineForm:
     """The form of an option on the command line and in a TOML file.
 
-    ``kind``: the kind of value; ``-`` as a "list file" or a "library" means standard input. ``flag``: the name of the
-    long option, for any kind of value. "" means ``--`` and the field's name with dashes. A flag that is on by default
-    has the form ``--x/--no-x``. ``minimum`` and ``maximum``: the bounds of an integer or a number; both are allowed
-    values. ``repeatable``: if True, the option can be given several times, and its value is a tuple. ``files``: the
-    names of the files that the command writes into an output folder; existing files need --force. ``alias``: an older
-    name of the option, which still works and which --help does not show.
+    - ``description``: the help text.
+    - ``kind``: the kind of value. ``-`` as a "list file" or a "library" means standard input.
+    - ``flag``: the long name of the option, such as ``--op-names``; "" means ``--`` and the field's name with dashes.
+      An option of the kind "flag" that is on by default has the form ``--x/--no-x``.
+    - ``metavar``: the word for the value in the help text.
+    - ``choices``: the allowed values; empty if there are no such limits.
+    - ``minimum`` and ``maximum``: the bounds of an integer or a number; both are allowed values.
+    - ``repeatable``: if True, the option can be given several times, and its value is a tuple.
+    - ``files``: the names of the files that the command writes into an output folder; existing files need --force.
+    - ``alias``: an older name of the option, which still works and which --help does not show.
     """
 
     default: object

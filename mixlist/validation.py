@@ -54,7 +54,8 @@ def make_validator(
 ) -> Callable[[ListPath], FileReport]:
     """Return a function that does what ``validate`` does, for several files.
 
-    The library is read here once for the checks of edits. The check of names reads it again as a part of a policy.
+    The library is read here once, to check the edits of all files. For the check of names, each file is read together
+    with the library into a policy.
     """
     library_path = DEFAULT_LIBRARY if ops_info is None and model is not None else ops_info
     _rewind_standard_input(library_path)
@@ -97,7 +98,11 @@ def _rewind_standard_input(*paths: ListPath | None) -> None:
 
 
 def _check_names(policy: Policy, model: ModelSource | None) -> Sequence[Diagnostic]:
-    """Return the findings about the names of a policy: the names that its library or the model does not have."""
+    """Return the warnings about the names of a policy that its library does not have.
+
+    With a model, return all warnings of ``resolve``, for example about nodes that the model does not have, or the
+    errors of the list files for this model.
+    """
     if model is None:
         from mixlist.ops.name_warnings import find_name_warnings
 

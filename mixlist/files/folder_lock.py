@@ -60,8 +60,8 @@ def _unlock(descriptor: int, folder: Path) -> None:
     # Windows does not remove an open file, so the file is closed first there.
     if fcntl is None:
         os.close(descriptor)
-    # On POSIX the file is removed while it is still locked. A process that waits for the lock gets it after that. It
-    # then sees that another file or none has the name (_has_lock_name), and makes a new file.
+    # On POSIX the file is removed while it is still locked. A process that waits for the lock gets it next,
+    # finds that its file has lost the name (_has_lock_name), and makes a new file.
     with suppress(OSError):
         if fcntl is None or _has_lock_name(descriptor, folder):
             (folder / LOCK_FILE).unlink()

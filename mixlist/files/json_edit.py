@@ -67,7 +67,7 @@ def insert_member(document: Document, offset: int, key: str, value: str, layout:
     if not members:
         text = f'{layout.opening}"{key}"{layout.colon}{value}{layout.closing}'
         return Replacement(offset + 1, _closing_brace(document, offset + 1), text)
-    own_layout = layout_of(document, offset) or layout
+    own_layout = layout_of(document, offset) or layout  # never None: the object has members
     separator = _blanks_before(document.text, members[-1].key)
     if len(members) == 1 and "\n" not in separator:
         # An object on one line with one member has no comma yet: put a blank after the comma if the colon has one.

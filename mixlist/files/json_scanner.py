@@ -18,7 +18,7 @@ from mixlist.errors import FileError, ListError
 MAX_DEPTH = 200  # an operator information library needs 4
 MAX_COMMENTS = 100_000
 MAX_DIGITS = 600  # of an integer; Python's own limit for int() is adjustable, but at least 640 digits
-MAX_STRING = 4 << 20  # characters; the longest string of a real library has some hundred
+MAX_STRING = 4 << 20  # characters with the two quotes; the longest string of a real library has some hundred
 
 # The quantifiers ++, *+ and ?+ never give characters back. Without them a damaged text could cost quadratic time.
 _STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+'  # without the closing quote

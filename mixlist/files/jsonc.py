@@ -2,8 +2,8 @@
 
 Python's ``json`` (in C) reads an ordinary file. Only a text that ``json`` refuses, or that has a duplicate key, goes
 through the scanner in Python (``json_scanner.py``), which finds what is wrong and where. Lines and columns are computed
-only when a message needs them. For this, ``json`` in C skips the values before, so that the places of all values of a
-file together take linear time.
+only when a message needs them. To find the offsets of the members of an object, ``json`` in C skips one member after
+the other, and the offsets are kept. Finding all offsets of a file therefore takes linear time.
 
 Three things are accepted beyond JSON (Rules S2.6 and S2.7):
 

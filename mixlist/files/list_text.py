@@ -15,9 +15,9 @@ from mixlist.errors import FileError
 from mixlist.files.json_scanner import Lines, raise_last, too_much_error
 
 MAX_BYTES = 64 << 20  # a real library has 1.4 MB; a device file has no end
-# Each entry: a byte, how many times a file may contain it, and the text of this bound for the message. Short values
-# take up to 130 times their size in memory, so MAX_BYTES alone would allow gigabytes. A real library of 1.4 MB has
-# 60,000 lines, 120,000 strings and 20,000 objects.
+# Each entry: a byte, how many times a file may contain it, and the text of this bound for the message. A string has two
+# quotes. Short values take up to 130 times their size in memory, so MAX_BYTES alone would allow gigabytes. A real
+# library of 1.4 MB has 60,000 lines, 120,000 strings and 20,000 objects.
 _MAX_COUNTS: tuple[tuple[bytes, int, str], ...] = (
     (b'"', 1_000_000, "500,000 strings"),
     (b"{", 100_000, "100,000 objects"),
@@ -80,7 +80,8 @@ def decode(data: bytes, path: str) -> str:
     while data.startswith(codecs.BOM_UTF8, start):  # several, where files were joined
         start += len(codecs.BOM_UTF8)
     body = data[start:]
-    # UTF-16 and UTF-32 start with a byte-order mark, or have a NUL among the first two bytes of an ASCII text.
+    # UTF-16 and UTF-32 texts start with a byte-order mark. Without the mark, the first character, which is ASCII in a
+    # list file, has a NUL among its first two bytes.
     first = body[:2]
     if first in (b"\xff\xfe", b"\xfe\xff") or (len(first) > 1 and 0 in first and first != b"\0\0"):
         message = "the file is UTF-16 or UTF-32 text, not UTF-8"

@@ -10,7 +10,8 @@ PACKAGE = Path(__file__).parents[1]
 def data_folder(name: str) -> Path:
     """Return the path of a data folder, such as ``schemas``, ``sample_lists`` or ``demo_data``.
 
-    A wheel has these folders inside the package. A checkout has them at its top level.
+    A wheel has these folders inside the package. A checkout has ``demo_data`` there too. The other folders are at
+    its top level.
     """
     inside = PACKAGE / name
     return inside if inside.is_dir() else PACKAGE.parent / name

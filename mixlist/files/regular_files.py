@@ -30,7 +30,7 @@ def open_regular(path: Path) -> BinaryIO:
 def refuse_irregular(path: Path, mode: int) -> None:
     """Raise FileError unless ``mode``, the ``st_mode`` of the path, is that of a regular file or a directory.
 
-    A directory is accepted here: to open it raises an OSError with a clear message.
+    A directory is accepted here: opening one raises an OSError, whose message says what is wrong.
     """
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return

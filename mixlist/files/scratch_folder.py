@@ -77,10 +77,8 @@ def translate_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename not in (
-            None,
-            os.fspath(path),
-        ):  # the error is about another file, which is read inside the ``with``
+        # Another file name: the error is about a file that is read inside the ``with``.
+        if error.filename not in (None, os.fspath(path)):
             raise
         reason = error.strerror or error
         hint = "make space there, or set TMPDIR to another folder for temporary files"

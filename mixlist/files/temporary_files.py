@@ -23,9 +23,9 @@ from mixlist.errors import FileError
 _PREFIX, _SUFFIX = ".mixlist-", ".tmp"  # not .json: an engine loads every .json file of a library's folder
 _HIDDEN_NAME = re.compile(r"\.mixlist-[a-z0-9_]{8}\.tmp")
 ATTEMPTS = 100  # random names that are tried
-# In seconds, for Windows, where files are not locked: a younger file can belong to a process that runs and has closed
-# the file to rename it.
-_RECENT = 60.0
+# Windows does not lock files here. So a file that was written less than this time ago is not removed there: its process
+# may still run, and may have closed the file to rename it.
+_RECENT_SECONDS = 60.0
 
 
 def import_fcntl() -> ModuleType | None:
@@ -175,11 +175,11 @@ def remove_abandoned_files(folder: str) -> None:
 def remove_if_free(path: str) -> bool:
     """Remove a file unless a process holds a lock on it; return True if it was removed.
 
-    Windows does not remove an open file. There a file must also be older than ``_RECENT``.
+    Windows does not remove an open file. There a file must also be older than ``_RECENT_SECONDS``.
     """
     try:
         if _fcntl is None:
-            if time.time() - os.stat(path).st_mtime < _RECENT:  # noqa: PTH116
+            if time.time() - os.stat(path).st_mtime < _RECENT_SECONDS:  # noqa: PTH116
                 return False
             os.unlink(path)  # noqa: PTH108
             return True

@@ -46,7 +46,8 @@ def diff_lists(base: Lists, target: Lists) -> dict[str, dict[str, list[str]]]:
         needs_entry = _needs_own_entry(op, base, target)
         if before == after and not needs_entry:
             continue
-        # gray-list to-add moves nothing: it only gives a gray op type an entry of its own.
+        # An op type that moves to gray needs only the removal below. In all other cases to-add names the new list. An
+        # op type that only needs an entry of its own (before == after) is added to its list again, also if it is gray.
         if after != "gray" or before == after:
             edits[f"{after}-list"]["to-add"].append(op)
         if before not in ("gray", after):

@@ -22,7 +22,9 @@ from mixlist.lists.detect_kind import ACTION_KEYS, BLANKS, LIST_KEYS, FileKind, 
 from mixlist.lists.schema_check import check_structure
 
 _OPENING, _CLOSING = frozenset("{["), frozenset("}]")
-_MAX_PARTS = 10_000  # short strings that are kept before they are joined: each takes ten times its length in memory
+# The number of tokens that are collected before they are joined to a block. A separate token takes ten times its length
+# in memory.
+_MAX_PARTS = 10_000
 
 
 def format_text(text: str, path: str, kind: Literal["auto"] | FileKind = "auto") -> str:
@@ -94,7 +96,8 @@ def _indent(strict_text: str) -> str:
     while match := TOKEN.match(strict_text, offset):
         token, offset = match[match.lastgroup or 0], match.end()
         depth -= token in _CLOSING
-        # A new line starts after a comma, after an opening bracket, and before a closing one. {} and [] stay together.
+        # A new line starts after a comma, after an opening bracket, and before a closing one. An opening bracket and a
+        # closing one next to each other, {} or [], stay together: both tests are true, so ``!=`` is false.
         if previous == "," or (previous in _OPENING) != (token in _CLOSING):
             if len(parts) > _MAX_PARTS:
                 blocks.append("".join(parts))

@@ -19,6 +19,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from mixlist.errors import FileError
@@ -43,7 +44,7 @@ class EditedFile:
 
 @dataclass(frozen=True)
 class FlagEdit:
-    """An edit of the flags of a library. If it replaces several files, its record is in the library's folder meanwhile.
+    """An edit of the flags of a library. While it replaces several files, its record is in the library's folder.
 
     ``changes`` maps op types to flags. ``files`` are the files that the record names, if the edit was read from one.
     """
@@ -164,7 +165,8 @@ def _refuse_changed(file: EditedFile) -> None:
 
 
 def _refuse_read_only(targets: Iterable[Path]) -> None:
-    for path in (path for target in targets for path in (target, target.parent)):
+    # Replacing a file needs a writable folder. A read-only file is refused too: its permissions forbid a change.
+    for path in chain.from_iterable((target, target.parent) for target in targets):
         if not _is_writable(path):
             kind = "directory" if path.is_dir() else "library"
             raise FileError(
@@ -176,10 +178,11 @@ def _refuse_read_only(targets: Iterable[Path]) -> None:
 def _is_writable(path: Path) -> bool:
     """Return True if the permissions of a file or folder allow this user to write it.
 
-    For root, the owner's permission decides as for the owner: the system lets root write everything.
+    The system lets root write everything. Therefore root is treated as the owner: a file that its owner must not write
+    counts as read-only for root too.
     """
     status = path.stat()
-    if not hasattr(os, "geteuid") or os.geteuid() in (0, status.st_uid):  # Windows has this bit, and no owner
+    if not hasattr(os, "geteuid") or os.geteuid() in (0, status.st_uid):  # Windows has the bit S_IWUSR, but no user ids
         return bool(status.st_mode & stat.S_IWUSR)
     return os.access(path, os.W_OK)
 

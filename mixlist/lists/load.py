@@ -114,7 +114,10 @@ def find_space(library: Library, op_names: OpNames = "auto") -> tuple[NameSpace,
 def _check_choice(
     option: str, value: str, allowed: tuple[AllowedValue, ...], lead: str = "the allowed values are"
 ) -> AllowedValue:
-    """Return the value with the type of the allowed values; raise UsageError if it is not one of them."""
+    """Return the value with the type of the allowed values; raise UsageError if it is not one of them.
+
+    ``lead``: the words of the hint before the list of the allowed values.
+    """
     if value in allowed:
         return cast(AllowedValue, value)
     hint = choices_hint(str(value), [str(choice) for choice in allowed], lead, 1)
@@ -131,8 +134,8 @@ def _protections(text: str | None, library: Library, space: NameSpace) -> frozen
     everything: tuple[Protection, ...] = get_args(Protection)
     if text is None:
         # library.space is set only for built-in libraries.
-        models_an_engine = space == "ascend" or (library.space is not None and library.name != DEFAULT_LIBRARY)
-        return frozenset() if models_an_engine else frozenset(everything)
+        is_other_preset = library.space is not None and library.name != DEFAULT_LIBRARY
+        return frozenset() if is_other_preset or space == "ascend" else frozenset(everything)
     if text == "none":
         return frozenset()
     lead = "the allowed values are none, or one or both of"

@@ -5,8 +5,10 @@ The file has the keys ``black-list``, ``white-list`` and ``gray-list``. Each of 
 add-black means ``to-add`` in ``black-list``, rm-black means ``to-remove`` in ``black-list``, and so on. The actions
 take effect in this order (Rules S2.3 to S2.5):
 
-1. A removal makes an op type gray if the library has it on that list. Otherwise it has no effect, and a warning says
-so. 2. Then add-black makes the op type black; without add-black, add-white makes it white. 3. add-gray has no effect.
+1. A removal makes an op type gray if the library has it on that list. Otherwise the removal has no effect, and a
+   warning says so.
+2. add-black makes the op type black. Without add-black, add-white makes it white.
+3. add-gray has no effect.
 
 An op type that the library does not hold starts gray. 11 of the 63 combinations of actions on one op type are allowed
 (``LEGAL_COMBINATIONS``). Any other combination makes the whole file invalid (Rule S2.2).
@@ -167,6 +169,7 @@ def apply_edits(library: Library, edits: Sequence[Edit]) -> tuple[Lists, list[Di
     for op, edits_of_op in edits_by_op.items():
         before = library.list_of(op)
         after, deciding_edit = _decide_list(before, edits_of_op)
+        # Edits that leave the op type on its list are no moves.
         if after != before and deciding_edit:
             moves[op] = Move(op, before, after, deciding_edit.place)
     warnings = [

@@ -1,12 +1,14 @@
 """Read node rule files: keep_dtype and customize_dtypes (Rules S6.1 to S6.3).
 
-A line of a keep_dtype file is ``NODE`` or ``OpType::TYPE``. A line of a customize_dtypes file is
-``NODE::InputDtype:float16,,OutputDtype:float32`` or ``OpType::TYPE:InputDtype:float16,OutputDtype:float32``.
+A line of a keep_dtype file is ``NODE`` or ``OpType::TYPE``. A line of a customize_dtypes file has one of two forms:
+
+- ``NODE::InputDtype:float16,,OutputDtype:float32``: the first input is float16, the second input has any type;
+- ``OpType::TYPE:InputDtype:float16,OutputDtype:float32``: the only input that the rule names is float16.
 
 The documents of the formats leave these points open:
 
 - The name ends before the last ``::InputDtype:`` of the line, because names can hold colons.
-- Types are separated by commas. The comma before ``OutputDtype:`` ends the last input: it separates no further input.
+- Types are separated by commas. The comma directly before ``OutputDtype:`` ends the inputs: it starts no further one.
 - An empty type means any type.
 - Of two rules for one name, the first one is used.
 - Empty lines mean nothing. A line that starts with ``#`` is a comment, which is skipped with a warning.
@@ -161,7 +163,7 @@ def _parse_customize_line(line: str, place: FilePlace) -> NodeRule:
     separator = _TYPE_SEPARATOR if by == "type" else _NODE_SEPARATOR
     subject_start = len(_OP_TYPE) if by == "type" else 0
     subject_end = line.rfind(separator)  # the last one: a::InputDtype:b is a possible name
-    if subject_end < subject_start:
+    if subject_end < subject_start:  # no separator (-1), or only one inside the prefix
         raise _missing_inputs_error(line, by, subject_start)
     subject = line[subject_start:subject_end].strip(BLANKS)
     if by == "type":

@@ -64,12 +64,13 @@ def guess_space(ops: Iterable[str]) -> tuple[NameSpace, str]:
             return space, "none of its op types exists in ONNX or in the Ascend libraries" if ops else ""
         return space, f"{len(onnx)} of its {len(ops)} op types exist in ONNX, and as many in the Ascend libraries"
     # Only names that exist in one of the two name spaces are evidence. Names that exist in both show nothing.
-    for_space, against_space = (ascend - onnx, onnx - ascend) if space == "ascend" else (onnx - ascend, ascend - onnx)
-    if not against_space:
+    only_onnx, only_ascend = onnx - ascend, ascend - onnx
+    supporting, contradicting = (only_ascend, only_onnx) if space == "ascend" else (only_onnx, only_ascend)
+    if not contradicting:
         return space, ""
     other_space = "onnx" if space == "ascend" else "ascend"
-    examples = ", ".join(sorted(against_space)[:3])
+    examples = ", ".join(sorted(contradicting)[:3])
     return space, (
-        f"{len(for_space)} of its op types exist only in {SPACE_TITLES[space]},"
-        f" but {len(against_space)} only in {SPACE_TITLES[other_space]}, such as {examples}"
+        f"{len(supporting)} of its op types exist only in {SPACE_TITLES[space]},"
+        f" but {len(contradicting)} only in {SPACE_TITLES[other_space]}, such as {examples}"
     )

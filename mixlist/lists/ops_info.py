@@ -101,11 +101,11 @@ def _read_lists(document: Document, findings: list[Diagnostic]) -> dict[str, Lis
     lists: dict[str, ListName] = {}
     for op, entry in entries_of(document).items():
         precision_reduce = entry.get("precision_reduce", entry)
-        if precision_reduce is entry:  # the key is missing; None would mean the value null, which the schema rejects
+        if precision_reduce is entry:  # the key is missing; get(key) alone would return None for the value null too
             lists[op] = "gray"
             findings += _find_misspelled_keys(document, op, entry)
         elif isinstance(precision_reduce, dict):
-            # The schema accepts a flag that is not plainly "true" or "false" only in the forms of Rule S1.2.
+            # A flag that is not plainly "true" or "false" is read by Rule S1.2, or the schema has rejected it.
             flag = precision_reduce.get("flag")
             list_name = LIST_OF_FLAG.get(flag) if isinstance(flag, str) else None
             list_name = list_name or _read_unusual_flag(document, op, precision_reduce, findings)

@@ -107,9 +107,9 @@ def _finish_interrupted_edit(interrupted: FlagEdit, library: _EditTarget) -> Map
 def _set_flags(library: _EditTarget, changes: Mapping[str, str]) -> list[Path]:
     """Set flags in the files of a locked library; return the files that changed."""
     files = _read_files(library.files)
-    content, findings = library_from_documents(shown_path(library.path), [file.document for file in files])
+    loaded_library, findings = library_from_documents(shown_path(library.path), [file.document for file in files])
     raise_for_errors(findings)
-    _refuse_unknown(changes, content.lists, content.name)
+    _refuse_unknown(changes, loaded_library.lists, loaded_library.name)
     return _write_flags(files, changes, library)
 
 
@@ -128,13 +128,13 @@ def _write_flags(files: Iterable[_LibraryFile], changes: Mapping[str, str], libr
     return [file.path for file in edited_files]
 
 
-def _refuse_backup_inside(library: Path, paths: Iterable[Path], backup: Path) -> None:
+def _refuse_backup_inside(library_path: Path, paths: Iterable[Path], backup: Path) -> None:
     """Refuse a backup directory that is, or is inside, a directory from which the library is loaded."""
     try:
         resolved = backup.resolve()
     except (OSError, ValueError, RuntimeError) as error:  # a NUL in the path, links in a circle
         raise FileError(f"{shown_path(backup)}: not a directory: {error}") from None
-    library_folders = {library.resolve()} if library.is_dir() else set()
+    library_folders = {library_path.resolve()} if library_path.is_dir() else set()
     library_folders |= {folder for path in paths for folder in (path.parent.resolve(), path.resolve().parent)}
     for folder in library_folders:
         if resolved.is_relative_to(folder):
@@ -189,6 +189,7 @@ def _edited_entry(entry: Entry, flag: str) -> Entry:
 
 def _has_flag(precision_reduce: Entry, flag: str) -> bool:
     """Return True if ``precision_reduce`` has the flag already, as a string that the engine reads alike (Rule S1.2)."""
+    # strip() removes more than the blanks of Rule S1.2, but a flag with other blanks is an error of the library.
     current = precision_reduce.get("flag")
     return isinstance(current, str) and current.strip().lower() == flag
 
@@ -220,9 +221,13 @@ def _replacements(document: Document, entries: Entries, op: str, flag: str) -> l
 def _flag_layout(document: Document, entries: Entries, op: str) -> json_edit.ObjectLayout:
     """Return the layout for a new ``precision_reduce``.
 
-    The first of these that the file has: the layout of the first ``precision_reduce``; the layout of the first object
-    in the entry of the op type; the layout of the first object in another entry; the layout of the entries, with one
-    more level of indentation.
+    The layout is copied from the first of these objects that exists and has members:
+
+    1. a ``precision_reduce`` of the file;
+    2. an object in the entry of the op type;
+    3. an object in another entry.
+
+    Without such an object, the layout is that of the entries with one more level of indentation.
     """
     flags = ((name, "precision_reduce") for name in entries)
     all_members = ((name, key) for name in (op, *entries) for key in entries[name])

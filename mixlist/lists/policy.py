@@ -46,9 +46,9 @@ class Mode:
 class NodeRule:
     """One line of a keep_dtype or customize_dtypes file (Rules S6.1 and S6.2).
 
-    ``by`` says what ``pattern`` is: the name of a node (``*`` and ``?`` match as in a shell; ``scope/name`` means one
-    scope) or an op type. With ``keep``, the nodes keep their authored type. Without it, ``inputs`` and ``outputs`` hold
-    the name of a dtype for each slot, and None for any type.
+    ``by`` says what ``pattern`` is: the name of a node (``*`` and ``?`` match as in a shell; ``scope/name`` matches in
+    that scope only) or an op type. With ``keep``, the nodes keep their authored type. Without ``keep``, ``inputs`` and
+    ``outputs`` hold the name of a dtype for each slot, and None for any type.
     """
 
     by: Literal["name", "type"]

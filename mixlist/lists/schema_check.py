@@ -22,7 +22,7 @@ from mixlist.files.jsonc import Document, Steps
 from mixlist.lists.detect_kind import JsonKind, find_evident_kind
 from mixlist.lists.suggestions import choices_hint
 
-MAX_FINDINGS = 100
+MAX_FINDINGS = 100  # errors of one file that are reported one by one
 
 _TYPES: Mapping[str, type] = {"object": dict, "array": list, "string": str, "boolean": bool}
 # The code of a wrong value. The index is the depth of the value in the file: in a library, 0 is the whole file, 1 an
@@ -38,8 +38,9 @@ class JsonSchema:
     """A JSON schema, or a part of one: the allowed types of a value, and the schemas of its members or items.
 
     ``members`` holds the schemas of the members of an object by key. ``other_members`` is the schema of all other
-    members; None allows any value. A schema without ``types`` allows no value. It serves as ``other_members`` of an
-    object that allows no other keys, and its ``members`` are then the keys that the object allows, for the hint.
+    members; None allows any value. If an object allows no other keys, ``other_members`` is a schema with empty
+    ``types``, which allows no value. The ``members`` of that schema are the keys that the object allows: the hint of
+    the finding names them.
     """
 
     description: str
@@ -93,13 +94,13 @@ def load_json_schema(kind: JsonKind) -> JsonSchema:
         properties, additional, items = (part.get(key) for key in ("properties", "additionalProperties", "items"))
         members = {key: read(member) for key, member in properties.items()} if isinstance(properties, dict) else {}
         # "additionalProperties": false. A schema without types rejects every value, and keeps the keys for the hint.
-        no_member = JsonSchema("no other key", (), members=members) if additional is False else None
+        forbidden = JsonSchema("no other key", (), members=members) if additional is False else None
         return JsonSchema(
             description=str(part["description"]),
             types=tuple(_TYPES[str(name)] for name in type_names),
             pattern=re.compile(str(part["pattern"])) if "pattern" in part else None,
             members=members,
-            other_members=read(additional) if isinstance(additional, dict) else no_member,
+            other_members=read(additional) if isinstance(additional, dict) else forbidden,
             items=read(items) if isinstance(items, dict) else None,
         )
 
