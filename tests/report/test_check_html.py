@@ -1,4 +1,4 @@
-"""The HTML page of a check, as text, and the geometry of its picture."""
+"""The HTML page of a check, as text, and the geometry of its range chart."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from mixlist.report.terminal import escape_commands
 from tests.support.check_reports import EVIL, FAILING, PASSING, SUGGESTION, finding, large, output, tensor
 
 
-class Parsed(HTMLParser):
-    """Tags with their attributes, and the text of each, scripts and styles apart."""
+class ParsedPage(HTMLParser):
+    """The tags of a page with their attributes, its text, and its scripts."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -49,11 +49,11 @@ class Parsed(HTMLParser):
 
 
 def data_of(page: str) -> dict:
-    return json.loads(Parsed(page).scripts[0])
+    return json.loads(ParsedPage(page).scripts[0])
 
 
-def test_the_page_leads_with_the_verdict_and_the_first_offenders() -> None:
-    text = Parsed(render(FAILING)).text
+def test_the_page_starts_with_the_verdict_and_the_first_offenders() -> None:
+    text = ParsedPage(render(FAILING)).text
     assert 0 < text.index("FAIL") < text.index("1 of 5 batches overflowed") < text.index("/mel/Pow")
     assert text.index("/mel/Pow") < text.index("Right answers") < text.rindex("Dynamic range")
     assert SUGGESTION in text
@@ -64,23 +64,23 @@ def test_the_page_leads_with_the_verdict_and_the_first_offenders() -> None:
     assert "would show no overflow" in text
 
 
-def test_a_passing_page_says_so_and_has_no_empty_sections() -> None:
+def test_the_page_of_a_pass_has_no_empty_sections() -> None:
     page = render(PASSING)
-    text = Parsed(page).text
+    text = ParsedPage(page).text
     assert "PASS" in text
     assert "None: nothing overflowed on this data." in text
     masked = replace(PASSING, nodes=(finding("mask", "intended"),))
-    assert "nothing overflowed on this data, except masks" in Parsed(render(masked)).text
+    assert "nothing overflowed on this data, except masks" in ParsedPage(render(masked)).text
     for title in ("Dynamic range", "All findings", "Nodes by error", "Time of the check"):
         assert title not in text
-    ids = {attributes["id"] for _, attributes in Parsed(page).tags if "id" in attributes}
-    links = {attributes["href"] for tag, attributes in Parsed(page).tags if tag == "a"}
+    ids = {attributes["id"] for _, attributes in ParsedPage(page).tags if "id" in attributes}
+    links = {attributes["href"] for tag, attributes in ParsedPage(page).tags if tag == "a"}
     assert {link.removeprefix("#") for link in links} <= ids
 
 
-def test_nothing_is_fetched() -> None:
+def test_the_page_loads_nothing() -> None:
     page = render(large(50))
-    for tag, attributes in Parsed(page).tags:
+    for tag, attributes in ParsedPage(page).tags:
         assert tag not in ("link", "img", "iframe", "object", "embed", "base")
         assert "src" not in attributes
         assert not any(name.startswith("on") for name in attributes)
@@ -93,7 +93,7 @@ def test_nothing_is_fetched() -> None:
     "place", ["model", "reason", "warning", "node", "scope", "tensor", "op", "source", "suggestion", "output", "phase"]
 )
 def test_every_name_is_escaped(place: str) -> None:
-    named = {
+    node_changes = {
         "node": {"name": EVIL},
         "scope": {"scope": EVIL},
         "tensor": {"tensor": EVIL},
@@ -101,34 +101,36 @@ def test_every_name_is_escaped(place: str) -> None:
         "source": {"source": EVIL},
         "suggestion": {"suggestion": EVIL},
     }
-    of_report = {
+    report_changes = {
         "model": {"model": EVIL},
         "reason": {"reasons": (EVIL,)},
         "warning": {"warnings": (warning("ML603", EVIL),)},
         "output": {"outputs": (output(EVIL),)},
         "phase": {"seconds": {EVIL: 1.0}},
     }
-    report = replace(FAILING, **of_report.get(place, {}))
-    if place in named:
-        report = replace(report, nodes=(replace(finding("n"), **named[place]),))
-        of_tensor = {key: text for key, text in named[place].items() if key in ("tensor", "scope", "op_type")}
-        report = replace(report, tensors=(tensor("t", 1.0, **of_tensor),))
-    evil = Parsed(render(report))
-    assert EVIL in evil.text or any(
-        EVIL in text for row in json.loads(evil.scripts[0])["tensors"] for text in strings(row)
+    report = replace(FAILING, **report_changes.get(place, {}))
+    if place in node_changes:
+        report = replace(report, nodes=(replace(finding("n"), **node_changes[place]),))
+        tensor_changes = {
+            key: text for key, text in node_changes[place].items() if key in ("tensor", "scope", "op_type")
+        }
+        report = replace(report, tensors=(tensor("t", 1.0, **tensor_changes),))
+    parsed = ParsedPage(render(report))
+    assert EVIL in parsed.text or any(
+        EVIL in text for row in json.loads(parsed.scripts[0])["tensors"] for text in strings(row)
     )
-    assert len(evil.scripts) == 2
-    assert not [tag for tag, _ in evil.tags if tag == "img"]
+    assert len(parsed.scripts) == 2
+    assert not [tag for tag, _ in parsed.tags if tag == "img"]
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.text(max_size=40))
-def test_no_text_leaves_its_place(text: str) -> None:
+def test_any_text_leaves_the_tags_unchanged(text: str) -> None:
     nodes = (finding("n", source=text, suggestion=text, op_type=text, tensor=text),)
     report = replace(FAILING, nodes=nodes, model=text, tensors=(tensor(text, 1.0),), outputs=(output(text),))
-    usual = replace(FAILING, nodes=(finding("n"),), tensors=(tensor("t", 1.0),), outputs=(output("o"),))
-    tags = [tag for tag, _ in Parsed(render(report)).tags]
-    expected = [tag for tag, _ in Parsed(render(usual)).tags]
+    usual_report = replace(FAILING, nodes=(finding("n"),), tensors=(tensor("t", 1.0),), outputs=(output("o"),))
+    tags = [tag for tag, _ in ParsedPage(render(report)).tags]
+    expected = [tag for tag, _ in ParsedPage(render(usual_report)).tags]
     if not text:  # an empty suggestion has no line
         expected = [tag for tag in expected if tag not in ("dt", "dd")]
         tags = [tag for tag in tags if tag not in ("dt", "dd")]
@@ -140,14 +142,14 @@ def strings(row: dict[str, object]) -> list[str]:
     return [value for value in row.values() if isinstance(value, str)]
 
 
-def test_control_and_direction_characters_are_spelled_out() -> None:
+def test_control_and_direction_characters_are_escaped() -> None:
     page = render(replace(FAILING, model="a\x1b[2Jb\u202ec\x00d", nodes=(finding("x\u202ey"),)))
     for character in "\x1b\u202e\x00":
         assert character not in page
-    assert r"a\x1b[2Jb\u202ec\x00d" in Parsed(page).text
+    assert r"a\x1b[2Jb\u202ec\x00d" in ParsedPage(page).text
 
 
-def test_the_data_holds_every_tensor_and_finding() -> None:
+def test_the_data_contains_every_tensor_and_finding() -> None:
     report = large(5000)
     data = data_of(render(report))
     assert len(data["tensors"]) == 5000
@@ -155,33 +157,33 @@ def test_the_data_holds_every_tensor_and_finding() -> None:
     assert data["limits"] == sorted(data["limits"], reverse=True)
     assert data["tensors"][0]["kind"] == ""
     kinds = {row["tensor"]: row["kind"] for row in data["tensors"]}
-    for found in report.nodes:
-        assert kinds[found.tensor] == found.kind
+    for node_finding in report.nodes:
+        assert kinds[node_finding.tensor] == node_finding.kind
 
 
-def test_looks_go_by_the_worst_finding_of_a_tensor() -> None:
+def test_the_style_of_a_tensor_follows_its_worst_finding() -> None:
     nodes = (finding("a", "near-limit", tensor="t"), finding("a", tensor="t"), finding("a", "underflow", tensor="t"))
     page = render(replace(FAILING, nodes=nodes, tensors=(tensor("t", 1e9),)))
     assert [(row["style"], row["kind"]) for row in data_of(page)["tensors"]] == [("failing", "overflow")]
 
 
-def test_many_first_offenders_fold_away() -> None:
+def test_many_first_offenders_are_folded() -> None:
     report = replace(FAILING, nodes=tuple(finding(f"n{at}") for at in range(300)))
     page = render(report)
-    text = Parsed(page).text
+    text = ParsedPage(page).text
     assert "295 more first offenders" in text
     assert "… and 200 more, in the list of all findings" in text
     assert page.count('class="offender"') == 100
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-def test_both_low_types(precision: str) -> None:
-    text = Parsed(render(replace(FAILING, precision=precision))).text
+def test_limits_of_both_low_types_are_shown(precision: str) -> None:
+    text = ParsedPage(render(replace(FAILING, precision=precision))).text
     assert {"float16": "65504, largest", "bfloat16": "3.39e38, largest"}[precision] in text
     assert {"float16": "2⁻¹⁴, smallest normal", "bfloat16": "2⁻¹²⁶, smallest normal"}[precision] in text
 
 
-def test_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_page_is_written_atomically(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("old")
     write_page(render(PASSING), path)
@@ -191,23 +193,23 @@ def test_written_whole_or_not_at_all(tmp_path: Path) -> None:
         write_page(render(PASSING), tmp_path / "none" / "report.html")
 
 
-# --- the picture ---
+# --- the range chart ---
 
 
-def ranged(minimum: float, maximum: float, smallest: float | None = None) -> chart.Span:
+def span_of_range(minimum: float, maximum: float, smallest: float | None = None) -> chart.Span:
     return chart.find_span(TensorRange("", "t", "n", "Op", True, minimum, maximum, smallest, minimum, maximum))
 
 
 def test_spans_are_powers_of_two() -> None:
-    assert ranged(-8.0, 4.0, 0.25) == chart.Span(-2.0, 3.0)
-    assert ranged(0.0, 0.0) == chart.Span(None, None)
-    assert ranged(-math.inf, 1.0, 0.5) == chart.Span(-1.0, math.inf)
-    assert ranged(math.nan, 1.0) == chart.Span(None, math.inf)
-    assert ranged(0.0, 5e-324) == chart.Span(None, -1074.0)
+    assert span_of_range(-8.0, 4.0, 0.25) == chart.Span(-2.0, 3.0)
+    assert span_of_range(0.0, 0.0) == chart.Span(None, None)
+    assert span_of_range(-math.inf, 1.0, 0.5) == chart.Span(-1.0, math.inf)
+    assert span_of_range(math.nan, 1.0) == chart.Span(None, math.inf)
+    assert span_of_range(0.0, 5e-324) == chart.Span(None, -1074.0)
 
 
 @pytest.mark.parametrize(("low", "bottom", "top"), [("float16", -28, 20), ("bfloat16", -137, 132)])
-def test_the_scale_holds_the_limits_and_follows_the_values_a_little(low: str, bottom: int, top: int) -> None:
+def test_the_scale_contains_the_limits_and_extends_a_little_to_values(low: str, bottom: int, top: int) -> None:
     limits = chart.LOW_TYPE_LIMITS[low]
     assert chart.make_scale([], limits) == chart.Scale(bottom, top)
     wide = chart.make_scale([chart.Span(-1000.0, 1000.0), chart.Span(None, math.inf)], limits)
@@ -216,25 +218,25 @@ def test_the_scale_holds_the_limits_and_follows_the_values_a_little(low: str, bo
     assert wide.place(math.inf) == 1.0
 
 
-def test_limits_are_those_of_the_types() -> None:
+def test_limits_agree_with_ml_dtypes() -> None:
     import ml_dtypes
     import numpy as np
 
     for name, dtype in (("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)):
-        info, low = ml_dtypes.finfo(dtype), chart.LOW_TYPE_LIMITS[name]
-        assert low.largest == pytest.approx(math.log2(float(info.max)), abs=0.01)
-        assert 2.0**low.normal == float(info.smallest_normal)
-        assert 2.0**low.subnormal == float(info.smallest_subnormal)
+        type_info, limits = ml_dtypes.finfo(dtype), chart.LOW_TYPE_LIMITS[name]
+        assert limits.largest == pytest.approx(math.log2(float(type_info.max)), abs=0.01)
+        assert 2.0**limits.normal == float(type_info.smallest_normal)
+        assert 2.0**limits.subnormal == float(type_info.smallest_subnormal)
 
 
-def test_neighbours_share_a_column_and_lose_no_extreme() -> None:
+def test_spans_in_one_column_keep_their_extremes() -> None:
     spans = [chart.Span(-1.0, 1.0)] * 5000
     spans[1234] = chart.Span(-20.0, 18.0)
-    drawn = chart.make_scale(spans, chart.LOW_TYPE_LIMITS["float16"])
-    path = chart.paths(spans, ["low"] * 5000, drawn)["low"]
+    scale = chart.make_scale(spans, chart.LOW_TYPE_LIMITS["float16"])
+    path = chart.paths(spans, ["low"] * 5000, scale)["low"]
     assert path.count("M") <= chart.MAX_COLUMNS
     tops = [float(y) for y in re.findall(r"M[\d.]+ ([\d.]+)V", path)]
     bottoms = [float(y) for y in re.findall(r"V([\d.]+)", path)]
-    assert min(tops) == pytest.approx(chart.HEIGHT * (1 - drawn.place(18.0)), abs=0.1)
-    assert max(bottoms) == pytest.approx(chart.HEIGHT * (1 - drawn.place(-20.0)), abs=0.1)
-    assert list(chart.paths(spans, ["high", *["failing"] * 4999], drawn)) == ["high", "failing"]  # the worst on top
+    assert min(tops) == pytest.approx(chart.HEIGHT * (1 - scale.place(18.0)), abs=0.1)
+    assert max(bottoms) == pytest.approx(chart.HEIGHT * (1 - scale.place(-20.0)), abs=0.1)
+    assert list(chart.paths(spans, ["high", *["failing"] * 4999], scale)) == ["high", "failing"]  # the worst on top

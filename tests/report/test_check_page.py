@@ -22,7 +22,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
         yield opened
 
 
-def shown(page: browser.Page, report: CheckReport, tmp_path: Path) -> Path:
+def open_report(page: browser.Page, report: CheckReport, tmp_path: Path) -> Path:
     path = tmp_path / "report.html"
     write_page(render(report), path)
     page.requests.clear()
@@ -35,16 +35,16 @@ ROWS = "document.querySelectorAll('#range-table tbody tr').length"
 COUNT = "document.getElementById('range-count').textContent"
 
 
-def test_runs_alone_and_without_complaint(page: browser.Page, tmp_path: Path) -> None:
-    path = shown(page, large(200), tmp_path)
+def test_the_page_loads_nothing_and_logs_no_error(page: browser.Page, tmp_path: Path) -> None:
+    path = open_report(page, large(200), tmp_path)
     assert page.requests == [path.as_uri()]
     assert page.messages == []
     assert page.ask("document.title") == "FAIL: models/melspec.onnx – mixlist check"
     assert page.ask("document.querySelector('img')") is None
 
 
-def test_five_thousand_nodes_are_drawn_a_piece_at_a_time(page: browser.Page, tmp_path: Path) -> None:
-    shown(page, large(), tmp_path)
+def test_rows_of_five_thousand_nodes_are_added_in_parts(page: browser.Page, tmp_path: Path) -> None:
+    open_report(page, large(), tmp_path)
     assert page.ask(COUNT) == "5000 of 5000 tensors"
     assert page.ask(ROWS) == 50
     assert page.ask("document.querySelectorAll('.kind tbody tr').length") == 0
@@ -58,8 +58,8 @@ def test_five_thousand_nodes_are_drawn_a_piece_at_a_time(page: browser.Page, tmp
     assert page.ask("document.querySelectorAll('.kind[open] tbody tr').length") > 0
 
 
-def test_search_filter_and_order(page: browser.Page, tmp_path: Path) -> None:
-    shown(page, large(), tmp_path)
+def test_the_list_can_be_searched_filtered_and_sorted(page: browser.Page, tmp_path: Path) -> None:
+    open_report(page, large(), tmp_path)
     page.ask("document.getElementById('range-search').focus()")
     page.write("layer.3/ op_12")
     assert page.ask(COUNT) == "10 of 5000 tensors"  # op_120 to op_129
@@ -76,17 +76,17 @@ def test_search_filter_and_order(page: browser.Page, tmp_path: Path) -> None:
     assert float(first) == pytest.approx(max(t.maximum for t in large().tensors), rel=1e-3)
     page.ask("document.getElementById('finding-search').focus()")
     page.write("document.title")
-    evil = sum(EVIL in found.name for found in large().nodes)
-    assert page.ask("document.getElementById('finding-count').textContent").startswith(f"{evil} of ")
-    assert page.ask("document.querySelectorAll('.kind[open] tbody tr').length") == evil > 0
+    evil_findings = sum(EVIL in finding.name for finding in large().nodes)
+    assert page.ask("document.getElementById('finding-count').textContent").startswith(f"{evil_findings} of ")
+    assert page.ask("document.querySelectorAll('.kind[open] tbody tr').length") == evil_findings > 0
     assert page.ask("document.title").startswith("FAIL")
 
 
-def test_the_picture_leads_to_the_list(page: browser.Page, tmp_path: Path) -> None:
-    shown(page, large(200), tmp_path)
+def test_a_click_on_the_range_chart_filters_the_list(page: browser.Page, tmp_path: Path) -> None:
+    open_report(page, large(200), tmp_path)
     box = "const r = document.getElementById('overview').getBoundingClientRect(), k = r.width / 1300;"
-    at = "{clientX: r.left + 44 * k + 1100 * k * (100.5 / 200), clientY: r.top + r.height / 2, bubbles: true}"
-    send = f"{{ {box} document.getElementById('overview').dispatchEvent(new PointerEvent('%s', {at})) }}"
+    position = "{clientX: r.left + 44 * k + 1100 * k * (100.5 / 200), clientY: r.top + r.height / 2, bubbles: true}"
+    send = f"{{ {box} document.getElementById('overview').dispatchEvent(new PointerEvent('%s', {position})) }}"
     page.ask(send % "pointermove")
     assert "/encoder/layer.2/op_100_output_0: " in page.ask("document.getElementById('under-cursor').textContent")
     page.ask(send % "click")
@@ -94,28 +94,28 @@ def test_the_picture_leads_to_the_list(page: browser.Page, tmp_path: Path) -> No
     assert page.ask(COUNT) == "1 of 200 tensors"
 
 
-def test_keyboard(page: browser.Page, tmp_path: Path) -> None:
-    shown(page, large(300), tmp_path)
-    seen = []
+def test_all_controls_can_be_used_with_the_keyboard(page: browser.Page, tmp_path: Path) -> None:
+    open_report(page, large(300), tmp_path)
+    focused = []
     for _ in range(40):
         page.press("Tab", 9)
-        seen.append(page.ask("document.activeElement.id || document.activeElement.tagName"))
-        if seen[-1] == "SUMMARY" and page.ask("document.activeElement.parentElement.className") == "kind":
+        focused.append(page.ask("document.activeElement.id || document.activeElement.tagName"))
+        if focused[-1] == "SUMMARY" and page.ask("document.activeElement.parentElement.className") == "kind":
             break
-    assert seen[0] == "A"
-    assert {"range-search", "range-show", "range-order"} <= set(seen)
-    assert seen[-1] == "SUMMARY"
+    assert focused[0] == "A"
+    assert {"range-search", "range-show", "range-order"} <= set(focused)
+    assert focused[-1] == "SUMMARY"
     page.press("Enter", 13, "\r")
     page.ask("new Promise(done => setTimeout(done, 100))")
     assert page.ask("document.querySelector('.kind').open") is True
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read_in_both_schemes(page: browser.Page, tmp_path: Path, scheme: str) -> None:
-    """Every kind of text keeps WCAG's contrast of 4.5 (AA) to what is behind it."""
+def test_text_has_enough_contrast_in_both_schemes(page: browser.Page, tmp_path: Path, scheme: str) -> None:
+    """Every kind of text has WCAG's contrast of 4.5 (AA) to its background."""
     page.show(scheme)
     try:
-        shown(page, FAILING, tmp_path)
+        open_report(page, FAILING, tmp_path)
         worst = page.ask(_CONTRAST)
     finally:
         page.show()
@@ -127,8 +127,8 @@ _CONTRAST = """(() => {
   const channels = text => text.match(/[\\d.]+/g).map(Number);
   const behind = node => {
     for (; node; node = node.parentElement) {
-      const colour = channels(getComputedStyle(node).backgroundColor);
-      if (colour.length === 3 || colour[3] > 0) return colour;
+      const color = channels(getComputedStyle(node).backgroundColor);
+      if (color.length === 3 || color[3] > 0) return color;
     }
     return [255, 255, 255];
   };
@@ -147,8 +147,8 @@ _CONTRAST = """(() => {
 })()"""
 
 
-def test_prints_light_and_unfolded(page: browser.Page, tmp_path: Path) -> None:
-    shown(page, FAILING, tmp_path)
+def test_a_printed_page_is_light_and_unfolded(page: browser.Page, tmp_path: Path) -> None:
+    open_report(page, FAILING, tmp_path)
     page.show("dark", "print")
     try:
         assert page.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -163,7 +163,7 @@ def test_prints_light_and_unfolded(page: browser.Page, tmp_path: Path) -> None:
 def test_a_narrow_screen_scrolls_tables_and_not_the_page(page: browser.Page, tmp_path: Path) -> None:
     page.resize(380, 800)
     try:
-        shown(page, large(20), tmp_path)
+        open_report(page, large(20), tmp_path)
         assert page.ask("document.documentElement.scrollWidth") <= 380
     finally:
         page.resize(1280, 900)

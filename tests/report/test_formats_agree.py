@@ -16,7 +16,7 @@ from mixlist.checker.result import CheckReport, NodeFinding
 from mixlist.report import check_html, check_terminal, json_output
 from mixlist.report.check_texts import finding_texts, first_offenders
 from mixlist.report.number_text import format_number
-from tests.report.test_check_html import Parsed, data_of
+from tests.report.test_check_html import ParsedPage, data_of
 from tests.support.builders import model, policy
 from tests.support.planted_models import PLANTED, Planted
 
@@ -24,17 +24,17 @@ F32 = np.float32
 MODES = ("inf", "saturate")
 
 
-def check(planted: Planted, mode: str) -> CheckReport:
+def run_check(planted: Planted, mode: str) -> CheckReport:
     return mixlist.check(model(planted.text), planted.policy, planted.feeds, overflow_mode=mode, per_tensor=True)
 
 
-def in_json(report: CheckReport) -> dict[str, Any]:
+def json_of(report: CheckReport) -> dict[str, Any]:
     stream = io.StringIO()
     json_output.write_json(report.to_json(), stream)
     return json.loads(stream.getvalue())
 
 
-def in_text(report: CheckReport) -> str:
+def text_of(report: CheckReport) -> str:
     stream = io.StringIO()
     check_terminal.write_check(report, stream)
     return stream.getvalue()
@@ -47,29 +47,31 @@ def number(value: float | str) -> float:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
 def test_the_formats_agree(planted: Planted, mode: str) -> None:
-    report = check(planted, mode)
-    told, text, page = in_json(report), in_text(report), check_html.render(report)
-    first = {(n["scope"], n["name"], n["tensor"], n["kind"]) for n in told["nodes"] if n["first"]}
+    report = run_check(planted, mode)
+    result, text, page = json_of(report), text_of(report), check_html.render(report)
+    first = {(n["scope"], n["name"], n["tensor"], n["kind"]) for n in result["nodes"] if n["first"]}
     assert first == {(n.scope, n.name, n.tensor, n.kind) for n in first_offenders(report)}
-    lead, _, rest = text.partition("\nOther findings\n")
-    assert lead.count("      batches:") == len(first) == page.count('<article class="offender">')
-    assert text.startswith(told["verdict"].upper()) and f"<title>{told['verdict'].upper()}:" in page
+    first_offender_part, _, other_findings_part = text.partition("\nOther findings\n")
+    assert first_offender_part.count("      batches:") == len(first) == page.count('<article class="offender">')
+    assert text.startswith(result["verdict"].upper()) and f"<title>{result['verdict'].upper()}:" in page
     findings = data_of(page)["findings"]
-    assert len(findings) == len(told["nodes"]) == len(report.nodes)
-    for node, found, row in zip(told["nodes"], report.nodes, findings, strict=True):
+    assert len(findings) == len(result["nodes"]) == len(report.nodes)
+    for node, finding, row in zip(result["nodes"], report.nodes, findings, strict=True):
         for column, measure in (("reference", "fp32"), ("mixed", "low")):
             size, without_nan = number(node[f"max_abs_{measure}"]), node[f"max_number_{measure}"]
             has_both = math.isnan(size) and without_nan is not None
             assert row[column] == (f"{format_number(number(without_nan))} and nan" if has_both else format_number(size))
-        assert (row["kind"], row["node"], row["tensor"]) == (node["kind"], str(found.ref), node["tensor"])
+        assert (row["kind"], row["node"], row["tensor"]) == (node["kind"], str(finding.ref), node["tensor"])
         assert row["count"] == format_number(node["count"]) and (row["place"] == "input") == bool(node["input"])
-        where = lead if node["first"] else rest
-        assert where.count(finding_texts(found, report)["reference"]) >= 1, found
-    for tensor, row in zip(told["tensors"], data_of(page)["tensors"], strict=True):
-        ends = math.nan if tensor["nan"] else max(abs(number(tensor["minimum"])), abs(number(tensor["maximum"])))
-        assert row["reference"] == format_number(ends)
-    for output in told["outputs"]:
-        cells = re.sub(r"\s+", " ", Parsed(page).text)
+        report_part = first_offender_part if node["first"] else other_findings_part
+        assert report_part.count(finding_texts(finding, report)["reference"]) >= 1, finding
+    for tensor, row in zip(result["tensors"], data_of(page)["tensors"], strict=True):
+        largest_magnitude = (
+            math.nan if tensor["nan"] else max(abs(number(tensor["minimum"])), abs(number(tensor["maximum"])))
+        )
+        assert row["reference"] == format_number(largest_magnitude)
+    for output in result["outputs"]:
+        cells = re.sub(r"\s+", " ", ParsedPage(page).text)
         if output["ignored_share"] == 1:
             assert output["normalized_error"] is output["cosine"] is None
             assert re.search(rf"^{output['name']} +(- +){{7}}100 %", text, re.MULTILINE)
@@ -82,7 +84,7 @@ def test_the_formats_agree(planted: Planted, mode: str) -> None:
             assert error in cells and largest in text
 
 
-def kinds(report: CheckReport, name: str) -> dict[str, NodeFinding]:
+def findings_by_kind(report: CheckReport, name: str) -> dict[str, NodeFinding]:
     return {n.kind: n for n in report.nodes if n.name == name and not n.input}
 
 
@@ -104,38 +106,38 @@ def test_a_nan_does_not_hide_an_overflow(place: int, mode: str) -> None:
         max_ignored=1.0,
     )
     low = 65504.0 if mode == "saturate" else math.inf
-    found = {(n["name"], n["input"]): n for n in in_json(report)["nodes"] if n["kind"] in ("overflow", "saturated")}
-    for which, largest in ((("m", ""), np.nanmax(x) ** 2), (("c", "z"), np.nanmax(np.abs(z)))):
-        node = found[which]
+    nodes = {(n["name"], n["input"]): n for n in json_of(report)["nodes"] if n["kind"] in ("overflow", "saturated")}
+    for name_and_input, largest in ((("m", ""), np.nanmax(x) ** 2), (("c", "z"), np.nanmax(np.abs(z)))):
+        node = nodes[name_and_input]
         assert (node["max_abs_fp32"], node["max_abs_low"]) == ("nan", "nan")
         assert (node["max_number_fp32"], number(node["max_number_low"])) == (largest, low)
-        assert f"up to {format_number(largest)} and nan in float32, {format_number(low)} and nan in float16" in in_text(
+        assert f"up to {format_number(largest)} and nan in float32, {format_number(low)} and nan in float16" in text_of(
             report
         )
 
 
-def test_nothing_is_looked_for_without_a_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_session_counts_numbers_without_a_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("a session was made")
 
     monkeypatch.setattr("mixlist.checker.magnitudes_without_nan.CountingSession", refuse)
     text = "g (float[2] x) => (float[2] y) { [m] y = Mul(x, x) }"
     report = mixlist.check(model(text), policy(white=["Mul"]), [{"x": np.array([300, 1], F32)}])
-    (found,) = report.nodes
-    assert (found.max_number_fp32, found.max_number_low) == (9e4, math.inf)
-    # Below opset 9 there is no Where; and nothing but NaN has no largest number.
+    (finding,) = report.nodes
+    assert (finding.max_number_fp32, finding.max_number_low) == (9e4, math.inf)
+    # Below opset 9 there is no Where; and a tensor of only NaN has no largest number.
     monkeypatch.undo()
     for opset, values in ((8, [np.nan, 300]), (17, [np.nan, np.nan])):
         head = f'<ir_version: 8, opset_import: ["" : {opset}]> '
         both = head + "g (float[2] x, float z) => (float[2] y, float u) { [m] y = Mul(x, x) [n] u = Relu(z) }"
         feed = {"x": np.array(values, F32), "z": np.array(1, F32)}
         report = mixlist.check(model(both), policy(white=["Mul"]), [feed], max_ignored=1.0)
-        (found,) = (n for n in report.nodes if n.name == "m" and not n.input)
-        assert math.isnan(found.max_abs_fp32) and found.max_number_fp32 is None
+        (finding,) = (n for n in report.nodes if n.name == "m" and not n.input)
+        assert math.isnan(finding.max_abs_fp32) and finding.max_number_fp32 is None
 
 
-def test_nan_is_no_infinity() -> None:
-    """Of three tensors one holds a NaN, one an infinity and one finite numbers; a fourth has nothing but NaN."""
+def test_nan_and_infinity_are_reported_apart() -> None:
+    """Of three tensors one holds a NaN, one an infinity and one finite numbers; a fourth has only NaN."""
     text = """g (float[2] x, float[2] z) => (float[2] a, float[2] b, float[2] c, float[2] d)
       <float[1] five = {5}> {
       [na] a = Neg(x) [in] b = Log(z) [fi] c = Exp(z) [less] s = Sub(z, five) [all] d = Sqrt(s) }"""
@@ -143,46 +145,46 @@ def test_nan_is_no_infinity() -> None:
     report = mixlist.check(
         model(text), policy(white=["Neg", "Log", "Exp", "Sqrt", "Sub"]), [feed], per_tensor=True, max_ignored=1.0
     )
-    told = in_json(report)
-    sizes = {n["name"]: (n["max_abs_fp32"], n["max_abs_low"]) for n in told["nodes"] if not n["input"]}
+    result = json_of(report)
+    sizes = {n["name"]: (n["max_abs_fp32"], n["max_abs_low"]) for n in result["nodes"] if not n["input"]}
     assert sizes == {"na": ("nan", "nan"), "in": ("inf", "inf"), "all": ("nan", "nan")}
-    ranges = {t["node"]: (t["minimum"], t["maximum"], t["nan"], t["low_nan"]) for t in told["tensors"]}
+    ranges = {t["node"]: (t["minimum"], t["maximum"], t["nan"], t["low_nan"]) for t in result["tensors"]}
     assert ranges["na"][2:] == (True, True)
     assert ranges["in"] == ("-inf", 0.0, False, False)
     assert ranges["all"] == ("nan", "nan", True, True)
     assert ranges["fi"][2:] == (False, False)
     rows = {row["node"]: (row["reference"], row["mixed"]) for row in data_of(check_html.render(report))["tensors"]}
     assert (rows["na"], rows["in"], rows["all"]) == (("nan", "nan"), ("inf", "inf"), ("nan", "nan"))
-    table = [re.split("  +", line) for line in in_text(report).splitlines() if line.startswith("preexisting")]
+    table = [re.split("  +", line) for line in text_of(report).splitlines() if line.startswith("preexisting")]
     assert {row[1]: (row[4], row[5]) for row in table} == sizes | {"na": ("3 and nan", "3 and nan")}
 
 
 @pytest.mark.parametrize("white", ["Mul Neg", "Mul"])
-def test_preexisting_does_not_swallow_what_is_propagated(white: str) -> None:
+def test_preexisting_and_propagated_values_are_counted_apart(white: str) -> None:
     """Rule S8.6: one value is NaN in float32, three became infinite; each kind has its own count."""
     text = "g (float[4] x) => (float[4] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"
     feed = {"x": np.array([np.nan, 300, 300, 300], F32)}
     report = mixlist.check(model(text), policy(white=white.split(), black=["Tanh"]), [feed])
-    assert {kind: f.count for kind, f in kinds(report, "m").items()} == {"overflow": 3}
-    assert {kind: f.count for kind, f in kinds(report, "n").items()} == {"propagated": 3, "preexisting": 1}
+    assert {kind: f.count for kind, f in findings_by_kind(report, "m").items()} == {"overflow": 3}
+    assert {kind: f.count for kind, f in findings_by_kind(report, "n").items()} == {"propagated": 3, "preexisting": 1}
     full = mixlist.check(model(text), policy(white=white.split()), [feed], full_statistics=True)
-    assert {kind: f.count for kind, f in kinds(full, "n").items()} == {"propagated": 3, "preexisting": 1}
+    assert {kind: f.count for kind, f in findings_by_kind(full, "n").items()} == {"propagated": 3, "preexisting": 1}
 
 
-def test_nothing_is_propagated_where_an_infinity_ends() -> None:
-    """Rule S8.6: Tanh of the infinity is 1, and its NaN is the reference's own."""
+def test_no_infinity_is_propagated_through_tanh() -> None:
+    """Rule S8.6: Tanh of the infinity is 1, and its NaN is also in the reference."""
     text = "g (float[4] x) => (float[4] y) { [m] m = Mul(x, x) [n] y = Tanh(m) }"
     report = mixlist.check(model(text), policy(white=["Mul", "Tanh"]), [{"x": np.array([np.nan, 300, 300, 300], F32)}])
-    assert {kind: f.count for kind, f in kinds(report, "n").items()} == {"preexisting": 1}
+    assert {kind: f.count for kind, f in findings_by_kind(report, "n").items()} == {"preexisting": 1}
 
 
-def test_the_first_saturated_node_leads_in_every_format() -> None:
-    """Rule S8.7: Neg and Relu hold what Mul holds; they are no first offenders."""
+def test_the_first_saturated_node_is_the_first_offender() -> None:
+    """Rule S8.7: Both Neg propagate the value of Mul; they are no first offenders."""
     text = "g (float[2] x) => (float[2] y) { [m] m = Mul(x, x) [n] n = Neg(m) [r] y = Neg(n) }"
     report = mixlist.check(
         model(text), policy(white=["Mul", "Neg"]), [{"x": np.array([300, 1], F32)}], overflow_mode="saturate"
     )
     assert {n.name: n.first for n in report.nodes} == {"m": True, "n": False, "r": False}
     assert {n.kind for n in report.nodes} == {"saturated"}
-    lead, _, rest = in_text(report).partition("\nOther findings\n")
-    assert lead.count("\n  saturated  ") == 1 and "2 saturated" in rest
+    first_offender_part, _, other_findings_part = text_of(report).partition("\nOther findings\n")
+    assert first_offender_part.count("\n  saturated  ") == 1 and "2 saturated" in other_findings_part

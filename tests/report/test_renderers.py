@@ -20,14 +20,14 @@ class Terminal(io.StringIO):
 FINDING = Diagnostic("ML106", "warning", "a: b, 100%\nnext", "lists/a,b:c.json", 3, 9, "do, this")
 
 
-def test_annotations_are_escaped_as_the_runner_unescapes_them() -> None:
+def test_annotations_are_escaped_for_the_runner() -> None:
     assert github.annotation(FINDING) == (
         "::warning file=lists/a%2Cb%3Ac.json,line=3,col=9,title=mixlist ML106::a: b, 100%25%0Anext (do, this)"
     )
     assert github.annotation(Diagnostic("ML001", "error", "m")) == "::error title=mixlist ML001::m"
 
 
-def test_sarif_locations() -> None:
+def test_sarif_has_the_location_of_each_finding() -> None:
     finding = Diagnostic("ML106", "warning", "m", "lists/ä b.json", 3)
     absolute = Diagnostic("ML001", "error", "m", "/lists/a.json")
     nowhere = Diagnostic("ML401", "warning", "m")
@@ -50,7 +50,7 @@ def test_sarif_locations() -> None:
     assert run["results"][0]["message"]["text"] == "a: b, 100%\nnext (do, this)"
 
 
-def test_sarif_without_findings_is_a_run_that_found_nothing() -> None:
+def test_sarif_without_findings_has_a_run_without_results() -> None:
     (run,) = sarif([])["runs"]
     assert run["results"] == []
     assert run["tool"]["driver"]["rules"] == []
@@ -60,7 +60,7 @@ def test_sarif_without_findings_is_a_run_that_found_nothing() -> None:
     "result",
     [{}, {"a": 1, "b": []}, {"nodes": [{"x": "ä\n"}, {"x": None}], "counts": {"float16": 1}}, {"l": ["a", "b"]}],
 )
-def test_json_reads_back(result: dict[str, object]) -> None:
+def test_json_can_be_read_again(result: dict[str, object]) -> None:
     stream = io.StringIO()
     json_output.write_json(result, stream)
     assert json.loads(stream.getvalue()) == result
@@ -73,20 +73,20 @@ def test_json_has_a_line_for_each_element() -> None:
     assert stream.getvalue() == '{\n "format": "f",\n "nodes": [\n  {"x": 1},\n  {"x": 2}\n ]\n}\n'
 
 
-def test_json_in_ascii_where_the_stream_is() -> None:
+def test_json_is_ascii_for_an_ascii_stream() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
     json_output.write_json({"a": "é\U0001f600"}, stream)
     stream.seek(0)
     assert json.loads(stream.read()) == {"a": "é\U0001f600"}
 
 
-def test_csv_quotes() -> None:
+def test_csv_quotes_special_characters() -> None:
     stream = io.StringIO()
     csv_table.write_csv(("a", "b"), [('x,"y"', "z\n")], stream)
     assert stream.getvalue() == 'a,b\n"x,""y""",z\\n\n'  # the line end in a name is spelled out
 
 
-def test_colour_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_color_depends_on_the_stream_and_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NO_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
     assert terminal.paint("x", "red", Terminal()) == "\x1b[31mx\x1b[0m"
@@ -101,12 +101,12 @@ def test_colour_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None
     assert terminal.paint("x", "red", Terminal()) == "x"
 
 
-def test_diagnostics_in_text() -> None:
+def test_diagnostics_have_a_line_and_a_hint() -> None:
     lines = list(terminal.diagnostic_lines([FINDING], io.StringIO()))
     assert lines == ["lists/a,b:c.json:3:9: warning ML106: a: b, 100%\\nnext", "    hint: do, this"]
 
 
-def test_a_plain_table_is_aligned_and_whole() -> None:
+def test_a_plain_table_is_aligned_and_not_cut() -> None:
     stream = io.StringIO()
     terminal.write_table(("name", "x"), [("a" * 300, "1"), ("b", "")], stream)
     assert stream.getvalue().splitlines() == [

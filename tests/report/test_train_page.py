@@ -1,4 +1,4 @@
-"""A training on the terminal and as a page, the page in a real browser too."""
+"""The report of a training on the terminal and as a page, which a real browser opens too."""
 
 from __future__ import annotations
 
@@ -24,61 +24,61 @@ REPORTS = {"passing": PASSING, "failing": FAILING, "nothing": NOTHING, "extreme"
 in_browser = pytest.mark.skipif(browser.find() is None, reason="no Chromium here (Debian: apt-get install chromium)")
 
 
-def text(report: TrainReport) -> str:
+def report_text(report: TrainReport) -> str:
     stream = io.StringIO()
     write_train(report, stream)
     return stream.getvalue()
 
 
 def test_the_verdict_and_its_reasons_come_first() -> None:
-    lines = text(FAILING).splitlines()
+    lines = report_text(FAILING).splitlines()
     assert lines[0].startswith("FAIL  models/")
     assert lines[1:3] == [f"      {reason}" for reason in FAILING.reasons]
-    passing = text(PASSING).splitlines()
+    passing = report_text(PASSING).splitlines()
     assert passing[0] == "PASS  good_step.onnx in float16, emulated on cpu, 3 runs of 600 steps"
     assert passing[2] == "      0 of 1800 mixed steps with an exception: 0.00%, the limit is 0.50%"
 
 
-def test_what_the_terminal_shows() -> None:
-    shown = text(FAILING)
+def test_the_terminal_shows_metrics_offenders_and_scales() -> None:
+    text = report_text(FAILING)
     for part in (
         "0.981 ± 0.001", "gradient of", "fc.weight", "15", "became zero", "12 %", "name = torch, init_scale = 65536",
         "/grad/fc/MatMul", "no loss scale helps", "best: init_scale = 1024", "to-remove",
     ):  # fmt: skip
-        assert part in shown, part
-    assert "hint:" not in shown
-    bare = text(EXTREME)
-    assert "nan" in bare
-    assert "inf" in bare
+        assert part in text, part
+    assert "hint:" not in text
+    extreme_text = report_text(EXTREME)
+    assert "nan" in extreme_text
+    assert "inf" in extreme_text
 
 
-def test_remedies_are_told_where_nothing_was_asked_for() -> None:
+def test_options_for_more_detail_are_hints_if_they_were_not_used() -> None:
     from dataclasses import replace
 
-    shown = text(replace(FAILING, trace_scale=None, offenders=(), scale_trials=(), suggestion=""))
-    assert "hint: --trace-overflow" in shown
-    assert "hint: --tune-scale" in shown
-    assert "hint:" not in text(PASSING)
+    text = report_text(replace(FAILING, trace_scale=None, offenders=(), scale_trials=(), suggestion=""))
+    assert "hint: --trace-overflow" in text
+    assert "hint: --tune-scale" in text
+    assert "hint:" not in report_text(PASSING)
 
 
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
-def test_the_terminal_takes_any_report(report: TrainReport) -> None:
-    assert text(report)
+def test_any_report_can_be_shown_on_the_terminal(report: TrainReport) -> None:
+    assert report_text(report)
 
 
-class Tags(HTMLParser):
-    """Checks that tags nest, and keeps those that could run or fetch something."""
+class TagChecker(HTMLParser):
+    """Check that tags nest, and collect the tags that can run or load something."""
 
     VOID = ("meta", "img", "br", "input", "link")
 
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.odd: list[str] = []
+        self.active: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in ("script", "img", "link", "iframe") or any(name.startswith("on") for name, _ in attrs):
-            self.odd.append(tag)
+            self.active.append(tag)
         if tag not in self.VOID:
             self.open.append(tag)
 
@@ -94,17 +94,17 @@ class Tags(HTMLParser):
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
 def test_the_page_is_self_contained_and_escapes_names(report: TrainReport) -> None:
     page = render(report)
-    tags = Tags()
+    tags = TagChecker()
     tags.feed(page)
     assert tags.open == []
-    assert tags.odd == []
+    assert tags.active == []
     assert EVIL not in page
     assert "http" not in page.replace('http-equiv="Content-Security-Policy"', "")
     assert not re.search(r'd="[^"]*(nan|inf)', page)
     assert not re.search(r'="-?(nan|inf)"', page)
 
 
-def test_an_existing_page_is_replaced_whole(tmp_path: Path) -> None:
+def test_an_existing_page_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("old")
     write_page(render(PASSING), path)
@@ -118,7 +118,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
         yield opened
 
 
-def shown(page: browser.Page, report: TrainReport, tmp_path: Path) -> Path:
+def open_report(page: browser.Page, report: TrainReport, tmp_path: Path) -> Path:
     path = tmp_path / "report.html"
     write_page(render(report), path)
     page.requests.clear()
@@ -129,8 +129,8 @@ def shown(page: browser.Page, report: TrainReport, tmp_path: Path) -> Path:
 
 @in_browser
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
-def test_it_opens_alone_and_without_complaint(page: browser.Page, tmp_path: Path, report: TrainReport) -> None:
-    path = shown(page, report, tmp_path)
+def test_the_page_loads_nothing_and_logs_no_error(page: browser.Page, tmp_path: Path, report: TrainReport) -> None:
+    path = open_report(page, report, tmp_path)
     assert page.requests == [path.as_uri()]
     assert page.messages == []
     assert page.ask("document.title").startswith("FAIL" if report.verdict == "fail" else "PASS")
@@ -141,8 +141,8 @@ BOX = "(() => {{ const b = document.querySelector('{}').getBBox(); return [b.x, 
 
 
 @in_browser
-def test_the_curves_are_where_they_belong(page: browser.Page, tmp_path: Path) -> None:
-    shown(page, FAILING, tmp_path)
+def test_curves_are_inside_their_charts(page: browser.Page, tmp_path: Path) -> None:
+    open_report(page, FAILING, tmp_path)
     for name in ("#loss path.float32", "#loss path.band.mixed", "#scale path.scale"):
         x, y, width, height = page.ask(BOX.format(name))
         assert -1 <= x < 50, name
@@ -165,10 +165,10 @@ def test_the_curves_are_where_they_belong(page: browser.Page, tmp_path: Path) ->
 
 @in_browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read_in_both_schemes(page: browser.Page, tmp_path: Path, scheme: str) -> None:
+def test_text_has_enough_contrast_in_both_schemes(page: browser.Page, tmp_path: Path, scheme: str) -> None:
     page.show(scheme)
     try:
-        shown(page, FAILING, tmp_path)
+        open_report(page, FAILING, tmp_path)
         worst = page.ask(_CONTRAST)
     finally:
         page.show()
@@ -180,15 +180,15 @@ def test_text_can_be_read_in_both_schemes(page: browser.Page, tmp_path: Path, sc
 def test_a_narrow_screen_scrolls_pictures_and_not_the_page(page: browser.Page, tmp_path: Path) -> None:
     page.resize(380, 800)
     try:
-        shown(page, FAILING, tmp_path)
+        open_report(page, FAILING, tmp_path)
         assert page.ask("document.documentElement.scrollWidth") <= 380
     finally:
         page.resize(1280, 900)
 
 
 @in_browser
-def test_it_prints(page: browser.Page, tmp_path: Path) -> None:
-    shown(page, FAILING, tmp_path)
+def test_the_page_can_be_printed(page: browser.Page, tmp_path: Path) -> None:
+    open_report(page, FAILING, tmp_path)
     page.show("dark", "print")
     try:
         assert page.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

@@ -1,4 +1,4 @@
-"""A search on the terminal: the order of the report, what an edit costs, and what has to be said plainly."""
+"""The report of a search on the terminal: the order of its parts, the cost of edits, and warnings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONV = TunedEdit(
 )
 GAIN = TunedEdit("Gemm", "", "black", "white", "", 2, -0.5, "keeps the limits too")
 
-FOUND = TuneReport(
+TUNED = TuneReport(
     model="good.onnx",
     objective="min-edits",
     verdict="pass",
@@ -35,8 +35,8 @@ FOUND = TuneReport(
     check=PASSING,
     seconds={"base check": 1.0, "search": 2.5, "final check": 0.25},
 )
-NONE = replace(
-    FOUND,
+WITHOUT_LIST = replace(
+    TUNED,
     verdict="fail",
     minimal=False,
     reasons=("no list of op types keeps the limits",),
@@ -47,14 +47,14 @@ NONE = replace(
 )
 
 
-def told(report: TuneReport) -> str:
+def report_text(report: TuneReport) -> str:
     stream = io.StringIO()
     write_tune(report, stream)
     return stream.getvalue()
 
 
-def test_the_order_of_the_report() -> None:
-    text = told(replace(FOUND, validation=PASSING))
+def test_the_parts_of_the_report_have_a_fixed_order() -> None:
+    text = report_text(replace(TUNED, validation=PASSING))
     assert text.startswith("PASS  good.onnx with 2 edits\n      the lists keep every limit\n")
     parts = ["\nEdits\n", "Exp ", "/b/Conv (Conv)", "Each edit is needed", "Matrix products", "Final check"]
     parts += [
@@ -68,8 +68,8 @@ def test_the_order_of_the_report() -> None:
     assert places == sorted(places)
 
 
-def test_an_edit_tells_what_it_moves_and_what_breaks_without_it() -> None:
-    lines = told(replace(FOUND, edits=(EXP, CONV, GAIN))).splitlines()
+def test_an_edit_has_its_lists_its_cost_and_its_reason() -> None:
+    lines = report_text(replace(TUNED, edits=(EXP, CONV, GAIN))).splitlines()
     rows = {line.split()[0]: line for line in lines if line.startswith(("Exp", "/b/Conv", "Gemm"))}
     assert rows["Exp"].split()[1:6] == ["white", "black", "3", "0", "%"]
     assert rows["/b/Conv"].split()[1:7] == ["(Conv)", "float16", "float32", "1", "-12.5", "%"]
@@ -77,24 +77,26 @@ def test_an_edit_tells_what_it_moves_and_what_breaks_without_it() -> None:
     assert rows["Exp"].endswith("overflow at /a/Exp, in 1 or more of 4 batches")
 
 
-def test_a_search_that_did_not_end_says_so() -> None:
-    text = told(replace(FOUND, verdict="fail", complete=False, minimal=False, check=None, reasons=("interrupted",)))
+def test_an_interrupted_search_is_reported() -> None:
+    text = report_text(
+        replace(TUNED, verdict="fail", complete=False, minimal=False, check=None, reasons=("interrupted",))
+    )
     assert text.startswith("FAIL  good.onnx with 2 edits\n      interrupted\n")
     assert "Some edits may not be needed" in text
     assert "Final check" not in text
 
 
-def test_nothing_left_low_is_said_plainly() -> None:
+def test_the_report_warns_if_no_work_stays_in_low_precision() -> None:
     warning = "none of that work stays in low precision"
-    assert warning not in told(FOUND)
-    text = told(replace(FOUND, low_share={"base": 1.0, "tuned": 0.0}))
+    assert warning not in report_text(TUNED)
+    text = report_text(replace(TUNED, low_share={"base": 1.0, "tuned": 0.0}))
     assert "100 % of the work before, 0 % after" in text
     assert warning in text
-    assert "Matrix products" not in told(replace(FOUND, low_share={"base": None, "tuned": None}))
+    assert "Matrix products" not in report_text(replace(TUNED, low_share={"base": None, "tuned": None}))
 
 
-def test_no_list() -> None:
-    text = told(NONE)
+def test_a_search_without_a_list_shows_the_base_check() -> None:
+    text = report_text(WITHOUT_LIST)
     assert text.startswith("FAIL  good.onnx: no list was found\n      no list of op types keeps the limits\n")
     assert "Edits" not in text
     assert "Matrix products" not in text
@@ -103,35 +105,43 @@ def test_no_list() -> None:
     assert "overflow at /mel/Pow, batches 1 of 5, first #2" in text
 
 
-def test_no_edit() -> None:
-    text = told(replace(FOUND, edits=(), modify_mixlist="{}\n"))
+def test_lists_that_need_no_edit_have_no_table_of_edits() -> None:
+    text = report_text(replace(TUNED, edits=(), modify_mixlist="{}\n"))
     assert text.startswith("PASS  good.onnx needs no edit\n")
     assert "Edits" not in text
 
 
 def test_the_worst_output_is_one_that_fails() -> None:
     outputs = (output("far", normalized_error=0.5), output("bad", passed=False, normalized_error=0.02), output("near"))
-    assert "worst output: bad, normalized error 0.02" in told(replace(FOUND, check=replace(FAILING, outputs=outputs)))
+    assert "worst output: bad, normalized error 0.02" in report_text(
+        replace(TUNED, check=replace(FAILING, outputs=outputs))
+    )
     outputs = (output("near"), output("nan", normalized_error=float("nan")))
-    assert "worst output: nan" in told(replace(FOUND, check=replace(PASSING, outputs=outputs)))
+    assert "worst output: nan" in report_text(replace(TUNED, check=replace(PASSING, outputs=outputs)))
     ids = output("ids", mismatches=0.004)
-    assert "0.4 % of its values differ" in told(replace(FOUND, check=replace(PASSING, outputs=(ids,))))
+    assert "0.4 % of its values differ" in report_text(replace(TUNED, check=replace(PASSING, outputs=(ids,))))
 
 
-def test_right_answers() -> None:
-    assert "right answers: 98.6 % before, 98.3 % after, of 360 labels" in told(replace(FOUND, check=FAILING))
+def test_the_share_of_right_answers_is_shown() -> None:
+    assert "right answers: 98.6 % before, 98.3 % after, of 360 labels" in report_text(replace(TUNED, check=FAILING))
 
 
-def test_names_do_not_steer_the_terminal() -> None:
-    evil = "a\x1b[2J\r"
-    edit = TunedEdit(evil, evil, "white", "black", evil, 1, None, evil)
-    changed = {"model": evil, "reasons": (evil,), "edits": (edit,), "seconds": {evil: 1.0}, "check": None}
-    text = told(replace(FOUND, **changed)) + trial_line(1, Trial((evil,), Outcome(False, evil)))
+def test_names_cannot_steer_the_terminal() -> None:
+    hostile_name = "a\x1b[2J\r"
+    edit = TunedEdit(hostile_name, hostile_name, "white", "black", hostile_name, 1, None, hostile_name)
+    changes = {
+        "model": hostile_name,
+        "reasons": (hostile_name,),
+        "edits": (edit,),
+        "seconds": {hostile_name: 1.0},
+        "check": None,
+    }
+    text = report_text(replace(TUNED, **changes)) + trial_line(1, Trial((hostile_name,), Outcome(False, hostile_name)))
     assert not set(text) & set("\x1b\r")
     assert text.count(r"a\x1b[2J\r") >= 8
 
 
-def test_lines_of_the_log() -> None:
+def test_each_trial_has_one_line_in_the_log() -> None:
     assert trial_line(1, Trial((), Outcome(True))) == "   1 pass  [no edit]"
     failed = Trial(("Exp: white to black", "Mul: white to black"), Outcome(False, "overflow at m"), remembered=True)
     line = "  12 fail  [Exp: white to black, Mul: white to black]  overflow at m  (from the state)"
