@@ -1,4 +1,4 @@
-"""Running the command line inside the test process, streams captured."""
+"""Run the command line inside the test process, and capture its streams."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from mixlist.cli import main
 
 
 @dataclass(frozen=True)
-class Ran:
+class CompletedCommand:
+    """The exit status of a command and the text that it printed."""
+
     status: int
     out: str
     err: str
 
 
-Run = Callable[..., Ran]
+Run = Callable[..., CompletedCommand]
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Calls ``mixlist ARGS`` and returns status, stdout and stderr; ``stdin`` is text or bytes."""
+    """Return a function that runs ``mixlist ARGS`` and returns status, stdout and stderr; stdin is text or bytes."""
 
-    def call(*args: object, stdin: str | bytes = b"") -> Ran:
+    def call(*args: object, stdin: str | bytes = b"") -> CompletedCommand:
         data = stdin.encode() if isinstance(stdin, str) else stdin
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         capsys.readouterr()
         status = main([str(arg) for arg in args])
         captured = capsys.readouterr()
-        return Ran(status, captured.out, captured.err)
+        return CompletedCommand(status, captured.out, captured.err)
 
     return call
 
@@ -52,7 +54,7 @@ small (float[N, 4] x) => (float[N, 4] y)
 
 @pytest.fixture
 def model_path(tmp_path: Path) -> Path:
-    """A model with a white, a gray and a black node, in a folder of its own."""
+    """Write a model with a white, a gray and a black node into a folder of its own; return its path."""
     import onnx
 
     path = tmp_path / "models" / "small.onnx"

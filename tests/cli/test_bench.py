@@ -21,59 +21,60 @@ SCHEMA = Draft202012Validator(json.loads((data_folder("schemas") / "bench.json")
 QUICK = ("--rounds", 2, "--warmup", 1)
 
 
-def valid(text: str) -> dict:
-    told: dict = json.loads(text)
-    SCHEMA.validate(told)
-    return told
+def parse_valid_result(text: str) -> dict:
+    """Parse the JSON of ``bench`` and check it against its schema."""
+    result: dict = json.loads(text)
+    SCHEMA.validate(result)
+    return result
 
 
-def test_a_table(run, model_path: Path) -> None:
-    ran = run("bench", model_path, "--random", 2, "--dim", "N=3", *QUICK)
-    assert (ran.status, ran.err) == (0, "")
-    first, how, *rest = ran.out.splitlines()
+def test_the_table_shows_times_memory_and_casts(run, model_path: Path) -> None:
+    completed = run("bench", model_path, "--random", 2, "--dim", "N=3", *QUICK)
+    assert (completed.status, completed.err) == (0, "")
+    first, method, *table_lines = completed.out.splitlines()
     assert first.startswith(f"{model_path}, mixed ")
     assert "95 % confidence" in first
-    assert how.startswith("cpu: 2 rounds")
-    assert "2 batches in turn; transfers not timed" in how
-    shown = "\n".join(rest)
+    assert method.startswith("cpu: 2 rounds")
+    assert "2 batches in turn; transfers not timed" in method
+    table = "\n".join(table_lines)
     for text in ("median time of a run", "memory: peak", "Casts in the optimized graph", "Time by operator", "MatMul"):
-        assert text in shown
-    assert "says nothing about an accelerator" in shown
+        assert text in table
+    assert "says nothing about an accelerator" in table
 
 
-def test_json(run, model_path: Path) -> None:
-    ran = run("bench", model_path, "--random", 1, "--threads", 1, "--transfers", *QUICK, "--format", "json")
-    assert ran.status == 0
-    told = valid(ran.out)
-    assert told["model"] == str(model_path)
-    assert told["estimate"] is None
-    timed = told["timing"]
+def test_json_has_the_timing_of_both_models(run, model_path: Path) -> None:
+    completed = run("bench", model_path, "--random", 1, "--threads", 1, "--transfers", *QUICK, "--format", "json")
+    assert completed.status == 0
+    result = parse_valid_result(completed.out)
+    assert result["model"] == str(model_path)
+    assert result["estimate"] is None
+    timed = result["timing"]
     assert (timed["rounds"], timed["threads"], timed["transfers"]) == (2, 1, True)
     assert timed["original"]["low_nodes"] == 0
     assert timed["other"]["low_nodes"] == 2
     assert timed["original"]["seconds"]["count"] == 2
-    assert any("size N is not given: 1 is used" in warning for warning in told["warnings"])
+    assert any("size N is not given: 1 is used" in warning for warning in result["warnings"])
 
 
 def test_the_lists_decide_what_is_timed(run, model_path: Path, tmp_path: Path) -> None:
     modify = tmp_path / "modify.json"
     modify.write_text('{"black-list": {"to-add": ["MatMul"]}, "white-list": {"to-remove": ["MatMul"]}}')
-    ran = run("bench", model_path, "--random", 1, *QUICK, "--mixlist", modify, "--format", "json")
-    assert valid(ran.out)["timing"]["other"]["low_nodes"] == 0
+    completed = run("bench", model_path, "--random", 1, *QUICK, "--mixlist", modify, "--format", "json")
+    assert parse_valid_result(completed.out)["timing"]["other"]["low_nodes"] == 0
 
 
-def test_two_models_and_data(run, model_path: Path, tmp_path: Path) -> None:
+def test_two_models_are_timed_on_data(run, model_path: Path, tmp_path: Path) -> None:
     assert run("apply", model_path, "-o", tmp_path / "mixed.onnx").status == 0
     np.savez(tmp_path / "batch.npz", x=np.ones((2, 4), np.float32))
     mixed, data = tmp_path / "mixed.onnx", tmp_path / "batch.npz"
-    ran = run("bench", model_path, mixed, "--data", data, *QUICK, "--format", "json")
-    told = valid(ran.out)
-    assert told["other"] == str(tmp_path / "mixed.onnx")
-    assert told["timing"]["other"]["low_nodes"] == 2
-    assert told["timing"]["other"]["graph"]["casts"] >= 2
+    completed = run("bench", model_path, mixed, "--data", data, *QUICK, "--format", "json")
+    result = parse_valid_result(completed.out)
+    assert result["other"] == str(tmp_path / "mixed.onnx")
+    assert result["timing"]["other"]["low_nodes"] == 2
+    assert result["timing"]["other"]["graph"]["casts"] >= 2
 
 
-def test_profiles_are_kept(run, model_path: Path, tmp_path: Path) -> None:
+def test_profiles_are_written_to_the_folder(run, model_path: Path, tmp_path: Path) -> None:
     assert run("bench", model_path, "--random", 1, *QUICK, "--profile", tmp_path / "kept").status == 0
     events = json.loads((tmp_path / "kept" / "other.json").read_text())
     assert any(event["name"] == "model_run" for event in events)
@@ -81,13 +82,13 @@ def test_profiles_are_kept(run, model_path: Path, tmp_path: Path) -> None:
 
 def test_an_estimate_runs_nothing(run, model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_run, "TimedSession", None)
-    ran = run("bench", model_path, "--estimate", "--dim", "N=3", "--format", "json")
-    assert (ran.status, ran.err) == (0, "")
-    told = valid(ran.out)
-    assert told["timing"] is None
-    assert told["estimate"]["original"]["matrix_flops"] == 2 * 12 * 4
-    assert (told["estimate"]["original"]["low_share"], told["estimate"]["other"]["low_share"]) == (0, 1)
-    assert told["other"] == f"{model_path}, mixed"
+    completed = run("bench", model_path, "--estimate", "--dim", "N=3", "--format", "json")
+    assert (completed.status, completed.err) == (0, "")
+    result = parse_valid_result(completed.out)
+    assert result["timing"] is None
+    assert result["estimate"]["original"]["matrix_flops"] == 2 * 12 * 4
+    assert (result["estimate"]["original"]["low_share"], result["estimate"]["other"]["low_share"]) == (0, 1)
+    assert result["other"] == f"{model_path}, mixed"
 
 
 def test_an_estimate_as_a_table(run, model_path: Path) -> None:
@@ -97,26 +98,26 @@ def test_an_estimate_as_a_table(run, model_path: Path) -> None:
     assert row == ["MatMul", "1", "96", "0", "160", "bytes", "1", "96", "96", "80", "bytes"]
 
 
-def test_an_estimate_names_what_it_cannot_tell(run, model_path: Path) -> None:
-    ran = run("bench", model_path, "--estimate")
-    assert ran.status == 0
-    assert "3 nodes are not counted: first, second, third; its shapes are not known" in ran.out
+def test_an_estimate_names_nodes_without_known_shapes(run, model_path: Path) -> None:
+    completed = run("bench", model_path, "--estimate")
+    assert completed.status == 0
+    assert "3 nodes are not counted: first, second, third; its shapes are not known" in completed.out
 
 
 def test_an_estimate_takes_the_sizes_of_data(run, model_path: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "batch.npz", x=np.ones((5, 4), np.float32))
-    ran = run("bench", model_path, "--estimate", "--data", tmp_path / "batch.npz", "--format", "json")
-    assert valid(ran.out)["estimate"]["original"]["matrix_flops"] == 2 * 20 * 4
+    completed = run("bench", model_path, "--estimate", "--data", tmp_path / "batch.npz", "--format", "json")
+    assert parse_valid_result(completed.out)["estimate"]["original"]["matrix_flops"] == 2 * 20 * 4
 
 
-def test_an_estimate_of_two_files(run, model_path: Path, tmp_path: Path) -> None:
+def test_an_estimate_compares_two_files(run, model_path: Path, tmp_path: Path) -> None:
     assert run("apply", model_path, "-o", tmp_path / "mixed.onnx").status == 0
-    ran = run("bench", model_path, tmp_path / "mixed.onnx", "--estimate", "--dim", "N=3", "--format", "json")
-    assert valid(ran.out)["estimate"]["other"]["low_share"] == 1
+    completed = run("bench", model_path, tmp_path / "mixed.onnx", "--estimate", "--dim", "N=3", "--format", "json")
+    assert parse_valid_result(completed.out)["estimate"]["other"]["low_share"] == 1
 
 
 @pytest.mark.parametrize(
-    "arguments, told",
+    "arguments, message",
     [
         ((), "there is no data to run the model on"),
         (("--estimate", "--dim", "M=3"), "no input has a size called 'M'"),
@@ -126,49 +127,55 @@ def test_an_estimate_of_two_files(run, model_path: Path, tmp_path: Path) -> None
         (("missing.onnx", "--random", 1), "cannot read the model missing.onnx"),
     ],
 )
-def test_wrong_use(run, model_path: Path, arguments: tuple, told: str) -> None:
-    ran = run("bench", model_path, *(str(a).format(model=model_path) for a in arguments))
-    assert (ran.status, ran.out) == (2, "")
-    assert told in ran.err
+def test_wrong_arguments_are_refused(run, model_path: Path, arguments: tuple, message: str) -> None:
+    completed = run("bench", model_path, *(str(a).format(model=model_path) for a in arguments))
+    assert (completed.status, completed.out) == (2, "")
+    assert message in completed.err
 
 
-class Dies(TimedSession):
+class CrashingSession(TimedSession):
+    """A session whose process crashes while it times the mixed model."""
+
     def time_runs(self, batch: int, runs: int) -> float:
         if self._context.model.is_relative_to(self._process.home):  # the mixed model, which has no file of its own
             os.kill(self.pid, signal.SIGSEGV)
         return super().time_runs(batch, runs)
 
 
-def test_a_crash_is_reported_with_what_could_be_timed(run, model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_run, "TimedSession", Dies)
-    ran = run("bench", model_path, "--random", 1, *QUICK)
-    assert ran.status == 2
-    assert ran.out.startswith("There is nothing to compare: one of the two models could not be timed")
-    assert "median time of a run" in ran.out
-    assert f"ONNX Runtime died with {signal.Signals.SIGSEGV.name}" in ran.err
-    assert "the model is kept at" in ran.err
-    kept = Path(ran.err.split("the model is kept at ")[1].split()[0].rstrip(";"))
-    assert onnx.load(kept).graph.node
-    kept.unlink()
-    kept.parent.rmdir()
+def test_after_a_crash_the_time_of_the_other_model_is_reported(
+    run, model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_run, "TimedSession", CrashingSession)
+    completed = run("bench", model_path, "--random", 1, *QUICK)
+    assert completed.status == 2
+    assert completed.out.startswith("There is nothing to compare: one of the two models could not be timed")
+    assert "median time of a run" in completed.out
+    assert f"ONNX Runtime died with {signal.Signals.SIGSEGV.name}" in completed.err
+    assert "the model is kept at" in completed.err
+    model_copy = Path(completed.err.split("the model is kept at ")[1].split()[0].rstrip(";"))
+    assert onnx.load(model_copy).graph.node
+    model_copy.unlink()
+    model_copy.parent.rmdir()
 
 
-def test_a_crash_in_json(run, model_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_json_has_the_failure_after_a_crash(
+    run, model_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr(bench_run, "TimedSession", Dies)
-    ran = run("bench", model_path, "--random", 1, *QUICK, "--format", "json")
-    assert ran.status == 2
-    told = valid(ran.out)
-    assert told["timing"]["ratio"] is None
-    assert "SIGSEGV" in told["timing"]["other"]["failure"]
+    monkeypatch.setattr(bench_run, "TimedSession", CrashingSession)
+    completed = run("bench", model_path, "--random", 1, *QUICK, "--format", "json")
+    assert completed.status == 2
+    result = parse_valid_result(completed.out)
+    assert result["timing"]["ratio"] is None
+    assert "SIGSEGV" in result["timing"]["other"]["failure"]
 
 
 def test_names_from_the_model_cannot_steer_the_terminal(run, tmp_path: Path) -> None:
-    made = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
     g (float[4] x) => (float[4] y) { [own] y = mine.Thing (x) }""")
-    made.graph.node[0].name = "a\x1b[2Jb"
-    onnx.save(made, tmp_path / "m.onnx")
-    ran = run("bench", tmp_path / "m.onnx", "--estimate")
-    assert "\x1b" not in ran.out
-    assert "a\\x1b[2Jb" in ran.out
+    model.graph.node[0].name = "a\x1b[2Jb"
+    onnx.save(model, tmp_path / "m.onnx")
+    completed = run("bench", tmp_path / "m.onnx", "--estimate")
+    assert "\x1b" not in completed.out
+    assert "a\\x1b[2Jb" in completed.out

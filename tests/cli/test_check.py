@@ -40,7 +40,7 @@ def planted(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rotary(tmp_path: Path) -> Path:
-    """A rotary embedding over positions that are given."""
+    """Write a rotary embedding whose positions are an input; return its path."""
     path = tmp_path / "rotary.onnx"
     onnx.save(onnx.parser.parse_model(HEAD + ROTARY), path)
     return path
@@ -48,7 +48,7 @@ def rotary(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Five batches; the third overflows the planted model."""
+    """Write five batches, of which the third overflows the planted model; return their folder."""
     folder = tmp_path / "batches"
     folder.mkdir()
     rng = np.random.default_rng(0)
@@ -58,58 +58,61 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_planted_overflow_fails(run, planted: Path, data: Path) -> None:
-    ran = run("check", planted, "--data", data)
-    assert ran.status == 1
-    assert ran.out.startswith("FAIL  ")
-    assert "1 of 5 batches" in ran.out
-    assert "overflow  product (MatMul)" in ran.out
-    assert "1 of 5, first #2" in ran.out
-    assert "exception rate 20 % (fails from 0.5 %)" in ran.out
+def test_a_planted_overflow_fails_the_check(run, planted: Path, data: Path) -> None:
+    completed = run("check", planted, "--data", data)
+    assert completed.status == 1
+    assert completed.out.startswith("FAIL  ")
+    assert "1 of 5 batches" in completed.out
+    assert "overflow  product (MatMul)" in completed.out
+    assert "1 of 5, first #2" in completed.out
+    assert "exception rate 20 % (fails from 0.5 %)" in completed.out
 
 
-def test_random_positions_show_what_float16_makes_of_them(run, rotary: Path) -> None:
+def test_random_positions_fail_only_without_protection(run, rotary: Path) -> None:
     """Rules S4.38 and S8.23: random positions are large, and a policy protects them."""
-    ran = run("check", rotary, "--random", 2, "--dim", "s=32", "--protect", "none")
-    assert ran.status == 1
-    assert ran.out.startswith("FAIL  ")
-    assert "output 'y' misses" in ran.out
-    assert "input 'position_ids': integers from 0 to 4095, because they are positions, which reach Cos cos" in ran.err
-    ran = run("check", rotary, "--random", 2, "--dim", "s=32")
-    assert ran.status == 0
-    assert ran.out.startswith("PASS  ")
+    completed = run("check", rotary, "--random", 2, "--dim", "s=32", "--protect", "none")
+    assert completed.status == 1
+    assert completed.out.startswith("FAIL  ")
+    assert "output 'y' misses" in completed.out
+    assert (
+        "input 'position_ids': integers from 0 to 4095, because they are positions, which reach Cos cos"
+        in completed.err
+    )
+    completed = run("check", rotary, "--random", 2, "--dim", "s=32")
+    assert completed.status == 0
+    assert completed.out.startswith("PASS  ")
 
 
 @pytest.mark.parametrize("command", ["check", "tune", "bench"])
-def test_a_warning_of_the_lists_says_once_that_it_is_one(run, rotary: Path, tmp_path: Path, command: str) -> None:
+def test_a_warning_of_the_lists_has_its_severity_once(run, rotary: Path, tmp_path: Path, command: str) -> None:
     """Rule S4.38: positions without protection warn, in every command that runs the mixed model."""
     data = tmp_path / "batch.npz"
     np.savez(data, **late_positions())
     extra = {"tune": ("-o", tmp_path / "list.json"), "bench": ("--rounds", 1, "--warmup", 1), "check": ()}
-    ran = run(command, rotary, "--data", data, "--protect", "none", *extra[command])
-    assert ran.status in (0, 1)
-    warnings = [line for line in ran.err.splitlines() if "ML507" in line]
+    completed = run(command, rotary, "--data", data, "--protect", "none", *extra[command])
+    assert completed.status in (0, 1)
+    warnings = [line for line in completed.err.splitlines() if "ML507" in line]
     assert warnings and all(line.startswith("warning ML507: ") for line in warnings)
 
 
-def test_without_the_batch_that_overflows_it_passes(run, planted: Path, data: Path) -> None:
-    ran = run("check", planted, "--data", data, "--steps", 2)
-    assert ran.status == 0
-    assert ran.out.startswith("PASS  ")
-    assert "2 batches" in ran.out
-    assert "First offenders" not in ran.out
+def test_the_check_passes_without_the_batch_that_overflows(run, planted: Path, data: Path) -> None:
+    completed = run("check", planted, "--data", data, "--steps", 2)
+    assert completed.status == 0
+    assert completed.out.startswith("PASS  ")
+    assert "2 batches" in completed.out
+    assert "First offenders" not in completed.out
 
 
-def test_a_failure_names_the_search_that_may_help(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    """The command has what ``tune`` takes too, and nothing else."""
-    given = ("check", planted, "--data", data, "--overflow-mode", "saturate", "--large-batch", "--full-statistics")
-    ran = run(*given, "--format", "json")
-    command = json.loads(ran.out)["next_command"]
+def test_after_a_failure_the_next_command_is_a_search(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    """The command has the options that ``tune`` takes too, and no other."""
+    arguments = ("check", planted, "--data", data, "--overflow-mode", "saturate", "--large-batch", "--full-statistics")
+    completed = run(*arguments, "--format", "json")
+    command = json.loads(completed.out)["next_command"]
     assert shlex.split(command) == [
         *("mixlist", "tune", str(planted), "--data", str(data), "--overflow-mode", "saturate"),
         *("--large-batch", "-o", "modify.json"),
     ]
-    assert f"Search a list that passes\n  {command}\n" in run(*given).out
+    assert f"Search a list that passes\n  {command}\n" in run(*arguments).out
     assert json.loads(run("check", planted, "--data", data, "--steps", 2, "--format", "json").out)["next_command"] == ""
     out = tmp_path / "m.json"
     assert run(*(str(out) if word == "modify.json" else word for word in shlex.split(command)[1:])).status == 0
@@ -121,19 +124,19 @@ def test_a_failure_names_the_search_that_may_help(run, planted: Path, data: Path
     ]
 
 
-def test_the_named_search_has_no_replaced_option(run, planted: Path, data: Path, tmp_path: Path) -> None:
+def test_the_next_command_has_no_replaced_option(run, planted: Path, data: Path, tmp_path: Path) -> None:
     config = tmp_path / "mixlist.toml"
     config.write_text(
         'precision-mode = "force_fp16"\n[check]\nrandom = 3\nmax-exception-rate = 0.5\nscheduler = "nowhere:1"\n'
     )
-    given = ("--data", data, "--large-batch", "--jobs", 1, "--precision-mode-v2", "mixed_float16")
-    ran = run("check", planted, "--config", config, *given, "--format", "json")
-    words = shlex.split(json.loads(ran.out)["next_command"])
+    options = ("--data", data, "--large-batch", "--jobs", 1, "--precision-mode-v2", "mixed_float16")
+    completed = run("check", planted, "--config", config, *options, "--format", "json")
+    words = shlex.split(json.loads(completed.out)["next_command"])
     assert {"--random", "--max-exception-rate", "--scheduler", "--precision-mode"}.isdisjoint(words)
     assert {"--data", "--large-batch", "--jobs", "--precision-mode-v2"} <= set(words)
 
 
-def test_what_a_model_has_in_float16_needs_node_rules(run, tmp_path: Path) -> None:
+def test_a_node_authored_in_float16_needs_node_rules(run, tmp_path: Path) -> None:
     path, data = tmp_path / "half.onnx", tmp_path / "x.npz"
     onnx.save(onnx.parser.parse_model(HALF), path)
     np.savez(data, x=np.full(2, 300, np.float16))
@@ -142,56 +145,56 @@ def test_what_a_model_has_in_float16_needs_node_rules(run, tmp_path: Path) -> No
     assert report["next_command"].endswith("-o modify.json --node-rules nodes.txt")
 
 
-def test_json(run, planted: Path, data: Path) -> None:
-    ran = run("check", planted, "--data", data, "--format", "json")
-    assert ran.status == 1
-    told = json.loads(ran.out)
-    assert (told["format"], told["verdict"], told["mode"], told["provider"]) == (
+def test_json_has_the_verdict_and_the_first_offender(run, planted: Path, data: Path) -> None:
+    completed = run("check", planted, "--data", data, "--format", "json")
+    assert completed.status == 1
+    report = json.loads(completed.out)
+    assert (report["format"], report["verdict"], report["mode"], report["provider"]) == (
         *("mixlist.check/1", "fail"),
         *("emulated", "cpu"),
     )
-    assert (told["batches"], told["exception_rate"]) == (5, 0.2)
+    assert (report["batches"], report["exception_rate"]) == (5, 0.2)
     limits = {"exception_rate": 0.005, "normalized": 0.01, "cosine": 0.999, "max_ignored": 0.5}
-    assert told["limits"] == limits
-    (first,) = [node for node in told["nodes"] if node["first"]]
+    assert report["limits"] == limits
+    (first,) = [node for node in report["nodes"] if node["first"]]
     assert (first["name"], first["kind"], first["batches"]) == ("product", "overflow", [2])
     assert first["max_abs_low"] == "inf"
     assert first["max_abs_fp32"] > 65520
-    assert [output["name"] for output in told["outputs"]] == ["y"]
-    assert told["tensors"] == []
+    assert [output["name"] for output in report["outputs"]] == ["y"]
+    assert report["tensors"] == []
 
 
-def test_html_holds_the_ranges(run, planted: Path, data: Path, tmp_path: Path) -> None:
+def test_the_html_page_contains_the_ranges(run, planted: Path, data: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    ran = run("check", planted, "--data", data, "--html", page)
-    assert ran.status == 1
-    assert f"wrote {page}" in ran.err
+    completed = run("check", planted, "--data", data, "--html", page)
+    assert completed.status == 1
+    assert f"wrote {page}" in completed.err
     text = page.read_text("utf-8")
     assert "Dynamic range" in text
     assert '"tensor": "a"' in text
 
 
-def test_full_statistics(run, planted: Path, data: Path, tmp_path: Path) -> None:
+def test_full_statistics_count_values_in_low_precision(run, planted: Path, data: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    ran = run("check", planted, "--data", data, "--full-statistics", "--html", page)
-    assert "Values held in float16" in ran.out
-    assert "120 values in 2 tensors" in ran.out
-    told = json.loads(run("check", planted, "--data", data, "--full-statistics", "--format", "json").out)
-    (product,) = [tensor for tensor in told["tensors"] if tensor["tensor"] == "a"]
+    completed = run("check", planted, "--data", data, "--full-statistics", "--html", page)
+    assert "Values held in float16" in completed.out
+    assert "120 values in 2 tensors" in completed.out
+    report = json.loads(run("check", planted, "--data", data, "--full-statistics", "--format", "json").out)
+    (product,) = [tensor for tensor in report["tensors"] if tensor["tensor"] == "a"]
     assert product["counts"]["values"] == product["counts"]["nonzero"] == 60
-    assert product["counts"]["nonfinite"] == next(n["count"] for n in told["nodes"] if n["name"] == "product") > 0
+    assert product["counts"]["nonfinite"] == next(n["count"] for n in report["nodes"] if n["name"] == "product") > 0
     assert 0 < product["smallest"] < 1
     text = page.read_text("utf-8")
     assert "not finite" in text
     assert ">smallest</th>" in text
-    quiet = run("check", planted, "--data", data, "--html", page)
-    assert "Values held" not in quiet.out
+    without_statistics = run("check", planted, "--data", data, "--html", page)
+    assert "Values held" not in without_statistics.out
     assert ">smallest</th>" not in page.read_text("utf-8")
 
 
-def test_per_tensor(run, planted: Path, data: Path) -> None:
-    told = json.loads(run("check", planted, "--data", data, "--per-tensor", "--format", "json").out)
-    assert {tensor["tensor"] for tensor in told["tensors"]} >= {"a", "y"}
+def test_per_tensor_lists_every_tensor(run, planted: Path, data: Path) -> None:
+    report = json.loads(run("check", planted, "--data", data, "--per-tensor", "--format", "json").out)
+    assert {tensor["tensor"] for tensor in report["tensors"]} >= {"a", "y"}
 
 
 @pytest.mark.parametrize(
@@ -203,17 +206,19 @@ def test_per_tensor(run, planted: Path, data: Path) -> None:
         (["--max-exception-rate", "0.21"], 0, 0.21),
     ],
 )
-def test_exception_rates(run, planted: Path, data: Path, options: list[str], status: int, rate: float) -> None:
-    ran = run("check", planted, "--data", data, "--format", "json", *options)
-    told = json.loads(ran.out)
-    assert told["outputs"][0]["pass"]  # Tanh of infinity is 1, as it should be
-    assert (ran.status, told["limits"]["exception_rate"]) == (status, rate)
+def test_the_limit_of_the_exception_rate_decides(
+    run, planted: Path, data: Path, options: list[str], status: int, rate: float
+) -> None:
+    completed = run("check", planted, "--data", data, "--format", "json", *options)
+    report = json.loads(completed.out)
+    assert report["outputs"][0]["pass"]  # Tanh of infinity is 1, as it should be
+    assert (completed.status, report["limits"]["exception_rate"]) == (status, rate)
 
 
-def test_saturation_is_a_finding_of_its_own(run, planted: Path, data: Path) -> None:
-    told = json.loads(run("check", planted, "--data", data, "--overflow-mode", "saturate", "--format", "json").out)
-    assert told["verdict"] == "fail"
-    assert [node["kind"] for node in told["nodes"] if node["name"] == "product"] == ["saturated"]
+def test_saturated_values_have_a_finding_kind(run, planted: Path, data: Path) -> None:
+    report = json.loads(run("check", planted, "--data", data, "--overflow-mode", "saturate", "--format", "json").out)
+    assert report["verdict"] == "fail"
+    assert [node["kind"] for node in report["nodes"] if node["name"] == "product"] == ["saturated"]
 
 
 @pytest.mark.parametrize(
@@ -226,19 +231,19 @@ def test_saturation_is_a_finding_of_its_own(run, planted: Path, data: Path) -> N
         ("--min-snr", "300", "snr"),
     ],
 )
-def test_each_limit(run, model_path: Path, option: str, value: str, name: str) -> None:
-    ran = run("check", model_path, "--random", 2, "--dim", "N=3", option, value, "--format", "json")
-    told = json.loads(ran.out)
-    assert ran.status == 1
-    assert told["limits"][name] == float(value)
-    assert told["outputs"][0]["failed_limits"] == [name]
+def test_each_limit_fails_the_check(run, model_path: Path, option: str, value: str, name: str) -> None:
+    completed = run("check", model_path, "--random", 2, "--dim", "N=3", option, value, "--format", "json")
+    report = json.loads(completed.out)
+    assert completed.status == 1
+    assert report["limits"][name] == float(value)
+    assert report["outputs"][0]["failed_limits"] == [name]
 
 
-def test_limits_that_hold(run, model_path: Path) -> None:
+def test_the_check_passes_if_limits_hold(run, model_path: Path) -> None:
     options = ["--min-top1", "0.5", "--max-mismatch", "0", "--max-normalized-error", "inf", "--min-cosine", "-1"]
-    ran = run("check", model_path, "--random", 2, "--dim", "N=3", *options, "--format", "json")
-    assert ran.status == 0
-    assert json.loads(ran.out)["limits"]["normalized"] == "inf"
+    completed = run("check", model_path, "--random", 2, "--dim", "N=3", *options, "--format", "json")
+    assert completed.status == 0
+    assert json.loads(completed.out)["limits"]["normalized"] == "inf"
 
 
 @pytest.mark.parametrize(
@@ -256,14 +261,14 @@ def test_limits_that_hold(run, model_path: Path) -> None:
         ["--provider", "tpu"],
     ],
 )
-def test_options_that_make_no_sense(run, model_path: Path, options: list[str]) -> None:
-    ran = run("check", model_path, "--random", 1, "--dim", "N=1", *options)
-    assert ran.status == 2
-    assert ran.out == ""
-    assert options[0] in ran.err
+def test_invalid_option_values_are_refused(run, model_path: Path, options: list[str]) -> None:
+    completed = run("check", model_path, "--random", 1, "--dim", "N=1", *options)
+    assert completed.status == 2
+    assert completed.out == ""
+    assert options[0] in completed.err
 
 
-def test_another_file_is_judged(run, planted: Path, data: Path, tmp_path: Path) -> None:
+def test_against_checks_another_model(run, planted: Path, data: Path, tmp_path: Path) -> None:
     mixed, keep = tmp_path / "mixed.onnx", tmp_path / "keep.cfg"
     keep.write_text("product\n")
     assert run("apply", planted, "-o", mixed).status == 0
@@ -272,18 +277,18 @@ def test_another_file_is_judged(run, planted: Path, data: Path, tmp_path: Path) 
     assert run("check", planted, "--data", data, "--against", mixed).status == 0
 
 
-def test_the_policy_is_judged(run, planted: Path, data: Path, tmp_path: Path) -> None:
+def test_the_policy_decides_the_verdict(run, planted: Path, data: Path, tmp_path: Path) -> None:
     keep = tmp_path / "keep.cfg"
     keep.write_text("product\n")
-    ran = run("check", planted, "--data", data, "--keep-dtype", keep)
-    assert ran.status == 0, ran.out
+    completed = run("check", planted, "--data", data, "--keep-dtype", keep)
+    assert completed.status == 0, completed.out
 
 
-def test_no_data(run, model_path: Path) -> None:
-    ran = run("check", model_path)
-    assert ran.status == 2
-    assert "--data" in ran.err
-    assert "--random" in ran.err
+def test_missing_data_is_an_error(run, model_path: Path) -> None:
+    completed = run("check", model_path)
+    assert completed.status == 2
+    assert "--data" in completed.err
+    assert "--random" in completed.err
 
 
 def test_the_page_never_replaces_an_input(run, planted: Path, data: Path, tmp_path: Path) -> None:
@@ -297,55 +302,55 @@ def test_the_page_never_replaces_an_input(run, planted: Path, data: Path, tmp_pa
     for page in (planted, link, lists, batch, labels):
         before = page.read_bytes()
         options = ["--data", batch, "--mixlist", lists, "--labels", labels]
-        ran = run("check", planted, *options, "--html", page)
-        assert ran.status == 2, page
-        assert "is an input" in ran.err
+        completed = run("check", planted, *options, "--html", page)
+        assert completed.status == 2, page
+        assert "is an input" in completed.err
         assert page.read_bytes() == before
 
 
 def test_a_page_that_cannot_be_written_stops_before_the_run(run, model_path: Path, tmp_path: Path) -> None:
-    for page, told in ((tmp_path / "none" / "r.html", "does not exist"), (tmp_path, "is a folder")):
-        ran = run("check", model_path, "--html", page)  # no data: that is told later
-        assert ran.status == 2
-        assert told in ran.err
+    for page, message in ((tmp_path / "none" / "r.html", "does not exist"), (tmp_path, "is a folder")):
+        completed = run("check", model_path, "--html", page)  # the missing data is reported later
+        assert completed.status == 2
+        assert message in completed.err
 
 
 @pytest.mark.parametrize("kind", ["missing", "text", "truncated"])
-def test_what_is_not_a_model(run, model_path: Path, tmp_path: Path, kind: str) -> None:
-    bad = tmp_path / "bad.onnx"
+def test_files_that_are_no_models_are_refused(run, model_path: Path, tmp_path: Path, kind: str) -> None:
+    invalid_model = tmp_path / "bad.onnx"
     if kind != "missing":
-        bad.write_bytes(b"text\n" * 9 if kind == "text" else model_path.read_bytes()[:-3])
-    for arguments in ((bad,), (model_path, "--against", bad)):
-        ran = run("check", *arguments, "--random", 1, "--dim", "N=1")
-        assert ran.status == 2
-        assert str(bad) in ran.err
-        assert ran.out == ""
+        invalid_model.write_bytes(b"text\n" * 9 if kind == "text" else model_path.read_bytes()[:-3])
+    for arguments in ((invalid_model,), (model_path, "--against", invalid_model)):
+        completed = run("check", *arguments, "--random", 1, "--dim", "N=1")
+        assert completed.status == 2
+        assert str(invalid_model) in completed.err
+        assert completed.out == ""
 
 
-def test_labels_that_are_none(run, model_path: Path, tmp_path: Path) -> None:
+def test_labels_in_float64_are_refused(run, model_path: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "labels.npy", np.zeros(3))
-    ran = run("check", model_path, "--random", 1, "--dim", "N=3", "--labels", tmp_path / "labels.npy")
-    assert ran.status == 2
-    assert "float64" in ran.err
+    completed = run("check", model_path, "--random", 1, "--dim", "N=3", "--labels", tmp_path / "labels.npy")
+    assert completed.status == 2
+    assert "float64" in completed.err
 
 
-def test_labels(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    """Tanh of a product beyond the range is 1 all the same: the first column wins before and after."""
+def test_labels_give_the_share_of_right_answers(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    """Tanh of a product beyond the range is 1 too: the first column is the largest before and after."""
     labels = tmp_path / "labels.npy"
     np.save(labels, np.array([0] * 14 + [1]))
-    told = json.loads(run("check", planted, "--data", data, "--labels", labels, "--format", "json").out)
-    assert told["task"]["count"] == 15
-    assert told["task"]["reference"] == told["task"]["mixed"] == pytest.approx(14 / 15)
+    report = json.loads(run("check", planted, "--data", data, "--labels", labels, "--format", "json").out)
+    assert report["task"]["count"] == 15
+    assert report["task"]["reference"] == report["task"]["mixed"] == pytest.approx(14 / 15)
     text = run("check", planted, "--data", data, "--labels", labels).out
     assert "right answers: 93.3 % before, 93.3 % after, of 15 labels" in text
     np.save(labels, np.zeros(14, np.int64))
-    ran = run("check", planted, "--data", data, "--labels", labels)
-    assert ran.status == 2
-    assert "labels for 14 samples" in ran.err
+    completed = run("check", planted, "--data", data, "--labels", labels)
+    assert completed.status == 2
+    assert "labels for 14 samples" in completed.err
 
 
-def test_a_baseline_in_double(run, planted: Path, data: Path) -> None:
-    """The reference moves by float32's own rounding and no more."""
+def test_a_float64_baseline_changes_errors_only_a_little(run, planted: Path, data: Path) -> None:
+    """The reference changes only by the rounding of float32."""
     single, double = (
         json.loads(run("check", planted, "--data", data, "--baseline", b, "--format", "json").out)["outputs"][0]
         for b in ("float32", "float64")
@@ -353,19 +358,19 @@ def test_a_baseline_in_double(run, planted: Path, data: Path) -> None:
     assert 0 < abs(single["normalized_error"] - double["normalized_error"]) < 1e-6
 
 
-def test_a_configuration(run, planted: Path, data: Path, tmp_path: Path) -> None:
+def test_a_configuration_sets_options(run, planted: Path, data: Path, tmp_path: Path) -> None:
     config = tmp_path / "mixlist.toml"
     config.write_text('[check]\ndata = ["batches"]\nmax-exception-rate = 0.5\nmin-snr = 10\nper-tensor = true\n')
-    ran = run("check", planted, "--config", config, "--format", "json")
-    told = json.loads(ran.out)
-    assert (ran.status, told["batches"]) == (0, 5)
-    assert (told["limits"]["exception_rate"], told["limits"]["snr"]) == (0.5, 10)
-    assert told["tensors"]
+    completed = run("check", planted, "--config", config, "--format", "json")
+    report = json.loads(completed.out)
+    assert (completed.status, report["batches"]) == (0, 5)
+    assert (report["limits"]["exception_rate"], report["limits"]["snr"]) == (0.5, 10)
+    assert report["tensors"]
     assert run("check", planted, "--config", config, "--large-batch").status == 1  # the command line wins
     config.write_text('[check]\nmin-snr = "ten"\n')
-    ran = run("check", planted, "--config", config)
-    assert ran.status == 2
-    assert "takes a number" in ran.err
+    completed = run("check", planted, "--config", config)
+    assert completed.status == 2
+    assert "takes a number" in completed.err
 
 
 def test_help_says_what_runs_on_a_cpu_and_why(run) -> None:
@@ -374,8 +379,8 @@ def test_help_says_what_runs_on_a_cpu_and_why(run) -> None:
     assert "The mixed model itself would show no overflow" in text
 
 
-def test_type_hints(run, tmp_path: Path) -> None:
-    """The operators are ONNX Runtime's own, which runs them and tells nobody their types."""
+def test_type_hints_give_custom_operators_their_types(run, tmp_path: Path) -> None:
+    """The operators are ONNX Runtime's own, which runs them and does not publish their types."""
     path, hints, data = tmp_path / "custom.onnx", tmp_path / "hints.json", tmp_path / "x.npz"
     text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft.nchwc" : 1]>
     g (float[1,16,1,2] x) => (float[1,16,1,2] y) {
@@ -385,20 +390,20 @@ def test_type_hints(run, tmp_path: Path) -> None:
     np.savez(data, x=np.full((1, 16, 2, 2), 300, np.float32))
     hints.write_text('{"a": "float32"}')
     assert run("check", path, "--data", data).status == 0
-    ran = run("check", path, "--data", data, "--type-hints", hints)
-    assert ran.status == 1, ran.err
-    assert "overflow  product (MatMul)" in ran.out
+    completed = run("check", path, "--data", data, "--type-hints", hints)
+    assert completed.status == 1, completed.err
+    assert "overflow  product (MatMul)" in completed.out
     for wrong in ("[]", '{"a": "floaty"}'):
-        ran = run("check", path, "--data", data, "--type-hints", "-", stdin=wrong)
-        assert ran.status == 2, ran.err
-    ran = run("check", path, "--data", data, "--type-hints", "-", "--mixlist", "-", stdin="{}")
-    assert ran.status == 2
-    assert "given twice" in ran.err
+        completed = run("check", path, "--data", data, "--type-hints", "-", stdin=wrong)
+        assert completed.status == 2, completed.err
+    completed = run("check", path, "--data", data, "--type-hints", "-", "--mixlist", "-", stdin="{}")
+    assert completed.status == 2
+    assert "given twice" in completed.err
 
 
 def test_warnings_go_to_standard_error(run, model_path: Path, tmp_path: Path) -> None:
     mixed = tmp_path / "mixed.onnx"
     assert run("apply", model_path, "-o", mixed).status == 0
-    ran = run("check", mixed, "--random", 1, "--dim", "N=2", "--format", "json")
-    assert json.loads(ran.out)["warnings"]
-    assert "is an output of mixlist" in ran.err
+    completed = run("check", mixed, "--random", 1, "--dim", "N=2", "--format", "json")
+    assert json.loads(completed.out)["warnings"]
+    assert "is an output of mixlist" in completed.err

@@ -38,7 +38,7 @@ def test_every_command_declares_its_files() -> None:
 # --- the files of each command ---
 
 
-def _external(path: Path, weights: str) -> None:
+def _write_model_with_external_data(path: Path, weights: str) -> None:
     """Write a model with its weights in another file."""
     tensor = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
     x, y = (helper.make_tensor_value_info(name, 1, ["N", 4]) for name in "xy")
@@ -49,9 +49,9 @@ def _external(path: Path, weights: str) -> None:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with one file for each option that names a file to read."""
-    _external(tmp_path / "model.onnx", "model.bin")
-    _external(tmp_path / "other.onnx", "other.bin")
+    """Write one file for each option that names a file to read; return the folder."""
+    _write_model_with_external_data(tmp_path / "model.onnx", "model.bin")
+    _write_model_with_external_data(tmp_path / "other.onnx", "other.bin")
     texts = {
         "lists.json": "{}",
         "library.json": '{"MatMul": {"precision_reduce": {"flag": "true"}}}',
@@ -124,16 +124,16 @@ def _arguments(command: str, option: str) -> list[str]:
     return [*model, *option.split(), *required]
 
 
-def _as_is(path: Path, link: Path) -> Path:
+def _same_path(path: Path, link: Path) -> Path:
     return path
 
 
-def _symbolic(path: Path, link: Path) -> Path:
+def _symbolic_link(path: Path, link: Path) -> Path:
     link.symlink_to(path)
     return link
 
 
-def _hard(path: Path, link: Path) -> Path:
+def _hard_link(path: Path, link: Path) -> Path:
     os.link(path, link)
     return link
 
@@ -144,12 +144,16 @@ def _cases() -> Iterator[tuple[str, str, str, str, Callable[[Path, Path], Path]]
             for option, named in _READ[command].items():
                 for read in named:
                     if (written, option) != ("-o {} --force", "--mixlist=lists.json") or command != "tune":
-                        ways = (_as_is, _symbolic, _hard) if "{}" in written else (_symbolic, _hard)
-                        yield from ((command, written, option, read, way) for way in ways)
+                        link_makers = (
+                            (_same_path, _symbolic_link, _hard_link)
+                            if "{}" in written
+                            else (_symbolic_link, _hard_link)
+                        )
+                        yield from ((command, written, option, read, make_link) for make_link in link_makers)
 
 
-@pytest.mark.parametrize(("command", "written", "option", "read", "way"), list(_cases()))
-def test_no_output_is_an_input(
+@pytest.mark.parametrize(("command", "written", "option", "read", "make_link"), list(_cases()))
+def test_an_output_that_is_an_input_is_refused(
     run: Any,
     files: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -157,20 +161,20 @@ def test_no_output_is_an_input(
     written: str,
     option: str,
     read: str,
-    way: Callable[[Path, Path], Path],
+    make_link: Callable[[Path, Path], Path],
 ) -> None:
-    """It is refused for every pair of options, also through a link, and nothing changes."""
+    """Every pair of options is refused, also through a link, and nothing changes."""
     monkeypatch.chdir(files)
     if "{}" not in written:  # the command makes the name
         (files / "out").mkdir()
-        way(files / read, files / "out" / ("original.json" if "{folder}" in written else "new.partial.json"))
-        ends = written.format(folder="out", partial="out/new.json")
+        make_link(files / read, files / "out" / ("original.json" if "{folder}" in written else "new.partial.json"))
+        output_arguments = written.format(folder="out", partial="out/new.json")
     else:
-        ends = written.format(way(files / read, files / "link"))
+        output_arguments = written.format(make_link(files / read, files / "link"))
     before = {path: path.read_bytes() for path in files.rglob("*") if path.is_file()}
-    ran = run(command, *_arguments(command, option), *ends.split())
-    assert (ran.status, ran.out) == (2, "")
-    assert "is an input" in ran.err, ran.err
+    completed = run(command, *_arguments(command, option), *output_arguments.split())
+    assert (completed.status, completed.out) == (2, "")
+    assert "is an input" in completed.err, completed.err
     assert {path: path.read_bytes() for path in files.rglob("*") if path.is_file()} == before
 
 
@@ -181,7 +185,7 @@ def test_no_output_is_an_input(
         "apply model.onnx -o a --report ./a",
         "apply model.onnx -o a --report b/../a",
         "apply model.onnx -o a --report link",
-        "apply model.onnx -o there --report hard --force",
+        "apply model.onnx -o original --report hard --force",
         "tune model.onnx -o a --node-rules a",
         "tune model.onnx -o a --state a",
         "tune model.onnx -o a.json --node-rules a.partial.json",
@@ -189,16 +193,18 @@ def test_no_output_is_an_input(
         "train model.onnx --data batch.npz --html a --state a",
     ],
 )
-def test_two_outputs_are_two_files(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch, arguments: str) -> None:
+def test_two_outputs_in_one_file_are_refused(
+    run: Any, files: Path, monkeypatch: pytest.MonkeyPatch, arguments: str
+) -> None:
     monkeypatch.chdir(files)
     (files / "b").mkdir()
     (files / "link").symlink_to("a")
-    (files / "there").write_bytes(b"text")
-    os.link("there", "hard")
+    (files / "original").write_bytes(b"text")
+    os.link("original", "hard")
     before = sorted(files.iterdir())
-    ran = run(*arguments.split())
-    assert (ran.status, ran.out) == (2, "")
-    assert "would write the same file" in ran.err
+    completed = run(*arguments.split())
+    assert (completed.status, completed.out) == (2, "")
+    assert "would write the same file" in completed.err
     assert sorted(files.iterdir()) == before
 
 
@@ -208,35 +214,35 @@ def test_files_that_are_not_read_are_replaced(run: Any, files: Path, monkeypatch
     (files / "onnx").mkdir()
     for page in ("batches/page.html", "onnx/page.html", "library/page.html"):
         for _ in range(2):
-            ran = run("check", "model.onnx", "--data=batches", "--ops-info=onnx", "--html", page)
-            assert ran.status == 0, ran.err
+            completed = run("check", "model.onnx", "--data=batches", "--ops-info=onnx", "--html", page)
+            assert completed.status == 0, completed.err
 
 
 def test_a_search_may_replace_the_list_that_it_started_from(
     run: Any, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(files)
-    given = ("tune", "model.onnx", "-o", "lists.json", "--data=batches", "--mixlist=lists.json")
-    ran = run(*given)
-    assert ran.status == 2
-    assert "--force" in ran.err
-    ran = run(*given, "--force")
-    assert ran.status == 0, ran.err
-    assert "wrote lists.json" in ran.err
-    ran = run(*given, "--force", "--customize-dtypes=lists.json")
-    assert ran.status == 2
-    assert "is an input" in ran.err
+    arguments = ("tune", "model.onnx", "-o", "lists.json", "--data=batches", "--mixlist=lists.json")
+    completed = run(*arguments)
+    assert completed.status == 2
+    assert "--force" in completed.err
+    completed = run(*arguments, "--force")
+    assert completed.status == 0, completed.err
+    assert "wrote lists.json" in completed.err
+    completed = run(*arguments, "--force", "--customize-dtypes=lists.json")
+    assert completed.status == 2
+    assert "is an input" in completed.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "existing", "others"),
+    ("arguments", "existing", "other_files"),
     [
         ("demo -o out", "digits.unedited.onnx", ["digits.all_low.onnx", "digits.mixed.onnx"]),
         ("bench model.onnx --data=batches --rounds 1 --warmup 1 --profile out", "other.json", ["original.json"]),
     ],
 )
 def test_a_file_in_an_output_folder_is_replaced_only_with_force(
-    run: Any, files: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, existing: str, others: Sequence[str]
+    run: Any, files: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, existing: str, other_files: Sequence[str]
 ) -> None:
     """Without --force nothing is written; a file of another name in the folder does not matter."""
     monkeypatch.chdir(files)
@@ -244,28 +250,28 @@ def test_a_file_in_an_output_folder_is_replaced_only_with_force(
     folder.mkdir()
     for name in (existing, "other.txt"):
         (folder / name).write_text("mine")
-    ran = run(*arguments.split())
-    assert (ran.status, ran.out) == (2, "")
-    assert f"{Path('out', existing)} exists" in ran.err
-    assert "--force" in ran.err
+    completed = run(*arguments.split())
+    assert (completed.status, completed.out) == (2, "")
+    assert f"{Path('out', existing)} exists" in completed.err
+    assert "--force" in completed.err
     assert {path.name: path.read_text() for path in folder.iterdir()} == {existing: "mine", "other.txt": "mine"}
     assert run(*arguments.split(), "--force").status == 0
-    assert sorted(path.name for path in folder.iterdir()) == sorted([existing, *others, "other.txt"])
+    assert sorted(path.name for path in folder.iterdir()) == sorted([existing, *other_files, "other.txt"])
     assert (folder / existing).read_bytes() != b"mine"
     assert (folder / "other.txt").read_text() == "mine"
 
 
 @posix_only
-def test_devices_are_no_files(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_no_inputs_or_outputs(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(files)
-    given = ("apply", "model.onnx", "-o", "new.onnx", "--type-hints=/dev/null", "--report=/dev/null")
-    assert "is an input" not in run(*given).err
+    arguments = ("apply", "model.onnx", "-o", "new.onnx", "--type-hints=/dev/null", "--report=/dev/null")
+    assert "is an input" not in run(*arguments).err
     assert run("apply", "model.onnx", "-o", "/dev/null", "--report=/dev/null", "--force").status == 0
 
 
 # --- places that cannot be written ---
 
-_LONG: list[Sequence[str]] = [
+_UNWRITABLE: list[Sequence[str]] = [
     ("apply", "model.onnx", "-o", "{}"),
     ("apply", "model.onnx", "-o", "new.onnx", "--report={}"),
     ("check", "model.onnx", "--data=batches", "--html={}"),
@@ -279,7 +285,7 @@ _LONG: list[Sequence[str]] = [
 
 
 @needs_proc
-@pytest.mark.parametrize("arguments", _LONG, ids=" ".join)
+@pytest.mark.parametrize("arguments", _UNWRITABLE, ids=" ".join)
 def test_a_place_that_cannot_be_written_stops_before_the_run(
     run: Any, files: Path, monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str]
 ) -> None:
@@ -291,40 +297,40 @@ def test_a_place_that_cannot_be_written_stops_before_the_run(
 
     monkeypatch.setattr("mixlist.graph.load._load_path", refuse)
     monkeypatch.setattr("mixlist.training.run.run_train", refuse)
-    ran = run(*(each.format("/proc/new") for each in arguments))
-    assert (ran.status, ran.out) == (2, "")
-    assert "cannot be written" in ran.err
+    completed = run(*(argument.format("/proc/new") for argument in arguments))
+    assert (completed.status, completed.out) == (2, "")
+    assert "cannot be written" in completed.err
 
 
 @pytest.mark.parametrize(
     "written", ["-o {}", "-o new.onnx --report {}", "-o {stem}.json", "-o new.json --node-rules {stem}.txt"]
 )
-def test_a_name_that_cannot_be_is_told_before_the_run(
+def test_a_name_that_is_too_long_is_reported_before_the_run(
     run: Any, files: Path, monkeypatch: pytest.MonkeyPatch, written: str
 ) -> None:
     """The name of the partial list is longer than that of the list."""
     monkeypatch.chdir(files)
     monkeypatch.setattr("mixlist.graph.load._load_path", lambda _: pytest.fail("the model was read"))
     command = "tune" if "{stem}" in written else "apply"
-    ran = run(command, "model.onnx", *written.format("a" * 300, stem="a" * 245).split())
-    assert (ran.status, ran.out) == (2, "")
-    assert "cannot be written" in ran.err
+    completed = run(command, "model.onnx", *written.format("a" * 300, stem="a" * 245).split())
+    assert (completed.status, completed.out) == (2, "")
+    assert "cannot be written" in completed.err
 
 
 @needs_proc
-def test_a_dry_run_needs_no_place(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_needs_no_writable_output(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(files)
-    given = ("apply", "model.onnx", "-o", "/proc/new.onnx", "--dry-run")
-    assert run(*given).status == 0
-    ran = run(*given, "--report=/proc/done.json")
-    assert (ran.status, "/proc/done.json: cannot be written" in ran.err) == (2, True)
+    arguments = ("apply", "model.onnx", "-o", "/proc/new.onnx", "--dry-run")
+    assert run(*arguments).status == 0
+    completed = run(*arguments, "--report=/proc/done.json")
+    assert (completed.status, "/proc/done.json: cannot be written" in completed.err) == (2, True)
 
 
-def test_a_configuration_is_an_input_whatever_it_says(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_is_an_input(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An output that the configuration names may not be the configuration."""
     monkeypatch.chdir(files)
     (files / "config.toml").write_text('[check]\nhtml = "config.toml"\n')
-    ran = run("check", "model.onnx", "--data=batches", "--config=config.toml")
-    assert ran.status == 2
-    assert "is an input: --config" in ran.err
+    completed = run("check", "model.onnx", "--data=batches", "--config=config.toml")
+    assert completed.status == 2
+    assert "is an input: --config" in completed.err
     assert CONFIG.name is not None

@@ -17,63 +17,63 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def toml(folder: Path, text: str) -> Path:
+def write_config(folder: Path, text: str) -> Path:
     path = folder / "mixlist.toml"
     path.write_text(text)
     return path
 
 
-def test_options_and_relative_paths(run, folder: Path, model_path: Path) -> None:
-    path = toml(folder, 'mixlist = "lists/black.json"\n[resolve]\nformat = "json"\n')
-    ran = run("resolve", model_path, "--config", path)
-    assert ran.status == 0
-    assert json.loads(ran.out)["counts"] == {"float32": 3}
+def test_paths_are_relative_to_the_configuration(run, folder: Path, model_path: Path) -> None:
+    path = write_config(folder, 'mixlist = "lists/black.json"\n[resolve]\nformat = "json"\n')
+    completed = run("resolve", model_path, "--config", path)
+    assert completed.status == 0
+    assert json.loads(completed.out)["counts"] == {"float32": 3}
 
 
 def test_the_command_line_wins(run, folder: Path, model_path: Path) -> None:
-    path = toml(folder, 'mixlist = "lists/black.json"\n[resolve]\nformat = "json"\n')
+    path = write_config(folder, 'mixlist = "lists/black.json"\n[resolve]\nformat = "json"\n')
     (folder / "none.json").write_text("{}")
     for options in (
         ["--config", path, "--mixlist", folder / "none.json"],
         ["--mixlist", folder / "none.json", "--config", path],
     ):
-        ran = run("resolve", model_path, *options)
-        assert json.loads(ran.out)["counts"] == {"float16": 2, "float32": 1}
+        completed = run("resolve", model_path, *options)
+        assert json.loads(completed.out)["counts"] == {"float16": 2, "float32": 1}
     assert run("resolve", model_path, "--config", path, "--format", "csv").out.startswith("scope,")
 
 
 def test_a_mode_on_the_command_line_replaces_one_of_the_other_name(run, folder: Path, model_path: Path) -> None:
-    path = toml(folder, 'precision-mode = "force_fp16"\n')
-    ran = run("resolve", model_path, "--config", path, "--precision-mode-v2", "origin", "--format", "json")
-    assert ran.status == 0
-    assert json.loads(ran.out)["counts"] == {"float32": 3}
-    both = toml(folder, 'precision-mode = "force_fp16"\nprecision-mode-v2 = "fp16"\n')
-    ran = run("resolve", model_path, "--config", both)
-    assert ran.status == 2
-    assert "given together" in ran.err
+    path = write_config(folder, 'precision-mode = "force_fp16"\n')
+    completed = run("resolve", model_path, "--config", path, "--precision-mode-v2", "origin", "--format", "json")
+    assert completed.status == 0
+    assert json.loads(completed.out)["counts"] == {"float32": 3}
+    both = write_config(folder, 'precision-mode = "force_fp16"\nprecision-mode-v2 = "fp16"\n')
+    completed = run("resolve", model_path, "--config", both)
+    assert completed.status == 2
+    assert "given together" in completed.err
 
 
-def test_flags_lists_and_numbers(run, folder: Path, model_path: Path) -> None:
+def test_flags_lists_and_numbers_are_read(run, folder: Path, model_path: Path) -> None:
     text = '[apply]\noutput = "o.onnx"\nno-keep-io-types = true\nkeep-io = ["x"]\nopset = 20\nforce = true\n'
-    path = toml(folder, text)
+    path = write_config(folder, text)
     (folder / "o.onnx").write_bytes(b"old")
-    ran = run("apply", model_path, "--config", path)
-    assert ran.status == 0
+    completed = run("apply", model_path, "--config", path)
+    assert completed.status == 0
     import onnx
 
     written = onnx.load(folder / "o.onnx")
     assert written.opset_import[0].version == 20
     assert written.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
-    path = toml(folder, text.replace('keep-io = ["x"]', "").replace("force = true", ""))
+    path = write_config(folder, text.replace('keep-io = ["x"]', "").replace("force = true", ""))
     assert run("apply", model_path, "--config", path, "--force").status == 0
     written = onnx.load(folder / "o.onnx")
     assert written.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
-    path = toml(folder, text.replace('["x"]', '"x"').replace("force = true", ""))
+    path = write_config(folder, text.replace('["x"]', '"x"').replace("force = true", ""))
     assert run("apply", model_path, "--config", path).status == 2, "force is gone"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("a = [", "not TOML"),
         ('mixlst = "a"', "mixlist"),
@@ -89,16 +89,16 @@ def test_flags_lists_and_numbers(run, folder: Path, model_path: Path) -> None:
         ('mixlist = "nothing.json"', "nothing.json"),
     ],
 )
-def test_what_a_configuration_cannot_say(run, folder: Path, model_path: Path, text: str, told: str) -> None:
-    path = toml(folder, text)
-    ran = run("resolve", model_path, "--config", path)
-    assert ran.status == 2
-    assert told in ran.err
-    assert ran.out == ""
-    assert "mixlist.toml" in ran.err or "nothing.json" in ran.err
+def test_invalid_configurations_are_refused(run, folder: Path, model_path: Path, text: str, message: str) -> None:
+    path = write_config(folder, text)
+    completed = run("resolve", model_path, "--config", path)
+    assert completed.status == 2
+    assert message in completed.err
+    assert completed.out == ""
+    assert "mixlist.toml" in completed.err or "nothing.json" in completed.err
 
 
-def test_a_missing_configuration(run, model_path: Path) -> None:
-    ran = run("resolve", model_path, "--config", "nothing.toml")
-    assert ran.status == 2
-    assert "nothing.toml" in ran.err
+def test_a_missing_configuration_is_an_error(run, model_path: Path) -> None:
+    completed = run("resolve", model_path, "--config", "nothing.toml")
+    assert completed.status == 2
+    assert "nothing.toml" in completed.err

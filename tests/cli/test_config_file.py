@@ -17,64 +17,66 @@ POLICY = ["ops-info", "mixlist", "precision-mode", "precision-mode-v2", "keep-dt
 POLICY += ["gray-policy", "constants", "protect"]
 
 
-def write(tmp_path: Path, text: str) -> Path:
+def write_config(tmp_path: Path, text: str) -> Path:
     file = tmp_path / "mixlist.toml"
     file.write_text(text, "utf-8")
     return file
 
 
-def test_the_commands_table_wins_over_the_top(tmp_path: Path) -> None:
+def test_the_table_of_a_command_replaces_options_at_the_top(tmp_path: Path) -> None:
     text = 'constants = "ieee"\ngray-policy = "promote"\n[apply]\nconstants = "clamp"\nforce = true\n'
     text += '[resolve]\nformat = "csv"\n'
-    file = write(tmp_path, text)
+    file = write_config(tmp_path, text)
     assert load_config(file, "apply") == {"constants": "clamp", "gray_policy": "promote", "force": True}
     assert load_config(file, "resolve") == {"constants": "ieee", "gray_policy": "promote", "format": "csv"}
     assert load_config(file, "lists") == {"constants": "ieee", "gray_policy": "promote"}
 
 
 def test_underscores_are_read_too(tmp_path: Path) -> None:
-    assert load_config(write(tmp_path, 'gray_policy = "promote"'), "apply") == {"gray_policy": "promote"}
+    assert load_config(write_config(tmp_path, 'gray_policy = "promote"'), "apply") == {"gray_policy": "promote"}
 
 
 def test_a_switch_that_is_on_by_default_can_be_named_either_way(tmp_path: Path) -> None:
     for text in ("[apply]\nno-keep-io-types = true", "[apply]\nkeep-io-types = false"):
-        assert load_config(write(tmp_path, text), "apply") == {"keep_io_types": False}
+        assert load_config(write_config(tmp_path, text), "apply") == {"keep_io_types": False}
     with pytest.raises(UsageError, match="no-keep-io-types is true or false"):
-        load_config(write(tmp_path, '[apply]\nno-keep-io-types = "x"'), "apply")
+        load_config(write_config(tmp_path, '[apply]\nno-keep-io-types = "x"'), "apply")
 
 
 @pytest.mark.parametrize("command", CONFIGURABLE)
 def test_a_table_takes_every_option_of_its_command_and_of_a_policy(tmp_path: Path, command: str) -> None:
-    spellings = {name for each in load_command(command).params for name in (*each.opts, *each.secondary_opts)}
-    own = sorted(name[2:] for name in spellings if name.startswith("--") and name != "--config")
-    for name in {*own, *POLICY}:
+    spellings = {
+        name for parameter in load_command(command).params for name in (*parameter.opts, *parameter.secondary_opts)
+    }
+    own_options = sorted(name[2:] for name in spellings if name.startswith("--") and name != "--config")
+    for name in {*own_options, *POLICY}:
         value = "true" if name.startswith("no-") else '"/x"'
         key = name.removeprefix("no-").replace("-", "_")
-        found = load_config(write(tmp_path, f"[{command}]\n{name} = {value}"), command)
-        assert found == {key: False if name.startswith("no-") else "/x"}
+        options = load_config(write_config(tmp_path, f"[{command}]\n{name} = {value}"), command)
+        assert options == {key: False if name.startswith("no-") else "/x"}
     with pytest.raises(UsageError, match=f"the command {command} has no option 'config'"):
-        load_config(write(tmp_path, f'[{command}]\nconfig = "x"'), command)
+        load_config(write_config(tmp_path, f'[{command}]\nconfig = "x"'), command)
 
 
 @pytest.mark.parametrize("name", POLICY)
 def test_the_top_takes_the_options_of_a_policy(tmp_path: Path, name: str) -> None:
     for command in CONFIGURABLE:
-        assert load_config(write(tmp_path, f'{name} = "/x"'), command) == {name.replace("-", "_"): "/x"}
+        assert load_config(write_config(tmp_path, f'{name} = "/x"'), command) == {name.replace("-", "_"): "/x"}
 
 
 def test_every_command_with_a_configuration_has_a_table(tmp_path: Path) -> None:
-    taking = {name for name in COMMANDS if any(p.name == "config" for p in load_command(name).params)}
-    assert taking == set(CONFIGURABLE)
-    for name in COMMANDS.keys() - taking - {"ops-info"}:  # which is an option of a policy, too
+    configurable = {name for name in COMMANDS if any(p.name == "config" for p in load_command(name).params)}
+    assert configurable == set(CONFIGURABLE)
+    for name in COMMANDS.keys() - configurable - {"ops-info"}:  # ops-info is an option of a policy too
         with pytest.raises(UsageError, match=f"the table \\[{name}\\] is not named after a command"):
-            load_config(write(tmp_path, f"[{name}]"), "lists")
+            load_config(write_config(tmp_path, f"[{name}]"), "lists")
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     text = f'ops-info = "lib"\nmixlist = "lists/mix.json"\nkeep-dtype = "{tmp_path}/keep.cfg"\n'
     text += '[apply]\noutput = "out.onnx"\n'
-    assert load_config(write(tmp_path, text), "apply") == {
+    assert load_config(write_config(tmp_path, text), "apply") == {
         "ops_info": str(tmp_path / "lib"),
         "mixlist": str(tmp_path / "lists" / "mix.json"),
         "keep_dtype": str(tmp_path / "keep.cfg"),
@@ -84,12 +86,12 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 
 def test_built_in_libraries_and_standard_input_are_no_paths(tmp_path: Path) -> None:
     text = 'ops-info = "ascend910b"\nmixlist = "-"\n'
-    assert load_config(write(tmp_path, text), "lists") == {"ops_info": "ascend910b", "mixlist": "-"}
-    assert load_config(write(tmp_path, 'ops-info = "acsend910b"'), "lists") == {"ops_info": "acsend910b"}
+    assert load_config(write_config(tmp_path, text), "lists") == {"ops_info": "ascend910b", "mixlist": "-"}
+    assert load_config(write_config(tmp_path, 'ops-info = "acsend910b"'), "lists") == {"ops_info": "acsend910b"}
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "says", "hint"),
+    ("text", "line", "message", "hint"),
     [
         ('\nmixlst = "a"', 2, "has no option 'mixlst'", "did you mean mixlist?"),
         ('[apply]\n\nkeepio = "x"', 3, "the command apply has no option 'keepio'", "keep-io"),
@@ -101,23 +103,25 @@ def test_built_in_libraries_and_standard_input_are_no_paths(tmp_path: Path) -> N
         ("[[apply]]\nforce = true", 1, "apply", ""),
     ],
 )
-def test_what_is_no_option_has_a_line(tmp_path: Path, text: str, line: int, says: str, hint: str) -> None:
+def test_an_invalid_option_has_its_line_in_the_message(
+    tmp_path: Path, text: str, line: int, message: str, hint: str
+) -> None:
     with pytest.raises(UsageError) as error:
-        load_config(write(tmp_path, text), "lists")
+        load_config(write_config(tmp_path, text), "lists")
     assert error.value.message.startswith(f"{tmp_path}/mixlist.toml:{line}: ")
-    assert says in error.value.message
+    assert message in error.value.message
     assert hint in str(error.value.hint)
 
 
-def test_syntax_errors_have_a_place(tmp_path: Path) -> None:
+def test_syntax_errors_have_a_line_and_column(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"mixlist\.toml:2:13: this is not TOML"):
-        load_config(write(tmp_path, 'mixlist = "a"\nconstants = keep'), "lists")
+        load_config(write_config(tmp_path, 'mixlist = "a"\nconstants = keep'), "lists")
 
 
-def test_hostile_files_are_plain_errors(tmp_path: Path) -> None:
+def test_deeply_nested_and_broken_files_are_errors(tmp_path: Path) -> None:
     for text in ("a = " + "[" * 5000, "a = " + "{a=" * 5000, "a." * 20000 + "a = 1", '"', "=", "a = 1\na = 2"):
         with pytest.raises(MixlistError):
-            load_config(write(tmp_path, text), "lists")
+            load_config(write_config(tmp_path, text), "lists")
     (tmp_path / "bytes.toml").write_bytes(b"mixlist = '\xff'")
     with pytest.raises(ListError, match=r"bytes\.toml:1:12"):
         load_config(tmp_path / "bytes.toml", "lists")
@@ -126,7 +130,7 @@ def test_hostile_files_are_plain_errors(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_is_legal(tmp_path: Path) -> None:
-    assert load_config(write(tmp_path, ""), "lists") == {}
+    assert load_config(write_config(tmp_path, ""), "lists") == {}
 
 
 PIECES = ["[apply]", "[lists", "mixlist", " = ", '"x"', "\n", "true", "{", "}", "keep-io", "[", "]", ".", "3"]
@@ -134,7 +138,7 @@ PIECES = ["[apply]", "[lists", "mixlist", " = ", '"x"', "\n", "true", "{", "}", 
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=12).map("".join))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_text_is_options_or_an_error(tmp_path: Path, text: str) -> None:
+def test_any_text_gives_options_or_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "mixlist.toml").write_bytes(text.encode("utf-8", "surrogatepass"))
     try:
         assert all(isinstance(key, str) for key in load_config(tmp_path / "mixlist.toml", "apply"))

@@ -24,14 +24,14 @@ COUNT = int(os.environ.get("MIXLIST_LISTS", "40"))
 SEED = int(os.environ.get("MIXLIST_LISTS_SEED", "0"))
 SECONDS = 30  # for one command, which takes milliseconds
 _KINDS = ("modify-mixlist", "ops-info", "keep-dtype", "customize-dtypes")
-_JSON = _KINDS[:2]  # node rules that are valid are refused where the model has no such node
+_JSON_KINDS = _KINDS[:2]  # node rules that are valid are refused where the model has no such node
 _OPTIONS = {"modify-mixlist": "--mixlist", "config": "--config", "hints": "--type-hints"}
 _FORMATS = ("text", "json", "github", "sarif")
 
 
 @dataclass
 class Campaign:
-    """Commands that run on damaged files, and what was seen."""
+    """Run commands on damaged files, and record exit statuses and problems."""
 
     process: CommandProcess
     model: Path
@@ -39,7 +39,7 @@ class Campaign:
     wrong: list[str] = field(default_factory=list)
 
     def run(self, *args: object) -> End:
-        """Run one command; note its exit status, and what is wrong with it."""
+        """Run one command; record its exit status and its problem, if it has one."""
         end = self.process.run(*args)
         self.ends[str(args[0]), end.status] += 1
         if end.problem:
@@ -61,12 +61,12 @@ class Campaign:
         path.write_bytes(data)
         kinds = ["--kind", kind] if kind in _KINDS and rng.random() < 0.7 else []
         options = [_OPTIONS.get(kind, f"--{kind}"), path]
-        more = ["--model", self.model] if rng.random() < 0.1 else []
-        valid = self.run("validate", path, "--format", rng.choice(_FORMATS), *kinds, *more)
+        model_options = ["--model", self.model] if rng.random() < 0.1 else []
+        valid = self.run("validate", path, "--format", rng.choice(_FORMATS), *kinds, *model_options)
         resolved = self.run("resolve", self.model, *options, "--format", rng.choice(("table", "json", "csv")))
         lists = self.run("lists", *options, "--format=json") if kind != "hints" else None
         self._diff(kind, path)
-        if valid.status == 0 and kind in _JSON and kinds and not more and resolved.status != 0:
+        if valid.status == 0 and kind in _JSON_KINDS and kinds and not model_options and resolved.status != 0:
             self.report(kind, f"valid for validate, but resolve says: {resolved.err[-300:]}")
         if kind in _KINDS and self.run("fmt", path, *kinds).status == 0:
             self._compare(kind, kinds, options, lists)
@@ -87,7 +87,7 @@ class Campaign:
             return
         after = self.run("lists", *options, "--format=json")
         if after.status != 0 or _meaning(after.out) != _meaning(before.out):
-            self.report(kind, f"after fmt the lists are others: {after.out[:300]} {after.err[-300:]}")
+            self.report(kind, f"after fmt the lists differ: {after.out[:300]} {after.err[-300:]}")
 
 
 def _meaning(out: str) -> object:

@@ -1,4 +1,4 @@
-"""The data options, on a command that only tells what it got."""
+"""The data options, on a command that only prints the batches."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from mixlist.cli.declared_options import build_options, declared_options
 from mixlist.cli.options import POLICY_OPTIONS
 from mixlist.cli.parameters import CONFIG
 from mixlist.targets.providers import ProviderOption
-from tests.cli.conftest import Ran
+from tests.cli.conftest import CompletedCommand
 from tests.support.builders import model
 
-Run = Callable[..., Ran]
+Run = Callable[..., CompletedCommand]
 TEXT = "g (float[N, K] x, int64[N] a=b) => (float[N, K] y) { y = Neg (x) }"
 
 
-def proto() -> Any:
-    made = model(TEXT.replace("a=b", "ids"))
-    made.graph.input[1].name = "a=b"  # names hold anything
-    return made
+def model_with_equals_sign() -> Any:
+    proto = model(TEXT.replace("a=b", "ids"))
+    proto.graph.input[1].name = "a=b"  # names hold anything
+    return proto
 
 
 @click.command("check", params=[*POLICY_OPTIONS, *declared_options(DataOptions, ProviderOption), CONFIG])
-def told(**option_values: object) -> None:
-    """Prints the names and shapes of the batches."""
+def print_batches(**option_values: object) -> None:
+    """Print the names and shapes of the batches."""
     data = pop_data_options(option_values)
     build_options(ProviderOption(), option_values)
     assert set(option_values) == POLICY
-    batches = make_batches(data, proto())
+    batches = make_batches(data, model_with_equals_sign())
     for name, feed in zip(batches.names(), batches, strict=True):
         shapes = ", ".join(f"{key} {list(array.shape)}" for key, array in feed.items())
         sys.stdout.write(f"{Path(name).name}: {shapes}; {feed['a=b'].min()}..{feed['a=b'].max()}\n")
@@ -51,8 +51,8 @@ POLICY = {
 
 @pytest.fixture
 def call(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """``mixlist check`` is the command above."""
-    monkeypatch.setattr(command_group._LazyGroup, "get_command", lambda *_: told)
+    """Return a function that runs ``print_batches`` as ``mixlist check``."""
+    monkeypatch.setattr(command_group._LazyGroup, "get_command", lambda *_: print_batches)
     return lambda *args: run("check", *args)
 
 
@@ -63,39 +63,39 @@ def npz(tmp_path: Path) -> Path:
     return path
 
 
-def test_files(call: Run, npz: Path) -> None:
-    ran = call("--data", npz, "--data", npz.parent)
-    assert ran.status == 0
-    assert ran.out == "batch.npz: x [2, 3], a=b [2]; 7..8\n" * 2
+def test_data_names_files_and_folders(call: Run, npz: Path) -> None:
+    completed = call("--data", npz, "--data", npz.parent)
+    assert completed.status == 0
+    assert completed.out == "batch.npz: x [2, 3], a=b [2]; 7..8\n" * 2
 
 
-def test_random_data(call: Run) -> None:
-    ran = call("--random", 2, "--seed", 3, "--dim", "K=4", "--dim", "a=b.0=5", "--range", "a=b=3:3")
-    assert ran.out.splitlines() == [
+def test_random_data_has_the_sizes_and_ranges_of_the_options(call: Run) -> None:
+    completed = call("--random", 2, "--seed", 3, "--dim", "K=4", "--dim", "a=b.0=5", "--range", "a=b=3:3")
+    assert completed.out.splitlines() == [
         "random 0: x [1, 4], a=b [5]; 3..3",
         "random 1: x [1, 4], a=b [5]; 3..3",
         "ML601: size N is not given: 1 is used (set it with --dim N=N)",
     ]
 
 
-def test_a_pattern_of_sizes_and_the_range_of_integers(call: Run) -> None:
-    ran = call("--random", 1, "--dim", "*=3", "--dim", "K=2")
-    assert ran.out.splitlines() == [
+def test_a_pattern_sets_all_open_sizes(call: Run) -> None:
+    completed = call("--random", 1, "--dim", "*=3", "--dim", "K=2")
+    assert completed.out.splitlines() == [
         "random 0: x [3, 2], a=b [3]; 0..1",
         "ML601: input 'a=b': integers 0 or 1, because the graph shows no range (set another range with --range)",
     ]
 
 
-def test_no_data_at_all(call: Run) -> None:
-    ran = call()
-    assert ran.status == 2
-    assert "error: there is no data to run the model on" in ran.err
-    assert "hint: give data with --data batches/" in ran.err
-    assert "--random 4" in ran.err
+def test_missing_data_is_an_error(call: Run) -> None:
+    completed = call()
+    assert completed.status == 2
+    assert "error: there is no data to run the model on" in completed.err
+    assert "hint: give data with --data batches/" in completed.err
+    assert "--random 4" in completed.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--random", 1, "--data", "x.npz"], "--data and --random are two sources of data"),
         (["--data", "BATCH", "--dim", "K=1"], "--dim is for --random, and the data comes from --data"),
@@ -120,29 +120,29 @@ def test_no_data_at_all(call: Run) -> None:
         (["--provider", "tpu"], "'tpu' is not one of 'cpu', 'cuda'"),
     ],
 )
-def test_wrong_options(call: Run, npz: Path, arguments: list[object], says: str) -> None:
-    ran = call(*[npz if argument == "BATCH" else argument for argument in arguments])
-    assert ran.status == 2
-    assert says in ran.err
-    assert ran.out == ""
+def test_invalid_data_options_are_refused(call: Run, npz: Path, arguments: list[object], message: str) -> None:
+    completed = call(*[npz if argument == "BATCH" else argument for argument in arguments])
+    assert completed.status == 2
+    assert message in completed.err
+    assert completed.out == ""
 
 
-def test_data_that_does_not_fit_shows_both_sides(call: Run, tmp_path: Path) -> None:
+def test_unfit_data_shows_the_inputs_of_the_model_and_of_the_data(call: Run, tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones(3))
-    ran = call("--data", tmp_path / "a.npz")
-    assert ran.status == 2
-    assert "no data for input 'a=b'" in ran.err
+    completed = call("--data", tmp_path / "a.npz")
+    assert completed.status == 2
+    assert "no data for input 'a=b'" in completed.err
     for line in ("the model expects", "x: float32[N, K]", "a=b: int64[N]", "the data contains", "x: float64[3]"):
-        assert line in ran.err
+        assert line in completed.err
 
 
-def test_a_configuration_and_the_command_line_above_it(call: Run, npz: Path) -> None:
+def test_the_command_line_replaces_data_of_a_configuration(call: Run, npz: Path) -> None:
     config = npz.parent / "mixlist.toml"
     config.write_text('[check]\ndata = ["batch.npz"]\n')
-    ran = call("--config", config)  # the path is relative to the file
-    assert ran.out == "batch.npz: x [2, 3], a=b [2]; 7..8\n"
-    ran = call("--config", config, "--random", 1, "--dim", "K=2")
-    assert ran.out.startswith("random 0: x [1, 2], a=b [1]")
+    completed = call("--config", config)  # the path is relative to the file
+    assert completed.out == "batch.npz: x [2, 3], a=b [2]; 7..8\n"
+    completed = call("--config", config, "--random", 1, "--dim", "K=2")
+    assert completed.out.startswith("random 0: x [1, 2], a=b [1]")
     config.write_text('[check]\nrandom = 1\nseed = 4\ndim = ["K=2"]\nrange = ["x=0:1"]\n')
     assert call("--config", config).out.startswith("random 0: x [1, 2], a=b [1]")
     assert call("--config", config, "--data", npz).out == "batch.npz: x [2, 3], a=b [2]; 7..8\n"

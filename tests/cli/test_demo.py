@@ -24,13 +24,13 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
         return arrays["pixels"].astype(np.float32), arrays["labels"]
 
 
-def apply(path: Path, **policy: object) -> Path:
+def write_mixed_model(path: Path, **policy: object) -> Path:
     plan = mixlist.resolve(MODEL, mixlist.load_policy(**policy))
     mixlist.rewrite(MODEL, plan).save(path)
     return path
 
 
-def test_any_recent_runtime_loads_the_model_and_it_reads_digits() -> None:
+def test_the_model_loads_in_recent_runtimes_and_recognizes_digits() -> None:
     proto = onnx.load(MODEL)
     onnx.checker.check_model(proto, full_check=True)
     assert proto.ir_version <= 10
@@ -41,16 +41,16 @@ def test_any_recent_runtime_loads_the_model_and_it_reads_digits() -> None:
     pixels, labels = digits()
     assert pixels.shape == (449, 1, 8, 8)
     assert (pixels.min(), pixels.max()) == (0, 16)
-    right = session.run(None, {"pixels": pixels})[0].argmax(1) == labels
-    assert right.mean() >= 0.97
-    alone = session.run(None, {"pixels": pixels[:1]})[0].argmax(1)  # any batch size
-    assert alone[0] == labels[0] or not right[0]
+    is_right = session.run(None, {"pixels": pixels})[0].argmax(1) == labels
+    assert is_right.mean() >= 0.97
+    single = session.run(None, {"pixels": pixels[:1]})[0].argmax(1)  # any batch size
+    assert single[0] == labels[0] or not is_right[0]
 
 
 def test_the_reference_evaluator_rounds_every_low_tensor_of_the_mixed_model(tmp_path: Path) -> None:
-    """What the demo's accuracy rests on: each value has the type that the file gives it."""
+    """The accuracy in the demo needs it: each value has the type that the file declares."""
     for name, policy in {"listed": {"mixlist": EDITS}, "forced": {"precision_mode_v2": "fp16"}}.items():
-        proto = onnx.load(apply(tmp_path / f"{name}.onnx", **policy))
+        proto = onnx.load(write_mixed_model(tmp_path / f"{name}.onnx", **policy))
         graph = onnx.shape_inference.infer_shapes(proto, strict_mode=True).graph
         types = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.output)}
         with np.errstate(all="ignore"):
@@ -63,15 +63,17 @@ def test_the_reference_evaluator_rounds_every_low_tensor_of_the_mixed_model(tmp_
 
 def test_the_list_keeps_the_accuracy_and_forcing_everything_low_loses_it(tmp_path: Path) -> None:
     pixels, labels = digits()
-    logits, overflow = demo.run_reference_evaluator(apply(tmp_path / "listed.onnx", mixlist=EDITS), pixels)
+    logits, overflow = demo.run_reference_evaluator(write_mixed_model(tmp_path / "listed.onnx", mixlist=EDITS), pixels)
     assert overflow == ""
     assert (logits.argmax(1) == labels).mean() >= 0.97
-    logits, overflow = demo.run_reference_evaluator(apply(tmp_path / "forced.onnx", precision_mode_v2="fp16"), pixels)
+    logits, overflow = demo.run_reference_evaluator(
+        write_mixed_model(tmp_path / "forced.onnx", precision_mode_v2="fp16"), pixels
+    )
     assert overflow == "/energy/ReduceSum"
     assert (logits.argmax(1) == labels).mean() < 0.2
 
 
-def test_the_demo_prints_its_tables_and_keeps_nothing(
+def test_the_demo_prints_its_tables_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -82,7 +84,7 @@ def test_the_demo_prints_its_tables_and_keeps_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_demo_keeps_its_models_where_it_is_told(tmp_path: Path) -> None:
+def test_the_demo_writes_its_models_into_the_output_folder(tmp_path: Path) -> None:
     demo.run(tmp_path / "kept")
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
         "digits.all_low.onnx",
@@ -91,7 +93,7 @@ def test_the_demo_keeps_its_models_where_it_is_told(tmp_path: Path) -> None:
     ]
 
 
-def test_an_output_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_an_output_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="this folder cannot be created"):
         demo.run(tmp_path / "file")

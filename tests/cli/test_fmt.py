@@ -33,56 +33,56 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_fmt_rewrites_what_is_not_strict_and_nothing_else(run, folder: Path) -> None:
+def test_fmt_rewrites_only_files_that_are_not_canonical(run, folder: Path) -> None:
     before = (folder / "strict.json").stat()
-    ran = run("fmt", "loose.json", "strict.json")
-    assert (ran.status, ran.out) == (0, "")
+    completed = run("fmt", "loose.json", "strict.json")
+    assert (completed.status, completed.out) == (0, "")
     assert (folder / "loose.json").read_text() == STRICT
     assert (folder / "strict.json").stat().st_mtime_ns == before.st_mtime_ns
-    assert "loose.json: rewritten" in ran.err
-    assert "ML011" in ran.err, "the comment is lost, and that is said"
-    assert "strict.json" not in ran.err
+    assert "loose.json: rewritten" in completed.err
+    assert "ML011" in completed.err, "the lost comment is reported"
+    assert "strict.json" not in completed.err
 
 
 def test_fmt_check_changes_nothing(run, folder: Path) -> None:
-    ran = run("fmt", "--check", ".")
-    assert ran.status == 1
-    assert "loose.json: not in the canonical form" in ran.err
-    assert "strict.json: " not in ran.err
+    completed = run("fmt", "--check", ".")
+    assert completed.status == 1
+    assert "loose.json: not in the canonical form" in completed.err
+    assert "strict.json: " not in completed.err
     assert (folder / "loose.json").read_text() == LOOSE
     assert run("fmt", "--check", "strict.json").status == 0
 
 
-def test_fmt_standard_input(run, folder: Path) -> None:
-    ran = run("fmt", "-", stdin=LOOSE)
-    assert (ran.status, ran.out) == (0, STRICT)
+def test_fmt_formats_standard_input(run, folder: Path) -> None:
+    completed = run("fmt", "-", stdin=LOOSE)
+    assert (completed.status, completed.out) == (0, STRICT)
     assert run("fmt", "--check", "-", stdin=LOOSE).status == 1
 
 
-def test_fmt_of_node_rules_without_a_rule(run, folder: Path) -> None:
-    """The result is an empty file, which is in that form."""
+def test_fmt_makes_node_rules_without_a_rule_an_empty_file(run, folder: Path) -> None:
+    """The empty file is in the canonical form."""
     (folder / "rules.txt").write_text("# no rule yet\n")
     assert run("fmt", "rules.txt").status == 0
     assert (folder / "rules.txt").read_bytes() == b""
-    ran = run("fmt", "--check", "rules.txt")
-    assert (ran.status, ran.err) == (0, "")
+    completed = run("fmt", "--check", "rules.txt")
+    assert (completed.status, completed.err) == (0, "")
 
 
-def test_fmt_tells_every_file_that_it_cannot_read(run, folder: Path) -> None:
+def test_fmt_reports_every_file_that_it_cannot_read(run, folder: Path) -> None:
     (folder / "bad.json").write_text("{")
-    ran = run("fmt", "bad.json", "nothing.json", "loose.json")
-    assert ran.status == 2
-    assert "bad.json:1:" in ran.err
-    assert "nothing.json: no such file" in ran.err
+    completed = run("fmt", "bad.json", "nothing.json", "loose.json")
+    assert completed.status == 2
+    assert "bad.json:1:" in completed.err
+    assert "nothing.json: no such file" in completed.err
     assert (folder / "loose.json").read_text() == STRICT
     assert (folder / "bad.json").read_text() == "{"
 
 
-def test_fmt_of_a_directory_without_json(run, folder: Path) -> None:
+def test_fmt_reports_a_directory_without_json(run, folder: Path) -> None:
     (folder / "empty").mkdir()
-    ran = run("fmt", "empty")
-    assert ran.status == 2
-    assert "empty: the directory holds no .json file" in ran.err
+    completed = run("fmt", "empty")
+    assert completed.status == 2
+    assert "empty: the directory holds no .json file" in completed.err
 
 
 @posix_only
@@ -103,21 +103,21 @@ def library(folder: Path) -> Path:
     return path
 
 
-def test_ops_info_set(run, folder: Path, library: Path) -> None:
+def test_ops_info_set_changes_the_flag_and_keeps_a_backup(run, folder: Path, library: Path) -> None:
     before = library.read_text()
-    ran = run("ops-info", "set", "lib", "A=false", "--backup", "saved")
-    assert (ran.status, ran.out) == (0, "")
+    completed = run("ops-info", "set", "lib", "A=false", "--backup", "saved")
+    assert (completed.status, completed.out) == (0, "")
     assert library.read_text() == before.replace('"true"', '"false"')
     assert [path.read_text() for path in (folder / "saved").iterdir()] == [before]
-    assert "ops.json: changed; the original is in saved" in ran.err
-    again = run("ops-info", "set", "lib", "A=false", "--backup", "saved2")
-    assert again.status == 0
-    assert "nothing to change" in again.err
+    assert "ops.json: changed; the original is in saved" in completed.err
+    second_run = run("ops-info", "set", "lib", "A=false", "--backup", "saved2")
+    assert second_run.status == 0
+    assert "nothing to change" in second_run.err
     assert json.loads(run("lists", "--ops-info", "./lib", "--format", "json").out)["black"] == ["A"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("lib", "A=false"), "--backup"),
         (("lib", "--backup", "saved"), "OP=true|false|none"),
@@ -130,28 +130,26 @@ def test_ops_info_set(run, folder: Path, library: Path) -> None:
         (("lib/nothing.json", "A=false", "--backup", "saved"), "nothing.json"),
     ],
 )
-def test_ops_info_set_refuses(run, library: Path, arguments: tuple[str, ...], told: str) -> None:
+def test_ops_info_set_refuses_invalid_arguments(run, library: Path, arguments: tuple[str, ...], message: str) -> None:
     before = library.read_text()
-    ran = run("ops-info", "set", *arguments)
-    assert ran.status == 2
-    assert told in ran.err
+    completed = run("ops-info", "set", *arguments)
+    assert completed.status == 2
+    assert message in completed.err
     assert library.read_text() == before
 
 
-def test_fmt_overwrites_no_edit_that_another_program_makes_meanwhile(
-    run, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fmt_does_not_overwrite_an_edit_of_another_program(run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mixlist.lists import fmt
 
     find_lost_comments = fmt.find_lost_comments
 
-    def edit(text: str, path: str) -> object:
+    def edit_meanwhile(text: str, path: str) -> object:
         (folder / "loose.json").write_text("{}")
         return find_lost_comments(text, path)
 
-    monkeypatch.setattr(fmt, "find_lost_comments", edit)
-    ran = run("fmt", "loose.json")
-    assert ran.status == 2 and "loose.json: another program changed the file meanwhile" in ran.err
+    monkeypatch.setattr(fmt, "find_lost_comments", edit_meanwhile)
+    completed = run("fmt", "loose.json")
+    assert completed.status == 2 and "loose.json: another program changed the file meanwhile" in completed.err
     assert (folder / "loose.json").read_text() == "{}"
 
 
@@ -161,7 +159,7 @@ def test_fmt_waits_for_an_edit_of_the_library(run, folder: Path, monkeypatch: py
 
     monkeypatch.setattr(folder_lock, "WAIT_SECONDS", 0.05)
     with folder_lock.lock_folders([folder]):
-        ran = run("fmt", "loose.json", "strict.json")
+        completed = run("fmt", "loose.json", "strict.json")
         assert run("fmt", "--check", "loose.json").status == 1
-    assert ran.status == 2 and "another process holds the lock" in ran.err
+    assert completed.status == 2 and "another process holds the lock" in completed.err
     assert (folder / "loose.json").read_text() == LOOSE

@@ -1,4 +1,4 @@
-"""No input makes mixlist fail by itself: exit status 3 never comes."""
+"""No input makes mixlist itself fail: no command has the exit status 3."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EDITS = st.lists(
 )
 
 
-def list_file() -> st.SearchStrategy[bytes]:
+def list_files() -> st.SearchStrategy[bytes]:
     values = st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=5),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=12), inner, max_size=3),
@@ -40,25 +40,25 @@ def list_file() -> st.SearchStrategy[bytes]:
 
 
 @FUZZ
-@given(data=list_file(), kind=st.sampled_from(KINDS))
-def test_validate_and_fmt_of_anything(run, tmp_path: Path, data: bytes, kind: str) -> None:
+@given(data=list_files(), kind=st.sampled_from(KINDS))
+def test_any_file_can_be_validated_and_formatted(run, tmp_path: Path, data: bytes, kind: str) -> None:
     path = tmp_path / "list.json"
     path.write_bytes(data)
     assert run("validate", path, "--kind", kind).status in (0, 1), data
     assert run("validate", "-", "--ops-info", "ascend910b", stdin=data).status in (0, 1, 2)
-    ran = run("fmt", "--kind", kind, "-", stdin=data)
-    assert ran.status in (0, 2)
-    if ran.status == 0:
-        again = run("fmt", "--kind", kind, "-", stdin=ran.out)
-        assert (again.status, again.out) == (0, ran.out)
+    completed = run("fmt", "--kind", kind, "-", stdin=data)
+    assert completed.status in (0, 2)
+    if completed.status == 0:
+        formatted_again = run("fmt", "--kind", kind, "-", stdin=completed.out)
+        assert (formatted_again.status, formatted_again.out) == (0, completed.out)
 
 
 @FUZZ
 @given(
-    data=list_file(),
+    data=list_files(),
     option=st.sampled_from(["--mixlist", "--ops-info", "--keep-dtype", "--customize-dtypes", "--config"]),
 )
-def test_a_policy_of_anything(run, tmp_path: Path, model_path: Path, data: bytes, option: str) -> None:
+def test_any_file_can_be_a_policy(run, tmp_path: Path, model_path: Path, data: bytes, option: str) -> None:
     path = tmp_path / "list.json"
     path.write_bytes(data)
     assert run("resolve", model_path, option, path).status in (0, 2), data
@@ -66,7 +66,7 @@ def test_a_policy_of_anything(run, tmp_path: Path, model_path: Path, data: bytes
 
 @FUZZ
 @given(case=cases(), edits=EDITS)
-def test_damaged_models(run, tmp_path: Path, case: Case, edits: Edits) -> None:
+def test_damaged_models_are_read_or_refused(run, tmp_path: Path, case: Case, edits: Edits) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(edited(case.model.SerializeToString(), edits))
     assert run("resolve", path).status in (0, 2)
@@ -75,7 +75,7 @@ def test_damaged_models(run, tmp_path: Path, case: Case, edits: Edits) -> None:
 
 @FUZZ
 @given(case=cases(), data=st.data())
-def test_wrong_models(run, tmp_path: Path, case: Case, data: st.DataObject) -> None:
+def test_invalid_models_are_rewritten_or_refused(run, tmp_path: Path, case: Case, data: st.DataObject) -> None:
     """Well-formed protobuf that is no valid model: nodes dropped, operators and names swapped."""
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
@@ -83,22 +83,22 @@ def test_wrong_models(run, tmp_path: Path, case: Case, data: st.DataObject) -> N
     assume(nodes)  # an output that is an input needs none
     for _ in range(data.draw(st.integers(1, 3))):
         node = nodes[data.draw(st.integers(0, len(nodes) - 1))]
-        how = data.draw(st.sampled_from(["op", "input", "output", "attribute", "drop inputs", "drop outputs"]))
-        if how == "op":
+        damage = data.draw(st.sampled_from(["op", "input", "output", "attribute", "drop inputs", "drop outputs"]))
+        if damage == "op":
             node.op_type = data.draw(
                 st.sampled_from(["Cast", "Constant", "If", "Loop", "Scan", "LSTM", "Conv", "Nope"])
             )
-        elif how == "input" and node.input:
+        elif damage == "input" and node.input:
             node.input[0] = data.draw(
                 st.sampled_from(["", "nothing", *node.output, *(i.name for i in model.graph.input)])
             )
-        elif how == "output" and node.output:
+        elif damage == "output" and node.output:
             node.output[0] = data.draw(st.sampled_from(["", "new", *node.input]))
-        elif how == "attribute" and node.attribute:
+        elif damage == "attribute" and node.attribute:
             node.attribute[0].name = data.draw(st.sampled_from(["", "to", "axis", "body", "value"]))
-        elif how == "drop inputs":
+        elif damage == "drop inputs":
             del node.input[:]
-        elif how == "drop outputs":
+        elif damage == "drop outputs":
             del node.output[:]
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
@@ -122,7 +122,7 @@ def test_wrong_models(run, tmp_path: Path, case: Case, data: st.DataObject) -> N
     ],
     ids=["deep array", "deep object", "long string", "many names", "UTF-16", "NUL", "lone surrogate", "long number"],
 )
-def test_hostile_lists(run, tmp_path: Path, data: bytes) -> None:
+def test_huge_and_broken_lists_are_read_or_refused(run, tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "list.json"
     path.write_bytes(data)
     assert run("validate", path).status in (0, 1)

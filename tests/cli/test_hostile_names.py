@@ -45,31 +45,31 @@ def assert_steers_nothing(printed: str, annotations: bool = False) -> None:
 
 
 def named_model() -> onnx.ModelProto:
-    """An Add, an operator of another domain, an If and a function for each name, which is wherever ONNX has one."""
-    nodes, functions, before = [], [], "x"
+    """Return a model that uses each name wherever ONNX has one: in an Add, a custom operator, an If and a function."""
+    nodes, functions, previous_output = [], [], "x"
     for name in NAMES:
-        made = [f"{name}{number}" for number in range(6)]
+        outputs = [f"{name}{number}" for number in range(6)]
         branch = [
-            helper.make_graph([helper.make_node("Exp", [made[1]], [out], out)], name, [], [info(out)])
+            helper.make_graph([helper.make_node("Exp", [outputs[1]], [out], out)], name, [], [float_value(out)])
             for out in (f"{name}x", f"{name}y")
         ]
         nodes += [
-            helper.make_node("Add", [before, before], [made[0]], name),
-            helper.make_node(name, [made[0]], [made[1]], made[1], domain="own"),
-            helper.make_node("If", ["c"], [made[2]], made[2], then_branch=branch[0], else_branch=branch[1]),
+            helper.make_node("Add", [previous_output, previous_output], [outputs[0]], name),
+            helper.make_node(name, [outputs[0]], [outputs[1]], outputs[1], domain="own"),
+            helper.make_node("If", ["c"], [outputs[2]], outputs[2], then_branch=branch[0], else_branch=branch[1]),
         ]
         body = [
-            helper.make_node("Mul", [name, name], [made[4]], made[4]),
-            helper.make_node("Relu", [made[4]], [made[5]], made[5]),
+            helper.make_node("Mul", [name, name], [outputs[4]], outputs[4]),
+            helper.make_node("Relu", [outputs[4]], [outputs[5]], outputs[5]),
         ]
-        functions.append(helper.make_function("own", name, [name], [made[5]], body, IMPORTS))
-        before = made[2]
-    inputs = [info("x"), info(UNUSED), helper.make_tensor_value_info("c", TensorProto.BOOL, [])]
-    graph = helper.make_graph(nodes, NAMES[0], inputs, [info(before)])
+        functions.append(helper.make_function("own", name, [name], [outputs[5]], body, IMPORTS))
+        previous_output = outputs[2]
+    inputs = [float_value("x"), float_value(UNUSED), helper.make_tensor_value_info("c", TensorProto.BOOL, [])]
+    graph = helper.make_graph(nodes, NAMES[0], inputs, [float_value(previous_output)])
     return helper.make_model(graph, opset_imports=IMPORTS, functions=functions, ir_version=8)
 
 
-def info(name: str) -> onnx.ValueInfoProto:
+def float_value(name: str) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])
 
 
@@ -84,14 +84,14 @@ def strings(value: object) -> Iterator[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, so that paths can begin with the name."""
+    """Make an empty folder the working directory, so that paths can begin with a name."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def files(folder: Path) -> tuple[str, str, str]:
-    """Write a model, a list and data under such names; return their paths."""
+    """Write a model, a list and data under hostile names; return their paths."""
     model, mixlist, data = f"{UNUSED}.onnx", f"{NAMES[0]}.json", f"{NAMES[5]}.npz"
     (folder / model).write_bytes(named_model().SerializeToString())
     edits = {"black-list": {"to-add": [*NAMES, "Exp"]}, "white-list": {"to-add": ["Add", "Mul", "Relu"]}}
@@ -101,33 +101,33 @@ def files(folder: Path) -> tuple[str, str, str]:
     return f"./{model}", mixlist, f"./{data}"
 
 
-def sound_commands(model: str, mixlist: str, data: str) -> Iterator[list[str]]:
+def valid_commands(model: str, mixlist: str, data: str) -> Iterator[list[str]]:
     """Yield commands that run to their end."""
     lists = ["--mixlist", mixlist]
-    for form in ("text", "csv", "json"):
-        yield ["resolve", model, *lists, "--format", form]
-        yield ["lists", *lists, "--format", form]
-        yield ["diff", "onnx", "onnx", "--target-mixlist", mixlist, "--model", model, "--format", form]
+    for output_format in ("text", "csv", "json"):
+        yield ["resolve", model, *lists, "--format", output_format]
+        yield ["lists", *lists, "--format", output_format]
+        yield ["diff", "onnx", "onnx", "--target-mixlist", mixlist, "--model", model, "--format", output_format]
     yield ["diff", "onnx", "onnx", "--target-mixlist", mixlist]
-    for form in ("text", "json"):
-        wide = ["--per-tensor", "--layerwise", "--html", f"{UNUSED}.html"]
-        yield ["check", model, *lists, "--data", data, "--format", form, *wide]
-        new = [
+    for output_format in ("text", "json"):
+        report_options = ["--per-tensor", "--layerwise", "--html", f"{UNUSED}.html"]
+        yield ["check", model, *lists, "--data", data, "--format", output_format, *report_options]
+        output_options = [
             "-o",
             f"{UNUSED}.new",
             "--force",
             "--state",
             f"{UNUSED}.state",
         ]  # the second search has the trials of the first
-        yield ["tune", model, *lists, "--data", data, "--format", form, "--jobs", "1", *new]
-    for form in ("text", "json"):
-        yield ["bench", model, *lists, "--estimate", "--format", form]
+        yield ["tune", model, *lists, "--data", data, "--format", output_format, "--jobs", "1", *output_options]
+    for output_format in ("text", "json"):
+        yield ["bench", model, *lists, "--estimate", "--format", output_format]
     yield ["apply", model, *lists, "-o", "out.onnx"]
     yield ["apply", model, *lists, "-o", "out.onnx", "--force", "--report", "-"]
 
 
-def named_commands(model: str, mixlist: str) -> Iterator[list[str]]:
-    """Yield commands that get the names as arguments, most of them in wrong places."""
+def commands_with_names(model: str, mixlist: str) -> Iterator[list[str]]:
+    """Yield commands that have the names as arguments, most of them invalid."""
     lists = ["--mixlist", mixlist]
     for name in NAMES:
         yield from (
@@ -140,32 +140,32 @@ def named_commands(model: str, mixlist: str) -> Iterator[list[str]]:
 
 
 def assert_prints_safely(run: Run, command: list[str], statuses: tuple[int, ...]) -> None:
-    found = run(*command)
-    assert found.status in statuses, (command, found.err)
-    assert_steers_nothing(found.out)
-    assert_steers_nothing(found.err)
+    completed = run(*command)
+    assert completed.status in statuses, (command, completed.err)
+    assert_steers_nothing(completed.out)
+    assert_steers_nothing(completed.err)
 
 
-def test_what_commands_print(run: Run, files: tuple[str, str, str]) -> None:
-    for command in sound_commands(*files):
+def test_output_of_commands_cannot_steer_the_terminal(run: Run, files: tuple[str, str, str]) -> None:
+    for command in valid_commands(*files):
         assert_prints_safely(run, command, (0, 1))
 
 
-def test_what_commands_print_of_names_in_their_arguments(run: Run, files: tuple[str, str, str]) -> None:
+def test_names_in_arguments_cannot_steer_the_terminal(run: Run, files: tuple[str, str, str]) -> None:
     model, mixlist, _ = files
-    for command in named_commands(model, mixlist):
+    for command in commands_with_names(model, mixlist):
         assert_prints_safely(run, command, (0, 2))
 
 
-def test_json_keeps_names(run: Run, files: tuple[str, str, str]) -> None:
+def test_json_has_the_exact_names(run: Run, files: tuple[str, str, str]) -> None:
     model, mixlist, _ = files
-    found = set(strings(json.loads(run("resolve", model, "--mixlist", mixlist, "--format", "json").out)))
-    assert {*NAMES, *(f"{name}2" for name in NAMES)} <= found
+    names = set(strings(json.loads(run("resolve", model, "--mixlist", mixlist, "--format", "json").out)))
+    assert {*NAMES, *(f"{name}2" for name in NAMES)} <= names
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_list_files(run: Run, folder: Path, name: str) -> None:
-    """Broken and sound files of every kind, under a path that begins with the name."""
+def test_names_in_list_files_cannot_steer_the_terminal(run: Run, folder: Path, name: str) -> None:
+    """The files are broken and valid, of every kind, and their paths begin with the name."""
     edits = json.dumps({"black-list": {"to-add": [name, name]}, name: {}, "white-list": {"to-add": [name, f" {name}"]}})
     library = json.dumps(
         {name: {"precision_reduce": {"flag": name}}, f"{name}2": {name: {}, "precision_reduce": {"flag": "true"}}}
@@ -180,18 +180,18 @@ def test_list_files(run: Run, folder: Path, name: str) -> None:
     ):
         path = f"{name}{ending}"
         (folder / path).write_text(text, "utf-8")
-        for form in ("text", "github", "json", "sarif"):
-            found = run("validate", path, "--format", form)
-            assert found.status in (0, 1), found.err
-            assert_steers_nothing(found.out, annotations=form == "github")
-            assert_steers_nothing(found.err)
+        for output_format in ("text", "github", "json", "sarif"):
+            completed = run("validate", path, "--format", output_format)
+            assert completed.status in (0, 1), completed.err
+            assert_steers_nothing(completed.out, annotations=output_format == "github")
+            assert_steers_nothing(completed.err)
         for command in (["fmt", "--check", path], ["fmt", path], ["fmt", path]):
-            found = run(*command)
-            assert found.status in (0, 1, 2), found.err
-            assert_steers_nothing(found.out + found.err)
+            completed = run(*command)
+            assert completed.status in (0, 1, 2), completed.err
+            assert_steers_nothing(completed.out + completed.err)
         (folder / path).unlink()
     path = f"{name}.ops.json"
     (folder / path).write_text('{"Add": {"precision_reduce": {"flag": "true"}}}', "utf-8")
     for change in ("Add=false", "Add=false", f"{name}=true"):
-        found = run("ops-info", "set", path, change, "--backup", f"{name}.backup")
-        assert_steers_nothing(found.out + found.err)
+        completed = run("ops-info", "set", path, change, "--backup", f"{name}.backup")
+        assert_steers_nothing(completed.out + completed.err)

@@ -26,19 +26,19 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 OPTIONS = ("--ops-info", "lib.json", "--mixlist", "modify.json", "--op-names", "onnx")
 
 
-def test_json_is_the_contracts(run, library: Path) -> None:
-    ran = run("lists", *OPTIONS, "--format", "json")
-    assert ran.status == 0
-    told = json.loads(ran.out)
-    assert list(told) == ["format", "white", "black", "gray", "edits"]
-    assert told["format"] == "mixlist.lists/1"
-    assert (told["white"], told["black"], told["gray"]) == (["B", "E"], ["A", "C"], ["D"])
-    assert {"op": "A", "from": "white", "to": "black", "at": "modify.json:3:16"} in told["edits"]
-    assert {"op": "E", "from": "gray", "to": "white", "at": "modify.json:5:29"} in told["edits"]
-    assert len(told["edits"]) == 2
+def test_json_has_the_lists_and_the_edits(run, library: Path) -> None:
+    completed = run("lists", *OPTIONS, "--format", "json")
+    assert completed.status == 0
+    result = json.loads(completed.out)
+    assert list(result) == ["format", "white", "black", "gray", "edits"]
+    assert result["format"] == "mixlist.lists/1"
+    assert (result["white"], result["black"], result["gray"]) == (["B", "E"], ["A", "C"], ["D"])
+    assert {"op": "A", "from": "white", "to": "black", "at": "modify.json:3:16"} in result["edits"]
+    assert {"op": "E", "from": "gray", "to": "white", "at": "modify.json:5:29"} in result["edits"]
+    assert len(result["edits"]) == 2
 
 
-def test_csv_and_table(run, library: Path) -> None:
+def test_csv_and_table_have_the_same_rows(run, library: Path) -> None:
     rows = list(csv.reader(io.StringIO(run("lists", *OPTIONS, "--format", "csv").out)))
     assert rows[0] == ["op", "list", "was", "at"]
     assert ["A", "black", "white", "modify.json:3:16"] in rows
@@ -49,13 +49,13 @@ def test_csv_and_table(run, library: Path) -> None:
 
 
 def test_warnings_go_to_stderr(run, library: Path) -> None:
-    ran = run("lists", *OPTIONS, "--format", "json")
-    assert "ML108" in ran.err
-    assert "ML108" not in ran.out
+    completed = run("lists", *OPTIONS, "--format", "json")
+    assert "ML108" in completed.err
+    assert "ML108" not in completed.out
 
 
-def test_mixlist_from_standard_input(run, library: Path) -> None:
-    ran = run(
+def test_a_mixlist_or_a_library_is_read_from_standard_input(run, library: Path) -> None:
+    completed = run(
         "lists",
         "--ops-info",
         "lib.json",
@@ -65,25 +65,25 @@ def test_mixlist_from_standard_input(run, library: Path) -> None:
         "json",
         stdin='{"white-list":{"to-remove":["A"]}}',
     )
-    assert json.loads(ran.out)["gray"] == ["A", "D"]
-    ran = run("lists", "--ops-info", "-", "--format", "json", stdin=(library / "lib.json").read_bytes())
-    assert json.loads(ran.out)["black"] == ["C"]
-    ran = run("lists", "--ops-info", "-", "--mixlist", "-")
-    assert ran.status == 2
-    assert "given twice" in ran.err
+    assert json.loads(completed.out)["gray"] == ["A", "D"]
+    completed = run("lists", "--ops-info", "-", "--format", "json", stdin=(library / "lib.json").read_bytes())
+    assert json.loads(completed.out)["black"] == ["C"]
+    completed = run("lists", "--ops-info", "-", "--mixlist", "-")
+    assert completed.status == 2
+    assert "given twice" in completed.err
 
 
-def test_invalid_mixlist_is_unusable_input(run, library: Path) -> None:
+def test_an_invalid_mixlist_is_an_error(run, library: Path) -> None:
     (library / "bad.json").write_text('{"black-list": {"to-add": ["A"], "to-remove": ["A"]}}')
-    ran = run("lists", "--ops-info", "lib.json", "--mixlist", "bad.json")
-    assert ran.status == 2
-    assert ran.out == ""
-    assert "bad.json:1:" in ran.err
-    assert "ML104" in ran.err
+    completed = run("lists", "--ops-info", "lib.json", "--mixlist", "bad.json")
+    assert completed.status == 2
+    assert completed.out == ""
+    assert "bad.json:1:" in completed.err
+    assert "ML104" in completed.err
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (("--precision-mode", "force_fp16", "--precision-mode-v2", "fp16"), "given together"),
         (("--precision-mode-v2", "fp16", "--mixlist", "modify.json"), "no lists"),
@@ -96,50 +96,50 @@ def test_invalid_mixlist_is_unusable_input(run, library: Path) -> None:
         (("--op-names", "onnx", "--ops-info", "ascend910b"), "has ascend names"),
     ],
 )
-def test_wrong_usage(run, library: Path, options: tuple[str, ...], told: str) -> None:
-    ran = run("lists", *options)
-    assert ran.status == 2
-    assert ran.out == ""
-    assert told in ran.err
+def test_wrong_options_are_refused(run, library: Path, options: tuple[str, ...], message: str) -> None:
+    completed = run("lists", *options)
+    assert completed.status == 2
+    assert completed.out == ""
+    assert message in completed.err
 
 
-def test_directory_without_json(run, library: Path) -> None:
+def test_a_directory_without_json_is_an_error(run, library: Path) -> None:
     (library / "empty").mkdir()
-    ran = run("lists", "--ops-info", "./empty")
-    assert ran.status == 2
-    assert "empty" in ran.err
+    completed = run("lists", "--ops-info", "./empty")
+    assert completed.status == 2
+    assert "empty" in completed.err
 
 
-def test_presets(run) -> None:
-    told = json.loads(run("presets", "--format", "json").out)
-    assert told["format"] == "mixlist.presets/1"
-    names = [preset["name"] for preset in told["presets"]]
+def test_presets_have_a_title_and_an_origin(run) -> None:
+    result = json.loads(run("presets", "--format", "json").out)
+    assert result["format"] == "mixlist.presets/1"
+    names = [preset["name"] for preset in result["presets"]]
     assert names[0] == "onnx"
     assert {"ascend910b", "ascend310p", "mindspore-o2", "nnabla-half", "tensorflow", "pytorch"} <= set(names)
-    assert all(preset["title"] and preset["origin"] for preset in told["presets"])
+    assert all(preset["title"] and preset["origin"] for preset in result["presets"])
     table = run("presets").out
     assert all(name in table for name in names)
 
 
 def test_diff_is_a_modify_mixlist(run, library: Path) -> None:
-    ran = run("diff", "lib.json", "lib.json", "--target-mixlist", "modify.json", "--op-names", "onnx")
-    assert ran.status == 0
-    assert json.loads(ran.out) == {
+    completed = run("diff", "lib.json", "lib.json", "--target-mixlist", "modify.json", "--op-names", "onnx")
+    assert completed.status == 0
+    assert json.loads(completed.out) == {
         "black-list": {"to-add": ["A"]},
         "white-list": {"to-add": ["E"], "to-remove": ["A"]},
     }
-    (library / "again.json").write_text(ran.out)
+    (library / "again.json").write_text(completed.out)
     assert run("fmt", "--check", "again.json").status == 0, "diff writes the canonical form"
-    same = run("diff", "lib.json", "lib.json", "--base-mixlist", "modify.json", "--target-mixlist", "again.json")
-    assert json.loads(same.out) == {}
+    diff_again = run("diff", "lib.json", "lib.json", "--base-mixlist", "modify.json", "--target-mixlist", "again.json")
+    assert json.loads(diff_again.out) == {}
 
 
-def test_diff_of_presets_and_of_name_spaces(run) -> None:
+def test_diff_compares_presets_of_one_name_space(run) -> None:
     assert json.loads(run("diff", "ascend910", "ascend910").out) == {}
     assert json.loads(run("diff", "ascend910", "ascend910b").out)
-    ran = run("diff", "onnx", "ascend910b")
-    assert ran.status == 2
-    assert "ascend names" in ran.err
+    completed = run("diff", "onnx", "ascend910b")
+    assert completed.status == 2
+    assert "ascend names" in completed.err
 
 
 def test_diff_shows_the_nodes_that_change(run, library: Path, model_path: Path) -> None:
@@ -147,9 +147,9 @@ def test_diff_shows_the_nodes_that_change(run, library: Path, model_path: Path) 
         '{"black-list": {"to-add": ["MatMul"]}, "white-list": {"to-remove": ["MatMul"]}}'
     )
     options = ("diff", "onnx", "onnx", "--target-mixlist", "black.json", "--model", model_path)
-    told = json.loads(run(*options, "--format", "json").out)
-    assert told["format"] == "mixlist.diff/1"
-    assert told["mixlist"]["black-list"]["to-add"] == ["MatMul"]
-    changed = {node["name"]: (node["base"], node["target"]) for node in told["nodes"]}
+    result = json.loads(run(*options, "--format", "json").out)
+    assert result["format"] == "mixlist.diff/1"
+    assert result["mixlist"]["black-list"]["to-add"] == ["MatMul"]
+    changed = {node["name"]: (node["base"], node["target"]) for node in result["nodes"]}
     assert changed == {"first": ("float16", "float32"), "second": ("float16", "float32")}
     assert "first" in run(*options).out

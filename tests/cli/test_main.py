@@ -25,38 +25,38 @@ MIXLIST = [sys.executable, "-m", "mixlist"]
 def test_every_command_of_the_index_can_be_loaded(name: str) -> None:
     command = load_command(name)
     assert command.name == name
-    assert command.help  # its own text, besides the line of the index
+    assert command.help  # the help text of the command, not the line of the index
 
 
 def test_every_module_of_a_command_is_in_the_index() -> None:
     folder = Path(import_module("mixlist.cli").__file__ or "").parent
-    with_command = {path.stem for path in folder.glob("*.py") if "\ndef command(" in path.read_text("utf-8")}
-    assert with_command == {name.replace("-", "_") for name in COMMANDS}
+    command_modules = {path.stem for path in folder.glob("*.py") if "\ndef command(" in path.read_text("utf-8")}
+    assert command_modules == {name.replace("-", "_") for name in COMMANDS}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_every_help_has_an_example(run, name: str, flag: str) -> None:
-    ran = run(name, flag)
-    assert ran.status == 0
-    assert ran.err == ""
+    completed = run(name, flag)
+    assert completed.status == 0
+    assert completed.err == ""
     if name == "ops-info":
-        ran = run(name, "set", flag)
-    assert "Example:\n" in ran.out
-    assert f"\n    mixlist {name}" in ran.out
+        completed = run(name, "set", flag)
+    assert "Example:\n" in completed.out
+    assert f"\n    mixlist {name}" in completed.out
 
 
-def test_help_is_the_same_by_every_road(run) -> None:
+def test_help_is_the_same_with_and_without_click(run) -> None:
     assert run("--help").out == run("-h").out == help_text()
     assert run("--help", "apply").out == help_text(), "through click"
 
 
-def test_bare_call_shows_the_help_as_wrong_usage(run) -> None:
-    ran = run()
-    assert (ran.status, ran.out, ran.err) == (2, "", help_text())
+def test_a_call_without_arguments_shows_the_help_as_wrong_usage(run) -> None:
+    completed = run()
+    assert (completed.status, completed.out, completed.err) == (2, "", help_text())
 
 
-def test_version(run) -> None:
+def test_version_is_printed(run) -> None:
     assert run("--version").out == f"mixlist {__version__}\n" == run("--version", "x").out
 
 
@@ -67,11 +67,11 @@ def test_help_imports_no_click() -> None:
     assert not loaded & {"click", "onnx", "numpy", "rich", "jsonschema", "mixlist.cli.command_group"}
 
 
-def test_unknown_command_names_the_nearest(run) -> None:
-    ran = run("aply", "x.onnx")
-    assert ran.status == 2
-    assert "No such command 'aply'. Did you mean 'apply'?" in ran.err
-    assert ran.out == ""
+def test_an_unknown_command_has_a_hint_with_the_most_similar_one(run) -> None:
+    completed = run("aply", "x.onnx")
+    assert completed.status == 2
+    assert "No such command 'aply'. Did you mean 'apply'?" in completed.err
+    assert completed.out == ""
 
 
 def test_unknown_option_and_missing_argument_are_wrong_usage(run) -> None:
@@ -82,45 +82,47 @@ def test_unknown_option_and_missing_argument_are_wrong_usage(run) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_script(run, shell: str) -> None:
-    ran = run("completion", shell)
-    assert ran.status == 0
-    assert "_MIXLIST_COMPLETE" in ran.out
+def test_completion_prints_a_script(run, shell: str) -> None:
+    completed = run("completion", shell)
+    assert completed.status == 0
+    assert "_MIXLIST_COMPLETE" in completed.out
 
 
-def test_completion_answers() -> None:
+def test_completion_completes_command_names() -> None:
     env = {**os.environ, "_MIXLIST_COMPLETE": "bash_complete", "COMP_WORDS": "mixlist va", "COMP_CWORD": "1"}
-    ran = subprocess.run(MIXLIST, env=env, capture_output=True, text=True, check=False)
-    assert "plain,validate" in ran.stdout.split()
+    completed = subprocess.run(MIXLIST, env=env, capture_output=True, text=True, check=False)
+    assert "plain,validate" in completed.stdout.split()
 
 
-def test_closed_pipe_is_no_accident() -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     command = subprocess.list2cmdline([*MIXLIST, "lists", "--format", "csv"])
     script = f"set -o pipefail; {command} | true; echo ${{PIPESTATUS[0]}}"
-    ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert ran.stderr == ""
-    assert ran.stdout.strip() in ("0", "141"), "0 where the output fitted into the pipe before it closed"
+    completed = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert completed.stderr == ""
+    assert completed.stdout.strip() in ("0", "141"), "0 where the output fitted into the pipe before it closed"
 
 
-def test_closed_streams_are_no_accident() -> None:
+def test_closed_streams_are_no_error() -> None:
     command = subprocess.list2cmdline([*MIXLIST, "presets"])
-    ran = subprocess.run(["bash", "-c", f"{command} >&- 2>&-"], check=False)
-    assert ran.returncode == 0
+    completed = subprocess.run(["bash", "-c", f"{command} >&- 2>&-"], check=False)
+    assert completed.returncode == 0
 
 
 @pytest.mark.parametrize("arguments", [["presets"], ["--version"], ["lists", "--format=json"]], ids=" ".join)
-def test_a_full_disk_behind_standard_output_is_told(arguments: list[str]) -> None:
-    """Where the text fits into the buffer, and where it does not."""
+def test_a_full_disk_behind_standard_output_is_reported(arguments: list[str]) -> None:
+    """The text of some commands fits into the buffer, that of others does not."""
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
-    with Path("/dev/full").open("w") as full:
-        ran = subprocess.run([*MIXLIST, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert ran.returncode == 2
-    assert ran.stderr == "mixlist: error: standard output: No space left on device\n"
+    with Path("/dev/full").open("w") as full_device:
+        completed = subprocess.run(
+            [*MIXLIST, *arguments], stdout=full_device, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert completed.returncode == 2
+    assert completed.stderr == "mixlist: error: standard output: No space left on device\n"
 
 
-def test_ctrl_c() -> None:
-    # A background job's children ignore the signal; the user's shell would not have them do that.
+def test_ctrl_c_ends_a_command_with_status_130() -> None:
+    # A background job's children ignore the signal, while a command that a user's shell starts does not.
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from mixlist.cli import main;"
         "print('ready', flush=True); sys.exit(main(['validate', '-']))"
@@ -148,12 +150,15 @@ def test_any_text_can_be_printed(tmp_path: Path, encoding: str) -> None:
     file = tmp_path / "modify.json"
     file.write_text('{"black-list": {"to-add": ["Öp-\\u2603"]}}', encoding="utf-8")
     env = {**os.environ, "PYTHONIOENCODING": encoding}
-    for form in ("text", "json", "csv"):
-        ran = subprocess.run(
-            [*MIXLIST, "lists", "--mixlist", str(file), "--format", form], env=env, capture_output=True, check=False
+    for output_format in ("text", "json", "csv"):
+        completed = subprocess.run(
+            [*MIXLIST, "lists", "--mixlist", str(file), "--format", output_format],
+            env=env,
+            capture_output=True,
+            check=False,
         )
-        assert ran.returncode == 0, ran.stderr
-        assert (b"\\u2603" in ran.stdout) == (encoding == "ascii")
+        assert completed.returncode == 0, completed.stderr
+        assert (b"\\u2603" in completed.stdout) == (encoding == "ascii")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +173,7 @@ def test_any_text_can_be_printed(tmp_path: Path, encoding: str) -> None:
         (click.UsageError("bad"), 2, "Error: bad\n"),
     ],
 )
-def test_statuses(capsys, error: Exception, status: int, text: str) -> None:
+def test_each_error_has_a_status_and_a_message(capsys, error: Exception, status: int, text: str) -> None:
     assert error_output.report_error(error) == status
     assert capsys.readouterr().err == text
 

@@ -21,22 +21,22 @@ OLDER = {("validate", "--format"): "--output-format", ("train", "--state"): "--r
 def test_no_help_text_shows_an_older_name() -> None:
     for command, name in OLDER:
         loaded = command_index.load_command(command)
-        shown = loaded.get_help(click.Context(loaded))
-        assert name in shown
-        assert OLDER[command, name] not in shown
+        help_text = loaded.get_help(click.Context(loaded))
+        assert name in help_text
+        assert OLDER[command, name] not in help_text
 
 
-def test_the_older_option_of_validate_and_its_key_work(run: Run, tmp_path: Path) -> None:
+def test_the_older_option_of_validate_works_in_files_and_arguments(run: Run, tmp_path: Path) -> None:
     lists, config = tmp_path / "modify.json", tmp_path / "mixlist.toml"
     lists.write_text('{"black-list": {"to-add": ["Add"]}}')
     config.write_text('[validate]\noutput-format = "json"\n')
-    wanted = json.loads(run("validate", lists, "--format", "json").out)
-    assert wanted["format"] == "mixlist.validate/1"
-    assert json.loads(run("validate", lists, "--output-format", "json").out) == wanted
-    assert json.loads(run("validate", lists, "--config", config).out) == wanted
+    expected = json.loads(run("validate", lists, "--format", "json").out)
+    assert expected["format"] == "mixlist.validate/1"
+    assert json.loads(run("validate", lists, "--output-format", "json").out) == expected
+    assert json.loads(run("validate", lists, "--config", config).out) == expected
 
 
-def test_a_wrong_value_names_the_option_by_its_name_of_today(run: Run, tmp_path: Path) -> None:
+def test_the_error_about_a_wrong_value_has_the_current_option_name(run: Run, tmp_path: Path) -> None:
     (tmp_path / "modify.json").write_text("{}")
     message = run("validate", tmp_path / "modify.json", "--output-format", "xml").err
     assert "'--format'" in message and "--output-format" not in message
@@ -51,7 +51,7 @@ def test_the_older_option_of_train_names_the_state(run: Run, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("command", [["lists"], ["presets"], ["resolve", "MODEL"], ["bench", "MODEL", "--estimate"]])
-def test_table_is_an_older_word_for_text(run: Run, model_path: Path, command: list[str]) -> None:
+def test_the_format_table_is_the_format_text(run: Run, model_path: Path, command: list[str]) -> None:
     arguments = [model_path if word == "MODEL" else word for word in command]
     text = run(*arguments, "--format", "text")
     assert text.status == 0

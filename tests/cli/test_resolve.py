@@ -11,24 +11,24 @@ from mixlist.report.resolve_output import chain_text, write_node_table
 from mixlist.resolver import Decision
 
 
-def test_json_is_the_contracts(run, model_path: Path) -> None:
-    ran = run("resolve", model_path, "--format", "json")
-    assert (ran.status, ran.err) == (0, "")
-    told = json.loads(ran.out)
-    assert list(told) == ["format", "model", "precision", "gray_policy", "op_names", "nodes", "counts"]
-    assert told["format"] == "mixlist.resolve/1"
-    assert told["model"] == str(model_path)
-    by_name = {node["name"]: node for node in told["nodes"]}
+def test_json_has_each_node_with_its_list_and_rule(run, model_path: Path) -> None:
+    completed = run("resolve", model_path, "--format", "json")
+    assert (completed.status, completed.err) == (0, "")
+    result = json.loads(completed.out)
+    assert list(result) == ["format", "model", "precision", "gray_policy", "op_names", "nodes", "counts"]
+    assert result["format"] == "mixlist.resolve/1"
+    assert result["model"] == str(model_path)
+    by_name = {node["name"]: node for node in result["nodes"]}
     assert {name: (n["list"], n["precision"], n["rule"]) for name, n in by_name.items()} == {
         "first": ("white", "float16", "white"),
         "second": ("gray", "float16", "follow"),
         "third": ("black", "float32", "black"),
     }
     assert by_name["second"]["follows"] == ["first", "first"]
-    assert told["counts"] == {"float16": 2, "float32": 1}
+    assert result["counts"] == {"float16": 2, "float32": 1}
 
 
-def test_table_and_csv(run, model_path: Path) -> None:
+def test_table_and_csv_list_the_nodes(run, model_path: Path) -> None:
     table = run("resolve", model_path).out.splitlines()
     assert table[0].split() == ["node", "op", "list", "precision", "rule", "reason"]
     assert table[-1] == "3 nodes: 2 float16, 1 float32"
@@ -37,55 +37,57 @@ def test_table_and_csv(run, model_path: Path) -> None:
     assert rows[0]["outputs"] == "a:float16"
 
 
-def test_explain_walks_to_the_node_that_decided(run, model_path: Path) -> None:
-    ran = run("resolve", model_path, "--explain", "second")
-    assert ran.status == 0
-    assert ran.out.startswith("second (Relu) becomes float16.\n")
-    assert "    It follows first:\nfirst (MatMul) becomes float16.\n" in ran.out
-    told = json.loads(run("resolve", model_path, "--explain", "second", "--format", "json").out)
-    assert told["format"] == "mixlist.explain/1"
-    assert [node["name"] for node in told["chain"]] == ["second", "first"]
+def test_explain_follows_the_chain_to_the_deciding_node(run, model_path: Path) -> None:
+    completed = run("resolve", model_path, "--explain", "second")
+    assert completed.status == 0
+    assert completed.out.startswith("second (Relu) becomes float16.\n")
+    assert "    It follows first:\nfirst (MatMul) becomes float16.\n" in completed.out
+    result = json.loads(run("resolve", model_path, "--explain", "second", "--format", "json").out)
+    assert result["format"] == "mixlist.explain/1"
+    assert [node["name"] for node in result["chain"]] == ["second", "first"]
 
 
 def test_explain_names_the_line_of_the_list(run, model_path: Path, tmp_path: Path) -> None:
     modify = tmp_path / "modify.json"
     modify.write_text('{\n  "black-list": {"to-add": ["Relu"]}\n}\n')
-    ran = run("resolve", model_path, "--mixlist", modify, "--explain", "second")
-    assert "second (Relu) stays float32." in ran.out
-    assert f"{modify}:2:29" in ran.out
+    completed = run("resolve", model_path, "--mixlist", modify, "--explain", "second")
+    assert "second (Relu) stays float32." in completed.out
+    assert f"{modify}:2:29" in completed.out
 
 
-def test_explain_an_unknown_node(run, model_path: Path) -> None:
-    ran = run("resolve", model_path, "--explain", "secnd")
-    assert ran.status == 2
-    assert "second" in ran.err
+def test_explain_hints_at_a_similar_name_for_an_unknown_node(run, model_path: Path) -> None:
+    completed = run("resolve", model_path, "--explain", "secnd")
+    assert completed.status == 2
+    assert "second" in completed.err
 
 
 def test_provider_cpu_lists_low_nodes_without_kernel(run, model_path: Path) -> None:
-    told = json.loads(run("resolve", model_path, "--provider", "cpu", "--format", "json").out)
-    everything = json.loads(run("resolve", model_path, "--format", "json").out)
-    named = [node["name"] for node in told["nodes"]]
-    assert set(named) <= {node["name"] for node in everything["nodes"] if node["precision"] == "float16"}
-    assert sum(told["counts"].values()) == len(named)
+    result = json.loads(run("resolve", model_path, "--provider", "cpu", "--format", "json").out)
+    all_nodes = json.loads(run("resolve", model_path, "--format", "json").out)
+    named_nodes = [node["name"] for node in result["nodes"]]
+    assert set(named_nodes) <= {node["name"] for node in all_nodes["nodes"] if node["precision"] == "float16"}
+    assert sum(result["counts"].values()) == len(named_nodes)
 
 
-def test_provider_cuda_is_told_without_a_gpu(run, model_path: Path) -> None:
-    ran = run("resolve", model_path, "--provider", "cuda", "--precision-mode-v2", "mixed_bfloat16", "--format", "json")
-    assert ran.status == 0
-    assert "kernels of cuda are those of onnxruntime-gpu" in ran.err
-    everything = json.loads(run("resolve", model_path, "--precision-mode-v2", "mixed_bfloat16", "--format", "json").out)
-    low = {node["name"] for node in everything["nodes"] if node["precision"] == "bfloat16"}
-    assert {node["name"] for node in json.loads(ran.out)["nodes"]} <= low
+def test_provider_cuda_works_without_a_gpu(run, model_path: Path) -> None:
+    completed = run(
+        "resolve", model_path, "--provider", "cuda", "--precision-mode-v2", "mixed_bfloat16", "--format", "json"
+    )
+    assert completed.status == 0
+    assert "kernels of cuda are those of onnxruntime-gpu" in completed.err
+    all_nodes = json.loads(run("resolve", model_path, "--precision-mode-v2", "mixed_bfloat16", "--format", "json").out)
+    low_nodes = {node["name"] for node in all_nodes["nodes"] if node["precision"] == "bfloat16"}
+    assert {node["name"] for node in json.loads(completed.out)["nodes"]} <= low_nodes
 
 
-def test_long_names_are_never_cut_when_piped() -> None:
+def test_long_names_are_not_cut_in_a_pipe() -> None:
     name = "/encoder/" + "very_long_layer_name/" * 20 + "MatMul"
     stream = io.StringIO()
     write_node_table([_decision(name)], stream)
     assert name in stream.getvalue()
 
 
-def test_long_names_are_folded_whole_on_a_terminal(monkeypatch) -> None:
+def test_long_names_are_wrapped_on_a_terminal(monkeypatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True

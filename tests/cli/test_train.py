@@ -28,18 +28,18 @@ REGISTRY = Registry().with_resources((schema["$id"], Resource.from_contents(sche
 
 @pytest.fixture
 def step(tmp_path: Path) -> tuple[str, ...]:
-    """A short training that passes, in a folder of its own."""
+    """Write a step and its data; return the arguments of a short training that passes."""
     onnx.save(classifier(), tmp_path / "step.onnx")
     np.savez(tmp_path / "train.npz", **clusters())
     np.savez(tmp_path / "test.npz", **clusters(120, seed=1))
-    given = (tmp_path / "step.onnx", "--data", tmp_path / "train.npz", "--eval-data", tmp_path / "test.npz")
-    return ("train", *map(str, given), "--batch-size", "16", "--epochs", "5", "--lr", "0.01")
+    arguments = (tmp_path / "step.onnx", "--data", tmp_path / "train.npz", "--eval-data", tmp_path / "test.npz")
+    return ("train", *map(str, arguments), "--batch-size", "16", "--epochs", "5", "--lr", "0.01")
 
 
-def told(text: str) -> dict[str, Any]:
-    """The result, held to its schema, field by field."""
+def parse_valid_report(text: str) -> dict[str, Any]:
+    """Parse the JSON of ``train``, and check it against its schema and for all fields."""
     result: dict[str, Any] = json.loads(text)
-    schema = next(each for each in SCHEMAS if each["$id"] == "urn:mixlist:schema:train:1")
+    schema = next(schema for schema in SCHEMAS if schema["$id"] == "urn:mixlist:schema:train:1")
     Draft202012Validator(schema, registry=REGISTRY).validate(result)
     assert set(result) == set(schema["properties"])
     assert next(iter(result)) == "format"
@@ -49,15 +49,15 @@ def told(text: str) -> dict[str, Any]:
     return result
 
 
-def test_a_pass(run, step: tuple[str, ...]) -> None:
-    ran = run(*step)
-    assert (ran.status, ran.err) == (0, "")
-    assert ran.out.startswith(f"PASS  {step[1]} in float16, emulated on cpu, 3 runs of 75 steps\n")
-    assert "0 of 225 mixed steps with an exception: 0.00%, the limit is 0.50%" in ran.out
+def test_a_training_that_passes_has_status_0(run, step: tuple[str, ...]) -> None:
+    completed = run(*step)
+    assert (completed.status, completed.err) == (0, "")
+    assert completed.out.startswith(f"PASS  {step[1]} in float16, emulated on cpu, 3 runs of 75 steps\n")
+    assert "0 of 225 mixed steps with an exception: 0.00%, the limit is 0.50%" in completed.out
 
 
-def test_json(run, step: tuple[str, ...]) -> None:
-    result = told(run(*step, "--format", "json").out)
+def test_json_has_the_verdict_and_the_scaler(run, step: tuple[str, ...]) -> None:
+    result = parse_valid_report(run(*step, "--format", "json").out)
     assert (result["format"], result["verdict"], result["exception_rate"]) == ("mixlist.train/1", "pass", 0.0)
     assert (result["limit"], result["steps"], len(result["runs"])) == (0.005, 75, 3)
     assert result["scaler"] == {
@@ -67,11 +67,13 @@ def test_json(run, step: tuple[str, ...]) -> None:
 
 
 def test_every_option_reaches_the_training(run, step: tuple[str, ...]) -> None:
-    more = "--optimizer momentum --momentum 0.8 --nesterov --weight-decay 0.001 --lr-schedule step --warmup-steps 3"
-    more += " --lr-decay 0.5 --lr-decay-steps 20 --beta1 0.8 --beta2 0.9 --eps 1e-6 --seed 4 --runs 2 --loss-scaler npu"
-    more += " --loss-scale 512 --scaler-arg incr_every_n_steps=10 --scaler-arg decr_ratio=0.5 --large-batch"
-    more += " --tolerance 0.1 --metric loss --advance-on-skip --precision-mode-v2 mixed_bfloat16 --format json"
-    result = told(run(*step, *more.split()).out)
+    options = "--optimizer momentum --momentum 0.8 --nesterov --weight-decay 0.001 --lr-schedule step --warmup-steps 3"
+    options += (
+        " --lr-decay 0.5 --lr-decay-steps 20 --beta1 0.8 --beta2 0.9 --eps 1e-6 --seed 4 --runs 2 --loss-scaler npu"
+    )
+    options += " --loss-scale 512 --scaler-arg incr_every_n_steps=10 --scaler-arg decr_ratio=0.5 --large-batch"
+    options += " --tolerance 0.1 --metric loss --advance-on-skip --precision-mode-v2 mixed_bfloat16 --format json"
+    result = parse_valid_report(run(*step, *options.split()).out)
     assert result["optimizer"] == {
         "name": "momentum", "lr": 0.01, "momentum": 0.8, "nesterov": True, "beta1": 0.8, "beta2": 0.9, "eps": 1e-6,
         "weight_decay": 0.001, "schedule": "step", "warmup_steps": 3, "decay": 0.5, "decay_steps": 20,
@@ -80,57 +82,57 @@ def test_every_option_reaches_the_training(run, step: tuple[str, ...]) -> None:
         "name": "npu", "init_loss_scale": 512.0, "incr_every_n_steps": 10, "decr_every_n_nan_or_inf": 2,
         "incr_ratio": 2.0, "decr_ratio": 0.5,
     }  # fmt: skip
-    assert [each["seed"] for each in result["runs"]] == [4, 5]
+    assert [run["seed"] for run in result["runs"]] == [4, 5]
     assert result["runs"][0]["mixed"]["scale"][::10] == [512.0 * 2**k for k in range(8)]
     assert (result["limit"], result["tolerance"], result["metric"]) == (0.001, 0.1, "loss")
     assert result["precision"] == "bfloat16"
 
 
-def test_a_failure(run, step: tuple[str, ...]) -> None:
-    extra = ("--loss-scaler", "mindspore-fixed", "--loss-scale", str(2**40), "--trace-overflow", "--tune-scale")
-    ran = run(*step, *extra, "--format", "json")
-    assert ran.status == 1
-    result = told(ran.out)
+def test_a_failure_names_offenders_and_a_better_scale(run, step: tuple[str, ...]) -> None:
+    options = ("--loss-scaler", "mindspore-fixed", "--loss-scale", str(2**40), "--trace-overflow", "--tune-scale")
+    completed = run(*step, *options, "--format", "json")
+    assert completed.status == 1
+    result = parse_valid_report(completed.out)
     assert result["verdict"] == "fail"
     assert result["offenders"]
     assert result["scale_choice"]["loss_scale"] < 2**20
-    text = run(*step, *extra).out
+    text = run(*step, *options).out
     assert text.startswith("FAIL  ")
     assert "best: loss_scale = " in text
     assert "225 of 225 steps have an exception" in text
 
 
-def test_a_step_without_loss_scale_is_refused_with_the_remedy(run, step: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_step_without_loss_scale_is_refused_with_a_hint(run, step: tuple[str, ...], tmp_path: Path) -> None:
     model = classifier(replace={"Mul (d, loss_scale)": "Identity (d)"})
     del model.graph.input[next(k for k, i in enumerate(model.graph.input) if i.name == "loss_scale")]
     onnx.save(model, tmp_path / "step.onnx")
-    ran = run(*step)
-    assert ran.status == 2
-    assert "has no input 'loss_scale'" in ran.err
-    assert "hint: add a float32 scalar input" in ran.err
+    completed = run(*step)
+    assert completed.status == 2
+    assert "has no input 'loss_scale'" in completed.err
+    assert "hint: add a float32 scalar input" in completed.err
 
 
-def with_nan() -> dict[str, Any]:
-    made = clusters()
-    made["x"][3, 1] = np.nan
-    return made
+def data_with_nan() -> dict[str, Any]:
+    data = clusters()
+    data["x"][3, 1] = np.nan
+    return data
 
 
 @pytest.mark.parametrize(
     ("file", "arrays", "message"),
-    [("train.npz", with_nan, "train.npz: x holds a value that is not finite, first in row 3"),
+    [("train.npz", data_with_nan, "train.npz: x holds a value that is not finite, first in row 3"),
      ("test.npz", lambda: {n: v[:0] for n, v in clusters().items()}, "test.npz holds no samples"),
      ("train.npz", lambda: {"x": np.zeros((9, 3)), "y": np.zeros(9, int)}, "expects 4 along axis 1"),
      ("train.npz", lambda: {"y": np.zeros(9, int)}, "no data for input 'x'"),
      ("train.npz", lambda: {n: v[:9] for n, v in clusters().items()}, "a batch has 16 samples")],
 )  # fmt: skip
-def test_data_that_does_not_fit(
+def test_unusable_data_is_refused(
     run, step: tuple[str, ...], tmp_path: Path, file: str, arrays: Any, message: str
 ) -> None:
     np.savez(tmp_path / file, **arrays())
-    ran = run(*step)
-    assert (ran.status, ran.out) == (2, "")
-    assert message in ran.err
+    completed = run(*step)
+    assert (completed.status, completed.out) == (2, "")
+    assert message in completed.err
 
 
 WRONG = [
@@ -156,10 +158,10 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG, ids=[options for options, _ in WRONG])
-def test_wrong_options(run, step: tuple[str, ...], options: str, message: str) -> None:
-    ran = run(*step, *options.split())
-    assert (ran.status, ran.out) == (2, "")
-    assert message in ran.err
+def test_wrong_options_are_refused(run, step: tuple[str, ...], options: str, message: str) -> None:
+    completed = run(*step, *options.split())
+    assert (completed.status, completed.out) == (2, "")
+    assert message in completed.err
 
 
 @pytest.mark.parametrize("option", ["--html", "--state"])
@@ -168,36 +170,36 @@ def test_inputs_are_never_replaced(run, step: tuple[str, ...], tmp_path: Path, o
     before = (tmp_path / name).read_bytes()
     (tmp_path / "link").symlink_to(tmp_path / name)
     for path in (tmp_path / name, tmp_path / "link"):
-        ran = run(*step, option, path)
-        assert ran.status == 2
-        assert "is an input" in ran.err
+        completed = run(*step, option, path)
+        assert completed.status == 2
+        assert "is an input" in completed.err
     assert (tmp_path / name).read_bytes() == before
 
 
-def test_the_state_and_the_page_are_two_files(run, step: tuple[str, ...], tmp_path: Path) -> None:
-    ran = run(*step, "--html", tmp_path / "a", "--state", tmp_path / "a")
-    assert (ran.status, "would write the same file" in ran.err) == (2, True)
+def test_the_state_and_the_page_in_one_file_are_refused(run, step: tuple[str, ...], tmp_path: Path) -> None:
+    completed = run(*step, "--html", tmp_path / "a", "--state", tmp_path / "a")
+    assert (completed.status, "would write the same file" in completed.err) == (2, True)
 
 
 def test_the_page_and_the_state_are_written(run, step: tuple[str, ...], tmp_path: Path) -> None:
     page, state = tmp_path / "report.html", tmp_path / "state.npz"
-    ran = run(*step, "--html", page, "--state", state)
-    assert ran.status == 0
-    assert ran.err == f"wrote {page}\n"
+    completed = run(*step, "--html", page, "--state", state)
+    assert completed.status == 0
+    assert completed.err == f"wrote {page}\n"
     assert "step.onnx" in page.read_text("utf-8")
-    again = run(*step, "--state", state, "--format", "json")
-    assert told(again.out)["verdict"] == "pass"
-    other = run(*step, "--state", state, "--lr-schedule", "cosine")
-    assert other.status == 2
-    assert "is the state of another training: options differs" in other.err
+    second_run = run(*step, "--state", state, "--format", "json")
+    assert parse_valid_report(second_run.out)["verdict"] == "pass"
+    different_options = run(*step, "--state", state, "--lr-schedule", "cosine")
+    assert different_options.status == 2
+    assert "is the state of another training: options differs" in different_options.err
 
 
-def test_a_configuration(run, step: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_configuration_sets_options(run, step: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "mixlist.toml").write_text(
         'ops-info = "mindspore-o2"\n[train]\nsteps = 7\nruns = 1\nloss-scale = 256.0\noptimizer = "sgd"\n'
     )
-    ran = run(*step, "--config", tmp_path / "mixlist.toml", "--format", "json")
-    result = told(ran.out)
+    completed = run(*step, "--config", tmp_path / "mixlist.toml", "--format", "json")
+    result = parse_valid_report(completed.out)
     assert result["steps"] == 75  # the command line's --epochs wins
     assert len(result["runs"]) == 1
     assert result["scaler"]["init_scale"] == 256
@@ -207,9 +209,20 @@ def test_a_configuration(run, step: tuple[str, ...], tmp_path: Path) -> None:
 def test_ctrl_c_gives_a_partial_report(tmp_path: Path) -> None:
     onnx.save(noisy(), tmp_path / "step.onnx")
     np.savez(tmp_path / "train.npz", **samples(40))
-    given = ("train", "step.onnx", "--data", "train.npz", "--batch-size", "4", "--steps", "1000000", "--format", "json")
+    arguments = (
+        "train",
+        "step.onnx",
+        "--data",
+        "train.npz",
+        "--batch-size",
+        "4",
+        "--steps",
+        "1000000",
+        "--format",
+        "json",
+    )
     with subprocess.Popen(
-        [sys.executable, "-m", "mixlist", *given, "--state", "state.npz"],
+        [sys.executable, "-m", "mixlist", *arguments, "--state", "state.npz"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -218,37 +231,37 @@ def test_ctrl_c_gives_a_partial_report(tmp_path: Path) -> None:
         start_new_session=True,
     ) as process:
         try:
-            while not (tmp_path / "state.npz").exists():  # it runs
+            while not (tmp_path / "state.npz").exists():  # until the training runs
                 assert process.poll() is None
             os.kill(process.pid, signal.SIGINT)
             out, err = process.communicate(timeout=60)
         finally:
             process.kill()
     assert process.returncode == 1, err
-    result = told(out)
+    result = parse_valid_report(out)
     assert result["complete"] is False
     assert result["reasons"] == ["interrupted after 0 of 3 runs"]
     assert result["runs"][0]["float32"]["loss"]
     assert result["runs"][0]["mixed"]["loss"] == []
 
 
-def test_progress_is_shown_on_a_terminal_alone(step: tuple[str, ...]) -> None:
-    ours, theirs = os.openpty()
+def test_progress_is_shown_on_a_terminal(step: tuple[str, ...]) -> None:
+    master, terminal = os.openpty()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "120"}
     command = [sys.executable, "-m", "mixlist", *step, "--format", "json"]
-    shown = b""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment) as process:
-        os.close(theirs)
-        with suppress(OSError):  # how the end of a terminal is told
-            while piece := os.read(ours, 2**16):
-                shown += piece
+    terminal_output = b""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, text=True, env=environment) as process:
+        os.close(terminal)
+        with suppress(OSError):  # reading the end of a terminal is an error
+            while piece := os.read(master, 2**16):
+                terminal_output += piece
         out, _ = process.communicate(timeout=60)
-    os.close(ours)
-    assert b"training" in shown or b"seed 0" in shown
-    assert told(out)["verdict"] == "pass"
+    os.close(master)
+    assert b"training" in terminal_output or b"seed 0" in terminal_output
+    assert parse_valid_report(out)["verdict"] == "pass"
 
 
-def test_text_that_would_steer_a_terminal(run, tmp_path: Path) -> None:
+def test_names_cannot_steer_the_terminal(run, tmp_path: Path) -> None:
     model = squares()
     for graph in (model.graph,):
         for value in (*graph.input, *graph.output):
@@ -258,13 +271,15 @@ def test_text_that_would_steer_a_terminal(run, tmp_path: Path) -> None:
             node.output[:] = [name.replace("b2", "b2\x1b[2J") for name in node.output]
     onnx.save(model, tmp_path / "step.onnx")
     np.savez(tmp_path / "train.npz", x=np.ones((8, 2)), t=np.full((8, 2), 1e38))
-    ran = run("train", tmp_path / "step.onnx", "--data", tmp_path / "train.npz", "--batch-size", "4", "--epochs", "1")
-    assert ran.status == 1
-    assert "\x1b" not in ran.out + ran.err
-    assert "b2\\x1b[2J" in ran.out
+    completed = run(
+        "train", tmp_path / "step.onnx", "--data", tmp_path / "train.npz", "--batch-size", "4", "--epochs", "1"
+    )
+    assert completed.status == 1
+    assert "\x1b" not in completed.out + completed.err
+    assert "b2\\x1b[2J" in completed.out
 
 
-def test_a_page_that_cannot_be_written_does_not_take_the_report_with_it(
+def test_the_report_is_printed_although_the_page_cannot_be_written(
     run, step: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is full once the run is over."""
@@ -273,7 +288,7 @@ def test_a_page_that_cannot_be_written_does_not_take_the_report_with_it(
         raise FileError(f"{path}: cannot be written: No space left on device")
 
     monkeypatch.setattr("mixlist.report.html_page.write_atomically", refuse)
-    ran = run(*step, "--runs", "1", "--epochs", "1", "--html", tmp_path / "report.html", "--format", "json")
-    assert ran.status == 2
-    assert "report.html: cannot be written: No space" in ran.err
-    assert told(ran.out)["verdict"] == "fail"
+    completed = run(*step, "--runs", "1", "--epochs", "1", "--html", tmp_path / "report.html", "--format", "json")
+    assert completed.status == 2
+    assert "report.html: cannot be written: No space" in completed.err
+    assert parse_valid_report(completed.out)["verdict"] == "fail"

@@ -1,4 +1,4 @@
-"""``mixlist tune``: what is written and what is not, statuses and wrong usage."""
+"""``mixlist tune``: the files that it writes, exit statuses and wrong usage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLANTED = """planted (float[N, 4] x) => (float[N, 4] y)
  float[4, 4] w = {300, 0, 0, 0, 300, 1, 0, 0, 300, 0, 1, 0, 300, 0, 0, 1}>
 { [safe] s = MatMul (x, one) [product] a = MatMul (s, w) [after] y = Tanh (a) }"""
 BLACK = {"black-list": {"to-add": ["MatMul"]}, "white-list": {"to-remove": ["MatMul"]}}
-RULE = "product::InputDtype:float16,float16,OutputDtype:float16\n"  # no list can do anything about it
+RULE = "product::InputDtype:float16,float16,OutputDtype:float16\n"  # no edit of the lists changes this node
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def planted(tmp_path: Path) -> Path:
 
 
 def batches(folder: Path, sizes: tuple[float, ...]) -> Path:
-    """One batch for each size of x."""
+    """Write one batch for each size of x; return their folder."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     for at, size in enumerate(sizes):
@@ -41,110 +41,110 @@ def batches(folder: Path, sizes: tuple[float, ...]) -> Path:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Three batches; the third overflows the planted model."""
+    """Write three batches, of which the third overflows the planted model; return their folder."""
     return batches(tmp_path / "batches", (0.1, 0.1, 300))
 
 
 @pytest.fixture
-def calm(tmp_path: Path) -> Path:
-    """A batch that does no harm."""
+def harmless_data(tmp_path: Path) -> Path:
+    """Write one batch that does not overflow; return its folder."""
     return batches(tmp_path / "calm", (0.1,))
 
 
-# --- what is written ---
+# --- written files ---
 
 
-def test_the_list_that_is_found_passes_the_check(run, planted: Path, data: Path, tmp_path: Path) -> None:
+def test_the_written_list_passes_the_check(run, planted: Path, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "modify.json"
     assert run("check", planted, "--data", data).status == 1
-    ran = run("tune", planted, "-o", out, "--data", data)
-    assert ran.status == 0, ran.err
-    assert ran.out.startswith(f"PASS  {planted} with 1 edit\n")
-    assert "overflow at product" in ran.out
-    assert "none of that work stays in low precision" in ran.out
-    assert ran.err.startswith("warning ML611: the list was not validated: there are 3")
-    assert ran.err.endswith(f"\nwrote {out}\n")
+    completed = run("tune", planted, "-o", out, "--data", data)
+    assert completed.status == 0, completed.err
+    assert completed.out.startswith(f"PASS  {planted} with 1 edit\n")
+    assert "overflow at product" in completed.out
+    assert "none of that work stays in low precision" in completed.out
+    assert completed.err.startswith("warning ML611: the list was not validated: there are 3")
+    assert completed.err.endswith(f"\nwrote {out}\n")
     assert json.loads(out.read_text()) == BLACK
     assert run("validate", out, "--strict", "--model", planted).status == 0
     assert run("check", planted, "--data", data, "--mixlist", out).status == 0
 
 
-def test_node_rules(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    """One of two products is kept; both files together pass the check."""
+def test_lists_and_node_rules_together_pass_the_check(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    """One of two products stays in float32; both files together pass the check."""
     out, rules = tmp_path / "modify.json", tmp_path / "nodes.txt"
-    ran = run("tune", planted, "-o", out, "--node-rules", rules, "--data", data, "--format", "json")
-    assert ran.status == 0, ran.err
-    assert ran.err.endswith(f"\nwrote {out} and {rules}\n")
-    told = result(ran.out)
-    assert [(edit["node"], edit["op"], edit["after"]) for edit in told["edits"]] == [("product", "MatMul", "float32")]
-    assert told["low_share"] == {"base": 1.0, "tuned": 0.5}
-    assert (out.read_text(), rules.read_text()) == (told["modify_mixlist"], told["customize_dtypes"])
+    completed = run("tune", planted, "-o", out, "--node-rules", rules, "--data", data, "--format", "json")
+    assert completed.status == 0, completed.err
+    assert completed.err.endswith(f"\nwrote {out} and {rules}\n")
+    report = result(completed.out)
+    assert [(edit["node"], edit["op"], edit["after"]) for edit in report["edits"]] == [("product", "MatMul", "float32")]
+    assert report["low_share"] == {"base": 1.0, "tuned": 0.5}
+    assert (out.read_text(), rules.read_text()) == (report["modify_mixlist"], report["customize_dtypes"])
     assert rules.read_text().startswith("product::InputDtype:float32")
-    judged = ("check", planted, "--data", data, "--mixlist", out)
-    assert run(*judged).status == 1
-    assert run(*judged, "--customize-dtypes", rules).status == 0
+    check_arguments = ("check", planted, "--data", data, "--mixlist", out)
+    assert run(*check_arguments).status == 1
+    assert run(*check_arguments, "--customize-dtypes", rules).status == 0
 
 
-def test_the_outputs_replace_the_files_that_were_given(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    """Edits and rules of the base are in the result, and the rules are written where no node needs one. Rule S9.9."""
-    base, own = tmp_path / "base.json", tmp_path / "own.txt"
+def test_the_outputs_contain_the_given_edits_and_rules(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    """Edits and rules of the base are in the result, and rules are written even if no node needs one. Rule S9.9."""
+    base, base_rules = tmp_path / "base.json", tmp_path / "own.txt"
     base.write_text('{"white-list": {"to-remove": ["Gemm"]}}')
-    own.write_text("safe::InputDtype:float32,float32,OutputDtype:float32\n")
+    base_rules.write_text("safe::InputDtype:float32,float32,OutputDtype:float32\n")
     out, rules = tmp_path / "modify.json", tmp_path / "nodes.txt"
-    given = ("--mixlist", base, "--customize-dtypes", own, "--data", data)
-    assert run("tune", planted, "-o", out, "--node-rules", rules, *given).status == 0
+    arguments = ("--mixlist", base, "--customize-dtypes", base_rules, "--data", data)
+    assert run("tune", planted, "-o", out, "--node-rules", rules, *arguments).status == 0
     assert "Gemm" in json.loads(out.read_text())["white-list"]["to-remove"]
-    assert rules.read_text().splitlines()[-1] == own.read_text().strip()
-    both = ("--mixlist", out, "--customize-dtypes", rules)
-    assert run("check", planted, "--data", data, *both).status == 0
+    assert rules.read_text().splitlines()[-1] == base_rules.read_text().strip()
+    written_files = ("--mixlist", out, "--customize-dtypes", rules)
+    assert run("check", planted, "--data", data, *written_files).status == 0
 
 
-def test_where_nothing_is_to_do_the_list_is_empty(run, planted: Path, calm: Path, tmp_path: Path) -> None:
+def test_the_list_is_empty_if_no_edit_is_needed(run, planted: Path, harmless_data: Path, tmp_path: Path) -> None:
     out, rules = tmp_path / "modify.json", tmp_path / "nodes.txt"
-    ran = run("tune", planted, "-o", out, "--node-rules", rules, "--data", calm)
-    assert ran.status == 0
-    assert "needs no edit" in ran.out
+    completed = run("tune", planted, "-o", out, "--node-rules", rules, "--data", harmless_data)
+    assert completed.status == 0
+    assert "needs no edit" in completed.out
     assert (json.loads(out.read_text()), rules.read_text()) == ({}, "")
-    assert run("check", planted, "--data", calm, "--mixlist", out, "--customize-dtypes", rules).status == 0
+    assert run("check", planted, "--data", harmless_data, "--mixlist", out, "--customize-dtypes", rules).status == 0
 
 
-def test_no_list_no_file(run, planted: Path, data: Path, tmp_path: Path) -> None:
+def test_no_file_is_written_without_a_list(run, planted: Path, data: Path, tmp_path: Path) -> None:
     """Rule S9.9: The output replaces the given mixlist."""
     out, rules, forced = tmp_path / "modify.json", tmp_path / "nodes.txt", tmp_path / "forced.txt"
     forced.write_text(RULE)
     for options in ((), ("--node-rules", rules)):
-        ran = run(
+        completed = run(
             "tune", planted, "-o", out, "--data", data, "--customize-dtypes", forced, *options, "--format", "json"
         )
-        told = result(ran.out)
-        assert (ran.status, told["verdict"], told["modify_mixlist"], told["edits"]) == (1, "fail", "", [])
-        assert "nothing was written" in ran.err
+        report = result(completed.out)
+        assert (completed.status, report["verdict"], report["modify_mixlist"], report["edits"]) == (1, "fail", "", [])
+        assert "nothing was written" in completed.err
         assert not out.exists()
         assert not rules.exists()
-    assert told["check"]["verdict"] == "fail"
+    assert report["check"]["verdict"] == "fail"
 
 
-def test_limits_that_float32_misses_too_end_it_at_once(run, data: Path, tmp_path: Path) -> None:
-    """Noise is other noise whenever the model runs."""
+def test_limits_that_float32_misses_too_end_the_search_at_once(run, data: Path, tmp_path: Path) -> None:
+    """The noise of the model differs between runs."""
     path, out = tmp_path / "noise.onnx", tmp_path / "modify.json"
     noisy = PLANTED.replace("y = Tanh (a)", "t = Tanh (a) n = RandomNormalLike (t) y = Add (t, n)")
     onnx.save(model(noisy), path)
-    ran = run("tune", path, "-o", out, "--data", data, "--format", "json")
-    told = result(ran.out)
-    assert (ran.status, told["trials"]) == (1, 1)
-    assert "with every node in float32 too" in told["reasons"][0]
+    completed = run("tune", path, "-o", out, "--data", data, "--format", "json")
+    report = result(completed.out)
+    assert (completed.status, report["trials"]) == (1, 1)
+    assert "with every node in float32 too" in report["reasons"][0]
     assert not out.exists()
 
 
-def test_an_existing_output_is_replaced_by_force_alone(run, planted: Path, data: Path, tmp_path: Path) -> None:
+def test_an_existing_output_is_replaced_only_with_force(run, planted: Path, data: Path, tmp_path: Path) -> None:
     out, rules = tmp_path / "modify.json", tmp_path / "nodes.txt"
-    for there in (out, rules):
-        there.write_text("old")
-        ran = run("tune", planted, "-o", out, "--node-rules", rules, "--data", data)
-        assert ran.status == 2
-        assert f"{there} exists" in ran.err
-        assert there.read_text() == "old"
-        there.unlink()
+    for existing_file in (out, rules):
+        existing_file.write_text("old")
+        completed = run("tune", planted, "-o", out, "--node-rules", rules, "--data", data)
+        assert completed.status == 2
+        assert f"{existing_file} exists" in completed.err
+        assert existing_file.read_text() == "old"
+        existing_file.unlink()
     out.write_text("old")
     assert run("tune", planted, "-o", out, "--data", data, "--force").status == 0
     assert json.loads(out.read_text()) == BLACK
@@ -153,78 +153,86 @@ def test_an_existing_output_is_replaced_by_force_alone(run, planted: Path, data:
 # --- validation, labels, limits ---
 
 
-def test_validation(run, planted: Path, data: Path, calm: Path, tmp_path: Path) -> None:
+def test_validation_data_is_judged_separately(
+    run, planted: Path, data: Path, harmless_data: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "modify.json"
-    ran = run("tune", planted, "-o", out, "--data", data, "--validate-on", calm, "--format", "json")
-    assert ran.status == 0
-    told = result(ran.out)
-    assert (told["validation"]["verdict"], told["validation"]["batches"], told["check"]["batches"]) == ("pass", 1, 3)
+    completed = run("tune", planted, "-o", out, "--data", data, "--validate-on", harmless_data, "--format", "json")
+    assert completed.status == 0
+    report = result(completed.out)
+    assert (report["validation"]["verdict"], report["validation"]["batches"], report["check"]["batches"]) == (
+        "pass",
+        1,
+        3,
+    )
 
 
-def test_a_validation_on_data_of_the_search_is_none(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    ran = run("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--validate-on", data / "1.npz")
-    assert ran.status == 2
-    assert "1.npz is also data of the search" in ran.err
+def test_validation_on_data_of_the_search_is_refused(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    completed = run("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--validate-on", data / "1.npz")
+    assert completed.status == 2
+    assert "1.npz is also data of the search" in completed.err
 
 
-def test_a_validation_that_fails_is_told_and_the_list_is_written(
-    run, planted: Path, data: Path, calm: Path, tmp_path: Path
+def test_the_list_is_written_although_the_validation_fails(
+    run, planted: Path, data: Path, harmless_data: Path, tmp_path: Path
 ) -> None:
     """Rule S9.10: Other data can veto the verdict."""
     out = tmp_path / "modify.json"
-    given = ("tune", planted, "-o", out, "--data", calm, "--validate-on", data)
-    ran = run(*given)
-    assert ran.status == 1
-    assert ran.out.startswith("FAIL")
-    assert "on the data of --validate-on: 1 of 3 batches overflow" in ran.out
-    assert "but not on the validation data" in ran.err
+    arguments = ("tune", planted, "-o", out, "--data", harmless_data, "--validate-on", data)
+    completed = run(*arguments)
+    assert completed.status == 1
+    assert completed.out.startswith("FAIL")
+    assert "on the data of --validate-on: 1 of 3 batches overflow" in completed.out
+    assert "but not on the validation data" in completed.err
     assert json.loads(out.read_text()) == {}
-    told = result(run(*given, "--force", "--format", "json").out)
-    assert (told["verdict"], told["check"]["verdict"], told["validation"]["verdict"]) == ("fail", "pass", "fail")
+    report = result(run(*arguments, "--force", "--format", "json").out)
+    assert (report["verdict"], report["check"]["verdict"], report["validation"]["verdict"]) == ("fail", "pass", "fail")
 
 
-def test_labels(run, tmp_path: Path) -> None:
-    """The limits of outputs fall away: the share of right answers decides."""
+def test_labels_replace_the_limits_of_outputs(run, tmp_path: Path) -> None:
+    """The share of right answers decides instead of the limits of outputs."""
     path, out, labels = tmp_path / "m.onnx", tmp_path / "modify.json", tmp_path / "labels.npy"
     text = """g (float[N, 2] x) => (float[N, 2] y) <float[1] big = {4096}> {
-      [up] a = Add (x, big) [down] y = Sub (a, big) }"""  # float16 has no place for less than 4 beside 4096
+      [up] a = Add (x, big) [down] y = Sub (a, big) }"""  # the next float16 number after 4096 is 4100
     onnx.save(model(text), path)
     np.savez(tmp_path / "x.npz", x=np.array([[0.5, 1], [1, 0.5], [0.25, 1], [0, 1]], np.float32))
     np.save(labels, np.array([1, 0, 1, 1]))
-    given = ("tune", path, "-o", out, "--data", tmp_path / "x.npz", "--ops-info", "mindspore-o3", "--force")
-    ran = run(*given, "--labels", labels, "--format", "json")
-    assert ran.status == 0, ran.out
-    told = result(ran.out)
-    assert told["check"]["task"]["mixed"] == told["check"]["task"]["reference"] == 1
-    assert told["check"]["limits"] == {"exception_rate": 0.005, "max_ignored": 0.5}
-    assert told["edits"]
-    ran = run(*given, "--labels", labels, "--max-accuracy-loss", 1, "--format", "json")
-    assert result(ran.out)["edits"] == []
-    ran = run(*given, "--max-accuracy-loss", 0.1)
-    assert ran.status == 2
-    assert "--labels" in ran.err
+    arguments = ("tune", path, "-o", out, "--data", tmp_path / "x.npz", "--ops-info", "mindspore-o3", "--force")
+    completed = run(*arguments, "--labels", labels, "--format", "json")
+    assert completed.status == 0, completed.out
+    report = result(completed.out)
+    assert report["check"]["task"]["mixed"] == report["check"]["task"]["reference"] == 1
+    assert report["check"]["limits"] == {"exception_rate": 0.005, "max_ignored": 0.5}
+    assert report["edits"]
+    completed = run(*arguments, "--labels", labels, "--max-accuracy-loss", 1, "--format", "json")
+    assert result(completed.out)["edits"] == []
+    completed = run(*arguments, "--max-accuracy-loss", 0.1)
+    assert completed.status == 2
+    assert "--labels" in completed.err
 
 
 def test_limits_and_rates_reach_the_search(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    given = ("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--force", "--format", "json")
-    assert result(run(*given, "--max-exception-rate", 0.5).out)["edits"] == []
-    assert result(run(*given, "--steps", 2).out)["edits"] == []
-    told = result(run(*given, "--large-batch", "--min-snr", 20, "--overflow-mode", "saturate").out)
-    assert told["edits"]
-    assert (told["check"]["limits"]["exception_rate"], told["check"]["limits"]["snr"]) == (0.001, 20)
+    arguments = ("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--force", "--format", "json")
+    assert result(run(*arguments, "--max-exception-rate", 0.5).out)["edits"] == []
+    assert result(run(*arguments, "--steps", 2).out)["edits"] == []
+    report = result(run(*arguments, "--large-batch", "--min-snr", 20, "--overflow-mode", "saturate").out)
+    assert report["edits"]
+    assert (report["check"]["limits"]["exception_rate"], report["check"]["limits"]["snr"]) == (0.001, 20)
 
 
 @pytest.mark.parametrize("objective", ["max-low", "max-speed"])
-def test_objectives(run, planted: Path, data: Path, tmp_path: Path, objective: str) -> None:
+def test_the_list_of_each_objective_passes_the_check(
+    run, planted: Path, data: Path, tmp_path: Path, objective: str
+) -> None:
     out = tmp_path / "modify.json"
-    ran = run("tune", planted, "-o", out, "--data", data, "--objective", objective, "--format", "json")
-    assert ran.status == 0, ran.err
-    assert result(ran.out)["objective"] == objective
+    completed = run("tune", planted, "-o", out, "--data", data, "--objective", objective, "--format", "json")
+    assert completed.status == 0, completed.err
+    assert result(completed.out)["objective"] == objective
     assert run("check", planted, "--data", data, "--mixlist", out).status == 0
 
 
-def test_type_hints(run, tmp_path: Path) -> None:
-    """The operators are ONNX Runtime's own, which runs them and tells nobody their types."""
+def test_type_hints_give_custom_operators_their_types(run, tmp_path: Path) -> None:
+    """The operators are ONNX Runtime's own, which runs them and does not publish their types."""
     path, hints, data = tmp_path / "custom.onnx", tmp_path / "hints.json", tmp_path / "x.npz"
     text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft.nchwc" : 1]>
     g (float[1,16,2,2] x) => (float[1,16,2,2] y) {
@@ -238,29 +246,31 @@ def test_type_hints(run, tmp_path: Path) -> None:
     assert json.loads(out.read_text()) == BLACK
 
 
-# --- how it is told ---
+# --- trace, configuration and Python ---
 
 
-def test_the_trace(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    ran = run("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--trace", "--format", "json")
-    lines = ran.err.splitlines()
-    told = result(ran.out)
-    assert len(lines) == len(told["log"]) + 3, "a warning with its hint and the line about the files follow the trials"
+def test_the_trace_has_a_line_for_each_trial(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    completed = run("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--trace", "--format", "json")
+    lines = completed.err.splitlines()
+    report = result(completed.out)
+    assert len(lines) == len(report["log"]) + 3, (
+        "a warning with its hint and the line about the files follow the trials"
+    )
     assert lines[0] == "   1 pass  [everything in float32]"
     assert lines[1].startswith("   2 fail  [no edit]  overflow at product")
     assert "   3 pass  [MatMul: white to black]" in lines
 
 
-def test_a_configuration(run, planted: Path, data: Path, tmp_path: Path) -> None:
+def test_a_configuration_sets_options(run, planted: Path, data: Path, tmp_path: Path) -> None:
     config = tmp_path / "mixlist.toml"
     config.write_text('[tune]\noutput = "modify.json"\ndata = "batches"\nnode-rules = "nodes.txt"\ntrace = true\n')
-    ran = run("tune", planted, "--config", config)
-    assert ran.status == 0, ran.err
-    assert "everything in float32" in ran.err
+    completed = run("tune", planted, "--config", config)
+    assert completed.status == 0, completed.err
+    assert "everything in float32" in completed.err
     assert (tmp_path / "nodes.txt").read_text().startswith("product::")
 
 
-def test_from_python(planted: Path, data: Path, tmp_path: Path) -> None:
+def test_a_report_from_python_writes_its_files(planted: Path, data: Path, tmp_path: Path) -> None:
     policy = mixlist.load_policy(ops_info="onnx")
     report = mixlist.tune(planted, policy, data)
     assert isinstance(report, mixlist.TuneReport)
@@ -296,23 +306,23 @@ def test_from_python(planted: Path, data: Path, tmp_path: Path) -> None:
         ("--labels", "nowhere.npy"),
     ],
 )
-def test_wrong_usage(run, planted: Path, data: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_wrong_options_are_refused(run, planted: Path, data: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     out = tmp_path / "modify.json"
-    ran = run("tune", planted, "-o", out, "--data", data, *options)
-    assert (ran.status, ran.out) == (2, "")
-    assert options[-1].partition(":")[0] in ran.err or options[0] in ran.err
+    completed = run("tune", planted, "-o", out, "--data", data, *options)
+    assert (completed.status, completed.out) == (2, "")
+    assert options[-1].partition(":")[0] in completed.err or options[0] in completed.err
     assert not out.exists()
 
 
-def test_no_output_and_no_data(run, planted: Path, data: Path, tmp_path: Path) -> None:
+def test_missing_output_and_missing_data_are_errors(run, planted: Path, data: Path, tmp_path: Path) -> None:
     assert "--output" in run("tune", planted, "--data", data).err
-    ran = run("tune", planted, "-o", tmp_path / "modify.json")
-    assert ran.status == 2
-    assert "--random" in ran.err
+    completed = run("tune", planted, "-o", tmp_path / "modify.json")
+    assert completed.status == 2
+    assert "--random" in completed.err
 
 
-def test_outputs_that_cannot_be(run, planted: Path, tmp_path: Path) -> None:
-    """All of these are told before there is data to run on."""
+def test_unusable_outputs_are_refused(run, planted: Path, tmp_path: Path) -> None:
+    """All of these are refused before data is read."""
     out, missing = tmp_path / "modify.json", tmp_path / "none" / "m.json"
     cases = [
         (("-o", missing), "its folder does not exist"),
@@ -323,78 +333,80 @@ def test_outputs_that_cannot_be(run, planted: Path, tmp_path: Path) -> None:
         (("-o", out, "--state", out), "the same file"),
         (("-o", out, "--node-rules", tmp_path / "modify.partial.json"), "the same file"),
     ]
-    for options, told in cases:
-        ran = run("tune", planted, *options)
-        assert (ran.status, ran.out) == (2, "")
-        assert told in ran.err, options
+    for options, message in cases:
+        completed = run("tune", planted, *options)
+        assert (completed.status, completed.out) == (2, "")
+        assert message in completed.err, options
 
 
-def test_no_input_is_replaced(run, planted: Path, data: Path, calm: Path, tmp_path: Path) -> None:
+def test_no_input_is_replaced(run, planted: Path, data: Path, harmless_data: Path, tmp_path: Path) -> None:
     lists, link, partial = tmp_path / "base.json", tmp_path / "link.json", tmp_path / "modify.partial.json"
     for path in (lists, partial):
         path.write_text("{}")
     link.symlink_to(planted)
-    given = ("--data", data, "--validate-on", calm / "0.npz", "--mixlist")
-    for path in (planted, link, lists, data / "1.npz", calm / "0.npz"):
+    arguments = ("--data", data, "--validate-on", harmless_data / "0.npz", "--mixlist")
+    for path in (planted, link, lists, data / "1.npz", harmless_data / "0.npz"):
         before = path.read_bytes()
         replacing = [("-o", path)] if path != lists else []  # the list is what the search starts from
         for option in (*replacing, ("-o", tmp_path / "m.json", "--state", path)):
-            ran = run("tune", planted, *option, *given, lists, "--force")
-            assert ran.status == 2, path
-            assert "is an input" in ran.err
+            completed = run("tune", planted, *option, *arguments, lists, "--force")
+            assert completed.status == 2, path
+            assert "is an input" in completed.err
             assert path.read_bytes() == before
-    ran = run("tune", planted, "-o", tmp_path / "modify.json", *given, partial)
-    assert ran.status == 2
-    assert "is an input" in ran.err
+    completed = run("tune", planted, "-o", tmp_path / "modify.json", *arguments, partial)
+    assert completed.status == 2
+    assert "is an input" in completed.err
 
 
-def test_a_state_of_another_search(run, planted: Path, data: Path, calm: Path, tmp_path: Path) -> None:
+def test_the_state_of_another_search_is_refused(
+    run, planted: Path, data: Path, harmless_data: Path, tmp_path: Path
+) -> None:
     out, state = tmp_path / "modify.json", tmp_path / "state.jsonl"
-    given = ("tune", planted, "-o", out, "--force", "--state", state)
-    assert run(*given, "--data", data).status == 0
-    ran = run(*given, "--data", calm)
-    assert ran.status == 2
-    assert "data differs" in ran.err
+    arguments = ("tune", planted, "-o", out, "--force", "--state", state)
+    assert run(*arguments, "--data", data).status == 0
+    completed = run(*arguments, "--data", harmless_data)
+    assert completed.status == 2
+    assert "data differs" in completed.err
     state.write_text("something else\n")
-    ran = run(*given, "--data", data)
-    assert ran.status == 2
-    assert f"{state}:1:1" in ran.err
+    completed = run(*arguments, "--data", data)
+    assert completed.status == 2
+    assert f"{state}:1:1" in completed.err
     assert state.read_text() == "something else\n"
 
 
 @pytest.mark.parametrize("target", [".", "..", "/"])
-def test_a_folder_is_no_output(run, planted: Path, data: Path, target: str) -> None:
-    ran = run("tune", planted, "-o", target, "--data", data)
-    assert (ran.status, ran.out) == (2, "")
-    assert "is a folder" in ran.err
+def test_a_folder_as_output_is_refused(run, planted: Path, data: Path, target: str) -> None:
+    completed = run("tune", planted, "-o", target, "--data", data)
+    assert (completed.status, completed.out) == (2, "")
+    assert "is a folder" in completed.err
 
 
-# --- data and results beside the list ---
+# --- held-out data and the alternative with node rules ---
 
 
 def test_a_quarter_is_held_out(run, planted: Path, tmp_path: Path) -> None:
     """Rule S9.14: A quarter of the batches is held out."""
     folder = batches(tmp_path / "more", (0.1, 0.1, 0.1, 300))
-    given = ("tune", planted, "-o", tmp_path / "m.json", "--data", folder, "--force")
-    ran = run(*given)
-    assert ran.status == 1
-    assert "on the batches that were held out: 1 of 1 batches overflow" in ran.out
-    assert "Validation on 1 batch that the search did not use" in ran.out
-    assert "but not on the validation data" in ran.err
-    told = result(run(*given, "--format", "json").out)
-    assert (told["held_out"], told["validation"]["batches"]) == ([str(folder / "3.npz")], 1)
-    told = result(run(*given, "--no-holdout", "--format", "json").out)
-    assert (told["verdict"], told["held_out"], told["validation"]) == ("pass", [], None)
+    arguments = ("tune", planted, "-o", tmp_path / "m.json", "--data", folder, "--force")
+    completed = run(*arguments)
+    assert completed.status == 1
+    assert "on the batches that were held out: 1 of 1 batches overflow" in completed.out
+    assert "Validation on 1 batch that the search did not use" in completed.out
+    assert "but not on the validation data" in completed.err
+    report = result(run(*arguments, "--format", "json").out)
+    assert (report["held_out"], report["validation"]["batches"]) == ([str(folder / "3.npz")], 1)
+    report = result(run(*arguments, "--no-holdout", "--format", "json").out)
+    assert (report["verdict"], report["held_out"], report["validation"]) == ("pass", [], None)
     config = tmp_path / "mixlist.toml"
     config.write_text("[tune]\nno-holdout = true\n")
-    assert run(*given, "--config", config).status == 0
+    assert run(*arguments, "--config", config).status == 0
 
 
 def test_the_recommended_result_comes_first_with_its_command(run, planted: Path, data: Path, tmp_path: Path) -> None:
     """Rule S9.15: the list is written, and the command writes the result with node rules."""
     out = tmp_path / "modify.json"
-    ran = run("tune", planted, "-o", out, "--data", data, "--trace")
-    assert ran.status == 0
+    completed = run("tune", planted, "-o", out, "--data", data, "--trace")
+    assert completed.status == 0
     assert json.loads(out.read_text()) == BLACK
     parts = [
         "lists alone keep 0 % of the matrix",
@@ -408,25 +420,25 @@ def test_the_recommended_result_comes_first_with_its_command(run, planted: Path,
         "MatMul ",
         "none of that work stays",
     ]
-    places = [ran.out.index(part) for part in parts]
+    places = [completed.out.index(part) for part in parts]
     assert places == sorted(places)
-    (line,) = [line for line in ran.out.splitlines() if "to write this result: " in line]
+    (line,) = [line for line in completed.out.splitlines() if "to write this result: " in line]
     command = shlex.split(line.partition(": ")[2])
     rules = tmp_path / "modify.nodes.txt"
     assert command[-5:] == ["--objective", "min-edits", "--node-rules", str(rules), "--force"]
     assert run(*command[1:]).status == 0
     assert rules.read_text().startswith("product::InputDtype:float32")
-    judged = run("check", planted, "--data", data, "--mixlist", out, "--customize-dtypes", rules)
-    assert judged.status == 0
+    check = run("check", planted, "--data", data, "--mixlist", out, "--customize-dtypes", rules)
+    assert check.status == 0
 
 
 def test_the_json_has_both_results(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    told = result(run("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--format", "json").out)
-    other = told["alternative"]
-    assert (told["low_share"]["tuned"], other["low_share"], other["recommended"]) == (0, 0.5, True)
-    assert other["customize_dtypes"].startswith("product::")
-    assert (other["check"]["verdict"], other["validation"]) == ("pass", None)
-    assert told["next_command"].startswith("mixlist tune")
-    asked = run("tune", planted, "-o", tmp_path / "o.json", "--data", data, "--node-rules", tmp_path / "n.txt",
-                "--format", "json")  # fmt: skip
-    assert (result(asked.out)["alternative"], result(asked.out)["next_command"]) == (None, "")
+    report = result(run("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--format", "json").out)
+    alternative = report["alternative"]
+    assert (report["low_share"]["tuned"], alternative["low_share"], alternative["recommended"]) == (0, 0.5, True)
+    assert alternative["customize_dtypes"].startswith("product::")
+    assert (alternative["check"]["verdict"], alternative["validation"]) == ("pass", None)
+    assert report["next_command"].startswith("mixlist tune")
+    options = ("--data", data, "--node-rules", tmp_path / "n.txt", "--format", "json")
+    with_node_rules = run("tune", planted, "-o", tmp_path / "o.json", *options)
+    assert (result(with_node_rules.out)["alternative"], result(with_node_rules.out)["next_command"]) == (None, "")

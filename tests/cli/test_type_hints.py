@@ -1,4 +1,4 @@
-"""``--type-hints``: the types of tensors that custom operators make."""
+"""``--type-hints``: the types of the outputs of custom operators."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ def custom(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_hint_tells_the_type(run, custom: Path, tmp_path: Path) -> None:
-    def follower(*options: object) -> dict[str, str]:
-        told = json.loads(run("resolve", custom, "--format", "json", *options).out)
-        return next(node for node in told["nodes"] if node["name"] == "follower")["outputs"]
+def test_a_hint_gives_a_tensor_its_type(run, custom: Path, tmp_path: Path) -> None:
+    def output_types_of_follower(*options: object) -> dict[str, str]:
+        result = json.loads(run("resolve", custom, "--format", "json", *options).out)
+        return next(node for node in result["nodes"] if node["name"] == "follower")["outputs"]
 
-    assert follower() == {"b": "unknown"}
+    assert output_types_of_follower() == {"b": "unknown"}
     hints = tmp_path / "hints.json"
     hints.write_text('{"a": "float32"}')
-    assert follower("--type-hints", hints) == {"b": "float32"}
+    assert output_types_of_follower("--type-hints", hints) == {"b": "float32"}
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [("[]", "not a JSON object"), ('{"a": 1}', "not a JSON object"), ('{"a": "floaty"}', "floaty"), ("{", "<stdin>:1")],
 )
-def test_wrong_hints(run, custom: Path, text: str, told: str) -> None:
-    ran = run("resolve", custom, "--type-hints", "-", stdin=text)
-    assert ran.status == 2
-    assert told in ran.err
+def test_wrong_hints_are_refused(run, custom: Path, text: str, message: str) -> None:
+    completed = run("resolve", custom, "--type-hints", "-", stdin=text)
+    assert completed.status == 2
+    assert message in completed.err
 
 
 def test_standard_input_is_read_once(run, custom: Path, tmp_path: Path) -> None:
     for command in (("resolve", custom), ("apply", custom, "-o", tmp_path / "o.onnx")):
-        ran = run(*command, "--type-hints", "-", "--mixlist", "-", stdin="{}")
-        assert ran.status == 2
-        assert "given twice" in ran.err
+        completed = run(*command, "--type-hints", "-", "--mixlist", "-", stdin="{}")
+        assert completed.status == 2
+        assert "given twice" in completed.err
