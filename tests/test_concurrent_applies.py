@@ -1,4 +1,4 @@
-"""Many ``apply`` at once into one folder: each model has the weights of its own input, and nothing is left over."""
+"""Many ``apply`` runs at once into one folder: each model has the weights of its input, and no other file remains."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.support.systems import posix_only
 
 pytestmark = posix_only  # the server of commands forks
 RUNS = int(os.environ.get("MIXLIST_CONCURRENT", "24"))
-_AT_ONCE = 12
+_RUNS_AT_ONCE = 12
 _INPUTS = 4
 
 
 @dataclass
 class Counts:
-    """The numbers of a campaign."""
+    """Count the runs and models of a campaign, and list its problems."""
 
     runs: int = 0
     models: int = 0  # that were read and compared
@@ -29,7 +29,7 @@ class Counts:
         return f"{self.runs} concurrent applies, {self.models} models compared, {len(self.wrong)} wrong"
 
 
-def test_applies_into_one_folder_do_not_mix_weights_up(tmp_path: Path) -> None:
+def test_concurrent_applies_into_one_folder_do_not_mix_up_weights(tmp_path: Path) -> None:
     """Rule S7.16: A data file is named after its model and its content."""
     for seed in range(_INPUTS):
         write_external(tmp_path / f"in{seed}.onnx", seed)
@@ -39,20 +39,20 @@ def test_applies_into_one_folder_do_not_mix_weights_up(tmp_path: Path) -> None:
     with CommandServer() as server:
         while counts.runs < RUNS:
             # Some runs have an output of their own. Others share one, and any of them may be the last.
-            chosen = [(rng.randrange(_INPUTS), rng.choice([f"own{k}", "a", "b"])) for k in range(_AT_ONCE)]
-            _apply_at_once(server, out, chosen, counts)
+            runs = [(rng.randrange(_INPUTS), rng.choice([f"own{k}", "a", "b"])) for k in range(_RUNS_AT_ONCE)]
+            _apply_at_once(server, out, runs, counts)
     print(counts)
     assert counts.wrong == []
 
 
-def _apply_at_once(server: CommandServer, out: Path, chosen: list[tuple[int, str]], counts: Counts) -> None:
-    """Apply inputs to outputs at the same time, then look at each output."""
-    commands = [["apply", f"../in{seed}.onnx", "-o", f"{name}.onnx", "--force"] for seed, name in chosen]
+def _apply_at_once(server: CommandServer, out: Path, runs: list[tuple[int, str]], counts: Counts) -> None:
+    """Apply inputs to outputs at the same time, then compare each output with the weights of its inputs."""
+    commands = [["apply", f"../in{seed}.onnx", "-o", f"{name}.onnx", "--force"] for seed, name in runs]
     ends = server.run_all([(command, out) for command in commands])
     counts.runs += len(ends)
     counts.wrong += [end.output for end in ends if end.status != 0]
-    for name in {name for _, name in chosen}:
-        seeds = {seed for seed, other in chosen if other == name}
+    for name in {name for _, name in runs}:
+        seeds = {seed for seed, output in runs if output == name}
         counts.models += 1
         if not any(has_weights_of(out / f"{name}.onnx", seed) for seed in seeds):
             counts.wrong.append(f"{name}.onnx has the weights of none of its inputs {seeds}")

@@ -1,8 +1,9 @@
-"""No model file makes a command that runs models fail by itself: status 0 or 1, or 2 with a message.
+"""Damaged models in the commands that run models: the exit status is 0 or 1, or 2 with a message.
 
-Never 3, a traceback, a signal, or a run without end; at most 6 GB for each process, because a damaged model may ask
-for any amount. ``MIXLIST_MODEL_RUNS`` is the number of damaged models, ``MIXLIST_MODEL_SEED`` that of the first.
-tests/test_fuzz_models.py has the models, and puts more of them through ``resolve`` and ``apply``.
+The status is never 3, and there is no traceback, signal or endless run. Each process has at most 6 GB of memory,
+because a damaged model may ask for any amount. ``MIXLIST_MODEL_RUNS`` is the number of damaged models,
+``MIXLIST_MODEL_SEED`` the seed of the first. tests/test_fuzz_models.py makes the models, and runs ``resolve`` and
+``apply`` on more of them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from tests.support.command_process import CommandProcess
 from tests.support.mutation import mutate
 from tests.support.systems import posix_only
 from tests.support.training_network import noisy, samples
-from tests.test_fuzz_models import bases
 from tests.test_fuzz_models import folder as folder
+from tests.test_fuzz_models import serialized_models
 
 Commands: TypeAlias = Callable[[random.Random], list[list[str]]]
 
@@ -40,28 +41,28 @@ WHITE = ("Exp", "Relu", "Softmax", "Mul", "Add", "MatMul", "If", "Neg", "Identit
 def inference_commands(rng: random.Random) -> list[list[str]]:
     """Return the arguments of the three commands, with most nodes low in half of the cases."""
     is_white = rng.random() < 0.5
-    everything_low = ["--precision-mode-v2", "fp16"] if is_white else []
-    policy = ["--mixlist", "white.json"] if is_white else []
+    fp16_option = ["--precision-mode-v2", "fp16"] if is_white else []
+    mixlist_option = ["--mixlist", "white.json"] if is_white else []
     return [
-        ["bench", "--estimate", "m.onnx", *everything_low],
-        ["check", "m.onnx", "--random", "1", *everything_low],
-        ["tune", "m.onnx", "--random", "1", "-o", "list.json", "--force", "--jobs", "1", *policy],
+        ["bench", "--estimate", "m.onnx", *fp16_option],
+        ["check", "m.onnx", "--random", "1", *fp16_option],
+        ["tune", "m.onnx", "--random", "1", "-o", "list.json", "--force", "--jobs", "1", *mixlist_option],
     ]
 
 
 def train_commands(rng: random.Random) -> list[list[str]]:
-    """Return the arguments of a short training, and sometimes of what follows it."""
-    more = rng.choice([[], ["--trace-overflow"], ["--tune-scale"]])
-    return [["train", "m.onnx", "--data", "train.npz", "--batch-size", "4", "--epochs", "1", *more]]
+    """Return the arguments of a short training, sometimes with a trace of overflows or a search of the scale."""
+    analysis = rng.choice([[], ["--trace-overflow"], ["--tune-scale"]])
+    return [["train", "m.onnx", "--data", "train.npz", "--batch-size", "4", "--epochs", "1", *analysis]]
 
 
 @dataclass
 class ModelCampaign:
-    """Commands that run on damaged models, and what was seen."""
+    """Run commands on damaged models, count their exit statuses, and list the problems."""
 
     process: CommandProcess
     folder: Path
-    models: int = 0
+    model_count: int = 0
     ends: Counter[tuple[str, int]] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
@@ -71,7 +72,7 @@ class ModelCampaign:
         model = onnx.ModelProto.FromString(rng.choice(sources))
         damage = "; ".join(mutate(model, rng) for _ in range(rng.choice((1, 1, 2))))
         (self.folder / "m.onnx").write_bytes(model.SerializeToString())
-        self.models += 1
+        self.model_count += 1
         for arguments in commands(rng):
             end = self.process.run(*arguments)
             self.ends[arguments[0], end.status] += 1
@@ -80,16 +81,16 @@ class ModelCampaign:
                 print(self.wrong[-1], flush=True)
 
     def finish(self) -> None:
-        """Print the counts; fail if anything was wrong."""
+        """Print the counts; fail if there was a problem."""
         ends = dict(sorted(self.ends.items()))
-        print(f"{self.models} damaged models, {len(self.wrong)} wrong; runs by exit status: {ends}")
+        print(f"{self.model_count} damaged models, {len(self.wrong)} wrong; runs by exit status: {ends}")
         assert self.wrong == []
 
 
 @pytest.mark.timeout(60_000)
 def test_damaged_models_run_or_are_refused(folder: Path) -> None:
     (folder / "white.json").write_text(json.dumps({"white-list": {"to-add": WHITE}}))
-    sources = [data for data in bases() if len(data) < LARGEST]
+    sources = [data for data in serialized_models() if len(data) < LARGEST]
     with CommandProcess(folder, SECONDS) as process:
         campaign = ModelCampaign(process, folder)
         for number in range(SEED, SEED + COUNT):
@@ -99,7 +100,7 @@ def test_damaged_models_run_or_are_refused(folder: Path) -> None:
 
 @pytest.mark.timeout(60_000)
 def test_damaged_step_graphs_train_or_are_refused(tmp_path: Path) -> None:
-    """A tenth as many as of the other models, and one at least."""
+    """Train a tenth of the number of models, and at least one."""
     np.savez(tmp_path / "train.npz", **samples(40))
     with CommandProcess(tmp_path, SECONDS) as process:
         campaign = ModelCampaign(process, tmp_path)

@@ -1,8 +1,8 @@
-"""A damaged state of ``tune --state`` or ``train --resume`` is refused, or it gives the undisturbed result.
+"""A damaged state of ``tune --state`` or ``train --state`` is refused, or it gives the result of a run without damage.
 
-Never exit status 3, never another result, and a state that is refused stays as it is. ``MIXLIST_STATES`` is the number
-of damaged states, half of them of each command, ``MIXLIST_STATES_SEED`` that of the first. ``train`` runs as a command,
-``tune`` as a function without worker processes, which is five times as fast: a MixlistError there is exit status 2.
+The exit status is never 3, and a state that is refused does not change. ``MIXLIST_STATES`` is the number of damaged
+states, half of them for each command, ``MIXLIST_STATES_SEED`` the seed of the first. ``train`` runs as a command.
+``tune`` runs as a function without worker processes, which is five times as fast; its MixlistError is exit status 2.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ SECONDS = 60  # for one command; an undisturbed one takes about one
 
 @dataclass(frozen=True)
 class Refused:
-    """The end of a run that did not take the state."""
+    """The message of a run that refused the state."""
 
     message: str
 
 
 class StateCampaign:
-    """A run that writes a state file; it is done again with damaged ones.
+    """Repeat a run that writes a state file with damaged states.
 
-    ``run`` returns what does not differ between a run and its continuation, or Refused; it raises AssertionError for an
-    end that no state may lead to.
+    ``run`` returns Refused, or the part of the result that a run and its continuation have in common. It raises
+    AssertionError for an outcome that no state may cause.
     """
 
     def __init__(self, run: Callable[[], object], state: Path) -> None:
@@ -59,10 +59,10 @@ class StateCampaign:
         state.unlink(missing_ok=True)
         self._expected = run()
         assert not isinstance(self._expected, Refused), self._expected
-        self.whole = state.read_bytes()
+        self.undamaged = state.read_bytes()
 
     def try_state(self, number: int, data: bytes) -> None:
-        """Run with a damaged state; note what comes of it."""
+        """Run with a damaged state; count the outcome, and note a problem."""
         self._state.write_bytes(data)
         try:
             result = self._run()
@@ -79,7 +79,7 @@ class StateCampaign:
             print(self.wrong[-1], flush=True)
 
     def finish(self, name: str) -> None:
-        """Print the counts; fail if anything was wrong."""
+        """Print the counts; fail if there was a problem."""
         outcomes = dict(sorted(self.outcomes.items()))
         print(f"{sum(outcomes.values())} damaged states of {name}, {len(self.wrong)} wrong: {outcomes}")
         assert self.wrong == []
@@ -91,13 +91,13 @@ class StateCampaign:
 def _damaged_lines(state: bytes, rng: random.Random) -> bytes:
     """Drop, repeat, swap, cut or join lines; change bytes or words of the text."""
     lines = state.splitlines(keepends=True)
-    at, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+    at, second = rng.randrange(len(lines)), rng.randrange(len(lines))
     changes: list[Callable[[], bytes]] = [
         lambda: edit_bytes(state, rng),
         lambda: edit_tokens(state, rng),
-        lambda: _with_another_word(state, rng),
+        lambda: _with_a_replaced_word(state, rng),
         lambda: b"".join(lines[:at] + lines[at + 1 :]),
-        lambda: b"".join([*lines[:at], lines[other], *lines[at:]]),
+        lambda: b"".join([*lines[:at], lines[second], *lines[at:]]),
         lambda: b"".join([*lines[:at], lines[at].rstrip(), *lines[at + 1 :]]),
         lambda: state[: rng.randrange(len(state))],
         lambda: state + state[: rng.randrange(len(state))],
@@ -105,8 +105,8 @@ def _damaged_lines(state: bytes, rng: random.Random) -> bytes:
     return rng.choice(changes)()
 
 
-def _with_another_word(state: bytes, rng: random.Random) -> bytes:
-    """Change what a trial says: no reader notices this by the form of the line."""
+def _with_a_replaced_word(state: bytes, rng: random.Random) -> bytes:
+    """Replace a word in a line. The form of the line often stays valid, so that a reader does not notice it."""
     words = [(b"true", b"false"), (b"false", b"true"), (b"0", b"1"), (b"Mul", b"Div"), (b"e", b"a")]
     before, after = rng.choice([pair for pair in words if pair[0] in state])
     at = rng.choice([at for at in range(len(state)) if state.startswith(before, at)])
@@ -117,27 +117,27 @@ def _with_another_word(state: bytes, rng: random.Random) -> bytes:
 
 
 def _damaged_npz(state: bytes, rng: random.Random) -> bytes:
-    """Change bytes of the file, or arrays of it in a file that is whole."""
+    """Change bytes of the file, or change its arrays and write a valid archive."""
     changes: list[Callable[[], bytes]] = [
         lambda: edit_bytes(state, rng),
         lambda: state[: rng.randrange(len(state))],
         lambda: state + state[: rng.randrange(len(state))],
         lambda: state[rng.randrange(len(state)) :],
-        lambda: _flipped(state, rng),
-        lambda: _with_other_arrays(state, rng),
-        lambda: _with_other_arrays(state, rng),
+        lambda: _with_flipped_bits(state, rng),
+        lambda: _with_changed_arrays(state, rng),
+        lambda: _with_changed_arrays(state, rng),
     ]
     return rng.choice(changes)()
 
 
-def _flipped(data: bytes, rng: random.Random) -> bytes:
+def _with_flipped_bits(data: bytes, rng: random.Random) -> bytes:
     flipped = bytearray(data)
     for bit in rng.sample(range(8 * len(data)), rng.choice((1, 1, 8))):
         flipped[bit // 8] ^= 1 << bit % 8
     return bytes(flipped)
 
 
-def _with_other_arrays(state: bytes, rng: random.Random) -> bytes:
+def _with_changed_arrays(state: bytes, rng: random.Random) -> bytes:
     """Write the file with one member dropped, repeated, renamed, or with other content."""
     with zipfile.ZipFile(io.BytesIO(state)) as file:
         members = [(name, file.read(name)) for name in file.namelist()]
@@ -148,10 +148,10 @@ def _with_other_arrays(state: bytes, rng: random.Random) -> bytes:
         lambda: [(name, content), (rng.choice(["more.npy", "../x.npy", "0", "state.json"]), content)],
         lambda: [(rng.choice(members)[0] + rng.choice(["", "x"]), content)],
         lambda: [(name, edit_bytes(content, rng))],
-        lambda: [(name, _flipped(content, rng))],
+        lambda: [(name, _with_flipped_bits(content, rng))],
         lambda: [(name, edit_tokens(content, rng))],
         lambda: [(name, members[rng.randrange(len(members))][1])],
-        lambda: [(name, _saved(rng.choice([np.zeros(0), np.array("text"), np.ones((3, 3)), np.array(None)])))],
+        lambda: [(name, _npy_bytes(rng.choice([np.zeros(0), np.array("text"), np.ones((3, 3)), np.array(None)])))],
     ]
     members[at : at + 1] = rng.choice(changes)()
     buffer = io.BytesIO()
@@ -161,7 +161,7 @@ def _with_other_arrays(state: bytes, rng: random.Random) -> bytes:
     return buffer.getvalue()
 
 
-def _saved(array: Any) -> bytes:
+def _npy_bytes(array: Any) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=True)
     return buffer.getvalue()
@@ -171,7 +171,7 @@ def _saved(array: Any) -> bytes:
 
 
 @pytest.mark.timeout(60_000)
-def test_damaged_states_of_tune(tmp_path: Path) -> None:
+def test_a_damaged_state_of_tune_is_refused_or_gives_the_same_result(tmp_path: Path) -> None:
     """Rule S9.11."""
     state = tmp_path / "state.jsonl"
 
@@ -185,13 +185,15 @@ def test_damaged_states_of_tune(tmp_path: Path) -> None:
 
     campaign = StateCampaign(run, state)
     for number in range(SEED, SEED + COUNT // 2):
-        campaign.try_state(number, _damaged_lines(campaign.whole, random.Random(number)))
+        campaign.try_state(number, _damaged_lines(campaign.undamaged, random.Random(number)))
     campaign.finish("tune")
 
 
 @pytest.mark.timeout(60_000)
-def test_damaged_states_of_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """States of a training that is done, and of one that was interrupted."""
+def test_a_damaged_state_of_train_is_refused_or_gives_the_same_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The states come from a finished training, and from an interrupted one."""
     step, data, state = tmp_path / "step.onnx", tmp_path / "train.npz", tmp_path / "state.npz"
     onnx.save(noisy(), step)
     np.savez(data, **samples(40))
@@ -212,8 +214,8 @@ def test_damaged_states_of_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             return end.status, report
 
         campaign = StateCampaign(run, state)
-        assert campaign.whole != interrupted
+        assert campaign.undamaged != interrupted
         for number in range(SEED, SEED + COUNT // 2):
             rng = random.Random(number)
-            campaign.try_state(number, _damaged_npz(rng.choice([campaign.whole, interrupted]), rng))
+            campaign.try_state(number, _damaged_npz(rng.choice([campaign.undamaged, interrupted]), rng))
     campaign.finish("train")

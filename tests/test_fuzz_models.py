@@ -1,8 +1,9 @@
-"""No model file makes mixlist fail by itself: exit status 2 with a message, or 0 where the damage is harmless.
+"""Damaged model files: resolve and apply end with exit status 2 and a message, or with 0 if the damage is harmless.
 
-Never 3, a traceback or a hang. MIXLIST_FUZZ sets how many damaged messages there are (4,000 by default),
-MIXLIST_FUZZ_SEED starts elsewhere. What is damaged: the golden models before and after, and those of ``extra``.
-tests/cli/test_fuzz.py damages the bytes and nodes of random models; here it is every field of every message.
+The status is never 3, and there is no traceback or hang. MIXLIST_FUZZ is the number of damaged messages (4,000 by
+default), MIXLIST_FUZZ_SEED the seed of the first. The models are those of the golden files, before and after, and
+``additional_models``. tests/cli/test_fuzz.py damages the bytes and nodes of random models; this file damages every
+field of every message.
 """
 
 from __future__ import annotations
@@ -41,65 +42,65 @@ APPLY = [
     *([], ["--no-keep-io-types"], ["--external-data", "yes"], ["--external-data", "no"]),
     *(["--report", "-"], ["--dry-run"], ["--keep-io", "x", "--no-keep-io-types"]),
 ]
-FIRST = [["--opset", "22"], ["--inline-functions"]]  # a process each, so seldom
+SLOW_APPLY = [["--opset", "22"], ["--inline-functions"]]  # each starts a process, so these are rare
 
 
 def run(*arguments: object) -> tuple[int, str]:
-    """Exit status and standard error of one command, within this process."""
-    told = io.StringIO()
+    """Run a command in this process; return its exit status and standard error."""
+    stderr = io.StringIO()
     start = time.monotonic()
-    with redirect_stdout(io.StringIO()), redirect_stderr(told):
+    with redirect_stdout(io.StringIO()), redirect_stderr(stderr):
         status = main([str(argument) for argument in arguments])
-    assert time.monotonic() - start < SECONDS, "this took too long"
-    return status, told.getvalue()
+    assert time.monotonic() - start < SECONDS, "the command took too long"
+    return status, stderr.getvalue()
 
 
-def assert_survives(path: Path, what: str, rng: random.Random) -> list[int]:
-    """Resolve and apply end with 0, or with 2 and a message; returns the two."""
-    policy, found = rng.choice(POLICIES), []
+def assert_refused_or_processed(path: Path, damage: str, rng: random.Random) -> list[int]:
+    """Assert that resolve and apply end with 0, or with 2 and a message; return the two exit statuses."""
+    options, statuses = rng.choice(POLICIES), []
     out = path.with_name("out.onnx")
     for command in (
-        ["resolve", path, *policy, *rng.choice(RESOLVE)],
-        ["apply", path, "-o", out, "--force", *policy, *rng.choice(FIRST if rng.random() < 0.01 else APPLY)],
+        ["resolve", path, *options, *rng.choice(RESOLVE)],
+        ["apply", path, "-o", out, "--force", *options, *rng.choice(SLOW_APPLY if rng.random() < 0.01 else APPLY)],
     ):
-        status, told = run(*command)
-        shown = f"{' '.join(map(str, command))}\nafter {what}:\n{told}"
-        assert status in (0, 2), shown
-        assert "Traceback" not in told, shown
-        assert status == 0 or "error" in told.lower(), shown
-        found.append(status)
+        status, stderr = run(*command)
+        description = f"{' '.join(map(str, command))}\nafter {damage}:\n{stderr}"
+        assert status in (0, 2), description
+        assert "Traceback" not in stderr, description
+        assert status == 0 or "error" in stderr.lower(), description
+        statuses.append(status)
     assert {file.name for file in path.parent.iterdir() if file.name.startswith(".")} == set()
-    return found
+    return statuses
 
 
-# --- what is damaged ---
+# --- the models ---
 
 
-def extra() -> Iterator[onnx.ModelProto]:
-    """What the golden models lack: external and sparse data, attributes of many types, other domains, deep nesting."""
-    held = model(
+def additional_models() -> Iterator[onnx.ModelProto]:
+    """Yield models with external or sparse data, attributes of many types, other domains, or deep nesting."""
+    embedded = model(
         "g (float[4,4] x) => (float[4,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}> { y = MatMul(x, w) }"
     )
-    outside = onnx.ModelProto()
-    outside.CopyFrom(held)
-    tensor = outside.graph.initializer[0]
+    external = onnx.ModelProto()
+    external.CopyFrom(embedded)
+    tensor = external.graph.initializer[0]
     tensor.ClearField("float_data")
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", "w.data"), ("offset", "64"), ("length", "64")):
         tensor.external_data.add(key=key, value=value)
-    yield outside
+    yield external
     values = numpy_helper.from_array(np.array([1, 2], np.float32), "s")
     sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([0, 3]), "i"), [4])
-    scattered = model(
+    sparse_model = model(
         "g (float[4] x) => (float[4] y) { n = Constant<value_floats=[1.0]>() y = Sum(x, n, s) }", check=False
     )
-    scattered.graph.sparse_initializer.append(sparse)
-    scattered.graph.quantization_annotation.add(tensor_name="x").quant_parameter_tensor_names.add(
+    sparse_model.graph.sparse_initializer.append(sparse)
+    sparse_model.graph.quantization_annotation.add(tensor_name="x").quant_parameter_tensor_names.add(
         key="SCALE_TENSOR", value="n"
     )
-    scattered.training_info.add().algorithm.CopyFrom(held.graph)
-    scattered.metadata_props.add(key="pkg.mixlist.policy", value="other")
-    yield scattered
+    sparse_model.training_info.add().algorithm.CopyFrom(embedded.graph)
+    sparse_model.metadata_props.add(key="pkg.mixlist.policy", value="other")
+    yield sparse_model
     yield model(
         """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "c" : 1]> g (float[2,4] x) => (float[2,4] y) {
         a = com.microsoft.Gelu(x) b = c.Own<t=float[2] {1,2}, f=[1.5], s="t">(a) y = LayerNormalization(b, a) }""",
@@ -126,15 +127,15 @@ A <k: float = 1.0> (x) => (y) { c = Constant<value_float: float = @k>() z = f.B(
 B (x) => (y) { y = Softmax(x) }"""
 
 
-def bases() -> list[bytes]:
-    """All models, serialised."""
-    pairs = [both for path in FILES for both in models(read_golden(path))]
-    return [m.SerializeToString() for m in (*pairs, *extra())]
+def serialized_models() -> list[bytes]:
+    """Return the bytes of the golden models and the additional ones."""
+    golden_models = [golden for path in FILES for golden in models(read_golden(path))]
+    return [m.SerializeToString() for m in (*golden_models, *additional_models())]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the external data that one of the models names."""
+    """Return a folder with the external data of one of the models."""
     (tmp_path / "w.data").write_bytes(np.arange(32, dtype=np.float32).tobytes())
     return tmp_path
 
@@ -143,32 +144,32 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_wrong_messages(folder: Path, part: int) -> None:
-    sources, path = bases(), folder / "m.onnx"
+def test_a_damaged_message_is_refused_or_processed(folder: Path, part: int) -> None:
+    sources, path = serialized_models(), folder / "m.onnx"
     refused = 0
     for number in range(part, COUNT, PARTS):
         rng = random.Random(SEED + number)
-        made = onnx.ModelProto.FromString(rng.choice(sources))
-        what = "; ".join(mutate(made, rng) for _ in range(rng.choice((1, 1, 1, 2, 3))))
-        path.write_bytes(made.SerializeToString())
-        refused += 2 in assert_survives(path, f"mutation {number}: {what}", rng)
-    assert COUNT // PARTS // 10 < refused < COUNT // PARTS  # it is damage, and not all of it fatal
+        damaged = onnx.ModelProto.FromString(rng.choice(sources))
+        damage = "; ".join(mutate(damaged, rng) for _ in range(rng.choice((1, 1, 1, 2, 3))))
+        path.write_bytes(damaged.SerializeToString())
+        refused += 2 in assert_refused_or_processed(path, f"mutation {number}: {damage}", rng)
+    assert COUNT // PARTS // 10 < refused < COUNT // PARTS  # some damage is refused, and some is harmless
 
 
-def test_truncated_files(folder: Path) -> None:
+def test_a_truncated_file_is_refused_or_processed(folder: Path) -> None:
     path, rng = folder / "m.onnx", random.Random(SEED)
-    for data in bases()[::4]:
+    for data in serialized_models()[::4]:
         for at in sorted(rng.sample(range(len(data)), 12)):
             path.write_bytes(data[:at])
-            assert_survives(path, f"cut to {at} of {len(data)} bytes", rng)
+            assert_refused_or_processed(path, f"cut to {at} of {len(data)} bytes", rng)
 
 
-def test_flipped_bits(folder: Path) -> None:
+def test_a_file_with_flipped_bits_is_refused_or_processed(folder: Path) -> None:
     path, rng = folder / "m.onnx", random.Random(SEED)
-    for data in bases()[::2]:
+    for data in serialized_models()[::2]:
         for _ in range(12):
             bits, flipped = rng.sample(range(8 * len(data)), rng.choice((1, 1, 4))), bytearray(data)
             for bit in bits:
                 flipped[bit // 8] ^= 1 << bit % 8
             path.write_bytes(flipped)
-            assert_survives(path, f"bits {bits}", rng)
+            assert_refused_or_processed(path, f"bits {bits}", rng)

@@ -1,6 +1,6 @@
-"""Commands that are killed: files are as before or as after, and the next run gives what an undisturbed one gives.
+"""Commands that are killed: each file has its old or its new content, and the next run gives the usual result.
 
-``MIXLIST_KILLS`` kills of each command at random moments; 200 MB of weights from 100 kills on.
+``MIXLIST_KILLS`` is the number of kills of each command at random moments. From 100 kills on, the weights have 200 MB.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.training_network import noisy, samples
 
 pytestmark = posix_only  # the server of commands forks
 KILLS = int(os.environ.get("MIXLIST_KILLS", "1"))
-_SIZE = 7071 if KILLS >= 100 else 128  # the rows and columns of a weight: 200 MB, or little
+_SIZE = 7071 if KILLS >= 100 else 128  # the rows and columns of a weight: 200 MB, or 64 KB
 
 
 def _apply(work: Path) -> KilledCommand:
@@ -41,8 +41,10 @@ def _apply(work: Path) -> KilledCommand:
         shutil.copytree(work / "old", folder, copy_function=os.link, dirs_exist_ok=True)
 
     def check_killed(folder: Path) -> str:
-        named = referenced_data_files(folder / "o.onnx")
-        return "" if named and all((folder / name).is_file() for name in named) else f"o.onnx names {named}"
+        data_files = referenced_data_files(folder / "o.onnx")
+        return (
+            "" if data_files and all((folder / name).is_file() for name in data_files) else f"o.onnx names {data_files}"
+        )
 
     return KilledCommand("apply", ["apply", work / "in1.onnx", "-o", "o.onnx", "--force"], prepare, check_killed)
 
@@ -66,7 +68,7 @@ def _fmt(work: Path) -> KilledCommand:
 
 
 def _tune(work: Path) -> KilledCommand:
-    """Search a list, with a state."""
+    """Search a list, and save the state of the search."""
     text = """g (float[1,8] x) => (float[1,8] y) <float[1] k = {0.001}, float[1] one = {1}> {
       [a] a = Mul(x, x) [b] b = Div(a, k) [c] c = Mul(b, k) [d] d = Mul(c, k) [e] e = Add(d, one) [f] f = Neg(e)
       [g] y = Tanh(f) }"""
@@ -80,7 +82,7 @@ def _tune(work: Path) -> KilledCommand:
 
 
 def _train(work: Path) -> KilledCommand:
-    """Train a small network, with a state."""
+    """Train a small network, and save the state of the training."""
 
     def prepare(folder: Path) -> None:
         onnx.save(noisy(), folder / "step.onnx")
@@ -91,12 +93,14 @@ def _train(work: Path) -> KilledCommand:
 
 
 def _check(work: Path) -> KilledCommand:
-    """Check a model whose weights lie in temporary files meanwhile."""
+    """Check a model whose weights are in temporary files during the run."""
     size = 1500 if KILLS >= 100 else 128
     write_external(work / "in.onnx", 0, size)
     np.savez(work / "x.npz", x=np.ones((2, size), np.float32))
     args = ["check", work / "in.onnx", "--data", work / "x.npz", "--html", "page.html"]
-    return KilledCommand("check", args, lambda folder: None, ignored=("page.html",))  # which holds the seconds
+    return KilledCommand(
+        "check", args, lambda folder: None, ignored=("page.html",)
+    )  # the page contains the seconds of the run
 
 
 COMMANDS: dict[str, Callable[[Path], KilledCommand]] = {

@@ -1,4 +1,4 @@
-"""Systems that lack what Linux has: Windows' ``os`` module, and the lists that the public CI runs."""
+"""Other systems than Linux: an ``os`` module like that of Windows, and the tests that the public CI runs there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mixlist.files.list_text import read_bytes
 from mixlist.graph.load import load_model
 
 ROOT = Path(__file__).parents[1]
-WRITING = (
+WRITING_TESTS = (
     "tests/files/test_temporary_files.py",
     "tests/files/test_atomic_writes.py",
     "tests/files/test_scratch_folder.py",
@@ -37,25 +37,25 @@ UNIX_MODULES = {"fcntl", "grp", "posix", "pwd", "resource", "termios"}
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs the list of the files that are open")
-@pytest.mark.parametrize("path", WRITING)
-def test_files_are_written_without_the_functions_that_windows_lacks(path: str) -> None:
+@pytest.mark.parametrize("path", WRITING_TESTS)
+def test_writing_needs_no_function_that_windows_lacks(path: str) -> None:
     options = ["-q", "-p", "no:cacheprovider", "-p", "tests.support.without_posix", "-k", "not is_an_input"]
     command = [sys.executable, "-m", "pytest", *options, path]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "MIXLIST_EXAMPLES": "10"}
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
-    assert ran.returncode == 0, ran.stdout[-4000:]
-    passed = re.search(r"(\d+) passed", ran.stdout)
+    completed = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
+    assert completed.returncode == 0, completed.stdout[-4000:]
+    passed = re.search(r"(\d+) passed", completed.stdout)
     assert passed is not None and int(passed[1]) >= 1
 
 
-def test_the_core_tests_are_there() -> None:
+def test_every_file_of_the_core_tests_exists() -> None:
     for line in (ROOT / "tests/core.txt").read_text("utf-8").split():
         assert (ROOT / line).exists(), line
     assert "@tests/core.txt" in (ROOT / ".github/workflows/core-tests.yml").read_text("utf-8")
 
 
 def imports(source: str) -> Iterator[str]:
-    """Yield the modules that a module imports when it is imported itself."""
+    """Yield the modules that the source of a module imports at its top level."""
     for node in ast.parse(source).body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -64,35 +64,37 @@ def imports(source: str) -> Iterator[str]:
 
 
 def test_the_modules_of_tests_can_be_imported_on_windows() -> None:
-    """One import that fails would end the core tests there before the first of them runs."""
+    """An import that fails on Windows would stop the core tests before the first of them runs."""
     files = (ROOT / "tests").rglob("*.py")
     unix = [path.name for path in files if not UNIX_MODULES.isdisjoint(imports(path.read_text("utf-8")))]
-    assert unix == ["without_posix.py"]  # the plugin, which runs on Linux alone
+    assert unix == ["without_posix.py"]  # the plugin runs only on Linux
 
 
 # --- the command line on Windows ---
 
 
-class _Windows:
+class _WindowsOs:
+    """The module ``os``, with the name that it has on Windows."""
+
     name = "nt"
 
     def __getattr__(self, name: str) -> object:
         return getattr(os, name)
 
 
-def test_patterns_of_files_are_expand_wildcards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wildcards_in_arguments_are_expanded_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("b.json", "a.json"):
         (tmp_path / name).write_text("{}")
     arguments = ["fmt", "*.json", "--check", "none*.json", "s*=32"]
     assert cli._expand_wildcards(arguments) == arguments
-    monkeypatch.setattr(cli, "os", _Windows())
+    monkeypatch.setattr(cli, "os", _WindowsOs())
     assert cli._expand_wildcards(arguments) == ["fmt", "a.json", "b.json", "--check", "none*.json", "s*=32"]
 
 
 def test_a_pipe_gets_the_same_bytes_on_every_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows' own encoding lacks most characters, and its text files end lines with two."""
-    monkeypatch.setattr(cli, "os", _Windows())
+    """The encoding of Windows lacks most characters, and its text files end lines with two characters."""
+    monkeypatch.setattr(cli, "os", _WindowsOs())
     pipe = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe, encoding="cp1252", newline="\r\n"))
     cli._make_streams_accept_any_text()
@@ -102,7 +104,7 @@ def test_a_pipe_gets_the_same_bytes_on_every_system(monkeypatch: pytest.MonkeyPa
     monkeypatch.undo()
 
 
-def test_a_folder_is_told_as_one_where_opening_it_lacks_permission(
+def test_a_folder_that_cannot_be_opened_is_reported_as_a_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_open = Path.open
