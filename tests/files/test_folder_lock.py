@@ -42,7 +42,7 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 @posix_only
-def test_one_thread_at_a_time_and_no_file_stays(tmp_path: Path, system: str) -> None:
+def test_one_thread_at_a_time_holds_the_lock_and_no_file_remains(tmp_path: Path, system: str) -> None:
     count, max_count = 0, 0
 
     def work() -> None:
@@ -99,12 +99,12 @@ def test_locking_two_folders_in_two_orders_does_not_deadlock(tmp_path: Path, sys
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+def test_locking_a_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot be locked: No such file"), lock_folders([tmp_path / "missing"]):
         pass
 
 
-def test_a_lock_file_that_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_in_place_of_the_lock_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_lock, "_try_lock_folder", lambda folder: None)
     (tmp_path / LOCK_FILE).mkdir()
     with pytest.raises(FileError, match="cannot be locked"), lock_folders([tmp_path]):
@@ -123,7 +123,9 @@ def test_a_file_system_without_locks_yields_false(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_calls_of_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_locks_a_hidden_file_and_closes_it_before_the_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """msvcrt locks the hidden file, which is closed before it is removed: Windows does not remove an open file."""
     locks: list[int] = []
 

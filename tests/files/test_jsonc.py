@@ -83,7 +83,9 @@ def read_data(tmp_path: Path, data: bytes) -> Document:
         ("[" * 201 + "]" * 201, "ML004", (1, 201), "arrays and objects are nested deeper than 200 levels"),
     ],
 )
-def test_texts_that_are_refused(text: str, code: str, position: tuple[int, int], message: str) -> None:
+def test_an_invalid_text_is_refused_at_its_position(
+    text: str, code: str, position: tuple[int, int], message: str
+) -> None:
     finding = refusal(text)
     assert (finding.code, (finding.line, finding.column), finding.message) == (code, position, message)
 
@@ -99,7 +101,7 @@ def test_texts_that_are_refused(text: str, code: str, position: tuple[int, int],
         ('{\n"a": {', '"{" at 2:6 is not closed yet'),
     ],
 )
-def test_hints(text: str, hint: str) -> None:
+def test_an_invalid_text_has_a_hint(text: str, hint: str) -> None:
     assert refusal(text).hint == hint
 
 
@@ -151,7 +153,7 @@ def test_duplicate_keys_are_errors_and_the_last_value_counts() -> None:
     ]
 
 
-def test_places_of_keys_and_values() -> None:
+def test_keys_and_values_have_a_line_and_column() -> None:
     document = parse('\n{ "a" : [ 10, {"b": "ü€😀", "c":null} ],\r\n"d":{}, "e": true }', "f")
     assert document.line_column() == (2, 1)
     assert document.line_column(("a",), key=True) == (2, 3)
@@ -167,7 +169,7 @@ def test_lines_end_with_lf_crlf_or_cr() -> None:
     assert parse("[1,\n2,\r\n3,\r4]", "f").item_line_columns() == [(1, 2), (2, 1), (3, 1), (4, 1)]
 
 
-def test_byte_order_mark_is_accepted_in_silence(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_accepted_without_a_warning(tmp_path: Path) -> None:
     document = read_data(tmp_path, b'\xef\xbb\xbf{"a": 1}')
     assert document.value == {"a": 1} and not document.findings
     assert document.line_column(("a",), key=True) == (1, 2)
@@ -187,7 +189,9 @@ def test_byte_order_mark_is_accepted_in_silence(tmp_path: Path) -> None:
         (b'{"a": "\xed\xa0\x80"}', (1, 8), "byte 0xed at byte offset 7 is not UTF-8"),
     ],
 )
-def test_other_encodings_are_refused(tmp_path: Path, data: bytes, position: tuple[int, int], message: str) -> None:
+def test_text_that_is_not_utf_8_is_refused(
+    tmp_path: Path, data: bytes, position: tuple[int, int], message: str
+) -> None:
     with pytest.raises(ListError) as caught:
         read_data(tmp_path, data)
     (finding,) = caught.value.diagnostics
@@ -195,7 +199,7 @@ def test_other_encodings_are_refused(tmp_path: Path, data: bytes, position: tupl
     assert (finding.code, (finding.line, finding.column), finding.message) == ("ML002", position, message)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="no such file"):
         read(tmp_path / "missing.json")
     with pytest.raises(FileError, match="is a directory"):
@@ -220,7 +224,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     ],
     ids=["strings", "objects", "arrays", "commas", "lines", "old lines", "comments"],
 )
-def test_files_that_hold_too_much(tmp_path: Path, text: str, bound: str) -> None:
+def test_a_file_with_too_many_parts_is_refused(tmp_path: Path, text: str, bound: str) -> None:
     """Each of these texts takes 20 to 130 times its size in memory: a file of 64 MiB would take gigabytes."""
     path = tmp_path / "dense.json"
     path.write_text(text)
@@ -228,7 +232,7 @@ def test_files_that_hold_too_much(tmp_path: Path, text: str, bound: str) -> None
         read(path)
 
 
-def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hyphen_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     import io
     import sys
 

@@ -144,7 +144,7 @@ def test_the_folder_of_a_killed_check_is_removed(tmp_path: Path, parent: Path, w
     assert list(parent.glob("mixlist*")) == []  # ONNX Runtime leaves a file there, too
 
 
-def test_no_folder_takes_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_a_temporary_folder_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> str:
         raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
 

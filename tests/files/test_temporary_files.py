@@ -37,7 +37,7 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_new_file_and_a_replaced_file(tmp_path: Path, system: str) -> None:
+def test_a_write_creates_or_replaces_the_file(tmp_path: Path, system: str) -> None:
     target = tmp_path / "target.json"
     write_atomically(target, b"first")
     assert target.read_bytes() == b"first"
@@ -76,7 +76,7 @@ def test_link_gives_a_name_only_once(tmp_path: Path, system: str) -> None:
     assert _names(tmp_path) == ["data"]
 
 
-def test_link_without_hard_links(tmp_path: Path, system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_link_works_without_hard_links(tmp_path: Path, system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -159,7 +159,7 @@ def test_without_locks_only_an_old_file_is_removed(tmp_path: Path, monkeypatch: 
     assert _names(tmp_path) == [young.name]
 
 
-def test_a_name_as_long_as_the_system_allows(tmp_path: Path, system: str) -> None:
+def test_a_name_of_the_maximum_length_can_be_written(tmp_path: Path, system: str) -> None:
     """The hidden name does not contain the name of the target, which can be as long as the system allows."""
     target = tmp_path / ("重" * 85)
     write_atomically(target, b"text")

@@ -100,7 +100,7 @@ def test_the_edits_of_one_move(before: str, after: str, edits: dict[str, Any]) -
     assert diff_lists(Lists(library({"A": before})), Lists(library({"A": after}))) == edits
 
 
-def test_between_real_libraries(tmp_path: Path) -> None:
+def test_the_diff_of_two_built_in_libraries_gives_the_second(tmp_path: Path) -> None:
     base, target = Lists(presets.load("ascend910")), Lists(presets.load("ascend910b"))
     result = apply_object(diff_lists(base, target), base.library)
     ops = base.library.lists.keys() | target.library.lists.keys()

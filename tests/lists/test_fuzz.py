@@ -41,7 +41,7 @@ def damaged_files(draw: st.DrawFn) -> bytes:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400, deadline=None)
 @given(damaged_files())
-def test_damaged_files(tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_file_has_findings_or_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "lib" / "f.json"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
@@ -65,7 +65,7 @@ def test_damaged_files(tmp_path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "\udcff", "x" * 5000])
-def test_paths_that_no_file_can_have(path: str, tmp_path: Path) -> None:
+def test_a_path_that_no_file_can_have_is_an_error(path: str, tmp_path: Path) -> None:
     for function in (validate_file, load_ops_info, read_edits, lambda p: set_flags(p, {"A": "true"}, tmp_path)):
         with pytest.raises(MixlistError):
             function(path)

@@ -29,7 +29,7 @@ def flags(**lists: str) -> dict[str, Any]:
     return {op: {"precision_reduce": {"flag": flag}} for op, flag in lists.items()}
 
 
-def test_defaults() -> None:
+def test_the_default_policy_has_no_warning() -> None:
     policy = load_policy()
     assert (policy.mode.name, policy.lists.library.name, policy.space) == ("mixed_float16", "onnx", "onnx")
     assert (policy.gray_policy, policy.constants, policy.op_names, policy.rules) == ("ascend", "keep", "auto", ())
@@ -106,7 +106,7 @@ def test_the_library_decides_the_default_of_the_protections(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", ["", "masks,", "none,masks", "quantized", "all"])
-def test_unknown_protections(text: str) -> None:
+def test_an_unknown_protection_is_refused_with_the_allowed_values(text: str) -> None:
     """Rule S4.34: Protections are part of the policy."""
     with pytest.raises(UsageError, match="--protect has no value") as error:
         load_policy(protect=text)
@@ -125,7 +125,7 @@ def test_protections_are_part_of_the_digest_if_nodes_can_become_low_precision() 
         assert (with_masks.digest != without.digest) == differs
 
 
-def test_a_misspelled_built_in_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelled_built_in_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileError, match="acsend910b: no such file or directory, and no built-in library") as error:
         load_policy("acsend910b")
@@ -133,7 +133,7 @@ def test_a_misspelled_built_in_library(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("path", ["", "\0", "a\0b/c"])
-def test_paths_that_no_file_can_have(path: str) -> None:
+def test_a_path_that_no_file_can_have_is_an_error(path: str) -> None:
     with pytest.raises(FileError):
         load_policy(path)
 
@@ -155,7 +155,7 @@ def test_keep_dtype_is_not_used_with_the_mode_origin(tmp_path: Path) -> None:
     assert (policy.rules, codes(policy)) == ((), ["ML403"])
 
 
-def test_name_spaces(tmp_path: Path) -> None:
+def test_the_name_space_is_detected_or_given(tmp_path: Path) -> None:
     """Rule S5.1: A library has one name space."""
     ascend = write(tmp_path, "ascend.json", flags(Conv2D="true", Add="false"))
     both = write(tmp_path, "both.json", flags(Add="true"))

@@ -27,20 +27,20 @@ NEW_MODES = {
 }
 
 
-def test_the_default_mode() -> None:
+def test_the_default_mode_is_mixed_float16() -> None:
     assert find_mode().name == "mixed_float16"
     assert find_mode() == find_mode(precision_mode_v2="mixed_float16")
 
 
 @pytest.mark.parametrize(("name", "action_and_type"), OLD_MODES.items())
-def test_old_names(name: str, action_and_type: tuple[str, str]) -> None:
+def test_an_old_name_selects_its_mode(name: str, action_and_type: tuple[str, str]) -> None:
     """Rule S3.1: One mode, by its new or its old name."""
     mode = find_mode(precision_mode=name)
     assert (mode.name, mode.action, mode.low) == (name, *action_and_type)
 
 
 @pytest.mark.parametrize(("name", "action_and_type"), NEW_MODES.items())
-def test_new_names(name: str, action_and_type: tuple[str, str]) -> None:
+def test_a_new_name_selects_its_mode(name: str, action_and_type: tuple[str, str]) -> None:
     mode = find_mode(precision_mode_v2=name)
     assert (mode.name, mode.action, mode.low) == (name, *action_and_type)
 

@@ -58,7 +58,9 @@ def test_the_data_holds_all_63_combinations() -> None:
 
 
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=lambda c: "+".join(c["actions"]))
-def test_combination(combination: dict[str, Any], write: WriteFile) -> None:
+def test_a_combination_of_actions_is_legal_or_refused_as_the_data_says(
+    combination: dict[str, Any], write: WriteFile
+) -> None:
     """Rule S2.2: Eleven combinations of actions are legal."""
     path = write(mixlist_text(combination["actions"]))
     if not combination["accepted"]:
@@ -131,7 +133,7 @@ def test_the_removal_of_an_unknown_op_type_has_two_warnings(write: WriteFile) ->
     assert codes(warnings_of(write('{"white-list": {"to-remove": ["UnknownOp"]}}'))) == ["ML108", "ML106"]
 
 
-def test_a_name_that_is_given_twice_warns(write: WriteFile) -> None:
+def test_a_duplicate_name_warns(write: WriteFile) -> None:
     path = write('{"black-list": {"to-add": ["Relu",\n"Relu"]}}')
     (finding,) = warnings_of(path)
     assert (finding.code, finding.severity, finding.line, finding.column) == ("ML105", "warning", 2, 1)
@@ -164,7 +166,9 @@ def test_the_empty_object_is_legal_and_the_empty_file_is_not(write: WriteFile) -
         ('{"black-list": {}, "black-list": {}}', "ML005", (1, 20), "here and at 1:2"),
     ],
 )
-def test_invalid_files(text: str, code: str, position: tuple[int, int], message_part: str, write: WriteFile) -> None:
+def test_an_invalid_file_is_refused_at_its_position(
+    text: str, code: str, position: tuple[int, int], message_part: str, write: WriteFile
+) -> None:
     with pytest.raises(ListError) as caught:
         read_edits(write(text))
     (finding,) = caught.value.diagnostics
@@ -188,7 +192,7 @@ def test_strict_makes_comments_errors(write: WriteFile) -> None:
         read_edits(path, strict=True)
 
 
-def test_missing_file_and_directory(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_directory_are_errors(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="no such file"):
         read_edits(tmp_path / "none.json")
     with pytest.raises(FileError, match="is a directory"):
@@ -202,7 +206,7 @@ def test_many_unknown_names_cost_little_time(write: WriteFile) -> None:
     assert len(warnings) == 101 and warnings[-1].message == "99900 more findings of this kind"
 
 
-def test_closest_names() -> None:
+def test_closest_names_are_similar_and_not_equal() -> None:
     ops = ["MatMul", "BatchMatMul", "Softmax", "Conv", "conv"]
     assert closest_names("Matmul", ops)[0] == "MatMul"
     assert closest_names("Conv", ops) == ["conv"]

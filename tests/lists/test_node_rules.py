@@ -29,7 +29,7 @@ def read_line(tmp_path: Path, line: str) -> tuple[str, str, Slots, Slots]:
     return rule.by, rule.pattern, rule.inputs, rule.outputs
 
 
-def test_keep_dtype_by_name_and_type(tmp_path: Path) -> None:
+def test_keep_dtype_has_rules_by_name_and_by_type(tmp_path: Path) -> None:
     """Rule S6.1: keep_dtype names nodes that keep their type."""
     rules, warnings = read_keep_dtype(write(tmp_path, "conv/1\n\n  OpType::Softmax\r\n/a:0/b\n"))
     assert warnings == []
@@ -56,7 +56,9 @@ def test_keep_dtype_by_name_and_type(tmp_path: Path) -> None:
         ("OpType::com.microsoft::Gelu:InputDtype:fp16,OutputDtype:", ("type", "com.microsoft::Gelu", ("float16",), ())),
     ],
 )
-def test_customize_dtypes_lines(tmp_path: Path, line: str, expected: tuple[str, str, Slots, Slots]) -> None:
+def test_a_line_of_customize_dtypes_gives_types_per_slot(
+    tmp_path: Path, line: str, expected: tuple[str, str, Slots, Slots]
+) -> None:
     """Rule S6.2: customize_dtypes gives types per slot."""
     assert read_line(tmp_path, line) == expected
 
@@ -80,7 +82,9 @@ def test_customize_dtypes_lines(tmp_path: Path, line: str, expected: tuple[str, 
         ("a\0::InputDtype:fp16,OutputDtype:", "ML002", 2, "NUL"),
     ],
 )
-def test_invalid_lines(tmp_path: Path, line: str, code: str, column: int, message_part: str) -> None:
+def test_an_invalid_line_is_refused_at_its_position(
+    tmp_path: Path, line: str, code: str, column: int, message_part: str
+) -> None:
     file = write(tmp_path, "ok::InputDtype:fp16,OutputDtype:fp16\n" + line + "\n")
     (finding,) = validate_file(file, "customize-dtypes").findings
     assert (finding.code, finding.severity, finding.line, finding.column) == (code, "error", 2, column)
@@ -130,13 +134,13 @@ def test_comments_warn(tmp_path: Path) -> None:
     assert (warning.code, warning.severity, warning.line) == ("ML303", "warning", 1)
 
 
-def test_byte_order_mark_and_line_endings(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_crlf_are_not_part_of_names(tmp_path: Path) -> None:
     rules, warnings = read_keep_dtype(write(tmp_path, b"\xef\xbb\xbfa\r\nb\r\n"))
     assert (warnings, [r.pattern for r in rules]) == ([], ["a", "b"])
     assert rules[0].place.column == 1
 
 
-def test_broken_utf8_has_a_place(tmp_path: Path) -> None:
+def test_text_that_is_not_utf_8_is_refused_at_its_position(tmp_path: Path) -> None:
     file = write(tmp_path, b"a\nbc\xff\n")
     with pytest.raises(ListError, match=r"rules\.cfg:2:3: .*0xff"):
         read_keep_dtype(file)
@@ -148,7 +152,7 @@ def test_empty_files_are_legal(tmp_path: Path) -> None:
     assert read_customize_dtypes(write(tmp_path, "\n \n")) == ((), [])
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_directory_are_errors(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"none\.cfg"):
         read_keep_dtype(tmp_path / "none.cfg")
     with pytest.raises(FileError):

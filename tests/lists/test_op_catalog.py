@@ -44,7 +44,7 @@ def test_the_tool_writes_the_committed_files(tmp_path: Path) -> None:
         assert (tmp_path / path).read_bytes() == (ROOT / path).read_bytes(), path
 
 
-def test_is_known() -> None:
+def test_a_name_is_known_in_its_domain_and_name_space() -> None:
     assert {"Conv", "Upsample", "TreeEnsemble", "FusedMatMul", "SimplifiedLayerNormalization"} <= onnx_ops()
     assert {"Conv2D", "BatchMatMulV2", "MatMul"} <= ascend_ops()
     assert is_known("com.microsoft::FusedMatMul", "onnx")

@@ -25,7 +25,7 @@ def entry(flag: str) -> str:
     return json.dumps({"input0": {"dtype": "float16"}, "precision_reduce": {"flag": flag}})
 
 
-def test_three_lists(tmp_path: Path) -> None:
+def test_the_flag_puts_an_op_type_on_one_of_three_lists(tmp_path: Path) -> None:
     """Rule S1.1: The flag puts an op type on a list."""
     text = f'{{"A": {entry("true")},\n "B": {entry("false")},\n "C": {{"opFile": {{"value": "c"}}}}}}'
     library, warnings = load_text(tmp_path, text)
@@ -87,7 +87,9 @@ def test_a_misspelled_precision_reduce_warns(tmp_path: Path) -> None:
         ('{"white-list": {"to-add": ["A"]}}', "ML208", 1, "this is a modify_mixlist"),
     ],
 )
-def test_invalid_files(tmp_path: Path, text: str, code: str, column: int, message_part: str) -> None:
+def test_an_invalid_file_is_refused_at_its_position(
+    tmp_path: Path, text: str, code: str, column: int, message_part: str
+) -> None:
     with pytest.raises(ListError) as caught:
         load_text(tmp_path, text)
     (finding,) = caught.value.diagnostics
@@ -96,7 +98,7 @@ def test_invalid_files(tmp_path: Path, text: str, code: str, column: int, messag
     assert message_part in finding.message and finding.hint
 
 
-def test_names_are_exact(tmp_path: Path) -> None:
+def test_names_that_differ_in_case_are_different_op_types(tmp_path: Path) -> None:
     """Rule S1.4: Names are exact."""
     library, _ = load_text(tmp_path, f'{{"MatMul": {entry("true")}, "Matmul": {entry("false")}}}')
     assert library.lists == {"MatMul": "white", "Matmul": "black"}
@@ -131,7 +133,7 @@ def test_a_directory_is_one_library(tmp_path: Path) -> None:
     assert str(library.place("B")) == f"{tmp_path}/b.json:1:{column}"
 
 
-def test_one_file_per_op(tmp_path: Path) -> None:
+def test_a_directory_can_have_one_file_per_op_type(tmp_path: Path) -> None:
     for number in range(300):
         flag = "true" if number % 2 else "false"
         (tmp_path / f"op{number}.json").write_text(f'{{"Op{number}": {entry(flag)}}}')
@@ -175,12 +177,12 @@ def test_errors_of_all_files_are_reported(tmp_path: Path) -> None:
     }
 
 
-def test_directory_without_json(tmp_path: Path) -> None:
+def test_a_directory_without_json_files_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"the directory holds no \.json file"):
         load_ops_info(tmp_path)
 
 
-def test_broken_link_in_a_directory(tmp_path: Path) -> None:
+def test_a_broken_link_in_a_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.json").symlink_to(tmp_path / "missing")
     with pytest.raises(FileError, match="no such file"):
         load_ops_info(tmp_path)

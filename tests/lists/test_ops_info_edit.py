@@ -224,7 +224,7 @@ def test_the_error_about_an_unknown_op_type_has_the_most_similar_name(tmp_path: 
     assert (tmp_path / "lib" / "ops.json").read_text() == LIBRARY
 
 
-def test_invalid_arguments_and_files(tmp_path: Path) -> None:
+def test_invalid_arguments_and_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a flag"):
         edit(tmp_path, LIBRARY, Add="yes")
     with pytest.raises(ListError, match="this is a modify_mixlist"):
@@ -244,7 +244,7 @@ def test_without_a_backup_nothing_is_edited(tmp_path: Path) -> None:
     assert (tmp_path / "lib" / "ops.json").read_text() == LIBRARY
 
 
-def test_backup_paths_that_no_directory_can_have(tmp_path: Path) -> None:
+def test_a_backup_path_that_no_directory_can_have_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     path = tmp_path / "lib" / "ops.json"
     path.write_text(LIBRARY)

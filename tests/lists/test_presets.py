@@ -73,7 +73,7 @@ def test_ascend_libraries_have_the_flags_of_the_chips(name: str) -> None:
     assert all(presets.load(name).lists[op] == "black" for op in facts["false"])
 
 
-def test_onnx_lists() -> None:
+def test_onnx_has_three_lists() -> None:
     assert set(lists("onnx", "MatMul", "Gemm", "Conv", "ConvTranspose", "LSTM", "Attention", "Einsum")) == {"white"}
     black = ["Exp", "Log", "Pow", "Softmax", "ReduceSum", "ReduceMean", "CumSum", "LayerNormalization", "Range"]
     assert set(lists("onnx", *black, "SoftmaxCrossEntropyLoss", "InstanceNormalization")) == {"black"}
@@ -81,7 +81,7 @@ def test_onnx_lists() -> None:
     assert set(lists("onnx", *gray)) == {"gray"}
 
 
-def test_mindspore_lists() -> None:
+def test_each_mindspore_level_has_its_lists() -> None:
     white = ["Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "PRelu", "Relu"]
     assert set(lists("mindspore-o1", *white)) == {"white"}
     assert set(lists("mindspore-o1", "Add", "Sigmoid", "Softmax", "BatchNormalization", "Reshape")) == {"black"}
@@ -93,7 +93,7 @@ def test_mindspore_lists() -> None:
     assert set(lists("mindspore-o3", *white, *black, "Softmax", "Exp")) == {"white"}
 
 
-def test_nnabla_lists() -> None:
+def test_nnabla_half_has_white_and_black_op_types() -> None:
     black = ["ReduceSum", "ReduceMean", "ReduceProd", "CumSum", "BatchNormalization", "LayerNormalization", "Softmax"]
     assert set(lists("nnabla-half", *black, "LogSoftmax", "SoftmaxCrossEntropyLoss")) == {"black"}
     assert set(lists("nnabla-half", "Conv", "MatMul", "Add", "Exp", "Relu", "MaxPool", "ReduceMax")) == {"white"}

@@ -45,7 +45,7 @@ def test_a_sample_is_strict_and_moves_all_op_types_that_it_names(name: str) -> N
         ("ascend-names.json", "Conv3D", "white", "gray"),
     ],
 )
-def test_the_move_of_a_sample(name: str, op: str, before: str, after: str) -> None:
+def test_a_sample_moves_an_op_type_to_its_list(name: str, op: str, before: str, after: str) -> None:
     move = mixlist.load_policy(libraries_of_samples()[name], Path(FOLDER / name)).lists.moves[op]
     assert (move.before, move.after) == (before, after)
 

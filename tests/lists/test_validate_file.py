@@ -27,7 +27,7 @@ EXAMPLES = sorted(
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: f"{p.parent.name}/{p.name}")
-def test_example(path: Path) -> None:
+def test_an_example_has_the_expected_findings(path: Path) -> None:
     kind, *expected = path.with_name(f"{path.name}.expected").read_text("utf-8").splitlines()
     report = validate_file(path)
     assert [f"{f.code} {f.severity} {f.line}:{f.column}" for f in report.findings] == expected
@@ -65,7 +65,7 @@ def test_a_mixlist_is_checked_against_a_library() -> None:
     assert any(f.hint and f.hint.startswith("did you mean MatMul") for f in findings)
 
 
-def test_directory(tmp_path: Path) -> None:
+def test_a_directory_has_findings_by_file(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"A": {"precision_reduce": {"flag": true}}}')
     (tmp_path / "b.json").write_text("{")
     (tmp_path / "c.json").write_text('{"C": {}}')
@@ -82,7 +82,7 @@ def test_directory(tmp_path: Path) -> None:
     assert clean.by_file() == [clean]
 
 
-def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hyphen_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, kind in [('{"black-list": {}}', "modify-mixlist"), ("a/b\n", "keep-dtype"), ('{"A": {}}', "ops-info")]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         report = validate_file("-")
@@ -95,7 +95,7 @@ def test_a_path_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
             validate_file(path)
 
 
-def test_file_names_that_are_not_utf_8(tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_utf_8_can_be_printed(tmp_path: Path) -> None:
     path = tmp_path / "b\udcffad\n.json"
     path.write_text("{")
     (finding,) = validate_file(path).findings
@@ -143,7 +143,7 @@ def test_sixty_megabytes_of_short_names_cost_little_memory(tmp_path: Path, name:
     assert "FileError" in done.stderr
 
 
-def test_the_largest_files_that_are_read(tmp_path: Path) -> None:
+def test_a_file_of_the_maximum_size_is_read_and_a_larger_one_refused(tmp_path: Path) -> None:
     """A file with exactly the largest number of names or lines is read; one more is an error."""
     path = tmp_path / "names.json"
     names = [f"Op{number}" for number in range(100_000)]
