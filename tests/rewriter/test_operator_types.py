@@ -95,7 +95,7 @@ def test_a_type_parameter_that_only_constants_have_stays_high_alone() -> None:
     assert result.low == {"w", "n"}
     assert result.reads("n") == ["float16", "float16", "float16", "float32", "float32"]
     assert result.casts == [">y", "x>float16"]
-    assert "slot stays float32" in result.nodes["n"].reason
+    assert "slot keeps its authored type" in result.nodes["n"].reason
 
 
 def test_the_statistics_of_batch_normalization_have_the_type_of_their_inputs() -> None:
