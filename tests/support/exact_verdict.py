@@ -185,7 +185,8 @@ def judge_batch(batch: Pair, masks: list[Constant], saturate: bool) -> Findings:
         if kind in EXCEPTIONS:
             findings.first.add(conversion.reader)
     constants = {t.name for t in batch.original.graph.initializer}
-    newly_not_finite: set[str] = set()  # tensors that are not finite where the reference is, by no mask
+    # Tensors that lost a value, or are not finite where the reference is. Values of masks do not count.
+    newly_not_finite: set[str] = set()
     for node in batch.original.graph.node:
         name = node.output[0]
         reference, mixed = batch.reference[name], batch.mixed[name]
@@ -211,7 +212,9 @@ def judge_batch(batch: Pair, masks: list[Constant], saturate: bool) -> Findings:
         new_infinities = np.isinf(mixed.value) & ~np.isinf(reference.value) & ~explained_by_mask
         if kind == "intended":
             new_infinities[...] = False
-        if (new_infinities | (np.isnan(mixed.value) & ~np.isnan(reference.value))).any():
+        has_new_nan = (np.isnan(mixed.value) & ~np.isnan(reference.value)).any()
+        # A lost value may be finite in the mixed model, where a safe mask replaced its mask. It still counts once.
+        if kind == "overflow" or new_infinities.any() or has_new_nan:
             newly_not_finite.add(name)
     return findings
 
