@@ -207,7 +207,7 @@ def judge_batch(batch: Pair, masks: list[Constant], saturate: bool) -> Findings:
         if kind == "overflow" or (kind == "saturated" and not {(i, kind) for i in inputs} & findings.outputs):
             findings.first.add(node.name)
         explained_by_mask = (np.abs(reference.value) >= levels.of(reference.value)) & (
-            reference.value * np.sign(mixed.value) > 0
+            np.sign(reference.value) * np.sign(mixed.value) > 0
         )
         new_infinities = np.isinf(mixed.value) & ~np.isinf(reference.value) & ~explained_by_mask
         if kind == "intended":
