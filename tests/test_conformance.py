@@ -18,7 +18,7 @@ import mixlist
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from tests.support.builders import apply, policy
-from tests.support.contract import OPTIMISER_DEFECTS, check_contract, check_idempotent
+from tests.support.contract import OPTIMIZER_DEFECTS, check_contract, check_idempotent
 from tests.support.loading import Loader
 from tests.support.scopes import View, subgraphs
 
@@ -135,6 +135,6 @@ def test_every_model_keeps_the_contract_and_loads(part: int, tmp_path: Path) -> 
     accepted = {
         name
         for name, load_result in load_results.items()
-        if load_result == "ok" or any(t in load_result for t in OPTIMISER_DEFECTS)
+        if load_result == "ok" or any(t in load_result for t in OPTIMIZER_DEFECTS)
     }
     assert {name: load_result for name, load_result in load_results.items() if name not in accepted | crashed} == {}

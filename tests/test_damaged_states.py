@@ -24,7 +24,7 @@ import pytest
 
 import mixlist
 from mixlist.errors import MixlistError
-from mixlist.training import checkpoint, train
+from mixlist.training import state_file, train
 from tests.support.command_process import CommandProcess
 from tests.support.list_mutation import edit_bytes, edit_tokens
 from tests.support.systems import posix_only
@@ -197,7 +197,7 @@ def test_a_damaged_state_of_train_is_refused_or_gives_the_same_result(
     step, data, state = tmp_path / "step.onnx", tmp_path / "train.npz", tmp_path / "state.npz"
     onnx.save(noisy(), step)
     np.savez(data, **samples(40))
-    monkeypatch.setattr(checkpoint, "SAVE_INTERVAL", 0.0)
+    monkeypatch.setattr(state_file, "SAVE_INTERVAL", 0.0)
     options: dict[str, Any] = {"batch_size": 4, "epochs": 1}
     assert not train(step, mixlist.load_policy(), data, state=state, progress=Stop(25), **options).complete
     interrupted = state.read_bytes()

@@ -9,7 +9,7 @@ from mixlist.graph.build import build_graph
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Node
 from mixlist.graph.traversal import linked_scopes, reachable_graphs
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.targets.kernels import has_kernel_for
 
@@ -36,11 +36,11 @@ def _low_type(node: Node) -> int | None:
     if node.bodies or node.function is not None or (node.op_type in ("Cast", "Constant") and not node.domain):
         return None
     # Inputs count, too: a comparison of float16 tensors has no float output.
-    elements = (types.element(value.type) for value in (*node.outputs, *node.inputs) if value is not None)
+    elements = (dtypes.element(value.type) for value in (*node.outputs, *node.inputs) if value is not None)
     return next((elem for elem in elements if elem in LOW_TYPES), None)
 
 
 def _has_kernel(node: Node, elem: int, opset: int, provider: str) -> bool:
     outputs = enumerate(node.outputs)
-    low_outputs = tuple(slot for slot, value in outputs if value is not None and types.element(value.type) == elem)
-    return has_kernel_for(provider, node.domain, node.op_type, opset, types.type_name(elem), low_outputs)
+    low_outputs = tuple(slot for slot, value in outputs if value is not None and dtypes.element(value.type) == elem)
+    return has_kernel_for(provider, node.domain, node.op_type, opset, dtypes.type_name(elem), low_outputs)

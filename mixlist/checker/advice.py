@@ -15,7 +15,7 @@ from mixlist.checker.result import LowSource
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Node, float_values
 from mixlist.graph.refs import NodeRef, unique_names
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.ops.traits import Trait, operators
 from mixlist.resolver import Decision, Plan
@@ -24,7 +24,7 @@ from mixlist.resolver.classification import Classifier, find_rank
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 _VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
 _INT32 = 6  # onnx.TensorProto.INT32, which ``types`` does not name
-_INTEGERS = frozenset({_INT32, types.INT64, types.BOOL})
+_INTEGERS = frozenset({_INT32, dtypes.INT64, dtypes.BOOL})
 
 
 class _UpstreamLowNode(NamedTuple):
@@ -163,11 +163,11 @@ def _makes_integers(node: Node) -> bool:
     """
     if node.op_type in _YIELDS_SHAPE or not float_values(node.inputs):
         return False
-    return any(value is not None and types.element(value.type) in _INTEGERS for value in node.outputs)
+    return any(value is not None and dtypes.element(value.type) in _INTEGERS for value in node.outputs)
 
 
 def _is_low(decision: Decision) -> bool:
-    return types.ELEMENT_BY_NAME.get(decision.precision) in LOW_TYPES
+    return dtypes.ELEMENT_BY_NAME.get(decision.precision) in LOW_TYPES
 
 
 def _without_specialization(node: NodeRef) -> NodeRef:

@@ -31,7 +31,7 @@ from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.graph_statistics import Probe, Statistic
 from mixlist.emulation.instrument import instrument
 from mixlist.graph.refs import TensorRef
-from mixlist.ops import types
+from mixlist.ops import dtypes
 
 if TYPE_CHECKING:
     from mixlist.runtime.feeds import Batches
@@ -110,7 +110,7 @@ class CountingSessionPerType:
         statistics: Callable[[int], tuple[Statistic, ...]],
         tensors: Iterable[TensorRef] | None,
     ) -> None:
-        first_type = next(iter(pair.low_types), types.FLOAT16)
+        first_type = next(iter(pair.low_types), dtypes.FLOAT16)
         tensors_by_type: dict[int, list[TensorRef]] = {first_type: []}
         for tensor in pair.low_type_of if tensors is None else tensors:
             tensors_by_type.setdefault(pair.low_type_of.get(tensor, first_type), []).append(tensor)

@@ -32,7 +32,7 @@ from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode, InputTensor
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.weights import is_external, read_pieces
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound
 from mixlist.patterns.proven_masks import MaskLevels
 
@@ -166,7 +166,7 @@ class _Classifier:
         is_new = has_hidden_overflow and not batch.saturate
         # A float32 node that reads a mask has the infinities of the mask too. Masks are proven for float16 alone
         # (Rule S8.12), so the levels of a float32 node are those of float16.
-        levels = batch.mask_levels(tensor, batch.low_type_of.get(tensor, types.FLOAT16))
+        levels = batch.mask_levels(tensor, batch.low_type_of.get(tensor, dtypes.FLOAT16))
         if reference.finite:
             is_new |= not only_masks_reach(math.inf, reference, mixed, levels)
             kind: FindingKind = "propagated" if is_explained else "intended"
@@ -273,7 +273,7 @@ def _has_infinite_constant(node: DataflowNode) -> bool:
     """Return True if a float input of a node is a constant with an infinity. Weights in external files do not count."""
     for value in node.node.inputs:
         tensor = value.constant_proto if value is not None else None
-        if tensor is None or value is None or is_external(tensor) or types.element(value.type) not in types.FLOATS:
+        if tensor is None or value is None or is_external(tensor) or dtypes.element(value.type) not in dtypes.FLOATS:
             continue
         for piece in read_pieces(tensor, None):
             if piece.size and (math.isinf(piece.min()) or math.isinf(piece.max())):

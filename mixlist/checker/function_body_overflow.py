@@ -26,7 +26,7 @@ from mixlist.graph.function_attributes import copy_with_resolved_attributes
 from mixlist.graph.model import Node
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import bodies_of
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import FINITE_MAX
 from mixlist.ops.schema import find_schema
 from mixlist.patterns.proven_masks import SENTINEL
@@ -116,12 +116,12 @@ class _BodyInstrumenter(Instrumenter):
         results = []
         for name in intermediate_tensors:
             float32 = self.new_names.make_name(f"{name}_float")  # some bodies compute in float64
-            nodes.append(self.new_names.make_cast(name, float32, types.FLOAT))
+            nodes.append(self.new_names.make_cast(name, float32, dtypes.FLOAT))
             for statistic in self.statistics:
                 out = self.new_names.make_name(f"{name}_{statistic.name}")
-                nodes += statistic.build(float32, out, types.FLOAT, self.new_names)
+                nodes += statistic.build(float32, out, dtypes.FLOAT, self.new_names)
                 # All intermediate tensors of a body are observed as one: under the name of the node's output.
-                results.append(ScalarStatistic(probe.ref, statistic, out, types.FLOAT))
+                results.append(ScalarStatistic(probe.ref, statistic, out, dtypes.FLOAT))
         return results, nodes
 
     def _copy_body(self, body: FunctionProto, target: NodeProto) -> tuple[list[NodeProto], list[str]]:
@@ -184,8 +184,8 @@ def find_function_body(node: Node, target: NodeProto, opset: int) -> FunctionPro
             inputs = []
             for value_type in node.input_types:
                 message = TypeProto()
-                if value_type != types.UNKNOWN:
-                    types.write_type(message, value_type)
+                if value_type != dtypes.UNKNOWN:
+                    dtypes.write_type(message, value_type)
                 inputs.append(message.SerializeToString())
             get_body = onnx_schema.get_context_dependent_function_with_opset_version
             body.ParseFromString(get_body(version, target.SerializeToString(), inputs))
@@ -212,6 +212,6 @@ def _float_tensors(body: FunctionProto) -> set[str]:
 def _may_yield_float(node: NodeProto, opset: int) -> bool:
     """Return True if the type of an output may be a float type; True for an operator without a schema."""
     if node.op_type == "Cast":
-        return any(a.name == "to" and a.i in types.FLOATS for a in node.attribute)
+        return any(a.name == "to" and a.i in dtypes.FLOATS for a in node.attribute)
     schema = find_schema(node.domain, node.op_type, opset)
-    return schema is None or any(types.FLOATS & schema.types_of(slot.parameter) for slot in schema.outputs)
+    return schema is None or any(dtypes.FLOATS & schema.types_of(slot.parameter) for slot in schema.outputs)

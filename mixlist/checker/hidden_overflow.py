@@ -22,7 +22,7 @@ from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import TensorRef
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import overflow_bound
 from mixlist.patterns.proven_masks import Mask, MaskLevels, find_masks
 
@@ -140,7 +140,7 @@ class HiddenOverflowFinder:
         if not reaches_limit and not any(converted.ends_out_of_range for converted in converted_ranges(batch)):
             return batch
         if self._masks is None:  # only float16 is too narrow for the usual masks
-            self._masks = find_masks(self._nodes) if types.FLOAT16 in self._low_types else {}
+            self._masks = find_masks(self._nodes) if dtypes.FLOAT16 in self._low_types else {}
         # Each step needs the fields that the steps before it fill in: masks decide which ranges are ambiguous, and the
         # overflows found so far decide which tensors with infinities are compared by counts.
         batch = replace(batch, masks=self._masks, input_ranges=self._mask_input_ranges(feed, batch))
@@ -246,7 +246,7 @@ class HiddenOverflowFinder:
         )
         bounds_of = {}
         for tensor, mixed in batch.mixed.items():
-            reference, low = batch.reference.get(tensor), batch.low_type_of.get(tensor, types.FLOAT16)
+            reference, low = batch.reference.get(tensor), batch.low_type_of.get(tensor, dtypes.FLOAT16)
             if reference is None or mixed.finite:
                 continue
             overflow_spreads = overflow_spreads or reference.finite

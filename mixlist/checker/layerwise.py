@@ -24,7 +24,7 @@ from mixlist.graph.naming import display_name
 from mixlist.graph.opsets import supports_where
 from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.refs import NodeRef, TensorRef
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _no_build(*_: object) -> list[NodeProto]:
     raise AssertionError("the layerwise statistics are built with the rounded copy")
 
 
-_STATISTICS = tuple(Statistic(name, 0.0, "ReduceSum", _no_build, types.DOUBLE) for name in _STATISTIC_NAMES)
+_STATISTICS = tuple(Statistic(name, 0.0, "ReduceSum", _no_build, dtypes.DOUBLE) for name in _STATISTIC_NAMES)
 
 
 def rank_layers(
@@ -100,37 +100,39 @@ class _LayerwiseInstrumenter(Instrumenter):
         mixed_node, slot = self.low_nodes.get(probe.ref.producer), probe.ref.slot
         if node is None or target is None or mixed_node is None:
             return [], []
-        if probe.elem != types.FLOAT or slot >= len(mixed_node.outputs):
+        if probe.elem != dtypes.FLOAT or slot >= len(mixed_node.outputs):
             return [], []
         mixed_output = mixed_node.outputs[slot]
-        if mixed_output is None or types.element(mixed_output.type) not in LOW_TYPES:
+        if mixed_output is None or dtypes.element(mixed_output.type) not in LOW_TYPES:
             return [], []
         # difference = round(copy's output) - exact output
         nodes: list[NodeProto] = []
         copy_output = self._add_copy(node, target, mixed_node, nodes)[slot]
-        rounded = self._add_rounding(copy_output, types.element(mixed_output.type), nodes)
+        rounded = self._add_rounding(copy_output, dtypes.element(mixed_output.type), nodes)
         difference, exact = self._add_node("Sub", [rounded, probe.tensor], nodes), probe.tensor
         is_finite = self._add_is_finite(exact, nodes)
         if self.supports_where:  # a value that is not finite in the reference becomes zero in both sums
             zero = self.new_names.make_name(f"{exact}_zero")
-            nodes.append(self.new_names.make_constant(zero, types.FLOAT, [], [0.0]))
+            nodes.append(self.new_names.make_constant(zero, dtypes.FLOAT, [], [0.0]))
             difference, exact = (
                 self._add_node("Where", [is_finite, tensor, zero], nodes) for tensor in (difference, exact)
             )
         # sums of difference^2, exact^2 and 1, in float64
-        difference, exact = (self._add_node("Cast", [tensor], nodes, to=types.DOUBLE) for tensor in (difference, exact))
+        difference, exact = (
+            self._add_node("Cast", [tensor], nodes, to=dtypes.DOUBLE) for tensor in (difference, exact)
+        )
         terms = [self._add_node("Mul", [tensor, tensor], nodes) for tensor in (difference, exact)]
-        terms.append(self._add_node("Cast", [is_finite], nodes, to=types.DOUBLE))
+        terms.append(self._add_node("Cast", [is_finite], nodes, to=dtypes.DOUBLE))
         results = []
         for statistic, term in zip(_STATISTICS, terms, strict=True):
             total = self._add_node("ReduceSum", [term], nodes, keepdims=0)
-            results.append(ScalarStatistic(probe.ref, statistic, total, types.DOUBLE))
+            results.append(ScalarStatistic(probe.ref, statistic, total, dtypes.DOUBLE))
         return results, nodes
 
     def _add_is_finite(self, tensor: str, nodes: list[NodeProto]) -> str:
         """Add nodes that compare each magnitude with infinity; return the bool tensor, which is false for NaN."""
         infinity = self.new_names.make_name(f"{tensor}_most")
-        nodes.append(self.new_names.make_constant(infinity, types.FLOAT, [], [math.inf]))
+        nodes.append(self.new_names.make_constant(infinity, dtypes.FLOAT, [], [math.inf]))
         return self._add_node("Less", [self._add_node("Abs", [tensor], nodes), infinity], nodes)
 
     def _add_copy(self, node: Node, target: NodeProto, mixed_node: Node, nodes: list[NodeProto]) -> list[str]:
@@ -140,8 +142,8 @@ class _LayerwiseInstrumenter(Instrumenter):
         copy = copy_message(target)
         copy.name = self.new_names.make_name(f"{display_name(node)}_rounded_copy")
         for slot, name in enumerate(target.input):
-            low = mixed_node.input_types[slot] if slot < len(mixed_node.input_types) else types.UNKNOWN
-            if name and isinstance(low, int) and low in LOW_TYPES and node.input_types[slot] == types.FLOAT:
+            low = mixed_node.input_types[slot] if slot < len(mixed_node.input_types) else dtypes.UNKNOWN
+            if name and isinstance(low, int) and low in LOW_TYPES and node.input_types[slot] == dtypes.FLOAT:
                 copy.input[slot] = self._add_rounding(name, low, nodes)
         for slot, name in enumerate(target.output):
             if name:
@@ -152,7 +154,7 @@ class _LayerwiseInstrumenter(Instrumenter):
 
     def _add_rounding(self, tensor: str, low: int, nodes: list[NodeProto]) -> str:
         """Add a Cast to the low type and one back to float32; return the rounded tensor."""
-        return self._add_node("Cast", [self._add_node("Cast", [tensor], nodes, to=low)], nodes, to=types.FLOAT)
+        return self._add_node("Cast", [self._add_node("Cast", [tensor], nodes, to=low)], nodes, to=dtypes.FLOAT)
 
     def _add_node(self, op_type: str, inputs: list[str], nodes: list[NodeProto], **attributes: int) -> str:
         """Add a node; return its output."""

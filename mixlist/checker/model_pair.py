@@ -26,7 +26,7 @@ from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.graph.value_origins import is_random
 from mixlist.lists.policy import Policy
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
@@ -148,7 +148,7 @@ class ModelPair:
             for node in graph.nodes:
                 if node.bodies or node.function is not None or is_random(node) or node.op_type in ("Cast", "Constant"):
                     continue
-                if any(value is not None and types.element(value.type) in LOW_TYPES for value in node.outputs):
+                if any(value is not None and dtypes.element(value.type) in LOW_TYPES for value in node.outputs):
                     nodes.setdefault(node_ref(graph, node), node)
         return nodes
 

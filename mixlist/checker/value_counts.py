@@ -21,7 +21,7 @@ from mixlist.checker.result import FindingKind, ValueCounts
 from mixlist.emulation.graph_statistics import Statistic
 from mixlist.graph.naming import NameGenerator
 from mixlist.graph.refs import TensorRef
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, flush_bound, overflow_bound
 from mixlist.patterns.proven_masks import SENTINEL
 
@@ -45,7 +45,7 @@ def mixed_statistics(low: int) -> tuple[Statistic, ...]:
     """Return the statistics of a tensor of low type in the mixed model: all values, and those below some bounds."""
     largest_finite = FINITE_MAX[low]
     return (
-        Statistic(VALUES, 0.0, "ReduceSum", _count_all, types.DOUBLE),
+        Statistic(VALUES, 0.0, "ReduceSum", _count_all, dtypes.DOUBLE),
         count_below(_ZERO, _FLOAT32_SMALLEST_SUBNORMAL),
         count_below(_BELOW_NORMAL, SMALLEST_NORMAL[low]),
         count_below(_BELOW_NEAR_LIMIT, NEAR_LIMIT_SHARE * largest_finite),
@@ -79,7 +79,7 @@ def conversion_statistics(low: int) -> tuple[Statistic, ...]:
     # A value of exactly the flush bound becomes zero too, so count the values below the next float32 number.
     above_flush_bound = float(np.nextafter(np.float32(flush_bound(low)), np.float32(1)))
     return (
-        Statistic(VALUES, 0.0, "ReduceSum", _count_all, types.DOUBLE),
+        Statistic(VALUES, 0.0, "ReduceSum", _count_all, dtypes.DOUBLE),
         count_below(_ZERO, _FLOAT32_SMALLEST_SUBNORMAL),
         count_below(_FLUSHED, above_flush_bound),
         count_below(_BELOW_NORMAL, SMALLEST_NORMAL[low]),
@@ -151,11 +151,11 @@ def count_below(name: str, bound: float) -> Statistic:
         bound_name = names.make_name(f"{out}_bound")
         return [
             *nodes,
-            names.make_constant(bound_name, types.FLOAT, [], [bound]),
+            names.make_constant(bound_name, dtypes.FLOAT, [], [bound]),
             *_count_less(magnitude, bound_name, out, names),
         ]
 
-    return Statistic(name, 0.0, "ReduceSum", build, types.DOUBLE)
+    return Statistic(name, 0.0, "ReduceSum", build, dtypes.DOUBLE)
 
 
 def count_finite() -> Statistic:
@@ -168,13 +168,13 @@ def count_finite() -> Statistic:
         # below 2^127, which float32 holds.
         return [
             *nodes,
-            names.make_constant(half, types.FLOAT, [], [0.5]),
-            names.make_constant(bound_name, types.FLOAT, [], [2.0**127]),
+            names.make_constant(half, dtypes.FLOAT, [], [0.5]),
+            names.make_constant(bound_name, dtypes.FLOAT, [], [2.0**127]),
             names.make_node("Mul", [magnitude, half], halved),
             *_count_less(halved, bound_name, out, names),
         ]
 
-    return Statistic(FINITE, 0.0, "ReduceSum", build, types.DOUBLE)
+    return Statistic(FINITE, 0.0, "ReduceSum", build, dtypes.DOUBLE)
 
 
 def finite_and_infinite_counts() -> tuple[Statistic, ...]:
@@ -201,12 +201,12 @@ def count_beyond(bound: float) -> Statistic:
         float32, bound_name = (names.make_name(f"{out}_{part}") for part in ("wide", "bound"))
         smaller, larger = (bound_name, float32) if bound > 0 else (float32, bound_name)
         return [
-            names.make_cast(tensor, float32, types.FLOAT),
-            names.make_constant(bound_name, types.FLOAT, [], [next_to_bound]),
+            names.make_cast(tensor, float32, dtypes.FLOAT),
+            names.make_constant(bound_name, dtypes.FLOAT, [], [next_to_bound]),
             *_count_less(smaller, larger, out, names),
         ]
 
-    return Statistic(count_beyond_name(bound), 0.0, "ReduceSum", build, types.DOUBLE)
+    return Statistic(count_beyond_name(bound), 0.0, "ReduceSum", build, dtypes.DOUBLE)
 
 
 def smallest_nonzero() -> Statistic:
@@ -221,16 +221,16 @@ def smallest_nonzero() -> Statistic:
         # and any other value keeps its magnitude. Where would do the same, but it is new in opset 9.
         return [
             *nodes,
-            names.make_constant(bound_name, types.FLOAT, [], [_FLOAT32_SMALLEST_SUBNORMAL]),
-            names.make_constant(largest_name, types.FLOAT, [], [NO_SMALLEST]),
+            names.make_constant(bound_name, dtypes.FLOAT, [], [_FLOAT32_SMALLEST_SUBNORMAL]),
+            names.make_constant(largest_name, dtypes.FLOAT, [], [NO_SMALLEST]),
             names.make_node("Less", [magnitude, bound_name], is_zero),
-            names.make_cast(is_zero, zero_as_one, types.FLOAT),
+            names.make_cast(is_zero, zero_as_one, dtypes.FLOAT),
             names.make_node("Mul", [zero_as_one, largest_name], added),
             names.make_node("Add", [magnitude, added], raised),
             names.make_node("ReduceMin", [raised], out, keepdims=0),
         ]
 
-    return Statistic(SMALLEST, math.inf, "ReduceMin", build, types.FLOAT)
+    return Statistic(SMALLEST, math.inf, "ReduceMin", build, dtypes.FLOAT)
 
 
 def largest_magnitude() -> Statistic:
@@ -242,18 +242,18 @@ def largest_magnitude() -> Statistic:
         return [
             *nodes,
             names.make_node("IsNaN", [magnitude], is_nan),
-            names.make_constant(replacement, types.FLOAT, [], [NO_LARGEST]),
+            names.make_constant(replacement, dtypes.FLOAT, [], [NO_LARGEST]),
             names.make_node("Where", [is_nan, replacement, magnitude], without_nan),
             names.make_node("ReduceMax", [without_nan], out, keepdims=0),
         ]
 
-    return Statistic(LARGEST, NO_LARGEST, "ReduceMax", build, types.FLOAT)
+    return Statistic(LARGEST, NO_LARGEST, "ReduceMax", build, dtypes.FLOAT)
 
 
 def _count_all(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
     """Return nodes that count all values of a tensor, as float64 like the other counts."""
     size = names.make_name(f"{out}_int64")
-    return [names.make_node("Size", [tensor], size), names.make_cast(size, out, types.DOUBLE)]
+    return [names.make_node("Size", [tensor], size), names.make_cast(size, out, dtypes.DOUBLE)]
 
 
 def _count_less(smaller: str, larger: str, out: str, names: NameGenerator) -> list[NodeProto]:
@@ -261,7 +261,7 @@ def _count_less(smaller: str, larger: str, out: str, names: NameGenerator) -> li
     is_less, ones = names.make_name(f"{out}_yes"), names.make_name(f"{out}_one")
     return [
         names.make_node("Less", [smaller, larger], is_less),
-        names.make_cast(is_less, ones, types.DOUBLE),
+        names.make_cast(is_less, ones, dtypes.DOUBLE),
         names.make_node("ReduceSum", [ones], out, keepdims=0),
     ]
 
@@ -272,4 +272,4 @@ def _magnitude(tensor: str, out: str, names: NameGenerator) -> tuple[list[NodePr
     Each statistic of a tensor has its own nodes; ONNX Runtime merges the equal ones.
     """
     float32, magnitude = names.make_name(f"{out}_wide"), names.make_name(f"{out}_abs")
-    return [names.make_cast(tensor, float32, types.FLOAT), names.make_node("Abs", [float32], magnitude)], magnitude
+    return [names.make_cast(tensor, float32, dtypes.FLOAT), names.make_node("Abs", [float32], magnitude)], magnitude

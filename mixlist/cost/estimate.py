@@ -27,7 +27,7 @@ from mixlist.graph.model import Graph, Node, Scope, Value, float_values
 from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import NodeResult
 from mixlist.graph.shape_propagation import KnownShapes, Shape, propagate_shapes, propagate_shapes_in_function
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.ops.traits import Trait, operators
 
@@ -320,7 +320,7 @@ def _computing_type(node: Node) -> int | None:
     """
     variable_inputs = [value for value in node.inputs if value is not None and not value.is_constant]
     floats = float_values((*variable_inputs, *node.inputs, *node.outputs))
-    return types.element(floats[0].type) if floats else None
+    return dtypes.element(floats[0].type) if floats else None
 
 
 def _has_no_matrix_product(node: Node) -> bool:

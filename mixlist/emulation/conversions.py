@@ -20,7 +20,7 @@ from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import node_ref, output_ref, scope_path
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import reachable_graphs
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 
 
@@ -87,13 +87,13 @@ class _ConversionFinder:
                 for body in node.bodies.values():
                     for value, output_type in zip(body.outputs, body.output_types, strict=True):
                         if output_type in LOW_TYPES and _is_converted(value, output_type):
-                            self._add(graph, body, value, types.element(output_type), node)
+                            self._add(graph, body, value, dtypes.element(output_type), node)
         conversions = [replace(draft, readers=tuple(self.readers[key])) for key, draft in self.drafts.items()]
         return Conversions(tuple(conversions), self.probes)
 
     def _visit_input(self, graph: Graph, node: Node, slot: int, value: Value) -> None:
         """Add the conversion of an input that a node reads in a low type, if the input is converted."""
-        elem = types.element(node.input_types[slot])
+        elem = dtypes.element(node.input_types[slot])
         # value (float32) -> Cast of mixlist -> node. The graph hides the Casts of mixlist.
         if _is_converted(value, elem):
             self._add(graph, node.scope, value, elem, node)
@@ -131,7 +131,7 @@ class _ConversionFinder:
         }
 
     @cached_property
-    def _original_inputs(self) -> dict[str, tuple[int, types.Type]]:
+    def _original_inputs(self) -> dict[str, tuple[int, dtypes.Type]]:
         """Return the position and the type of each graph input of the original, by name."""
         return {value.name: (slot, value.type) for slot, value in enumerate(self.original.root.inputs)}
 
@@ -139,7 +139,7 @@ class _ConversionFinder:
         """Add an input of the main graph that the mixed model declares in the low type and the original does not."""
         # An input that the original does not have is no conversion: ``elem`` as its authored type says so.
         slot, authored_type = self._original_inputs.get(value.name, (0, elem))
-        if authored_type in types.MIXABLE and authored_type != elem:
+        if authored_type in dtypes.MIXABLE and authored_type != elem:
             ref = TensorRef("", "", slot)
             self._store(Conversion(value.name, elem, ref, ref, (), in_reference=True), graph, node)
 
@@ -177,7 +177,7 @@ class _ConversionFinder:
             ref = output_ref(graph, value.producer, value.output_slot)
         else:
             ref = TensorRef(path, "", scope.inputs.index(value))
-        probe = Probe(ref, value.name_in_file, "", types.element(value.type))
+        probe = Probe(ref, value.name_in_file, "", dtypes.element(value.type))
         self.probes.setdefault(path, {})[value.name_in_file] = probe
         return ref
 
@@ -197,12 +197,12 @@ def find_observed_ref(graph: Graph, value: Value) -> TensorRef | None:
     return None
 
 
-def _is_converted(value: Value, read_type: types.Type) -> bool:
+def _is_converted(value: Value, read_type: dtypes.Type) -> bool:
     """Return True if a value has another float type than the one in which it is read.
 
     A constant does not count: the file of the mixed model has its converted numbers. An overridable initializer counts,
     because a feed can replace its numbers.
     """
-    if value.type not in types.MIXABLE or value.type == read_type:
+    if value.type not in dtypes.MIXABLE or value.type == read_type:
         return False
     return value.constant_proto is None or value.kind == "overridable"

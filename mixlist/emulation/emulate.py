@@ -23,7 +23,7 @@ from mixlist.emulation.emulation_builder import EmulationBuilder
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Node
 from mixlist.graph.traversal import nodes_in_model, scopes_in_model, tensors_in_model
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.ops.schema import TYPE_ATTRIBUTES
 
@@ -55,7 +55,7 @@ def widen_to_float64(loaded: LoadedModel, has_kernel: Callable[[Node], bool]) ->
     Casts surround a node that stays in float32. The float inputs and outputs of the graph are float64.
     """
     return EmulationBuilder(
-        loaded, rounding=False, widened_types=types.MIXABLE, target_type=types.DOUBLE, has_kernel=has_kernel
+        loaded, rounding=False, widened_types=dtypes.MIXABLE, target_type=dtypes.DOUBLE, has_kernel=has_kernel
     ).run()
 
 
@@ -68,7 +68,7 @@ def has_low_types(model: ModelProto) -> bool:
     if model.graph.sparse_initializer or any(tensor.data_type in LOW_TYPES for tensor in tensors_in_model(model)):
         return True
     infos = chain(model.graph.input, model.graph.output, *(scope.value_info for scope in scopes_in_model(model)))
-    if any(types.element(types.from_proto(info.type)) in LOW_TYPES for info in infos):
+    if any(dtypes.element(dtypes.from_proto(info.type)) in LOW_TYPES for info in infos):
         return True
     for node in nodes_in_model(model):
         for attribute in node.attribute:

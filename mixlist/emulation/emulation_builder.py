@@ -26,7 +26,7 @@ from mixlist.graph.weights import (
     stored_element_count,
     stored_type,
 )
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.ops.schema import TYPE_ATTRIBUTES
 from mixlist.ops.signature import Signature
@@ -63,7 +63,7 @@ class EmulationBuilder:
     rounding: bool
     saturate: bool = False
     widened_types: frozenset[int] = LOW_TYPES
-    target_type: int = types.FLOAT
+    target_type: int = dtypes.FLOAT
     has_kernel: Callable[[Node], bool] = lambda _: True
     keep_external: bool = False
 
@@ -133,9 +133,9 @@ class EmulationBuilder:
                 if tensor.data_type in self.widened_types:
                     self._widen_tensor(tensor)
         for info in infos:
-            declared_type = types.from_proto(info.type)
-            if types.element(declared_type) in self.widened_types:
-                types.write_type(info.type, types.with_element(declared_type, self.target_type))
+            declared_type = dtypes.from_proto(info.type)
+            if dtypes.element(declared_type) in self.widened_types:
+                dtypes.write_type(info.type, dtypes.with_element(declared_type, self.target_type))
 
     def _widen_tensor(self, tensor: TensorProto) -> None:
         """Store the same numbers in the target type, in place. The wider type represents all of them."""
@@ -143,7 +143,7 @@ class EmulationBuilder:
 
         if self.keep_external and cancel_lossless_conversion(tensor, self.target_type):
             return  # the file has the numbers in the target type already
-        dtype = np.float64 if self.target_type == types.DOUBLE else np.float32
+        dtype = np.float64 if self.target_type == dtypes.DOUBLE else np.float32
         if is_external(tensor) and stored_type(tensor) != tensor.data_type:
             # The file has numbers that are still to be rounded to the declared type: round them first.
             set_inline(tensor, b"".join(stream_tensor(tensor, self.loaded.folder, False, {})))
@@ -187,8 +187,8 @@ class EmulationBuilder:
         self,
         node: Node,
         node_proto: NodeProto,
-        input_types: Iterable[types.Type | None],
-        output_types: Iterable[types.Type | None],
+        input_types: Iterable[dtypes.Type | None],
+        output_types: Iterable[dtypes.Type | None],
     ) -> tuple[list[NodeProto], list[NodeProto]]:
         """Insert Casts between widened tensors and the slots of a node that keep their type.
 
@@ -216,25 +216,25 @@ class EmulationBuilder:
     def _rewrite_cast(self, node: Node, node_proto: NodeProto) -> list[NodeProto]:
         """Widen a Cast in place, and return the new nodes after it."""
         value, source = node.outputs[0], node.inputs[0]
-        authored_source = types.element(source.type) if source is not None else types.UNKNOWN
+        authored_source = dtypes.element(source.type) if source is not None else dtypes.UNKNOWN
         source_type = self.target_type if authored_source in self.widened_types else authored_source
         if not self._needs_widening(value):
             # float16 -> Cast -> float32 has a float32 input now.
-            if value is not None and types.element(value.type) == source_type:
+            if value is not None and dtypes.element(value.type) == source_type:
                 _make_identity(node_proto)
             return []
         if not self.rounding:
             self._set_cast_type(node_proto, source_type, self.target_type)
             return []
         assert value is not None
-        if self.saturate and authored_source in (types.FLOAT, *LOW_TYPES):
+        if self.saturate and authored_source in (dtypes.FLOAT, *LOW_TYPES):
             # The Clip must come before the rounding, so the Cast itself must not round.
-            self._set_cast_type(node_proto, source_type, types.FLOAT)
+            self._set_cast_type(node_proto, source_type, dtypes.FLOAT)
             return self._round_output(node_proto, 0, value)
         # The Cast itself rounds: one more Cast goes back to float32.
         low = self.new_names.make_name(f"{value.name}_low")
         node_proto.output[0] = low
-        return [self.new_names.make_cast(low, value.name, types.FLOAT)]
+        return [self.new_names.make_cast(low, value.name, dtypes.FLOAT)]
 
     def _set_cast_type(self, cast: NodeProto, source_type: int, elem: int) -> None:
         """Make a Cast of a tensor of ``source_type`` cast to ``elem``; make it an Identity if the types are equal."""
@@ -252,7 +252,7 @@ class EmulationBuilder:
         if value is None or not self._needs_widening(value) or isinstance(value.type, tuple):
             return []  # the tensors of a sequence are rounded where they are computed
         unrounded = node_proto.output[slot] = self.new_names.make_name(f"{value.name}_exact")
-        return self.make_rounding_nodes(unrounded, types.element(value.type), value.name)
+        return self.make_rounding_nodes(unrounded, dtypes.element(value.type), value.name)
 
     def make_rounding_nodes(self, name: str, elem: int, out: str) -> list[NodeProto]:
         """Return the nodes that round the float32 tensor ``name`` to ``elem`` and write it as the float32 ``out``."""
@@ -262,7 +262,7 @@ class EmulationBuilder:
         return [
             *clip_nodes,
             self.new_names.make_cast(clipped, low, elem),
-            self.new_names.make_cast(low, out, types.FLOAT),
+            self.new_names.make_cast(low, out, dtypes.FLOAT),
         ]
 
     def _make_clip(self, name: str, elem: int) -> list[NodeProto]:
@@ -275,7 +275,7 @@ class EmulationBuilder:
         if self.graph.opsets.get("", 13) < 11:  # the bounds are attributes before opset 11
             return [self.new_names.make_node("Clip", [name], out, min=-largest, max=largest)]
         bounds = {self.new_names.make_name(f"{out}_bound"): number for number in (-largest, largest)}
-        nodes = [self.new_names.make_constant(bound, types.FLOAT, [], [number]) for bound, number in bounds.items()]
+        nodes = [self.new_names.make_constant(bound, dtypes.FLOAT, [], [number]) for bound, number in bounds.items()]
         return [*nodes, self.new_names.make_node("Clip", [name, *bounds], out)]
 
     def _copy_small_constant(self, value: Value, name: str, elem: int) -> NodeProto | None:
@@ -308,7 +308,7 @@ class EmulationBuilder:
                 self._widen_tensor(attribute.t)
             elif attribute.name == "sparse_value" and attribute.sparse_tensor.values.data_type in self.widened_types:
                 self._widen_tensor(attribute.sparse_tensor.values)
-            elif attribute.name in ("value_float", "value_floats") and self.target_type == types.DOUBLE:
+            elif attribute.name in ("value_float", "value_floats") and self.target_type == dtypes.DOUBLE:
                 # These attributes always mean float32: float64 needs a tensor.
                 is_list = attribute.name == "value_floats"
                 numbers = list(attribute.floats) if is_list else [attribute.f]
@@ -316,7 +316,7 @@ class EmulationBuilder:
                 attribute.CopyFrom(helper.make_attribute("value", tensor))
         schema = node.signature.schema if node.signature is not None else None
         present = {attribute.name for attribute in node_proto.attribute}
-        if node.op_type == "ConstantOfShape" and "value" not in present and self.target_type == types.DOUBLE:
+        if node.op_type == "ConstantOfShape" and "value" not in present and self.target_type == dtypes.DOUBLE:
             zero = helper.make_tensor("", TensorProto.DOUBLE, [1], [0.0])  # the default is a float32 zero
             node_proto.attribute.append(helper.make_attribute("value", zero))
         for name, default in (schema.type_attributes if schema is not None else {}).items():
@@ -325,9 +325,9 @@ class EmulationBuilder:
 
     def _needs_widening(self, value: Value | None) -> bool:
         """Return True if a value has one of the types that are widened."""
-        return value is not None and types.element(value.type) in self.widened_types
+        return value is not None and dtypes.element(value.type) in self.widened_types
 
-    def _keeps_narrow_type(self, slot_type: types.Type | None) -> bool:
+    def _keeps_narrow_type(self, slot_type: dtypes.Type | None) -> bool:
         """Return True if a slot of the new node still has one of the types that are widened."""
         return isinstance(slot_type, int) and slot_type in self.widened_types
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Node
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.targets.kernels import has_any_kernel, has_kernel_for
 
 # ONNX Runtime 1.31.1's CPU provider registers float64 kernels of these operators, but refuses to run them.
@@ -25,7 +25,7 @@ def has_float64_kernel(node: Node) -> bool:
     if not has_any_kernel("cpu", node.domain, node.op_type):
         return False
     # The outputs that would be float64.
-    outputs = tuple(i for i, v in enumerate(node.outputs) if v is not None and types.element(v.type) == types.FLOAT)
+    outputs = tuple(i for i, v in enumerate(node.outputs) if v is not None and dtypes.element(v.type) == dtypes.FLOAT)
     return has_kernel_for("cpu", node.domain, node.op_type, schema.since_version, "double", outputs)
 
 
@@ -49,4 +49,4 @@ def describe_float32_nodes(nodes: Iterable[DataflowNode]) -> str:
 
 def _has_float32_slot(node: Node) -> bool:
     """Return True if a node reads or computes a float32 tensor."""
-    return any(v is not None and types.element(v.type) == types.FLOAT for v in (*node.inputs, *node.outputs))
+    return any(v is not None and dtypes.element(v.type) == dtypes.FLOAT for v in (*node.inputs, *node.outputs))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.graph.naming import NameGenerator
 from mixlist.graph.refs import TensorRef
-from mixlist.ops import types
+from mixlist.ops import dtypes
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -51,7 +51,7 @@ class Statistic:
     neutral: float
     iterations_op_type: str
     build: NodeBuilder
-    elem: int = types.UNKNOWN
+    elem: int = dtypes.UNKNOWN
 
 
 def _build_reduction(op_type: str) -> NodeBuilder:

@@ -37,7 +37,7 @@ from mixlist.graph.model import FunctionKey, Graph, Node, Scope, function_key
 from mixlist.graph.naming import NameGenerator, display_name, names_in, scope_path
 from mixlist.graph.proto_edits import SortKey, copy_message, reorder_messages
 from mixlist.graph.refs import TensorRef
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.ops.traits import Trait, operators
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from mixlist.graph.proto_types import ScopeProto
 
 _SAME_VALUES = operators(Trait.SAME_VALUES)
-_OBSERVED_TYPES = frozenset({types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE})
+_OBSERVED_TYPES = frozenset({dtypes.FLOAT, dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.DOUBLE})
 
 
 def instrument(
@@ -204,9 +204,9 @@ class Instrumenter:
         tensor, elem = probe.tensor, probe.elem
         # Another call of the function may compute this tensor in a low type. The same reductions serve all calls, so
         # here they need a Cast to float32 too.
-        is_float_of_function = elem == types.FLOAT and probe.ref.scope.startswith("function:")
+        is_float_of_function = elem == dtypes.FLOAT and probe.ref.scope.startswith("function:")
         if elem in LOW_TYPES or is_float_of_function:
-            tensor, elem = self.new_names.make_name(f"{probe.tensor}_exact"), types.FLOAT
+            tensor, elem = self.new_names.make_name(f"{probe.tensor}_exact"), dtypes.FLOAT
             nodes.append(self.new_names.make_cast(probe.tensor, tensor, elem))
         for statistic in self.statistics:
             out = self.new_names.make_name(f"{probe.tensor}_{statistic.name}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mixlist.emulation.graph_statistics import Statistic
 from mixlist.graph.naming import NameGenerator
 from mixlist.graph.refs import TensorRef
-from mixlist.ops import types
+from mixlist.ops import dtypes
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
@@ -109,7 +109,10 @@ def reduce_rows(op_type: str, rows: str, out: str, opset: int, names: NameGenera
     if opset < (13 if op_type == "ReduceSum" else 18):
         return [names.make_node(op_type, [rows], out, axes=[0], keepdims=0)]
     axes = names.make_name(f"{out}_axes")
-    return [names.make_constant(axes, types.INT64, [1], [0]), names.make_node(op_type, [rows, axes], out, keepdims=0)]
+    return [
+        names.make_constant(axes, dtypes.INT64, [1], [0]),
+        names.make_node(op_type, [rows, axes], out, keepdims=0),
+    ]
 
 
 def add_output(graph: GraphProto, packed: PackedStatistic, name: str, stacked: bool = False) -> None:

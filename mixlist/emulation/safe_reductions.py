@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mixlist.graph.naming import NameGenerator
-from mixlist.ops import types
+from mixlist.ops import dtypes
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -34,7 +34,7 @@ def make_reductions_safe(
             tensor, dims = node.input[0], [1] if columns is None else [1, columns]
             if columns is None:
                 shape, flat = names.make_name(f"{out}_shape"), names.make_name(f"{out}_flat")
-                safe_nodes.append(names.make_constant(shape, types.INT64, [1], [-1]))
+                safe_nodes.append(names.make_constant(shape, dtypes.INT64, [1], [-1]))
                 safe_nodes.append(names.make_node("Reshape", [tensor, shape], flat))
                 tensor = flat
             neutral, extended = names.make_name(f"{out}_neutral"), names.make_name(f"{out}_more")

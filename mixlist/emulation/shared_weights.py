@@ -23,7 +23,7 @@ from mixlist.graph.weights import (
     stored_byte_size,
     stored_type,
 )
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.rewriter.tensor_conversion import float_dtype, inline_external_data, stream_tensor
 
@@ -100,5 +100,5 @@ def _write_tensor(tensor: TensorProto, data: Iterator[bytes], file: IO[bytes], l
             file.write(piece)
     set_external(tensor, location, start, file.tell() - start)
     if in_float32:
-        tensor.external_data.add(key=STORED_TYPE_KEY, value=str(types.FLOAT))
+        tensor.external_data.add(key=STORED_TYPE_KEY, value=str(dtypes.FLOAT))
         tensor.external_data.add(key=LOSSLESS_KEY, value="1")  # a conversion back to the low type changes no number

@@ -19,7 +19,7 @@ from mixlist.graph.opsets import OLDEST_OPSET, canonical_domain
 from mixlist.graph.traversal import is_graph, linked_scopes
 from mixlist.graph.type_unification import unify_types
 from mixlist.graph.value_origins import is_constant, is_from_shape, is_random
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.signature import attribute_type_key
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def build_graph(
-    model: ModelProto, type_hints: dict[str, types.Type] | None = None, *, show_marked_casts: bool = False
+    model: ModelProto, type_hints: dict[str, dtypes.Type] | None = None, *, show_marked_casts: bool = False
 ) -> Graph:
     """Return the Graph of the main graph of a model.
 
@@ -57,7 +57,7 @@ def build_function_graph(
     call: Node,
     attributes: dict[str, AttributeProto],
     depth: int,
-    result_types: tuple[types.Type, ...] = (),
+    result_types: tuple[dtypes.Type, ...] = (),
 ) -> Graph:
     """Return the Graph of a function's body for the arguments of one call.
 
@@ -91,7 +91,7 @@ def build_function_graph(
     return graph
 
 
-def _link_and_type(graph: Graph, depth: int = 0, result_types: tuple[types.Type, ...] = ()) -> None:
+def _link_and_type(graph: Graph, depth: int = 0, result_types: tuple[dtypes.Type, ...] = ()) -> None:
     """Fill a new Graph: link its scopes, infer types forward, and prove the types that are still unknown."""
     link_scope(graph, graph.root, depth)
     _type_scope(graph, graph.root, depth)
@@ -140,14 +140,14 @@ def _type_scope(graph: Graph, scope: Scope, depth: int) -> None:
         node.id = len(graph.nodes)
         graph.nodes.append(node)
     for value, declared_type in zip(scope.outputs, scope.declared_output_types, strict=True):
-        if value.type == types.UNKNOWN:
+        if value.type == dtypes.UNKNOWN:
             value.type = declared_type
     _set_output_types(graph, scope)
 
 
 def _set_input_types(graph: Graph, node: Node) -> None:
     """Set the authored type of each input slot of a node."""
-    node.input_types = tuple([types.UNKNOWN if v is None else v.type for v in node.inputs])
+    node.input_types = tuple([dtypes.UNKNOWN if v is None else v.type for v in node.inputs])
     if graph.marked_cast_types:
         slots = zip(node.proto.input, node.inputs, node.input_types, strict=True)
         node.input_types = tuple([_slot_type(graph, name, value, t) for name, value, t in slots])
@@ -162,7 +162,7 @@ def _set_output_types(graph: Graph, scope: Scope) -> None:
         scope.output_types = [_slot_type(graph, name, value, t) for name, value, t in slots]
 
 
-def _slot_type(graph: Graph, name: str, value: Value | None, value_type: types.Type) -> types.Type:
+def _slot_type(graph: Graph, name: str, value: Value | None, value_type: dtypes.Type) -> dtypes.Type:
     """Return the authored type of a slot that reads the tensor ``name`` of the file.
 
     If ``name`` is the output of a hidden marked Cast, the slot has the type of the Cast, not of the Cast's input.
@@ -184,16 +184,16 @@ def _retype(graph: Graph, node: Node, depth: int) -> None:
         _type_node(graph, node)
 
 
-def _declared_type(graph: Graph, scope: Scope, name: str) -> types.Type:
+def _declared_type(graph: Graph, scope: Scope, name: str) -> dtypes.Type:
     """Return the type that a hint, a value_info or a graph output gives a tensor; UNKNOWN without one."""
     if name in graph.type_hints:
         return graph.type_hints[name]
     if not scope.declared_types:
         proto = scope.proto
         infos = [*proto.output, *proto.value_info] if is_graph(proto) else proto.value_info
-        scope.declared_types = {i.name: types.from_proto(i.type) for i in infos if i.type.WhichOneof("value")}
-        scope.declared_types[""] = types.UNKNOWN  # so that the dict is not empty, and is not built again
-    return scope.declared_types.get(name, types.UNKNOWN)
+        scope.declared_types = {i.name: dtypes.from_proto(i.type) for i in infos if i.type.WhichOneof("value")}
+        scope.declared_types[""] = dtypes.UNKNOWN  # so that the dict is not empty, and is not built again
+    return scope.declared_types.get(name, dtypes.UNKNOWN)
 
 
 # --- types of one node ---
@@ -249,7 +249,7 @@ def _type_constant(node: Node, proto: NodeProto, has_references: bool) -> None:
         value.type, value.constant_proto = int(attribute.sparse_tensor.values.data_type), attribute.sparse_tensor
     else:
         value.type = _CONSTANT_TYPES.get(attribute.name.removesuffix("s"), value.type)
-        value.constant_proto = attribute if value.type == types.FLOAT else None
+        value.constant_proto = attribute if value.type == dtypes.FLOAT else None
     if has_references:  # the numbers belong to the call: the rewrite cannot convert them in the body
         value.constant_proto = None
 
@@ -271,7 +271,7 @@ def _type_outputs_after_bodies(graph: Graph, node: Node) -> None:
     """Set the output types of a node with bodies. The types in the bodies are known."""
     if node.domain or node.op_type not in control_flow.CONTROL_FLOW:
         _type_node(graph, node)  # an operator with bodies that is not control flow, such as a custom one
-        output_types: list[types.Type] = []
+        output_types: list[dtypes.Type] = []
     else:
         output_types = control_flow.output_types(node)
     for slot, value in enumerate(node.outputs):
@@ -296,9 +296,9 @@ def _type_call(graph: Graph, node: Node, function: FunctionProto, depth: int) ->
         body = graph.function_graphs[key] = build_function_graph(graph, function, node, attributes, depth + 1)
     # If the type of an output is unknown in the body, the caller may know it: build the body again with this type.
     pairs = zip(node.outputs, body.root.outputs, strict=False)
-    untyped = [value if source.type == types.UNKNOWN else None for value, source in pairs]
+    untyped = [value if source.type == dtypes.UNKNOWN else None for value, source in pairs]
     result_types = tuple(
-        [v.type or _declared_type(graph, node.scope, v.name) if v is not None else types.UNKNOWN for v in untyped]
+        [v.type or _declared_type(graph, node.scope, v.name) if v is not None else dtypes.UNKNOWN for v in untyped]
     )
     if any(result_types):
         typed_key = (key, result_types)

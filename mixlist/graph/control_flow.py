@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mixlist.graph.model import Node, Scope, Value
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.traits import Trait, operators
 
 CONTROL_FLOW = operators(Trait.CONTROL_FLOW)
@@ -54,11 +54,11 @@ def scan_layout(node: Node) -> tuple[int, int]:
     return len(node.inputs) - len(body.inputs), int(scan_inputs)  # Scan-8 has sequence_lens before the states
 
 
-def body_input_types(node: Node) -> dict[str, list[types.Type]]:
+def body_input_types(node: Node) -> dict[str, list[dtypes.Type]]:
     """Return the types that a control-flow node passes to the inputs of its bodies, by attribute name."""
     input_types = list(node.input_types)
     if node.op_type == "Loop":  # the body reads the iteration number and the condition before the states
-        return {"body": [types.INT64, types.BOOL, *input_types[2:]]}
+        return {"body": [dtypes.INT64, dtypes.BOOL, *input_types[2:]]}
     if node.op_type == "Scan":
         return {"body": input_types[scan_layout(node)[0] :]}
     if node.op_type == "SequenceMap":  # the body reads one element of each sequence
@@ -66,7 +66,7 @@ def body_input_types(node: Node) -> dict[str, list[types.Type]]:
     return {}
 
 
-def output_types(node: Node) -> list[types.Type]:
+def output_types(node: Node) -> list[dtypes.Type]:
     """Return the types of the outputs of a control-flow node, given the output types of its bodies.
 
     The result can be longer than the outputs of the node. It has UNKNOWN for a type that no body has.
@@ -74,12 +74,12 @@ def output_types(node: Node) -> list[types.Type]:
     if node.op_type == "If":
         branches = [branch.output_types for branch in node.bodies.values()]
         # The first branch with a known type decides: the branches of a valid model agree.
-        return [next((b[k] for b in branches if b[k]), types.UNKNOWN) for k in range(len(node.outputs))]
+        return [next((b[k] for b in branches if b[k]), dtypes.UNKNOWN) for k in range(len(node.outputs))]
     body_types = node.bodies["body"].output_types
     if node.op_type == "Loop":
         return body_types[1:]  # the first output of the body is the condition
     if node.op_type == "SequenceMap":
-        return [("seq", t) if t != types.UNKNOWN else t for t in body_types]
+        return [("seq", t) if t != dtypes.UNKNOWN else t for t in body_types]
     return body_types
 
 

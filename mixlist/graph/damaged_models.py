@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mixlist.errors import ModelError
 from mixlist.graph.traversal import is_graph, tensors_in_attribute, walk_messages
 from mixlist.graph.weights import MIXLIST_KEY_PREFIX, external_entries
-from mixlist.ops import types
+from mixlist.ops import dtypes
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, OperatorSetIdProto, TensorProto
@@ -51,7 +51,7 @@ def _opset_imports(model: ModelProto) -> Iterator[OperatorSetIdProto]:
 
 def _refuse_invalid_initializer(tensor: TensorProto) -> None:
     """Raise ModelError for an invalid element type, dimension or entry of external data."""
-    if tensor.data_type not in types.known_element_types() or not tensor.data_type:
+    if tensor.data_type not in dtypes.known_element_types() or not tensor.data_type:
         raise ModelError(f"tensor {tensor.name!r} has element type {tensor.data_type}, which ONNX does not know")
     if min(tensor.dims, default=0) < 0:
         raise ModelError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}, with a negative dimension")

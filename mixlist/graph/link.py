@@ -11,7 +11,7 @@ from mixlist.graph import control_flow
 from mixlist.graph.model import CAST_MARK, Graph, Node, Scope, Value, ValueKind
 from mixlist.graph.opsets import canonical_domain
 from mixlist.graph.traversal import is_graph
-from mixlist.ops import types
+from mixlist.ops import dtypes
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -47,7 +47,7 @@ def _define_values(graph: Graph, scope: Scope) -> None:
             if info.name in scope.values:
                 raise ModelError(f"graph input {info.name!r} is defined twice")
             value = add_value(graph, scope, info.name, "input")
-            value.type = types.from_proto(info.type)
+            value.type = dtypes.from_proto(info.type)
             scope.inputs.append(value)
         for tensor in proto.initializer:
             _define_initializer(graph, scope, tensor.name, tensor, tensor.data_type)
@@ -85,8 +85,8 @@ def _define_initializer(graph: Graph, scope: Scope, name: str, tensor: ConstantP
         value.type = elem
     elif value.kind == "input":
         value.kind = "overridable"  # before IR version 4, every initializer had to be a graph input too
-        if value.type not in (elem, types.UNKNOWN):
-            declared, stored = types.type_name(value.type), types.type_name(elem)
+        if value.type not in (elem, dtypes.UNKNOWN):
+            declared, stored = dtypes.type_name(value.type), dtypes.type_name(elem)
             raise ModelError(f"input {name!r} is declared {declared}, but its initializer is {stored}")
     else:
         raise ModelError(f"initializer {name!r} is defined twice")
@@ -136,7 +136,7 @@ def _hide_marked_cast(graph: Graph, scope: Scope, cast: NodeProto) -> None:
     if _read_cast_mark(cast) == "output":
         source.name = cast.output[0]  # the authored name, which the Cast's output has in the file
     scope.values[cast.output[0]] = source
-    graph.marked_cast_types[cast.output[0]] = next((int(a.i) for a in cast.attribute if a.name == "to"), types.UNKNOWN)
+    graph.marked_cast_types[cast.output[0]] = next((int(a.i) for a in cast.attribute if a.name == "to"), dtypes.UNKNOWN)
 
 
 # --- connect the nodes ---
@@ -217,8 +217,8 @@ def _link_outputs(scope: Scope) -> None:
         scope.outputs.append(value)
     proto = scope.proto
     # The outputs of a function are names without types.
-    declared_types = [types.from_proto(info.type) for info in proto.output] if is_graph(proto) else None
-    scope.declared_output_types = declared_types or [types.UNKNOWN] * len(scope.outputs)
+    declared_types = [dtypes.from_proto(info.type) for info in proto.output] if is_graph(proto) else None
+    scope.declared_output_types = declared_types or [dtypes.UNKNOWN] * len(scope.outputs)
 
 
 def values_read_by(node: Node) -> list[Value]:

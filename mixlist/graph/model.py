@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from mixlist.graph.traversal import is_graph
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.signature import Signature
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Value:
     name_in_file: str
     scope: Scope
     kind: ValueKind
-    type: types.Type = types.UNKNOWN
+    type: dtypes.Type = dtypes.UNKNOWN
     producer: Node | None = None
     output_slot: int = 0
     constant_proto: ConstantProto | None = None
@@ -63,12 +63,12 @@ class Value:
     is_from_shape: bool = False
 
     def __repr__(self) -> str:
-        return f"<Value {self.name}: {types.type_name(self.type)}>"
+        return f"<Value {self.name}: {dtypes.type_name(self.type)}>"
 
 
 def float_values(values: Iterable[Value | None]) -> list[Value]:
     """Return the tensors, sequences and optionals that hold floats; skip omitted slots (None)."""
-    return [value for value in values if value is not None and types.element(value.type) in types.FLOATS]
+    return [value for value in values if value is not None and dtypes.element(value.type) in dtypes.FLOATS]
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -89,7 +89,7 @@ class Node:
     domain: str
     inputs: list[Value | None] = field(default_factory=list)
     outputs: list[Value | None] = field(default_factory=list)
-    input_types: tuple[types.Type, ...] = ()
+    input_types: tuple[dtypes.Type, ...] = ()
     bodies: dict[str, Scope] = field(default_factory=dict)
     function: Graph | None = None
     signature: Signature | None = None
@@ -119,13 +119,13 @@ class Scope:
     values: dict[str, Value] = field(default_factory=dict)
     inputs: list[Value] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
-    declared_output_types: list[types.Type] = field(default_factory=list)  # UNKNOWN without a declaration
+    declared_output_types: list[dtypes.Type] = field(default_factory=list)  # UNKNOWN without a declaration
     captures: dict[Value, None] = field(default_factory=dict)  # values of outer scopes, in order of first use in here
-    declared_types: dict[str, types.Type] = field(default_factory=dict)  # by name in value_info and graph outputs
+    declared_types: dict[str, dtypes.Type] = field(default_factory=dict)  # by name in value_info and graph outputs
     marked_casts: set[int] = field(default_factory=set)  # positions of the hidden marked Casts in ``proto.node``
     # The authored type of each output slot. It differs from the type of the value in ``outputs`` where a hidden marked
     # Cast lies between the value and the slot.
-    output_types: list[types.Type] = field(default_factory=list)
+    output_types: list[dtypes.Type] = field(default_factory=list)
     is_sorted: bool = True  # whether the order of the file is topological
     names_of_unnamed_nodes: dict[Node, str] | None = None  # None until naming.py computes them
 
@@ -157,7 +157,7 @@ class Graph:
     function_graphs: dict[Hashable, Graph] = field(default_factory=dict)  # one dict for all Graphs of a model
     had_unknown_types: bool = False  # whether a type was still unknown before type_unification.py ran
     show_marked_casts: bool = False  # whether marked Casts are nodes like all others
-    type_hints: dict[str, types.Type] = field(default_factory=dict)  # types that the user gives, by tensor name
+    type_hints: dict[str, dtypes.Type] = field(default_factory=dict)  # types that the user gives, by tensor name
     marked_cast_types: dict[str, int] = field(default_factory=dict)  # output type of each hidden Cast, by output name
 
     @property

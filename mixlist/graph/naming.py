@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mixlist.graph.model import Graph, Node, Scope
 from mixlist.graph.refs import NodeRef, TensorRef, qualified_name
 from mixlist.graph.traversal import is_graph, scopes_in
-from mixlist.ops import types
+from mixlist.ops import dtypes
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -103,8 +103,8 @@ class NameGenerator:
 
     def make_float_constant(self, output: str, elem: int, dims: Sequence[int], number: float) -> list[NodeProto]:
         """Return the nodes that make ``output`` of shape ``dims``, filled with one number, in any float type."""
-        float32_name = output if elem == types.FLOAT else self.make_name(f"{output}_float")
-        constant = self.make_constant(float32_name, types.FLOAT, dims, [number] * prod(dims))
+        float32_name = output if elem == dtypes.FLOAT else self.make_name(f"{output}_float")
+        constant = self.make_constant(float32_name, dtypes.FLOAT, dims, [number] * prod(dims))
         return [constant] if float32_name == output else [constant, self.make_cast(float32_name, output, elem)]
 
 

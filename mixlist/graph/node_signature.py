@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mixlist.errors import ModelError
 from mixlist.graph.link import describe_node
 from mixlist.graph.model import Graph, Node
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.schema import Schema
 from mixlist.ops.signature import Signature, make_signature
 
@@ -26,7 +26,7 @@ def find_signature(graph: Graph, node: Node, present_outputs: tuple[bool, ...], 
         if not node.proto.attribute:
             raise ModelError(f"{describe_node(node)} has no value")
         # build.py reads the type of a Constant from its value.
-        return Signature(None, (), (types.UNKNOWN,), (), has_fixed_output=True, reads_any_type=False)
+        return Signature(None, (), (dtypes.UNKNOWN,), (), has_fixed_output=True, reads_any_type=False)
     opset = graph.opsets.get(node.domain, 1 if node.domain else 0)
     if not opset:
         raise ModelError("the model imports no opset of the standard domain", hint="check the model with onnx.checker")
@@ -54,5 +54,5 @@ def _refuse_invalid_attributes(node: Node, proto: NodeProto, schema: Schema) -> 
                 raise ModelError(f"{describe_node(node)} has no attribute {name!r}, which its schema requires")
         elif attribute.type not in (0, formal.type.value):  # 0: files of IR version 1 have no kind
             raise ModelError(f"attribute {name!r} of {describe_node(node)} must be {formal.type.name} by its schema")
-        elif name in schema.type_attributes and attribute.i not in types.known_element_types():
+        elif name in schema.type_attributes and attribute.i not in dtypes.known_element_types():
             raise ModelError(f"attribute {name!r} of {describe_node(node)} is {attribute.i}, not an element type")

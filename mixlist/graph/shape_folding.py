@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mixlist.graph.contrib_shapes import CONTRIB_DOMAIN, Shape, infer_output_shapes, replace_with_standard_node
 from mixlist.graph.model import Graph, Scope
 from mixlist.graph.traversal import nodes_in, protos_by_scope
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.traits import Trait, operators
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class ShapeFolder:
             if node.domain == CONTRIB_DOMAIN and (node.domain, node.op_type) not in self.functions:
                 output_shapes = infer_output_shapes(node, [shapes.get(name) for name in node.input])
                 # A new declaration needs a type. FLOAT is a placeholder: only shapes are read from this copy.
-                float_info = helper.make_tensor_value_info("", types.FLOAT, None)
+                float_info = helper.make_tensor_value_info("", dtypes.FLOAT, None)
                 is_new |= _declare_outputs(proto, node, [(float_info, shape) for shape in output_shapes], shapes)
             if node.op_type == "If" and node.domain in ("", "ai.onnx"):
                 # With a known condition, the outputs have the shapes of the branch that runs.

@@ -21,7 +21,7 @@ from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.shape_folding import ShapeFolder, read_static_shapes
 from mixlist.graph.traversal import protos_by_scope
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.shape_inference import infer_shapes, infer_shapes_with_data_propagation
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _argument_info(name: str, value: Value, argument: Value | None, outer: Known
     """Return the declaration of a function's input: its type and, if known, the shape of its argument."""
     from onnx import ValueInfoProto, helper
 
-    if isinstance(value.type, tuple) or value.type == types.UNKNOWN:
+    if isinstance(value.type, tuple) or value.type == dtypes.UNKNOWN:
         return ValueInfoProto(name=name)
     return helper.make_tensor_value_info(name, value.type, outer.shape_of(argument))
 

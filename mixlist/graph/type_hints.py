@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.traversal import is_graph, scopes_in_model
-from mixlist.ops import types
+from mixlist.ops import dtypes
 
 if TYPE_CHECKING:
     from mixlist.graph.proto_types import ScopeProto
@@ -27,14 +27,14 @@ def add_type_hints(loaded: LoadedModel, type_hints: Mapping[str, str] | None) ->
     """
     if not type_hints:
         return loaded
-    hints = {name: types.parse_name(text) for name, text in type_hints.items()}
+    hints = {name: dtypes.parse_name(text) for name, text in type_hints.items()}
     proto = copy_message(loaded.proto)
     for scope in scopes_in_model(proto):
         _declare(scope, hints)
     return replace(loaded, proto=proto)
 
 
-def _declare(scope: ScopeProto, hints: Mapping[str, types.Type]) -> None:
+def _declare(scope: ScopeProto, hints: Mapping[str, dtypes.Type]) -> None:
     """Add a value_info for each hinted tensor of one scope that has no declaration; skip the bodies in the scope."""
     infos = [*scope.output, *scope.value_info] if is_graph(scope) else scope.value_info
     # A value_info without a type does not count, as in build.py.
@@ -42,5 +42,5 @@ def _declare(scope: ScopeProto, hints: Mapping[str, types.Type]) -> None:
     for node in scope.node:
         for name in node.output:
             if name in hints and name not in declared:
-                types.write_type(scope.value_info.add(name=name).type, hints[name])
+                dtypes.write_type(scope.value_info.add(name=name).type, hints[name])
                 declared.add(name)

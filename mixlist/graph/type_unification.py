@@ -16,21 +16,21 @@ from collections.abc import Callable, Iterable, Iterator
 
 from mixlist.graph import control_flow
 from mixlist.graph.model import Graph, Node, Value
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.schema import FormalSlots, Schema
 
 _MAX_CHANGES = 4  # of one value: more changes come from a model that contradicts itself
-Proof = tuple[Value, types.Type]  # a value of unknown type, and the type that it must have
+Proof = tuple[Value, dtypes.Type]  # a value of unknown type, and the type that it must have
 
 
-def unify_types(graph: Graph, infer_outputs: Callable[[Node], None], result_types: Iterable[types.Type] = ()) -> bool:
+def unify_types(graph: Graph, infer_outputs: Callable[[Node], None], result_types: Iterable[dtypes.Type] = ()) -> bool:
     """Give the values of unknown type the types that the graph proves; return True if any type was unknown before.
 
     ``infer_outputs`` infers the type and the flag ``is_from_shape`` of each output of a node from its inputs. It must
     not change a known type to UNKNOWN. ``result_types``: the types of the graph's outputs that the caller of the
     function knows.
     """
-    unknown = [value for value in graph.values if value.type == types.UNKNOWN and value.kind != "absent"]
+    unknown = [value for value in graph.values if value.type == dtypes.UNKNOWN and value.kind != "absent"]
     if not unknown:
         return False
     for value, proven in zip(graph.root.outputs, result_types, strict=False):
@@ -51,7 +51,7 @@ def unify_types(graph: Graph, infer_outputs: Callable[[Node], None], result_type
         # In both directions, by the schema or the bodies. The list is made first, because _prove_types() reads the
         # types that the loop changes.
         for value, proven in list(_prove_types(node)):
-            if value.type == types.UNKNOWN != proven:
+            if value.type == dtypes.UNKNOWN != proven:
                 value.type = proven
                 changed.append(value)
         changes.update(changed)
@@ -87,7 +87,7 @@ def _prove_types(node: Node) -> Iterator[Proof]:
     elif not node.domain and node.op_type in ("If", "Loop", "Scan"):
         for link in control_flow.type_links_of(node):
             values = [*link.targets, *(source.value for source in link.sources)]
-            known_types = {value.type for value in values} - {types.UNKNOWN}
+            known_types = {value.type for value in values} - {dtypes.UNKNOWN}
             if len(known_types) == 1:
                 yield from ((value, next(iter(known_types))) for value in values)
 
@@ -107,19 +107,19 @@ def _prove_elements(node: Node) -> Iterator[Proof]:
 def _prove_by_call(node: Node, body: Graph) -> Iterator[Proof]:
     """Yield the types that the body of a function proves for the arguments of a call."""
     for value, parameter in zip(node.inputs, body.root.inputs, strict=False):
-        if value is not None and parameter.type != types.UNKNOWN:
+        if value is not None and parameter.type != dtypes.UNKNOWN:
             yield value, parameter.type
 
 
 def _prove_by_schema(node: Node, schema: Schema) -> Iterator[Proof]:
     """Yield the types of slots that share a type parameter with a slot of known type, or that admit only one type."""
     slots = list(_read_slots(node, schema))
-    known_types: dict[str, set[types.Type]] = {}
+    known_types: dict[str, set[dtypes.Type]] = {}
     for parameter, value_type, _ in slots:
-        if value_type != types.UNKNOWN:
+        if value_type != dtypes.UNKNOWN:
             known_types.setdefault(parameter, set()).add(value_type)
     for parameter, value_type, value in slots:
-        if value_type == types.UNKNOWN:
+        if value_type == dtypes.UNKNOWN:
             admitted = schema.types_of(parameter.partition("#")[0])
             proven = admitted if len(admitted) == 1 else known_types.get(parameter, set()) & admitted
             # Slots of one type parameter that have two types contradict each other: they prove nothing.
@@ -127,7 +127,7 @@ def _prove_by_schema(node: Node, schema: Schema) -> Iterator[Proof]:
                 yield value, next(iter(proven))
 
 
-def _read_slots(node: Node, schema: Schema) -> Iterator[tuple[str, types.Type, Value]]:
+def _read_slots(node: Node, schema: Schema) -> Iterator[tuple[str, dtypes.Type, Value]]:
     """Yield the type parameter, the type and the value of each slot of a node.
 
     The inputs of a heterogeneous variadic parameter can all have different types. Therefore each of them gets a type

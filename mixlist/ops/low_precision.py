@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from mixlist.ops import types
+from mixlist.ops import dtypes
 
-LOW_TYPES = frozenset({types.FLOAT16, types.BFLOAT16})
-FINITE_MAX = {types.FLOAT16: 65504.0, types.BFLOAT16: float.fromhex("0x1.fep127")}
-_LEAST_EXPONENT = {types.FLOAT16: -14, types.BFLOAT16: -126}  # of normal numbers; subnormals share it
-_FRACTION_BITS = {types.FLOAT16: 10, types.BFLOAT16: 7}  # stored bits, without the leading 1
+LOW_TYPES = frozenset({dtypes.FLOAT16, dtypes.BFLOAT16})
+FINITE_MAX = {dtypes.FLOAT16: 65504.0, dtypes.BFLOAT16: float.fromhex("0x1.fep127")}
+_LEAST_EXPONENT = {dtypes.FLOAT16: -14, dtypes.BFLOAT16: -126}  # of normal numbers; subnormals share it
+_FRACTION_BITS = {dtypes.FLOAT16: 10, dtypes.BFLOAT16: 7}  # stored bits, without the leading 1
 SMALLEST_NORMAL = {low: 2.0**exponent for low, exponent in _LEAST_EXPONENT.items()}
 # The type holds every integer up to this magnitude exactly: 2048 in float16, 256 in bfloat16.
 MAX_EXACT_INTEGER = {low: 2 ** (bits + 1) for low, bits in _FRACTION_BITS.items()}
@@ -17,7 +17,7 @@ MAX_EXACT_INTEGER = {low: 2 ** (bits + 1) for low, bits in _FRACTION_BITS.items(
 
 def overflow_bound(low: int) -> float:
     """Return the least magnitude that rounds to infinity: half a step beyond the largest finite value."""
-    return 65520.0 if low == types.FLOAT16 else float.fromhex("0x1.ffp127")
+    return 65520.0 if low == dtypes.FLOAT16 else float.fromhex("0x1.ffp127")
 
 
 def flush_bound(low: int) -> float:

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mixlist.ops import types
+from mixlist.ops import dtypes
 
 if TYPE_CHECKING:
     from onnx.defs import OpSchema
@@ -52,7 +52,7 @@ class Schema:
     since_version: int
     inputs: FormalSlots
     outputs: FormalSlots
-    allowed: dict[str, frozenset[types.Type]]
+    allowed: dict[str, frozenset[dtypes.Type]]
     type_attributes: dict[str, int]
     onnx_schema: Any = None  # OpSchema | None, but onnx's type stubs lack attributes of it that other files read
 
@@ -67,11 +67,11 @@ class Schema:
             return slots + (slots[-1],) * (count - len(slots))
         return slots
 
-    def types_of(self, parameter: str) -> frozenset[types.Type]:
+    def types_of(self, parameter: str) -> frozenset[dtypes.Type]:
         """Return the types that a type parameter, or a concrete type string, admits."""
         if parameter in self.allowed:
             return self.allowed[parameter]
-        return frozenset({types.parse_schema_type(parameter)})
+        return frozenset({dtypes.parse_schema_type(parameter)})
 
 
 @cache
@@ -112,13 +112,13 @@ def _from_onnx(onnx_schema: OpSchema) -> Schema:
         for name in sorted(TYPE_ATTRIBUTES & set(onnx_schema.attributes))
     }
     if onnx_schema.domain == "" and onnx_schema.name in VALUE_TYPED:
-        type_attributes["value"] = types.FLOAT  # a ConstantOfShape without ``value`` makes float32 zeros
+        type_attributes["value"] = dtypes.FLOAT  # a ConstantOfShape without ``value`` makes float32 zeros
     return Schema(
         since_version=onnx_schema.since_version,
         inputs=tuple(map(_formal_slot, onnx_schema.inputs)),
         outputs=tuple(map(_formal_slot, onnx_schema.outputs)),
         allowed={
-            constraint.type_param_str: frozenset(map(types.parse_schema_type, constraint.allowed_type_strs))
+            constraint.type_param_str: frozenset(map(dtypes.parse_schema_type, constraint.allowed_type_strs))
             for constraint in onnx_schema.type_constraints
         },
         type_attributes=type_attributes,
@@ -142,7 +142,7 @@ def _contrib_schemas() -> dict[tuple[str, str], Schema]:
             since_version=row["since"],
             inputs=tuple(FormalSlot(*slot) for slot in row["inputs"]),
             outputs=tuple(FormalSlot(*slot) for slot in row["outputs"]),
-            allowed={name: frozenset(map(types.parse_schema_type, texts)) for name, texts in row["allowed"].items()},
+            allowed={name: frozenset(map(dtypes.parse_schema_type, texts)) for name, texts in row["allowed"].items()},
             type_attributes=dict.fromkeys(row["fixing"], 0),
         )
         for row in rows

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.schema import TYPE_ATTRIBUTES, VALUE_TYPED, FormalSlot, FormalSlots, Schema, find_schema
 from mixlist.ops.shape_inference import infer_shapes
 from mixlist.ops.traits import Trait, operators
@@ -31,7 +31,7 @@ _VALUE_DECIDES_TYPE = TYPE_ATTRIBUTES | {"stash_type"}
 _CRASHING_WITHOUT_TYPES = frozenset({"EyeLike", "RegexFullMatch", "DictVectorizer"})
 _ALL_SLOTS = "*"  # the name of the one group of a node that reads or makes sequences or optionals
 
-Types = tuple[types.Type, ...]
+Types = tuple[dtypes.Type, ...]
 Inference = Callable[[Types], Types | None]  # from input types to output types; None if inference refuses them
 
 
@@ -54,7 +54,7 @@ class Assignment:
     take the requested type.
     """
 
-    inputs: tuple[types.Type | None, ...]
+    inputs: tuple[dtypes.Type | None, ...]
     outputs: Types
     elements: tuple[int, ...]
     refused: tuple[int, ...] = ()
@@ -112,7 +112,7 @@ def make_signature(
     schema = find_schema(domain, op_type, opset)
     reads_any_type = domain == "" and op_type in _READS_ANY_TYPE
     if schema is None:
-        return Signature(None, inputs, (types.UNKNOWN,) * len(present_outputs), (), False, False)
+        return Signature(None, inputs, (dtypes.UNKNOWN,) * len(present_outputs), (), False, False)
     onnx_schema = schema.onnx_schema
     inference = _make_inference(onnx_schema, opset, present_outputs, proto) if onnx_schema is not None else None
     formal_inputs = schema.formal_slots(schema.inputs, len(inputs))
@@ -120,15 +120,15 @@ def make_signature(
     type_of_parameter = {
         formal.parameter: value_type
         for formal, value_type in zip(formal_inputs, inputs, strict=False)
-        if value_type != types.UNKNOWN
+        if value_type != dtypes.UNKNOWN
     }
     # The output types come from inference if it succeeds, and else from the schema and the types of the inputs.
     outputs = inference(inputs) if inference else None
     if outputs is None:
-        inference, outputs = None, (types.UNKNOWN,) * len(present_outputs)
+        inference, outputs = None, (dtypes.UNKNOWN,) * len(present_outputs)
     outputs = tuple(
         value_type
-        if value_type != types.UNKNOWN or not is_present
+        if value_type != dtypes.UNKNOWN or not is_present
         else _type_by_schema(schema, formal, type_of_parameter)
         for value_type, formal, is_present in zip(outputs, formal_outputs, present_outputs, strict=False)
     )
@@ -153,12 +153,12 @@ def attribute_type_key(proto: NodeProto) -> tuple[tuple[str, int, int], ...]:
     return tuple(key)
 
 
-def _type_by_schema(schema: Schema, formal: FormalSlot, type_of_parameter: dict[str, types.Type]) -> types.Type:
+def _type_by_schema(schema: Schema, formal: FormalSlot, type_of_parameter: dict[str, dtypes.Type]) -> dtypes.Type:
     """Return the type of an output that inference does not give; UNKNOWN if the schema leaves a choice."""
     if formal.parameter in schema.allowed:
         allowed = schema.allowed[formal.parameter]
-        return type_of_parameter.get(formal.parameter) or (next(iter(allowed)) if len(allowed) == 1 else types.UNKNOWN)
-    return types.parse_schema_type(formal.parameter)
+        return type_of_parameter.get(formal.parameter) or (next(iter(allowed)) if len(allowed) == 1 else dtypes.UNKNOWN)
+    return dtypes.parse_schema_type(formal.parameter)
 
 
 def _has_type_attribute(schema: Schema, proto: NodeProto) -> bool:
@@ -180,19 +180,19 @@ def _type_groups(
     # a node form one group, because the elements keep their type.
     has_containers = any(isinstance(value_type, tuple) for value_type in inputs + outputs)
     for index, (formal, value_type) in enumerate(zip(formal_inputs, inputs, strict=False)):
-        if types.element(value_type) in types.MIXABLE and len(schema.types_of(formal.parameter)) > 1:
+        if dtypes.element(value_type) in dtypes.MIXABLE and len(schema.types_of(formal.parameter)) > 1:
             # The repetitions of a heterogeneous slot, such as the states of a Loop, have independent types.
             key = formal.parameter if formal.homogeneous else f"{formal.parameter}#{index}"
             slots.setdefault(_ALL_SLOTS if has_containers else key, ([], []))[0].append(index)
     for index, (formal, value_type) in enumerate(zip(formal_outputs, outputs, strict=False)):
-        is_mixable = types.element(value_type) in types.MIXABLE
+        is_mixable = dtypes.element(value_type) in dtypes.MIXABLE
         # An output joins the inputs with the same parameter. Heterogeneous inputs have other keys: no output joins.
         key = _ALL_SLOTS if has_containers and is_mixable else formal.parameter
-        if key in slots and value_type != types.UNKNOWN:
+        if key in slots and value_type != dtypes.UNKNOWN:
             slots[key][1].append(index)
     groups = []
     for parameter, (input_slots, output_slots) in slots.items():
-        elements = {types.element(inputs[i]) for i in input_slots} | {types.element(outputs[o]) for o in output_slots}
+        elements = {dtypes.element(inputs[i]) for i in input_slots} | {dtypes.element(outputs[o]) for o in output_slots}
         if len(elements) == 1:  # in an invalid model a group may have two types: its slots keep their types
             groups.append(TypeGroup(parameter, tuple(input_slots), tuple(output_slots), elements.pop()))
     return tuple(groups)
@@ -217,7 +217,7 @@ def _assign(signature: Signature, requested: tuple[int, ...]) -> Assignment:
     refused = tuple(index for index, (elem, requested_elem) in enumerate(pairs) if elem != requested_elem)
     inputs, _ = _retyped(signature, admitted)
     required_inputs = [
-        value_type if types.element(value_type) in types.MIXABLE and not signature.reads_any_type else None
+        value_type if dtypes.element(value_type) in dtypes.MIXABLE and not signature.reads_any_type else None
         for value_type in inputs
     ]
     return Assignment(tuple(required_inputs), outputs, admitted, refused)
@@ -232,18 +232,18 @@ def _admits(signature: Signature, group: TypeGroup, elem: int) -> bool:
     pairs = [(formal_inputs[i], signature.inputs[i]) for i in group.inputs]
     pairs += [(formal_outputs[o], signature.outputs[o]) for o in group.outputs]
     return all(
-        types.with_element(value_type, elem) in schema.types_of(formal.parameter) for formal, value_type in pairs
+        dtypes.with_element(value_type, elem) in schema.types_of(formal.parameter) for formal, value_type in pairs
     )
 
 
-def _retyped(signature: Signature, elements: tuple[int, ...]) -> tuple[list[types.Type], list[types.Type]]:
+def _retyped(signature: Signature, elements: tuple[int, ...]) -> tuple[list[dtypes.Type], list[dtypes.Type]]:
     """Return the types of inputs and outputs, with the element type of each group taken from ``elements``."""
     inputs, outputs = list(signature.inputs), list(signature.outputs)
     for group, elem in zip(signature.groups, elements, strict=True):
         for i in group.inputs:
-            inputs[i] = types.with_element(inputs[i], elem)
+            inputs[i] = dtypes.with_element(inputs[i], elem)
         for o in group.outputs:
-            outputs[o] = types.with_element(outputs[o], elem)
+            outputs[o] = dtypes.with_element(outputs[o], elem)
     return inputs, outputs
 
 
@@ -256,10 +256,10 @@ def _infer_outputs(signature: Signature, elements: tuple[int, ...]) -> Types | N
     if inferred is None:
         return None
     grouped_outputs = {o for group in signature.groups for o in group.outputs}
-    if any(inferred[o] not in (types.UNKNOWN, expected[o]) for o in grouped_outputs):
+    if any(inferred[o] not in (dtypes.UNKNOWN, expected[o]) for o in grouped_outputs):
         return None
     return tuple(
-        expected_type if inferred_type == types.UNKNOWN else inferred_type
+        expected_type if inferred_type == dtypes.UNKNOWN else inferred_type
         for inferred_type, expected_type in zip(inferred, expected, strict=True)
     )
 
@@ -294,21 +294,21 @@ def _make_inference(
             model.graph.output.add(name=f"o{i}")
 
     def infer(inputs: Types) -> Types | None:
-        if onnx_schema.name in _CRASHING_WITHOUT_TYPES and types.UNKNOWN in inputs:
+        if onnx_schema.name in _CRASHING_WITHOUT_TYPES and dtypes.UNKNOWN in inputs:
             return None
         del node.input[:]
         del model.graph.input[:]
         for i, value_type in enumerate(inputs):
-            node.input.append(f"i{i}" if value_type != types.UNKNOWN else "")
-            if value_type != types.UNKNOWN:
-                types.write_type(model.graph.input.add(name=f"i{i}").type, value_type)
+            node.input.append(f"i{i}" if value_type != dtypes.UNKNOWN else "")
+            if value_type != dtypes.UNKNOWN:
+                dtypes.write_type(model.graph.input.add(name=f"i{i}").type, value_type)
         try:
             inferred_model = infer_shapes(model, strict=True)
         except MemoryError:
             raise
         except Exception:  # onnx raises its own InferenceError or a ValidationError, by operator
             return None
-        inferred_types = {output.name: types.from_proto(output.type) for output in inferred_model.graph.output}
-        return tuple(inferred_types.get(f"o{i}", types.UNKNOWN) for i in range(len(present_outputs)))
+        inferred_types = {output.name: dtypes.from_proto(output.type) for output in inferred_model.graph.output}
+        return tuple(inferred_types.get(f"o{i}", dtypes.UNKNOWN) for i in range(len(present_outputs)))
 
     return infer

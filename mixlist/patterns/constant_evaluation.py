@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from mixlist.graph.function_attributes import copy_with_resolved_attributes
 from mixlist.graph.model import Node
 from mixlist.graph.weights import read_pieces, stored_element_count, stores_all_elements
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.shape_inference import infer_shapes
 from mixlist.patterns.call_frames import CallFrames, FrameValue
 
@@ -172,7 +172,7 @@ class ConstantEvaluator:
         if dims is None:  # an attribute of a Constant: value_float or value_floats
             dims = [count] if getattr(tensor, "name", "") == "value_floats" else []
         if array is None:  # no elements, as in the shape of a scalar
-            elem = getattr(tensor, "data_type", types.FLOAT)
+            elem = getattr(tensor, "data_type", dtypes.FLOAT)
             return np.zeros(dims, helper.tensor_dtype_to_np_dtype(elem))
         return array.reshape(dims)
 
@@ -199,7 +199,7 @@ def _arrays_by_slot(node: Node, inputs: list[Array]) -> list[Array | None]:
     for value, authored in zip(node.inputs, node.input_types, strict=True):
         array = None if value is None else next(present_inputs)
         if array is not None and value is not None and authored != value.type:
-            array = array.astype(helper.tensor_dtype_to_np_dtype(types.element(authored)))
+            array = array.astype(helper.tensor_dtype_to_np_dtype(dtypes.element(authored)))
         arrays.append(array)
     return arrays
 
@@ -227,7 +227,7 @@ def _single_node_model(node: Node, proto: NodeProto, arrays: list[Array | None],
         if array.size <= _MOST_ELEMENTS_FOR_INFERENCE:
             model.graph.initializer.append(numpy_helper.from_array(array, f"i{slot}"))
         else:
-            elem = types.element(node.input_types[slot])
+            elem = dtypes.element(node.input_types[slot])
             model.graph.input.append(helper.make_tensor_value_info(f"i{slot}", elem, array.shape))
     model.graph.output.add(name=single.output[output_slot])
     return model

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Value, float_values
 from mixlist.graph.weights import read_pieces, stores_all_elements
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES, flush_bound, overflow_bound
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.call_frames import CallFrame, CallFrames, FrameValue
@@ -64,11 +64,11 @@ class ConstantRange:
     def misfit_reason(self, low: int) -> str | None:
         """Return why the constant does not fit the low type, as the end of a sentence; None if it fits."""
         if self.max_abs >= overflow_bound(low):
-            return f"reaches {self.max_abs:.6g}, which {types.type_name(low)} turns into infinity"
+            return f"reaches {self.max_abs:.6g}, which {dtypes.type_name(low)} turns into infinity"
         # If one small element of many becomes zero, this is a rounding error. If all elements become zero, the constant
         # has no effect any more: an epsilon that is zero does not prevent a division by zero.
         if self.single_value and abs(self.single_value) <= flush_bound(low):
-            return f"is {self.single_value:.6g}, which {types.type_name(low)} turns into zero"
+            return f"is {self.single_value:.6g}, which {dtypes.type_name(low)} turns into zero"
         return None
 
     def union(self, second: ConstantRange) -> ConstantRange:
@@ -99,7 +99,7 @@ class ConstantRanges:
         ``frame`` is the call of the function in whose body the constant is. A constant that value movers make has the
         union of the ranges of all constants that are moved into it.
         """
-        if not value.is_constant or types.element(value.type) not in types.FLOATS:
+        if not value.is_constant or dtypes.element(value.type) not in dtypes.FLOATS:
             return None
         if value.constant_proto is not None:
             return self._stored_range(value.constant_proto)

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from math import isfinite
 
 from mixlist.graph.model import Node, Value, float_values
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import round_unless_lost
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.constant_ranges import ConstantRange
 
 _MOVERS = operators(Trait.MOVES_VALUES)
 _FILLERS = operators(Trait.FILLS)
-_INDICATOR_TYPES = types.INTEGERS | {types.BOOL}
+_INDICATOR_TYPES = dtypes.INTEGERS | {dtypes.BOOL}
 _MOST_VALUES = 100  # the most values from which a factor may be computed; it also limits the depth of the recursion
 
 

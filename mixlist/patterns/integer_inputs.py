@@ -26,7 +26,7 @@ from mixlist.graph.shape_propagation import (
 )
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.graph.weights import embedded_array, is_external, stored_element_count
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.positions import find_positions, list_plans
 
@@ -116,7 +116,7 @@ def find_integer_ranges(proto: ModelProto, shapes: Mapping[str, Shape]) -> dict[
     uses = _IntegerUses(build_graph(proto), shapes)
     ranges = {}
     for value in uses.main.root.inputs:
-        if value.name in shapes and value.type in types.INTEGERS:
+        if value.name in shapes and value.type in dtypes.INTEGERS:
             uses_of_value = list(uses.find(value))
             if uses_of_value:
                 ranges[value.name] = _combined_range(uses_of_value)
@@ -285,12 +285,12 @@ def _conversion_use(graph: Graph, node: Node, slot: int, reader: str) -> _Use | 
     """Return the use in a conversion: to bools, or of 8-bit integers to floats; None for every other node."""
     source = node.inputs[slot]
     to = _int_attribute(graph, node, "to", 0) if node.op_type == "Cast" else 0
-    if to == types.BOOL:
+    if to == dtypes.BOOL:
         return _UseKind.FLAG, IntegerRange(0, 1, f"{reader} makes bools of them")
-    becomes_float = to in types.FLOATS or (node.op_type == "DequantizeLinear" and slot == 0)
+    becomes_float = to in dtypes.FLOATS or (node.op_type == "DequantizeLinear" and slot == 0)
     if source is None or source.type not in _BYTE_BOUNDS or not becomes_float:
         return None
-    reason = f"{reader} makes floats of all that {types.type_name(source.type)} holds"
+    reason = f"{reader} makes floats of all that {dtypes.type_name(source.type)} holds"
     return _UseKind.NUMBER, IntegerRange(*_BYTE_BOUNDS[source.type], reason)
 
 
@@ -305,7 +305,7 @@ def _moves(node: Node, slot: int) -> bool:
 def _adds_offset(node: Node) -> bool:
     """Return whether a node adds something to integers."""
     output = node.outputs[0] if node.outputs else None
-    return node.op_type in ("Add", "Sub") and not node.domain and output is not None and output.type in types.INTEGERS
+    return node.op_type in ("Add", "Sub") and not node.domain and output is not None and output.type in dtypes.INTEGERS
 
 
 def _int_attribute(graph: Graph, node: Node, name: str, default: int) -> int:

@@ -9,15 +9,15 @@ from weakref import WeakKeyDictionary
 from mixlist.graph.model import Graph
 from mixlist.patterns.call_frames import CallFrame
 from mixlist.patterns.constant_ranges import ConstantRanges
+from mixlist.patterns.graph_masks import UNKNOWN_MASK, CallMasks, GraphMasks
 from mixlist.patterns.mask_finder import NO_MASKS, MaskFinder
-from mixlist.patterns.mask_plan import UNKNOWN_MASK, CallMasks, MaskPlan
 
 # The most finders of one model. ``CallFrames.scaled_limit`` raises this limit for a model with many calls.
 MOST_FINDERS = 2_000
-_PLANS: WeakKeyDictionary[Graph, dict[int, MaskPlan]] = WeakKeyDictionary()  # by main graph and low type
+_PLANS: WeakKeyDictionary[Graph, dict[int, GraphMasks]] = WeakKeyDictionary()  # by main graph and low type
 
 
-def find_mask_groups(main: Graph, ranges: ConstantRanges, low: int) -> MaskPlan:
+def find_mask_groups(main: Graph, ranges: ConstantRanges, low: int) -> GraphMasks:
     """Return the groups of a model whose masks leave the range of the low type.
 
     A second search of the same graph for the same low type returns the first result.
@@ -39,7 +39,7 @@ class MaskFinders:
         self.ranges, self.low = ranges, low
         self._by_frame: dict[tuple[Graph, CallMasks, CallFrame | None], MaskFinder] = {}
         self._first: dict[tuple[Graph, CallMasks], MaskFinder] = {}  # the first finder of each kind of call
-        self._plans: dict[Hashable, MaskPlan] = {}
+        self._plans: dict[Hashable, GraphMasks] = {}
         self._parameters_to_softmax: dict[tuple[int, tuple[bool, ...]], frozenset[int]] = {}
 
     def finder_for(self, graph: Graph, call_kind: CallMasks, frame: CallFrame | None) -> MaskFinder:
@@ -58,7 +58,7 @@ class MaskFinders:
             self._first.setdefault((graph, call_kind), finder)
         return finder
 
-    def shared_plan(self, graph: Graph, plan: MaskPlan) -> MaskPlan:
+    def shared_plan(self, graph: Graph, plan: GraphMasks) -> GraphMasks:
         """Return the first plan of the graph that has the same effect as ``plan``."""
         return self._plans.setdefault((graph, plan.effect), plan)
 

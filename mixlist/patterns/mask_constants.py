@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 from mixlist.graph.model import Node, Value
 from mixlist.graph.weights import embedded_array, is_external, stored_element_count
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.patterns.factor_bounds import RangeOf
-from mixlist.patterns.mask_plan import MaskGroup
+from mixlist.patterns.graph_masks import MaskGroup
 from mixlist.patterns.proven_masks import SMALLEST_MASK
 
 MOST_REDUCED_ELEMENTS = 2**24  # of a constant that is reduced: the whole tensor is changed in memory
@@ -23,7 +23,7 @@ def is_reducible(value: Value) -> bool:
     """Return whether a constant is a float32 tensor of the model whose elements can be changed in memory."""
     tensor = value.constant_proto
     # A caller may replace an "overridable" initializer, which is also a graph input: its stored value is a default.
-    if tensor is None or value.kind == "overridable" or value.type != types.FLOAT:
+    if tensor is None or value.kind == "overridable" or value.type != dtypes.FLOAT:
         return False
     # The rewriter reduces an array of all elements, which a sparse tensor does not store.
     return stored_element_count(tensor) <= MOST_REDUCED_ELEMENTS and tensor.DESCRIPTOR.name != "SparseTensorProto"
@@ -44,7 +44,7 @@ def make_single_node_group(node: Node, range_of: RangeOf, low: int) -> MaskGroup
     Return None if all constants that the node reads or makes fit the low type.
     """
     for value in (*node.outputs, *node.inputs):
-        if value is None or not value.is_constant or value.type not in types.MIXABLE:
+        if value is None or not value.is_constant or value.type not in dtypes.MIXABLE:
             continue
         constant_range = range_of(value)
         reason = constant_range.misfit_reason(low) if constant_range is not None else None

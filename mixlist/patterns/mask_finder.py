@@ -21,15 +21,15 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Graph, Node, Value
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import FINITE_MAX, round_unless_lost
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.call_frames import CallFrame
 from mixlist.patterns.constant_ranges import ConstantRange
 from mixlist.patterns.factor_bounds import factor_bounds, reciprocal
+from mixlist.patterns.graph_masks import LARGEST_SCORE, CallMasks, CarriedMask, GraphMasks, MaskGroup
 from mixlist.patterns.mask_constants import computed_inputs, filled_mask_magnitude, is_reducible, make_single_node_group
 from mixlist.patterns.mask_groups import make_mask_groups, mixable_values
-from mixlist.patterns.mask_plan import LARGEST_SCORE, CallMasks, CarriedMask, MaskGroup, MaskPlan
 from mixlist.patterns.proven_masks import SMALLEST_MASK
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class MaskFinder:
     def __init__(self, finders: MaskFinders, graph: Graph, call_kind: CallMasks, frame: CallFrame | None) -> None:
         self.finders, self.graph, self.call_kind, self.frame = finders, graph, call_kind, frame
         self.ranges, self.low = finders.ranges, finders.low
-        self.plan = MaskPlan()
+        self.plan = GraphMasks()
         self.depends_on_frame = False
         self.results_to_softmax: dict[Node, tuple[bool, ...]] = {}
         self.callees: dict[Node, MaskFinder] = {}
@@ -196,7 +196,7 @@ class MaskFinder:
         ``slots``: at a call, the only slots that count.
         """
         for slot, value in enumerate(_mask_inputs(node)):
-            if value is None or value.type not in types.MIXABLE or (slots is not None and slot not in slots):
+            if value is None or value.type not in dtypes.MIXABLE or (slots is not None and slot not in slots):
                 continue
             mask = self.masks.get(value)
             if value.is_constant and (mask is None or value.constant_proto is not None):
@@ -241,7 +241,7 @@ class MaskFinder:
         """
         masks = list(masks_read.values())
         if node.op_type == "Cast":
-            output_type = next((value.type for value in mixable_values(node.outputs)), types.UNKNOWN)
+            output_type = next((value.type for value in mixable_values(node.outputs)), dtypes.UNKNOWN)
             # The author casts to a low type that makes the mask infinite. Infinities of the author are never reduced.
             is_infinite = output_type in FINITE_MAX and FINITE_MAX[output_type] < masks[0].magnitude < inf
             return None if is_infinite else masks[0]

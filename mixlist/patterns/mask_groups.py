@@ -11,10 +11,10 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Node, Value
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import FINITE_MAX
 from mixlist.ops.traits import Trait, operators
-from mixlist.patterns.mask_plan import MaskGroup
+from mixlist.patterns.graph_masks import MaskGroup
 from mixlist.patterns.proven_masks import SMALLEST_MASK
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def make_mask_groups(finder: MaskFinder) -> tuple[MaskGroup, ...]:
 
 def mixable_values(values: Iterable[Value | None]) -> list[Value]:
     """Return the values that are float32, float16 or bfloat16 tensors: only these can carry a mask."""
-    return [value for value in values if value is not None and value.type in types.MIXABLE]
+    return [value for value in values if value is not None and value.type in dtypes.MIXABLE]
 
 
 class _MaskGrouper:

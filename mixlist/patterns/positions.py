@@ -24,7 +24,7 @@ from mixlist.graph.model import Graph, Node, Scope, Value, float_values
 from mixlist.graph.naming import node_ref
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.graph.value_origins import is_random
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.traits import Trait, operators
 
 POSITION_READERS = {
@@ -33,7 +33,7 @@ POSITION_READERS = {
     "GridSample": 1,
 }  # the input slot at which a rounded position gives a wrong result
 _COUNTERS = frozenset({"CumSum", "Range"})
-_COUNT_TYPES = types.INTEGERS | {types.BOOL}
+_COUNT_TYPES = dtypes.INTEGERS | {dtypes.BOOL}
 _ARITHMETIC = operators(Trait.MOVES_VALUES) | {"Add", "Div", "Einsum", "Gemm", "MatMul", "Mul", "Sub"}
 _ONE_INPUT_MOVERS = operators(Trait.SAME_VALUES) | {"Expand", "Slice"}
 
@@ -58,7 +58,7 @@ class PositionReason:
 
 
 @dataclass(eq=False)
-class PositionPlan:
+class GraphPositions:
     """The position arithmetic of one graph; of a function's body, for one kind of call.
 
     ``nodes``: by node id, the nodes of the arithmetic and the readers. ``casts``: the Casts of integers with which the
@@ -68,7 +68,7 @@ class PositionPlan:
 
     nodes: dict[int, PositionReason] = field(default_factory=dict)
     casts: dict[Node, str] = field(default_factory=dict)
-    calls: dict[int, PositionPlan] = field(default_factory=dict)
+    calls: dict[int, GraphPositions] = field(default_factory=dict)
     argument_readers: dict[int, str] = field(default_factory=dict)
 
     @cached_property
@@ -76,13 +76,13 @@ class PositionPlan:
         """Return whether neither the graph nor a function that it calls has position arithmetic."""
         return not self.nodes and all(plan.is_empty for plan in self.calls.values())
 
-    def of_call(self, node: Node) -> PositionPlan | None:
+    def of_call(self, node: Node) -> GraphPositions | None:
         """Return the plan of the function that a node calls; None if it is empty."""
         plan = self.calls.get(node.id)
         return None if plan is None or plan.is_empty else plan
 
 
-def find_positions(main: Graph) -> PositionPlan | None:
+def find_positions(main: Graph) -> GraphPositions | None:
     """Return the position arithmetic of a model; None if the model has no operator that could read a position."""
     for graph in reachable_graphs(main):
         if any(node.op_type in POSITION_READERS and not node.domain for node in graph.nodes):
@@ -90,7 +90,7 @@ def find_positions(main: Graph) -> PositionPlan | None:
     return None
 
 
-def list_plans(plan: PositionPlan) -> list[PositionPlan]:
+def list_plans(plan: GraphPositions) -> list[GraphPositions]:
     """Return a plan and those of all functions that its graph calls, each once, callers first."""
     plans = {plan: None}
     waiting = deque([plan])
@@ -131,7 +131,7 @@ class _ForwardWalk:
         self.integers: dict[Value, Value] = {}
         self.link_sources: dict[Value, list[Value]] = {}
         self.callees: dict[Node, _ForwardWalk] = {}
-        self._plans: dict[tuple[bool, ...], PositionPlan] = {}
+        self._plans: dict[tuple[bool, ...], GraphPositions] = {}
         for value, kind in zip(graph.root.inputs, argument_kinds, strict=False):
             if _is_float(value):
                 self.kinds[value], self.integers[value] = kind, value
@@ -157,7 +157,7 @@ class _ForwardWalk:
         first = node.inputs[0] if node.inputs else None
         if first is None or node.function is not None or first in self.kinds:
             return False
-        return not first.is_constant and first.type in types.FLOATS
+        return not first.is_constant and first.type in dtypes.FLOATS
 
     def _steps(self, scope: Scope) -> Iterator[_Step]:
         """Yield the nodes and links of a scope and of the bodies in it, in the order of evaluation.
@@ -270,7 +270,7 @@ class _ForwardWalk:
 
     def _cast_kind(self, source: Value) -> tuple[int, Value | None]:
         """Return the kind of what a Cast makes of a value that is no float."""
-        return (_POSITION, source) if types.element(source.type) in _COUNT_TYPES else (_DATA, None)
+        return (_POSITION, source) if dtypes.element(source.type) in _COUNT_TYPES else (_DATA, None)
 
     def _kind(self, value: Value) -> int:
         return self.kinds.get(value, _FIXED if value.is_constant else _DATA)
@@ -280,7 +280,7 @@ class _ForwardWalk:
 
     # --- backward ---
 
-    def trace_back(self, result_readers: tuple[str | None, ...]) -> PositionPlan:
+    def trace_back(self, result_readers: tuple[str | None, ...]) -> GraphPositions:
         """Return the arithmetic before the readers.
 
         ``result_readers``: for each output of the graph, the reader that it reaches in the caller, or None. Calls share
@@ -288,7 +288,7 @@ class _ForwardWalk:
         """
         key = tuple([reader is not None for reader in result_readers])
         if key not in self._plans:
-            plan = self._plans[key] = PositionPlan()
+            plan = self._plans[key] = GraphPositions()
             _BackwardWalk(self, plan).run(result_readers)
         return self._plans[key]
 
@@ -300,7 +300,7 @@ class _BackwardWalk:
     the reader that this result reaches.
     """
 
-    def __init__(self, forward: _ForwardWalk, plan: PositionPlan) -> None:
+    def __init__(self, forward: _ForwardWalk, plan: GraphPositions) -> None:
         self.forward, self.plan = forward, plan
         graph = forward.graph
         # By parameter of a function, its index. A main graph has no caller, so its inputs do not count.
@@ -380,4 +380,4 @@ class _BackwardWalk:
 
 
 def _is_float(value: Value) -> bool:
-    return (value.type if isinstance(value.type, int) else types.element(value.type)) in types.FLOATS
+    return (value.type if isinstance(value.type, int) else dtypes.element(value.type)) in dtypes.FLOATS

@@ -13,7 +13,7 @@ the user.
 from __future__ import annotations
 
 from mixlist.graph.model import Value
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.resolver.decisions import UNDECIDED
 from mixlist.resolver.solver_state import SolverState
 
@@ -28,12 +28,12 @@ def find_cast_source(value: Value, decided_types: list[int], low_type: int, cast
     cast = value.producer
     if cast is None or cast.op_type != "Cast" or cast.domain or cast_is_black:
         return None
-    cast_type = types.element(value.type)
+    cast_type = dtypes.element(value.type)
     # Of the Casts between the two low types, readers look through float16 -> bfloat16 only.
-    if cast_type != types.FLOAT and not (cast_type == types.BFLOAT16 and low_type == types.FLOAT16):
+    if cast_type != dtypes.FLOAT and not (cast_type == dtypes.BFLOAT16 and low_type == dtypes.FLOAT16):
         return None
     source = cast.inputs[0]
-    if source is None or source.type == types.UNKNOWN or decided_types[source.id] not in (low_type, UNDECIDED):
+    if source is None or source.type == dtypes.UNKNOWN or decided_types[source.id] not in (low_type, UNDECIDED):
         return None
     return source
 

@@ -36,7 +36,7 @@ from mixlist.graph.control_flow import CONTROL_FLOW
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.lists.library import ListName
 from mixlist.lists.policy import Policy
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.list_lookup import ListMatch, find_list
 from mixlist.ops.traits import Trait, operators
 from mixlist.resolver.shape_arithmetic import is_shape_arithmetic
@@ -56,7 +56,7 @@ _CUBE = operators(Trait.CUBE)  # Rule S3.7
 #   unknown   an input has an unknown type (Rule S4.40)
 DecisionKind = Literal["none", "cast", "rule", "shape", "low", "authored", "raise", "gray", "schema", "unknown"]
 
-_FLOAT_OR_UNKNOWN = types.MIXABLE | {types.UNKNOWN}
+_FLOAT_OR_UNKNOWN = dtypes.MIXABLE | {dtypes.UNKNOWN}
 
 _KIND_OF_LIST: dict[ListName, DecisionKind] = {"white": "low", "black": "authored", "gray": "gray"}
 
@@ -94,13 +94,13 @@ class Classifier:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.low_type = types.ELEMENT_BY_NAME[policy.mode.low]
+        self.low_type = dtypes.ELEMENT_BY_NAME[policy.mode.low]
         # Rule S3.6 brings float16 and bfloat16 up to float32. Lists never change the other low type (Rule S4.9).
         raises = policy.mode.action == "raise"
-        self.movable_types = types.MIXABLE if raises else frozenset({types.FLOAT, self.low_type})
+        self.movable_types = dtypes.MIXABLE if raises else frozenset({dtypes.FLOAT, self.low_type})
         has_lists = policy.mode.action == "lists"
-        self.lowers_bfloat16 = has_lists and policy.space == "ascend" and self.low_type == types.FLOAT16  # Rule S3.8
-        self.white_movable_types = types.MIXABLE if self.lowers_bfloat16 else self.movable_types
+        self.lowers_bfloat16 = has_lists and policy.space == "ascend" and self.low_type == dtypes.FLOAT16  # Rule S3.8
+        self.white_movable_types = dtypes.MIXABLE if self.lowers_bfloat16 else self.movable_types
         self._by_operator: dict[tuple[str, str, int | None], Classification] = {}
         self.cast_is_black = has_lists and self.classify_operator("", "Cast").list_name == "black"
 
@@ -140,7 +140,7 @@ class Classifier:
         if graph.had_unknown_types and find_unknown_inputs(node):
             return Classification(list_name, "unknown", "unknown-type", entry)
         if not any(group.authored in self.movable_types_of(by_list_or_mode) for group in signature.groups):
-            if signature.schema is None and any(types.element(t) in _FLOAT_OR_UNKNOWN for t in _input_types(node)):
+            if signature.schema is None and any(dtypes.element(t) in _FLOAT_OR_UNKNOWN for t in _input_types(node)):
                 return Classification(list_name, "schema", "schema", entry)
             return Classification(list_name, "none", "no-float", entry)
         if is_shape_arithmetic(node):
@@ -166,7 +166,7 @@ def is_control_flow(node: Node) -> bool:
 def find_unknown_inputs(node: Node) -> list[Value]:
     """Return the inputs of unknown type at slots that admit float32 or a low type (Rule S4.40)."""
     signature = node.signature
-    if types.UNKNOWN not in node.input_types or signature is None:
+    if dtypes.UNKNOWN not in node.input_types or signature is None:
         return []
     if signature.schema is None or signature.reads_any_type:
         return []
@@ -176,12 +176,12 @@ def find_unknown_inputs(node: Node) -> list[Value]:
     unknown = [
         (value, formal.parameter)
         for value, value_type, formal in slots
-        if value is not None and value_type == types.UNKNOWN
+        if value is not None and value_type == dtypes.UNKNOWN
     ]
     return [
         value
         for value, parameter in unknown
-        if not types.MIXABLE.isdisjoint(map(types.element, schema.types_of(parameter)))
+        if not dtypes.MIXABLE.isdisjoint(map(dtypes.element, schema.types_of(parameter)))
     ]
 
 
@@ -193,7 +193,7 @@ def explain_unknown_types(values: list[Value]) -> str:
     )
 
 
-def _input_types(node: Node) -> list[types.Type]:
+def _input_types(node: Node) -> list[dtypes.Type]:
     """Return the types of a node's inputs. Optional inputs that the node leaves out are skipped."""
     return [value.type for value in node.inputs if value is not None]
 

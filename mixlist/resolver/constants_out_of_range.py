@@ -17,7 +17,7 @@ a constant can have another value for each call. The solution records each answe
 from __future__ import annotations
 
 from mixlist.graph.model import Node, Value
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.signature import Assignment, TypeGroup
 from mixlist.resolver.solver_state import SolverState
 
@@ -29,9 +29,9 @@ def explain_kept_constant(value: Value, state: SolverState) -> str | None:
     """
     if not value.is_constant or state.policy.constants != "keep":
         return None
-    elem = types.element(value.type)
+    elem = dtypes.element(value.type)
     # Only float32 constants become low precision, and bfloat16 constants of a white node under Rule S3.8.
-    if elem != types.FLOAT and not (elem == types.BFLOAT16 and state.model_solver.classifier.lowers_bfloat16):
+    if elem != dtypes.FLOAT and not (elem == dtypes.BFLOAT16 and state.model_solver.classifier.lowers_bfloat16):
         return None
     reason = state.model_solver.explain_misfit(value, state.call_frame)
     frames = state.model_solver.constant_ranges.frames

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from mixlist.graph.control_flow import TypeLink
 from mixlist.graph.model import Graph, Value
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.schema import find_schema
 from mixlist.resolver.constants_out_of_range import explain_kept_constant
 from mixlist.resolver.decisions import UNDECIDED, join_types
@@ -32,9 +32,9 @@ def decide_link(link: TypeLink, state: SolverState) -> list[Value]:
     """
     voted = _count_votes(link, state)
     # Sequences and optionals get their type from their group (Rule S4.29).
-    targets = [t for t in link.targets if types.element(t.type) in types.MIXABLE and t not in state.sequence_groups]
-    changed = state.raise_types(targets, [voted] * len(targets))
-    by_black = voted == types.FLOAT and any(
+    targets = [t for t in link.targets if dtypes.element(t.type) in dtypes.MIXABLE and t not in state.sequence_groups]
+    changed = state.decide_types(targets, [voted] * len(targets))
+    by_black = voted == dtypes.FLOAT and any(
         is_high_by_black(source.value, state.solution, state.low_type) for source in link.sources
     )
     return changed + mark_high_by_black(link.targets, [by_black] * len(link.targets), state)
@@ -44,17 +44,17 @@ def _count_votes(link: TypeLink, state: SolverState) -> int:
     """Return the type that the sources of a link vote for; UNDECIDED as long as no vote has come."""
     voted = UNDECIDED
     for source in link.sources:
-        if source.votes and source.value.type == types.UNKNOWN and link.targets:
+        if source.votes and source.value.type == dtypes.UNKNOWN and link.targets:
             # A custom operator makes this value. Such operators keep their types, and so must the link.
-            voted = join_types(voted, types.element(link.targets[0].type))
+            voted = join_types(voted, dtypes.element(link.targets[0].type))
         elif source.votes:
             voted = join_types(voted, state.decided_types[source.value.id])
-    if voted not in (UNDECIDED, types.FLOAT) and not takes_type(link, voted, state.graph):
-        return types.FLOAT
+    if voted not in (UNDECIDED, dtypes.FLOAT) and not takes_type(link, voted, state.graph):
+        return dtypes.FLOAT
     if voted == state.low_type and any(explain_kept_constant(source.value, state) for source in link.sources):
-        return types.FLOAT
-    if voted not in (UNDECIDED, state.low_type, types.FLOAT) and link.targets:
-        return types.element(link.targets[0].type)  # Rule S4.9: lists never make the other low type
+        return dtypes.FLOAT
+    if voted not in (UNDECIDED, state.low_type, dtypes.FLOAT) and link.targets:
+        return dtypes.element(link.targets[0].type)  # Rule S4.9: lists never make the other low type
     return voted
 
 
@@ -66,6 +66,6 @@ def takes_type(link: TypeLink, elem: int, graph: Graph) -> bool:
     schema = find_schema("", link.sources[0].node.op_type, graph.opsets.get("", 0))
     if schema is None:
         return False
-    allowed: frozenset[types.Type] = frozenset().union(*schema.allowed.values())
+    allowed: frozenset[dtypes.Type] = frozenset().union(*schema.allowed.values())
     values = (*link.targets, *(source.value for source in link.sources))
-    return all(types.with_element(value.type, elem) in allowed for value in values)
+    return all(dtypes.with_element(value.type, elem) in allowed for value in values)

@@ -15,10 +15,10 @@ from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.refs import NodeRef
 from mixlist.lists.policy import Policy
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.signature import Assignment
-from mixlist.patterns.mask_plan import MaskGroup, MaskPlan, SlotLimits
-from mixlist.patterns.positions import PositionPlan
+from mixlist.patterns.graph_masks import GraphMasks, MaskGroup, SlotLimits
+from mixlist.patterns.positions import GraphPositions
 from mixlist.resolver.classification import Classification
 from mixlist.resolver.node_rules import NodeRules
 
@@ -106,8 +106,8 @@ class GraphSolution:
     constant_fits: dict[Hashable, dict[Value, bool]] = field(default_factory=dict)
     tried_callees: dict[Node, dict[GraphSolution, None]] = field(default_factory=dict)
     high_by_black: set[int] = field(default_factory=set)
-    positions: PositionPlan | None = None
-    masks: MaskPlan | None = None
+    positions: GraphPositions | None = None
+    masks: GraphMasks | None = None
     kept_masks: frozenset[MaskGroup] = frozenset()
     reduced_slots: Mapping[Node, SlotLimits] = field(default_factory=dict)
     suffix: str = ""  # "#k" if the graph's function has several specializations, counted in order of first call
@@ -149,7 +149,7 @@ def join_types(left: int, right: int) -> int:
     """
     if left == right or right == UNDECIDED:
         return left
-    return right if left == UNDECIDED else types.FLOAT
+    return right if left == UNDECIDED else dtypes.FLOAT
 
 
 def find_precision(solution: GraphSolution, node: Node) -> str:
@@ -159,8 +159,8 @@ def find_precision(solution: GraphSolution, node: Node) -> str:
         return "none"
     primary = signature.primary_group
     if primary is not None and not signature.has_fixed_output:
-        return types.type_name(assignment.elements[signature.groups.index(primary)])
+        return dtypes.type_name(assignment.elements[signature.groups.index(primary)])
     # No slot may change: a Cast shows the type that it makes, an operator without a schema the type that it reads.
     slots = node.outputs if signature.has_fixed_output else node.inputs
-    elem = next((types.element(value.type) for value in slots if value is not None), types.UNKNOWN)
-    return types.type_name(elem) if elem in types.FLOATS and node.op_type != "Constant" else "none"
+    elem = next((dtypes.element(value.type) for value in slots if value is not None), dtypes.UNKNOWN)
+    return dtypes.type_name(elem) if elem in dtypes.FLOATS and node.op_type != "Constant" else "none"

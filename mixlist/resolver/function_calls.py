@@ -15,7 +15,7 @@ from collections.abc import Callable, MutableSet
 
 from mixlist.graph.control_flow import TypeLink
 from mixlist.graph.model import Node, Value
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.resolver.control_flow_types import takes_type
 from mixlist.resolver.decisions import UNDECIDED, GraphSolution
 from mixlist.resolver.gray_policies import is_high_by_black, mark_high_by_black
@@ -56,7 +56,7 @@ def decide_call(node: Node, state: SolverState) -> list[Value]:
     changed = [v for v, parameter in arguments if v in groups and decided_types[v.id] != callee_types[parameter.id]]
     results_by_black = [is_high_by_black(v, callee, state.low_type) for v in results]
     changed += mark_high_by_black(node.outputs, results_by_black, state)
-    return changed + state.raise_types(node.outputs, [callee_types[v.id] for v in results])
+    return changed + state.decide_types(node.outputs, [callee_types[v.id] for v in results])
 
 
 def settle_constant_arguments(
@@ -91,7 +91,7 @@ def settle_constant_arguments(
     for parameter, link in link_of_parameter.items():
         types_of_readers = wanted_types.get(parameter.id, set())
         wanted = next(iter(types_of_readers)) if len(types_of_readers) == 1 else None
-        if wanted is None or types.element(parameter.type) not in types.MIXABLE:
+        if wanted is None or dtypes.element(parameter.type) not in dtypes.MIXABLE:
             continue
         if link is None or takes_type(link, wanted, solution.graph):
             solution.decided_types[parameter.id] = wanted

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mixlist.graph.model import Node, Value
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.resolver.cast_look_through import find_followed_value
 from mixlist.resolver.decisions import UNDECIDED, GraphSolution
 from mixlist.resolver.solver_state import SolverState, find_authored_type
@@ -64,7 +64,7 @@ def combine_input_types(inputs: list[Value], authored: int, state: SolverState) 
 
 def can_be_followed(value: Value) -> bool:
     """Return whether a gray node may follow an input: the input holds floats and is no constant."""
-    return not value.is_constant and types.element(value.type) in types.FLOATS
+    return not value.is_constant and dtypes.element(value.type) in dtypes.FLOATS
 
 
 def _follow_first_input(node: Node, state: SolverState) -> TypeAndSource:
@@ -95,7 +95,7 @@ def _wider_type(left: int, right: int) -> int:
     """Return the narrowest type that holds the values of both types; float16 and bfloat16 need float32."""
     if left in (UNDECIDED, right):
         return right
-    return types.DOUBLE if types.DOUBLE in (left, right) else types.FLOAT
+    return dtypes.DOUBLE if dtypes.DOUBLE in (left, right) else dtypes.FLOAT
 
 
 def _follow_unless_black(inputs: list[Value], authored: int, state: SolverState) -> TypeAndSource:
@@ -104,7 +104,7 @@ def _follow_unless_black(inputs: list[Value], authored: int, state: SolverState)
     for value in inputs:
         # One black producer is enough, wherever it is among the inputs.
         if is_high_by_black(value, state.solution, state.low_type):
-            return types.FLOAT, value
+            return dtypes.FLOAT, value
         if state.decided_types[value.id] == state.low_type and first_low is None:
             first_low = value
     if first_low is not None:

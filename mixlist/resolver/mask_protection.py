@@ -29,10 +29,10 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.graph.model import Graph, Node
 from mixlist.graph.naming import node_ref
 from mixlist.lists.policy import Policy
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.patterns.constant_ranges import ConstantRanges
+from mixlist.patterns.graph_masks import GraphMasks, MaskGroup, SlotLimits
 from mixlist.patterns.mask_calls import find_mask_groups
-from mixlist.patterns.mask_plan import MaskGroup, MaskPlan, SlotLimits
 from mixlist.resolver.classification import Classification
 from mixlist.resolver.decisions import UNDECIDED, GraphSolution
 
@@ -63,17 +63,17 @@ MAX_ROUNDS = 4
 _NEVER_LOW: frozenset[DecisionKind] = frozenset({"none", "cast", "shape", "authored", "schema"})
 
 
-def find_protected_masks(main: Graph, ranges: ConstantRanges, policy: Policy) -> MaskPlan | None:
+def find_protected_masks(main: Graph, ranges: ConstantRanges, policy: Policy) -> GraphMasks | None:
     """Return the masks that the low type cannot hold; None if there are none or the policy does not protect masks."""
-    mask_plan = find_masks_at_risk(main, ranges, policy) if "masks" in policy.protect else None
-    return None if mask_plan is None or mask_plan.is_empty else mask_plan
+    masks = find_masks_at_risk(main, ranges, policy) if "masks" in policy.protect else None
+    return None if masks is None or masks.is_empty else masks
 
 
-def find_masks_at_risk(main: Graph, ranges: ConstantRanges, policy: Policy) -> MaskPlan | None:
+def find_masks_at_risk(main: Graph, ranges: ConstantRanges, policy: Policy) -> GraphMasks | None:
     """Return the masks that the low type cannot hold; None if the policy's mode cannot make nodes low precision."""
     if policy.mode.action not in ("lists", "force"):
         return None
-    return find_mask_groups(main, ranges, types.ELEMENT_BY_NAME[policy.mode.low])
+    return find_mask_groups(main, ranges, dtypes.ELEMENT_BY_NAME[policy.mode.low])
 
 
 def find_groups_kept_at_first(groups: MaskGroups, classify: Callable[[Node], Classification]) -> KeptGroups:
@@ -143,7 +143,7 @@ def find_mask_warnings(solution: GraphSolution, groups: Iterable[MaskGroup], low
     broken = [group for group in groups if any(_is_lowered(solution, node, low_type) for node in group.exceeding_nodes)]
     if broken:
         node = next(node for node in broken[0].exceeding_nodes if _is_lowered(solution, node, low_type))
-        low_name, count = types.type_name(low_type), sum(len(group.softmaxes) for group in broken)
+        low_name, count = dtypes.type_name(low_type), sum(len(group.softmaxes) for group in broken)
         softmaxes = f"{count} {'softmax' if count == 1 else 'softmaxes'}" if count else "a softmax"
         cause = (
             broken[0].misfit

@@ -36,7 +36,7 @@ from mixlist.graph.naming import display_name, scope_path
 from mixlist.graph.refs import NodeRef, accepted_names
 from mixlist.graph.traversal import linked_scopes
 from mixlist.lists.policy import NodeRule, Policy
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.list_lookup import find_list
 from mixlist.ops.names import ascend_names, onnx_names
 from mixlist.ops.signature import Assignment
@@ -99,7 +99,7 @@ class NodeRules:
         if assignment.refused:
             index = assignment.refused[0]
             parameter, opset = signature.groups[index].parameter, graph.opsets.get(node.domain)
-            refused_type = f"{types.type_name(requested_types[index])} on type parameter {parameter}"
+            refused_type = f"{dtypes.type_name(requested_types[index])} on type parameter {parameter}"
             raise ListError(
                 f"{rule.place}: {_show_node(graph, node)} cannot be {refused_type}: "
                 f"the schema of opset {opset} or ONNX's type inference does not allow it",
@@ -252,13 +252,13 @@ def _find_requested_types(rule: NodeRule, graph: Graph, node: Node) -> Iterator[
                 continue
             if slot >= len(slots) or slots[slot] is None:
                 raise ListError(f"{rule.place}: {_show_node(graph, node)} has no {side} {slot}")
-            requested[side, slot] = types.ELEMENT_BY_NAME[type_name]
+            requested[side, slot] = dtypes.ELEMENT_BY_NAME[type_name]
     # Phase 2: one type per group of slots.
     for group in signature.groups:
         group_slots = [("input", i) for i in group.inputs] + [("output", o) for o in group.outputs]
         group_types = {requested.pop(slot) for slot in group_slots if slot in requested}
         if len(group_types) > 1:
-            both = " and ".join(sorted(types.type_name(elem) for elem in group_types))
+            both = " and ".join(sorted(dtypes.type_name(elem) for elem in group_types))
             raise ListError(
                 f"{rule.place}: {_show_node(graph, node)}: the slots of type parameter {group.parameter} must agree, "
                 f"but the rule asks for {both}"
@@ -267,6 +267,6 @@ def _find_requested_types(rule: NodeRule, graph: Graph, node: Node) -> Iterator[
     # Phase 3: the remaining slots are in no group, so the schema gives their type. The line may only repeat it.
     for (side, slot), elem in requested.items():
         value_type = (signature.inputs if side == "input" else signature.outputs)[slot]
-        if types.element(value_type) != elem:
-            contradiction = f"{types.type_name(value_type)} by its schema, not {types.type_name(elem)}"
+        if dtypes.element(value_type) != elem:
+            contradiction = f"{dtypes.type_name(value_type)} by its schema, not {dtypes.type_name(elem)}"
             raise ListError(f"{rule.place}: {side} {slot} of {_show_node(graph, node)} is {contradiction}")

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.opsets import standard_opset
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.schema import find_schema
 from mixlist.ops.signature import Assignment, Signature
 from mixlist.resolver import gray_policies
@@ -52,18 +52,18 @@ def decide_node(node: Node, state: SolverState) -> list[Value]:
     elif kind == "low":
         assignment = _assign_target(node, state.low_type, classifier.white_movable_types, state)
     elif kind == "raise":
-        assignment = _assign_target(node, types.FLOAT, classifier.movable_types, state)
+        assignment = _assign_target(node, dtypes.FLOAT, classifier.movable_types, state)
     elif kind == "rule":
         assignment = state.model_solver.node_rules.find_assignment(state.graph, node)
     else:
         assignment = signature.authored_assignment()
     solution.assignments[node.id] = assignment
-    output_types = [t if isinstance(t, int) else types.element(t) for t in assignment.outputs]
+    output_types = [t if isinstance(t, int) else dtypes.element(t) for t in assignment.outputs]
     if UNDECIDED in output_types:
         # The schema does not give the output type of a Constant or of a custom operator: the authored type counts.
-        authored = [types.element(v.type) if v is not None else 0 for v in node.outputs]
+        authored = [dtypes.element(v.type) if v is not None else 0 for v in node.outputs]
         output_types = [elem or authored_elem for elem, authored_elem in zip(output_types, authored, strict=False)]
-    return state.raise_types(node.outputs, output_types)
+    return state.decide_types(node.outputs, output_types)
 
 
 def _assign_target(node: Node, target: int, movable_types: frozenset[int], state: SolverState) -> Assignment:
@@ -110,7 +110,7 @@ def _can_become(target: int, low_type: int, graph: Graph) -> bool:
     bfloat16 exists from opset 13 on.
     """
     if target != low_type:
-        return target == types.FLOAT
+        return target == dtypes.FLOAT
     cast = find_schema("", "Cast", standard_opset(graph.model))
     return cast is None or target in cast.allowed["T2"]
 

@@ -20,25 +20,25 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.graph.model import Graph, Node
 from mixlist.graph.naming import node_ref
 from mixlist.lists.policy import Policy
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import MAX_EXACT_INTEGER
-from mixlist.patterns.positions import PositionPlan, find_positions
+from mixlist.patterns.positions import GraphPositions, find_positions
 from mixlist.resolver.classification import DecisionKind
 from mixlist.resolver.decisions import GraphSolution, ModelSolution
 
 _DECIDED_BY_LIST: frozenset[DecisionKind] = frozenset({"low", "authored", "gray"})  # or by the mode
 _LOWERING_ACTIONS = frozenset({"lists", "force", "cube"})  # the actions of modes that make nodes low precision
 # Positions do not depend on the policy, so they are found once for all policies of a model.
-_PLANS: WeakKeyDictionary[Graph, PositionPlan | None] = WeakKeyDictionary()
+_PLANS: WeakKeyDictionary[Graph, GraphPositions | None] = WeakKeyDictionary()
 
 
-def find_protected_positions(main: Graph, policy: Policy) -> PositionPlan | None:
+def find_protected_positions(main: Graph, policy: Policy) -> GraphPositions | None:
     """Return the position arithmetic of a model; None if it has none, or if the policy does not protect it."""
     is_protected = "positions" in policy.protect and policy.mode.action in _LOWERING_ACTIONS
     return _find_positions_once(main) if is_protected else None
 
 
-def _find_positions_once(main: Graph) -> PositionPlan | None:
+def _find_positions_once(main: Graph) -> GraphPositions | None:
     if main not in _PLANS:
         _PLANS[main] = find_positions(main)
     return _PLANS[main]
@@ -63,7 +63,7 @@ def find_position_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic
     lowered = list(_find_lowered_nodes(position_plan, model_solution)) if position_plan is not None else []
     if lowered:
         graph, node, reader = lowered[0]
-        low_name = types.type_name(model_solution.low_type)
+        low_name = dtypes.type_name(model_solution.low_type)
         yield Diagnostic(
             "ML507",
             "warning",
@@ -73,7 +73,7 @@ def find_position_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic
         )
 
 
-def _find_lowered_nodes(main_plan: PositionPlan, model_solution: ModelSolution) -> Iterator[tuple[Graph, Node, str]]:
+def _find_lowered_nodes(main_plan: GraphPositions, model_solution: ModelSolution) -> Iterator[tuple[Graph, Node, str]]:
     """Yield the nodes of position arithmetic that became low precision, each with its graph and its reader's name.
 
     Graphs come in the order of calls, from the main graph on.

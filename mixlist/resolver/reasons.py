@@ -11,7 +11,7 @@ from __future__ import annotations
 from mixlist.graph.model import Node, Value
 from mixlist.graph.naming import display_name
 from mixlist.lists.policy import Action, GrayPolicy
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import MAX_EXACT_INTEGER
 from mixlist.ops.names import onnx_names
 from mixlist.ops.schema import next_opset_allowing
@@ -28,9 +28,9 @@ def find_rule_name(solution: GraphSolution, node: Node) -> str:
 
 def show_type(solution: GraphSolution, value: Value) -> str:
     """Return the decided type of a value as the reports show it."""
-    if value.type == types.UNKNOWN:
-        return types.type_name(value.type)
-    return types.type_name(types.with_element(value.type, solution.decided_types[value.id]))
+    if value.type == dtypes.UNKNOWN:
+        return dtypes.type_name(value.type)
+    return dtypes.type_name(dtypes.with_element(value.type, solution.decided_types[value.id]))
 
 
 # The rules of docs/semantics.md that a reason cites if the rule depends on the mode or on the gray policy.
@@ -54,7 +54,7 @@ class ReasonWriter:
     def __init__(self, model_solution: ModelSolution, solution: GraphSolution) -> None:
         self.solution, self.policy, self.rules = solution, model_solution.policy, model_solution.node_rules
         self.low_type = model_solution.low_type
-        self.low_name = types.type_name(model_solution.low_type)
+        self.low_name = dtypes.type_name(model_solution.low_type)
         self.has_sequences = any(isinstance(value.type, tuple) for value in solution.graph.values)
 
     def write(self, node: Node, follows: tuple[str, ...]) -> str:
@@ -171,12 +171,12 @@ class ReasonWriter:
         signature = node.signature
         if signature is not None and signature.reads_any_type:
             return f"{node.op_type} reads only the shape of its input (S4.1)"
-        if any(value is not None and types.element(value.type) == types.DOUBLE for value in node.inputs):
+        if any(value is not None and dtypes.element(value.type) == dtypes.DOUBLE for value in node.inputs):
             return "it computes in float64, which lists never change (S4.9)"
         if signature is not None and signature.groups:  # all of them have the other low type
-            return self._explain_other_low_type(types.type_name(signature.groups[0].authored))
+            return self._explain_other_low_type(dtypes.type_name(signature.groups[0].authored))
         slots = [*node.inputs, *node.outputs]
-        if any(value is not None and types.element(value.type) in types.MIXABLE for value in slots):
+        if any(value is not None and dtypes.element(value.type) in dtypes.MIXABLE for value in slots):
             return f"the schema of {node.op_type} fixes its float types (S4.1)"
         return "it has no float input or output (S4.1)"
 
@@ -224,7 +224,7 @@ class ReasonWriter:
 def _is_lowered_bfloat16(node: Node, kept_type: str) -> bool:
     """Return whether a node was authored in bfloat16 and is float16 (Rule S3.8)."""
     primary = node.signature.primary_group if node.signature is not None else None
-    return primary is not None and primary.authored == types.BFLOAT16 and kept_type == "float16"
+    return primary is not None and primary.authored == dtypes.BFLOAT16 and kept_type == "float16"
 
 
 def _show_entry(classification: Classification) -> str:

@@ -12,7 +12,7 @@ from mixlist.graph.gc_pause import pause_gc
 from mixlist.graph.load import LoadedModel, load_model
 from mixlist.graph.model import POLICY_KEY
 from mixlist.lists.policy import Policy, require_policy
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.name_warnings import find_name_warnings
 from mixlist.patterns.constant_ranges import ConstantRanges
 from mixlist.progress import ProgressCallback, ProgressCounter
@@ -47,7 +47,7 @@ class Resolver:
         progress: ProgressCallback | None = None,
     ) -> None:
         self.loaded = load_model(model)
-        hints = {name: types.parse_name(text) for name, text in (type_hints or {}).items()}
+        hints = {name: dtypes.parse_name(text) for name, text in (type_hints or {}).items()}
         self.graph = build_graph(self.loaded.proto, hints)
         self.constant_ranges = ConstantRanges(self.loaded.folder, ProgressCounter(progress, "bytes"))
 
@@ -136,13 +136,13 @@ def _warn_broken_masks(model_solution: ModelSolution, ranges: ConstantRanges) ->
         return
     waiting = [(model_solution.solutions[0], main_plan)]
     visited = set(waiting)
-    for solution, mask_plan in waiting:  # the loop also reaches what it appends
-        yield from find_mask_warnings(solution, mask_plan.groups, model_solution.low_type)
+    for solution, masks in waiting:  # the loop also reaches what it appends
+        yield from find_mask_warnings(solution, masks.groups, model_solution.low_type)
         for node in solution.graph.nodes:
-            callee, callee_plan = solution.callees.get(node.id), mask_plan.of_call(node)
-            if callee is not None and callee_plan is not None and (callee, callee_plan) not in visited:
-                visited.add((callee, callee_plan))
-                waiting.append((callee, callee_plan))
+            callee, callee_masks = solution.callees.get(node.id), masks.of_call(node)
+            if callee is not None and callee_masks is not None and (callee, callee_masks) not in visited:
+                visited.add((callee, callee_masks))
+                waiting.append((callee, callee_masks))
 
 
 def _warn_unknown_types(model_solution: ModelSolution) -> Iterator[Diagnostic]:

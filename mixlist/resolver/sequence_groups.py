@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from mixlist.graph.control_flow import TypeLink
 from mixlist.graph.model import Graph, Node, Value
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.signature import Signature
 from mixlist.resolver.decisions import UNDECIDED, join_types
 
@@ -60,7 +60,7 @@ class SequenceGroup:
 
 def is_container(value: Value | None) -> bool:
     """Return whether the value is a sequence or optional with elements of a type that lists can change."""
-    return value is not None and isinstance(value.type, tuple) and types.element(value.type) in types.MIXABLE
+    return value is not None and isinstance(value.type, tuple) and dtypes.element(value.type) in dtypes.MIXABLE
 
 
 def find_sequence_group(node: Node, groups: dict[Value, SequenceGroup]) -> SequenceGroup | None:
@@ -137,7 +137,7 @@ def _add_votes_of_node(node: Node, groups: dict[Value, SequenceGroup]) -> None:
         # Each of its values can be in another group, and that group must have the value's authored type.
         for value in (*node.inputs, *node.outputs):
             if value is not None and value in groups:
-                groups[value].fixed_type = join_types(groups[value].fixed_type, types.element(value.type))
+                groups[value].fixed_type = join_types(groups[value].fixed_type, dtypes.element(value.type))
     elif signature is not None:
         group.nodes.append(node)
 

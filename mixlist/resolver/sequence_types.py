@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from mixlist.errors import ListError
 from mixlist.graph.model import Node, Value
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.resolver import gray_policies
 from mixlist.resolver.cast_look_through import find_followed_value
 from mixlist.resolver.constants_out_of_range import explain_kept_constant
@@ -32,10 +32,10 @@ def decide_sequence_group(group: SequenceGroup, state: SolverState) -> list[Valu
     if state.policy.gray_policy != "ascend":
         group.gray_vote = _find_gray_vote(group, state)
     elem, source = _count_votes(group, state)
-    changed = state.raise_types(group.values, [elem] * len(group.values))
+    changed = state.decide_types(group.values, [elem] * len(group.values))
     if changed:
         group.source = source
-    by_black = elem == types.FLOAT and _is_high_by_black(group, state)
+    by_black = elem == dtypes.FLOAT and _is_high_by_black(group, state)
     return changed + gray_policies.mark_high_by_black(group.values, [by_black] * len(group.values), state)
 
 
@@ -63,7 +63,7 @@ def decide_sequence_node(node: Node, group: SequenceGroup, state: SolverState) -
     vote = group.gray_vote[0] if votes_with_group else _find_type_without_group(node, state)
     if kind != "rule" and vote not in (elem, UNDECIDED):
         solution.rule_overrides[node.id] = "control-flow"
-    changed = state.raise_types(node.outputs, [types.element(t) for t in assignment.outputs])
+    changed = state.decide_types(node.outputs, [dtypes.element(t) for t in assignment.outputs])
     # `decide_sequence_group` marks all values of a group or none, so one of them is enough.
     by_black = group.values[0].id in solution.high_by_black
     return changed + gray_policies.mark_high_by_black(node.outputs, [by_black] * len(node.outputs), state)
@@ -79,15 +79,15 @@ def _count_votes(group: SequenceGroup, state: SolverState) -> Vote:
         joined = join_types(voted, elem)
         if joined != voted:
             voted, source = joined, value
-        if voted == types.FLOAT:
+        if voted == dtypes.FLOAT:
             break  # float32 wins over all votes that may follow
     if voted == state.low_type and group.fixed_type != voted:
         refusing = next((link for link in group.links if not takes_type(link, voted, state.graph)), None)
         if refusing is not None:
-            return types.FLOAT, next(iter(refusing.targets), None)
-    authored = types.element(group.values[0].type)
+            return dtypes.FLOAT, next(iter(refusing.targets), None)
+    authored = dtypes.element(group.values[0].type)
     movable_types = state.model_solver.classifier.movable_types
-    if voted in (UNDECIDED, state.low_type) or (voted == types.FLOAT and authored in movable_types):
+    if voted in (UNDECIDED, state.low_type) or (voted == dtypes.FLOAT and authored in movable_types):
         return voted, source
     return authored, source  # Rule S4.9: lists never make the other low type, and leave a sequence of it alone
 
@@ -118,7 +118,7 @@ def _find_node_vote(node: Node, state: SolverState) -> Vote:
     kind = state.solution.classifications[node.id].kind
     elem = _find_type_without_group(node, state)
     if elem == state.low_type and kind != "rule" and _refuses_low_type(node, state):
-        return types.FLOAT, first_output
+        return dtypes.FLOAT, first_output
     return elem, _find_first_tensor(node) if kind == "gray" else first_output
 
 
@@ -131,7 +131,7 @@ def _find_type_without_group(node: Node, state: SolverState) -> int:
     if classification.kind == "gray":
         tensor = _find_first_tensor(node)
         return UNDECIDED if tensor is None else state.decided_types[tensor.id]
-    types_by_kind = {"low": state.low_type, "raise": types.FLOAT}
+    types_by_kind = {"low": state.low_type, "raise": dtypes.FLOAT}
     return types_by_kind.get(classification.kind, signature.groups[0].authored)
 
 
@@ -161,7 +161,7 @@ def _find_gray_vote(group: SequenceGroup, state: SolverState) -> Vote:
     tensors = _find_tensors_put_in(group, grays)
     if not grays and not tensors:
         return UNDECIDED, None
-    authored = types.element(group.values[0].type)
+    authored = dtypes.element(group.values[0].type)
     if state.policy.gray_policy == "between":
         elem, source = (state.low_type if group.stand_in_id in state.low_gray_ids else authored), None
     else:
@@ -169,7 +169,7 @@ def _find_gray_vote(group: SequenceGroup, state: SolverState) -> Vote:
         elem, source = gray_policies.combine_input_types(inputs, authored, state) if inputs else (UNDECIDED, None)
     refusing = next((node for node in grays if elem == state.low_type and _refuses_low_type(node, state)), None)
     if refusing is not None:
-        return types.FLOAT, next((value for value in refusing.outputs if value is not None), None)
+        return dtypes.FLOAT, next((value for value in refusing.outputs if value is not None), None)
     return elem, source
 
 
@@ -199,7 +199,8 @@ def _check_node_rule(node: Node, elem: int, state: SolverState) -> None:
     if rule_type != elem:
         rule = state.model_solver.node_rules.find_rule(state.graph, node)
         raise ListError(
-            f"{rule.place}: the rule asks for {types.type_name(rule_type)}, but all elements of a sequence or optional "
-            f"share one type, and another node, or an input or output of the graph, makes it {types.type_name(elem)}",
+            f"{rule.place}: the rule asks for {dtypes.type_name(rule_type)}, but all elements of a sequence or "
+            f"optional share one type, and another node, or an input or output of the graph, makes it "
+            f"{dtypes.type_name(elem)}",
             hint="give the other nodes of the sequence the same rule",
         )

@@ -12,14 +12,14 @@ Example: Mul in ``Shape -> Cast(to=float) -> Mul``. A product of dimensions soon
 from __future__ import annotations
 
 from mixlist.graph.model import Node
-from mixlist.ops import types
+from mixlist.ops import dtypes
 
 
 def is_shape_arithmetic(node: Node) -> bool:
     """Return whether all float inputs come from shapes and constants, at least one of them from a shape."""
     has_shape = False
     for value in node.inputs:
-        if value is None or types.element(value.type) not in types.FLOATS:
+        if value is None or dtypes.element(value.type) not in dtypes.FLOATS:
             continue
         if value.is_from_shape:
             has_shape = True

@@ -20,7 +20,7 @@ from itertools import count
 
 from mixlist.graph.control_flow import TypeLink
 from mixlist.graph.model import Graph, Node, Scope, Value
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.patterns.call_frames import CallFrame, FrameValue
 from mixlist.patterns.constant_ranges import ConstantRanges
 from mixlist.resolver.between_policy import find_low_gray_nodes
@@ -167,7 +167,10 @@ class GraphSolver:
             graph,
             [model_solver.classifier.classify(graph, node) for node in graph.nodes],
             # Lists never change int64, float64 and so on: these values are decided from the start.
-            [types.element(v.type) if types.element(v.type) not in types.MIXABLE else UNDECIDED for v in graph.values],
+            [
+                dtypes.element(v.type) if dtypes.element(v.type) not in dtypes.MIXABLE else UNDECIDED
+                for v in graph.values
+            ],
             [None] * len(graph.nodes),
             [None] * len(graph.nodes),
         )
@@ -202,7 +205,7 @@ class GraphSolver:
             state.low_gray_ids = find_low_gray_nodes(state)
         # Phase 3: run them. An argument is undecided if the call is in a loop of the caller that is not decided yet.
         waits_for_caller = any(
-            elem == UNDECIDED and types.element(value.type) in types.MIXABLE
+            elem == UNDECIDED and dtypes.element(value.type) in dtypes.MIXABLE
             for value, elem in zip(inputs, call.argument_types, strict=False)
         )
         steps, first_repeated = schedule.steps, schedule.first_repeated
@@ -223,12 +226,12 @@ class GraphSolver:
         for value in self.graph.values:
             # A link decides the inputs of bodies; a node decides its outputs.
             if value.kind != "node" and (value.scope.owner is None or value.kind != "input"):
-                decided_types[value.id] = types.element(value.type)
+                decided_types[value.id] = dtypes.element(value.type)
         for value, elem in zip(self.graph.root.inputs, call.argument_types, strict=False):
             decided_types[value.id] = elem
         for body in self._find_custom_bodies():
             for value in body.inputs:
-                decided_types[value.id] = types.element(value.type)
+                decided_types[value.id] = dtypes.element(value.type)
 
     def _find_interface_types(self, wanted_outputs: tuple[int, ...]) -> Iterator[tuple[Value, int]]:
         """Yield the inputs and outputs of the graph, each with the element type that it must have.
@@ -237,12 +240,12 @@ class GraphSolver:
         """
         root = self.graph.root
         for body in self._find_custom_bodies():
-            yield from ((value, types.element(value.type)) for value in (*body.inputs, *body.outputs))
+            yield from ((value, dtypes.element(value.type)) for value in (*body.inputs, *body.outputs))
         yield from ((value, self.solution.decided_types[value.id]) for value in root.inputs)
         if self.graph.path:  # a function
             yield from zip(root.outputs, wanted_outputs, strict=False)
         else:
-            yield from ((value, types.element(value.type)) for value in root.outputs)
+            yield from ((value, dtypes.element(value.type)) for value in root.outputs)
 
     def _find_custom_bodies(self) -> Iterator[Scope]:
         """Yield the bodies of custom operators, whose inputs and outputs keep their types (Rule S4.14)."""
@@ -274,8 +277,8 @@ class GraphSolver:
         # Phase 2: a value without a vote keeps its authored type (Rule S4.28). Its readers learn the type now.
         state.is_voting = False
         for value in self.graph.values:
-            if state.decided_types[value.id] == UNDECIDED and value.type != types.UNKNOWN:
-                state.decided_types[value.id] = types.element(value.type)
+            if state.decided_types[value.id] == UNDECIDED and value.type != dtypes.UNKNOWN:
+                state.decided_types[value.id] = dtypes.element(value.type)
                 state.unvoted_ids.add(value.id)
                 waiting.extend(readers.get(value.id, ()))
         # The types of sequences are final only now. Run the nodes with a node rule again: `decide_sequence_node`

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Node, Value
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.patterns.call_frames import CallFrame
-from mixlist.patterns.mask_plan import MaskPlan
-from mixlist.patterns.positions import PositionPlan
+from mixlist.patterns.graph_masks import GraphMasks
+from mixlist.patterns.positions import GraphPositions
 from mixlist.resolver.decisions import UNDECIDED, GraphSolution
 from mixlist.resolver.sequence_groups import SequenceGroup
 
@@ -37,8 +37,8 @@ class CallContext:
     argument_types: tuple[int, ...] = ()
     wanted_outputs: tuple[int, ...] = ()
     high_by_black: tuple[bool, ...] = ()
-    positions: PositionPlan | None = None
-    masks: MaskPlan | None = None
+    positions: GraphPositions | None = None
+    masks: GraphMasks | None = None
     call_frame: CallFrame | None = None
 
     @property
@@ -82,7 +82,7 @@ class SolverState:
         self.policy = self.model_solver.classifier.policy
         self.low_type = self.model_solver.classifier.low_type
 
-    def may_rise(self, value: Value, elem: int) -> bool:
+    def may_become(self, value: Value, elem: int) -> bool:
         """Return whether the decided type may become ``elem``.
 
         A type can only rise: undecided < low < any other type (Rule S4.28). So each value changes at most twice,
@@ -92,14 +92,14 @@ class SolverState:
         return (
             before == UNDECIDED
             or (before == self.low_type and elem != UNDECIDED)
-            or types.element(value.type) not in types.MIXABLE
+            or dtypes.element(value.type) not in dtypes.MIXABLE
         )
 
-    def raise_types(self, values: Sequence[Value | None], elements: Sequence[int]) -> list[Value]:
-        """Set the decided types of values to ``elements`` where ``may_rise`` allows it; return the changed values."""
+    def decide_types(self, values: Sequence[Value | None], elements: Sequence[int]) -> list[Value]:
+        """Set the decided types of values to ``elements`` where ``may_become`` allows it; return the changed values."""
         changed = []
         for value, elem in zip(values, elements, strict=False):
-            if value is not None and self.decided_types[value.id] != elem and self.may_rise(value, elem):
+            if value is not None and self.decided_types[value.id] != elem and self.may_become(value, elem):
                 self.decided_types[value.id] = elem
                 changed.append(value)
         return changed

@@ -14,7 +14,7 @@ from functools import reduce
 
 from mixlist.graph.control_flow import TypeLink
 from mixlist.graph.model import Node, Scope, Value
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.resolver.classification import is_control_flow
 from mixlist.resolver.decisions import GraphSolution, join_types
 
@@ -59,7 +59,7 @@ def find_uses(solution: GraphSolution, *, node_inputs: bool = True) -> Iterator[
         shared_type = _find_link_type(solution, link)
         for source in link.sources:
             # A link with a value of unknown type keeps its authored type, so this value needs no conversion.
-            wanted_type = shared_type if source.value.type != types.UNKNOWN else None
+            wanted_type = shared_type if source.value.type != dtypes.UNKNOWN else None
             reader = source.node if source.body is None else None
             yield Use(source.value, wanted_type, source.body or source.node.scope, reader, source.slot)
     yield from _find_unlinked_outputs(solution)
@@ -68,9 +68,9 @@ def find_uses(solution: GraphSolution, *, node_inputs: bool = True) -> Iterator[
 def _find_link_type(solution: GraphSolution, link: TypeLink) -> int | None:
     """Return the element type that a link's values share; None if lists do not move it."""
     for target in link.targets:
-        if types.element(target.type) in types.MIXABLE:
+        if dtypes.element(target.type) in dtypes.MIXABLE:
             return solution.decided_types[target.id]
-    values = [source.value for source in link.sources if types.element(source.value.type) in types.MIXABLE]
+    values = [source.value for source in link.sources if dtypes.element(source.value.type) in dtypes.MIXABLE]
     if link.targets or not values:
         return None
     # An If output without a name: no target has a type, but the branches still have to agree.
@@ -88,15 +88,17 @@ def find_node_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
         wanted_type = input_types[slot] if slot < len(input_types) else None
         if wanted_type is not None:
             limit = limits.get(slot, 0.0) if limits and value.constant_proto is not None else 0.0
-            yield Use(value, types.element(wanted_type), node.scope, node, slot, limit)
-        elif node.op_type == "Cast" and value.constant_proto is not None and types.element(value.type) in types.MIXABLE:
+            yield Use(value, dtypes.element(wanted_type), node.scope, node, slot, limit)
+        elif (
+            node.op_type == "Cast" and value.constant_proto is not None and dtypes.element(value.type) in dtypes.MIXABLE
+        ):
             # A user's Cast of a constant reads the number in the file. Conversion of the constant would round the
             # number before the Cast.
-            yield Use(value, types.element(value.type), node.scope, node, slot)
+            yield Use(value, dtypes.element(value.type), node.scope, node, slot)
         elif _takes_type(node, slot, solution.decided_types[value.id]):
             yield Use(value, None, node.scope, node, slot)
         else:
-            yield Use(value, types.element(node.input_types[slot]), node.scope, node, slot)
+            yield Use(value, dtypes.element(node.input_types[slot]), node.scope, node, slot)
 
 
 def _takes_type(node: Node, slot: int, elem: int) -> bool:
@@ -105,12 +107,12 @@ def _takes_type(node: Node, slot: int, elem: int) -> bool:
     Many of these operators allow bfloat16 only from a later opset on than float16.
     """
     schema = node.signature.schema if node.signature is not None else None
-    if schema is None or elem not in types.MIXABLE or elem == types.element(node.input_types[slot]):
+    if schema is None or elem not in dtypes.MIXABLE or elem == dtypes.element(node.input_types[slot]):
         return True
     formal_inputs = schema.formal_slots(schema.inputs, len(node.inputs))
     if slot >= len(formal_inputs):
         return True
-    return types.with_element(node.input_types[slot], elem) in schema.types_of(formal_inputs[slot].parameter)
+    return dtypes.with_element(node.input_types[slot], elem) in schema.types_of(formal_inputs[slot].parameter)
 
 
 def _find_call_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
@@ -123,7 +125,9 @@ def _find_call_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
     parameters = callee.graph.root.inputs
     for slot, value in enumerate(node.inputs):
         if value is not None:
-            is_convertible = slot < len(parameters) and value.is_constant and types.element(value.type) in types.MIXABLE
+            is_convertible = (
+                slot < len(parameters) and value.is_constant and dtypes.element(value.type) in dtypes.MIXABLE
+            )
             wanted_type = callee.decided_types[parameters[slot].id] if is_convertible else None
             yield Use(value, wanted_type, node.scope, node, slot)
 
@@ -133,8 +137,8 @@ def _find_custom_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
     yield from find_node_uses(solution, node)
     for body in node.bodies.values():
         for slot, value in enumerate(body.outputs):
-            elem = types.element(body.output_types[slot])
-            yield Use(value, elem if elem in types.MIXABLE else None, body, None, slot)
+            elem = dtypes.element(body.output_types[slot])
+            yield Use(value, elem if elem in dtypes.MIXABLE else None, body, None, slot)
 
 
 def _find_unlinked_outputs(solution: GraphSolution) -> Iterator[Use]:

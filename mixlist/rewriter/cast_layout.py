@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Node, Scope, Value
 from mixlist.graph.naming import NameGenerator, names_in
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.traits import Trait, operators
 from mixlist.resolver.cast_look_through import find_cast_source
 from mixlist.resolver.decisions import GraphSolution
@@ -180,7 +180,7 @@ class _CastLayoutBuilder:
             elif value.constant_proto is not None and value.kind != "overridable":
                 # The default of an input is not converted: the caller may replace it, so its readers get a Cast
                 # (S4.16).
-                if types.element(value.type) in types.MIXABLE:
+                if dtypes.element(value.type) in dtypes.MIXABLE:
                     self.constant_uses.setdefault(value, []).append(use)
             elif use.wanted_type is not None and use.wanted_type != lowered_inputs.get(
                 value.id, decided_types[value.id]
@@ -200,7 +200,7 @@ class _CastLayoutBuilder:
         source = find_cast_source(use.value, self.decided_types, self.low_type, self.cast_is_black)
         if source is None or source.constant_proto is None or source.kind == "overridable":
             return None
-        return source if types.element(source.type) == use.wanted_type else None
+        return source if dtypes.element(source.type) == use.wanted_type else None
 
     # --- graph inputs and outputs ---
 
@@ -213,7 +213,7 @@ class _CastLayoutBuilder:
                 if not (use.wanted_type is None and reads_only_shape):
                     wanted_types.setdefault(use.value, set()).add(use.wanted_type)
         for value, wanted in wanted_types.items():
-            is_float32 = self.decided_types[value.id] == types.FLOAT
+            is_float32 = self.decided_types[value.id] == dtypes.FLOAT
             if wanted == {self.low_type} and is_float32 and not kept_io.keeps(value.name):
                 self.layout.value_types[value.id] = self.low_type
 
@@ -222,8 +222,8 @@ class _CastLayoutBuilder:
         root = self.solution.graph.root
         # The model may leave the type of an output out. Then the marked Cast that made the output has the type.
         authored = self.solution.graph.marked_cast_types.get(root.output_names()[slot], value.type)
-        declared = types.element(root.declared_output_types[slot] or authored)
-        if declared in types.MIXABLE and kept_io.keeps(value.name):
+        declared = dtypes.element(root.declared_output_types[slot] or authored)
+        if declared in dtypes.MIXABLE and kept_io.keeps(value.name):
             return declared
         return self._final_type(value)
 
@@ -233,7 +233,7 @@ class _CastLayoutBuilder:
         The Cast gets the name of the output, because the interface keeps its names (Rule S7.2). ``value`` gets a new
         name: ``Exp -> y`` becomes ``Exp -> y_float16 -> Cast -> y``.
         """
-        has_type = output_type == self._final_type(value) or output_type not in types.MIXABLE
+        has_type = output_type == self._final_type(value) or output_type not in dtypes.MIXABLE
         if value in self.constant_uses or (value.constant_proto is not None and not has_type):
             # A constant is converted in the file, together with its other uses.
             output_use = Use(value, output_type, value.scope, None, slot)
@@ -241,7 +241,7 @@ class _CastLayoutBuilder:
             return
         if has_type or (value, output_type) in self.cast_names:  # a value may be two outputs of the graph
             return
-        new_name = self.name_generator.make_name(f"{value.name}_{types.type_name(self._final_type(value))}")
+        new_name = self.name_generator.make_name(f"{value.name}_{dtypes.type_name(self._final_type(value))}")
         self.layout.value_names[value.id] = new_name
         self._add_cast(value, output_type, value.name, makes_graph_output=True)
 
@@ -249,7 +249,7 @@ class _CastLayoutBuilder:
 
     def _convert_constant(self, value: Value, uses: list[Use]) -> None:
         """Convert a constant once for each type, and each limit of a mask, that its readers want (Rule S7.6)."""
-        authored = types.element(value.type)
+        authored = dtypes.element(value.type)
         # Bypassing uses read the output of a user's Cast in the file. The constant has the type that these uses want,
         # so they read the constant instead.
         bypassing = [u for u in uses if (u.node, u.scope, u.slot) in self.bypassing_slots]
@@ -266,7 +266,7 @@ class _CastLayoutBuilder:
             self.layout.converted_constants.append(ConvertedConstant(value, elem, value.name, limit))
         for elem, limit in to_convert:
             prefix = "mask_" if limit else ""
-            name = self.name_generator.make_name(f"{value.name}_{prefix}{types.type_name(elem)}")
+            name = self.name_generator.make_name(f"{value.name}_{prefix}{dtypes.type_name(elem)}")
             self.layout.converted_constants.append(ConvertedConstant(value, elem, name, limit))
             self._connect([u for u in uses if (u.wanted_type, u.magnitude_limit) == (elem, limit)], name)
 
@@ -287,7 +287,7 @@ class _CastLayoutBuilder:
                 for use, cast in zip(uses, visible_casts, strict=True):
                     self._reuse_cast(use, cast)
                 return
-            name = self.name_generator.make_name(f"{value.name}_{types.type_name(elem)}")
+            name = self.name_generator.make_name(f"{value.name}_{dtypes.type_name(elem)}")
             self._add_cast(value, elem, name)
         self._connect(uses, name)
 
@@ -331,6 +331,6 @@ class _CastLayoutBuilder:
         casts: dict[tuple[Value, int], dict[Scope, Node]] = {}
         for node in self.solution.graph.nodes:
             if node.op_type == "Cast" and not node.domain and node.inputs and node.inputs[0] and node.outputs[0]:
-                key = (node.inputs[0], types.element(node.outputs[0].type))
+                key = (node.inputs[0], dtypes.element(node.outputs[0].type))
                 casts.setdefault(key, {}).setdefault(node.scope, node)
         return casts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mixlist.graph.model import CAST_MARK, Node, Scope, Value
 from mixlist.graph.proto_edits import SortKey, reorder_messages
 from mixlist.graph.traversal import is_graph, linked_scopes
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.rewriter.cast_layout import CastLayout, NewCast
 
@@ -79,9 +79,9 @@ class LayoutWriter:
 
     # --- declared types ---
 
-    def _final_type(self, value: Value) -> types.Type:
+    def _final_type(self, value: Value) -> dtypes.Type:
         elem = self.layout.value_types.get(value.id, self.solution.decided_types[value.id])
-        return types.with_element(value.type, elem) if value.type != types.UNKNOWN else types.UNKNOWN
+        return dtypes.with_element(value.type, elem) if value.type != dtypes.UNKNOWN else dtypes.UNKNOWN
 
     def _declare_types(self, scope: Scope, proto: ScopeProto) -> None:
         """Correct the declared types of a scope's inputs, outputs and value_info; remove stale value_info."""
@@ -99,7 +99,7 @@ class LayoutWriter:
             cast, value = cast_by_name.get(info.name), value_by_name.get(info.name)
             keys.append((index, 0, 0) if cast is not None or value is not None else None)
             if cast is not None:
-                _set_declared_type(info, types.with_element(cast.value.type, cast.elem))
+                _set_declared_type(info, dtypes.with_element(cast.value.type, cast.elem))
             elif value is not None:
                 _set_declared_type(info, self._final_type(value))
         if None in keys:
@@ -112,9 +112,9 @@ class LayoutWriter:
         for slot, (value, info) in enumerate(zip(scope.outputs, proto.output, strict=True)):
             final_type = self._final_type(value)
             if is_root and value.name in cast_types:  # the Cast that makes this graph output has its name
-                final_type = types.with_element(value.type, cast_types[value.name])
+                final_type = dtypes.with_element(value.type, cast_types[value.name])
             elif slot in new_names:
-                final_type = types.with_element(value.type, self._type_of_name(new_names[slot]))
+                final_type = dtypes.with_element(value.type, self._type_of_name(new_names[slot]))
             _set_declared_type(info, final_type)
 
     def _type_of_name(self, name: str) -> int:
@@ -122,7 +122,7 @@ class LayoutWriter:
         if name in self._types_of_new_tensors:
             return self._types_of_new_tensors[name]
         values = (value for value in self.solution.graph.values if self.layout.final_name(value) == name)
-        return next((types.element(self._final_type(value)) for value in values), types.UNKNOWN)
+        return next((dtypes.element(self._final_type(value)) for value in values), dtypes.UNKNOWN)
 
     @cached_property
     def _types_of_new_tensors(self) -> dict[str, int]:
@@ -165,15 +165,15 @@ class LayoutWriter:
         return (positions.get(producer, -1) if producer is not None else -1, rank, order)
 
 
-def _set_declared_type(info: ValueInfoProto, final_type: types.Type) -> None:
+def _set_declared_type(info: ValueInfoProto, final_type: dtypes.Type) -> None:
     """Correct the declared type if there is one and it differs; the declared shape stays."""
-    declared = types.from_proto(info.type)
-    if final_type == types.UNKNOWN or declared in (final_type, types.UNKNOWN):
+    declared = dtypes.from_proto(info.type)
+    if final_type == dtypes.UNKNOWN or declared in (final_type, dtypes.UNKNOWN):
         return
     # If more than the element type differs (a stale declaration), the shape belongs to something else.
-    if types.with_element(declared, types.element(final_type)) != final_type:
+    if dtypes.with_element(declared, dtypes.element(final_type)) != final_type:
         info.ClearField("type")
-    types.write_type(info.type, final_type)
+    dtypes.write_type(info.type, final_type)
 
 
 def _fill_cast(node: NodeProto, cast: NewCast, input_name: str) -> None:

@@ -15,7 +15,7 @@ from mixlist.graph.naming import NameGenerator, names_in
 from mixlist.graph.opsets import standard_opset
 from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.traversal import nodes_in, protos_by_scope
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.schema import find_schema
 from mixlist.resolver import ModelSolution, Plan
 from mixlist.resolver.decisions import GraphSolution, find_precision
@@ -126,7 +126,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
     _write_policy_metadata(model, model_solution)
     nodes = ((solution, node) for solution in model_solution.solutions for node in solution.graph.nodes)
     counts = Counter(find_precision(solution, node) for solution, node in nodes)
-    low_name = types.type_name(model_solution.low_type)
+    low_name = dtypes.type_name(model_solution.low_type)
     return RewriteResult(
         loaded=loaded,
         proto=model,

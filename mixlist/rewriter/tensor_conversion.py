@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from mixlist.errors import ModelError
 from mixlist.graph.proto_edits import copy_message
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import FINITE_MAX, flush_bound, overflow_bound
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def float_dtype(elem: int) -> np.dtype[np.generic]:
     """
     from onnx import helper
 
-    if elem not in types.MIXABLE:
-        message = f"a float constant is read as {types.type_name(elem)}: the model's types contradict each other"
+    if elem not in dtypes.MIXABLE:
+        message = f"a float constant is read as {dtypes.type_name(elem)}: the model's types contradict each other"
         raise ModelError(message, hint="check the model with onnx.checker")
     return helper.tensor_dtype_to_np_dtype(elem)
 
@@ -93,7 +93,7 @@ def convert_piece(
             report.clamped += count
         else:
             report.overflowed += count
-    if elem != types.FLOAT:
+    if elem != dtypes.FLOAT:
         # Count the values that became zero and were not zero: 0 < bits < bound. Zero minus one wraps around to the
         # largest uint32, so one comparison is enough.
         magnitude_bits -= np.uint32(1)
@@ -107,7 +107,7 @@ def _round_to(
     """Return the values rounded to nearest, ties to even: by numpy, or by ONNX Runtime for a large float16 constant."""
     import numpy as np
 
-    if elem == types.FLOAT16 and is_large:
+    if elem == dtypes.FLOAT16 and is_large:
         session = _float16_cast_session()
         return cast("NDArray[np.generic]", session.run(None, {"x": float32_piece})[0])
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):

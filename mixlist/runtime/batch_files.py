@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from mixlist.errors import FileError, MixlistError, UsageError
 from mixlist.files.regular_files import open_regular, refuse_irregular
 from mixlist.graph.weights import is_external
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.runtime.inputs import Input
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _read_test_set(path: Path, inputs: Sequence[Input]) -> Mapping[str, object]:
     numbered_inputs = [i for i in inputs if not i.optional or isinstance(i.type, tuple)]
     # A file does not say which message it contains: the type of the input decides. A number beyond the inputs is read
     # as a tensor: the file can still have the name of an input, and otherwise the test of ``max(files)`` below fails.
-    value_types = {n: numbered_inputs[n].type if n < len(numbered_inputs) else types.FLOAT for n in sorted(files)}
+    value_types = {n: numbered_inputs[n].type if n < len(numbered_inputs) else dtypes.FLOAT for n in sorted(files)}
     # By the number of the file: the name and the value in it.
     values = {number: _read_proto(files[number], value_type) for number, value_type in value_types.items()}
     by_name = dict(values.values())
@@ -176,7 +176,7 @@ def _read_test_set(path: Path, inputs: Sequence[Input]) -> Mapping[str, object]:
     return {numbered_inputs[number].name: value for number, (_, value) in values.items()}
 
 
-def _read_proto(path: Path, value_type: types.Type) -> tuple[str, object]:
+def _read_proto(path: Path, value_type: dtypes.Type) -> tuple[str, object]:
     """Return the name and the value in a file of ONNX's test data; ``value_type`` is the type of its input."""
     import onnx
     from onnx import numpy_helper

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.runtime import random_feeds
 from mixlist.runtime.array_casts import cast_array
@@ -119,7 +119,7 @@ def make_emulation_feed(feed: Feed, inputs: Sequence[Input]) -> Feed:
 
     inputs: the inputs of the model itself. The emulation declares the low-precision ones among them as float32.
     """
-    low_types = {i.name: types.element(i.type) for i in inputs if types.element(i.type) in LOW_TYPES}
+    low_types = {i.name: dtypes.element(i.type) for i in inputs if dtypes.element(i.type) in LOW_TYPES}
     return {
         name: _round_to_float32(value, low_types[name]) if name in low_types else value for name, value in feed.items()
     }

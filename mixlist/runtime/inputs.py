@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mixlist.errors import UsageError
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.runtime.array_casts import IncompatibleData, cast_array
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Input:
     """
 
     name: str
-    type: types.Type
+    type: dtypes.Type
     shape: Shape | None
     optional: bool
 
@@ -46,7 +46,7 @@ def model_inputs(proto: ModelProto) -> tuple[Input, ...]:
     defaults = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
     inputs = []
     for value in graph.input:
-        value_type = types.from_proto(value.type)
+        value_type = dtypes.from_proto(value.type)
         optional = value.name in defaults or (isinstance(value_type, tuple) and value_type[0] == "optional")
         inputs.append(Input(value.name, value_type, declared_shape(value.type), optional))
     return tuple(inputs)
@@ -66,7 +66,7 @@ def declared_shape(type_proto: TypeProto) -> Shape | None:
     )
 
 
-def describe_type(value_type: types.Type, shape: Shape | None) -> str:
+def describe_type(value_type: dtypes.Type, shape: Shape | None) -> str:
     """Return a type and shape as text: ``float32[N, 4]``, ``float32[?]``, ``int64[]``.
 
     ``?`` is a size without a name, ``[]`` a scalar, and ``[...]`` an unknown number of axes.
@@ -74,7 +74,7 @@ def describe_type(value_type: types.Type, shape: Shape | None) -> str:
     if isinstance(value_type, tuple):
         return f"{value_type[0]}({describe_type(value_type[1], shape)})"
     sizes = "..." if shape is None else ", ".join("?" if size is None else str(size) for size in shape)
-    return f"{types.type_name(value_type)}[{sizes}]"
+    return f"{dtypes.type_name(value_type)}[{sizes}]"
 
 
 def _describe_value(value: Any) -> str:
@@ -141,7 +141,7 @@ def _comparison_hint(data: Mapping[str, object], inputs: Sequence[Input]) -> str
     return "\n".join(["the model expects", *expected, "the data contains", *(contained or ["  nothing"])])
 
 
-def _convert_value(value: object, value_type: types.Type, shape: Shape | None) -> tuple[object, str | None]:
+def _convert_value(value: object, value_type: dtypes.Type, shape: Shape | None) -> tuple[object, str | None]:
     """Return a value in the form that ONNX Runtime expects for a type, and a text about the values that changed."""
     import numpy as np
 

@@ -19,8 +19,8 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from mixlist.errors import FileError
+from mixlist.ops.dtypes import ELEMENT_BY_NAME
 from mixlist.ops.low_precision import LOW_TYPES
-from mixlist.ops.types import ELEMENT_BY_NAME
 
 Event: TypeAlias = Mapping[str, Any]  # an entry of the list: texts, numbers, and a mapping ``args``
 _NODE_SUFFIX = "_kernel_time"

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NoReturn
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
 from mixlist.lists.suggestions import did_you_mean
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.patterns.integer_inputs import IntegerRange, find_integer_ranges
 from mixlist.runtime.array_casts import BOOL, STRING, integer_bounds, numpy_type
 from mixlist.runtime.available_memory import format_gigabytes
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Array, Feed
 
 _WORDS = ("a", "of", "mixed", "list", "tensor", "graph", "low", "high", "word", "", "Ähre", "7")
-_REAL_TYPES = frozenset({types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE, 17, 18, 19, 20})  # 17 to 20: float8
+_REAL_TYPES = frozenset(
+    {dtypes.FLOAT, dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.DOUBLE, 17, 18, 19, 20}
+)  # 17 to 20: float8
 _COMPLEX_TYPES = frozenset({14, 15})
 # The limit of one batch in bytes. numpy draws floats in float64 first, which takes several times the memory. Real
 # batches take megabytes.
@@ -67,7 +69,7 @@ class RandomFeedPlan:
         # Every input of every batch has its own generator: its values do not depend on the sizes of other inputs.
         return {
             model_input.name: _draw_values(
-                default_rng([seed, batch, index]), types.element(model_input.type), shape, bounds
+                default_rng([seed, batch, index]), dtypes.element(model_input.type), shape, bounds
             )
             for index, (model_input, shape, bounds) in enumerate(self.entries)
         }
@@ -88,7 +90,7 @@ def plan_random_feeds(proto: ModelProto, dims: Mapping[str, int], ranges: Mappin
     shapes, warnings = _decide_shapes(filled, dims)
     _check_batch_size(filled, shapes)
     bounds = dict(ranges)
-    integers = [i for i in filled if i.type in types.INTEGERS and i.name not in ranges]
+    integers = [i for i in filled if i.type in dtypes.INTEGERS and i.name not in ranges]
     if integers:
         graph_ranges = find_integer_ranges(proto, shapes)
         for model_input in integers:
@@ -142,7 +144,7 @@ def _decide_integer_bounds(model_input: Input, graph_range: IntegerRange | None)
     prefix = f"input {model_input.name!r}: integers"
     if graph_range is None:
         return (0, 1), warning("ML601", f"{prefix} 0 or 1, because the graph shows no range", hint=_SET_RANGE)
-    type_low, type_high = integer_bounds(numpy_type(types.element(model_input.type)))
+    type_low, type_high = integer_bounds(numpy_type(dtypes.element(model_input.type)))
     low, high = max(graph_range.smallest, type_low), min(graph_range.largest, type_high)
     bounds_text = "0 or 1" if (low, high) == (0, 1) else f"from {low} to {high}"
     return (low, high), warning("ML601", f"{prefix} {bounds_text}, because {graph_range.reason}", hint=_SET_RANGE)
@@ -204,7 +206,7 @@ def _check_range_names(inputs: Sequence[Input], ranges: Mapping[str, Bounds]) ->
 def _check_input(model_input: Input, bounds: Bounds | None) -> None:
     """Raise UsageError if random data cannot be made for an input, or if its type cannot represent the bounds."""
     elem = model_input.type
-    if isinstance(elem, tuple) or elem not in _REAL_TYPES | _COMPLEX_TYPES | types.INTEGERS | {BOOL, STRING}:
+    if isinstance(elem, tuple) or elem not in _REAL_TYPES | _COMPLEX_TYPES | dtypes.INTEGERS | {BOOL, STRING}:
         raise UsageError(f"random data cannot be made for input {model_input}", hint=_GIVE_DATA)
     if model_input.shape is None:
         raise UsageError(f"random data needs a shape, and input {model_input} has none", hint=_GIVE_DATA)
@@ -221,18 +223,18 @@ def _check_input(model_input: Input, bounds: Bounds | None) -> None:
         with np.errstate(over="ignore"):
             cast_bounds = np.array(bounds, np.float64).astype(numpy_type(elem))
         if not np.isfinite(cast_bounds).all():
-            message = f"{option} is beyond the range of {types.type_name(elem)}"
+            message = f"{option} is beyond the range of {dtypes.type_name(elem)}"
             raise UsageError(message, hint="give bounds that the type can represent")
         return
     type_low, type_high = integer_bounds(numpy_type(elem))
     if low != int(low) or high != int(high) or low < type_low or high > type_high:
         hint = f"give whole numbers from {type_low} to {type_high}"
-        raise UsageError(f"{option} does not fit {types.type_name(elem)}", hint=hint)
+        raise UsageError(f"{option} does not fit {dtypes.type_name(elem)}", hint=hint)
 
 
 def _check_batch_size(inputs: Sequence[Input], shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raise UsageError, which names the largest input, if one batch takes more than ``MAX_BATCH_BYTES``."""
-    sizes = {i: prod(shapes[i.name]) * _item_size(types.element(i.type)) for i in inputs}  # in bytes
+    sizes = {i: prod(shapes[i.name]) * _item_size(dtypes.element(i.type)) for i in inputs}  # in bytes
     total = sum(sizes.values())
     if total > MAX_BATCH_BYTES:
         largest = max(sizes, key=lambda model_input: sizes[model_input])

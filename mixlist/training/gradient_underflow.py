@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import SMALLEST_NORMAL
 from mixlist.runtime.array_casts import numpy_type
 from mixlist.training.result import GradientUnderflow
@@ -34,8 +34,8 @@ class UnderflowSampler:
 
     def __init__(self, float32_session: StepSession, mixed_session: StepSession, low_type: str, steps: int) -> None:
         self.float32_session, self.mixed_session = float32_session, mixed_session
-        self.smallest_normal = SMALLEST_NORMAL[types.ELEMENT_BY_NAME[low_type]]
-        self.low_dtype = numpy_type(types.ELEMENT_BY_NAME[low_type])
+        self.smallest_normal = SMALLEST_NORMAL[dtypes.ELEMENT_BY_NAME[low_type]]
+        self.low_dtype = numpy_type(dtypes.ELEMENT_BY_NAME[low_type])
         self.interval = max(1, steps // MIN_SAMPLED_STEPS)
         self.counts = [0] * 6
 

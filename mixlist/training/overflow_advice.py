@@ -17,7 +17,7 @@ from mixlist.resolver import Resolver
 from mixlist.torch_export.step_names import LOSS_SCALE
 from mixlist.training.step_graph import StepGraph
 from mixlist.tuner.candidates import EditSet, ListEdit, edit_policy, find_list_candidates
-from mixlist.tuner.output_files import render_modify_mixlist
+from mixlist.tuner.output_texts import render_modify_mixlist
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Feed

@@ -10,7 +10,6 @@ from mixlist.checker.keyword_arguments import with_keywords
 from mixlist.lists.policy import Policy
 from mixlist.progress import ProgressCounter
 from mixlist.runtime.phase_timer import PhaseTimer
-from mixlist.training.checkpoint import StateFile
 from mixlist.training.gradient_underflow import UnderflowSampler
 from mixlist.training.job import TrainingJob, make_job
 from mixlist.training.loop import all_finite
@@ -19,9 +18,10 @@ from mixlist.training.overflow_advice import advise_on_overflow
 from mixlist.training.result import SeedRun, TrainingHistory, TrainReport
 from mixlist.training.scale_tuning import tune_scale
 from mixlist.training.scalers import ScalerError, describe_scaler
+from mixlist.training.state_file import StateFile
 from mixlist.training.step_graph import load_step_graph
 from mixlist.training.step_session import StepSession, make_float32_session, make_mixed_session
-from mixlist.training.verdict import describe_failure, describe_unjudged_runs, failure_reasons
+from mixlist.training.verdict import describe_unjudged_runs, failure_reasons, reason_of_failure
 
 if TYPE_CHECKING:
     from mixlist.checker.keyword_arguments import Model
@@ -160,7 +160,7 @@ class _TrainingSeries:
         # A training that has diverged has a metric too, perhaps NaN.
         history.metric = job.measure(training)
         parameters_finite = all_finite(training.parameters.flat)
-        history.diverged = failure_by_scaler or describe_failure(history.loss, history.skipped, parameters_finite)
+        history.diverged = failure_by_scaler or reason_of_failure(history.loss, history.skipped, parameters_finite)
         # A float32 training has no loss scaling. If its gradients are not finite, the network or the data cause it. The
         # exceptions of the mixed training then prove nothing about the precision (Rule S10.16).
         if kind == "float32" and history.exceptions and not history.diverged:

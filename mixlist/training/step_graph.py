@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from mixlist.errors import ModelError
 from mixlist.graph.load import LoadedModel, load_model
 from mixlist.graph.traversal import nodes_in_model
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.shape_inference import refuse_large_expansion
 from mixlist.ops.traits import Trait, operators
 from mixlist.runtime.inputs import Input, declared_shape, describe_type, model_inputs
@@ -64,7 +64,7 @@ class Parameter:
     name: str
     shape: tuple[int, ...]
     distribution: Distribution
-    type: int = types.FLOAT
+    type: int = dtypes.FLOAT
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def _check_loss_scale(model_name: str, inputs: Mapping[str, Input]) -> None:
             hint=f"add a float32 scalar input {LOSS_SCALE!r} and multiply the loss by it before taking gradients",
         )
     scale = inputs[LOSS_SCALE]
-    if scale.type != types.FLOAT or any(size != 1 for size in scale.shape or ()):
+    if scale.type != dtypes.FLOAT or any(size != 1 for size in scale.shape or ()):
         text = describe_type(scale.type, scale.shape)
         raise ModelError(
             f"{model_name}: the input {LOSS_SCALE!r} must be a float32 scalar, not {text}", hint=_STEP_GRAPH_HINT
@@ -158,9 +158,9 @@ def _make_parameter(model_name: str, value: Input, metadata: Mapping[str, str], 
 
     Raises ModelError for a wrong type or shape.
     """
-    if kind == "parameter" and value.type != types.FLOAT:
+    if kind == "parameter" and value.type != dtypes.FLOAT:
         raise ModelError(
-            f"{model_name}: the parameter {value.name!r} is {types.type_name(value.type)}, and parameters must be"
+            f"{model_name}: the parameter {value.name!r} is {dtypes.type_name(value.type)}, and parameters must be"
             " float32",
             hint="keep the weights in float32: the lists decide which nodes read them in low precision",
         )
@@ -196,10 +196,10 @@ def _check_outputs(graph: StepGraph) -> None:
     for value in graph.loaded.proto.graph.output:
         if value.name != LOSS and value.name not in gradient_shapes:
             continue
-        element_type, shape = types.from_proto(value.type), declared_shape(value.type)
-        if element_type != types.FLOAT:
+        element_type, shape = dtypes.from_proto(value.type), declared_shape(value.type)
+        if element_type != dtypes.FLOAT:
             raise ModelError(
-                f"{graph.name}: the output {value.name!r} is {types.type_name(element_type)}, not float32",
+                f"{graph.name}: the output {value.name!r} is {dtypes.type_name(element_type)}, not float32",
                 hint=_STEP_GRAPH_HINT,
             )
         # A shape that is not declared, or only in part, is checked by StepSession.step.

@@ -105,7 +105,7 @@ def _spread(values: list[float]) -> float:
     return max(values) - min(values) if values else 0.0
 
 
-def describe_failure(loss: Sequence[float], skipped: Sequence[int], parameters_finite: bool) -> str:
+def reason_of_failure(loss: Sequence[float], skipped: Sequence[int], parameters_finite: bool) -> str:
     """Return the reason why a training failed (Rule S10.16), as the end of a sentence, or "".
 
     ``loss`` is the loss of each step, ``skipped`` the steps that were skipped. ``parameters_finite`` is

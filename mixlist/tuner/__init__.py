@@ -10,5 +10,5 @@
 - ``gated_graph.py``, ``rounded_constants.py``, ``graph_partition.py``: the gated graph, and its segments;
 - ``trial_statistics.py``, ``trial_worker.py``: the statistics in the graph, and the runs in worker processes;
 - ``overflow_classifier.py``, ``trial_verdict.py``: the outcome of a trial;
-- ``edit_report.py``, ``output_files.py``, ``result.py``: the report, and the files that it writes.
+- ``edit_report.py``, ``output_texts.py``, ``result.py``: the report, and the files that it writes.
 """

@@ -14,7 +14,7 @@ from mixlist.graph.refs import NodeRef, unique_names
 from mixlist.lists.library import ListName, Lists, Move
 from mixlist.lists.node_rules import is_valid_rule_name
 from mixlist.lists.policy import NodeRule, Policy
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.names import ascend_names
 from mixlist.resolver.classification import is_control_flow
 from mixlist.resolver.decisions import GraphSolution, find_reachable_solutions
@@ -138,7 +138,7 @@ def find_node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Cand
         if not is_valid_rule_name(name) or solution.classifications[node.id].kind == "rule":
             continue
         # Slots of integers, and of float64, keep their types.
-        movable_groups = [group for group in signature.groups if group.authored in types.MIXABLE]
+        movable_groups = [group for group in signature.groups if group.authored in dtypes.MIXABLE]
         inputs = _float32_slots({slot for group in movable_groups for slot in group.inputs}, node.inputs)
         outputs = _float32_slots({slot for group in movable_groups for slot in group.outputs}, node.outputs)
         candidates.setdefault(name, Candidate(NodeEdit(name, node.op_type, inputs, outputs), (ref,)))

@@ -21,7 +21,7 @@ from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.refs import NodeRef
 from mixlist.graph.traversal import is_graph
 from mixlist.graph.weights import stored_element_count
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.tuner.rounded_constants import RoundedConstants
 from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPoint
@@ -54,7 +54,7 @@ class GatedGraph:
     gates: tuple[Gate, ...]
     flag_names: tuple[str, ...]
     output_names: tuple[str, ...]
-    tensor_types: Mapping[str, types.Type]
+    tensor_types: Mapping[str, dtypes.Type]
     computed_constants: frozenset[str]
     origins: Mapping[str, NodeRef]
 
@@ -344,7 +344,7 @@ class GateBuilder(EmulationBuilder):
             source = loop.inputs[slot]
         if source is None or source is value or source.kind == "overridable" or source.scope.owner is not None:
             return None
-        return source if types.element(source.type) == types.FLOAT else None
+        return source if dtypes.element(source.type) == dtypes.FLOAT else None
 
     # --- bodies ---
 
@@ -353,7 +353,7 @@ class GateBuilder(EmulationBuilder):
         outputs = zip(output_names, node.outputs, strict=True)
         return self._build_body(nodes, [(name, value.type) for name, value in outputs if value is not None])
 
-    def _build_body(self, nodes: list[NodeProto], outputs: Sequence[tuple[str, types.Type]]) -> GraphProto:
+    def _build_body(self, nodes: list[NodeProto], outputs: Sequence[tuple[str, dtypes.Type]]) -> GraphProto:
         """Return a body with these nodes, and outputs with names and types."""
         from onnx import GraphProto
 
@@ -361,8 +361,8 @@ class GateBuilder(EmulationBuilder):
         body.node.extend(nodes)
         for name, authored_type in outputs:
             value_info = body.output.add(name=name)
-            if authored_type != types.UNKNOWN:
-                types.write_type(value_info.type, _as_float32(authored_type))
+            if authored_type != dtypes.UNKNOWN:
+                dtypes.write_type(value_info.type, _as_float32(authored_type))
         return body
 
 
@@ -379,8 +379,8 @@ def _remove_initializers_from_inputs(proto: ModelProto) -> None:
     proto.graph.input.extend(inputs)
 
 
-def _as_float32(authored_type: types.Type) -> types.Type:
+def _as_float32(authored_type: dtypes.Type) -> dtypes.Type:
     """Return the type that a value has in the gated graph: float32 in place of a low type."""
-    if types.element(authored_type) not in LOW_TYPES:
+    if dtypes.element(authored_type) not in LOW_TYPES:
         return authored_type
-    return types.with_element(authored_type, types.FLOAT)
+    return dtypes.with_element(authored_type, dtypes.FLOAT)

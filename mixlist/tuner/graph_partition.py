@@ -16,7 +16,7 @@ from mixlist.graph.model import Graph, Node, Value, function_key
 from mixlist.graph.opsets import standard_opset
 from mixlist.graph.prune import names_read_by
 from mixlist.graph.traversal import bodies_of, nodes_in
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.tuner.gated_graph import GatedGraph
 
 if TYPE_CHECKING:
@@ -193,8 +193,8 @@ class _GraphSplitter:
 
     def _can_cross(self, name: str) -> bool:
         """Return True if a tensor can be an output of a segment: no sequence or optional, and of a known type."""
-        tensor_type = self.gated.tensor_types.get(name, types.UNKNOWN)
-        return isinstance(tensor_type, int) and tensor_type != types.UNKNOWN
+        tensor_type = self.gated.tensor_types.get(name, dtypes.UNKNOWN)
+        return isinstance(tensor_type, int) and tensor_type != dtypes.UNKNOWN
 
     def _with_constant_nodes(self, start: int, stop: int, further_names: Sequence[str]) -> list[NodeProto]:
         """Return the nodes from ``start`` to ``stop``, after the nodes that compute the constants they read.
@@ -258,7 +258,7 @@ class _GraphSplitter:
             value_info.CopyFrom(declared[name])
         else:
             value_info.name = name
-            types.write_type(value_info.type, self.gated.tensor_types[name])
+            dtypes.write_type(value_info.type, self.gated.tensor_types[name])
 
 
 def _split_flags(flags_input: str, flag_names: Sequence[str], opset: int) -> NodeProto:

@@ -24,7 +24,7 @@ from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Graph, Value
 from mixlist.graph.naming import output_ref
 from mixlist.graph.refs import TensorRef
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.patterns.proven_masks import find_masks
 from mixlist.resolver.decisions import GraphSolution, find_reachable_solutions
@@ -60,7 +60,7 @@ class OverflowClassifier:
         self.loaded, self.low_type, self.saturate = loaded, low_type, saturate
         self.nodes = trace_dataflow(graph)
         # bfloat16 has the range of float32, so the usual mask values fit into it.
-        self.masks = find_masks(self.nodes) if low_type == types.FLOAT16 else {}
+        self.masks = find_masks(self.nodes) if low_type == dtypes.FLOAT16 else {}
         self._node_by_ref = {node.ref: node for node in self.nodes}
         self._finder: HiddenOverflowFinder | None = None
         # The tensors with ranges, and what is derived from them: the nodes that make them, the slots that read them,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.graph.naming import NameGenerator
 from mixlist.graph.weights import is_external, read_pieces
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.rewriter.tensor_conversion import ConstantReport, convert_piece, reduce_piece
 
@@ -46,7 +46,7 @@ class RoundedConstants:
             exact, rounded = self._numbers(constant, 0, clamp), self._numbers(constant, elem, clamp, limit)
             self._initializers[key] = name
             if exact.tobytes() != rounded.tobytes():
-                new_name = self.new_names.make_name(f"{name}_{types.type_name(elem) if elem else 'mask'}")
+                new_name = self.new_names.make_name(f"{name}_{dtypes.type_name(elem) if elem else 'mask'}")
                 self._initializers[key] = new_name
                 self.proto.graph.initializer.append(numpy_helper.from_array(rounded, new_name))
         return self._initializers[key]

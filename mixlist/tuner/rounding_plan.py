@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.naming import node_ref, scope_path
 from mixlist.graph.refs import NodeRef
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.ops.signature import Assignment
 from mixlist.ops.traits import Trait, operators
@@ -259,7 +259,7 @@ def _find_output_roundings(
     """
     root = solution.graph.root
     for slot, value in enumerate(root.outputs if not solution.graph.path else ()):
-        declared = types.element(root.declared_output_types[slot])
+        declared = dtypes.element(root.declared_output_types[slot])
         if declared not in LOW_TYPES or not isinstance(value.type, int):
             continue
         if include_low_inputs or solution.decided_types[value.id] != declared:
@@ -273,14 +273,14 @@ def _rounded_type(use: Use, solution: GraphSolution, include_low_inputs: bool) -
         return 0
     if value.constant_proto is not None:
         # A constant is converted for each type that a reader wants. Its decided type does not matter.
-        return wanted_type if types.element(value.type) != wanted_type else 0
+        return wanted_type if dtypes.element(value.type) != wanted_type else 0
     return wanted_type if include_low_inputs or solution.decided_types[value.id] != wanted_type else 0
 
 
 def _low_output_types(solution: GraphSolution, node: Node) -> tuple[int, ...]:
     """Return the low type of each output of a node, 0 for other types; () if no output is low."""
     elems = [
-        solution.decided_types[v.id] if v is not None and isinstance(v.type, int) else types.UNKNOWN
+        solution.decided_types[v.id] if v is not None and isinstance(v.type, int) else dtypes.UNKNOWN
         for v in node.outputs
     ]
     return tuple([e if e in LOW_TYPES else 0 for e in elems]) if not LOW_TYPES.isdisjoint(elems) else ()
@@ -296,5 +296,5 @@ def _yields_rounded_values(node: Node, low_slots: set[int]) -> bool:
     return all(
         slot in low_slots
         for slot, value in enumerate(node.inputs)
-        if value is not None and types.element(value.type) in types.MIXABLE
+        if value is not None and dtypes.element(value.type) in dtypes.MIXABLE
     )

@@ -27,7 +27,7 @@ from mixlist.tuner.cost_model import CostModel
 from mixlist.tuner.edit_report import explain_edits, is_minimal
 from mixlist.tuner.memory_estimate import refuse_too_large
 from mixlist.tuner.options import Objective, TuneOptions
-from mixlist.tuner.output_files import read_tuned_policy, render_customize_dtypes, render_modify_mixlist
+from mixlist.tuner.output_texts import read_tuned_policy, render_customize_dtypes, render_modify_mixlist
 from mixlist.tuner.result import TunedList, TuneReport
 from mixlist.tuner.search_state import SearchState
 from mixlist.tuner.strategy import NO_EDITS, Strategy, alternative_objectives

@@ -22,7 +22,7 @@ from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.save import INLINE_LIMIT
 from mixlist.graph.value_origins import is_random
 from mixlist.lists.policy import Policy
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import overflow_bound
 from mixlist.resolver import Plan, Resolver
 from mixlist.resolver.decisions import GraphSolution
@@ -69,7 +69,7 @@ class TrialCompiler:
         self.feeds = tuple(make_emulation_feed(feed, inputs) for feed in feeds)  # the gated graph has no low inputs
         # A batch in which all values are NaN is not judged (Rule S8.28).
         self.judged_batches = [index for index, feed in enumerate(self.feeds) if not holds_only_nan(feed)]
-        self.low_type = types.ELEMENT_BY_NAME[base.mode.low]
+        self.low_type = dtypes.ELEMENT_BY_NAME[base.mode.low]
         self.output_names = tuple(output.name for output in resolver.loaded.proto.graph.output)
         self.classifier = OverflowClassifier(resolver.loaded, resolver.graph, self.low_type, saturate)
         self.costs = estimate_costs(resolver.graph, {}, self.shapes)
@@ -245,7 +245,7 @@ def _find_near_inputs(graph: Graph, feeds: Sequence[Feed], bound: float) -> froz
     """Return the float inputs of the main graph that have a value of at least the magnitude ``bound`` in a batch."""
     near_inputs = set()
     for slot, value in enumerate(graph.root.inputs):
-        arrays = (feed.get(value.name) for feed in feeds) if value.type in types.MIXABLE else ()
+        arrays = (feed.get(value.name) for feed in feeds) if value.type in dtypes.MIXABLE else ()
         if any(isinstance(array, np.ndarray) and bool((np.abs(array) >= bound).any()) for array in arrays):
             near_inputs.add(TensorRef("", "", slot))
     return frozenset(near_inputs)

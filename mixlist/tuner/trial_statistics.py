@@ -31,7 +31,7 @@ from mixlist.emulation.observer import RangeReader, Ranges
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Node, Value, float_values
 from mixlist.graph.refs import NodeRef, TensorRef
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import FINITE_MAX, overflow_bound
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.constant_ranges import ConstantRange
@@ -169,7 +169,7 @@ def add_statistics(
     sum_columns = _sum_columns(summed) | _sum_columns(ranged)
     return passes[-1].proto, TrialStatistics(
         sum_columns=sum_columns,
-        nan_only=frozenset(probe.ref for probe in summed.probes if probe.elem == types.DOUBLE),
+        nan_only=frozenset(probe.ref for probe in summed.probes if probe.elem == dtypes.DOUBLE),
         ambiguous=frozenset(probe.ref for probe in ranged.probes if selection.is_ambiguous(probe)),
         position_of=_positions(sum_columns, tensors),
         ranges=_without_model(ranged),
@@ -225,7 +225,7 @@ class _Selection:
     def is_ambiguous(self, probe: Probe) -> bool:
         """Return True if an infinity in a tensor need not be an overflow."""
         # A float64 tensor is never low.
-        is_beyond = (probe.ref.producer, probe.tensor) in self.beyond_bound and probe.elem != types.DOUBLE
+        is_beyond = (probe.ref.producer, probe.tensor) in self.beyond_bound and probe.elem != dtypes.DOUBLE
         return probe.ref in self.mask_related or is_beyond
 
     def needs_own_range(self, tensor: TensorRef) -> bool:
@@ -239,7 +239,7 @@ class _Selection:
         """Return True if a tensor gets a range."""
         is_near_output = bool(probe.ref.node) and probe.ref.producer in self.near
         is_near = self.all_ranged or probe.ref in self.near_inputs or is_near_output
-        return self.is_ambiguous(probe) or (is_near and probe.elem != types.DOUBLE)
+        return self.is_ambiguous(probe) or (is_near and probe.elem != dtypes.DOUBLE)
 
     def is_summed(self, probe: Probe) -> bool:
         """Return True if a tensor gets a sum of magnitudes alone."""

@@ -51,7 +51,7 @@ class Outcome:
     crashed: bool = False
 
 
-class TrialVerdict:
+class TrialJudge:
     """The verdict on one trial, to which the batches are added one by one. ``batches``: their number."""
 
     def __init__(self, limits: TrialLimits, outputs: Sequence[str], batches: int) -> None:

@@ -18,7 +18,7 @@ from mixlist.runtime.worker_process import WorkerDied
 from mixlist.tuner.candidates import EditSet
 from mixlist.tuner.search_state import SearchState
 from mixlist.tuner.trial_compiler import TrialCompiler
-from mixlist.tuner.trial_verdict import Outcome, TrialLimits, TrialVerdict
+from mixlist.tuner.trial_verdict import Outcome, TrialJudge, TrialLimits
 from mixlist.tuner.trial_worker import BatchResult, run_batch
 
 REFERENCE_TEXT = "everything in float32"  # the text of the trial that rounds nothing
@@ -126,7 +126,7 @@ class Trials:
 
     def _run(self, edits: EditSet | None, next_trials: NextTrials | None) -> Outcome:
         """Run the trial of a set of edits, or of the reference for None."""
-        verdict = TrialVerdict(self.limits, self.compiler.output_names, len(self.batch_order))
+        verdict = TrialJudge(self.limits, self.compiler.output_names, len(self.batch_order))
         pending = deque(self.batch_order)
         first = pending.popleft()
         flags = self.compiler.build_flags(edits)

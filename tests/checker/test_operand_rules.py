@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 import mixlist
 from mixlist.checker.result import CheckReport, NodeFinding
 from mixlist.files.package_data import data_folder
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.ops.low_precision import overflow_bound, round_to_low_type
 from mixlist.report import check_html, check_terminal
 from mixlist.report.check_texts import finding_texts
@@ -261,7 +261,7 @@ def test_every_report_names_the_input() -> None:
 
 @given(st.floats(width=32, allow_nan=False))
 def test_rounding_is_that_of_the_types(number: float) -> None:
-    for elem, dtype in ((types.FLOAT16, np.float16), (types.BFLOAT16, ml_dtypes.bfloat16)):
+    for elem, dtype in ((dtypes.FLOAT16, np.float16), (dtypes.BFLOAT16, ml_dtypes.bfloat16)):
         with np.errstate(all="ignore"):
             expected = float(np.array(number, F32).astype(dtype))
         assert round_to_low_type(number, elem) == expected

@@ -10,7 +10,7 @@ from onnx import helper
 import mixlist
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.build import build_graph
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from tests.support.builders import model, policy
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> '
@@ -87,7 +87,7 @@ def test_a_hint_that_is_no_type_is_refused() -> None:
 
 def test_names_of_types_are_parsed_back() -> None:
     for value_type in (1, 10, 16, 11, 7, 9, 8, ("seq", 1), ("optional", ("seq", 10))):
-        assert types.parse_name(types.type_name(value_type)) == value_type
+        assert dtypes.parse_name(dtypes.type_name(value_type)) == value_type
 
 
 def test_contrib_schemas_are_those_of_the_installed_runtime() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from mixlist.graph import build, type_unification
 from mixlist.graph.build import build_graph
 from mixlist.graph.model import Graph, Node
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from tests.support.builders import model
 from tests.support.graphs import Case, cases
 from tests.test_properties import EXAMPLES
@@ -18,13 +18,13 @@ HEAD = '<ir_version: 8, opset_import: ["" : 17, "c" : 1, "f" : 1, "com.microsoft
 WEIGHT = "<float[2,2] w = {1,2,3,4}, int64 n = {3}, bool go = {1}>"
 
 
-def types_in(text: str, hints: dict[str, types.Type] | None = None) -> dict[str, str]:
+def types_in(text: str, hints: dict[str, dtypes.Type] | None = None) -> dict[str, str]:
     """Return the types by tensor name, of the main graph, its bodies and the functions that it calls."""
     return type_names(build_graph(model(HEAD + text, check=False), hints))
 
 
 def type_names(graph: Graph) -> dict[str, str]:
-    names = {value.name: types.type_name(value.type) for value in graph.values}
+    names = {value.name: dtypes.type_name(value.type) for value in graph.values}
     for node in graph.nodes:
         if node.function is not None:
             names |= type_names(node.function)
@@ -129,7 +129,7 @@ def test_a_caller_proves_the_inputs_of_a_node_without_a_float_output() -> None:
     text = """g (float[2,2] x) => (y) <float[2,2] w = {1,2,3,4}> { v = f.F(x) y = MatMul(v, w) }
     <domain: "f", opset_import: ["" : 17, "c" : 1]> F (p) => (q) { q = c.Foo(p) e = Equal(q, q) }"""
     function = build_graph(model(HEAD + text, check=False)).nodes[0].function
-    assert function is not None and function.nodes[1].input_types == (types.FLOAT, types.FLOAT)
+    assert function is not None and function.nodes[1].input_types == (dtypes.FLOAT, dtypes.FLOAT)
 
 
 def test_an_operator_whose_inference_crashes_without_types_is_read_by_its_schema() -> None:
@@ -150,7 +150,7 @@ def test_hints_and_declarations_come_first() -> None:
     """Rule S4.12: Types that no schema gives come from hints and declarations."""
     body = "{ u = c.Foo(x) a = Neg(u) y = c.Foo(a) }"
     assert types_in(f"g (float[2,2] x) => (y) <double[2,2] u> {body}")["a"] == "float64"
-    assert types_in(f"g (float[2,2] x) => (y) <double[2,2] u> {body}", {"u": types.FLOAT16})["a"] == "float16"
+    assert types_in(f"g (float[2,2] x) => (y) <double[2,2] u> {body}", {"u": dtypes.FLOAT16})["a"] == "float16"
 
 
 @pytest.mark.parametrize("version", [11, 13, 17])
@@ -170,7 +170,7 @@ def custom_inputs(original: onnx.ModelProto) -> onnx.ModelProto:
     copy.CopyFrom(original)
     copy.opset_import.add(domain="c", version=1)
     del copy.graph.value_info[:]
-    floats = [i.name for i in copy.graph.input if i.type.tensor_type.elem_type in types.MIXABLE]
+    floats = [i.name for i in copy.graph.input if i.type.tensor_type.elem_type in dtypes.MIXABLE]
     for index, name in enumerate(set(floats) - {tensor.name for tensor in copy.graph.initializer}):
         for info in copy.graph.input:
             if info.name == name:
@@ -201,7 +201,7 @@ def test_the_time_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
     imports = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("c", 1)]
 
     def unify_and_count(
-        graph: Graph, infer_outputs: type_unification.Callable[[Node], None], results: tuple[types.Type, ...]
+        graph: Graph, infer_outputs: type_unification.Callable[[Node], None], results: tuple[dtypes.Type, ...]
     ) -> bool:
         def infer_and_count(node: Node) -> None:
             visits.append(node)
@@ -211,5 +211,5 @@ def test_the_time_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(build, "unify_types", unify_and_count)
     built = build_graph(onnx.helper.make_model(graph, opset_imports=imports))
-    assert all(value.type == types.FLOAT for value in built.values)
+    assert all(value.type == dtypes.FLOAT for value in built.values)
     assert len(visits) <= 4 * length

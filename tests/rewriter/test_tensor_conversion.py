@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixlist.ops import types
+from mixlist.ops import dtypes
 from mixlist.rewriter import tensor_conversion
 from mixlist.rewriter.tensor_conversion import ConstantReport, convert_piece
 
@@ -36,7 +36,7 @@ def test_float16_bits_and_report_against_a_scalar_reference(values: list[float])
     """Rule S7.8: Changed constants are reported."""
     float32_values = np.array(values, np.float32)
     report = ConstantReport("w")
-    converted = convert_piece(float32_values, types.FLOAT16, clamp=False, report=report)
+    converted = convert_piece(float32_values, dtypes.FLOAT16, clamp=False, report=report)
     with np.errstate(all="ignore"):
         expected = np.array([np.float16(v) for v in float32_values], np.float16)
     assert converted.dtype == np.float16
@@ -53,7 +53,7 @@ def test_float16_bits_and_report_against_a_scalar_reference(values: list[float])
 
 def test_clamp_keeps_signs_and_infinities() -> None:
     report = ConstantReport("w")
-    converted = convert_piece(np.array([1e6, -1e6, np.inf, -np.inf, 3.0], np.float32), types.FLOAT16, True, report)
+    converted = convert_piece(np.array([1e6, -1e6, np.inf, -np.inf, 3.0], np.float32), dtypes.FLOAT16, True, report)
     assert converted.tolist() == [65504.0, -65504.0, np.inf, -np.inf, 3.0]
     assert (report.clamped, report.overflowed) == (2, 0)
 
@@ -61,7 +61,7 @@ def test_clamp_keeps_signs_and_infinities() -> None:
 def test_bfloat16_rounds_to_nearest_even_and_keeps_the_range() -> None:
     report = ConstantReport("w")
     converted = convert_piece(
-        np.array([1.0, 1.00390625, 3.3e38, -0.0, 3.4e38], np.float32), types.BFLOAT16, False, report
+        np.array([1.0, 1.00390625, 3.3e38, -0.0, 3.4e38], np.float32), dtypes.BFLOAT16, False, report
     )
     assert converted.dtype == ml_dtypes.bfloat16
     assert converted.view(np.uint16).tolist() == [0x3F80, 0x3F80, 0x7F78, 0x8000, 0x7F80]
@@ -73,7 +73,7 @@ def test_onnx_runtime_gives_the_bits_of_numpy(seed: int) -> None:
     rng = np.random.default_rng(seed)
     bits = rng.integers(0, 2**32, tensor_conversion._LARGE_COUNT, dtype=np.uint32)
     float32_values = bits.view(np.float32)
-    converted = tensor_conversion._round_to(float32_values, types.FLOAT16, np.dtype(np.float16), is_large=True)
+    converted = tensor_conversion._round_to(float32_values, dtypes.FLOAT16, np.dtype(np.float16), is_large=True)
     with np.errstate(all="ignore"):
         expected = float32_values.astype(np.float16)
     is_number = ~np.isnan(float32_values)  # the bits of a converted NaN are not defined

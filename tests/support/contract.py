@@ -72,16 +72,16 @@ def check_accepted(before: onnx.ModelProto, after: onnx.ModelProto) -> None:
         assert error is None, f"point 1: the checker refuses the result: {error}"
 
 
-# What ONNX Runtime 1.31's optimiser says where inlining a function makes a second Cast of one tensor visible
+# What ONNX Runtime 1.31's optimizer says where inlining a function makes a second Cast of one tensor visible
 # in another scope; the same model loads without optimisation.
-OPTIMISER_DEFECTS = ("the graph is not acyclic", "UpdateImplicitInputNameInSubgraph")
+OPTIMIZER_DEFECTS = ("the graph is not acyclic", "UpdateImplicitInputNameInSubgraph")
 
 
 def check_loads(before: onnx.ModelProto, after: onnx.ModelProto) -> None:
     """ONNX Runtime's CPU provider loads it wherever it loaded the input."""
     if _error(lambda: ort_session(before)) is None:
         error = _error(lambda: ort_session(after))
-        if after.functions and any(text in str(error) for text in OPTIMISER_DEFECTS):
+        if after.functions and any(text in str(error) for text in OPTIMIZER_DEFECTS):
             error = _error(lambda: ort_session(after, optimise=False))
         assert error is None, f"point 1: ONNX Runtime refuses the result: {error}"
 

@@ -13,7 +13,7 @@ import mixlist
 from mixlist.errors import UsageError
 from mixlist.lists.policy import Policy
 from mixlist.training import Settings, train
-from mixlist.tuner.output_files import read_tuned_policy
+from mixlist.tuner.output_texts import read_tuned_policy
 from tests.support.builders import model
 from tests.support.training_network import all_low, classifier, clusters, mixed, squares
 

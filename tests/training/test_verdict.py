@@ -11,7 +11,7 @@ import pytest
 from mixlist.training.evaluation import Metric
 from mixlist.training.options import TrainOptions
 from mixlist.training.result import SeedRun, TrainingHistory
-from mixlist.training.verdict import describe_failure, describe_unjudged_runs, failure_reasons
+from mixlist.training.verdict import describe_unjudged_runs, failure_reasons, reason_of_failure
 
 LOSS = tuple(1 / (1 + k) for k in range(100))
 
@@ -115,11 +115,11 @@ def test_a_seed_that_float32_cannot_train_is_not_judged() -> None:
 
 
 def test_divergence_of_a_single_training() -> None:
-    assert describe_failure(LOSS, (), True) == ""
-    assert describe_failure(LOSS, (), False).startswith("diverges")
-    assert describe_failure((*LOSS, math.nan), (), True).startswith("diverges")
-    assert describe_failure((*LOSS, math.inf), (100,), True) == ""  # the loss of a skipped step does not count
-    assert describe_failure(LOSS, range(100), True).startswith("applied no step")
-    assert describe_failure(LOSS[::-1], (), True).startswith("does not learn")
-    assert describe_failure([2.3] * 100, (), True).startswith("does not learn")
-    assert describe_failure([0.0] * 100, (), True) == ""  # there was nothing to learn
+    assert reason_of_failure(LOSS, (), True) == ""
+    assert reason_of_failure(LOSS, (), False).startswith("diverges")
+    assert reason_of_failure((*LOSS, math.nan), (), True).startswith("diverges")
+    assert reason_of_failure((*LOSS, math.inf), (100,), True) == ""  # the loss of a skipped step does not count
+    assert reason_of_failure(LOSS, range(100), True).startswith("applied no step")
+    assert reason_of_failure(LOSS[::-1], (), True).startswith("does not learn")
+    assert reason_of_failure([2.3] * 100, (), True).startswith("does not learn")
+    assert reason_of_failure([0.0] * 100, (), True) == ""  # there was nothing to learn

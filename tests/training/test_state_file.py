@@ -17,7 +17,7 @@ import pytest
 
 from mixlist.errors import FileError, UsageError
 from mixlist.progress import Progress
-from mixlist.training import Settings, checkpoint, train
+from mixlist.training import Settings, state_file, train
 from tests.support.systems import posix_only
 from tests.support.training_network import classifier, clusters, mixed, noisy, samples, squares
 
@@ -27,10 +27,10 @@ ROOT = Path(__file__).parents[2]
 SELF_KILLING_COMMAND = """
 import os, signal, sys
 from mixlist.cli import main
-from mixlist.training import checkpoint
+from mixlist.training import state_file
 from mixlist.training.loop import Training
 
-checkpoint.SAVE_INTERVAL = 0.0
+state_file.SAVE_INTERVAL = 0.0
 steps_left, run_step = int(sys.argv[1]), Training._run_step
 
 def run_counted_step(self):
@@ -163,19 +163,19 @@ def test_another_npz_file_is_refused(tmp_path: Path) -> None:
 
 def test_states_keep_every_value(tmp_path: Path) -> None:
     state = {"a": {"b/c": np.arange(3), "d": np.float32(2)}, "e": [1.5, float("inf")], "f": None, "g": {"": "text"}}
-    checkpoint.write_state(tmp_path / "s", {"key": "1"}, state)
-    restored = checkpoint.read_state(tmp_path / "s", {"key": "1"})
+    state_file.write_state(tmp_path / "s", {"key": "1"}, state)
+    restored = state_file.read_state(tmp_path / "s", {"key": "1"})
     assert restored is not None
     assert (restored["a"]["b/c"] == np.arange(3)).all()
     assert restored["a"]["d"] == np.float32(2)
     assert (restored["e"], restored["f"], restored["g"]) == ([1.5, float("inf")], None, {"": "text"})
-    assert checkpoint.read_state(tmp_path / "none", {}) is None
+    assert state_file.read_state(tmp_path / "none", {}) is None
 
 
 def test_a_training_continues_after_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from .test_train import Stop
 
-    monkeypatch.setattr(checkpoint, "SAVE_INTERVAL", 0.0)
+    monkeypatch.setattr(state_file, "SAVE_INTERVAL", 0.0)
     state = tmp_path / "state.npz"
     assert not run(state, progress=Stop(40)).complete
     steps: list[Progress] = []

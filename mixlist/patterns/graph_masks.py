@@ -110,14 +110,14 @@ class MaskGroup:
 
 
 @dataclass(eq=False)
-class MaskPlan:
+class GraphMasks:
     """The mask groups of one graph, in the order of their first node; of a function's body, for one kind of call.
 
     ``calls``: the plans of the functions that the graph calls, by the id of the calling node.
     """
 
     groups: tuple[MaskGroup, ...] = ()
-    calls: dict[int, MaskPlan] = field(default_factory=dict)
+    calls: dict[int, GraphMasks] = field(default_factory=dict)
 
     @property
     def effect(self) -> Hashable:
@@ -131,7 +131,7 @@ class MaskPlan:
         """Return whether no mask leaves the range in the graph and in the functions that it calls."""
         return not self.groups and all(plan.is_empty for plan in self.calls.values())
 
-    def of_call(self, node: Node) -> MaskPlan | None:
+    def of_call(self, node: Node) -> GraphMasks | None:
         """Return the plan of the function that a node calls; None if it is empty."""
         plan = self.calls.get(node.id)
         return None if plan is None or plan.is_empty else plan
