@@ -214,7 +214,8 @@ def judge_batch(batch: Pair, masks: list[Constant], saturate: bool) -> Findings:
             new_infinities[...] = False
         has_new_nan = (np.isnan(mixed.value) & ~np.isnan(reference.value)).any()
         # A lost value may be finite in the mixed model, where a safe mask replaced its mask. It still counts once.
-        if kind == "overflow" or new_infinities.any() or has_new_nan:
+        # An infinity that an input explains stays explained, even if the reference has a value as large as a mask's.
+        if kind in ("overflow", "propagated") or new_infinities.any() or has_new_nan:
             newly_not_finite.add(name)
     return findings
 
