@@ -23,7 +23,7 @@ import mixlist
 from tests.support.builders import model
 from tests.support.contract import check_contract, check_idempotent
 from tests.support.golden_file import GoldenFile, golden_files, read_golden
-from tests.support.local_workers import Here
+from tests.support.local_workers import InProcessExecutor
 from tests.support.normal_form import normal_form
 
 FOLDERS = {"apply": 30, "check": 12, "tune": 6}  # the least number of files in each
@@ -109,7 +109,7 @@ def test_the_edits_equal_those_in_the_file(path: Path) -> None:
         golden.batches(),
         objective=golden.settings.get("objective", "min-edits"),  # type: ignore[arg-type]
         node_rules=golden.settings.get("node-rules") == "yes",
-        executor=Here(),
+        executor=InProcessExecutor(),
     )
     actual_lines = [f"verdict {report.verdict}"]
     actual_lines += [" ".join(filter(None, (e.op, e.node, e.before, e.after))) for e in report.edits]

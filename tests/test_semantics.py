@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 HEADING = re.compile(r"^### (S\d+\.\d+) (\S.*)$", re.MULTILINE)
 CITED = re.compile(r"\bS\d+\.\d+\b")
 SOURCES = ("engine", "framework", "ONNX", "ONNX Runtime", "ruling")
-# Where rules are cited: code, tests, golden files, documents.
+# The files that cite rules: code, tests, golden files, documents.
 TEXTS = ("mixlist/**/*.py", "tests/**/*.py", "tests/golden/**/*.txt", "benchmarks/*", "tools/*.py", "docs/*.md", "*.md")
 
 

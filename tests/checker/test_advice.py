@@ -17,7 +17,7 @@ from mixlist.checker import run
 from mixlist.checker.result import CheckReport
 from mixlist.report.check_terminal import write_check
 from tests.checker.test_refused_batches import RULES, TEXT
-from tests.support.builders import customise, keep, model, policy
+from tests.support.builders import customize, keep, model, policy
 
 # The square of 1e-5 is zero in float16, and Div is high.
 TINY = """g (float[2] x) => (float[2] y) <float one = {1}> {
@@ -63,13 +63,13 @@ def test_the_suggested_edit_makes_the_check_pass() -> None:
 def test_a_node_that_a_rule_makes_low_needs_another_rule() -> None:
     """Rule S6.3: rules of customize_dtypes come before the lists and keep_dtype."""
     for lists in ({"white": ["Mul"], "black": ["Div"]}, {"black": ["Mul", "Div"]}):
-        half = customise("square", ["float16", "float16"], ["float16"])
+        half = customize("square", ["float16", "float16"], ["float16"])
         report = mixlist.check(model(TINY), policy(**lists, rules=[half]), SMALL)
         (finding,) = [node for node in report.nodes if node.kind == "overflow"]
         source = finding.low_source
         assert source is not None and "custom.cfg:1:1" in source.source
         assert source.suggestion == 'give the node "square" float32 in the customize_dtypes file'
-        full = customise("square", ["float32", "float32"], ["float32"])
+        full = customize("square", ["float32", "float32"], ["float32"])
         assert mixlist.check(model(TINY), policy(**lists, rules=[full]), SMALL).verdict == "pass"
 
 

@@ -1,4 +1,4 @@
-"""A session that dies fails the check: there is a verdict, and the model is kept for a bug report."""
+"""Test the check of a session that dies: its verdict is fail, and the model is kept for a bug report."""
 
 from __future__ import annotations
 

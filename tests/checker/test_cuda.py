@@ -13,10 +13,10 @@ from mixlist.emulation.instrument import instrument
 from mixlist.files.package_data import data_folder
 from mixlist.graph.load import load_model
 from tests.support.builders import model
-from tests.support.cuda import missing
+from tests.support.cuda import cuda_error
 from tests.support.planted_models import PLANTED, Planted
 
-needs_cuda = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing()}")
+needs_cuda = pytest.mark.skipif(bool(cuda_error()), reason=f"no CUDA here: {cuda_error()}")
 BOTH_PROVIDERS = pytest.mark.parametrize("provider", ["cpu", pytest.param("cuda", marks=needs_cuda)])
 LOW = {"float16": (10, np.dtype(np.float16)), "bfloat16": (16, np.dtype(ml_dtypes.bfloat16))}
 NAN, INF = np.nan, np.inf

@@ -23,7 +23,7 @@ from mixlist.report import check_html, check_terminal, tune_terminal
 from tests.checker.test_refused_batches import RULES
 from tests.checker.test_refused_batches import TEXT as REFUSED
 from tests.support.builders import model, policy
-from tests.support.local_workers import Here
+from tests.support.local_workers import InProcessExecutor
 
 SCHEMA_VALIDATOR = Draft202012Validator(json.loads((data_folder("schemas") / "check.json").read_text("utf-8")))
 TWO = "g (float[N,2] x, float[N,2] z) => (float[N,2] y, float[N,2] u) { [m] y = Mul(x, x) [n] u = Mul(z, z) }"
@@ -129,10 +129,15 @@ def test_a_search_does_not_compare_values_that_come_from_nan() -> None:
     nan = {"x": with_nan(4), "z": with_nan(4), "i": np.full((2, 2), 2049)}  # 2049 is 2048 in float16
     lists = policy(white=["Mul", "Add"])
     report = mixlist.tune(
-        model(HIDES_NAN), lists, [batch, nan], executor=Here(), limits=Limits(max_abs=0.5), objective="max-low"
+        model(HIDES_NAN),
+        lists,
+        [batch, nan],
+        executor=InProcessExecutor(),
+        limits=Limits(max_abs=0.5),
+        objective="max-low",
     )
     assert (report.verdict, report.edits) == ("pass", ())
-    assert mixlist.tune(model(HIDES_NAN), lists, [nan], executor=Here()).verdict == "inconclusive"
+    assert mixlist.tune(model(HIDES_NAN), lists, [nan], executor=InProcessExecutor()).verdict == "inconclusive"
 
 
 def test_batches_without_elements_are_inconclusive() -> None:
@@ -246,7 +251,7 @@ def test_an_inconclusive_search_writes_no_list(tmp_path: Path) -> None:
     """Rule S9.12: An inconclusive search writes no list."""
     nan = {"x": with_nan(4), "z": with_nan(4)}
     for number, feeds in ((2, [nan]), (1, [{"x": with_nan(4), "z": 300 * ONE}])):
-        report = mixlist.tune(model(TWO), LISTS, feeds, executor=Here())
+        report = mixlist.tune(model(TWO), LISTS, feeds, executor=InProcessExecutor())
         assert (report.verdict, report.modify_mixlist, report.trials) == ("inconclusive", "", 0)
         stream = io.StringIO()
         tune_terminal.write_tune(report, stream)
@@ -278,7 +283,9 @@ def test_an_output_without_compared_values_has_no_measures() -> None:
 def test_validation_data_of_nan_is_inconclusive() -> None:
     """Rules S9.10 and S8.21: the search finds a list, and its verdict is inconclusive."""
     validation_data = [{"x": with_nan(4), "z": with_nan(4)}]
-    report = mixlist.tune(model(TWO), LISTS, [{"x": ONE, "z": ONE}], executor=Here(), validate_on=validation_data)
+    report = mixlist.tune(
+        model(TWO), LISTS, [{"x": ONE, "z": ONE}], executor=InProcessExecutor(), validate_on=validation_data
+    )
     assert report.verdict == "inconclusive" and report.modify_mixlist
     assert report.reasons[0].startswith("on the data of --validate-on: no value was compared")
 

@@ -1,4 +1,4 @@
-"""What every command shares: help, version, streams, exit statuses."""
+"""Test what all commands share: help, version, streams, exit statuses."""
 
 from __future__ import annotations
 

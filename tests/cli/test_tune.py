@@ -12,7 +12,7 @@ import pytest
 
 import mixlist
 from tests.support.builders import model
-from tests.support.tuned import result
+from tests.support.tune_result import parse_tune_result
 
 # 4 products of up to 300 * 300: far beyond 65504 where x is 300, far below where it is 0.1.
 PLANTED = """planted (float[N, 4] x) => (float[N, 4] y)
@@ -75,7 +75,7 @@ def test_lists_and_node_rules_together_pass_the_check(run, planted: Path, data: 
     completed = run("tune", planted, "-o", out, "--node-rules", rules, "--data", data, "--format", "json")
     assert completed.status == 0, completed.err
     assert completed.err.endswith(f"\nwrote {out} and {rules}\n")
-    report = result(completed.out)
+    report = parse_tune_result(completed.out)
     assert [(edit["node"], edit["op"], edit["after"]) for edit in report["edits"]] == [("product", "MatMul", "float32")]
     assert report["low_share"] == {"base": 1.0, "tuned": 0.5}
     assert (out.read_text(), rules.read_text()) == (report["modify_mixlist"], report["customize_dtypes"])
@@ -116,7 +116,7 @@ def test_no_file_is_written_without_a_list(run, planted: Path, data: Path, tmp_p
         completed = run(
             "tune", planted, "-o", out, "--data", data, "--customize-dtypes", forced, *options, "--format", "json"
         )
-        report = result(completed.out)
+        report = parse_tune_result(completed.out)
         assert (completed.status, report["verdict"], report["modify_mixlist"], report["edits"]) == (1, "fail", "", [])
         assert "nothing was written" in completed.err
         assert not out.exists()
@@ -130,7 +130,7 @@ def test_limits_that_float32_misses_too_end_the_search_at_once(run, data: Path, 
     noisy = PLANTED.replace("y = Tanh (a)", "t = Tanh (a) n = RandomNormalLike (t) y = Add (t, n)")
     onnx.save(model(noisy), path)
     completed = run("tune", path, "-o", out, "--data", data, "--format", "json")
-    report = result(completed.out)
+    report = parse_tune_result(completed.out)
     assert (completed.status, report["trials"]) == (1, 1)
     assert "with every node in float32 too" in report["reasons"][0]
     assert not out.exists()
@@ -159,7 +159,7 @@ def test_validation_data_is_judged_separately(
     out = tmp_path / "modify.json"
     completed = run("tune", planted, "-o", out, "--data", data, "--validate-on", harmless_data, "--format", "json")
     assert completed.status == 0
-    report = result(completed.out)
+    report = parse_tune_result(completed.out)
     assert (report["validation"]["verdict"], report["validation"]["batches"], report["check"]["batches"]) == (
         "pass",
         1,
@@ -185,7 +185,7 @@ def test_the_list_is_written_although_the_validation_fails(
     assert "on the data of --validate-on: 1 of 3 batches overflow" in completed.out
     assert "but not on the validation data" in completed.err
     assert json.loads(out.read_text()) == {}
-    report = result(run(*arguments, "--force", "--format", "json").out)
+    report = parse_tune_result(run(*arguments, "--force", "--format", "json").out)
     assert (report["verdict"], report["check"]["verdict"], report["validation"]["verdict"]) == ("fail", "pass", "fail")
 
 
@@ -200,12 +200,12 @@ def test_labels_replace_the_limits_of_outputs(run, tmp_path: Path) -> None:
     arguments = ("tune", path, "-o", out, "--data", tmp_path / "x.npz", "--ops-info", "mindspore-o3", "--force")
     completed = run(*arguments, "--labels", labels, "--format", "json")
     assert completed.status == 0, completed.out
-    report = result(completed.out)
+    report = parse_tune_result(completed.out)
     assert report["check"]["task"]["mixed"] == report["check"]["task"]["reference"] == 1
     assert report["check"]["limits"] == {"exception_rate": 0.005, "max_ignored": 0.5}
     assert report["edits"]
     completed = run(*arguments, "--labels", labels, "--max-accuracy-loss", 1, "--format", "json")
-    assert result(completed.out)["edits"] == []
+    assert parse_tune_result(completed.out)["edits"] == []
     completed = run(*arguments, "--max-accuracy-loss", 0.1)
     assert completed.status == 2
     assert "--labels" in completed.err
@@ -213,9 +213,9 @@ def test_labels_replace_the_limits_of_outputs(run, tmp_path: Path) -> None:
 
 def test_limits_and_rates_reach_the_search(run, planted: Path, data: Path, tmp_path: Path) -> None:
     arguments = ("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--force", "--format", "json")
-    assert result(run(*arguments, "--max-exception-rate", 0.5).out)["edits"] == []
-    assert result(run(*arguments, "--steps", 2).out)["edits"] == []
-    report = result(run(*arguments, "--large-batch", "--min-snr", 20, "--overflow-mode", "saturate").out)
+    assert parse_tune_result(run(*arguments, "--max-exception-rate", 0.5).out)["edits"] == []
+    assert parse_tune_result(run(*arguments, "--steps", 2).out)["edits"] == []
+    report = parse_tune_result(run(*arguments, "--large-batch", "--min-snr", 20, "--overflow-mode", "saturate").out)
     assert report["edits"]
     assert (report["check"]["limits"]["exception_rate"], report["check"]["limits"]["snr"]) == (0.001, 20)
 
@@ -227,7 +227,7 @@ def test_the_list_of_each_objective_passes_the_check(
     out = tmp_path / "modify.json"
     completed = run("tune", planted, "-o", out, "--data", data, "--objective", objective, "--format", "json")
     assert completed.status == 0, completed.err
-    assert result(completed.out)["objective"] == objective
+    assert parse_tune_result(completed.out)["objective"] == objective
     assert run("check", planted, "--data", data, "--mixlist", out).status == 0
 
 
@@ -252,7 +252,7 @@ def test_type_hints_give_custom_operators_their_types(run, tmp_path: Path) -> No
 def test_the_trace_has_a_line_for_each_trial(run, planted: Path, data: Path, tmp_path: Path) -> None:
     completed = run("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--trace", "--format", "json")
     lines = completed.err.splitlines()
-    report = result(completed.out)
+    report = parse_tune_result(completed.out)
     assert len(lines) == len(report["log"]) + 3, (
         "a warning with its hint and the line about the files follow the trials"
     )
@@ -393,9 +393,9 @@ def test_a_quarter_is_held_out(run, planted: Path, tmp_path: Path) -> None:
     assert "on the batches that were held out: 1 of 1 batches overflow" in completed.out
     assert "Validation on 1 batch that the search did not use" in completed.out
     assert "but not on the validation data" in completed.err
-    report = result(run(*arguments, "--format", "json").out)
+    report = parse_tune_result(run(*arguments, "--format", "json").out)
     assert (report["held_out"], report["validation"]["batches"]) == ([str(folder / "3.npz")], 1)
-    report = result(run(*arguments, "--no-holdout", "--format", "json").out)
+    report = parse_tune_result(run(*arguments, "--no-holdout", "--format", "json").out)
     assert (report["verdict"], report["held_out"], report["validation"]) == ("pass", [], None)
     config = tmp_path / "mixlist.toml"
     config.write_text("[tune]\nno-holdout = true\n")
@@ -433,7 +433,7 @@ def test_the_recommended_result_comes_first_with_its_command(run, planted: Path,
 
 
 def test_the_json_has_both_results(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    report = result(run("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--format", "json").out)
+    report = parse_tune_result(run("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--format", "json").out)
     alternative = report["alternative"]
     assert (report["low_share"]["tuned"], alternative["low_share"], alternative["recommended"]) == (0, 0.5, True)
     assert alternative["customize_dtypes"].startswith("product::")
@@ -441,4 +441,5 @@ def test_the_json_has_both_results(run, planted: Path, data: Path, tmp_path: Pat
     assert report["next_command"].startswith("mixlist tune")
     options = ("--data", data, "--node-rules", tmp_path / "n.txt", "--format", "json")
     with_node_rules = run("tune", planted, "-o", tmp_path / "o.json", *options)
-    assert (result(with_node_rules.out)["alternative"], result(with_node_rules.out)["next_command"]) == (None, "")
+    report = parse_tune_result(with_node_rules.out)
+    assert (report["alternative"], report["next_command"]) == (None, "")

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 from tests.support.builders import model
-from tests.support.tuned import result
+from tests.support.tune_result import parse_tune_result
 
 ROOT = Path(__file__).parents[2]
 BRANCHES = {
@@ -97,7 +97,7 @@ def test_ctrl_c_writes_the_best_list_so_far(run, long_search: tuple[str, ...], t
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 1, err
-    report = result(out)
+    report = parse_tune_result(out)
     assert (report["verdict"], report["complete"], report["minimal"], report["check"]) == ("fail", False, False, None)
     assert "interrupted: wrote modify.partial.json and nodes.partial.txt; modify.json is unchanged" in err
     assert (tmp_path / "modify.json").read_text() == "old"
@@ -115,7 +115,7 @@ def test_ctrl_c_before_any_list_passes_writes_nothing(long_search: tuple[str, ..
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 1, err
-    report = result(out)
+    report = parse_tune_result(out)
     assert (report["complete"], report["modify_mixlist"]) == (False, "")
     assert "nothing was written" in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["slow.npz", "slow.onnx"]
@@ -136,7 +136,7 @@ def test_a_killed_search_continues_from_its_state(long_search: tuple[str, ...], 
         with start_command((*long_search, *options), tmp_path) as process:
             out, err = process.communicate(timeout=240)
         assert process.returncode == 0, err
-        reports[name] = result(out)
+        reports[name] = parse_tune_result(out)
     resumed, uninterrupted = reports["resumed"], reports["uninterrupted"]
     assert {edit["op"] for edit in resumed["edits"]} == BRANCHES.keys() | {
         "Concat",

@@ -29,7 +29,7 @@ from tests.support.graphs import Case, cases
 from tests.support.resolver_cases import decide_node, decide_nodes, resolve_text
 from tests.test_properties import EXAMPLES, policies
 
-# How a constant k beyond float16 is computed; w = 1000, shape = {4}.
+# Nodes that compute a constant k beyond the range of float16; w = 1000, shape = {4}.
 COMPUTED = {
     "a product": "k = Mul(w, w)",
     "two steps": "a = Mul(w, w) k = Add(a, w)",

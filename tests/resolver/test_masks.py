@@ -16,7 +16,7 @@ from mixlist.graph.load import load_model
 from mixlist.lists.policy import Policy
 from tests.resolver.test_incremental_solver import SolverComparison
 from tests.support.attention import Attention, attention, attentions, mask_policies
-from tests.support.builders import customise, keep, model, policy
+from tests.support.builders import customize, keep, model, policy
 from tests.support.contract import check_idempotent
 from tests.support.evaluation import run_ort, run_reference
 from tests.support.resolver_cases import decide_nodes, find_precisions, resolve_text
@@ -344,7 +344,7 @@ def test_a_node_rule_for_the_softmax_decides_for_the_mask() -> None:
     """Rule S4.2: A node rule wins."""
     outcomes = outcomes_under_protection(PRODUCT, white=LOW, rules=keep("softmax"))
     assert (outcomes["add"], outcomes["mul"], outcomes["softmax"]) == ("mask", "mask", "float32")
-    low = (customise("add", ["float16", "float16"], ["float16"]),)
+    low = (customize("add", ["float16", "float16"], ["float16"]),)
     assert outcomes_under_protection(PRODUCT, white=WHITE, black=["Softmax"], rules=low)["add"] == "float16"
 
 
@@ -390,7 +390,7 @@ def test_without_protection_a_mask_that_breaks_warns() -> None:
 
 
 def test_a_node_rule_that_breaks_a_mask_warns() -> None:
-    low = (customise("add", ["float16", "float16"], ["float16"]),)
+    low = (customize("add", ["float16", "float16"], ["float16"]),)
     (warning,) = resolve_text(PRODUCT, white=WHITE, black=["Softmax"], protect=["masks"], rules=low).warnings
     assert warning.code == "ML508"
 

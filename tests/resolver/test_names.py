@@ -12,7 +12,7 @@ from mixlist.errors import UsageError
 from mixlist.graph.refs import scoped_name
 from mixlist.graph.traversal import nodes_in
 from mixlist.resolver import Plan
-from tests.support.builders import customise, keep, model, policy
+from tests.support.builders import customize, keep, model, policy
 from tests.support.graphs import Case, cases
 from tests.support.resolver_cases import decide_nodes, resolve_text
 from tests.test_properties import EXAMPLES
@@ -58,7 +58,7 @@ def test_a_rule_for_the_main_graph_only(name: str, expected: list[str]) -> None:
 
 def test_a_rule_of_customize_dtypes_for_the_main_graph_only() -> None:
     """Rule S6.5: ./NAME means the main graph."""
-    decisions = decide_nodes(TWICE, rules=(customise("./fc", ["float16"], ["float16"]),))
+    decisions = decide_nodes(TWICE, rules=(customize("./fc", ["float16"], ["float16"]),))
     assert [decisions[name].precision for name in BOTH] == ["float16", "float32"]
 
 

@@ -19,7 +19,7 @@ from mixlist.resolver import Plan, Resolver
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.resolver.reasons import find_rule_name
 from tests.resolver.test_incremental_solver import EXAMPLES, SolverComparison
-from tests.support.builders import apply, customise, keep, model, policy
+from tests.support.builders import apply, customize, keep, model, policy
 from tests.support.resolver_cases import decide_node, decide_nodes, find_precisions
 from tests.support.rotary import ARITHMETIC, ROTARY, late_positions
 
@@ -83,7 +83,7 @@ def test_cosines_at_late_positions_are_exact(mode: str) -> None:
         # Positions that are counted: bools as DETR counts them, and integers of a Range.
         ("p = Cast<to = 1> (m) [c] c = CumSum (p, zero) [a] a = Mul (c, k) [r] y = Sin (a)", "c a r"),
         ("i = CumSum (n, zero) p = Cast<to = 1> (i) [a] a = Mul (p, k) [r] y = Sin (a)", "a r"),
-        # What computes an operand of the arithmetic is part of it.
+        # A node that computes an operand of the arithmetic is part of the arithmetic.
         ("p = Cast<to = 1> (n) [f] f = Exp (k) [a] a = Mul (p, f) [r] y = Sin (a)", "f a r"),
         (
             "p = Cast<to = 1> (n) z = Size (x) s = Cast<to = 1> (z) f = Sqrt (s) [a] a = Mul (p, f) [r] y = Sin (a)",
@@ -138,7 +138,7 @@ def test_the_positions_of_a_model_are_freed_with_the_model() -> None:
 
 def test_node_rules_win_over_positions() -> None:
     text = f"{HEAD} {CONSTANTS} {{ p = Cast<to = 1> (n) [a] a = Mul (p, k) [r] y = Sin (a) }}"
-    rules = (customise("a", ["float16", "float16"], ["float16"]), *keep("r"))
+    rules = (customize("a", ["float16", "float16"], ["float16"]), *keep("r"))
     decisions = decide_nodes(text, white=["Mul", "Sin"], protect=["positions"], rules=rules)
     assert (decisions["a"].rule, decisions["a"].precision) == ("node-rule", "float16")
     assert decisions["r"].rule == "node-rule"

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import mixlist
 from mixlist.errors import MixlistError
 from mixlist.lists.policy import GRAY_POLICIES, NodeRule, Policy, Protection
-from tests.support.builders import customise, keep, policy
+from tests.support.builders import customize, keep, policy
 from tests.support.graph_table import DECISIONS
 from tests.support.graphs import Case, cases
 from tests.support.reference import ELEM_TYPES, Reference
@@ -102,7 +102,7 @@ def customized_rule(draw: st.DrawFn, bare: Reference, node: Node, low: str, by_t
     for slots in (group.inputs, group.outputs):
         width = max(slots, default=-1) + 1
         sides.append([dtype if i in slots and draw(st.integers(0, 4)) else None for i in range(width)])
-    return customise(node.op if by_type else node.name, *sides, by_type=by_type)
+    return customize(node.op if by_type else node.name, *sides, by_type=by_type)
 
 
 def compare(case: Case, rules: Policy) -> list[str]:

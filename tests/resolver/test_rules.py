@@ -6,7 +6,7 @@ import pytest
 
 from mixlist.errors import MixlistError
 from mixlist.lists.policy import NodeRule
-from tests.support.builders import customise, keep
+from tests.support.builders import customize, keep
 from tests.support.resolver_cases import decide_node, decide_nodes, find_precisions, resolve_text
 
 UNARY = "g (float[4] x) => (float[4] y) { [n] y = Relu(x) }"
@@ -73,7 +73,7 @@ def test_an_operator_without_its_type_attribute_is_ordinary(op: str) -> None:
 def test_a_node_rule_for_a_node_without_choice_is_an_error(text: str) -> None:
     """Rule S6.8: A rule for a node with nothing to vary is an error."""
     with pytest.raises(MixlistError, match="n"):
-        resolve_text(text, rules=(customise("n", ["float16"], ["float16"]),))
+        resolve_text(text, rules=(customize("n", ["float16"], ["float16"]),))
 
 
 @pytest.mark.parametrize("rules", [keep("n"), keep("Add", by_type=True)])
@@ -88,7 +88,7 @@ def test_keep_dtype_for_a_node_without_choice_warns(rules: tuple[NodeRule, ...])
 
 def test_a_type_that_no_node_has_is_an_error_in_both_files() -> None:
     """Rule S6.6: A rule without a node warns or fails."""
-    for rule in (*keep("Conv", by_type=True), customise("Conv", ["float16"], [], by_type=True)):
+    for rule in (*keep("Conv", by_type=True), customize("Conv", ["float16"], [], by_type=True)):
         with pytest.raises(MixlistError, match="is not in the model"):
             resolve_text(UNARY, rules=(rule,))
 
@@ -104,37 +104,37 @@ def test_keep_dtype_wins_over_lists_and_modes(settings: dict[str, object]) -> No
 
 def test_customize_dtypes_lowers_a_black_node() -> None:
     """Rule S4.2: A node rule wins."""
-    decision = decide_node(UNARY, "n", black=["Relu"], rules=(customise("n", ["float16"], ["float16"]),))
+    decision = decide_node(UNARY, "n", black=["Relu"], rules=(customize("n", ["float16"], ["float16"]),))
     assert (decision.precision, decision.rule, dict(decision.outputs)) == ("float16", "node-rule", {"y": "float16"})
     assert "custom.cfg:1" in decision.reason
 
 
 def test_a_blank_entry_of_customize_dtypes_asks_for_no_type() -> None:
     text = "g (float[4] x) => (float[4] y) { [h] a = Exp(x) [n] y = Pow(a, x) }"
-    decision = decide_node(text, "n", rules=(customise("n", [None, "float32"], ["float16"]),))
+    decision = decide_node(text, "n", rules=(customize("n", [None, "float32"], ["float16"]),))
     assert (decision.precision, dict(decision.outputs)) == ("float16", {"y": "float16"})
 
 
 def test_rules_by_name_come_first_then_rules_by_type_then_keep_dtype() -> None:
     """Rule S6.3: The first rule that names a node decides."""
-    by_name = customise("n", ["float16"], ["float16"])
-    by_type = customise("Relu", ["float32"], ["float32"], by_type=True)
+    by_name = customize("n", ["float16"], ["float16"])
+    by_type = customize("Relu", ["float32"], ["float32"], by_type=True)
     assert decide_node(UNARY, "n", rules=(by_name, by_type, *keep("n"))).precision == "float16"
     assert decide_node(UNARY, "n", mode="fp16", rules=(by_type, *keep("n"))).precision == "float32"
-    low_by_type = customise("Relu", ["float16"], ["float16"], by_type=True)
+    low_by_type = customize("Relu", ["float16"], ["float16"], by_type=True)
     assert decide_node(UNARY, "n", rules=(low_by_type, *keep("n"))).precision == "float16"
 
 
 def test_the_first_rule_for_a_name_wins() -> None:
     """Rule S6.3: The first rule that names a node decides."""
-    rules = (customise("n", ["float16"], ["float16"]), customise("n", ["float32"], ["float32"]))
+    rules = (customize("n", ["float16"], ["float16"]), customize("n", ["float32"], ["float32"]))
     assert decide_node(UNARY, "n", rules=rules).precision == "float16"
 
 
 def test_a_rule_that_the_schema_refuses_is_an_error() -> None:
     """Rule S6.7: A rule that the schema refuses is an error."""
     with pytest.raises(MixlistError, match="n"):
-        resolve_text(UNARY, rules=(customise("n", ["float16"], ["float32"]),))
+        resolve_text(UNARY, rules=(customize("n", ["float16"], ["float32"]),))
 
 
 def test_a_rule_by_type_that_matches_no_node_is_an_error() -> None:

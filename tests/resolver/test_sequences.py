@@ -7,7 +7,7 @@ import pytest
 
 from mixlist.resolver import Decision
 from mixlist.rewriter import rewrite
-from tests.support.builders import customise
+from tests.support.builders import customize
 from tests.support.resolver_cases import decide_nodes, resolve_text
 
 LOW, HIGH = "float16", "float32"
@@ -59,7 +59,7 @@ def test_white_black_and_node_rules_on_the_operators_still_vote(gray_policy: str
     assert by_white["c"].precision == LOW
     by_black = decide("w, w", "Exp", gray_policy=gray_policy, black=["SequenceAt"])
     assert by_black["c"].precision == HIGH
-    rule = customise("c", ["float32", "float32"], ["float32"])
+    rule = customize("c", ["float32", "float32"], ["float32"])
     by_rule = decide("w, w", "Exp", gray_policy=gray_policy, rules=(rule,))
     assert (by_rule["c"].precision, by_rule["a"].precision) == (HIGH, HIGH)
 

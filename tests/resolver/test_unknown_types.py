@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 import mixlist
 from mixlist.lists.policy import GRAY_POLICIES
 from tests.graph.test_type_unification import custom_inputs
-from tests.support.builders import apply, customise, keep, model, policy
+from tests.support.builders import apply, customize, keep, model, policy
 from tests.support.contract import check_idempotent
 from tests.support.graphs import Case, cases
 from tests.support.loading import Loader
@@ -103,7 +103,7 @@ def test_a_node_that_reads_no_float_of_known_type_has_no_precision() -> None:
 
 def test_a_node_rule_for_a_node_of_unknown_type() -> None:
     with pytest.raises(mixlist.MixlistError, match="the type of 'u' is not known") as caught:
-        resolve(UNKNOWN, rules=(customise("a", ["float16"], ["float16"]),))
+        resolve(UNKNOWN, rules=(customize("a", ["float16"], ["float16"]),))
     assert "--type-hints" in (caught.value.hint or "")
     assert [warning.code for warning in resolve(UNKNOWN, rules=keep("a")).warnings] == ["ML306", "ML409"]
 

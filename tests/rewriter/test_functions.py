@@ -8,7 +8,7 @@ from onnx import helper
 
 import mixlist
 from mixlist.graph.onnx_conversion import inline_functions
-from tests.support.builders import customise, model, policy
+from tests.support.builders import customize, model, policy
 from tests.support.contract import check_contract, check_idempotent
 from tests.support.rewriter_cases import Case, case
 
@@ -321,7 +321,7 @@ def test_a_node_rule_holds_in_every_specialization() -> None:
         "(float[4] y, float[4] z) { [w] w = Exp(x) [c] y = f.F(w) [d] z = f.F(x) }",
         "F (a) => (b) { [r] r = Relu(a) [l] b = Log(r) }",
     )
-    result = case(text, rules=(customise("l", ["float16"], ["float16"]),), feeds=X, **LISTS)
+    result = case(text, rules=(customize("l", ["float16"], ["float16"]),), feeds=X, **LISTS)
     assert {"function:f:F#0/l", "function:f:F#1/l"} <= result.low
     assert result.casts == [">y", ">z", "function:f:F_2: r>float16", "x>float16"]
 

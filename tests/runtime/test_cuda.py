@@ -18,10 +18,10 @@ from mixlist.runtime.session import SessionOptions
 from mixlist.runtime.subprocess_session import SubprocessSession
 from mixlist.targets.kernels import has_kernel_for
 from tests.support.builders import model
-from tests.support.cuda import missing
-from tests.support.rounding import unfaithful
+from tests.support.cuda import cuda_error
+from tests.support.rounding import rounding_defect
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no CUDA on this machine: {missing()}")
+pytestmark = pytest.mark.skipif(bool(cuda_error()), reason=f"no CUDA on this machine: {cuda_error()}")
 
 NUMBERS = {"float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16}
 UNARY = (
@@ -45,7 +45,7 @@ def run_one_node(op_type: str, low: str, provider: str, profile: Path) -> dict[s
 
 @pytest.mark.parametrize("optimize", [True, False])
 def test_cast_pairs_round(optimize: bool) -> None:
-    assert unfaithful("cuda", optimize) is None
+    assert rounding_defect("cuda", optimize) is None
 
 
 @pytest.mark.parametrize("low", NUMBERS)

@@ -21,7 +21,7 @@ from mixlist.runtime.model_files import write_model
 from mixlist.runtime.session import SessionOptions
 from mixlist.targets.providers import available_providers
 from tests.support.builders import model, policy
-from tests.support.rounding import unfaithful
+from tests.support.rounding import rounding_defect
 
 pytestmark = pytest.mark.usefixtures("temporary")
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -150,7 +150,7 @@ def test_providers() -> None:
 
 @pytest.mark.skipif("cuda" in available_providers(), reason="this machine has a CUDA provider")
 def test_the_hint_says_how_to_install_cuda() -> None:
-    for use_cuda in (lambda: open_session(b"", SessionOptions("cuda")), lambda: unfaithful("cuda")):
+    for use_cuda in (lambda: open_session(b"", SessionOptions("cuda")), lambda: rounding_defect("cuda")):
         with pytest.raises(UsageError, match="provider cuda cannot be used") as error:
             use_cuda()
         hint = str(error.value.hint)
@@ -165,7 +165,7 @@ def test_cuda_runs_and_rounds() -> None:
         None, {"x": np.array([1, 70000], np.float32)}
     )
     np.testing.assert_array_equal(got, np.array([1, np.inf], np.float16))
-    assert unfaithful("cuda") is None
+    assert rounding_defect("cuda") is None
 
 
 def test_bfloat16_inputs_and_outputs() -> None:
@@ -211,8 +211,8 @@ def test_a_profile_is_written(product: onnx.ModelProto, tmp_path: Path) -> None:
 
 
 def test_the_cpu_provider_keeps_pairs_of_casts() -> None:
-    assert unfaithful("cpu") is None
-    assert unfaithful("cpu", optimize=False) is None
+    assert rounding_defect("cpu") is None
+    assert rounding_defect("cpu", optimize=False) is None
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_provider_that_drops_casts_is_recognized(
     monkeypatch: pytest.MonkeyPatch, message: str, change: tuple[str, str]
 ) -> None:
     monkeypatch.setattr(provider_rounding, "_TEST_MODEL", provider_rounding._TEST_MODEL.replace(*change))
-    reason = unfaithful("cpu")
+    reason = rounding_defect("cpu")
     assert reason is not None
     assert message in reason
 

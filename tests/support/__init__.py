@@ -1,1 +1,1 @@
-"""What tests share: builders of models, random graphs, oracles, checks of the promises to users."""
+"""Code that tests share: builders of models, random graphs, references of the rules, and checks of the promises."""

@@ -109,7 +109,7 @@ def keep(*names: str, by_type: bool = False) -> tuple[NodeRule, ...]:
     return tuple(NodeRule(kind, n, True, FilePlace("keep.cfg", i + 1, 1)) for i, n in enumerate(names))  # type: ignore[arg-type]
 
 
-def customise(
+def customize(
     name: str, inputs: Iterable[str | None], outputs: Iterable[str | None], *, by_type: bool = False
 ) -> NodeRule:
     """One line of a customize_dtypes file."""

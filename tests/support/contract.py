@@ -82,7 +82,7 @@ def check_loads(before: onnx.ModelProto, after: onnx.ModelProto) -> None:
     if _error(lambda: ort_session(before)) is None:
         error = _error(lambda: ort_session(after))
         if after.functions and any(text in str(error) for text in OPTIMIZER_DEFECTS):
-            error = _error(lambda: ort_session(after, optimise=False))
+            error = _error(lambda: ort_session(after, optimize=False))
         assert error is None, f"point 1: ONNX Runtime refuses the result: {error}"
 
 

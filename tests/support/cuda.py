@@ -1,4 +1,4 @@
-"""Whether CUDA can be used here: a build of ONNX Runtime with the provider may stand on a machine without a GPU."""
+"""Test that CUDA can be used: a build of ONNX Runtime with the provider can be installed on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.support.builders import model
 
 
 @cache
-def missing() -> str:
-    """Why a session does not start on CUDA, "" where it does."""
+def cuda_error() -> str:
+    """Return the message of the error with which a session on CUDA fails to start, "" if it starts."""
     try:
         open_session(model("g (float[2] x) => (float[2] y) { y = Neg(x) }").SerializeToString(), SessionOptions("cuda"))
     except MixlistError as error:

@@ -9,21 +9,21 @@ import numpy as np
 import onnx
 
 
-def ort_session(model: onnx.ModelProto, *, optimise: bool = True) -> Any:
+def ort_session(model: onnx.ModelProto, *, optimize: bool = True) -> Any:
     """A session on the CPU provider; raises what ONNX Runtime raises."""
     import onnxruntime as ort
 
     ort.set_default_logger_severity(4)
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    if not optimise:
+    if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def run_ort(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], *, optimise: bool = False) -> list[np.ndarray]:
+def run_ort(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], *, optimize: bool = False) -> list[np.ndarray]:
     """The outputs as ONNX Runtime computes them, float16 nodes mostly in float32."""
-    return list(ort_session(model, optimise=optimise).run(None, dict(feeds)))
+    return list(ort_session(model, optimize=optimize).run(None, dict(feeds)))
 
 
 def run_reference(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:

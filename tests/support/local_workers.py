@@ -1,4 +1,4 @@
-"""Searches in this process, for tests: an executor that runs what it is given at once, and trials over it."""
+"""Run searches in the process of the test: an executor without threads, and trials that use it."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from mixlist.tuner.trial_verdict import TrialLimits
 from mixlist.tuner.trials import Trials
 
 
-class Here(Executor):
-    """Runs each task when it is submitted, in the caller's thread."""
+class InProcessExecutor(Executor):
+    """Run each task when it is submitted, in the thread of the caller."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as problem:
-            future.set_exception(problem)
+        except Exception as error:
+            future.set_exception(error)
         return future
 
 
 def live_pids(pool: ProcessPool) -> list[int]:
-    """Return the numbers of a pool's processes that live."""
+    """Return the process ids of a pool's workers that are alive."""
     return [worker.pid for worker in tuple(pool._workers.values()) if worker.alive]
 
 
-def stop_at(last: int) -> Callable[[Any], None]:
-    """What is told of trials and presses Ctrl-C at one of them, counted from 1."""
+def interrupt_at(last: int) -> Callable[[Any], None]:
+    """Return a progress callback that raises KeyboardInterrupt at its call number ``last``, counted from 1."""
     count = 0
 
-    def told(_: Any) -> None:
+    def progress(_: Any) -> None:
         nonlocal count
         count += 1
         if count == last:
             raise KeyboardInterrupt
 
-    return told
+    return progress
 
 
 def trials(
@@ -71,5 +71,5 @@ def trials(
     compiler = TrialCompiler(
         Resolver(proto), rules, feeds, base.tensors, saturate=saturate, threads=1, limits=trial_limits
     )
-    workers = Workers(Here(), 1, 1, lambda path: Path(path).read_bytes())
+    workers = Workers(InProcessExecutor(), 1, 1, lambda path: Path(path).read_bytes())
     return Trials(compiler, trial_limits, workers, SearchState(None, {}))

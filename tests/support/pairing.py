@@ -1,4 +1,4 @@
-"""Which node of a rewritten model is which node of the original: by what they make, not by position."""
+"""Pair each node of the original model with its counterpart in the rewritten model, by the values that they make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the installed ONNX Runtime keeps the Casts that round to a low type."""
+"""Test that the installed ONNX Runtime keeps the Casts that round to a low type."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mixlist.runtime.provider_rounding import start_rounding_tests
 from mixlist.runtime.session import SessionOptions
 
 
-def unfaithful(provider: str, optimize: bool = True) -> str | None:
-    """Return why a provider does not round, None if it does."""
+def rounding_defect(provider: str, optimize: bool = True) -> str | None:
+    """Return the reason why a provider does not round to the low types, None if it rounds."""
     options = SessionOptions(provider, optimize=optimize, threads=1)
     return start_rounding_tests(provider, lambda proto: LocalSession(make_session(proto, options)))()

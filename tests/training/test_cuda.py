@@ -8,9 +8,9 @@ import pytest
 import mixlist
 from mixlist import training
 from mixlist.files.package_data import data_folder
-from tests.support.cuda import missing
+from tests.support.cuda import cuda_error
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing()}")
+pytestmark = pytest.mark.skipif(bool(cuda_error()), reason=f"no CUDA here: {cuda_error()}")
 
 
 @pytest.mark.parametrize("network", ["cnn", "transformer"])

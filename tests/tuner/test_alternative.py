@@ -12,7 +12,7 @@ import mixlist
 from mixlist.errors import UsageError
 from mixlist.tuner.result import TuneReport
 from tests.support.builders import model, policy
-from tests.support.local_workers import stop_at
+from tests.support.local_workers import interrupt_at
 
 # Twelve matrix products. Only the first overflows, if x is 300, but a black MatMul makes all of them high.
 PRODUCTS = 12
@@ -98,6 +98,6 @@ def test_an_alternative_that_fails_the_validation_is_not_recommended() -> None:
 def test_ctrl_c_in_the_second_search_keeps_the_result_of_the_first() -> None:
     log = tune().log
     (at, *_) = [at for at, trial in enumerate(log, 1) if "(MatMul): float32" in str(trial["edits"])]
-    report = tune(progress=stop_at(at))
+    report = tune(progress=interrupt_at(at))
     assert (report.verdict, report.complete, report.alternative) == ("pass", True, None)
     assert any("the search for node rules" in warning.message for warning in report.warnings)

@@ -27,7 +27,7 @@ from mixlist.errors import UsageError
 from mixlist.runtime.process_pool import ProcessPool
 from mixlist.tuner.result import TuneReport
 from tests.support.builders import policy
-from tests.support.local_workers import Here, live_pids
+from tests.support.local_workers import InProcessExecutor, live_pids
 from tests.tuner.test_search_state import without_run_data
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +68,7 @@ def search(**options: Any) -> TuneReport:
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Any]:
     """The report of the search in one process, on one thread, without run data."""
-    report = search(executor=Here())
+    report = search(executor=InProcessExecutor())
     assert report.verdict == "pass" and report.edits and report.trials > 5
     return without_run_data(report)
 
@@ -118,7 +118,7 @@ def test_a_process_that_is_killed_is_replaced(expected: dict[str, Any]) -> None:
         assert killer.killed and killer.killed[0] not in live_pids(pool)
 
 
-class LosingExecutor(Here):
+class LosingExecutor(InProcessExecutor):
     """Cancels every third task, as a cluster does that has lost the data of the task."""
 
     def __init__(self) -> None:

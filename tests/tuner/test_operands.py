@@ -10,7 +10,7 @@ import pytest
 import mixlist
 from mixlist.tuner.result import TuneReport
 from tests.support.builders import model, policy
-from tests.support.local_workers import Here
+from tests.support.local_workers import InProcessExecutor
 
 WEIGHTS = ", ".join(["0.01"] * 16)
 FLOAT32 = np.float32
@@ -18,7 +18,7 @@ FLOAT32 = np.float32
 
 def tune(text: str, feed: dict[str, Any], white: str, black: str = "", **options: Any) -> TuneReport:
     lists = policy(white=white.split(), black=black.split())
-    return mixlist.tune(model(text), lists, [feed], executor=Here(), **options)
+    return mixlist.tune(model(text), lists, [feed], executor=InProcessExecutor(), **options)
 
 
 def edits(report: TuneReport) -> set[str]:

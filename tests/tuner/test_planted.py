@@ -20,7 +20,7 @@ import mixlist
 from mixlist.checker.limits import Limits
 from mixlist.tuner.result import TuneReport
 from tests.support.builders import model
-from tests.support.local_workers import Here
+from tests.support.local_workers import InProcessExecutor
 
 PRECISION_REDUCE = {
     "white": {"precision_reduce": {"flag": "true"}},
@@ -101,7 +101,9 @@ def tune(
     (folder / "lib.json").write_text(json.dumps(library))
     policy = mixlist.load_policy(ops_info=folder / "lib.json", op_names="onnx", constants=constants)
     check_options = {"limits": limits, "overflow_mode": overflow_mode}
-    report = mixlist.tune(folder / "m.onnx", policy, feeds, labels=labels, executor=Here(), **check_options, **options)
+    report = mixlist.tune(
+        folder / "m.onnx", policy, feeds, labels=labels, executor=InProcessExecutor(), **check_options, **options
+    )
     print(f"{report.trials} trials: {report.reasons[0]}")
     assert report.trials <= max_trials, report.log
     return Tuned(folder, report, feeds, check_options, constants)

@@ -1,4 +1,4 @@
-"""What a result promises: every edit is needed, Ctrl-C returns the best list, and a state file serves one search."""
+"""Test that every edit is needed, that Ctrl-C returns the best list, and that a state file serves one search."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import mixlist
 from mixlist.errors import UsageError
 from mixlist.tuner.result import TuneReport
 from tests.support.builders import model, policy
-from tests.support.local_workers import Here, stop_at
+from tests.support.local_workers import InProcessExecutor, interrupt_at
 
 OVERFLOWING = {"x": np.full((1, 8), 300.0, np.float32)}
 WEIGHTS = ", ".join(["0.1"] * 64)
@@ -27,7 +27,9 @@ PRODUCT = f"""g (float[1,8] x) => (float[1,8] y) <float[1] k = {{0.001}}, float[
 
 def tune(text: str, state: Path | None = None, **options: Any) -> TuneReport:
     lists = policy(white=options.pop("white", ()), black=options.pop("black", ()))
-    return mixlist.tune(model(text), lists, options.pop("data", [OVERFLOWING]), executor=Here(), state=state, **options)
+    return mixlist.tune(
+        model(text), lists, options.pop("data", [OVERFLOWING]), executor=InProcessExecutor(), state=state, **options
+    )
 
 
 def test_max_speed_keeps_an_edit_that_saves_casts() -> None:
@@ -113,7 +115,7 @@ def test_a_continued_search_tries_batches_in_the_same_order(tmp_path: Path) -> N
     assert {edit.op for edit in complete.edits} >= {"Mul", "Add"}
     for trial_count in range(1, complete.trials):
         state = tmp_path / f"state{trial_count}"
-        tune(text, state, progress=stop_at(trial_count), **options)
+        tune(text, state, progress=interrupt_at(trial_count), **options)
         continued = tune(text, state, **options)
         assert continued.remembered
         assert [(line["edits"], line["why"]) for line in continued.log] == [

@@ -20,7 +20,7 @@ from mixlist.tuner.result import TuneReport
 from mixlist.tuner.search_state import SearchState
 from mixlist.tuner.trial_verdict import Outcome
 from tests.support.builders import model, policy
-from tests.support.local_workers import Here, stop_at
+from tests.support.local_workers import InProcessExecutor, interrupt_at
 
 TEXT = """g (float[1,8] x) => (float[1,8] y) <float[1] k = {0.001}, float[1] one = {1}> {
   [a] a = Mul(x, x) [b] b = Div(a, k) [c] c = Mul(b, k) [d] d = Mul(c, k) [e] e = Add(d, one) [f] f = Neg(e)
@@ -31,7 +31,7 @@ WHITE = {"white": ["Mul", "Div", "Add", "Neg", "Tanh"]}
 
 def search(state: Path | None, **changes: Any) -> TuneReport:
     defaults: dict[str, Any] = {"model": model(TEXT), "policy": policy(**WHITE), "data": FEEDS, "node_rules": True}
-    options = {**defaults, "executor": Here(), "state": state, **changes}
+    options = {**defaults, "executor": InProcessExecutor(), "state": state, **changes}
     return mixlist.tune(options.pop("model"), options.pop("policy"), options.pop("data"), **options)
 
 
@@ -190,7 +190,7 @@ def test_ctrl_c_returns_the_best_list_so_far(tmp_path: Path) -> None:
     complete = search(None)
     for index in range(1, complete.trials + 1):
         state = tmp_path / f"state{index}"
-        report = search(state, progress=stop_at(index))
+        report = search(state, progress=interrupt_at(index))
         if report.complete:  # the search had ended: the last trials only explain the edits
             continue
         assert report.verdict == "fail" and not report.minimal and "interrupted" in report.reasons[0]

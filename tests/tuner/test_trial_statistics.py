@@ -118,7 +118,7 @@ def test_after_a_failed_check_all_tensors_have_statistics() -> None:
     search_trials.compiler.close()
 
 
-# Where hides the values of t that are not finite.
+# The operator Where hides the values of t that are not finite.
 HIDDEN = """g (float[4] x, float[4] z) => (float[4] y) <float k = {1}, float least = {0.000001}> {
   [t] t = Div (z, x) [s] b = Less (x, least) [y] y = Where (b, k, t) }"""
 

@@ -1,4 +1,4 @@
-"""The JSON of a search, in tests."""
+"""Parse the JSON result of ``tune`` and check it against its schema."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ REGISTRY = Registry().with_resources((schema["$id"], Resource.from_contents(sche
 (SCHEMA,) = [schema for schema in SCHEMAS if schema["$id"] == "urn:mixlist:schema:tune:1"]
 
 
-def result(text: str) -> dict[str, Any]:
-    """What ``tune --format json`` told, after a look whether it is what its schema says."""
-    told: dict[str, Any] = json.loads(text)
-    Draft202012Validator(SCHEMA, registry=REGISTRY).validate(told)
-    return told
+def parse_tune_result(text: str) -> dict[str, Any]:
+    """Return the output of ``tune --format json``; raise ValidationError if it does not follow its schema."""
+    tune_result: dict[str, Any] = json.loads(text)
+    Draft202012Validator(SCHEMA, registry=REGISTRY).validate(tune_result)
+    return tune_result
