@@ -21,7 +21,7 @@ from mixlist.patterns.proven_masks import SENTINEL
 from mixlist.tuner.candidates import Candidate
 
 _VERBS = {"overflow": "overflows", "saturated": "saturates", "refused": "is refused by ONNX Runtime"}
-# How likely a candidate causes the failure: 0 is the most likely.
+# The kinds of evidence against a candidate. The candidates with the smallest number are tried first.
 _OFFENDER, _BEYOND_RANGE, _OTHER = range(3)
 
 
@@ -52,8 +52,10 @@ class CandidateRanking:
         is returned.
         """
 
+        # Both keys end with the text of the edit, so that candidates with equal errors have the same order in each run.
         def cheap_first(candidate: Candidate) -> tuple[int, int, float, str]:
             evidence, error = self._rank(candidate)
+            # A likely cause comes first even if it holds much work. Only the others are sorted by their work.
             has_matrix_work = evidence == _OTHER and self.matrix_flops(candidate) > 0
             return evidence, int(has_matrix_work), -error, str(candidate.edit)
 
@@ -70,15 +72,18 @@ class CandidateRanking:
 
     def explain(self, candidate: Candidate) -> str:
         """Return in words why the candidate is likely to cause the failure; "" if there is no evidence."""
+        # 1. The candidate's node is low, and a high-precision node that reads its values fails.
         for node in candidate.nodes:
             if node in self.offender_by_source:
                 offender = self.offender_by_source[node]
                 return f"{offender.ref}, which computes with values of {node}, {_VERBS[offender.kind]}"
+        # 2. The candidate's own nodes fail, or have float32 values that the low type cannot hold.
         for evidence in (self.offenders, self.beyond_range):
             nodes = [node for node in candidate.nodes if node in evidence]
             if nodes:
                 more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
                 return f"{nodes[0]}{more} {evidence[nodes[0]]}"
+        # 3. The error that a node adds alone. It is infinite if the node makes an infinity of finite reference values.
         error, node = max(((self.errors.get(n, 0.0), n) for n in candidate.nodes), default=(0.0, NodeRef("", "")))
         if not math.isfinite(error):
             return f"{node} overflows on exact inputs"
@@ -87,6 +92,7 @@ class CandidateRanking:
     def _rank(self, candidate: Candidate) -> tuple[int, float]:
         """Return the kind of evidence against a candidate, and the sum of the squared errors of its nodes."""
         nodes = set(candidate.nodes)
+        # With squares, one large error weighs more than many small ones: 0.1 more than ten times 0.02.
         error = sum(self.errors.get(node, 0.0) ** 2 for node in nodes)
         if nodes & (self.offenders.keys() | self.offender_by_source.keys()):
             return _OFFENDER, error

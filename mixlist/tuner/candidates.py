@@ -86,6 +86,7 @@ def edit_policy(base: Policy, edits: EditSet) -> Policy:
     moves = dict(base.lists.moves)
     named = set(base.lists.named_ops)
     rules = []
+    # A set has no order of its own, and the order of rules matters: sort, so that equal sets give equal policies.
     for edit in sorted(edits, key=attrgetter("text")):
         if isinstance(edit, ListEdit):
             moves[edit.op] = Move(edit.op, base.lists.list_of(edit.op), edit.after, None)
@@ -108,6 +109,7 @@ def find_list_candidates(
     for solution, node in _operator_nodes(main):
         classification = solution.classifications[node.id]
         ref = node_ref(solution.graph, node)
+        # No list decides this node (a rule does, or its type is fixed), or the node is on the wanted list already.
         if classification.list_match is None or classification.list_name == after:
             continue
         if low_nodes is not None and ref not in low_nodes:
@@ -132,6 +134,7 @@ def find_node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Cand
     candidates: dict[str, Candidate] = {}
     for solution, node in _operator_nodes(main):
         ref, signature = node_ref(solution.graph, node), node.signature
+        # A rule cannot change a node whose output type an attribute fixes (Cast), or that has no types to choose from.
         if ref not in nodes or signature is None or signature.has_fixed_output or not signature.groups:
             continue
         name = names.get(ref, "")
@@ -141,6 +144,7 @@ def find_node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Cand
         movable_groups = [group for group in signature.groups if group.authored in dtypes.MIXABLE]
         inputs = _float32_slots({slot for group in movable_groups for slot in group.inputs}, node.inputs)
         outputs = _float32_slots({slot for group in movable_groups for slot in group.outputs}, node.outputs)
+        # The node of a function comes once for each specialization. One rule covers all of them.
         candidates.setdefault(name, Candidate(NodeEdit(name, node.op_type, inputs, outputs), (ref,)))
     return tuple(candidates.values())
 

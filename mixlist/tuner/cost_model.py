@@ -43,6 +43,7 @@ class CostModel:
 
     def __call__(self, edits: EditSet) -> float:
         """Return the cost of a set of edits."""
+        # Different edits often lead to the same plan, for example if an op type that is low already becomes white.
         key = frozenset(self.compiler.planner.find_roundings(self.compiler.solution(edits)).items())
         if key not in self._costs:
             self._costs[key] = self._static_cost(edits) if self.provider == "cpu" else self._measured_time(edits)
@@ -51,7 +52,9 @@ class CostModel:
     def _static_cost(self, edits: EditSet) -> float:
         """Return the cost in bytes: the sum over op types of the longer of arithmetic and traffic."""
         plan = self.compiler.plan(edits)
+        # The rewritten model has the Casts that the edits make necessary: their traffic can outweigh what is gained.
         work = estimate_work(rewrite(plan.solution.loaded, plan).proto, None, self.compiler.shapes)
+        # ``flops`` includes the low operations, which take half the time: subtract the other half.
         return sum(max((op.flops - op.low_flops / 2) / FLOPS_PER_BYTE, op.bytes) for op in work.ops)
 
     def _measured_time(self, edits: EditSet) -> float:
@@ -65,6 +68,8 @@ class CostModel:
             with TimedSession(rewrite(loaded, plan).proto, options, folder=loaded.folder) as session:
                 session.load_batches(self.compiler.feeds[:1], False)
                 session.time_runs(0, WARMUP)
+                # The least time: other load on the machine can only make a round slower.
                 return min(session.time_runs(0, RUNS) for _ in range(ROUNDS))
         except ModelError:
+            # ONNX Runtime refuses this model or crashes on it, so these edits must not win.
             return math.inf

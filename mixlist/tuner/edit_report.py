@@ -43,5 +43,6 @@ def _describe_without(edit: Edit, edits: EditSet, strategy: Strategy) -> str:
     outcome = strategy.trials.try_edits(edits - {edit})
     if not outcome.passed:
         return outcome.why
+    # The limits hold without the edit. It may still be needed for the objective (``max-low``, ``max-speed``).
     loss = strategy.describe_objective_loss(edit, edits)
     return f"{NOT_NEEDED}, {loss}" if loss else NOT_NEEDED

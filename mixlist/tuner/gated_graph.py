@@ -23,7 +23,7 @@ from mixlist.graph.traversal import is_graph
 from mixlist.graph.weights import stored_element_count
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
-from mixlist.tuner.rounded_constants import RoundedConstants
+from mixlist.tuner.rounded_constants import RoundedConstants, remove_initializers_from_inputs
 from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPoint
 
 if TYPE_CHECKING:
@@ -106,11 +106,13 @@ class GateBuilder(EmulationBuilder):
         flags_input = self.new_names.make_name("mixlist_gates")
         proto = self.proto
         self._rewrite_graph(self.graph, proto.graph)
+        # Each call has its copy of a function, which ``_copy_function`` made. Nothing calls the authored functions.
         del proto.functions[:]
-        proto.functions.extend(self.functions)  # one copy per call
+        proto.functions.extend(self.functions)
+        # Workers get the graph as bytes, and may run on another machine.
         self.inline_external()
         if proto.ir_version < 4:
-            _remove_initializers_from_inputs(proto)
+            remove_initializers_from_inputs(proto)
         output_names = tuple(output.name for output in proto.graph.output)
         values = self.graph.root.values
         tensor_types = {name: _as_float32(value.type) for name, value in values.items()}
@@ -138,6 +140,7 @@ class GateBuilder(EmulationBuilder):
 
     def _rewrite_node(self, graph: Graph, node: Node, target: NodeProto) -> tuple[list[NodeProto], list[NodeProto]]:
         ref = node_ref(graph, node)
+        # Control flow and calls compute nothing themselves: only the values that they read are rounded, each by itself.
         if node.function is not None or node.bodies:
             before = self._gate_slots(node, target, ref)
             if node.function is not None:
@@ -159,6 +162,7 @@ class GateBuilder(EmulationBuilder):
             outputs = [self.new_names.make_name(v.name) if v is not None else "" for v in node.outputs]
             gate = self._make_if(self._add_gate((point, rounding)), low_branch, otherwise, [n for n in outputs if n])
             otherwise = self._build_node_body([gate], outputs, node)
+        # The outermost If replaces the node, and makes the tensors that other nodes read by their names.
         target.CopyFrom(gate)
         del target.output[:]
         target.output.extend(v.name for v in node.outputs if v is not None)
@@ -185,6 +189,7 @@ class GateBuilder(EmulationBuilder):
         first_gate, self.calls = len(self.gates), (*self.calls, ref)
         self._rewrite_graph(body, function)
         self.calls = self.calls[:-1]
+        # All gates since then are in this function, or in functions that it calls: their flags are passed through.
         flags = list(self.gates)[first_gate:]
         if flags:
             # A call may leave out trailing inputs: fill them up, so that the flags take the slots after the last one.
@@ -217,9 +222,11 @@ class GateBuilder(EmulationBuilder):
             nodes: list[NodeProto] = []
             in_function = bool(self.calls)
             if current_name != value.name and not branch_elem:
+                # value -> If (earlier gate) -> this If: the branch that does not round reads the earlier gate.
                 name = current_name
             else:
                 name = self._read_value(value, branch_elem, nodes, in_function)
+            # The output of a branch must be a tensor that the branch makes, so an Identity passes the value on.
             out = self.new_names.make_name(f"{value.name}_read")
             nodes.append(self.new_names.make_node("Identity", [name], out))
             branches.append(self._build_body(nodes, [(out, value.type)]))
@@ -252,6 +259,7 @@ class GateBuilder(EmulationBuilder):
         ``nodes``: the message ``plain`` of the node, and the Casts around it. The copies in the branch get new names,
         because two branches of one graph must not share names.
         """
+        # 1. The nodes that round the inputs, 2. copies of the node and its Casts, 3. the nodes that round the outputs.
         added: list[NodeProto] = []
         input_names = self._read_inputs(graph, node, plain, rounding, added)
         new_names: dict[str, str] = {}
@@ -306,6 +314,7 @@ class GateBuilder(EmulationBuilder):
         from onnx import AttributeProto, TensorProto
 
         constant = value.constant_proto
+        # A caller can replace an overridable initializer in a feed, so it is rounded in each run.
         if isinstance(constant, TensorProto | AttributeProto) and value.kind != "overridable":
             if stored_element_count(constant) <= SMALL_CONSTANT or (limit and in_function):
                 name = self.new_names.make_name(f"{value.name}_here")

@@ -22,13 +22,16 @@ from mixlist.tuner.gated_graph import GatedGraph
 if TYPE_CHECKING:
     from onnx import FunctionProto, NodeProto, ValueInfoProto
 
-MAX_SEGMENTS = 16  # each costs a run of a session, some 50 microseconds
+# The most segments: each costs a run of a session, some 50 microseconds.
+MAX_SEGMENTS = 16
 # The least cost of a segment, in the unit of ``_node_cost`` (FLOPs): some 0.8 milliseconds on one thread.
 MIN_SEGMENT_COST = 8e7
 _FIXED_NODE_COST = 5e4  # the part of a node's cost that does not depend on its tensors
 _COST_PER_BYTE = 4.0  # the part for each byte that a node moves
 _ASSUMED_SHAPE = (2**20,)  # for a tensor whose shape is not known
-_SLACK = 0.4  # how far a cut may move to a place where fewer bytes cross, as a share of a segment
+# The distance by which a cut may move to a place where fewer bytes cross, as a share of a segment. It is below 0.5, so
+# that the ranges of two cuts do not overlap.
+_SLACK = 0.4
 
 
 def choose_cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
@@ -50,6 +53,7 @@ def choose_cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
         max_distance = max(slack, min(distances))
         nearby = [position for position, distance in enumerate(distances) if distance <= max_distance]
         best = nodes[min(nearby, key=lambda position: (crossing_bytes[position], distances[position]))]
+        # Two cuts can fall behind the same node, if it costs more than a segment: one of them is left out.
         name = next((v.name_in_file for v in best.outputs if v is not None), None)
         if name is not None and name not in names:
             names.append(name)
@@ -59,6 +63,7 @@ def choose_cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
 def _cumulative_costs(graph: Graph, costs: Costs) -> list[float]:
     """Return for each node of the main graph the cost of all nodes up to it, with their bodies and called functions."""
     cumulative, total = [], 0.0
+    # The nodes of a body come before its owner in ``graph.nodes``, so their costs count for the owner.
     for node in graph.nodes:
         total += 0.0 if _is_constant(node) else _node_cost(costs, node.id)
         if node.scope is graph.root:
@@ -97,6 +102,7 @@ def _crossing_bytes(graph: Graph, costs: Costs) -> list[int]:
     live_bytes, crossing = 0, []
     for position, outputs in enumerate(outputs_of_nodes):
         for value in outputs:
+            # 4 bytes per element, because the gated graph is float32.
             size = 4 * prod(costs.known_shapes.shape_of(value) or _ASSUMED_SHAPE) if value in last_reader else 0
             live_bytes += size
             last = last_reader.get(value, position)
@@ -164,6 +170,8 @@ class _GraphSplitter:
         ]
         read_names = [dict.fromkeys(name for node in part for name in self.read_names_of[id(node)]) for part in parts]
         read_names[-1].update(dict.fromkeys(passed_through))
+        # A segment yields what the model yields and what later segments read. It reads inputs of the graph, and tensors
+        # that nodes before its first node make.
         for index, ((start, stop), part) in enumerate(zip(bounds, parts, strict=True)):
             needed_later = set(self.outputs).union(*read_names[index + 1 :])
             outputs = [name for node in self.nodes[start:stop] for name in node.output if name in needed_later]
@@ -178,11 +186,14 @@ class _GraphSplitter:
         ``producer``: the index of the node that makes each tensor.
         """
         last_reader = {name: index for index, node in enumerate(self.nodes) for name in self.read_names_of[id(node)]}
+        # No cut may lie between the producer and the last reader of a tensor that cannot cross:
+        # SequenceInsert -> (no cut) -> SequenceAt.
         uncut_spans = [
             (producer[name], reader)
             for name, reader in last_reader.items()
             if name in producer and not self._can_cross(name)
         ]
+        # A cut lies behind the last node that makes one of its tensors: outputs of a node, and packed statistics.
         stops = {max((producer[name] + 1 for name in names if name in producer), default=0) for names in cut_outputs}
         stops_in_order = [
             stop
@@ -203,6 +214,7 @@ class _GraphSplitter:
         """
         nodes = self.nodes[start:stop]
         constant_nodes: dict[int, NodeProto] = {}
+        # Find the nodes from their readers backwards, in any order. The end result is sorted by position.
         pending = [*further_names, *(name for node in nodes for name in self.read_names_of[id(node)])]
         while pending:
             node = self.constant_nodes.get(pending.pop())

@@ -18,17 +18,19 @@ from mixlist.runtime.available_memory import format_gigabytes, measure_available
 # The memory of the searching process and of one worker, in multiples of the float32 weights. Both are below the
 # measured factors (9 and 6), so that no model is refused that fits.
 SEARCH_FACTOR, WORKER_FACTOR = 8, 5
-_SMALL = 64 << 20  # bytes of weights that fit on every machine: free memory is not looked up
+# Models with fewer bytes of weights fit on every machine, so the free memory is not measured for them.
+_LEAST_REFUSED_WEIGHTS = 64 << 20
 
 
 def refuse_too_large(loaded: LoadedModel, workers: int) -> None:
     """Raise UsageError if tuning with ``workers`` processes on this machine needs more memory than is free."""
     weights = weight_bytes(loaded)
-    if weights < _SMALL:
+    if weights < _LEAST_REFUSED_WEIGHTS:
         return
     free, needed = measure_available_memory(), _needed_bytes(weights, workers)
     if free is None or needed <= free:
         return
+    # Fewer workers are slower and need less memory: advise them only if that is enough.
     with_one_worker = _needed_bytes(weights, 1)
     one_worker_fits = workers > 1 and with_one_worker <= free
     advice = (
@@ -45,6 +47,7 @@ def refuse_too_large(loaded: LoadedModel, workers: int) -> None:
 
 def weight_bytes(loaded: LoadedModel) -> int:
     """Return the bytes of the model's constants, where those of a low type count as float32."""
+    # Strings have no fixed size and are never rounded, so they are left out.
     numbers = [tensor for tensor in tensors_in_model(loaded.proto) if tensor.data_type != STRING]
     return sum(
         4 * stored_element_count(tensor) if tensor.data_type in LOW_TYPES else declared_byte_size(tensor)

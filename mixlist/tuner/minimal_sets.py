@@ -25,6 +25,7 @@ def find_minimal(ordered: Sequence[T], passes: Passes[T]) -> frozenset[T] | None
     about 2 k log2(j / k) + 2 k more to find a minimal set of k elements in it (QuickXplain, Junker 2004). An order with
     the causes of the failure first makes j close to k.
     """
+    # The search for the prefix relies on it that the empty set fails.
     if passes(frozenset()):
         return frozenset()
     length = _shortest_passing_prefix(ordered, passes)
@@ -41,7 +42,9 @@ def remove_unneeded(elements: frozenset[T], order: Sequence[T], passes: Passes[T
     No single element of the result can be left out, also if the test is not monotone.
     """
     changed = True
-    while changed:  # an element that was needed may not be needed any more once another one is removed
+    # Repeat until nothing can be removed: if the test is not monotone, an element that was needed may not be needed any
+    # more once another one is removed.
+    while changed:
         changed = False
         for element in reversed([e for e in order if e in elements]):
             if passes(elements - {element}):
@@ -74,6 +77,7 @@ def _predict_tests(search: Callable[[Passes[T]], R], answers: list[bool], count:
     past_answers, tests = iter(answers), list[frozenset[T]]()
 
     def test(elements: frozenset[T]) -> bool:
+        # First repeat the answers so far, which bring the search to its current test. Then collect tests.
         answer = next(past_answers, None)
         if answer is not None:
             return answer
@@ -114,11 +118,14 @@ def _quickxplain(required: frozenset[T], has_grown: bool, optional: Sequence[T],
     All of ``required`` and ``optional`` together pass. ``has_grown``: True if ``required`` has grown since the last
     test, so that it may pass alone now.
     """
+    # If ``required`` has not grown, its test failed before and is not repeated.
     if not optional or (has_grown and passes(required)):
         return frozenset()
     if len(optional) == 1:
         return frozenset(optional)
     # Find what is needed of the second half if the whole first half is there, then what is needed of the first half.
+    # This order prefers the first half: an element of the second half stays only if no element before it can do its
+    # work.
     middle = (len(optional) + 1) // 2
     first_half, second_half = optional[:middle], optional[middle:]
     from_second = _quickxplain(required | frozenset(first_half), True, second_half, passes)

@@ -45,6 +45,7 @@ def read_tuned_policy(base: Policy, modify_mixlist: str, customize_dtypes: str) 
         path = folder / "modify_mixlist.json"
         write_scratch(path, modify_mixlist.encode())
         lists, _ = apply_edits(base.lists.library, read_edits(path, strict=True)[0])
+        # The text has all rules but the keep_dtype ones. If it is empty, the base has no others.
         if not customize_dtypes:
             return replace(base, lists=lists)
         path = folder / "customize_dtypes.txt"

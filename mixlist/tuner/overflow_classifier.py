@@ -39,9 +39,8 @@ if TYPE_CHECKING:
 class _TensorRead:
     """An input slot of a node that reads a tensor with a range.
 
-    If the value of the slot comes out of a body or a call, ``source`` is one of the tensors that the slot may read.
-
-    ``name``: the name of the value at the slot. ``source``: the tensor.
+    ``name``: the name of the value at the slot. ``source``: the tensor. If the value comes out of a body or a call,
+    ``source`` is one of several tensors that the slot may read.
     """
 
     node: DataflowNode
@@ -85,6 +84,7 @@ class OverflowClassifier:
             reference = ObservedModel(self.loaded, instrument(self.loaded.proto).probes, open_observer)
             self._finder = HiddenOverflowFinder(self.nodes, {self.low_type}, reference)
         self._set_ranged_tensors(frozenset(values.reference))
+        # A tensor in a branch or loop that did not run in this batch has no range.
         conversions = [
             (conversion, values.mixed[conversion.observed_ref])
             for conversion in self._conversions(roundings)
@@ -101,6 +101,7 @@ class OverflowClassifier:
         batch = self._finder.add_hidden_overflows(feed, batch, values.counts)
         operand_records: dict[OperandKey, OperandRecord] = {}
         records: dict[TensorRef, FindingRecord] = {}
+        # Converted inputs come before outputs: a lost input explains an output that is not finite, and not the reverse.
         classify_operands(batch, self._node_by_ref, operand_records)
         classify_outputs(batch, self._producers, records)
         for record in (*operand_records.values(), *records.values()):
@@ -133,6 +134,7 @@ class OverflowClassifier:
         """Yield the tensors with ranges that nodes read rounded under a plan."""
         for read in self._reads:
             point = RoundingPoint((), read.node.ref)
+            # In a function, the node may round the input in one specialization and leave it alone in another.
             elems = {local.nodes[point].inputs[read.slot] for local in roundings if point in local.nodes}
             for elem in elems - {0}:
                 yield Conversion(read.name, elem, read.source, read.source, (read.node.ref,))

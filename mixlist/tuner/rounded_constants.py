@@ -43,9 +43,11 @@ class RoundedConstants:
 
         key = (id(constant), elem, clamp, limit)
         if key not in self._initializers:
-            exact, rounded = self._numbers(constant, 0, clamp), self._numbers(constant, elem, clamp, limit)
+            unrounded = self._read_rounded(constant, 0, clamp)
+            rounded = self._read_rounded(constant, elem, clamp, limit)
             self._initializers[key] = name
-            if exact.tobytes() != rounded.tobytes():
+            # Compare bytes and not numbers: a NaN is not equal to itself, and 0.0 is equal to -0.0.
+            if unrounded.tobytes() != rounded.tobytes():
                 new_name = self.new_names.make_name(f"{name}_{dtypes.type_name(elem) if elem else 'mask'}")
                 self._initializers[key] = new_name
                 self.proto.graph.initializer.append(numpy_helper.from_array(rounded, new_name))
@@ -62,24 +64,25 @@ class RoundedConstants:
             constant.data_type in LOW_TYPES or is_external(constant)  # the gated graph is float32 and has no files
         )
         if elem or limit or must_convert:
-            constant = numpy_helper.from_array(self._numbers(constant, elem, clamp, limit))
+            constant = numpy_helper.from_array(self._read_rounded(constant, elem, clamp, limit))
         # An authored Constant may hold its numbers in the attribute value_float or value_floats: copy that attribute.
         node.attribute.append(
             helper.make_attribute("value", constant) if isinstance(constant, TensorProto) else constant
         )
         return node
 
-    def _numbers(
+    def _read_rounded(
         self, constant: TensorProto | AttributeProto, elem: int, clamp: bool, limit: float = 0.0
     ) -> NDArray[np.generic]:
         """Return the numbers of a constant as an array of its shape; numbers of a low type become float32.
 
-        If ``elem`` is not 0, they are rounded to that type. If ``limit`` is not 0, magnitudes above
-        ``limit`` are reduced to it before the rounding.
+        If ``elem`` is not 0, they are rounded to that type. If ``limit`` is not 0, magnitudes above ``limit`` are
+        reduced to it before the rounding.
         """
         import numpy as np
         from onnx import TensorProto
 
+        # An attribute is the value_floats (a list) or the value_float (a scalar) of a Constant node.
         if isinstance(constant, TensorProto):
             dims, is_low = list(constant.dims), constant.data_type in LOW_TYPES
         else:
@@ -93,3 +96,16 @@ class RoundedConstants:
         elif is_low:
             parts = [part.astype(np.float32) for part in parts]
         return (np.concatenate(parts) if parts else np.zeros(0, np.float32)).reshape(dims)
+
+
+def remove_initializers_from_inputs(proto: ModelProto) -> None:
+    """Raise a model to IR version 4, and remove its initializers from the inputs.
+
+    Before version 4 every initializer is also an input. From version 4 on, ONNX Runtime does not treat an initializer
+    that is an input as a constant, because a feed may replace it.
+    """
+    proto.ir_version = 4
+    initializers = {tensor.name for tensor in proto.graph.initializer}
+    inputs = [value_info for value_info in proto.graph.input if value_info.name not in initializers]
+    del proto.graph.input[:]
+    proto.graph.input.extend(inputs)

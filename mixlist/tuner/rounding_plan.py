@@ -111,6 +111,7 @@ class RoundingPlanner:
         all_roundings: Roundings = {}
         local: dict[GraphSolution, LocalRoundings] = {}
         for calls, solution in self.walk_calls(main):
+            # Calls with the same specialization share its roundings. Only their points differ, by the calls.
             if solution not in local:
                 local[solution] = self._compute_roundings(solution, include_low_inputs)
             for roundings in (local[solution].nodes, local[solution].slots):
@@ -164,6 +165,7 @@ class RoundingPlanner:
         pick_types = self._type_pickers[graph]
         if pick_types is None:
             return dict(self._compute_slot_roundings(solution, include_low_inputs))
+        # Without calls, equal types at the links and the outputs give equal roundings of all slots.
         key = graph, include_low_inputs, pick_types(solution.decided_types)
         if key not in self._slot_roundings:
             self._slot_roundings[key] = dict(self._compute_slot_roundings(solution, include_low_inputs))
@@ -190,7 +192,8 @@ class RoundingPlanner:
             values = filter(None, (*node.inputs, *node.outputs))
             pick_types = self._type_pickers[node] = _type_picker(values)
         assignment = solution.assignments[node.id]
-        # An id is a faster key than an assignment. The entry holds the assignment, so that no other one gets its id.
+        # An id is a faster key than an assignment. The entry holds the assignment, so that no other one gets its id. A
+        # reduced mask constant changes the rounding without a change of types, so it is a part of the key too.
         types_of_node = pick_types(solution.decided_types)
         key = node, include_low_inputs, id(assignment), types_of_node, node in solution.reduced_slots
         entry = self._node_roundings.get(key)
@@ -229,11 +232,13 @@ def _values_at_links(solution: GraphSolution) -> Iterator[Value]:
 
 def _find_node_rounding(solution: GraphSolution, node: Node, include_low_inputs: bool) -> Rounding | None:
     """Return the rounding of a node's inputs and outputs; None if it rounds nothing."""
+    # Two lists, because a mask's constant can be reduced at a slot that is not rounded.
     inputs, limits = [0] * len(node.inputs), [0.0] * len(node.inputs)
     low_slots = set()
     for use in find_node_uses(solution, node):
         elem, limits[use.slot] = _rounded_type(use, solution, include_low_inputs), use.magnitude_limit
         inputs[use.slot] = elem
+        # A slot is low if the node rounds its value, and also if the value was rounded before.
         read_type = solution.decided_types[use.value.id] if use.wanted_type is None else use.wanted_type
         if elem or read_type in LOW_TYPES:
             low_slots.add(use.slot)
@@ -258,6 +263,7 @@ def _find_output_roundings(
     The rewriter keeps the declared type (Rule S7.2), so it puts a Cast before such an output.
     """
     root = solution.graph.root
+    # The outputs of a function (whose graph has a path) have no declared types.
     for slot, value in enumerate(root.outputs if not solution.graph.path else ()):
         declared = dtypes.element(root.declared_output_types[slot])
         if declared not in LOW_TYPES or not isinstance(value.type, int):

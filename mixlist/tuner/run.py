@@ -79,9 +79,11 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     max_accuracy_loss = options.max_accuracy_loss if options.labels is not None else None
     limits = TrialLimits(options.output_limits, options.max_exception_rate, max_accuracy_loss)
     batches, validation = split_batches(as_batches(data, loaded.proto), loaded, options)
+    # Unlike a check, a search reads every batch again and again, so all of them stay in memory.
     feeds = list(batches)
     search_state = SearchState(options.state, _search_key(loaded, policy, feeds, limits, options))
     with timer.phase("base check"):
+        # The candidates are ranked by the layerwise errors, and the statistics of trials follow from all ranges.
         base = run_check(loaded, policy, batches, replace(check_options, layerwise=True, per_tensor=True))
         # Trials need the float32 ranges of all batches. The base check lacks some if its mixed model did not run.
         reference = base if base.batches == len(feeds) else _check_in_float32(loaded, policy, batches, options)
@@ -125,6 +127,7 @@ def _check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, opt
     It replaces the base check as the source of float32 ranges. Raises ModelError if the model does not run in float32
     either.
     """
+    # This mode makes every node float32 (Rule S3.6), and no rule may make one low again.
     float32_policy = replace(policy, mode=NEW_MODES["cube_fp16in_fp32out"], rules=())
     report = run_check(loaded, float32_policy, batches, replace(options.check_options(), per_tensor=True))
     if not report.batches:
@@ -151,6 +154,7 @@ def _search_key(
     """Return everything that the outcomes of trials depend on, by name: digests and texts (Rule S9.11)."""
     import onnxruntime
 
+    # The objective is not here: an outcome belongs to a set of edits, under whatever objective it was tried.
     return {
         "model": content_digest(loaded),
         "data": digest([*feeds, {"labels": options.labels}]),
@@ -288,6 +292,7 @@ class _SearchRunner:
             reasons = explain_failed_check(check, self.trials.limits)
             if not reasons:
                 return _SearchResult(edits, check)
+            # From now on trials compute all statistics, so they should agree with the check.
             self.trials.reject(edits, f"final check: {reasons[0]}")
         return _SearchResult(None, check, ("the final check contradicts the search", *reasons))
 
@@ -304,6 +309,7 @@ class _SearchRunner:
             result = self._search(strategy, other_objective)
             if result.edits is not None and (low_share(result.edits) or 0.0) > best_share:
                 best, best_share = (strategy, other_objective, result), low_share(result.edits) or 0.0
+            # This result keeps enough work low, so the search for the most work is not needed.
             if best_share >= least_share:
                 break
         if best is None:
@@ -355,6 +361,7 @@ class _SearchRunner:
             modify_mixlist="" if result.edits is None else render_modify_mixlist(policy, edits),
             customize_dtypes="" if result.edits is None else render_customize_dtypes(policy, edits),
             low_share={"base": low_share(NO_EDITS), "tuned": low_share(edits)},
+            # ``_with_trial_log`` counts the trials at the end, because the explanation above runs some.
             trials=0,
             remembered=0,
             check=result.check,

@@ -68,13 +68,16 @@ class SearchState:
         lines = complete.split("\n") if complete else []
         # An empty file has no lines: then the header is an empty object.
         header, *entries = [_parse_line(path, number, line) for number, line in enumerate(lines, 1)] or [{}]
-        if not header and _format_line({"format": FORMAT, **key}).startswith(cut_off):  # a cut-off first line
+        # An empty file, or a first line that a kill has cut off: it is the beginning of the line of this search. Other
+        # text is a file of the user, which must not be emptied.
+        if not header and _format_line({"format": FORMAT, **key}).startswith(cut_off):
             path.write_bytes(b"")
             return False
         if header.get("format") != FORMAT:
             raise FileError(f"{path}: this is no state of a search", hint="name a file that does not exist yet")
         differences = sorted(name for name in key if header.get(name) != key[name])
-        if differences and not entries:  # an earlier command failed before its first trial: nothing is lost
+        # An earlier command failed before its first trial, for example because of a wrong option: nothing is lost.
+        if differences and not entries:
             path.write_bytes(b"")
             return False
         if differences:
@@ -97,6 +100,7 @@ def _format_line(entry: Mapping[str, object]) -> str:
 
 def _checksum(entry: Mapping[str, object]) -> str:
     """Return the first 16 hexadecimal digits of the SHA-256 of an entry in JSON."""
+    # With sorted keys the digest does not depend on the order in which an entry was made.
     return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()[:16]
 
 

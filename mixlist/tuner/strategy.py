@@ -32,8 +32,7 @@ from mixlist.tuner.options import Objective
 from mixlist.tuner.trials import Trials
 
 EDIT_WORTH = 0.1  # the share of the matrix work that justifies one more edit (Rule S9.6)
-# If more than this share of an op type's low nodes needs a rule, the op type goes to the black list instead (Rule
-# S9.7).
+# Rule S9.7: if more than this share of an op type's low nodes needs a rule, the op type goes to the black list instead.
 MAX_RULE_SHARE = 0.5
 NO_EDITS: EditSet = frozenset()
 
@@ -70,7 +69,7 @@ class Strategy:
         # Lists first: one op type is easier to keep in a file than many nodes.
         best = self._find_list_edits()
         if best is None:
-            # Lists cannot do it. Rules for single nodes may.
+            # No list keeps the limits. Rules may: they can also name nodes that have no name in the Ascend library.
             self.notes = ["no list of op types keeps the limits" + ("" if self.node_rules else "; try --node-rules")]
             if not self.node_rules:
                 return None
@@ -95,7 +94,7 @@ class Strategy:
         most_low = self._find_most_low()
         if self.objective == "max-low" or most_low is None:
             return most_low
-        # max-speed
+        # max-speed: start from the cheaper of the two results, and of equal costs from the one with fewer edits.
         results = [edits for edits in (self._find_fewest_black(), most_low) if edits is not None]
         return self._add_cheaper_edits(min(results, key=lambda edits: (self.cost(edits), len(edits))))
 
@@ -110,7 +109,9 @@ class Strategy:
         An edit to white is then removed if without it as much work stays low and the limits hold.
         """
         all_white = frozenset(candidate.edit for candidate in self._list_candidates(NO_EDITS, "white"))
+        # Each trial of this search makes some low nodes of this start high, so these gates serve all of them.
         self.compiler.add_gates(all_white)
+        # Of the two orders, this one makes nodes without matrix work high first. So more of that work stays low.
         order = self.ranking.orders(self._list_candidates(all_white, "black"))[0]
         black = self._find_minimal(order, lambda edits: _make_black(all_white, edits))
         if black is None:
@@ -138,6 +139,7 @@ class Strategy:
             extended = best | {edit}
             extended_cost = self.cost(extended)
             if extended_cost < self.cost.threshold * cost and self.compiler.low_nodes(extended):
+                # A move to the white list makes nodes low that had no gates.
                 self.compiler.add_gates(extended)
                 if self.trials.passes(extended):
                     best, cost = extended, extended_cost
@@ -165,7 +167,8 @@ class Strategy:
         so it needs a candidate too.
         """
         low_nodes = self.compiler.low_nodes(edits)
-        while True:  # ends because low_nodes grows with each turn
+        # The loop ends, because ``low_nodes`` grows with each turn and the model has a finite number of nodes.
+        while True:
             candidates = find_candidates(low_nodes)
             all_high = frozenset(candidate.edit for candidate in candidates)
             node_edits = {edit for edit in all_high if isinstance(edit, NodeEdit)}
@@ -185,6 +188,7 @@ class Strategy:
         best = self._find_node_edits(other_edits, candidates) if len(nodes) >= 2 and candidates else None
         if best is None:
             return edits
+        # Rule S9.7: more work must stay low, which does not count for ``min-edits``, or few nodes must need a rule.
         gains = self.objective != "min-edits" and self._low_share(best) > self._low_share(edits)
         return best if gains or len(best - other_edits) <= MAX_RULE_SHARE * len(nodes) else edits
 
@@ -222,6 +226,7 @@ class Strategy:
 
     def _remove_unneeded(self, edits: EditSet) -> EditSet:
         """Return ``edits`` without those that neither the limits nor the objective need."""
+        # Without one of these edits the result becomes worse for the objective, so they stay in every trial.
         gaining = {edit for edit in edits if self.describe_objective_loss(edit, edits)}
         least_share = 0.0 if self.objective == "min-edits" else self._low_share(edits)
 

@@ -76,7 +76,8 @@ class TrialCompiler:
         self.instrumented_proto, self.statistics = self._add_statistics(self.classifier.nodes)
         self.solver = resolver.make_incremental_solver(base)
         self.planner = RoundingPlanner()
-        self.gated_roundings: dict[RoundingPoint, tuple[Rounding, ...]] = {}  # what the next gated graph can round
+        # The gates of the next gated graph. They are never removed, so a later graph also serves all earlier trials.
+        self.gated_roundings: dict[RoundingPoint, tuple[Rounding, ...]] = {}
         self.gated_graph: GatedGraph | None = None
         # For each solution, by the calls that lead to it, the flags of ``gated_graph`` to set; None for a missing gate.
         self._flags_on: WeakKeyDictionary[GraphSolution, dict[Calls, list[int | None]]] = WeakKeyDictionary()
@@ -131,6 +132,7 @@ class TrialCompiler:
         if self.gated_graph is None:
             return None
         flags: list[int] = []
+        # For the reference no flag is set. Each call of a function has gates of its own, even under the same solution.
         for calls, solution in self.planner.walk_calls(self.solution(edits)) if edits is not None else ():
             flags_by_calls = self._flags_on.setdefault(solution, {})
             if calls not in flags_by_calls:
@@ -155,6 +157,7 @@ class TrialCompiler:
             return replace(batch, refusal=replace(batch.refusal, node=str(node)))
         if batch.ambiguous is None:
             return batch
+        # The classifier needs the plan, which workers do not have. So it runs in this process.
         main = self.solution(edits)
         roundings = [
             self.planner.find_local(solution, self.solver.find_origin) for _, solution in self.planner.walk_calls(main)
@@ -230,6 +233,7 @@ class TrialCompiler:
             threads=self.threads,
         )
         data = pickle.dumps(payload, protocol=5)
+        # Workers keep their sessions under the token, so it must be another one for another graph or other data.
         self.token = hashlib.sha256(data).hexdigest()[:16]
         path = self._folder.path / self.token
         write_scratch(path, data)
@@ -246,6 +250,7 @@ def _find_near_inputs(graph: Graph, feeds: Sequence[Feed], bound: float) -> froz
     near_inputs = set()
     for slot, value in enumerate(graph.root.inputs):
         arrays = (feed.get(value.name) for feed in feeds) if value.type in dtypes.MIXABLE else ()
+        # The data may omit an optional input, and the value of a sequence input is a list.
         if any(isinstance(array, np.ndarray) and bool((np.abs(array) >= bound).any()) for array in arrays):
             near_inputs.add(TensorRef("", "", slot))
     return frozenset(near_inputs)

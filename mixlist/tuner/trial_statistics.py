@@ -100,16 +100,19 @@ class TrialStatistics:
     def find_first_overflow(self, reference: Mapping[str, Array], mixed: Mapping[str, Array]) -> str:
         """Return the first node that overflows in the trial and not in the reference, "" if there is none.
 
-        ``reference`` and ``mixed``: the outputs by name; ``mixed`` may lack some. The outputs are not in order of
-        computation (sums alone come before sums with ranges). So the first node is found by its position.
+        ``reference`` and ``mixed``: the outputs by name; ``mixed`` may lack some. The outputs with sums alone come
+        before those with ranges, so their order is not the order of computation. ``position_of`` finds the first node.
         """
         overflows: list[TensorRef] = []
         for name, tensors in self.sum_columns.items():
             if name not in mixed or np.isfinite(mixed[name]).all():
                 continue
+            # One row for each iteration of a loop; outside loops [columns] becomes [1, columns]. The trial may run
+            # another number of iterations than the reference, so the rows are reduced before they are compared.
             before, after = np.atleast_2d(reference[name]), np.atleast_2d(mixed[name])
             nan = np.isnan(after).any(axis=0) & ~np.isnan(before).any(axis=0)
             infinite = ~np.isfinite(after).all(axis=0) & np.isfinite(before).all(axis=0)
+            # A float64 tensor is never low, so an infinity in it does not count as an overflow.
             is_overflow = np.where([tensor in self.nan_only for tensor in tensors], nan, infinite)
             is_overflow &= [tensor not in self.ambiguous for tensor in tensors]
             overflows += [tensors[column] for column in np.flatnonzero(is_overflow)]
@@ -122,6 +125,7 @@ class TrialStatistics:
         if not self.ranges.column_counts:
             return None
         mixed_ranges = self._range_reader.read(mixed)
+        # With saturation, values beyond the range become the largest finite number, which is below the bound.
         limit = min(self.overflow_value, self.overflow_bound)
         if all(observed.finite and observed.magnitude < limit for observed in mixed_ranges.values()):
             return None
@@ -131,9 +135,11 @@ class TrialStatistics:
         """Return the numbers of finite and infinite values of a trial, for the tensors that are counted."""
         totals: dict[tuple[TensorRef, str], float] = {}
         for key, places in self.counts.columns.items():
+            # Sum over the iterations, if a loop makes the output: its shape is [iterations, columns].
             totals[key] = sum(float(np.sum(mixed[place.output][..., place.column])) for place in places)
         for probe in self.counts.probes:
-            if probe.source is not None:  # the tensor has the values of ``source``, which is counted
+            # A tensor that only repeats the values of ``source`` has the counts of ``source``.
+            if probe.source is not None:
                 totals |= {(probe.ref, name): n for (tensor, name), n in totals.items() if tensor == probe.source}
         return totals
 
@@ -161,6 +167,7 @@ def add_statistics(
     """
     selection = _Selection(tensors, masks, low_type, saturate, nodes, find_constant_range, near_inputs)
     instrument_more = partial(instrument, needs_own_range=selection.needs_own_range, cut_tensors=cut_tensors)
+    # Each pass adds its probes to the graph of the pass before: sums, then ranges (which include a sum), then counts.
     summed = instrument_more(model, (SUM,), selection.is_summed)
     ranged = instrument_more(summed.proto, is_observed=selection.is_ranged)
     passes = [summed, ranged]
@@ -174,6 +181,7 @@ def add_statistics(
         position_of=_positions(sum_columns, tensors),
         ranges=_without_model(ranged),
         counts=_without_model(passes[-1]) if selection.not_finite else InstrumentedModel(type(model)()),
+        # Each pass knows only the statistics that it added. A cut needs those of all passes before it.
         cut_outputs=[tuple(chain(*cut)) for cut in zip(*(result.cut_outputs for result in passes), strict=True)],
         overflow_value=FINITE_MAX[low_type] if saturate else math.inf,
         overflow_bound=overflow_bound(low_type),
@@ -261,6 +269,7 @@ class _Magnitudes:
         self.near: set[NodeRef] = set()
         self.far: set[NodeRef] = set()
         for tensor in tensors:
+            # A magnitude that is NaN is not below the bound, so its node counts as near.
             (self.far if tensor.magnitude < self.near_bound else self.near).add(tensor.producer)
         self.far -= self.near
 
@@ -271,6 +280,7 @@ class _Magnitudes:
         it can overflow if its float32 input is rounded first. So its outputs must not be near the limit.
         """
         op_type = node.node.op_type
+        # The traits describe standard operators. An operator of another domain may have the same name.
         if node.node.domain or not all(self._is_safe(value) for value in float_values(node.node.inputs)):
             return False
         if op_type in _BOUNDED or (op_type in _VALUE_PRESERVING and node.ref not in self.near):
@@ -289,8 +299,9 @@ class _Magnitudes:
                 and constant.single_value is not None
                 and abs(constant.single_value) >= LEAST_DIVISOR
             )
+        # Without the attribute, epsilon has its default value 1e-5, which is large enough.
         epsilons = [attribute.f for attribute in node.proto.attribute if attribute.name == "epsilon"]
-        return node.op_type in _NORMALIZES and all(epsilon >= LEAST_DIVISOR for epsilon in epsilons)  # default: 1e-5
+        return node.op_type in _NORMALIZES and all(epsilon >= LEAST_DIVISOR for epsilon in epsilons)
 
     def _is_safe(self, value: Value) -> bool:
         """Return True if a value is a constant far from the limit of the range, or the output of a node that computes.

@@ -52,10 +52,10 @@ class Outcome:
 
 
 class TrialJudge:
-    """The verdict on one trial, to which the batches are added one by one. ``batches``: their number."""
+    """Judges one trial, whose batches are added one by one. ``batch_count``: the number of batches of the trial."""
 
-    def __init__(self, limits: TrialLimits, outputs: Sequence[str], batches: int) -> None:
-        self.limits, self.batches = limits, batches
+    def __init__(self, limits: TrialLimits, outputs: Sequence[str], batch_count: int) -> None:
+        self.limits, self.batch_count = limits, batch_count
         self.outputs = [OutputAccuracy(name) for name in outputs]
         self.overflows = self.added = 0
         self.answers: AnswerCounts = (0, 0, 0)
@@ -67,13 +67,13 @@ class TrialJudge:
         """
         self.added += 1
         if batch.refusal is not None:
-            which = f" on batch {index}" if self.batches > 1 else ""
-            return Outcome(False, f"ONNX Runtime refuses it{which}, {batch.refusal}", index)
+            place = f" on batch {index}" if self.batch_count > 1 else ""
+            return Outcome(False, f"ONNX Runtime refuses it{place}, {batch.refusal}", index)
         if batch.overflow:
             # The rate is over all batches, so the trial fails once too many of them overflow, whatever the others do.
             self.overflows += 1
-            if too_many_exceptions(self.overflows, self.batches, self.limits.max_exception_rate):
-                share = f", in {self.overflows} or more of {self.batches} batches" if self.batches > 1 else ""
+            if too_many_exceptions(self.overflows, self.batch_count, self.limits.max_exception_rate):
+                share = f", in {self.overflows} or more of {self.batch_count} batches" if self.batch_count > 1 else ""
                 return Outcome(False, f"overflow at {batch.overflow}{share}", index)
         # The loss of accuracy is judged at the end: later batches may make up for it.
         right_before, right_after, labels = batch.answers
@@ -82,7 +82,7 @@ class TrialJudge:
             output.merge(in_batch)
             if output.cannot_pass(self.limits.outputs):  # whatever the remaining batches hold
                 return Outcome(False, _describe_broken_limits(output, self.limits.outputs), index)
-        return self._outcome_of_all() if self.added == self.batches else None
+        return self._outcome_of_all() if self.added == self.batch_count else None
 
     def _outcome_of_all(self) -> Outcome:
         """Return the outcome after the last batch: now the limits that are shares over all batches are certain too."""
@@ -102,6 +102,7 @@ def explain_failed_check(report: CheckReport, limits: TrialLimits) -> tuple[str,
     if report.task is None:
         return reasons
     labels = report.task.count
+    # The report has shares. Their products with the number of labels are whole numbers, except for rounding errors.
     right_before, right_after = (round(share * labels) for share in (report.task.reference, report.task.mixed))
     reason = limits.describe_accuracy_loss(right_before, right_after, labels)
     return (*reasons, reason) if reason else reasons

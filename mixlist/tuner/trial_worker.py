@@ -92,11 +92,13 @@ class TrialRunner:
 
         ``flags``: one bit per gate, packed.
         """
+        # The reference comes first: an error in it is a fault of the model or the data, and not of the edits.
         payload, reference, mixed, overflow = self.payload, self._reference(batch), Values(), ""
         flag_array = np.unpackbits(np.frombuffer(flags, np.uint8), count=payload.flag_count).astype(bool)
         try:
             for segment_outputs in self._run_segments(flag_array, batch):
                 mixed.update(segment_outputs)
+                # Segments run in order of computation, so an overflow in an earlier one explains those in later ones.
                 overflow = overflow or payload.statistics.find_first_overflow(reference, segment_outputs)
                 if overflow and payload.one_overflow_fails:
                     return BatchResult(overflow)
@@ -119,6 +121,7 @@ class TrialRunner:
 
     def _reference(self, batch: int) -> Values:
         """Return the outputs and statistics of a batch with nothing rounded."""
+        # Threads that start with the same batch wait here for one run. The lock is reentrant for ``_count_answers``.
         with self.lock:
             if batch not in self.references:
                 names = {*self.payload.gated_output_names, *self.payload.statistics.output_names}
@@ -141,10 +144,12 @@ class TrialRunner:
             key = (*key, segment_flags.tobytes())
             outputs = self.cache.get(key)
             if outputs is None:
+                # The data may omit an optional input.
                 feed = {name: values[name] for name in segment.input_names if name in values}
                 if segment.flags_input:
                     feed[segment.flags_input] = segment_flags
                 outputs = dict(zip(segment.output_names, session.run(segment.output_names, feed), strict=True))
+                # With random nodes, two runs of a segment differ, so its outputs are not reused.
                 if self.payload.deterministic:
                     self.cache.put(key, outputs)
             values.update(outputs)

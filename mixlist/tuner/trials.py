@@ -126,7 +126,7 @@ class Trials:
 
     def _run(self, edits: EditSet | None, next_trials: NextTrials | None) -> Outcome:
         """Run the trial of a set of edits, or of the reference for None."""
-        verdict = TrialJudge(self.limits, self.compiler.output_names, len(self.batch_order))
+        judge = TrialJudge(self.limits, self.compiler.output_names, len(self.batch_order))
         pending = deque(self.batch_order)
         first = pending.popleft()
         flags = self.compiler.build_flags(edits)
@@ -139,16 +139,19 @@ class Trials:
                     index = pending.popleft()
                     running.append((index, self._submit(flags, index)))
                 first_runs_alone = False
+                # Judge the batches in the order of ``batch_order``, not as they end: otherwise the limit that is
+                # reported would depend on the speed of the workers.
                 index, future = running.popleft()
-                batch = wait_for(future, partial(self._resend, flags, index))
+                result = wait_for(future, partial(self._resend, flags, index))
                 if edits is not None:
-                    batch = self.compiler.complete_result(edits, index, batch)
-                outcome = verdict.add(index, batch)
+                    result = self.compiler.complete_result(edits, index, result)
+                outcome = judge.add(index, result)
                 if outcome is not None:
                     return outcome
         except WorkerDied as problem:
             return Outcome(False, f"ONNX Runtime crashed: {problem}", crashed=True)
         finally:
+            # The outcome is certain, so the other batches are of no use. A batch that has started may still run on.
             for _, future in running:
                 future.cancel()
         raise AssertionError("the last batch decides a trial")
@@ -160,8 +163,9 @@ class Trials:
 
         Return True if there are such runs. A set of edits for which gates are missing is left out.
         """
-        idle_workers = self.workers.count - 1
+        idle_workers = self.workers.count - 1  # one worker runs the first batch of the trial
         for edits in next_trials(idle_workers) if next_trials is not None and idle_workers else ():
+            # Not ``build_flags``: it would replace the gated graph, which the current trial uses.
             flags = self.compiler.find_flags(edits) if edits not in self.outcomes else None
             if flags is not None and edits not in self._speculative_runs:
                 self._speculative_runs[edits] = self.batch_order[0], self._submit(flags, self.batch_order[0])
@@ -190,6 +194,7 @@ class Trials:
     def _submit(self, flags: bytes, batch: int) -> Future[BatchResult]:
         """Start a batch in a worker; send the payload if the workers do not have the current one."""
         token, payload_path = self.compiler.token, self.compiler.payload_path
+        # The token changes with the gated graph. Only the current payload is kept, because it is large.
         if token not in self._sent_payloads:
             self._sent_payloads = {token: self.workers.send_file(payload_path)}
         return self.workers.executor.submit(run_batch, token, self._sent_payloads[token], flags, batch)
