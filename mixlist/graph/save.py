@@ -110,24 +110,124 @@ def save_model(
     bytes of an external tensor in the type that the model declares. ``proto`` is unchanged afterwards. Raises FileError
     and UsageError. After an error, no new file stays.
     """
-    check_output_path(path, loaded, options.force)
-    moved_tensors = list(_tensors_to_move(proto, options.external_data))
-    if options.external_data == "no":
+    return _ModelWriter(proto, path, loaded, read_tensor, options).write()
+
+
+@dataclass(frozen=True)
+class _ModelWriter:
+    """Writes one model. The fields are the arguments of ``save_model``."""
+
+    proto: ModelProto
+    path: Path
+    loaded: LoadedModel
+    read_tensor: ReadTensor
+    options: SaveOptions
+
+    def write(self) -> tuple[Path, ...]:
+        """Write the model and, if it gets one, its data file; return their paths."""
+        check_output_path(self.path, self.loaded, self.options.force)
+        moved_tensors = list(_tensors_to_move(self.proto, self.options.external_data))
+        if self.options.external_data == "no":
+            with _restore_after(moved_tensors):
+                for tensor in moved_tensors:
+                    set_inline(tensor, b"".join(self.read_tensor(tensor)))
+                self._save_inline(self._serialize_or_fail())
+            return (self.path,)
+        if not moved_tensors:
+            data = _serialize(self.proto)
+            if data is not None:
+                self._save_inline(data)
+                return (self.path,)
+            # The weights alone are below the limit, but the whole message is not.
+            moved_tensors = list(_tensors_to_move(self.proto, "yes"))
         with _restore_after(moved_tensors):
-            for tensor in moved_tensors:
-                set_inline(tensor, b"".join(read_tensor(tensor)))
-            _save_inline(_serialize_or_fail(proto, path), path, loaded, options)
-        return (path,)
-    if not moved_tensors:
-        data = _serialize(proto)
-        if data is not None:
-            _save_inline(data, path, loaded, options)
-            return (path,)
-        # The weights alone are below the limit, but the whole message is not.
-        moved_tensors = list(_tensors_to_move(proto, "yes"))
-    with _restore_after(moved_tensors):
-        save_data = _save_private if options.private else _save_external
-        return path, save_data(proto, moved_tensors, path, loaded, read_tensor, options)
+            save_data = self._save_private if self.options.private else self._save_external
+            return self.path, save_data(moved_tensors)
+
+    def _save_external(self, tensors: list[TensorProto]) -> Path:
+        """Write the data file and the model to a folder that other processes may use; return the data file's path."""
+        path = self.path
+        # The final name needs the checksum of the content, so the file starts with a random name. Readers look for the
+        # data file in the folder of the path that they open, so it must go to the folder of ``path``, even if ``path``
+        # is a symbolic link to another folder. new_file() follows a link at the path that it gets: there is none at a
+        # random name.
+        with new_file(path.with_name(f"mixlist-{secrets.token_hex(8)}.data")) as new:
+            with data_files.ChecksumWriter(new.file) as writer:
+                spans = self._write_tensors(writer, tensors)
+            # The new weights must be on the disk before the old model is replaced. This is done before locking, so that
+            # other runs do not wait for the disk.
+            if path.exists():
+                new.file.flush()
+                os.fsync(new.file.fileno())
+            # Another run that removes old data files holds the lock, too. It could remove the new file as long as no
+            # model refers to it.
+            with lock_folders([path.parent]) as is_locked:
+                location = data_files.place_data_file(new, path.name, writer.checksum())
+                for tensor, (start, length) in zip(tensors, spans, strict=True):
+                    set_external(tensor, location, start, length)
+                self._replace_model(self._serialize_or_fail(), location, is_locked)
+        return path.parent / location
+
+    def _save_private(self, tensors: list[TensorProto]) -> Path:
+        """Write the data file and the model to a private folder; return the path of the data file."""
+        data_path = self.path.with_name(f"{self.path.name}.data")
+        with translate_write_errors(data_path), data_path.open("xb") as file:
+            spans = self._write_tensors(file, tensors)
+        for tensor, (start, length) in zip(tensors, spans, strict=True):
+            set_external(tensor, data_path.name, start, length)
+        write_atomically(self.path, self._serialize_or_fail())
+        return data_path
+
+    def _write_tensors(
+        self, file: IO[bytes] | data_files.ChecksumWriter, tensors: list[TensorProto]
+    ) -> list[tuple[int, int]]:
+        """Write the bytes of the tensors to a data file; return the offset and the length of each."""
+        spans = []
+        progress = self.options.progress
+        if progress is not None:
+            progress.total = sum(_external_size(tensor) for tensor in tensors)
+        for tensor in tensors:
+            size = _external_size(tensor)
+            if size >= _MIN_ALIGNED_BYTES:
+                file.write(bytes(-file.tell() % _PAGE_BYTES))  # zeros up to the next page
+            start = file.tell()
+            pieces = self.read_tensor(tensor)
+            for piece in weights.prefetch(pieces) if size > weights.PIECE_BYTES else pieces:
+                file.write(piece)
+                if progress is not None:
+                    progress.add(len(piece))
+            spans.append((start, file.tell() - start))
+        return spans
+
+    def _save_inline(self, data: bytes) -> None:
+        """Write ``data``, the serialized model without a data file."""
+        if self.options.private or not self.path.exists():  # no old model, so no data file to remove
+            write_atomically(self.path, data)
+            return
+        with lock_folders([self.path.parent]) as is_locked:
+            self._replace_model(data, None, is_locked)
+
+    def _replace_model(self, data: bytes, location: str | None, is_locked: bool) -> None:
+        """Write a model file, then remove the data files of the model that it replaces (Rule S7.17).
+
+        ``location``: the data file of the new model, None without one.
+        """
+        # The old model must be read before it is replaced, and its data files removed only afterwards.
+        old_locations = data_files.referenced_data_files(self.path) if self.path.exists() else None
+        write_atomically(self.path, data)
+        if old_locations is not None:
+            inputs = files_of_model(self.loaded)
+            warnings = data_files.remove_unused_data_files(self.path, location, old_locations, inputs, is_locked)
+            self.options.warnings.extend(warnings)
+
+    def _serialize_or_fail(self) -> bytes:
+        """Return the bytes of the model file; raise FileError if they exceed protobuf's limit."""
+        data = _serialize(self.proto)
+        if data is None:
+            raise FileError(
+                f"{self.path} would be larger than the 2 GiB that protobuf allows", hint="use --external-data yes"
+            )
+        return data
 
 
 def _tensors_to_move(proto: ModelProto, external_data: str) -> Iterator[TensorProto]:
@@ -173,77 +273,6 @@ def set_inline(tensor: TensorProto, data: bytes) -> None:
     tensor.raw_data = data
 
 
-def _save_external(
-    proto: ModelProto,
-    tensors: list[TensorProto],
-    path: Path,
-    loaded: LoadedModel,
-    read_tensor: ReadTensor,
-    options: SaveOptions,
-) -> Path:
-    """Write the data file and the model to a folder that other processes may use; return the path of the data file."""
-    # The final name needs the checksum of the content, so the file starts with a random name. Readers look for the data
-    # file in the folder of the path that they open, so it must go to the folder of ``path``, even if ``path`` is a
-    # symbolic link to another folder. new_file() follows a link at the path that it gets: there is none at a random
-    # name.
-    with new_file(path.with_name(f"mixlist-{secrets.token_hex(8)}.data")) as new:
-        with data_files.ChecksumWriter(new.file) as writer:
-            spans = _write_tensors(writer, tensors, read_tensor, options.progress)
-        # The new weights must be on the disk before the old model is replaced. This is done before locking, so that
-        # other runs do not wait for the disk.
-        if path.exists():
-            new.file.flush()
-            os.fsync(new.file.fileno())
-        with lock_folders([path.parent]) as is_locked:
-            location = data_files.place_data_file(new, path.name, writer.checksum())
-            for tensor, (start, length) in zip(tensors, spans, strict=True):
-                set_external(tensor, location, start, length)
-            _replace_model(_serialize_or_fail(proto, path), path, loaded, location, is_locked, options)
-    return path.parent / location
-
-
-def _save_private(
-    proto: ModelProto,
-    tensors: list[TensorProto],
-    path: Path,
-    loaded: LoadedModel,
-    read_tensor: ReadTensor,
-    options: SaveOptions,
-) -> Path:
-    """Write the data file and the model to a private folder; return the path of the data file."""
-    data_path = path.with_name(f"{path.name}.data")
-    with translate_write_errors(data_path), data_path.open("xb") as file:
-        spans = _write_tensors(file, tensors, read_tensor, options.progress)
-    for tensor, (start, length) in zip(tensors, spans, strict=True):
-        set_external(tensor, data_path.name, start, length)
-    write_atomically(path, _serialize_or_fail(proto, path))
-    return data_path
-
-
-def _write_tensors(
-    file: IO[bytes] | data_files.ChecksumWriter,
-    tensors: list[TensorProto],
-    read_tensor: ReadTensor,
-    progress: ProgressCounter | None,
-) -> list[tuple[int, int]]:
-    """Write the bytes of the tensors to a data file; return the offset and the length of each."""
-    spans = []
-    if progress is not None:
-        progress.total = sum(_external_size(tensor) for tensor in tensors)
-    for tensor in tensors:
-        size = _external_size(tensor)
-        if size >= _MIN_ALIGNED_BYTES:
-            file.write(bytes(-file.tell() % _PAGE_BYTES))  # zeros up to the next page
-        start = file.tell()
-        pieces = read_tensor(tensor)
-        for piece in weights.prefetch(pieces) if size > weights.PIECE_BYTES else pieces:
-            file.write(piece)
-            if progress is not None:
-                progress.add(len(piece))
-        spans.append((start, file.tell() - start))
-    return spans
-
-
 def set_external(tensor: TensorProto, location: str, offset: int, length: int) -> None:
     """Let a tensor refer to its bytes in another file. ``location``: the path, relative to the model's folder."""
     from onnx.external_data_helper import set_external_data
@@ -251,38 +280,6 @@ def set_external(tensor: TensorProto, location: str, offset: int, length: int) -
     set_inline(tensor, b"")  # onnx accepts only a tensor with raw_data
     set_external_data(tensor, location, offset, length)
     tensor.ClearField("raw_data")
-
-
-def _save_inline(data: bytes, path: Path, loaded: LoadedModel, options: SaveOptions) -> None:
-    """Write ``data``, a serialized model without a data file."""
-    if options.private or not path.exists():  # no old model, so no data file to remove
-        write_atomically(path, data)
-        return
-    with lock_folders([path.parent]) as is_locked:
-        _replace_model(data, path, loaded, None, is_locked, options)
-
-
-def _replace_model(
-    data: bytes, path: Path, loaded: LoadedModel, location: str | None, is_locked: bool, options: SaveOptions
-) -> None:
-    """Write a model file, then remove the data files of the model that it replaces (Rule S7.17).
-
-    ``location``: the data file of the new model, None without one.
-    """
-    old_locations = data_files.referenced_data_files(path) if path.exists() else None
-    write_atomically(path, data)
-    if old_locations is not None:
-        inputs = files_of_model(loaded)
-        warnings = data_files.remove_unused_data_files(path, location, old_locations, inputs, is_locked)
-        options.warnings.extend(warnings)
-
-
-def _serialize_or_fail(proto: ModelProto, path: Path) -> bytes:
-    """Return the bytes of a model file; raise FileError if they exceed protobuf's limit."""
-    data = _serialize(proto)
-    if data is None:
-        raise FileError(f"{path} would be larger than the 2 GiB that protobuf allows", hint="use --external-data yes")
-    return data
 
 
 def _serialize(proto: ModelProto) -> bytes | None:
