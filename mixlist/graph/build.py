@@ -80,11 +80,13 @@ def build_function_graph(
         show_marked_casts=caller.show_marked_casts,
         type_hints=caller.type_hints,
     )
+    # A call may omit arguments. The parameter of an omitted argument is "absent".
     for index, name in enumerate(function.input):
         argument = call.inputs[index] if index < len(call.inputs) else None
         value = add_value(graph, graph.root, name, "input" if argument is not None else "absent")
         graph.root.inputs.append(value)
         if argument is not None:
+            # The type of the slot and not of the value: a hidden marked Cast may lie between the two.
             value.type = call.input_types[index]
             value.is_constant, value.is_from_shape = argument.is_constant, argument.is_from_shape
     _link_and_type(graph, depth, result_types)
@@ -97,6 +99,7 @@ def _link_and_type(graph: Graph, depth: int = 0, result_types: tuple[dtypes.Type
     _type_scope(graph, graph.root, depth)
     graph.had_unknown_types = unify_types(graph, lambda node: _retype(graph, node, depth), result_types)
     if graph.had_unknown_types:
+        # _type_scope() has copied types of values to the output slots, and unify_types() has changed some values.
         for scope in linked_scopes(graph.root):
             _set_output_types(graph, scope)
 
@@ -139,6 +142,7 @@ def _type_scope(graph: Graph, scope: Scope, depth: int) -> None:
         # After the nodes of the bodies: these come before their owner in graph.nodes.
         node.id = len(graph.nodes)
         graph.nodes.append(node)
+    # A declaration is used only where inference and the hints of the nodes gave no type (Rule S4.12).
     for value, declared_type in zip(scope.outputs, scope.declared_output_types, strict=True):
         if value.type == dtypes.UNKNOWN:
             value.type = declared_type
@@ -242,6 +246,7 @@ def _type_constant(node: Node, proto: NodeProto, has_references: bool) -> None:
     value = node.outputs[0]
     if value is None or not proto.attribute:
         return
+    # A Constant has exactly one attribute, which holds its value.
     attribute = proto.attribute[0]
     if attribute.name == "value":
         value.type, value.constant_proto = int(attribute.t.data_type), attribute.t
@@ -249,6 +254,7 @@ def _type_constant(node: Node, proto: NodeProto, has_references: bool) -> None:
         value.type, value.constant_proto = int(attribute.sparse_tensor.values.data_type), attribute.sparse_tensor
     else:
         value.type = _CONSTANT_TYPES.get(attribute.name.removesuffix("s"), value.type)
+        # weights.read_pieces() reads floats alone from an attribute, so integers and texts keep no message.
         value.constant_proto = attribute if value.type == dtypes.FLOAT else None
     if has_references:  # the numbers belong to the call: the rewrite cannot convert them in the body
         value.constant_proto = None
@@ -256,12 +262,14 @@ def _type_constant(node: Node, proto: NodeProto, has_references: bool) -> None:
 
 def _type_node_with_bodies(graph: Graph, node: Node, depth: int) -> None:
     """Find the types in the bodies of a node, then those of its outputs."""
+    # From the outside to the inside and back: the inputs of the bodies, the nodes in them, the outputs of the node.
     input_types = control_flow.body_input_types(node) if node.domain == "" else {}
     for name, body in node.bodies.items():
         for value, value_type in zip(body.inputs, input_types.get(name, ()), strict=False):
             value.type = value_type or value.type
         _type_scope(graph, body, depth)
     _type_outputs_after_bodies(graph, node)
+    # The outputs are constant if everything is that the bodies read, captures included, and no node in them is random.
     inner_nodes = (inner for body in node.bodies.values() for scope in linked_scopes(body) for inner in scope.nodes)
     outputs_are_constant = all(v.is_constant for v in values_read_by(node)) and not any(map(is_random, inner_nodes))
     _set_constant_and_shape_flags(node, outputs_are_constant, False)
@@ -282,6 +290,7 @@ def _type_outputs_after_bodies(graph: Graph, node: Node) -> None:
 
 def _type_call(graph: Graph, node: Node, function: FunctionProto, depth: int) -> None:
     """Give the outputs of a function call the types and flags that the function's body has for these arguments."""
+    # The defaults of the function come first, so that the attributes of the call replace them.
     attributes = {attribute.name: attribute for attribute in function.attribute_proto}
     attributes.update(resolved_attributes(node.proto, graph.call_attributes))
     # Calls with equal argument types, flags and attributes share one Graph of the body.
@@ -297,6 +306,7 @@ def _type_call(graph: Graph, node: Node, function: FunctionProto, depth: int) ->
     # If the type of an output is unknown in the body, the caller may know it: build the body again with this type.
     pairs = zip(node.outputs, body.root.outputs, strict=False)
     untyped = [value if source.type == dtypes.UNKNOWN else None for value, source in pairs]
+    # ``v.type`` is known here only if unify_types() proved it from the readers of the result and visits the call again.
     result_types = tuple(
         [v.type or _declared_type(graph, node.scope, v.name) if v is not None else dtypes.UNKNOWN for v in untyped]
     )

@@ -47,15 +47,18 @@ def replace_with_standard_node(node: NodeProto) -> bool:
     elif node.domain != CONTRIB_DOMAIN:
         return False
     elif op in _STANDARD_OPERATORS:
+        # The fused activation changes no shape, and the standard operator does not have its attributes.
         _replace_node(
             node, *_STANDARD_OPERATORS[op], [a for a in node.attribute if not a.name.startswith("activation")]
         )
     elif op in ("FusedMatMul", "TransposeMatMul"):
         flags = {a.name: bool(a.i) for a in node.attribute}
+        # These two flags permute the batch dimensions as well. No equation below covers that.
         if flags.get("transBatchA") or flags.get("transBatchB"):
             return False
         transpose_a, transpose_b = flags.get("transA", False), flags.get("transB", False)
         if transpose_a or transpose_b:
+            # Example: transA alone gives "...ji,...jk->...ik".
             a, b = "ji" if transpose_a else "ij", "kj" if transpose_b else "jk"
             _replace_node(node, "Einsum", 2, equation=f"...{a},...{b}->...ik")
         else:
@@ -63,6 +66,7 @@ def replace_with_standard_node(node: NodeProto) -> bool:
     elif op == "MultiHeadAttention" and len(node.input) > 2 and node.input[2]:
         # query (batch, query length, width) and value (batch, key length, value width)
         # give (batch, query length, value width).
+        # The Einsum reads the first two inputs only, so the value takes the slot of the key.
         node.input[1] = node.input[2]
         _replace_node(node, "Einsum", 2, equation="abc,ade->abe")
     else:
@@ -110,6 +114,7 @@ def _embed_normalization(attributes: Attributes, inputs: InputShapes) -> list[Sh
 def _attention(attributes: Attributes, inputs: InputShapes) -> list[Shape | None]:
     """Return the output shape for the data (batch, length, width) and the weights (width, q + k + v)."""
     data, weights = _known_shapes(inputs, 0, 1)
+    # Without the attribute, the columns of q, k and v are equally many.
     widths = list(attributes["qkv_hidden_sizes"].ints) if "qkv_hidden_sizes" in attributes else [weights[1] // 3] * 3
     return [(*data[:2], widths[2])]
 
@@ -120,6 +125,7 @@ def _grouped_attention(attributes: Attributes, inputs: InputShapes) -> list[Shap
     Without a key, the query is packed: its width holds the heads of the query, then those of the key and of the value.
     """
     (query,) = _known_shapes(inputs, 0)
+    # Grouped attention has fewer heads in the key and in the value than in the query.
     heads, key_heads = attributes["num_heads"].i, attributes["kv_num_heads"].i
     is_packed = len(inputs) < 2 or inputs[1] is None
     return [(*query[:2], query[2] * heads // (heads + 2 * key_heads) if is_packed else query[2])]
@@ -127,6 +133,7 @@ def _grouped_attention(attributes: Attributes, inputs: InputShapes) -> list[Shap
 
 def _quantized_lstm(attributes: Attributes, inputs: InputShapes) -> list[Shape | None]:
     """Return the shapes of all hidden states (length, directions, batch, hidden), the last state, and the last cell."""
+    # The recurrence weights are (directions, hidden, 4 * hidden); those of the standard LSTM end in hidden.
     data, recurrence = _known_shapes(inputs, 0, 2)
     length, batch = data[:2]
     directions, hidden = recurrence[:2]

@@ -97,10 +97,12 @@ def type_links_of(node: Node) -> Iterator[TypeLink]:
         states = len(node.inputs) - first - scan_inputs
         yield from _loop_links(node, first, states)
         body = node.bodies["body"]
+        # The body reads one slice of each scan input. Slices have the element type of the whole.
         for k in range(states, states + scan_inputs):
             yield from _input_link(node, first + k, body.inputs[k])
     elif node.op_type == "SequenceMap":
         body = node.bodies["body"]
+        # Of a sequence, the body reads one element at a time. Of a tensor, which can be a later input, it reads all.
         for k, target in enumerate(body.inputs):
             yield from _input_link(node, k, target)
         for k, output in enumerate(node.outputs):
@@ -129,8 +131,10 @@ def _loop_links(
         # A constant initial value is converted to the type of the state, so it does not vote (Rule S4.27).
         sources = [] if initial is None else [LinkSource(initial, node, None, first + k, votes=not initial.is_constant)]
         sources.append(LinkSource(body.outputs[k + outputs_before], node, body, k + outputs_before))
+        # A node may omit outputs at the end. For these, the slice is empty.
         targets = (body.inputs[k + inputs_before], *node.outputs[k : k + 1])
         yield TypeLink(tuple(target for target in targets if target is not None), tuple(sources))
+    # The outputs behind the states stack what the body yields in each iteration: the body alone decides their type.
     for k, output in enumerate(node.outputs[states:], states):
         if output is not None:
             yield TypeLink((output,), (LinkSource(body.outputs[k + outputs_before], node, body, k + outputs_before),))
@@ -156,6 +160,7 @@ def find_mismatch(node: Node) -> str | None:
     # A node may omit outputs at the end, so the body may have more of them, but not fewer.
     if node.op_type == "Loop":
         states = len(node.inputs) - 2
+        # The body returns the condition first, so it has at least one output more than the node has.
         fits = inputs == states + 2 and outputs > max(states, len(node.outputs))
     elif node.op_type == "Scan":
         first, scan_inputs = scan_layout(node)

@@ -51,6 +51,7 @@ def _opset_imports(model: ModelProto) -> Iterator[OperatorSetIdProto]:
 
 def _refuse_invalid_initializer(tensor: TensorProto) -> None:
     """Raise ModelError for an invalid element type, dimension or entry of external data."""
+    # The second test is for UNDEFINED (0), which is among the element types that onnx knows.
     if tensor.data_type not in dtypes.known_element_types() or not tensor.data_type:
         raise ModelError(f"tensor {tensor.name!r} has element type {tensor.data_type}, which ONNX does not know")
     if min(tensor.dims, default=0) < 0:
@@ -105,6 +106,7 @@ def _check_and_yield_declared_names(scope: ScopeProto) -> Iterator[str | bytes]:
             _refuse_invalid_initializer(tensor)
             yield tensor.name
         for sparse in scope.sparse_initializer:
+            # The indices are int64 by definition and need no name, so only their external data can be invalid.
             _refuse_invalid_external_entries(sparse.indices)
         infos = [*scope.input, *scope.output, *scope.value_info]
     else:

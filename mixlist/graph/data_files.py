@@ -79,6 +79,7 @@ def place_data_file(new: NewFile, model: str, checksum: str) -> str:
     """
     for number in count(1):
         suffix = "" if number == 1 else f"-{number}"
+        # 64 bits of the checksum are enough: if two contents share them, the comparison below sees it.
         name = f"{_safe_name(model)}-{checksum[:16]}{suffix}.data"
         existing = new.target.with_name(name)
         # link() fails if the name exists, so two runs cannot get the same name for different bytes.
@@ -136,6 +137,7 @@ def remove_unused_data_files(
         for name in sorted(candidates)
         if name != current and (folder / name).is_file() and _file_id(folder / name) not in input_ids
     ]
+    # The usual case. The other models of the folder need not be read.
     if not old_files:
         return []
     references = _References(folder, entries, model.name, old_files)
@@ -167,6 +169,7 @@ class _References:
         name_of_path = {os.path.realpath(folder / name): name for name in self._encoded_names}
         total_bytes = 0
         for entry in entries or ():
+            # A link to the data file needs it, whatever program made the link.
             if entry.is_symlink():
                 name = name_of_path.get(os.path.realpath(entry.path))
                 if name is not None and name != entry.name:
@@ -187,6 +190,7 @@ class _References:
             data = Path(entry.path).read_bytes()
         except OSError:
             data = b""
+        # An unreadable file, or one that is no model, may still need the data file: keep it rather than break a model.
         if _parse(data) is None:
             self.incomplete_reason = f"{entry.name} cannot be read, and may refer to the data file"
         for name, encoded in self._encoded_names.items():
@@ -209,6 +213,7 @@ def _list_folder(folder: Path) -> list[os.DirEntry[str]] | None:
 
 def _may_be_model(name: str) -> bool:
     """Return True if the name of a file is that of a model, or of a renamed model, such as ``m.onnx.bak``."""
+    # A data file has the name of its model in its own name. A temporary file is not a model yet.
     return ".onnx" in name.lower() and not name.startswith(".mixlist-") and not _DATA_FILE_NAME.fullmatch(name)
 
 

@@ -79,7 +79,7 @@ class _Tracer:
                 for source in link.sources:
                     # From the output of a body back to its input: the state of the next iteration.
                     timing: Timing = "next" if is_body_input and source.body is not None else "before"
-                    if node.op_type == "If":
+                    if node.op_type == "If":  # a branch runs at most once, as a part of the scope around it
                         timing = "same"
                     self.sources.setdefault(target, []).append((source.value, timing))
 
@@ -103,11 +103,13 @@ class _Tracer:
         """Return the tensors that ``value`` can hold when ``reader`` reads it: outputs of nodes, and graph inputs."""
         tensors: list[InputTensor] = []
         seen = {value}  # a loop state is its own source
+        # A body of a loop that captures the value may run many times after the value was computed.
         timing: Timing = "same" if _runs_at_most_once(value.scope, reader.scope) else "before"
         pending = [(value, timing)]
         while pending:
             source, timing = pending.pop()
             sources = self.sources.get(source)
+            # x -> Loop -> input of the body -> Add: the Add reads the tensors that flow into the input, such as x.
             if sources is not None:
                 for next_source, next_timing in sources:
                     if next_source not in seen:

@@ -33,6 +33,7 @@ def correct_shapes(model: ModelProto) -> None:
     if not any(graph.value_info for graph in scopes_in(model.graph)):
         return  # no declaration, so no inference is needed
     inferred = _infer_without_weights(model, keep_declared=False)
+    # Inference adds no nodes and no bodies, so both walks visit the same scopes in the same order.
     for scope, inferred_scope in zip(scopes_in(model.graph), scopes_in(inferred.graph), strict=True):
         inferred_types = {i.name: i.type.tensor_type for i in inferred_scope.value_info}
         for info in scope.value_info:
@@ -45,9 +46,11 @@ def _contradicts(declared: TypeProto.Tensor, inferred: TypeProto.Tensor) -> bool
     """Return True if two shapes differ in their rank or in a dimension whose size both of them have."""
     if not declared.HasField("shape") or not inferred.HasField("shape"):
         return False
-    left, right = declared.shape.dim, inferred.shape.dim
-    sized = [(a, b) for a, b in zip(left, right, strict=False) if a.HasField("dim_value") and b.HasField("dim_value")]
-    return len(left) != len(right) or any(a.dim_value != b.dim_value for a, b in sized)
+    declared_dims, inferred_dims = declared.shape.dim, inferred.shape.dim
+    # A symbolic dimension contradicts nothing.
+    pairs = zip(declared_dims, inferred_dims, strict=False)
+    sized = [(a, b) for a, b in pairs if a.HasField("dim_value") and b.HasField("dim_value")]
+    return len(declared_dims) != len(inferred_dims) or any(a.dim_value != b.dim_value for a, b in sized)
 
 
 def _infer_without_weights(model: ModelProto, keep_declared: bool) -> ModelProto:
@@ -78,7 +81,7 @@ def copy_without_weights(model: ModelProto, keep_declared: bool = True) -> Model
     for tensor in model.graph.initializer:
         if not is_external(tensor) and stored_element_count(tensor) <= _MAX_KEPT_ELEMENTS:
             graph.initializer.add().CopyFrom(tensor)
-        elif tensor.name not in input_names:
+        elif tensor.name not in input_names:  # before IR version 4, every initializer is a graph input too
             graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     if not keep_declared:
         remove_value_infos(graph)  # those of the bodies too

@@ -161,6 +161,7 @@ def link_scope(graph: Graph, scope: Scope, depth: int) -> None:
                     f"{describe_node(node)} reads {name!r}, which nothing defines",
                     hint="check the model with onnx.checker",
                 )
+            # A parameter without an argument makes the slot that reads it an omitted slot.
             inputs.append(value if value.kind != "absent" else None)
             producer = value.producer
             # Some tools write a node before the producer of its input. A node that reads its own output is a cycle,
@@ -229,6 +230,7 @@ def values_read_by(node: Node) -> list[Value]:
 
 def _sort(scope: Scope) -> None:
     """Sort the nodes topologically. Among the nodes that are ready, the first one of the file comes first."""
+    # Values of outer scopes exist before this scope runs, so they order nothing here.
     producers = {n: {v.producer for v in values_read_by(n) if v.producer and v.scope is scope} for n in scope.nodes}
     sorter = TopologicalSorter(producers)
     try:

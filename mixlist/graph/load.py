@@ -55,6 +55,7 @@ def load_model(model: ModelSource | LoadedModel) -> LoadedModel:
     if isinstance(model, ModelProto):
         refuse_damaged_model(model, "the model")
         return LoadedModel(model, model.graph.name or "model", None, None, "proto")
+    # By the name of the module, so that other models need no import of onnx_ir.
     if type(model).__module__.startswith("onnx_ir"):
         return _load_ir(model)
     raise ModelError(f"a model is a path, an onnx.ModelProto or an onnx_ir.Model, not {type(model).__name__}")
@@ -118,6 +119,7 @@ def _load_ir(model: onnx_ir.Model) -> LoadedModel:
     """Convert an onnx_ir.Model; the folder is that of its first external tensor."""
     import onnx_ir
 
+    # onnx_ir stores a folder with each external tensor, and none for the model.
     constants = [value.const_value for value in model.graph.initializers.values()]
     folders = [Path(c.base_dir) for c in constants if isinstance(c, onnx_ir.ExternalTensor)]
     folder = folders[0] if folders else None

@@ -43,6 +43,7 @@ def nests_too_deeply(data: bytes) -> bool:
         field = message_type.fields_by_number.get(key >> 3)
         if wire_type == _LENGTH_PREFIXED and field is not None and field.message_type is not None:
             pending.append((offset, offset + size, field.message_type, depth + 1))
+    # Too many fields to read them all. Without a proof of deep nesting, the file counts as damaged.
     return False
 
 
@@ -63,5 +64,5 @@ def _field_size(data: bytes, offset: int, wire_type: int) -> int:
     """Return the number of bytes of a field without a length prefix; -1 if the field is damaged or obsolete."""
     if wire_type == _VARINT:
         _, end = _read_varint(data, offset)
-        return end - offset or -1
+        return end - offset or -1  # a damaged varint has no bytes
     return {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}.get(wire_type, -1)

@@ -39,6 +39,7 @@ def names_of_unnamed_nodes(scope: Scope) -> dict[Node, str]:
         scope.names_of_unnamed_nodes = {}
         for node in scope.nodes:
             if not node.proto.name:
+                # The names start with the next number of the op type, so the loop stays linear.
                 names = (f"{node.op_type}_{k}" for k in counters[node.op_type])
                 scope.names_of_unnamed_nodes[node] = next(name for name in names if name not in used_names)
     return scope.names_of_unnamed_nodes

@@ -27,6 +27,7 @@ def find_signature(graph: Graph, node: Node, present_outputs: tuple[bool, ...], 
             raise ModelError(f"{describe_node(node)} has no value")
         # build.py reads the type of a Constant from its value.
         return Signature(None, (), (dtypes.UNKNOWN,), (), has_fixed_output=True, reads_any_type=False)
+    # A custom domain without an import counts as version 1. Only the standard domain must be imported.
     opset = graph.opsets.get(node.domain, 1 if node.domain else 0)
     if not opset:
         raise ModelError("the model imports no opset of the standard domain", hint="check the model with onnx.checker")

@@ -61,6 +61,7 @@ def inline_functions(model: ModelProto) -> ModelProto:
         # Inlining moves the nodes of the functions into the graph, so they are counted before, too.
         function_nodes = (node for function in inlined.functions for node in function.node)
         before, after = _count_preserved_fields(inlined, *function_nodes), _count_preserved_fields(converted)
+        # Functions do not count: inlining is meant to remove them.
         lost = [text for name, text in _PRESERVED_FIELDS.items() if name != "functions" and after[name] < before[name]]
         if not lost:
             return converted
@@ -95,6 +96,7 @@ def convert_opset(model: ModelProto, opset: int) -> ModelProto:
             hint="export the model at that opset",
         ) from None
     before, after = _count_preserved_fields(model), _count_preserved_fields(converted)
+    # Compare counts and not contents: a conversion may change a message, but not drop it.
     if lost := [text for name, text in _PRESERVED_FIELDS.items() if after[name] < before[name]]:
         remedy = "add --inline-functions, or " if model.functions else ""
         raise ModelError(

@@ -87,9 +87,9 @@ def names_read_by(node: NodeProto) -> Iterator[str]:
             yield from inner_node.input
 
 
-def _keep_only(messages: RepeatedCompositeFieldContainer[MessageT], kept: Iterable[MessageT]) -> None:
-    """Remove the messages of a repeated field that are not in ``kept``; the others keep their order."""
+def _keep_only(messages: RepeatedCompositeFieldContainer[MessageT], needed: Iterable[MessageT]) -> None:
+    """Remove the messages of a repeated field that are not in ``needed``; the others keep their order."""
     # By identity, because two messages can have equal content.
-    kept_ids = {id(message) for message in kept}
+    needed_ids = {id(message) for message in needed}
     # Equal keys: the sort is stable.
-    reorder_messages(messages, [(0, 0, 0) if id(message) in kept_ids else None for message in messages])
+    reorder_messages(messages, [(0, 0, 0) if id(message) in needed_ids else None for message in messages])

@@ -96,6 +96,7 @@ class ShapeFolder:
         for position, node in enumerate(proto.node):
             node_bodies = bodies.get(position, {})
             for body in node_bodies.values():
+                # A body comes at the position of its owner, because it reads what the nodes before the owner make.
                 is_new |= self._fold_scope(body, inferred, arrays, shapes)
             if node.domain == CONTRIB_DOMAIN and (node.domain, node.op_type) not in self.functions:
                 output_shapes = infer_output_shapes(node, [shapes.get(name) for name in node.input])
@@ -114,6 +115,7 @@ class ShapeFolder:
                 result = self._compute(node, arrays, shapes)
                 if result is not None and result.size <= MAX_KNOWN_ELEMENTS:
                     scope_arrays[node.output[0]] = arrays[node.output[0]] = result
+                    # A Constant stays, and its value is nothing new for the inference of the next pass.
                     if node.op_type != "Constant":
                         _make_constant(node, result)
                         is_new = True
@@ -193,6 +195,7 @@ def _is_small_enough_to_compute(node: NodeProto, inputs: list[Array | None]) -> 
     if node.op_type == "ConstantOfShape":
         return bool(np.prod(first.astype(np.float64)) <= MAX_KNOWN_ELEMENTS)
     if node.op_type == "Range":
+        # The number of elements. It is negative for an empty Range, which is small.
         start, limit, delta = (float(v) if v is not None else 0.0 for v in inputs)
         return bool(delta) and (limit - start) / delta <= MAX_KNOWN_ELEMENTS
     if node.op_type in ("Expand", "Tile") and inputs[1] is not None:

@@ -84,6 +84,7 @@ def propagate_shapes_in_function(body: Graph, call: Node, outer: KnownShapes) ->
     arguments = [
         (outer.shape_of(value), *_array_key(outer.arrays.get(value))) for value in call.inputs if value is not None
     ]
+    # ``arguments`` skips the omitted ones, so the key also says which slots are omitted.
     key = body, tuple([value is None for value in call.inputs]), tuple(arguments)
     if key not in function_shapes:
         function_shapes[key] = _propagate_in_body(body, call, outer)
@@ -103,7 +104,8 @@ def _propagate_in_body(body: Graph, call: Node, outer: KnownShapes) -> KnownShap
     nodes = [copy_with_resolved_attributes(node, body.call_attributes) for node in function.node]
     # An argument whose elements are known becomes an initializer, any other one a graph input.
     input_infos, initializers = [], []
-    for name, argument in zip_longest(function.input, call.inputs[: len(function.input)]):  # None if omitted
+    # A call may have fewer arguments than the function has inputs, or in an invalid model more.
+    for name, argument in zip_longest(function.input, call.inputs[: len(function.input)]):
         if argument in outer.arrays:
             initializers.append(numpy_helper.from_array(outer.arrays[argument], name))
         else:
@@ -201,5 +203,6 @@ def _collect(
         for name, array in arrays.get(scope, {}).items():
             if name in scope.values:
                 known.arrays[scope.values[name]] = array
+                # If inference failed, the model lacks the shapes of the tensors that were computed.
                 known.shapes.setdefault(scope.values[name], tuple(array.shape))
     return known

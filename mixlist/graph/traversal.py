@@ -62,6 +62,7 @@ def walk_messages(*roots: ScopeProto) -> Iterator[ScopeProto | NodeProto | Attri
             else:  # a GraphProto or a FunctionProto
                 children = message.node
             if children:
+                # Go on with the new innermost iterator. The others keep their position until it is exhausted.
                 pending.append(iter(children))
                 break
         else:

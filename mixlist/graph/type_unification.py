@@ -33,6 +33,7 @@ def unify_types(graph: Graph, infer_outputs: Callable[[Node], None], result_type
     unknown = [value for value in graph.values if value.type == dtypes.UNKNOWN and value.kind != "absent"]
     if not unknown:
         return False
+    # Types from the caller move backward from the outputs, like types that a reader proves.
     for value, proven in zip(graph.root.outputs, result_types, strict=False):
         value.type = value.type or proven
     neighbors = _find_neighbors(graph)
@@ -51,6 +52,7 @@ def unify_types(graph: Graph, infer_outputs: Callable[[Node], None], result_type
         # In both directions, by the schema or the bodies. The list is made first, because _prove_types() reads the
         # types that the loop changes.
         for value, proven in list(_prove_types(node)):
+            # A proof never replaces a type that inference, a hint or a declaration gave.
             if value.type == dtypes.UNKNOWN != proven:
                 value.type = proven
                 changed.append(value)
@@ -88,6 +90,7 @@ def _prove_types(node: Node) -> Iterator[Proof]:
         for link in control_flow.type_links_of(node):
             values = [*link.targets, *(source.value for source in link.sources)]
             known_types = {value.type for value in values} - {dtypes.UNKNOWN}
+            # Two known types contradict each other, so they prove nothing.
             if len(known_types) == 1:
                 yield from ((value, next(iter(known_types))) for value in values)
 

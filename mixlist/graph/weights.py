@@ -110,6 +110,7 @@ def locate_external_data(tensor: TensorProto, folder: Path | None) -> tuple[Path
         raise FileError(f"external data of tensor {tensor.name!r} is not a file: {path}")
     size = status.st_size
     try:
+        # Both entries are optional: the data starts at 0, and the type and the shape give its length.
         offset = int(entries.get("offset") or 0)
         length = int(entries["length"]) if entries.get("length") else stored_byte_size(tensor)
     except ValueError:
@@ -247,6 +248,7 @@ def _read_external(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
         raise FileError(f"cannot read the data of tensor {tensor.name!r} in {path}: {error.strerror}") from None
     with data_file as file:
         file.seek(offset)
+        # The size was checked before, but another program may change the file while it is read.
         for start in range(0, length, PIECE_BYTES):
             size = min(length - start, PIECE_BYTES)
             data = file.read(size)
