@@ -57,6 +57,7 @@ class CallFrames:
 
     def frame_of(self, call: Node, frame: CallFrame | None) -> CallFrame:
         """Return the frame of a call; ``frame`` is the frame of the caller, None if the main graph calls."""
+        # A call in a function that is called twice has two frames, because its arguments may come from the caller.
         call_frame = self._by_call.get((call, frame))
         if call_frame is None:
             call_frame = self._by_call[call, frame] = self._make_frame(call, frame)
@@ -91,7 +92,7 @@ class CallFrames:
         while True:
             call = value.producer
             if frame is not None and value in frame.arguments:  # a parameter: go on with the argument
-                value, frame = frame.arguments[value]
+                value, frame = frame.arguments[value]  # the frame of the caller that passed it
             # A call in a damaged model may have more results than its function.
             elif call is not None and call.function is not None and value.output_slot < len(call.function.root.outputs):
                 # The result of a call: go on with the output of the body.

@@ -67,10 +67,12 @@ class ConstantEvaluator:
         arrays: dict[FrameValue, Array] = {}
         try:
             order = self._evaluation_order(constant, arrays)
+            # Know the number of readers of each array, so that memory holds only the arrays that a later step reads.
             unfinished_readers = Counter(source for step in order for source in self._sources(step))
             for step in order:
                 sources = self._sources(step)
                 arrays[step] = self._evaluate(step, [arrays[source] for source in sources])
+                # A stored constant is not kept: it can be read from the file again.
                 if step.value.constant_proto is None:
                     self._add_to_cache(step, arrays[step])
                 for source in sources:  # release an array after its last reader
@@ -167,6 +169,7 @@ class ConstantEvaluator:
         if not stores_all_elements(tensor):
             raise UnknownValueError("sparse tensors are not evaluated")
         flat_pieces = [*read_pieces(tensor, self._folder)]
+        # Most constants are one piece, which needs no copy.
         array = np.concatenate(flat_pieces) if len(flat_pieces) > 1 else flat_pieces[0] if flat_pieces else None
         dims = getattr(tensor, "dims", None)
         if dims is None:  # an attribute of a Constant: value_float or value_floats
@@ -237,6 +240,7 @@ def _refuse_large_result(node: Node, model: ModelProto, arrays: list[Array | Non
     """Raise UnknownValueError if shape inference finds a result that is too large to be computed, or finds no size."""
     limit = _MOST_ELEMENTS_SLOW if node.op_type in _SLOW else MOST_COMPUTED_ELEMENTS
     first = arrays[0] if arrays else None
+    # The size comes from inference alone. Computing the result to see its size could take all memory.
     inferred = infer_shapes(model).graph.output[0].type.tensor_type
     if inferred.HasField("shape") and all(dim.HasField("dim_value") for dim in inferred.shape.dim):
         count = prod(dim.dim_value for dim in inferred.shape.dim)

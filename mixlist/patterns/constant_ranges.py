@@ -171,6 +171,7 @@ class ConstantRanges:
         count = math.ceil((limit - start) / delta) if delta and math.isfinite((limit - start) / delta) else 0
         if count <= 0:
             return _EMPTY
+        # A Range is monotonic: its first and its last element are the ends of its range.
         last = start + (count - 1) * delta
         return ConstantRange(max(abs(start), abs(last)), min(start, last), max(start, last))
 
@@ -248,7 +249,7 @@ def _range_of_pieces(pieces: Iterable[NDArray[np.generic]], progress: ProgressCo
             continue
         # Infinities of the author do not count in the magnitude, because a low type holds them.
         magnitude = float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0))
-        if math.isnan(smallest):
+        if math.isnan(smallest):  # numpy's minimum is NaN if one element is
             smallest, largest = -math.inf, math.inf
         total = total.union(ConstantRange(magnitude, smallest, largest))
     return total

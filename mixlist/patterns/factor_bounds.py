@@ -101,7 +101,7 @@ class _FactorBounds:
         # Start with the first input. Operators with several inputs then combine it with each of the others.
         result: Interval | None = bounds[0]
         if node.op_type in _MOVERS and node.op_type in _FILLERS:
-            bounds.append(_ZERO)
+            bounds.append(_ZERO)  # Pad and Trilu may put zeros into their output
         if node.op_type == "Neg":
             result = _negated(bounds[0])
         for interval in bounds[1:]:  # a value mover has the union of its inputs
@@ -113,6 +113,7 @@ def reciprocal(divisor: Interval) -> Interval | None:
     """Return the interval of one over a divisor; None if the divisor may be zero."""
     if divisor.smallest <= 0 <= divisor.largest:
         return None
+    # Of divisors with one sign, the larger one gives the smaller reciprocal.
     return Interval(1 / divisor.largest, 1 / divisor.smallest)
 
 
@@ -125,6 +126,7 @@ def _sum(a: Interval, b: Interval) -> Interval:
 
 
 def _product(a: Interval, b: Interval) -> Interval:
+    # The signs decide which pair of ends gives the smallest product, and which the largest.
     products = [x * y for x in (a.smallest, a.largest) for y in (b.smallest, b.largest)]
     return Interval(min(products), max(products))
 

@@ -46,6 +46,7 @@ class CarriedMask:
 
     def multiplied(self, second: CarriedMask) -> CarriedMask:
         """Return the product of two masks. Its node is unreducible, so the product of both scores does not count."""
+        # (m + s) * (n + t) = m * n + m * t + s * n + s * t, with masks m and n and scores s and t.
         scores = max(_product(self.scores, second.magnitude), _product(second.scores, self.magnitude))
         summed_masks = max(self.summed_masks, second.summed_masks)
         return CarriedMask(_product(self.magnitude, second.magnitude), summed_masks, scores)
@@ -113,7 +114,7 @@ class MaskGroup:
 class GraphMasks:
     """The mask groups of one graph, in the order of their first node; of a function's body, for one kind of call.
 
-    ``calls``: the plans of the functions that the graph calls, by the id of the calling node.
+    ``calls``: the masks of the functions that the graph calls, by the id of the calling node.
     """
 
     groups: tuple[MaskGroup, ...] = ()
@@ -121,17 +122,18 @@ class GraphMasks:
 
     @property
     def effect(self) -> Hashable:
-        """Return everything that decisions depend on. Plans of one graph with equal effects are made one plan."""
-        # Plans are compared by identity: MaskFinders has made plans of one function with equal effects one object.
-        calls = [(node_id, plan) for node_id, plan in sorted(self.calls.items()) if not plan.is_empty]
+        """Return everything that decisions depend on. GraphMasks of one graph with equal effects become one object."""
+        # GraphMasks compare by identity, which is enough here: MaskFinders has already made those of one function with
+        # equal effects one object.
+        calls = [(node_id, masks) for node_id, masks in sorted(self.calls.items()) if not masks.is_empty]
         return tuple([group.effect for group in self.groups]), tuple(calls)
 
     @cached_property
     def is_empty(self) -> bool:
         """Return whether no mask leaves the range in the graph and in the functions that it calls."""
-        return not self.groups and all(plan.is_empty for plan in self.calls.values())
+        return not self.groups and all(masks.is_empty for masks in self.calls.values())
 
     def of_call(self, node: Node) -> GraphMasks | None:
-        """Return the plan of the function that a node calls; None if it is empty."""
-        plan = self.calls.get(node.id)
-        return None if plan is None or plan.is_empty else plan
+        """Return the masks of the function that a node calls; None if no mask leaves the range there."""
+        masks = self.calls.get(node.id)
+        return None if masks is None or masks.is_empty else masks

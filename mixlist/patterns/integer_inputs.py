@@ -28,7 +28,7 @@ from mixlist.graph.traversal import reachable_graphs
 from mixlist.graph.weights import embedded_array, is_external, stored_element_count
 from mixlist.ops import dtypes
 from mixlist.ops.traits import Trait, operators
-from mixlist.patterns.positions import find_positions, list_plans
+from mixlist.patterns.positions import find_positions, list_graph_positions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -129,6 +129,7 @@ def _combined_range(uses: list[_Use]) -> IntegerRange:
     If several uses have this kind, the smallest of their ranges is in range for all of them. For comparisons, the
     result contains all of their ranges instead.
     """
+    # _UseKind is ordered from the strongest kind on.
     strongest = min(kind for kind, _ in uses)
     ranges = [use_range for kind, use_range in uses if kind is strongest]
     if strongest is not _UseKind.COMPARED:
@@ -179,10 +180,10 @@ class _IntegerUses:
     @cached_property
     def position_casts(self) -> dict[Node, str]:
         """Return the Casts whose integers are positions, each with the Sin, Cos or GridSample that they reach."""
-        plan = find_positions(self.main)
-        plans = list_plans(plan) if plan is not None else []
-        # Reversed, so that the plan nearest to the main graph wins.
-        return {node: reader for plan in reversed(plans) for node, reader in plan.casts.items()}
+        main_positions = find_positions(self.main)
+        all_positions = list_graph_positions(main_positions) if main_positions is not None else []
+        # Reversed, so that the caller nearest to the main graph wins.
+        return {node: reader for positions in reversed(all_positions) for node, reader in positions.casts.items()}
 
     def find(self, model_input: Value) -> Iterator[_Use]:
         """Yield every use of an input that bounds its integers."""
@@ -216,6 +217,7 @@ class _IntegerUses:
             attribute, default = _LENGTH_SLOTS[key]
             size = self._size(graph, node.inputs[0], _int_attribute(graph, node, attribute, default))
             return (_UseKind.INDEX, IntegerRange(1, size, f"{reader} takes lengths up to {size}")) if size else None
+        # The tables above have operators of other domains too. All tests below are about standard operators.
         if node.domain:
             return None
         if key == ("", "OneHot", 0):
@@ -266,7 +268,7 @@ class _IntegerUses:
         array = _small_constant(value)
         if array is None and value.producer is not None:
             array = self._shapes_in(graph).arrays.get(value)
-        if array is None or array.dtype.kind not in "iuf":
+        if array is None or array.dtype.kind not in "iuf":  # integers and floats, but no bools and texts
             return set()
         return {int(number) for number in array.reshape(-1).tolist() if np.isfinite(number) and number == int(number)}
 

@@ -31,6 +31,7 @@ def is_reducible(value: Value) -> bool:
 
 def filled_mask_magnitude(node: Node) -> float | None:
     """Return the magnitude of the mask that a ConstantOfShape makes; None if it makes none."""
+    # Without the attribute ``value``, a ConstantOfShape makes zeros. With it, the tensor has exactly one element.
     fill_values = [attribute.t for attribute in node.proto.attribute if attribute.name == "value"]
     if any(is_external(tensor) or stored_element_count(tensor) != 1 for tensor in fill_values):
         return None

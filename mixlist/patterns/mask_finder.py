@@ -51,12 +51,13 @@ class MaskFinder:
     A function's body has one finder for each kind of call (``call_kind``). A mask that enters or leaves a body cannot
     be reduced.
 
-    ``nodes_to_softmax``: the nodes that could carry a mask to a softmax, in the order of the graph. ``carrying_nodes``:
-    the nodes among them that carry one. ``masks``: the mask in each value that such a node makes, and in each parameter
-    that receives one. ``arriving_values``: the values in which a mask reaches a softmax. ``constant_slots``: the slots
-    that read a constant of a mask. ``constant_masks``: by node, the masks in the constants that it reads; they may be
-    larger than the mask in its output. ``unreducible``: the nodes whose mask stays out of range, however its constants
-    are changed. ``source_texts``: by node, the text that names the constant or tensor from which its mask comes.
+    ``graph_masks``: the result. ``nodes_to_softmax``: the nodes that could carry a mask to a softmax, in the order of
+    the graph. ``carrying_nodes``: the nodes among them that carry one. ``masks``: the mask in each value that such a
+    node makes, and in each parameter that receives one. ``arriving_values``: the values in which a mask reaches a
+    softmax. ``constant_slots``: the slots that read a constant of a mask. ``constant_masks``: by node, the masks in the
+    constants that it reads; they may be larger than the mask in its output. ``unreducible``: the nodes whose mask stays
+    out of range, however its constants are changed. ``source_texts``: by node, the text that names the constant or
+    tensor from which its mask comes.
 
     ``results_to_softmax``: by calling node, for each result whether it leads to a softmax. ``callees``: by calling
     node, the finder of the function.
@@ -71,7 +72,7 @@ class MaskFinder:
     def __init__(self, finders: MaskFinders, graph: Graph, call_kind: CallMasks, frame: CallFrame | None) -> None:
         self.finders, self.graph, self.call_kind, self.frame = finders, graph, call_kind, frame
         self.ranges, self.low = finders.ranges, finders.low
-        self.plan = GraphMasks()
+        self.graph_masks = GraphMasks()
         self.depends_on_frame = False
         self.results_to_softmax: dict[Node, tuple[bool, ...]] = {}
         self.callees: dict[Node, MaskFinder] = {}
@@ -88,8 +89,8 @@ class MaskFinder:
         self.computed_values: set[Value | None] = set()
         self.computed_parameters: list[int] = []
 
-    def make_plan(self) -> None:
-        """Make the plan: the groups of this graph, and the plans of the functions that it calls."""
+    def find_graph_masks(self) -> None:
+        """Fill ``graph_masks``: the groups of this graph, and the masks of the functions that it calls."""
         # 1. Which nodes lie on a way to a softmax?
         self.trace_back()
         # 2. Which masks do they carry, and how large are these?
@@ -104,9 +105,9 @@ class MaskFinder:
         self._drop_masks_that_end()
         # 3. Which of these nodes belong together?
         if any(mask.exceeds(self.low) for mask in chain(self.masks.values(), *self.constant_masks.values())):
-            self.plan.groups = make_mask_groups(self)
-        self.plan.groups += tuple(self._single_node_groups())
-        self.plan = self.finders.shared_plan(self.graph, self.plan)
+            self.graph_masks.groups = make_mask_groups(self)
+        self.graph_masks.groups += tuple(self._single_node_groups())
+        self.graph_masks = self.finders.share_equal(self.graph, self.graph_masks)
 
     # --- back from the softmaxes ---
 
@@ -114,6 +115,7 @@ class MaskFinder:
         """Find the nodes on a way to a softmax; return all values on such a way."""
         results = zip(self.graph.root.outputs, self.call_kind.reach_softmax, strict=False)
         to_softmax: set[Value | None] = set(mixable_values(value for value, reaches in results if reaches))
+        # Backward through the topological order: all readers of a value come before the node that makes it.
         for node in reversed(self.graph.nodes):
             if node.function is not None:
                 results_to_softmax: tuple[bool, ...] = tuple([value in to_softmax for value in node.outputs])
@@ -167,7 +169,7 @@ class MaskFinder:
             for value, mask, reaches in zip(node.outputs, result_masks, results_to_softmax, strict=False)
             if value and reaches and mask
         }
-        # No result has a mask: use the plan of calls whose results lead to no softmax, which other calls may share.
+        # No result has a mask: use the masks of calls whose results lead to no softmax, which other calls may share.
         if results_to_softmax and not masks_made:
             self._search_callee(node, CallMasks(arguments))
         self.masks.update(masks_made)
@@ -177,11 +179,11 @@ class MaskFinder:
             self.source_texts.setdefault(node, f"a tensor of {node.op_type}")
 
     def _search_callee(self, node: Node, call_kind: CallMasks) -> MaskFinder:
-        """Search the called function for a kind of call, put its plan into this plan, and return its finder."""
+        """Search the called function for a kind of call, add its masks to ``graph_masks``, return its finder."""
         assert node.function is not None
         frame = self.ranges.frames.frame_of(node, self.frame)
         callee = self.callees[node] = self.finders.finder_for(node.function, call_kind, frame)
-        self.plan.calls[node.id] = callee.plan
+        self.graph_masks.calls[node.id] = callee.graph_masks
         self.depends_on_frame |= callee.depends_on_frame and self.frame is not None
         return callee
 
@@ -248,6 +250,7 @@ class MaskFinder:
         if node.op_type in ("Mul", "Div"):
             return self._scaled(node, masks_read)
         if node.op_type in ("Add", "Sub"):
+            # In the worst case the masks of both operands have the same sign and place, so they add up.
             # The other operands may be scores. The sum of all scores counts as LARGEST_SCORE (Rule S4.37).
             return CarriedMask(
                 sum(mask.magnitude for mask in masks),
@@ -287,6 +290,7 @@ class MaskFinder:
         """Forget the nodes whose mask reaches no softmax, because a Cast of the author makes the mask infinite."""
         if not self.masks:
             return
+        # Walk back again, now only along values that carry a mask: trace_back() did not know where masks are.
         arriving = self.arriving_values
         results = zip(self.graph.root.outputs, self.call_kind.reach_softmax, strict=False)
         arriving.update(value for value, reaches in results if reaches)
@@ -329,6 +333,7 @@ class MaskFinder:
             callee = self.callees.get(node)
             compute_mask = tuple([value in self.computed_values for value in node.outputs])
             if callee is not None:
+                # Search the function again, now with the results from which this graph computes a mask.
                 if any(compute_mask):
                     callee = self._search_callee(node, replace(callee.call_kind, compute_mask=compute_mask))
                 self.computed_values.update(computed_inputs(node, callee.computed_parameters))

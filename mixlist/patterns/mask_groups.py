@@ -57,6 +57,7 @@ class _MaskGrouper:
         results = [finder.graph.root.outputs]
         for node in finder.graph.nodes:
             results += [body.outputs for body in node.bodies.values()]
+            # Most nodes read no mask, so this fast test comes first.
             if masked_values.isdisjoint(node.inputs):
                 continue
             is_on_path = node in finder.carrying_nodes or node in finder.softmaxes
@@ -86,17 +87,20 @@ class _MaskGrouper:
             masks = [mask for value in tensors if (mask := finder.masks.get(value)) is not None]
             if not masks:
                 continue  # a softmax without a mask
+            # A constant can be larger than the mask in the node's output, and the node reads it in low precision.
             masks += finder.constant_masks.get(node, ())
             leader = self._leader(node)
             exceeds = any(mask.exceeds(finder.low) for mask in masks)
             if exceeds:
                 exceeding_leaders.add(leader)
+            # The sum with the most masks decides how much of the range each constant of the group may take.
             summed_masks[leader] = max(summed_masks.get(leader, 1.0), *(mask.summed_masks for mask in masks))
             group = groups.setdefault(leader, MaskGroup())
             group.magnitude = max(group.magnitude, *(mask.magnitude for mask in masks))
             # A reduced mask takes half of the range, and the scores must fit into the other half.
             group.reducible &= all(mask.scores <= FINITE_MAX[finder.low] / 2 for mask in masks)
             self._add_node(group, node, exceeds)
+        # A limit holds for a whole group, so it is known only after all of its nodes.
         for leader, group in groups.items():
             # The other half of the range is for the scores (Rule S4.36).
             group.limit = FINITE_MAX[finder.low] / 2 / summed_masks[leader]
@@ -111,6 +115,7 @@ class _MaskGrouper:
         if node in finder.softmaxes:
             group.softmaxes.append(node)
             scores = node.inputs[0]
+            # Slots are noted where a node passes a mask on. A softmax passes none on, so its slot is noted here.
             if scores is not None and scores.is_constant and scores in finder.masks:
                 finder.constant_slots.append((node, 0))
         group.reducible &= node not in finder.unreducible

@@ -62,8 +62,8 @@ class GraphPositions:
     """The position arithmetic of one graph; of a function's body, for one kind of call.
 
     ``nodes``: by node id, the nodes of the arithmetic and the readers. ``casts``: the Casts of integers with which the
-    arithmetic starts, each with its reader. ``calls``: the plans of the functions that the graph calls, by the id of
-    the calling node. ``argument_readers``: by index of a parameter, the reader that it reaches.
+    arithmetic starts, each with its reader. ``calls``: the positions in the functions that the graph calls, by the id
+    of the calling node. ``argument_readers``: by index of a parameter, the reader that it reaches.
     """
 
     nodes: dict[int, PositionReason] = field(default_factory=dict)
@@ -74,12 +74,12 @@ class GraphPositions:
     @cached_property
     def is_empty(self) -> bool:
         """Return whether neither the graph nor a function that it calls has position arithmetic."""
-        return not self.nodes and all(plan.is_empty for plan in self.calls.values())
+        return not self.nodes and all(positions.is_empty for positions in self.calls.values())
 
     def of_call(self, node: Node) -> GraphPositions | None:
-        """Return the plan of the function that a node calls; None if it is empty."""
-        plan = self.calls.get(node.id)
-        return None if plan is None or plan.is_empty else plan
+        """Return the positions in the function that a node calls; None if it has none."""
+        positions = self.calls.get(node.id)
+        return None if positions is None or positions.is_empty else positions
 
 
 def find_positions(main: Graph) -> GraphPositions | None:
@@ -90,16 +90,16 @@ def find_positions(main: Graph) -> GraphPositions | None:
     return None
 
 
-def list_plans(plan: GraphPositions) -> list[GraphPositions]:
-    """Return a plan and those of all functions that its graph calls, each once, callers first."""
-    plans = {plan: None}
-    waiting = deque([plan])
+def list_graph_positions(main: GraphPositions) -> list[GraphPositions]:
+    """Return the positions of a graph and those of all functions that it calls, each once, callers first."""
+    all_positions = {main: None}
+    waiting = deque([main])
     while waiting:
         for callee in waiting.popleft().calls.values():
-            if callee not in plans:
-                plans[callee] = None
+            if callee not in all_positions:
+                all_positions[callee] = None
                 waiting.append(callee)
-    return list(plans)
+    return list(all_positions)
 
 
 class _ForwardWalks:
@@ -131,10 +131,11 @@ class _ForwardWalk:
         self.integers: dict[Value, Value] = {}
         self.link_sources: dict[Value, list[Value]] = {}
         self.callees: dict[Node, _ForwardWalk] = {}
-        self._plans: dict[tuple[bool, ...], GraphPositions] = {}
+        self._positions_by_results: dict[tuple[bool, ...], GraphPositions] = {}
         for value, kind in zip(graph.root.inputs, argument_kinds, strict=False):
             if _is_float(value):
                 self.kinds[value], self.integers[value] = kind, value
+        # Without bodies, one pass in topological order finds all kinds.
         control_flow = {node.op_type for node in graph.nodes if node.bodies}
         if not control_flow:
             for node in graph.nodes:
@@ -203,6 +204,7 @@ class _ForwardWalk:
         """Find the kinds of the values that a step makes; return the values whose kind has risen."""
         if isinstance(step, TypeLink):
             sources = [source.value for source in step.sources]
+            # One source that is data makes the target data: its value may come from any of the sources.
             kind = max(map(self._kind, sources), default=_DATA)
             return self._raise_kinds(step.targets, kind, self._first_integers(sources))
         if step.function is not None:
@@ -284,13 +286,13 @@ class _ForwardWalk:
         """Return the arithmetic before the readers.
 
         ``result_readers``: for each output of the graph, the reader that it reaches in the caller, or None. Calls share
-        a plan if the same results reach a reader. The plan then names the readers of the first call.
+        one object if the same results reach a reader. It then names the readers of the first call.
         """
         key = tuple([reader is not None for reader in result_readers])
-        if key not in self._plans:
-            plan = self._plans[key] = GraphPositions()
-            _BackwardWalk(self, plan).run(result_readers)
-        return self._plans[key]
+        if key not in self._positions_by_results:
+            positions = self._positions_by_results[key] = GraphPositions()
+            _BackwardWalk(self, positions).run(result_readers)
+        return self._positions_by_results[key]
 
 
 class _BackwardWalk:
@@ -300,8 +302,8 @@ class _BackwardWalk:
     the reader that this result reaches.
     """
 
-    def __init__(self, forward: _ForwardWalk, plan: GraphPositions) -> None:
-        self.forward, self.plan = forward, plan
+    def __init__(self, forward: _ForwardWalk, positions: GraphPositions) -> None:
+        self.forward, self.positions = forward, positions
         graph = forward.graph
         # By parameter of a function, its index. A main graph has no caller, so its inputs do not count.
         self.parameters = {value: slot for slot, value in enumerate(graph.root.inputs) if graph.path}
@@ -310,14 +312,14 @@ class _BackwardWalk:
         self.readers_by_call: dict[Node, dict[int, str]] = {}
 
     def run(self, result_readers: tuple[str | None, ...]) -> None:
-        """Fill the plan."""
+        """Fill ``positions``."""
         forward = self.forward
         for node in forward.graph.nodes:
             slot = POSITION_READERS.get(node.op_type) if not node.domain else None
             value = node.inputs[slot] if slot is not None and slot < len(node.inputs) else None
             if value is not None and forward.kinds.get(value) == _POSITION:
                 reader = f"{node.op_type} {node_ref(forward.graph, node)}"
-                self.plan.nodes[node.id] = PositionReason(self._source_name(value), reader, is_reader=True)
+                self.positions.nodes[node.id] = PositionReason(self._source_name(value), reader, is_reader=True)
                 self._visit(value, reader)
         for value, outer_reader in zip(forward.graph.root.outputs, result_readers, strict=False):
             if outer_reader is not None:
@@ -333,12 +335,12 @@ class _BackwardWalk:
             self.waiting.append(value)
 
     def _go_back(self, value: Value) -> None:
-        """Add the producer of a value to the plan, and visit the floats from which it computes the value."""
+        """Add the producer of a value to the arithmetic, and visit the floats from which it computes the value."""
         reader, node = self.readers[value], value.producer
         for source in self.forward.link_sources.get(value, ()):
             self._visit(source, reader)
         if value in self.parameters:
-            self.plan.argument_readers[self.parameters[value]] = reader
+            self.positions.argument_readers[self.parameters[value]] = reader
         if node is None or node.bodies:
             return
         if node.function is not None:
@@ -347,11 +349,12 @@ class _BackwardWalk:
             return
         floats = float_values(node.inputs)
         if node.op_type == "Cast" and not node.domain and not floats:  # the arithmetic starts here
-            self.plan.casts[node] = reader
+            self.positions.casts[node] = reader
             return
+        # A fixed operand, such as the inverse frequencies, belongs to the arithmetic, but comes from no integers.
         is_position = self.forward.kinds.get(value) == _POSITION
         source_name = self._source_name(value) if is_position else None
-        self.plan.nodes.setdefault(node.id, PositionReason(source_name, reader))
+        self.positions.nodes.setdefault(node.id, PositionReason(source_name, reader))
         for operand in floats:
             self._visit(operand, reader)
 
@@ -361,9 +364,11 @@ class _BackwardWalk:
         The call is traced again when a further result turns out to reach a reader.
         """
         callee, readers = self.forward.callees[node], self.readers_by_call.get(node, {})
-        plan = callee.trace_back(tuple([readers.get(slot) for slot in range(len(callee.graph.root.outputs))]))
-        self.plan.calls[node.id] = plan
-        for slot, inner_reader in plan.argument_readers.items():
+        callee_positions = callee.trace_back(
+            tuple([readers.get(slot) for slot in range(len(callee.graph.root.outputs))])
+        )
+        self.positions.calls[node.id] = callee_positions
+        for slot, inner_reader in callee_positions.argument_readers.items():
             argument = node.inputs[slot] if slot < len(node.inputs) else None
             if argument is not None:
                 self._visit(argument, inner_reader)

@@ -112,6 +112,7 @@ class Mask:
             is_proven = sum(magnitudes) < self.levels.least
         if not is_proven:
             return MaskLevels()
+        # A factor of -1 makes 1e9 of -1e9: then large values of both signs belong to the mask.
         turns_sign = any(ranges[tensor].minimum < 0 for tensor in self.factors)
         return MaskLevels().lowered(self.levels.lowered(self.levels.negated) if turns_sign else self.levels)
 
@@ -149,6 +150,7 @@ def find_masks(nodes: Iterable[DataflowNode]) -> dict[TensorRef, Mask]:
 
 def _masks_in(graph: Graph) -> dict[TensorRef, Mask]:
     """Return the masks of one graph, by the tensors that carry them."""
+    # A mask that another operator reads too could overflow there with an effect, so it is not proven.
     only_for_softmax = _values_only_for_softmax(graph)
     mask_of_value: dict[Value, Mask] = {}
     masks: dict[TensorRef, Mask] = {}
@@ -214,6 +216,7 @@ def _output_mask(graph: Graph, node: Node, mask_of_value: Mapping[Value, Mask]) 
         if mask is None:
             mask = Mask(_constant_levels(value) if node.op_type in _WITH_CONSTANTS else _NO_MASK)
         if mask.levels != _NO_MASK:
+            # Sub(scores, m): -m reaches the softmax.
             is_negated = node.op_type == "Sub" and position == 1
             masks.append(replace(mask, levels=mask.levels.negated) if is_negated else mask)
     if not masks:

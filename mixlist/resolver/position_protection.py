@@ -29,7 +29,7 @@ from mixlist.resolver.decisions import GraphSolution, ModelSolution
 _DECIDED_BY_LIST: frozenset[DecisionKind] = frozenset({"low", "authored", "gray"})  # or by the mode
 _LOWERING_ACTIONS = frozenset({"lists", "force", "cube"})  # the actions of modes that make nodes low precision
 # Positions do not depend on the policy, so they are found once for all policies of a model.
-_PLANS: WeakKeyDictionary[Graph, GraphPositions | None] = WeakKeyDictionary()
+_CACHED_POSITIONS: WeakKeyDictionary[Graph, GraphPositions | None] = WeakKeyDictionary()
 
 
 def find_protected_positions(main: Graph, policy: Policy) -> GraphPositions | None:
@@ -39,9 +39,9 @@ def find_protected_positions(main: Graph, policy: Policy) -> GraphPositions | No
 
 
 def _find_positions_once(main: Graph) -> GraphPositions | None:
-    if main not in _PLANS:
-        _PLANS[main] = find_positions(main)
-    return _PLANS[main]
+    if main not in _CACHED_POSITIONS:
+        _CACHED_POSITIONS[main] = find_positions(main)
+    return _CACHED_POSITIONS[main]
 
 
 def keep_positions(solution: GraphSolution, nodes: Iterable[Node]) -> None:
@@ -59,8 +59,8 @@ def find_position_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic
     policy = model_solution.policy
     if "positions" in policy.protect or policy.mode.action not in _LOWERING_ACTIONS:
         return
-    position_plan = _find_positions_once(model_solution.graph)
-    lowered = list(_find_lowered_nodes(position_plan, model_solution)) if position_plan is not None else []
+    positions = _find_positions_once(model_solution.graph)
+    lowered = list(_find_lowered_nodes(positions, model_solution)) if positions is not None else []
     if lowered:
         graph, node, reader = lowered[0]
         low_name = dtypes.type_name(model_solution.low_type)
@@ -73,25 +73,26 @@ def find_position_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic
         )
 
 
-def _find_lowered_nodes(main_plan: GraphPositions, model_solution: ModelSolution) -> Iterator[tuple[Graph, Node, str]]:
+def _find_lowered_nodes(main: GraphPositions, model_solution: ModelSolution) -> Iterator[tuple[Graph, Node, str]]:
     """Yield the nodes of position arithmetic that became low precision, each with its graph and its reader's name.
 
     Graphs come in the order of calls, from the main graph on.
     """
     low_type = model_solution.low_type
-    waiting = [(main_plan, model_solution.solutions[0])]
+    waiting = [(main, model_solution.solutions[0])]
     visited = set(waiting)
-    for graph_plan, solution in waiting:  # the loop also reaches what it appends
+    for positions, solution in waiting:  # the loop also reaches what it appends
         for node in solution.graph.nodes:
-            position, assignment = graph_plan.nodes.get(node.id), solution.assignments[node.id]
+            position, assignment = positions.nodes.get(node.id), solution.assignments[node.id]
             groups = node.signature.groups if node.signature is not None else ()
             elements = assignment.elements if assignment is not None else ()
             if position is not None and any(
                 elem == low_type != group.authored for elem, group in zip(elements, groups, strict=False)
             ):
                 yield solution.graph, node, position.reader
-            callee_plan = graph_plan.of_call(node) if node.function is not None else None
+            # One function can have several solutions, and several kinds of positions: each pair is visited once.
+            callee_positions = positions.of_call(node) if node.function is not None else None
             callee = solution.callees.get(node.id)
-            if callee_plan is not None and callee is not None and (callee_plan, callee) not in visited:
-                visited.add((callee_plan, callee))
-                waiting.append((callee_plan, callee))
+            if callee_positions is not None and callee is not None and (callee_positions, callee) not in visited:
+                visited.add((callee_positions, callee))
+                waiting.append((callee_positions, callee))

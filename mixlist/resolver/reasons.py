@@ -189,9 +189,9 @@ class ReasonWriter:
         return f"{effect}, {kept_type} ({rule.place}; S4.2)"
 
     def _explain_position(self, node: Node, kept_type: str) -> str:
-        position_plan = self.solution.positions
-        assert position_plan is not None
-        position = position_plan.nodes[node.id]
+        positions = self.solution.positions
+        assert positions is not None
+        position = positions.nodes[node.id]
         if position.source is None:
             return f"it computes an operand of the positions that {position.reader} reads: it stays {kept_type} (S4.38)"
         effect = "it reads positions" if position.is_reader else f"it computes positions for {position.reader}"

@@ -58,10 +58,11 @@ class Resolver:
     @pause_gc()
     def plan(self, policy: Policy) -> Plan:
         """Decide the precision of every node under ``policy``."""
+        # Phase 1: decide every graph.
         classifier, node_rules = Classifier(policy), NodeRules(policy)
         model_solver = ModelSolver(classifier, node_rules, self.constant_ranges)
         main = model_solver.solve(self.graph)
-        # All calls are decided now, so each parameter's readers are known.
+        # Phase 2: finish the parameters. All calls are decided now, so each parameter's readers are known.
         settle_constant_arguments(main, model_solver.fits_low_type, set())
         model_solution = ModelSolution(
             self.loaded,
@@ -72,6 +73,7 @@ class Resolver:
             node_rules,
             classifier.cast_is_black,
         )
+        # Phase 3: collect the warnings. They need the decisions for the whole model.
         warnings = (*_find_warnings(model_solution, self.constant_ranges), *_warn_unknown_constants(model_solver))
         return Plan(self.loaded.name, policy, warnings, model_solution)
 
@@ -100,6 +102,7 @@ def _assign_suffixes(main: GraphSolution) -> tuple[GraphSolution, ...]:
     A function with a single specialization gets no suffix.
     """
     solutions = find_reachable_solutions(main)
+    # The path is that of the function, without a suffix. The main graph has the empty path.
     per_function = Counter(solution.graph.path for solution in solutions)
     next_numbers: Counter[str] = Counter()
     for solution in solutions:
@@ -115,6 +118,7 @@ def _find_warnings(model_solution: ModelSolution, ranges: ConstantRanges) -> Ite
     op_counts = Counter((node.domain, node.op_type) for s in model_solution.solutions for node in s.graph.nodes)
     function_names = {name for _, name, _ in model_solution.graph.functions}
     yield from find_name_warnings(model_solution.policy, op_counts, function_names)
+    # After all graphs were matched: only then is it known which rules name no node.
     yield from model_solution.node_rules.find_warnings()
     yield from find_position_warnings(model_solution)
     yield from _warn_broken_masks(model_solution, ranges)
@@ -128,13 +132,14 @@ def _warn_broken_masks(model_solution: ModelSolution, ranges: ConstantRanges) ->
     """
     policy = model_solution.policy
     if "masks" in policy.protect:
+        # The other groups are reduced, so they do not break.
         for solution in model_solution.solutions:
             yield from find_mask_warnings(solution, solution.kept_masks, model_solution.low_type)
         return
-    main_plan = find_masks_at_risk(model_solution.graph, ranges, policy)
-    if main_plan is None or main_plan.is_empty:
+    main_masks = find_masks_at_risk(model_solution.graph, ranges, policy)
+    if main_masks is None or main_masks.is_empty:
         return
-    waiting = [(model_solution.solutions[0], main_plan)]
+    waiting = [(model_solution.solutions[0], main_masks)]
     visited = set(waiting)
     for solution, masks in waiting:  # the loop also reaches what it appends
         yield from find_mask_warnings(solution, masks.groups, model_solution.low_type)
