@@ -43,7 +43,7 @@ from mixlist.resolver.shape_arithmetic import is_shape_arithmetic
 
 _CUBE = operators(Trait.CUBE)  # Rule S3.7
 
-# How the precision of a node is found. Only the precision of a `gray` node depends on other nodes.
+# Each kind is one way to find the precision of a node. Only the precision of a `gray` node depends on other nodes.
 #   none      no slot can change (Rule S4.1), or control flow or a call
 #   cast      an attribute fixes the output type (Rule S4.13)
 #   rule      a node rule gives the types (Rule S4.2)
@@ -112,6 +112,7 @@ class Classifier:
         ``get_rank`` returns the number of dimensions of the node's first input, or None. It is called only for Ascend
         names, because some of them stand for one rank: Conv2D, Conv3D.
         """
+        # ONNX names do not depend on the rank, and finding a rank may run shape inference.
         rank = None if self.policy.space == "onnx" else get_rank()
         key = (domain, op_type, rank)
         classification = self._by_operator.get(key)
@@ -140,6 +141,8 @@ class Classifier:
         if graph.had_unknown_types and find_unknown_inputs(node):
             return Classification(list_name, "unknown", "unknown-type", entry)
         if not any(group.authored in self.movable_types_of(by_list_or_mode) for group in signature.groups):
+            # Without a schema there are no groups. The reports say so only if the node reads a type that a list could
+            # change.
             if signature.schema is None and any(dtypes.element(t) in _FLOAT_OR_UNKNOWN for t in _input_types(node)):
                 return Classification(list_name, "schema", "schema", entry)
             return Classification(list_name, "none", "no-float", entry)

@@ -54,6 +54,7 @@ def keep_constants_out_of_range(node: Node, assignment: Assignment, state: Solve
     # The constants of a mask are brought into range before they are converted (Rule S4.36), so they count as fitting.
     reduced_slots = state.solution.reduced_slots.get(node, ())
     for index, group in enumerate(signature.groups):
+        # Only a group that is moved to the low type rounds its constants.
         if assignment.elements[index] != state.low_type or group.authored == state.low_type:
             continue
         for slot in group.inputs:
@@ -83,10 +84,12 @@ def _keep_groups(node: Node, assignment: Assignment, kept_groups: list[int], low
     """
     signature = node.signature
     assert signature is not None
+    # A slot that computes shares its type with the constant, so the constant cannot stay alone.
     if not all(_has_only_constants(signature.groups[index], node) for index in kept_groups):
         return None
     elements = assignment.elements
     requested_types = [g.authored if i in kept_groups else elements[i] for i, g in enumerate(signature.groups)]
+    # The schema or inference may refuse this combination, or nothing low may remain: then the whole node stays.
     partly_low = signature.assign(tuple(requested_types))
     return partly_low if not partly_low.refused and low_type in partly_low.elements else None
 

@@ -49,8 +49,10 @@ def _count_votes(link: TypeLink, state: SolverState) -> int:
             voted = join_types(voted, dtypes.element(link.targets[0].type))
         elif source.votes:
             voted = join_types(voted, state.decided_types[source.value.id])
+    # The schema of this opset may lack bfloat16. Then the values become float32, which every opset has.
     if voted not in (UNDECIDED, dtypes.FLOAT) and not takes_type(link, voted, state.graph):
         return dtypes.FLOAT
+    # A constant initial value does not vote, but a value that the low type cannot hold prevents it (Rule S4.27).
     if voted == state.low_type and any(explain_kept_constant(source.value, state) for source in link.sources):
         return dtypes.FLOAT
     if voted not in (UNDECIDED, state.low_type, dtypes.FLOAT) and link.targets:

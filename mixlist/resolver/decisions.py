@@ -142,14 +142,14 @@ def find_reachable_solutions(main: GraphSolution) -> list[GraphSolution]:
     return list(solutions)
 
 
-def join_types(left: int, right: int) -> int:
+def join_types(first: int, second: int) -> int:
     """Return the type of a value that gets its type from two sources.
 
     If one source is UNDECIDED, the other one counts. Two different types give float32.
     """
-    if left == right or right == UNDECIDED:
-        return left
-    return right if left == UNDECIDED else dtypes.FLOAT
+    if first == second or second == UNDECIDED:
+        return first
+    return second if first == UNDECIDED else dtypes.FLOAT
 
 
 def find_precision(solution: GraphSolution, node: Node) -> str:
@@ -160,7 +160,8 @@ def find_precision(solution: GraphSolution, node: Node) -> str:
     primary = signature.primary_group
     if primary is not None and not signature.has_fixed_output:
         return dtypes.type_name(assignment.elements[signature.groups.index(primary)])
-    # No slot may change: a Cast shows the type that it makes, an operator without a schema the type that it reads.
+    # No slot may change, so no group gives the precision: a Cast shows the type that it makes, an operator without a
+    # schema the type that it reads.
     slots = node.outputs if signature.has_fixed_output else node.inputs
     elem = next((dtypes.element(value.type) for value in slots if value is not None), dtypes.UNKNOWN)
     return dtypes.type_name(elem) if elem in dtypes.FLOATS and node.op_type != "Constant" else "none"

@@ -51,8 +51,8 @@ def _find_named(decisions: Sequence[Decision], name: str) -> Decision:
     candidates = by_name.get(name, [])
     if not candidates:
         # Do not suggest both `fc` and `./fc`: keep the form that the user typed.
-        known_names = [known for known in by_name if known.startswith("./") == name.startswith("./")]
-        close_names = get_close_matches(name, known_names, n=3, cutoff=0.4)
+        node_names = [node_name for node_name in by_name if node_name.startswith("./") == name.startswith("./")]
+        close_names = get_close_matches(name, node_names, n=3, cutoff=0.4)
         raise UsageError(
             f"no node is called {name!r}",
             hint=f"did you mean {', '.join(close_names)}?" if close_names else "mixlist resolve lists all nodes",
@@ -80,6 +80,7 @@ def _find_callers(model_solution: ModelSolution) -> dict[GraphSolution, list[str
 def _scope_path(solution: GraphSolution, scope: Scope) -> str:
     """Return the path of a scope; the function in the path has the suffix of its specialization."""
     path, function = scope_path(solution.graph, scope), solution.graph.path
+    # function:domain:F/If_0/then_branch -> function:domain:F#1/If_0/then_branch
     return f"{function}{solution.suffix}{path[len(function) :]}" if function and solution.suffix else path
 
 
@@ -139,6 +140,7 @@ def _find_deciders(solution: GraphSolution) -> dict[int, Node | Value]:
             path.append(current)
             # A node that follows none stays `current`, and this ends the loop.
             current = _find_followed_producer(solution, current) or current
+        # All nodes of the path get the decider at its end, so that no part of a chain is walked twice.
         decider = deciders[current.id] if isinstance(current, Node) else current
         deciders.update((path_node.id, decider) for path_node in path)
     return deciders

@@ -34,6 +34,7 @@ def decide_call(node: Node, state: SolverState) -> list[Value]:
     marks_black = state.policy.gray_policy == "black-wins"
     call = CallContext(
         argument_types=tuple([decided_types[v.id] if v is not None else UNDECIDED for v in node.inputs]),
+        # No Cast can convert a sequence, so the body must yield the type that the caller's group has.
         wanted_outputs=tuple(
             [decided_types[v.id] if v is not None and v in groups else UNDECIDED for v in node.outputs]
         ),
@@ -46,6 +47,7 @@ def decide_call(node: Node, state: SolverState) -> list[Value]:
     )
     # Phase 2: decide the body, or take the solution of an earlier call of this kind.
     callee = solution.callees[node.id] = state.model_solver.specialize(node.function, call)
+    # Only the solution of a function is shared between calls, and needs the solutions that it depended on.
     if state.call_frame is not None:
         solution.tried_callees.setdefault(node, {})[callee] = None
     # Phase 3: bring the results back to the caller.
@@ -82,6 +84,7 @@ def settle_constant_arguments(
     # A parameter that is also a result keeps its type: the caller reads it in that type.
     parameters = [v for v in root.inputs if solution.graph.path and v.is_constant and v not in root.outputs]
     link_of_parameter: dict[Value, TypeLink | None] = dict.fromkeys(parameters)
+    # By link: the parameters of bodies. None: the parameters of the function itself.
     link_of_parameter |= {link.targets[0]: link for link in solution.links if _passes_constant(link, fits)}
     if not link_of_parameter:
         return
@@ -90,11 +93,12 @@ def settle_constant_arguments(
         wanted_types.setdefault(use.value.id, set()).add(use.wanted_type)
     for parameter, link in link_of_parameter.items():
         types_of_readers = wanted_types.get(parameter.id, set())
-        wanted = next(iter(types_of_readers)) if len(types_of_readers) == 1 else None
-        if wanted is None or dtypes.element(parameter.type) not in dtypes.MIXABLE:
+        # If readers want different types, or a reader takes every type, the parameter keeps its type.
+        wanted_type = next(iter(types_of_readers)) if len(types_of_readers) == 1 else None
+        if wanted_type is None or dtypes.element(parameter.type) not in dtypes.MIXABLE:
             continue
-        if link is None or takes_type(link, wanted, solution.graph):
-            solution.decided_types[parameter.id] = wanted
+        if link is None or takes_type(link, wanted_type, solution.graph):
+            solution.decided_types[parameter.id] = wanted_type
 
 
 def _passes_constant(link: TypeLink, fits: Callable[[Value], bool]) -> bool:

@@ -42,6 +42,7 @@ def find_gray_type(node: Node, state: SolverState) -> TypeAndSource:
         return _follow_first_input(node, state)
     if policy == "between":
         return (state.low_type if node.id in state.low_gray_ids else find_authored_type(node)), None
+    # `promote` and `black-wins` combine all inputs that a gray node may follow.
     inputs = [find_followed_value(v, state) for v in node.inputs if v is not None and can_be_followed(v)]
     if not inputs:
         return find_authored_type(node), None
@@ -91,11 +92,12 @@ def _follow_widest_input(inputs: list[Value], state: SolverState) -> TypeAndSour
     return widest, source
 
 
-def _wider_type(left: int, right: int) -> int:
+def _wider_type(first: int, second: int) -> int:
     """Return the narrowest type that holds the values of both types; float16 and bfloat16 need float32."""
-    if left in (UNDECIDED, right):
-        return right
-    return dtypes.DOUBLE if dtypes.DOUBLE in (left, right) else dtypes.FLOAT
+    if first in (UNDECIDED, second):
+        return second
+    # Two different floats: float64 holds all others, and float32 both low types.
+    return dtypes.DOUBLE if dtypes.DOUBLE in (first, second) else dtypes.FLOAT
 
 
 def _follow_unless_black(inputs: list[Value], authored: int, state: SolverState) -> TypeAndSource:
@@ -109,6 +111,7 @@ def _follow_unless_black(inputs: list[Value], authored: int, state: SolverState)
             first_low = value
     if first_low is not None:
         return state.low_type, first_low
+    # Wait: an undecided input may still become low. Without one, no input can change the type any more.
     if any(state.decided_types[value.id] == UNDECIDED for value in inputs):
         return UNDECIDED, inputs[0]
     return authored, None
@@ -122,6 +125,7 @@ def is_high_by_black(value: Value, solution: GraphSolution, low_type: int) -> bo
     if value.id in solution.high_by_black:
         return True
     producer = value.producer
+    # A black node that was authored in the low type makes a low value, which is not high by black.
     if producer is None or producer.signature is None or solution.decided_types[value.id] == low_type:
         return False
     return solution.classifications[producer.id].is_black

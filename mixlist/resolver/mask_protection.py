@@ -59,7 +59,8 @@ KeptGroups = frozenset[MaskGroup]
 # After this many rounds all groups are kept, and the graph is decided a last time. A graph with many groups could
 # otherwise need one round per group. Keeping a group is always safe.
 MAX_ROUNDS = 4
-# A softmax of these kinds keeps its authored type, whatever is decided for the nodes around it.
+# A softmax of these kinds keeps its authored type, whatever is decided for the nodes around it. The list need not be
+# complete: find_groups_kept_after() keeps the groups of other softmaxes that stay high, after the first round.
 _NEVER_LOW: frozenset[DecisionKind] = frozenset({"none", "cast", "shape", "authored", "schema"})
 
 
@@ -97,7 +98,7 @@ def find_groups_kept_after(
 
     These are ``kept_groups`` and the groups whose softmaxes all came out in high precision.
     """
-    if len(kept_groups) == len(groups):
+    if len(kept_groups) == len(groups):  # no group is left to keep
         return kept_groups
     newly_kept = {
         group for group in groups if group not in kept_groups and not _may_have_low_softmax(group, solution, low_type)

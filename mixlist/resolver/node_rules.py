@@ -71,6 +71,7 @@ class NodeRules:
         classifications = self._classifications[id(graph)] = {}
         for rule, node in self._find_matches(graph):
             self._matched_rules.add(rule)
+            # An earlier rule decides this node. The later rule has no effect on it, but names a node that may vary.
             if (id(graph), node.id) in self._rule_of_node:
                 self._usable_rules.add(rule)
                 continue
@@ -96,6 +97,7 @@ class NodeRules:
             return signature.authored_assignment()
         requested_types = list(_find_requested_types(rule, graph, node))
         assignment = signature.assign(tuple(requested_types))
+        # A list may leave a node as authored if the schema refuses, but a rule asks for this node: so it is an error.
         if assignment.refused:
             index = assignment.refused[0]
             parameter, opset = signature.groups[index].parameter, graph.opsets.get(node.domain)
@@ -246,6 +248,7 @@ def _find_requested_types(rule: NodeRule, graph: Graph, node: Node) -> Iterator[
     assert signature is not None
     # Phase 1: the types that the line asks for, by side and slot.
     requested: dict[tuple[str, int], int] = {}
+    # An entry of the line is None where the line leaves it blank.
     for side, type_names, slots in (("input", rule.inputs, node.inputs), ("output", rule.outputs, node.outputs)):
         for slot, type_name in enumerate(type_names):
             if type_name is None:

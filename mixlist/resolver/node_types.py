@@ -85,6 +85,7 @@ def _assign_target(node: Node, target: int, movable_types: frozenset[int], state
             assignment = signature.assign(requested_types)
             answer = (assignment, _is_refused(assignment, target, requested_types, signature))
         else:
+            # The graph cannot have this type at all. That is a refusal only if a slot should change.
             is_refused = target == low_type and requested_types != signature.authored_assignment().elements
             answer = (signature.authored_assignment(), is_refused)
         signature.solver_cache[target, low_type, movable_types] = answer
@@ -92,6 +93,7 @@ def _assign_target(node: Node, target: int, movable_types: frozenset[int], state
     # A step of a loop runs several times, and only the last result counts.
     solution.rule_overrides.pop(node.id, None)
     solution.reason_notes.pop(node.id, None)
+    # First the schema, then a mask, then constants: the first one that keeps the node gives the reason.
     if is_refused:
         solution.rule_overrides[node.id] = "schema"
         return assignment

@@ -43,6 +43,7 @@ class Schedule:
                 if self.first_repeated is None:
                     self.first_repeated = len(self.steps)
                 self.steps.extend(node_links)
+            # Example of a Loop: links, nodes of the body, links, the Loop itself.
             for body in node.bodies.values():
                 self.add_scope(body)
             self.steps.extend(node_links)

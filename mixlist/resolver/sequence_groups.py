@@ -81,6 +81,7 @@ def find_sequence_groups(
     # Phase 1: unite the values that nodes and links connect, with a union-find over `parents`.
     parents = {value: value for value in graph.values if is_container(value)}
     for node in graph.nodes:
+        # A call and an operator with fixed types connect nothing: their slots can have different types.
         if node.signature is not None and node.function is None and not has_fixed_types(node.signature):
             _unite(parents, [v for v in (*node.inputs, *node.outputs) if v is not None and is_container(v)])
     for link in links:

@@ -51,6 +51,7 @@ def decide_sequence_node(node: Node, group: SequenceGroup, state: SolverState) -
     if elem == UNDECIDED:
         return []
     kind = solution.classifications[node.id].kind
+    # While votes may still come, the type of the group is not final.
     if kind == "rule" and not state.is_voting:
         _check_node_rule(node, elem, state)
     assignment = solution.assignments[node.id] = signature.assign((elem,) * len(signature.groups))
@@ -81,6 +82,7 @@ def _count_votes(group: SequenceGroup, state: SolverState) -> Vote:
             voted, source = joined, value
         if voted == dtypes.FLOAT:
             break  # float32 wins over all votes that may follow
+    # A fixed type cannot give way to a link. Otherwise one link that lacks the low type keeps all in float32.
     if voted == state.low_type and group.fixed_type != voted:
         refusing = next((link for link in group.links if not takes_type(link, voted, state.graph)), None)
         if refusing is not None:
@@ -117,6 +119,7 @@ def _find_node_vote(node: Node, state: SolverState) -> Vote:
     first_output = next((value for value in node.outputs if value is not None), None)
     kind = state.solution.classifications[node.id].kind
     elem = _find_type_without_group(node, state)
+    # A node rule may ask for the low type although a constant does not fit (Rule S4.2).
     if elem == state.low_type and kind != "rule" and _refuses_low_type(node, state):
         return dtypes.FLOAT, first_output
     return elem, _find_first_tensor(node) if kind == "gray" else first_output

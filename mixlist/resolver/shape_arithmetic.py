@@ -6,7 +6,7 @@ of such values and constants follow.
 
 Example: Mul in ``Shape -> Cast(to=float) -> Mul``. A product of dimensions soon exceeds the largest float16, 65504.
 
-``graph.constness`` marks the values that come from a shape.
+``graph.value_origins`` finds the values that come from a shape.
 """
 
 from __future__ import annotations

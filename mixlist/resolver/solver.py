@@ -81,6 +81,7 @@ class ModelSolver:
         value_range = self.constant_ranges.range_of(value, frame)
         reason = value_range.misfit_reason(self.classifier.low_type) if value_range is not None else None
         if value_range is not None and (reason or value_range.unknown):
+            # Messages name the constant in the caller, and not the parameter that receives it.
             source = self.constant_ranges.frames.find_source(value, frame)
             if reason:
                 return f"constant {source.value.name!r} {reason}"
@@ -101,7 +102,7 @@ class ModelSolver:
 
         It may if each constant that the solution depends on fits the low type in both calls, or in neither.
         """
-        if frame is None or not frame.arguments:
+        if frame is None or not frame.arguments:  # no constant of the body depends on the call
             return True
         can_share = self._shareable.get((solution, frame))
         if can_share is None:
@@ -266,7 +267,8 @@ class GraphSolver:
         for step in dict.fromkeys(steps):  # the links of a loop come twice
             for value in find_read_values(step):
                 readers.setdefault(value.id, []).append(step)
-        # Phase 1: collect votes. All steps run once in order, then those that read a changed value.
+        # Phase 1: collect votes. All steps run once in order. Then all of them wait, because a step may have read a
+        # value that a later step changed. From then on only the readers of changed values wait.
         state.is_voting = True
         for step in steps:
             self.run_step(step)

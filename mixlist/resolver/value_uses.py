@@ -95,6 +95,8 @@ def find_node_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
             # A user's Cast of a constant reads the number in the file. Conversion of the constant would round the
             # number before the Cast.
             yield Use(value, dtypes.element(value.type), node.scope, node, slot)
+        # No group of the node has this slot, so no decision gives its type. It takes what it gets, or needs the
+        # authored type.
         elif _takes_type(node, slot, solution.decided_types[value.id]):
             yield Use(value, None, node.scope, node, slot)
         else:
