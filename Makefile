@@ -19,13 +19,16 @@ MODELS ?= 6000
 STATES ?= 6000
 FAULTS = tests/cli/test_damaged_lists.py tests/test_damaged_model_runs.py tests/test_damaged_states.py tests/test_unwritable_places.py
 
-.PHONY: demo test lint check campaign clean
+.PHONY: demo test docs lint check campaign clean
 
 demo: .venv/installed       ## validate, resolve, apply and run the bundled model
 	@$(BIN)/mixlist demo
 
 test: .venv/installed-dev   ## the whole test suite in random order, in up to four processes
 	@$(BIN)/python -m pytest -n auto --maxprocesses=4
+
+docs: .venv/installed-dev   ## the documentation site, into site/; a broken link or a missing page is an error
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs site
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
@@ -44,7 +47,7 @@ campaign: .venv/installed-dev   ## long tests: references of the rules, random g
 	MIXLIST_LISTS=$(LISTS) MIXLIST_MODEL_RUNS=$(MODELS) MIXLIST_STATES=$(STATES) MIXLIST_CAMPAIGN=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 -rPs $(FAULTS)
 
 clean:
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"mixlist needs Python 3.11 or later, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'

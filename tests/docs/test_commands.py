@@ -1,0 +1,119 @@
+"""Every command in the documents runs, and prints the output that the document shows.
+
+A ``console`` block holds commands (``$ mixlist ...``) and their outputs: both streams of a command, as a terminal shows
+them. A line ``...`` stands for any lines that are left out, and ``...`` in a line for any text. A block after a line
+that is only the name of a file in backticks and a colon is that file, which later commands read. The commands of a
+document run in one folder, which begins with the files of ``mixlist/demo_data``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mixlist.cli import main
+from mixlist.files.package_data import data_folder
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md"])
+BLOCK = re.compile(
+    r"(?:^`(?P<file>[\w./-]+)`:\n\n)?^(?P<fence>```+)(?P<language>\S*)[^\n]*\n(?P<text>.*?)^(?P=fence)$", re.M | re.S
+)
+# Commands in blocks that are not run: files of CI services, and help texts of which the site generates its own.
+NOT_RUN = ("yaml", "{commands}")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a document: its language, its text, and the name of the file whose content it shows, or ""."""
+
+    language: str
+    text: str
+    file: str
+    line: int
+
+
+def blocks_of(document: Path) -> list[Block]:
+    text = document.read_text("utf-8")
+    return [
+        Block(match["language"], match["text"], match["file"] or "", text.count("\n", 0, match.start("fence")) + 1)
+        for match in BLOCK.finditer(text)
+    ]
+
+
+def commands_of(block: Block) -> list[tuple[str, str]]:
+    """Return the commands of a console block, each with the output that the document shows."""
+    parts = re.split(r"^\$ (.*)\n", block.text, flags=re.M)
+    assert not parts[0].strip(), f"line {block.line}: a console block begins with a command"
+    return list(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def output_pattern(shown: str) -> str:
+    """Return a regular expression for an output in which ``...`` stands for text that is left out."""
+    lines = []
+    for line in shown.rstrip("\n").split("\n"):
+        if line.strip() == "...":
+            lines.append(r"(?:[^\n]*\n)*")
+        else:
+            lines.append(re.escape(line.rstrip()).replace(r"\.\.\.", r"[^\n]*") + r" *\n")
+    return "".join(lines)
+
+
+def run_command(command: str) -> str:
+    """Run a command of mixlist as a user would, and return what it prints to both streams."""
+    arguments = shlex.split(command)
+    assert arguments[0] == "mixlist", command
+    output = io.StringIO()
+    target = None
+    if ">" in arguments:
+        *arguments, _, target = arguments
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        status = main(arguments[1:])
+    assert status in (0, 1, 2), f"{command}: exit status {status}\n{output.getvalue()}"
+    if target is not None:
+        Path(target).write_text(output.getvalue(), "utf-8")
+        return ""
+    return output.getvalue()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_prints_what_the_document_shows(
+    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for source in data_folder("demo_data").iterdir():
+        if source.suffix != ".md":
+            shutil.copy(source, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    for block in blocks_of(document):
+        if block.file:
+            path = tmp_path / block.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text, "utf-8")
+        if block.language != "console":
+            continue
+        for command, shown in commands_of(block):
+            printed = run_command(command)
+            if shown.strip():
+                place = f"{os.path.relpath(document, ROOT)}:{block.line}: $ {command}"
+                assert re.fullmatch(output_pattern(shown), printed.rstrip("\n") + "\n"), f"{place}\n{printed}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS[1:], ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_is_in_a_block_that_runs(document: Path) -> None:
+    unchecked = [
+        f"line {block.line}: {line}"
+        for block in blocks_of(document)
+        if block.language not in ("console", *NOT_RUN)
+        for line in block.text.splitlines()
+        if re.match(r"(\$ )?mixlist [a-z]", line.strip()) and not block.file
+    ]
+    assert not unchecked
