@@ -10,7 +10,7 @@ import numpy as np
 
 from mixlist.checker.finding_records import FindingRecord, OperandKey, OperandRecord
 from mixlist.checker.model_pair import ModelPair, ObservedModel
-from mixlist.checker.operand_rules import operand_count
+from mixlist.checker.operand_rules import operand_value_count
 from mixlist.checker.result import FindingKind, ValueCounts
 from mixlist.checker.value_counts import (
     LARGEST,
@@ -21,7 +21,7 @@ from mixlist.checker.value_counts import (
     Totals,
     conversion_counts,
     conversion_statistics,
-    finding_count,
+    finding_value_count,
     mixed_statistics,
     reference_statistics,
     smallest_nonzero,
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
 
 Key = TypeVar("Key")
-# The count of an intended finding only shows how many values the data masks, which is not worth two more sessions. A
-# refused run has no values.
+# The count of an intended finding would only show how many values belong to masks. This is not worth two more sessions.
+# A refused run has no values.
 _UNCOUNTED_KINDS: tuple[FindingKind, ...] = ("intended", "refused")
 
 
 class CountingSession:
     """A session of one of the two models with counting statistics of some tensors (None for all).
 
-    ``tensors``, and those of the counts, have the names that the original gives them.
+    ``tensors`` are identified as in the original. So are the tensors of the counts.
     """
 
     def __init__(
@@ -54,13 +54,15 @@ class CountingSession:
     ) -> None:
         original_ref = self._original_ref = model.original_ref
         self._statistics = tuple(statistic.name for statistic in statistics)
-        # A tensor that only moves the values of another one is not counted itself: it gets the counts of its source.
+        # x -> Transpose -> y: y has the same values as x, its source. So y is not counted itself: it gets the counts of
+        # x.
         self._source_of = {original_ref(p.ref): original_ref(p.source) for p in model.probes if p.source is not None}
         counted = None if tensors is None else {self._source_of.get(tensor, tensor) for tensor in tensors}
 
         def is_counted(probe: Probe) -> bool:
             return counted is None or original_ref(probe.ref) in counted
 
+        # No output of the model is requested: only the statistics are read.
         instrumented = instrument(
             model.loaded.proto,
             statistics,
@@ -78,6 +80,9 @@ class CountingSession:
         totals: dict[tuple[TensorRef, str], float] = {}
         for (tensor, name), values in self._observer.read_statistics(feed, self._statistics).items():
             key = self._original_ref(tensor), name
+            # ``values`` has one entry for each iteration and call. A scope that did not run has the neutral element of
+            # the statistic: inf for SMALLEST, which ``initial`` limits to NO_SMALLEST. ReduceMin may return NaN for a
+            # tensor with a NaN; ``nanmin`` leaves it out, so that it does not hide the other iterations and calls.
             if name == SMALLEST:
                 smallest = float(np.nanmin(values, initial=NO_SMALLEST))
                 totals[key] = min(smallest, totals.get(key, NO_SMALLEST))
@@ -85,6 +90,7 @@ class CountingSession:
                 totals[key] = max(float(values.max(initial=NO_LARGEST)), totals.get(key, NO_LARGEST))
             else:
                 totals[key] = totals.get(key, 0.0) + float(values.sum())
+        # Without the statistics of the source, which may not be counted, the tensor has none either.
         for tensor, source in self._source_of.items():
             totals.update(
                 {(tensor, name): totals[source, name] for name in self._statistics if (source, name) in totals}
@@ -114,7 +120,8 @@ class CountingSessionPerType:
         tensors_by_type: dict[int, list[TensorRef]] = {first_type: []}
         for tensor in pair.low_type_of if tensors is None else tensors:
             tensors_by_type.setdefault(pair.low_type_of.get(tensor, first_type), []).append(tensor)
-        # If all tensors are counted, the session of the first type counts all, and the others count their own again.
+        # If all tensors are counted, the session of the first type counts all of them, because it alone may count high
+        # tensors. The session of a second type counts the tensors of its type again, with their own bounds.
         self._sessions = [
             CountingSession(model, statistics(low), None if tensors is None and low == first_type else tensors_of_type)
             for low, tensors_of_type in tensors_by_type.items()
@@ -143,6 +150,8 @@ class ConversionCounter:
         for conversion in conversions:
             group = groups.setdefault((conversion.in_reference, conversion.elem), {})
             group[conversion] = probed_tensor(pair, conversion)
+        # Conversions in several specializations of one function have the same tensor of the original: it is counted
+        # once, over all of them.
         self._sessions: list[tuple[CountingSession, dict[Conversion, TensorRef]]] = []
         for (in_reference, low), tensors in groups.items():
             model = pair.reference if in_reference else pair.mixed
@@ -155,6 +164,8 @@ class ConversionCounter:
         for session, tensors in self._sessions:
             totals = session.count(feed)
             for conversion, tensor in tensors.items():
+                # A tensor in the body of a SequenceMap or of a custom operator has no statistics, because these
+                # operators can have no further outputs.
                 if (tensor, VALUES) in totals:
                     counts[conversion] = conversion_counts(tensor, totals)
         return counts
@@ -190,6 +201,7 @@ class FullStatistics:
     def add(self, feed: Feed) -> dict[TensorRef, ValueCounts]:
         """Count the values of one batch; return the counts of each low tensor."""
         pair = self._pair
+        # The sessions are loaded at the first batch that is judged: a check without such a batch needs none.
         if self._sessions is None:
             self._sessions = (
                 CountingSessionPerType(pair, pair.mixed, mixed_statistics, pair.low_type_of),
@@ -201,6 +213,7 @@ class FullStatistics:
         mixed, reference, conversions = self._sessions
         self._mixed, self._reference = mixed.count(feed), reference.count(feed)
         self.conversion_counts = conversions.count(feed)
+        # A tensor of zeros has NO_SMALLEST, which is not below NO_SMALLEST. So it gets no entry, and the report None.
         for (tensor, name), value in self._reference.items():
             if name == SMALLEST and value < self.smallest.get(tensor, NO_SMALLEST):
                 self.smallest[tensor] = value
@@ -218,13 +231,14 @@ class FullStatistics:
         """Add the counts of the last batch, which has this index, to the records with a finding in that batch."""
         for tensor, record in records.items():
             for kind, batches in record.batches.items():
+                # The batches are in ascending order: a kind that the last batch has ends with its index.
                 if batches[-1] == index and (tensor, VALUES) in self._mixed:
-                    record.add_count(kind, finding_count(kind, tensor, self._mixed, self._reference))
+                    record.add_count(kind, finding_value_count(kind, tensor, self._mixed, self._reference))
         for operand_record in operand_records.values():
             counts = self.conversion_counts.get(operand_record.conversion)
             for kind, batches in operand_record.batches.items():
                 if batches[-1] == index and counts is not None:
-                    operand_record.add_count(kind, operand_count(kind, counts))
+                    operand_record.add_count(kind, operand_value_count(kind, counts))
 
     def close(self) -> None:
         """Release the sessions."""
@@ -245,11 +259,13 @@ def count_output_findings(pair: ModelPair, batches: Batches, records: Mapping[Te
         if index not in tensors_by_batch:
             continue
         mixed_totals, reference_totals = mixed.count(feed), reference.count(feed)
+        # In the first batch of one kind, a tensor may also have a finding of another kind, whose first batch came
+        # earlier. That finding is counted again, and ``add_count`` keeps the larger count.
         for tensor in tensors_by_batch[index]:
             record = records[tensor]
             for kind, indices in record.batches.items():
                 if index in indices and kind not in _UNCOUNTED_KINDS:
-                    record.add_count(kind, finding_count(kind, tensor, mixed_totals, reference_totals))
+                    record.add_count(kind, finding_value_count(kind, tensor, mixed_totals, reference_totals))
     mixed.close()
     reference.close()
 
@@ -267,14 +283,15 @@ def count_operand_findings(pair: ModelPair, batches: Batches, records: Mapping[O
             record = records[operand]
             for kind, indices in record.batches.items():
                 if index in indices and kind not in _UNCOUNTED_KINDS and record.conversion in counts:
-                    record.add_count(kind, operand_count(kind, counts[record.conversion]))
+                    record.add_count(kind, operand_value_count(kind, counts[record.conversion]))
     counter.close()
 
 
 def keys_by_first_batch(records: Mapping[Key, FindingRecord]) -> dict[int, set[Key]]:
-    """Return the keys of the records by batch: each record once for each of its kinds, at the first batch of the kind.
+    """Return the keys of the records whose findings begin in a batch, by the index of the batch.
 
-    Kinds that are not counted are left out.
+    A record with findings of several kinds has several first batches, one for each kind. Kinds that are not counted are
+    left out.
     """
     keys_by_batch: dict[int, set[Key]] = {}
     for key, record in records.items():

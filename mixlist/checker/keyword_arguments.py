@@ -1,8 +1,8 @@
 """Let a function take the fields of an options dataclass as keyword arguments.
 
 A user calls ``mixlist.check(model, policy, data, layerwise=True)``. Inside, this is ``run_check(model, policy, data,
-CheckOptions(layerwise=True))``. ``help``, editors and type checkers show each keyword with its default. ``check``,
-``tune`` and ``train`` are made so.
+CheckOptions(layerwise=True))``. ``help``, editors and type checkers show each keyword with its default. The public
+functions ``check``, ``tune`` and ``train`` use this decorator.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ def with_keywords(
         def public_function(
             model: Model, policy: Policy, data: Any, *positional: Keywords.args, **keywords: Keywords.kwargs
         ) -> Report:
+            # The dataclass raises the TypeError for an unknown keyword, and UsageError for options that contradict.
             options = options_class(*positional, **keywords)
             require_policy(policy)
             return function(model, policy, data, options)
 
-        # mypy takes the signature from ParamSpec; ``help`` and editors read this attribute at run time.
+        # mypy knows the keywords from ParamSpec. ``help`` and editors read this attribute at run time instead, because
+        # the code of the function says only ``*positional, **keywords``.
         public_function.__signature__ = field_signature(function, options_class)  # type: ignore[attr-defined]
         return update_wrapper(public_function, function)
 

@@ -79,10 +79,13 @@ class TaskAccuracy:
                 f"there are labels for {len(self._labels)} samples, and the data has more",
                 hint="give one label per sample, in the order of the data",
             )
+        # The output was chosen by the first batch. In this batch its positions may be more or fewer than those of the
+        # labels, for example with labels [samples, 128] and answers [8, 64].
         if any(model_answers.shape != labels.shape for model_answers in answers):
             shape = list(answers[0].shape)
             raise UsageError(f"output {self._output!r} no longer fits the labels: {shape} answers in a batch")
         self.used += len(labels)
+        # Padding is used, because it has a place in the data, but it is no right or wrong answer.
         is_counted = labels >= 0
         self.count += int(is_counted.sum())
         for index, model_answers in enumerate(answers):
@@ -105,9 +108,12 @@ class TaskAccuracy:
         """
         import numpy as np
 
+        # Sequences and absent optionals are no arrays: they cannot hold one answer per sample.
         arrays = {name: value for name, value in outputs.items() if isinstance(value, np.ndarray)}
         fitting = [name for name, array in arrays.items() if _fits_labels(array, self._labels)]
         largest_label = int(self._labels.max(initial=0))
+        # An output may fit by chance, such as a pooled vector [batch, 2] before logits [batch, 1000]: with a label of 7
+        # it cannot hold the answers.
         for name in fitting:
             if arrays[name].dtype.kind in "iu" or arrays[name].shape[-1] > largest_label:
                 return name
@@ -138,16 +144,17 @@ def _fits_labels(array: Array, labels: Labels) -> bool:
     themselves: labels [samples, positions] fit an output [batch, positions].
     """
     is_integer = array.dtype.kind in "iu"
-    axes_of_labels = array.shape[1:] if is_integer else array.shape[1:-1]
-    has_answers = is_integer or (array.ndim >= 2 and array.shape[-1] > 1)
+    answer_axes = array.shape[1:] if is_integer else array.shape[1:-1]
+    has_answers = is_integer or (array.ndim >= 2 and array.shape[-1] > 1)  # a single class is no choice
     is_numeric = array.dtype.kind not in "bOSTU"  # no bools, objects or strings
-    return bool(array.ndim >= 1 and is_numeric and has_answers and axes_of_labels == labels.shape[1:])
+    return bool(array.ndim >= 1 and is_numeric and has_answers and answer_axes == labels.shape[1:])
 
 
 def _answers(array: Array, labels: Labels) -> Array:
     """Return the answer of each row; -1 for a row with a NaN, because no label that counts is negative."""
     import numpy as np
 
-    if array.ndim == labels.ndim:
+    if array.ndim == labels.ndim:  # integers, which are answers themselves
         return array
+    # numpy's argmax would return the place of the NaN.
     return np.where(np.isnan(array).any(axis=-1), -1, array.argmax(axis=-1))

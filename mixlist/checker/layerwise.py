@@ -4,6 +4,9 @@ The float32 reference gets a rounded copy of each low node. The copy reads the s
 that the mixed model gives them, and its output is rounded too. The distance of the copy's output from the exact output
 is the error that this node alone adds. One run of one graph ranks all nodes. The sums are computed inside the graph in
 float64, which holds the square of every float32 value. A value that is not finite in the reference does not count.
+
+    a, b -> MatMul -> y                                                the reference, with exact values
+    a, b -> Cast to float16, Cast back -> MatMul -> Cast, Cast -> z    the rounded copy; its error is z - y
 """
 
 from __future__ import annotations
@@ -60,7 +63,9 @@ def rank_layers(
     for feed in islice(batches, batch_count):
         values = observer.read_statistics(feed, _STATISTIC_NAMES)
         for tensor in {tensor for tensor, _ in values}:
+            # Each statistic has one value for each iteration and call, which together are one batch.
             difference, reference, count = (float(values[tensor, name].sum()) for name in _STATISTIC_NAMES)
+            # The count is 0 if the tensor was not computed, or if no value is finite.
             # Below opset 9 the graph cannot leave out a value that is not finite. Then the sum of the reference is not
             # finite, and the whole batch does not count.
             if count and math.isfinite(reference):
@@ -90,16 +95,19 @@ class _LayerwiseInstrumenter(Instrumenter):
     def __init__(self, reference: ModelProto, low_nodes: Mapping[NodeRef, Node], masks: set[TensorRef]) -> None:
         super().__init__(reference, _STATISTICS, lambda probe: probe.ref not in masks)
         self.low_nodes = low_nodes
-        self.copy_outputs: dict[int, list[str]] = {}  # outputs of the copies, by id of the node
+        # The outputs of the copies, by the id of the node. ``self.graph`` keeps the nodes alive, so ids stay unique.
+        self.copy_outputs: dict[int, list[str]] = {}
         self.supports_where = supports_where(reference)
 
     def make_statistics(
-        self, probe: Probe, node: Node | None = None, target: NodeProto | None = None
+        self, probe: Probe, node: Node | None = None, node_proto: NodeProto | None = None
     ) -> tuple[list[ScalarStatistic], list[NodeProto]]:
         """Return the sums of one output of a low node, and the nodes that compute them."""
         mixed_node, slot = self.low_nodes.get(probe.ref.producer), probe.ref.slot
-        if node is None or target is None or mixed_node is None:
+        # No node computes a graph input, and a node that is high in the mixed model has no rounding to imitate.
+        if node is None or node_proto is None or mixed_node is None:
             return [], []
+        # A low node may have float32 outputs too, such as the mean of a LayerNormalization. They are not compared.
         if probe.elem != dtypes.FLOAT or slot >= len(mixed_node.outputs):
             return [], []
         mixed_output = mixed_node.outputs[slot]
@@ -107,11 +115,13 @@ class _LayerwiseInstrumenter(Instrumenter):
             return [], []
         # difference = round(copy's output) - exact output
         nodes: list[NodeProto] = []
-        copy_output = self._add_copy(node, target, mixed_node, nodes)[slot]
+        copy_output = self._add_copy(node, node_proto, mixed_node, nodes)[slot]
         rounded = self._add_rounding(copy_output, dtypes.element(mixed_output.type), nodes)
         difference, exact = self._add_node("Sub", [rounded, probe.tensor], nodes), probe.tensor
         is_finite = self._add_is_finite(exact, nodes)
-        if self.supports_where:  # a value that is not finite in the reference becomes zero in both sums
+        # A value that is not finite in the reference becomes zero in both sums. Where does this, and not a product with
+        # ``is_finite``, because the product of zero and infinity is NaN.
+        if self.supports_where:
             zero = self.new_names.make_name(f"{exact}_zero")
             nodes.append(self.new_names.make_constant(zero, dtypes.FLOAT, [], [0.0]))
             difference, exact = (
@@ -135,17 +145,19 @@ class _LayerwiseInstrumenter(Instrumenter):
         nodes.append(self.new_names.make_constant(infinity, dtypes.FLOAT, [], [math.inf]))
         return self._add_node("Less", [self._add_node("Abs", [tensor], nodes), infinity], nodes)
 
-    def _add_copy(self, node: Node, target: NodeProto, mixed_node: Node, nodes: list[NodeProto]) -> list[str]:
+    def _add_copy(self, node: Node, node_proto: NodeProto, mixed_node: Node, nodes: list[NodeProto]) -> list[str]:
         """Add the rounded copy of a node, unless an earlier output of the node did; return the outputs of the copy."""
         if id(node) in self.copy_outputs:
             return self.copy_outputs[id(node)]
-        copy = copy_message(target)
+        copy = copy_message(node_proto)
         copy.name = self.new_names.make_name(f"{display_name(node)}_rounded_copy")
-        for slot, name in enumerate(target.input):
+        # Round the inputs that the mixed model reads in a low type. A node rule may keep some slots in float32, and the
+        # type of a sequence is no int.
+        for slot, name in enumerate(node_proto.input):
             low = mixed_node.input_types[slot] if slot < len(mixed_node.input_types) else dtypes.UNKNOWN
             if name and isinstance(low, int) and low in LOW_TYPES and node.input_types[slot] == dtypes.FLOAT:
                 copy.input[slot] = self._add_rounding(name, low, nodes)
-        for slot, name in enumerate(target.output):
+        for slot, name in enumerate(node_proto.output):
             if name:
                 copy.output[slot] = self.new_names.make_name(f"{name}_rounded_copy")
         nodes.append(copy)
@@ -171,6 +183,7 @@ def _rank_errors(sums: Mapping[TensorRef, _Sums], op_types: Mapping[TensorRef, s
         worst_so_far = worst.get(tensor.producer)
         if worst_so_far is None or error > worst_so_far.normalized_error:
             worst[tensor.producer] = NodeError(*tensor.producer, op_types.get(tensor, ""), error)
+    # Equal errors are sorted by name, so that two runs give the same order.
     return tuple(sorted(worst.values(), key=lambda e: (-e.normalized_error, e.scope, e.name)))
 
 
@@ -178,6 +191,6 @@ def _normalized_error(sums: _Sums) -> float:
     """Return the L2 norm of the difference over that of the reference; infinite for a reference of zeros."""
     if not math.isfinite(sums.difference):
         return math.inf
-    if sums.difference == 0:
+    if sums.difference == 0:  # also for a reference of zeros
         return 0.0
     return math.sqrt(sums.difference / sums.reference) if sums.reference > 0 else math.inf

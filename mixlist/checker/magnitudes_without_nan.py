@@ -35,6 +35,7 @@ def find_magnitudes_without_nan(
 
     Below opset 9 this does nothing, because no operator of that opset replaces NaN.
     """
+    # Which records hold a NaN, by the batches in which their findings begin.
     outputs = keys_by_first_batch({tensor: record for tensor, record in records.items() if record.holds_nan})
     operands = keys_by_first_batch({operand: record for operand, record in operand_records.items() if record.holds_nan})
     models = (pair.reference, pair.mixed)
@@ -47,10 +48,12 @@ def find_magnitudes_without_nan(
         conversion = operand_records[operand].conversion
         model_tensors = reference_tensors if conversion.in_reference else mixed_tensors
         model_tensors.add(probed_tensor(pair, conversion))
+    # A model without such tensors gets no session, because a session without statistics would request every output.
     sessions = [
         CountingSession(model, (largest_magnitude(),), tensors) if tensors else None
         for model, tensors in zip(models, (reference_tensors, mixed_tensors), strict=True)
     ]
+    # One pass over the batches serves outputs and operands, so that each model runs at most once per batch.
     for index, feed in enumerate(islice(batches, max((*outputs, *operands)) + 1)):
         if index not in outputs and index not in operands:
             continue
@@ -69,6 +72,7 @@ def _add_operand_magnitudes(pair: ModelPair, record: OperandRecord, reference: T
     conversion = record.conversion
     before = _magnitude(probed_tensor(pair, conversion), reference if conversion.in_reference else mixed)
     if before is not None:
+        # Only the magnitude is known, not its sign. Rounding is symmetric, so a range of both signs gives the result.
         value_range = ObservedRange(-before, before, nan=False, first_nonfinite=0 if math.isinf(before) else None)
         after = ConvertedRange(conversion, value_range).after(pair.config.saturate)
         record.add_magnitudes_without_nan(before, after.magnitude)

@@ -30,6 +30,7 @@ from mixlist.ops import dtypes
 from mixlist.ops.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
+from mixlist.rewriter.specialized_functions import ORIGIN_KEY
 from mixlist.runtime.inputs import model_inputs
 
 if TYPE_CHECKING:
@@ -63,18 +64,22 @@ class ObservedModel:
         """
         if not self.original_scopes or not tensor.scope.startswith("function:"):
             return tensor
+        # function:d:F_2/if/then_branch is function:d:F/if/then_branch in the original: the head names the function, and
+        # the tail a body in it.
         head, slash, tail = tensor.scope.partition("/")
         return tensor._replace(scope=f"{self.original_scopes.get(head, head)}{slash}{tail}")
 
     def merge_specializations(self, ranges: Ranges) -> Ranges:
         """Return the ranges by the tensors of the original, where all specializations of a function are one function.
 
-        The specializations are in the order of their first calls. The runs of one are numbered after the
-        runs of those before it.
-        Without this, ``first_nonfinite`` would count the runs of each specialization from 0 and could not be compared.
+        ``first_nonfinite`` and ``first_largest`` of a range are indices of runs, which each specialization counts from
+        0. To compare these indices, all runs of one specialization get larger indices than those of the specializations
+        that are called earlier.
         """
         if not self.original_scopes:
             return ranges
+        # The functions of the model have the specializations in the order of their first calls. The first one keeps the
+        # name of the original and is not in ``original_scopes``: position 0 is left for it.
         runs_before = {
             scope: position * _RUNS_PER_SPECIALIZATION for position, scope in enumerate(self.original_scopes, 1)
         }
@@ -83,6 +88,7 @@ class ObservedModel:
             original = self.original_ref(tensor)
             if original != tensor:
                 observed_range = observed_range.after_runs(runs_before[tensor.scope.partition("/")[0]])
+            # A specialization that did not run has no values, so it must not widen the range of another one.
             merged_range = merged.get(original)
             if merged_range is None or (observed_range.ran and not merged_range.ran):
                 merged[original] = observed_range
@@ -134,14 +140,14 @@ class ModelPair:
     def largest_finite(self) -> float:
         """Return the largest finite value of the mixed model's low type; infinity if nothing is low.
 
-        If the model has both low types, the smaller of the two values, which is that of float16.
+        If the model has both low types, this is the value of float16, the smaller one.
         """
         return min((FINITE_MAX[low] for low in self.low_types), default=math.inf)
 
     def mixed_low_nodes(self) -> dict[NodeRef, Node]:
         """Return the nodes of the mixed model that compute an output of a low type.
 
-        Casts and constants are left out, and random nodes, whose outputs cannot be compared.
+        Casts and constants are left out. So are random nodes, because their outputs cannot be compared.
         """
         nodes: dict[NodeRef, Node] = {}
         for graph in reachable_graphs(build_graph(self.mixed.loaded.proto)):
@@ -149,6 +155,7 @@ class ModelPair:
                 if node.bodies or node.function is not None or is_random(node) or node.op_type in ("Cast", "Constant"):
                     continue
                 if any(value is not None and dtypes.element(value.type) in LOW_TYPES for value in node.outputs):
+                    # A function has one Graph for each kind of call: the first one gives the node.
                     nodes.setdefault(node_ref(graph, node), node)
         return nodes
 
@@ -187,7 +194,7 @@ def make_model_pair(
         shared, instrumented.probes, config.open_reference_observer, safe_reductions=config.safe_reductions
     )
     reference_observer = config.open_reference_observer(shared, instrumented, _output_names(shared))
-    rounding_problem = config.start_rounding_tests()
+    wait_for_rounding_tests = config.start_rounding_tests()
     reference_observer.start_ahead(first_feed)
 
     # The mixed model comes from the policy, or from a file.
@@ -196,7 +203,11 @@ def make_model_pair(
     else:
         plan, loaded, warnings = None, load_model(against), []
         _check_outputs(original, loaded)
+    # The new weights of the mixed model, such as converted constants, go to the shared folder too.
     loaded = config.share_weights(loaded, clamp=policy.constants == "clamp")
+
+    # Add the probes. Findings have the names of the original, so its graph gives the nodes. In the graph of ``shared``
+    # large constants would be external, and masks among them would not be found.
     main = build_graph(original.proto)
     mixed, instrumented, conversions = _observe_mixed(loaded, main, config)
     low_type_of = {mixed.original_ref(probe.ref): probe.elem for probe in mixed.probes if probe.elem in LOW_TYPES}
@@ -207,7 +218,8 @@ def make_model_pair(
         warnings.append(warning("ML608", float32_nodes))
     mixed_observer = config.open_mixed_observer(loaded, instrumented, _output_names(original))
 
-    reason = rounding_problem()
+    # Wait for the tests last: they ran while this process made the mixed model.
+    reason = wait_for_rounding_tests()
     if reason:
         raise ModelError(f"a check with this ONNX Runtime is not reliable: {reason}")
     return ModelPair(
@@ -229,6 +241,7 @@ def _make_mixed_model(
     original: LoadedModel, shared: LoadedModel, policy: Policy
 ) -> tuple[Plan, LoadedModel, list[Diagnostic]]:
     """Return the plan, the mixed model and the warnings; ``shared`` is the original with shared weights."""
+    # Resolve the model with shared weights: a copy of the original would hold all weights in memory once more.
     plan = resolve(shared, policy)
     loaded = replace(shared, proto=rewrite(shared, plan).proto)
     warnings = [*plan.warnings]
@@ -249,6 +262,8 @@ def _conversion_readers(
     node_of = {node.ref: node for node in nodes if node.ref in readers}
     if node_of.keys() == readers:
         return node_of
+    # A control-flow node or a call may pass a converted tensor on to low nodes of a body. ``trace_dataflow`` has no
+    # such node. It gets no inputs here, because a converted input is a first offender whatever the other inputs are.
     for graph in reachable_graphs(main):
         for node in graph.nodes:
             ref = node_ref(graph, node) if node.bodies or node.function is not None else None
@@ -261,6 +276,7 @@ def _observe_mixed(
     loaded: LoadedModel, original: Graph, config: SessionConfig
 ) -> tuple[ObservedModel, InstrumentedModel, tuple[Conversion, ...]]:
     """Return the mixed model with its probes, its instrumented form, and its conversions."""
+    # Without probes at first: ``find_conversions`` needs only the names that this object maps to the original.
     scopes = _original_scopes(loaded.proto)
     mixed = ObservedModel(loaded, (), config.open_mixed_observer, scopes, config.safe_reductions)
     instrumenter = Instrumenter(loaded.proto, safe_reductions=config.safe_reductions)
@@ -284,11 +300,14 @@ def _check_outputs(original: LoadedModel, mixed: LoadedModel) -> None:
 
 
 def _original_scopes(proto: ModelProto) -> dict[str, str]:
-    """Return the scope of each function that mixlist specialized, with that of the function that it was made from."""
+    """Return for each function that mixlist specialized its scope, and the scope of the original function.
+
+    The rewriter notes the name of the original function in the metadata of each specialization.
+    """
     original_scope_of = {}
     for function in proto.functions:
         for entry in function.metadata_props:
-            if entry.key == "pkg.mixlist.function":
+            if entry.key == ORIGIN_KEY:
                 prefix = f"function:{function.domain}:"
                 original_scope_of[f"{prefix}{function.name}"] = f"{prefix}{entry.value}"
     return original_scope_of

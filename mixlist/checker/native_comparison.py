@@ -11,9 +11,10 @@ def compare_with_emulation(native: CheckReport, emulated: CheckReport) -> Emulat
     differences = []
     native_kinds, emulated_kinds = _kinds_by_node(native), _kinds_by_node(emulated)
     for node in dict.fromkeys([*native_kinds, *emulated_kinds]):
-        natively, in_emulation = native_kinds.get(node, "nothing"), emulated_kinds.get(node, "nothing")
-        if natively != in_emulation:
-            differences.append(f"{node}: {natively} natively, {in_emulation} emulated")
+        native_text, emulated_text = native_kinds.get(node, "nothing"), emulated_kinds.get(node, "nothing")
+        if native_text != emulated_text:
+            differences.append(f"{node}: {native_text} natively, {emulated_text} emulated")
+    # Errors differ a little in any case: only a limit that one of the two checks keeps counts as a difference.
     for native_output, emulated_output in zip(native.outputs, emulated.outputs, strict=True):
         if native_output.passed != emulated_output.passed:
             verb = "keeps" if native_output.passed else "misses"
@@ -31,6 +32,7 @@ def _kinds_by_node(report: CheckReport) -> dict[NodeRef, str]:
     ``internal-risk`` and ``near-limit`` are left out: they warn of other devices and other data, and do not show that
     the two runs differ.
     """
+    # Sorted, because a node may have its findings in another order in each check.
     kinds: dict[NodeRef, list[str]] = {}
     for finding in report.nodes:
         if finding.kind not in ("internal-risk", "near-limit"):

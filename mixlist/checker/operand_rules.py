@@ -134,7 +134,7 @@ def _classify_conversion(converted_range: ConvertedRange, batch: BatchRanges) ->
     return "underflow" if flushed else None
 
 
-def operand_count(kind: FindingKind, counts: ValueCounts) -> int:
+def operand_value_count(kind: FindingKind, counts: ValueCounts) -> int:
     """Return the number of values that a finding concerns; ``counts`` are those of the converted tensor."""
     if kind == "underflow":
         return counts.flushed or counts.subnormal

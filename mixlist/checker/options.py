@@ -34,10 +34,10 @@ class JudgingOptions(ProviderOption):
 
     ``limits``: the limits of outputs, None for the defaults of ``Limits``. ``labels``: the right answers to the samples
     of all batches (``label_accuracy.read_labels``). ``type_hints``: the types of tensors that custom operators make, as
-    for ``resolve``. ``isolate``: run sessions in another process, a new one or this SessionProcess, so that a crash of
-    ONNX Runtime makes the verdict ``fail`` instead of ending this process. A batch with an empty array runs in another
-    process in any case, because ONNX Runtime may die of it. Sessions run in ``jobs`` processes of this machine, on the
-    Dask cluster of ``scheduler``, or through ``executor``.
+    for ``resolve``. ``isolate``: run sessions in another process, so that a crash of ONNX Runtime makes the verdict
+    ``fail`` instead of ending this process. True starts a new process, a SessionProcess is used as it is. A batch with
+    an empty array runs in another process in any case, because ONNX Runtime may die of it. Sessions run in ``jobs``
+    processes of this machine, on the Dask cluster of ``scheduler``, or through ``executor``.
     """
 
     overflow_mode: str = option(
@@ -105,6 +105,7 @@ class CheckOptions(JudgingOptions):
     progress: ProgressCallback | None = None
 
     def __post_init__(self) -> None:
+        # The command line admits only the declared choices, Python any value.
         if self.overflow_mode not in OVERFLOW_MODES:
             raise UsageError(f"overflow mode {self.overflow_mode!r} is not known", hint="use inf or saturate")
         if self.baseline not in BASELINES:
@@ -133,6 +134,8 @@ class CheckOptions(JudgingOptions):
 
     def of_emulation(self) -> CheckOptions:
         """Return the options of the emulated check that a native check is compared with."""
+        # The provider is left at its default, the CPU, where a check is emulated. ``full_statistics`` is among the
+        # options because it adds findings of underflow (Rule S8.8). Options that only add to the report are left out.
         return CheckOptions(
             overflow_mode=self.overflow_mode,
             steps=self.steps,

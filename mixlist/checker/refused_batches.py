@@ -42,6 +42,7 @@ class RefusedBatches:
 
     def add(self, index: int, refused: RunRefused, reference: Ranges, records: dict[TensorRef, FindingRecord]) -> None:
         """Add a refused batch, and its finding to ``records``; ``reference`` are the ranges of the reference."""
+        # A refusal names no scope: the first node with this name and operator gets the finding.
         refusal = self._refusals[index] = refused.refusal
         # ONNX Runtime may name an operator that the model does not have, such as FusedMatMul, which its optimizer made.
         # Or the operator has no name. Then no node can have a finding, and only the reason names the operator.
@@ -49,6 +50,7 @@ class RefusedBatches:
         node = next(refused_nodes, None)
         if node is None:
             return
+        # The finding is recorded at the first output, which may have findings of other batches already.
         tensor = TensorRef(*node.ref, 0)
         record = records.setdefault(tensor, FindingRecord(node, tensor))
         record.batches.setdefault("refused", []).append(index)

@@ -45,11 +45,11 @@ class NodeFinding(NodeResult):
     in the worst batch, None if they were not counted. ``batches``: the indices of the batches with this finding, from
     0.
 
-    ``max_abs_fp32`` and ``max_abs_low``: the largest magnitude in float32 and in the mixed model: inf if a value is
-    infinite, NaN if a value is NaN. If the kind is ``refused``, ``max_abs_low`` is NaN, because nothing was
-    computed.
-    ``max_number_fp32`` and ``max_number_low``: the same without NaN. In a tensor with a NaN they come from
-    the first batch of each kind of finding. They are None if all values are NaN, or if they were not computed.
+    ``max_abs_fp32`` and ``max_abs_low``: the largest magnitude in float32 and in the mixed model. A magnitude is inf if
+    a value is infinite, and NaN if a value is NaN. If the kind is ``refused``, ``max_abs_low`` is NaN, because nothing
+    was computed. ``max_number_fp32`` and ``max_number_low``: the largest magnitudes of the values that are not NaN. In
+    a tensor with a NaN these magnitudes come from the first batch of each kind of finding. A magnitude is None if all
+    values are NaN, or if it was not computed.
 
     ``list``: the list of the operator: white, black, gray or none. ``source``: the list entry or rule that decided the
     node. ``suggestion``: the smallest change of the lists that keeps the node high, "" if there is none. If the node is
@@ -102,6 +102,7 @@ class OutputFinding:
         """Return the verdict on this output alone: inconclusive if too few values could be compared."""
         if self.passed:
             return "pass"
+        # Rule S8.21: too little evidence makes a verdict inconclusive only if no other limit breaks.
         return "inconclusive" if self.failed_limits == ("max_ignored",) else "fail"
 
 
@@ -132,9 +133,9 @@ class TensorRange:
 
     ``low``: the mixed model holds the tensor in low precision. ``smallest``: the smallest magnitude in float32 that is
     not zero, None if it was not computed or all values are zero. ``counts``: over all batches, None if the values were
-    not counted or the tensor is not low. ``nan`` and ``low_nan``: a value is NaN. Then minimum and maximum are those of
-    the other values, of which a few may be missing, because reductions may drop values next to a NaN. They are NaN if
-    the NaN hides all other values.
+    not counted or the tensor is not low. ``nan`` and ``low_nan``: a value is NaN. Then minimum and maximum leave out
+    the NaN, and they may miss a few other values, because reductions may drop values next to a NaN. Minimum and maximum
+    are NaN if the NaN hides all other values.
     """
 
     scope: str
@@ -188,8 +189,8 @@ class NodeError(NodeResult):
 class TaskResult:
     """The task accuracy with ``--labels``: the shares of right answers of the reference and of the mixed model.
 
-    ``used``: the number of labels whose samples were in the data. ``count``: the labels among them that count, which
-    are those without padding (negative labels).
+    ``used``: the number of labels whose samples were in the data. ``count``: the number of used labels without padding
+    (negative labels). The shares are shares of ``count``.
     """
 
     reference: float
@@ -209,14 +210,14 @@ class EmulationComparison:
 
 @dataclass(frozen=True, repr=False)
 class CheckReport:
-    """The verdict of a check and everything behind it.
+    """The verdict of a check, with its reasons, findings and measures.
 
     ``reasons``: why the verdict is what it is, one sentence each. ``mode``: ``emulated`` (float32 with rounding) or
     ``native`` (real low precision on ``provider``). ``precision``: the low type. ``exception_rate``: the share of
     batches with an overflow or a saturated value. ``limits``: the value of each limit by its name. ``layerwise``: the
     errors that nodes add, with ``--layerwise`` or if only limits of outputs fail. ``emulated``: the emulated check
     after a native one, with ``--compare-emulated``; it does not change the verdict. ``next_command``: the command line
-    that searches a list that passes, "" if there is none, and from Python.
+    that searches a list that passes. It is "" if there is no such command, and in a report of the Python function.
     """
 
     model: str
@@ -245,6 +246,7 @@ class CheckReport:
     def to_json(self) -> dict[str, Any]:
         """Return the ``mixlist.check/1`` object of schemas/check.json; infinities and NaN become strings."""
         plain: dict[str, Any] = asdict(self)
+        # ``pass`` is a keyword of Python, so the field cannot have the name that the JSON has.
         for output in plain["outputs"]:
             output["pass"] = output.pop("passed")
         plain["warnings"] = warnings_as_text(self.warnings)

@@ -84,6 +84,8 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
     The decorator of ``check`` makes the options from keyword arguments; here they are given.
     """
     timer = PhaseTimer()
+    # A small file may stand for a huge graph, because calls of functions multiply when they are expanded. Such a model
+    # is refused before its graph is built.
     original = add_type_hints(load_model(model), options.type_hints)
     refuse_large_expansion(original.proto)
     against = add_type_hints(load_model(options.against), options.type_hints) if options.against is not None else None
@@ -91,6 +93,7 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
         refuse_large_expansion(against.proto)
     batches = as_batches(data, original.proto)
     batch_count = min(len(batches), options.steps if options.steps is not None else len(batches))
+    # Make both models, run all batches, then analyze what they showed. Processes end with the stack, also after errors.
     with ExitStack() as stack:
         workers = None
         if options.jobs is not None or options.scheduler is not None or options.executor is not None:
@@ -115,6 +118,8 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
         check_run.run(chain([first_feed] if first_feed is not None else [], feeds))
         check_run.analyze_findings()
         check_run.close()
+    # The report needs no session. The emulated check of a comparison starts after the native sessions are closed, so
+    # that at most two models are in memory.
     report = check_run.report(policy)
     if not options.compare_emulated:
         return report
@@ -162,7 +167,7 @@ class _CheckRun:
         for index, feed, pending_reference, pending_mixed in _start_runs(self.pair, feeds):
             try:
                 self._add_batch(index, feed, pending_reference, pending_mixed)
-            except WorkerDied as problem:
+            except WorkerDied as problem:  # Rule S8.20: the check fails, with the batches so far in its report
                 self.crash = f"{describe_batch(self.batches.names()[index], feed)}: {problem}"
                 return
             progress.add()
@@ -175,6 +180,7 @@ class _CheckRun:
             with self.timer.phase("reference"):
                 reference_outputs, reference = pending_reference()
         except RunRefused as refused:
+            # Rule S8.25: without a reference there is nothing to compare with, so the check ends with an error.
             raise ModelError(f"{describe_batch(self.batches.names()[index], feed)}: {refused.message}") from refused
         try:
             with self.timer.phase("mixed"):
@@ -189,6 +195,8 @@ class _CheckRun:
         if holds_only_nan(feed):
             self._ignore_batch(reference_outputs, mixed_outputs)
             return
+        # If a counting session dies in the next line, the batch counts neither in the exception rate nor in the
+        # outputs.
         self._judge_ranges(index, feed, reference, mixed)
         for accuracy in self.accuracies:
             accuracy.add(reference_outputs[accuracy.name], mixed_outputs[accuracy.name])
@@ -203,21 +211,26 @@ class _CheckRun:
         conversion_ranges = pair.conversion_ranges(reference, mixed)
         mixed = pair.mixed.merge_specializations(mixed)
         if pair.config.float64_reference:
-            # A float64 value beyond the range of float32 is no loss of low precision.
+            # A value of a low tensor that float32 does not hold either is no loss of low precision: it counts as
+            # infinite in the reference too (``preexisting``).
             reference = {t: r.in_float32() if t in pair.low_type_of else r for t, r in reference.items()}
         batch = BatchRanges(
             index, reference, mixed, pair.low_type_of, pair.config.saturate, conversion_ranges=conversion_ranges
         )
+        # Add the facts that only counts show. Both steps run the models once more, the first one only in batches whose
+        # ranges may hide an overflow.
         with self.timer.phase("counts"):
             batch = self.hidden_overflows.add_hidden_overflows(feed, batch)
             if statistics is not None:
                 counts = statistics.add(feed)
                 batch = replace(batch, counts=counts, conversion_counts=statistics.conversion_counts)
+        # Classify node outputs and converted inputs. A batch with both kinds of overflow is one exception.
         outputs_overflow = classify_outputs(batch, pair.nodes, self.records)
         operands_overflow = classify_operands(batch, pair.conversion_readers, self.operand_records)
         self.exceptions += outputs_overflow or operands_overflow
         if statistics is not None:
             statistics.count_findings(index, self.records, self.operand_records)
+        # Join the ranges with those of earlier batches, for the report of all tensors.
         for tensor, reference_range in reference.items():
             mixed_range = mixed.get(tensor)
             if mixed_range is not None and reference_range.ran and mixed_range.ran:
@@ -228,7 +241,9 @@ class _CheckRun:
         """Count a batch that holds nothing but NaN, which is not judged (Rule S8.28)."""
         for accuracy in self.accuracies:
             accuracy.ignore(reference_outputs[accuracy.name])
-        if self.task is not None:  # the labels run over all batches, so this batch has to use its own
+        # The labels are in the order of the samples of all batches. If this batch did not use its labels, the next
+        # batch would be compared with them.
+        if self.task is not None:
             self.task.add(reference_outputs, mixed_outputs)
         self.batches_run += 1
         self.ignored_batches += 1
@@ -252,12 +267,14 @@ class _CheckRun:
                     count_output_findings(pair, self.batches, records)
                     count_operand_findings(pair, self.batches, self.operand_records)
                 find_magnitudes_without_nan(pair, self.batches, records, self.operand_records)
+                # Function bodies are examined in the first batch alone, unless the user asked for the slow statistics.
                 examined_batches = self.batch_count if self.full_statistics is not None else 1
                 self.internal_risks = find_internal_risks(pair, self.batches, records, examined_batches)
-            steps = self._batches_to_rank()
-            if steps:
+            # The ranking is last: if it crashes, the report has all other details.
+            ranked_batches = self._batches_to_rank()
+            if ranked_batches:
                 masks = {tensor for tensor, record in records.items() if "intended" in record.batches}
-                self.layer_errors = rank_layers(pair, self.batches, steps, masks)
+                self.layer_errors = rank_layers(pair, self.batches, ranked_batches, masks)
         except (WorkerDied, RunRefused) as problem:
             pair.warnings.append(warning("ML606", f"the details of the findings are not complete: {problem}"))
 
@@ -268,6 +285,8 @@ class _CheckRun:
         """
         if self.options.layerwise:
             return self.batch_count
+        # The finding of a refused batch or of an overflow explains a failure better than a ranking does. A ranking of a
+        # slow model would take too long.
         is_complete = self.batches_run == self.batch_count
         is_slow = self.timer.seconds.get("mixed", 0.0) > SLOW_BATCH_SECONDS * self.batches_run
         if not is_complete or self.exceptions or is_slow:
@@ -291,12 +310,14 @@ class _CheckRun:
     def report(self, policy: Policy) -> CheckReport:
         """Return the verdict and everything behind it (Rules S8.20, S8.21)."""
         pair, options, task = self.pair, self.options, self.task
+        # Reasons of a failure first: a crash, refused batches, too many exceptions, and limits of outputs.
         outputs = tuple(a.finding(options.output_limits, options.max_ignored) for a in self.accuracies)
         reasons = [*([self.crash] if self.crash else ()), *self.refused_batches.reasons()]
         if too_many_exceptions(self.exceptions, self.judged_batches, options.max_exception_rate):
             rate = describe_rate(self.exceptions, self.judged_batches, options.max_exception_rate)
             reasons.append(f"{self.exceptions} of {self.judged_batches} batches overflow: {rate}")
         reasons += [f"output {o.name!r} misses {', '.join(o.failed_limits)}" for o in outputs if o.verdict == "fail"]
+        # These reasons count only if there is no reason for a failure.
         inconclusive_reasons = missing_evidence(outputs, options.max_ignored)
         warnings = [*pair.warnings, *self.batches.warnings]
         for part in (*self.accuracies, *(() if task is None else (task,))):
@@ -304,6 +325,7 @@ class _CheckRun:
         tensors: tuple[TensorRange, ...] = ()
         if options.per_tensor or options.full_statistics:
             tensors = tensor_ranges(pair.nodes, self.range_pairs, pair.low_type_of, self.full_statistics)
+        # A tensor of a judged batch always has a record; only one with batches has a finding.
         nodes_with_findings = {tensor.producer for tensor, record in self.records.items() if record.batches}
         advisor = Advisor(pair.plan, pair.nodes, nodes_with_findings)
         name = pair.reference.loaded.name

@@ -47,7 +47,7 @@ class SessionConfig:
 
     @property
     def mode(self) -> Literal["emulated", "native"]:
-        """Return whether the mixed model is emulated in float32, or runs as it is (Rule S8.2).
+        """Return ``emulated`` if the mixed model is emulated in float32, ``native`` if it runs as it is (Rule S8.2).
 
         ONNX Runtime's CPU provider computes most float16 nodes in float32, which hides overflow. No GPU saturates.
         """
@@ -60,12 +60,16 @@ class SessionConfig:
 
     def open_mixed_observer(self, mixed: LoadedModel, instrumented: InstrumentedModel, outputs: list[str]) -> Observer:
         """Load the mixed model with its statistics, emulated in float32 or as it is."""
+        # The graph of the mixed model runs as it is, with the probes added and nothing removed.
         if self.mode == "native":
             return Observer(instrumented, self._provider_session(instrumented.proto, mixed), outputs)
         # The probes are in the graph before it is emulated, so that they observe the rounded tensors.
         instrumented_model = replace(mixed, proto=instrumented.proto)
         proto = emulate(instrumented_model, saturate=self.saturate, keep_external=self._is_shared(mixed))
+        # A counting session requests no output of the model: then only the nodes that its statistics need remain.
         prune_model(proto, [*outputs, *instrumented.column_counts])
+        # The emulation declares low inputs as float32. By the inputs of the mixed model the observer rounds their
+        # values.
         return Observer(instrumented, self._provider_session(proto, mixed), outputs, model_inputs(mixed.proto))
 
     def open_reference_observer(
@@ -79,7 +83,8 @@ class SessionConfig:
         if not self.float64_reference:
             session = self._provider_session(float32_model.proto, original)
             return Observer(instrumented, session, outputs, inputs)
-        # The kernels that decide what runs in float64 are those of the CPU provider.
+        # The kernels that decide what runs in float64 are those of the CPU provider, so this session is on the CPU. It
+        # waits until the model is loaded, so that an error of loading is raised here.
         try:
             session = self.cpu_session(widen_to_float64(float32_model, has_float64_kernel), original)
         except ModelError as problem:
@@ -105,6 +110,7 @@ class SessionConfig:
 
         A model that has shared weights and no low type is returned as it is, not as a copy.
         """
+        # Any other model is copied even if nothing in it is low, because the copy holds its external data.
         is_shared = self._is_shared(loaded)
         if is_shared and not has_low_types(loaded.proto):
             return loaded.proto
@@ -124,6 +130,7 @@ class SessionConfig:
             return RemoteSession(proto, options, self.workers, folder)
         if self.process is not None:
             return SubprocessSession(proto, options, folder=folder, process=self.process, wait=wait)
+        # In this process, except for batches with empty arrays, which may kill the process that runs them.
         return GuardedSession(proto, options, folder)
 
     def start_rounding_tests(self) -> Callable[[], str | None]:
@@ -131,5 +138,6 @@ class SessionConfig:
 
         The returned function waits for the result. It returns why the sessions do not round, None if they do.
         """
+        # One thread is enough for the tiny models of the tests.
         options = SessionOptions(provider=self.provider, threads=1)
         return start_rounding_tests(self.provider, lambda proto: self._open(proto, None, options))

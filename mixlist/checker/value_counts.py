@@ -34,8 +34,10 @@ _FLOAT32_SMALLEST_SUBNORMAL = 2.0**-149
 # Names of statistics. The "below" ones are numbers of values with a magnitude below a bound; NaN is below none.
 VALUES, FINITE, SMALLEST, LARGEST = "values", "finite", "smallest", "largest"
 _ZERO, _FLUSHED, _BELOW_NORMAL = "zero", "flushed", "below_normal"
-_BELOW_NEAR_LIMIT, _BELOW_MAX = "below_near_limit", "below_max"  # below half of the largest finite value; below it
-_IN_RANGE, _BELOW_MASKS = "in_range", "below_masks"  # below the overflow bound; below the values of masks
+# Below half of the largest finite value, and below the largest finite value.
+_BELOW_NEAR_LIMIT, _BELOW_MAX = "below_near_limit", "below_max"
+# Below the overflow bound, and below the values of masks.
+_IN_RANGE, _BELOW_MASKS = "in_range", "below_masks"
 
 NO_LARGEST = -1.0  # the largest magnitude of a tensor that has no values, or holds nothing but NaN
 NO_SMALLEST = float.fromhex("0x1.fffffep127")  # the smallest magnitude of a tensor of zeros: float32's largest value
@@ -43,6 +45,8 @@ NO_SMALLEST = float.fromhex("0x1.fffffep127")  # the smallest magnitude of a ten
 
 def mixed_statistics(low: int) -> tuple[Statistic, ...]:
     """Return the statistics of a tensor of low type in the mixed model: all values, and those below some bounds."""
+    # The values are rounded already, so the next value above the largest finite one is infinity. No count below the
+    # overflow bound, which lies between the two, is needed.
     largest_finite = FINITE_MAX[low]
     return (
         Statistic(VALUES, 0.0, "ReduceSum", _count_all, dtypes.DOUBLE),
@@ -111,6 +115,8 @@ def conversion_counts(tensor: TensorRef, totals: Totals) -> ValueCounts:
 
 def value_counts(tensor: TensorRef, mixed: Totals, reference: Totals) -> ValueCounts:
     """Return the counts of a low tensor in one batch from the statistics of both models."""
+    # Which zeros are new is not known, only how many. A zero of the reference need not be a zero of the mixed model, so
+    # the difference may be negative.
     values, finite, zero = (int(mixed.get((tensor, name), 0.0)) for name in (VALUES, FINITE, _ZERO))
     reference_zero = int(reference.get((tensor, _ZERO), 0.0))
     return ValueCounts(
@@ -123,9 +129,10 @@ def value_counts(tensor: TensorRef, mixed: Totals, reference: Totals) -> ValueCo
     )
 
 
-def finding_count(kind: FindingKind, tensor: TensorRef, mixed: Totals, reference: Totals) -> int:
+def finding_value_count(kind: FindingKind, tensor: TensorRef, mixed: Totals, reference: Totals) -> int:
     """Return the number of values that a finding of this kind concerns, in one batch."""
     counts = value_counts(tensor, mixed, reference)
+    # A tensor whose largest magnitude is subnormal may have no value that became zero: then its subnormal values count.
     if kind == "underflow":
         return counts.flushed or counts.subnormal
     if kind == "near-limit":
@@ -133,10 +140,12 @@ def finding_count(kind: FindingKind, tensor: TensorRef, mixed: Totals, reference
     if kind == "saturated":
         return counts.values - int(mixed.get((tensor, _BELOW_MAX), 0.0))
     if kind == "overflow":
-        # The infinities of a mask in the same tensor are no overflow. The finding proves that at least one value
-        # overflows.
+        # The infinities of a mask in the same tensor are no overflow. ``mask_values`` includes the infinities and NaN
+        # of the reference, which are below no bound: they are no overflow either. The finding proves that at least one
+        # value overflows.
         mask_values = counts.values - int(reference.get((tensor, _BELOW_MASKS), counts.values))
         return max(1, counts.nonfinite - mask_values)
+    # Without a count of the reference, all of its values are assumed to be finite.
     reference_nonfinite = counts.values - int(reference.get((tensor, FINITE), counts.values))
     if kind == "preexisting":
         return reference_nonfinite
@@ -149,6 +158,7 @@ def count_below(name: str, bound: float) -> Statistic:
     def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
         nodes, magnitude = _magnitude(tensor, out, names)
         bound_name = names.make_name(f"{out}_bound")
+        # tensor -> Cast -> Abs -> Less than the bound -> Cast to float64 -> ReduceSum -> out
         return [
             *nodes,
             names.make_constant(bound_name, dtypes.FLOAT, [], [bound]),
@@ -199,6 +209,7 @@ def count_beyond(bound: float) -> Statistic:
 
     def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
         float32, bound_name = (names.make_name(f"{out}_{part}") for part in ("wide", "bound"))
+        # Not the magnitude, as in the other counts: the sign tells on which side of 0 a value is.
         smaller, larger = (bound_name, float32) if bound > 0 else (float32, bound_name)
         return [
             names.make_cast(tensor, float32, dtypes.FLOAT),
@@ -238,6 +249,7 @@ def largest_magnitude() -> Statistic:
 
     def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
         nodes, magnitude = _magnitude(tensor, out, names)
+        # Every magnitude is larger than NO_LARGEST, so it is the maximum only if it replaces every value.
         is_nan, replacement, without_nan = (names.make_name(f"{out}_{part}") for part in ("nan", "least", "rest"))
         return [
             *nodes,
