@@ -10,30 +10,29 @@ sequences, and under ``between``, which looks at the graph as a whole, everythin
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from heapq import heapify, heappop, heappush
 from weakref import WeakKeyDictionary, WeakSet, ref
 
-from mixlist.graph.model import Graph, Node, Value
+from mixlist.graph.model import Graph, Node
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops.names import ascend_names, onnx_names
 from mixlist.ops.signature import Assignment
 from mixlist.patterns.constant_ranges import ConstantRanges
+from mixlist.resolver.change_propagation import ChangePropagator
 from mixlist.resolver.classification import Classification, Classifier
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.resolver.function_calls import settle_constant_arguments
 from mixlist.resolver.mask_protection import MaskTreatment, find_mask_notes
 from mixlist.resolver.node_rules import NodeRules
 from mixlist.resolver.position_protection import keep_positions
-from mixlist.resolver.schedule import DecisionStep, Schedule, find_read_values, find_written_values
+from mixlist.resolver.schedule import Schedule
 from mixlist.resolver.solver import GraphSolver, ModelSolver
 from mixlist.resolver.solver_state import CallContext
 
-# The most outcomes that are kept for each graph and kind of call. A new outcome starts from one of them. A search
-# splits a set of edits into halves again and again, so one of the last few outcomes is similar.
+# The solver keeps at most this many outcomes for each graph and kind of call. A new outcome starts from one of them. A
+# search splits a set of edits into halves again and again, so one of the last few outcomes is similar.
 MAX_OUTCOMES = 8
 
 
@@ -65,7 +64,7 @@ class IncrementalSolver:
         # Graphs are keyed by id(): Graph compares by identity, and an int hashes faster.
         self.graphs = {id(reachable): reachable for reachable in reachable_graphs(graph)}
         self.reachable_ids = {key: frozenset(map(id, reachable_graphs(g))) for key, g in self.graphs.items()}
-        self._step_indexes: dict[int, _StepIndex] = {}
+        self._propagators: dict[int, ChangePropagator] = {}
         self._interned: dict[tuple[Node, Classification], ClassifiedNode] = {}
         self._with_mask_note: dict[tuple[ClassifiedNode, str], ClassifiedNode] = {}
         classifier = Classifier(base)
@@ -80,11 +79,13 @@ class IncrementalSolver:
         for operator in self._nodes_of_operator:
             for name in _list_names(operator):
                 self._operators_by_name.setdefault(name, []).append(operator)
+        # Neighboring policies of a search share most moves and rules, so the changes of each one are computed once.
         self._changes_by_moves: dict[object, Changes] = {}  # by operator and the moves of its names
         self._changes_by_rule: dict[NodeRule, Changes] = {}
         # By solution: the solution that it was computed from, and the nodes that were decided again.
         self._origins: WeakKeyDictionary[GraphSolution, tuple[ref[GraphSolution], frozenset[Node]]]
         self._origins = WeakKeyDictionary()
+        # settle_constant_arguments() changes a solution in place, and must do so only once for a shared one.
         self._settled_solutions: WeakSet[GraphSolution] = WeakSet()
 
     def solve(self, policy: Policy) -> GraphSolution:
@@ -109,6 +110,7 @@ class IncrementalSolver:
     def find_changes(self, policy: Policy, classifier: Classifier) -> Changes:
         """Return the classifications in which ``policy`` differs from ``base``."""
         changes: Changes = {}
+        # A list change moves names. Only the operators that have such a name in the model can change their list.
         moved = [op for op, move in policy.lists.moves.items() if self.base.lists.moves.get(op) != move]
         for operator in {operator for op in moved for operator in self._operators_by_name.get(op, ())}:
             changes.update(self._changes_of_operator(operator, policy, classifier))
@@ -123,11 +125,11 @@ class IncrementalSolver:
         if origin is not None:
             self._origins[outcome.solver.solution] = ref(origin.solver.solution), decided_again
 
-    def step_index(self, graph: Graph, schedule: Schedule) -> _StepIndex:
-        """Return the index of a graph's steps, which is made once."""
-        if id(graph) not in self._step_indexes:
-            self._step_indexes[id(graph)] = _StepIndex(schedule)
-        return self._step_indexes[id(graph)]
+    def propagator_of(self, graph: Graph, schedule: Schedule) -> ChangePropagator:
+        """Return the propagator of a graph's steps, which is made once."""
+        if id(graph) not in self._propagators:
+            self._propagators[id(graph)] = ChangePropagator(schedule)
+        return self._propagators[id(graph)]
 
     def with_mask_note(self, classified: ClassifiedNode, mask_note: str) -> ClassifiedNode:
         """Return the classification of a node with ``mask_note``, because its mask is kept (Rule S4.35)."""
@@ -210,17 +212,21 @@ class _IncrementalModelSolver(ModelSolver):
         reachable_ids = incremental.reachable_ids[id(graph)]
         changed = {node: change for node, change in self.changes.items() if change.graph_id in reachable_ids}
         for node, mask_note in find_mask_notes(treatment.kept_groups):
+            # A kept mask is a change like a list: the nodes of its group are decided again.
             changed[node] = incremental.with_mask_note(self._classified(graph, node), mask_note)
         changes = frozenset(changed.values())
         # Phase 2: find the most similar outcome that this call can start from.
         origin: _Outcome | None = None
         differences = frozenset[ClassifiedNode]()
         for outcome in incremental.outcomes.get(key, ()):
+            # The solution depends on constants of its call, which may fit there and not here.
             if not self.can_share(outcome.solver.solution, call.call_frame):
                 continue
+            # Changes are interned objects, so this compares identities: equal changes cancel out.
             outcome_differences = outcome.changes ^ changes
             if origin is None or len(outcome_differences) < len(differences):
                 origin, differences = outcome, outcome_differences
+        # The same changes under another policy: the earlier solution is the answer.
         if origin is not None and not differences:
             return origin.solver.solution
         # Phase 3: decide the nodes that differ again, or all nodes. Without a start state the earlier solver ran its
@@ -230,6 +236,7 @@ class _IncrementalModelSolver(ModelSolver):
             solver.run(call, treatment)
         else:
             solver = _copy_solver(origin.solver, self, treatment)
+            # The earlier outcome may be that of another call with the same key, which can_share() allows.
             solver.state.call_frame = call.call_frame
             decided_again = self._update(solver, differences, changed)
         incremental.remember(key, _Outcome(solver, changes), origin, decided_again)
@@ -250,6 +257,7 @@ class _IncrementalModelSolver(ModelSolver):
         changed = {difference.node for difference in differences if difference.graph_id == id(graph)}
         for node in changed:
             solver.solution.classifications[node.id] = current.get(node, base_nodes[node.id]).classification
+        # A new classification lacks the protection of positions, so apply it again.
         keep_positions(solver.solution, changed)
         # A call runs again if something changed in the function, or in the functions that the function calls.
         changed_ids = {difference.graph_id for difference in differences if difference.graph_id != id(graph)}
@@ -258,7 +266,7 @@ class _IncrementalModelSolver(ModelSolver):
             for node in graph.nodes
             if node.function is not None and changed_ids & incremental.reachable_ids[id(node.function)]
         ]
-        return incremental.step_index(graph, solver.schedule).run_again(solver, changed, calls)
+        return incremental.propagator_of(graph, solver.schedule).run_again(solver, changed, calls)
 
 
 class _IncrementalNodeRules(NodeRules):
@@ -285,85 +293,6 @@ class _IncrementalNodeRules(NodeRules):
 
     def find_rule(self, graph: Graph, node: Node) -> NodeRule:
         return self._all_rules.find_rule(graph, node)
-
-
-class _StepIndex:
-    """Runs again the steps that a change reaches, found by the values that each step writes and reads."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.steps = steps = schedule.steps
-        self.first_repeated = len(steps) if schedule.first_repeated is None else schedule.first_repeated
-        # The node of each step; None for links, sequence groups and calls.
-        self.node_of_step = [step if isinstance(step, Node) and step.function is None else None for step in steps]
-        # Links of loops come twice in the schedule; reversed, so that the first position wins.
-        self.position_of = {step: position for position, step in reversed([*enumerate(steps)])}
-        self.written_values = [find_written_values(step) for step in steps]
-        self.readers: dict[int, list[int]] = {}  # positions of steps, by the id of a value
-        for position, step in enumerate(steps):
-            for value in find_read_values(step):
-                self.readers.setdefault(value.id, []).append(position)
-
-    def run_again(self, solver: GraphSolver, changed: set[Node], calls: Iterable[Node]) -> frozenset[Node]:
-        """Run the steps of ``changed`` nodes and ``calls``, and of all nodes that follow a changed value.
-
-        Return these nodes, and those that read a changed value but whose decision does not depend on it.
-        """
-        solution = solver.solution
-        decided_types, high_by_black = solution.decided_types, solution.high_by_black
-        # A heap of positions: each step runs after all steps that it reads from, so it runs once.
-        waiting = [self.position_of[node] for node in {*changed, *calls}]
-        queued = set(waiting)
-        heapify(waiting)
-        affected: set[Node] = set()
-        while waiting:
-            position = heappop(waiting)
-            if position >= self.first_repeated:
-                return frozenset(affected | self._run_all_repeated(solver))
-            step, written = self.steps[position], self.written_values[position]
-            before = [(decided_types[value.id], value.id in high_by_black) for value in written]
-            _undo_step(solver, step, written)
-            if isinstance(step, Node):
-                affected.add(step)
-            solver.run_step(step)
-            after = [(decided_types[value.id], value.id in high_by_black) for value in written]
-            # A changed node may be black now. Then its readers have to run although no type changed: their step calls
-            # `is_high_by_black`.
-            if step not in changed and before == after:
-                continue
-            for reader in (reader for value in written for reader in self.readers.get(value.id, ())):
-                if reader in queued:
-                    continue
-                queued.add(reader)
-                node = self.node_of_step[reader]
-                if node is not None and solution.classifications[node.id].kind != "gray":
-                    affected.add(node)  # its list decides it, whatever it reads
-                else:
-                    heappush(waiting, reader)
-        return frozenset(affected)
-
-    def _run_all_repeated(self, solver: GraphSolver) -> set[Node]:
-        """Decide all steps from the first loop on anew; return the nodes among these steps."""
-        steps = self.steps[self.first_repeated :]
-        for step, written in zip(steps, self.written_values[self.first_repeated :], strict=True):
-            _undo_step(solver, step, written)
-        solver.run_to_fixpoint(steps, is_final=True)
-        return {step for step in steps if isinstance(step, Node)}
-
-
-def _undo_step(solver: GraphSolver, step: DecisionStep, written: list[Value]) -> None:
-    """Undo a step: forget the types of its values, the notes about its node, and the constants that it examined."""
-    start_state, solution = solver.start_state, solver.solution
-    assert start_state is not None
-    for value in written:
-        solution.decided_types[value.id] = start_state.decided_types[value.id]
-        solution.high_by_black.discard(value.id)
-        solution.high_by_black.update({value.id} & start_state.high_by_black)
-    if isinstance(step, Node):
-        solution.assignments[step.id] = solution.followed_values[step.id] = None
-        solution.reason_notes.pop(step.id, None)
-        solution.rule_overrides.pop(step.id, None)
-        solution.tried_callees.pop(step, None)
-    solution.constant_fits.pop(step, None)
 
 
 def _copy_solver(before: GraphSolver, model_solver: ModelSolver, treatment: MaskTreatment) -> GraphSolver:
