@@ -108,6 +108,7 @@ def parse_name(name: str) -> Type:
     from mixlist.errors import UsageError
 
     kind, _, content = name.partition("(")
+    # seq(float16): the kind, and in parentheses the type of the content.
     if content and kind in ("seq", "optional"):
         return (kind, parse_name(content.removesuffix(")")))
     elem = ELEMENT_BY_NAME.get(name) or _elements_by_onnx_name().get(name.lower(), UNKNOWN)

@@ -66,6 +66,7 @@ def _find_by_ascend_name(lists: Lists, domain: str, op_type: str, rank: Callable
     if not forms:
         return ListMatch("gray", op_type, "", f"{shown_name} has no Ascend counterpart: it is gray")
     forms = _forms_of_rank(forms, rank)
+    # A form without an entry would be gray, and gray would win over a white form that the library names.
     listed_forms = [form for form in forms if lists.has_entry(form)]
     if not listed_forms:
         form_names = " or ".join(forms)

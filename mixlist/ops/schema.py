@@ -83,7 +83,7 @@ def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
 
     try:
         onnx_schema = defs.get_schema(op_type, opset, domain)
-    except defs.SchemaError:
+    except defs.SchemaError:  # operators that ONNX Runtime writes into the standard domain (Rule S4.39)
         return _contrib_schemas().get((domain, op_type))
     return _from_onnx(onnx_schema)
 
@@ -101,6 +101,7 @@ def next_opset_allowing(domain: str, op_type: str, opset: int, elem: int) -> int
         schema = find_schema(domain, op_type, version)
         return schema is not None and any(elem in allowed for allowed in schema.allowed.values())
 
+    # Only the domains of ONNX have several versions. ONNX Runtime has one schema for each operator.
     if domain not in ("", "ai.onnx.ml") or allows(opset):
         return None
     return next(filter(allows, range(opset + 1, defs.onnx_opset_version() + 1)), None)

@@ -75,6 +75,7 @@ def infer_shapes_with_data_propagation(model: ModelProto, earlier: ModelProto | 
     if inferred is None or count is None:
         inferred = infer_shapes(model)
         count = _propagated_elements(inferred)
+    # The cost is unknown, so a process with limits of its own tries.
     if count is None:
         propagated = _propagation_process.propagate_values(model.SerializeToString())
         if propagated is None:
@@ -186,6 +187,7 @@ def _propagated_elements(inferred: ModelProto) -> int | None:
     count = 0
     for node in _all_nodes(inferred.graph.node):
         operator = ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
+        # onnx infers a body of a function there, and its vectors are not in the lists above.
         if (node.domain, node.op_type) in functions or operator in _expanded_operators():
             return None
         if operator in _propagating_operators() and node.op_type != "Shape":  # Shape reads no elements
@@ -267,6 +269,7 @@ class _PropagationProcess:
         """
         with self._lock:
             process = self._running or self._start()
+            # After the time is over, the kill ends the read in _exchange(), which then returns None.
             timer = Timer(PROCESS_SECONDS, process.kill)
             timer.start()
             try:
@@ -276,6 +279,7 @@ class _PropagationProcess:
                 raise
             finally:
                 timer.cancel()
+            # The process has ended, or will. The next request starts a new one.
             if answer is None:
                 self.close()
                 return None

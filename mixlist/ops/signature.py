@@ -163,6 +163,7 @@ def _type_by_schema(schema: Schema, formal: FormalSlot, type_of_parameter: dict[
 
 def _has_type_attribute(schema: Schema, proto: NodeProto) -> bool:
     """Return whether an attribute, or the default of an absent one, fixes the output type."""
+    # A type number of 0 fixes nothing. The tensor ``value`` of a ConstantOfShape always has a type.
     written = {
         attribute.name: (attribute.i or attribute.type == attribute.TENSOR)
         for attribute in proto.attribute
@@ -255,6 +256,7 @@ def _infer_outputs(signature: Signature, elements: tuple[int, ...]) -> Types | N
     inferred = signature.inference(tuple(inputs))
     if inferred is None:
         return None
+    # Where inference and schema disagree, a value could get a type that the next reader does not expect.
     grouped_outputs = {o for group in signature.groups for o in group.outputs}
     if any(inferred[o] not in (dtypes.UNKNOWN, expected[o]) for o in grouped_outputs):
         return None
@@ -296,6 +298,7 @@ def _make_inference(
     def infer(inputs: Types) -> Types | None:
         if onnx_schema.name in _CRASHING_WITHOUT_TYPES and dtypes.UNKNOWN in inputs:
             return None
+        # One model message serves all calls: only its inputs and their types change.
         del node.input[:]
         del model.graph.input[:]
         for i, value_type in enumerate(inputs):

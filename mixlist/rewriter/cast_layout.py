@@ -117,6 +117,7 @@ def _names_in_training_info(model: ModelProto) -> set[str]:
     for info in model.training_info:
         names.update(names_in(info.initialization, info.algorithm))
         for binding in (*info.initialization_binding, *info.update_binding):
+            # A binding connects a tensor of the training graphs with an initializer of the main graph.
             names.update((binding.key, binding.value))
     return names
 
@@ -195,6 +196,7 @@ class _CastLayoutBuilder:
         cast = use.value.producer
         if use.wanted_type is None or cast is None or cast.op_type != "Cast":
             return None
+        # The reader wants what the Cast makes, so it keeps reading the Cast.
         if use.wanted_type == self._final_type(use.value):
             return None
         source = find_cast_source(use.value, self.decided_types, self.low_type, self.cast_is_black)
@@ -208,6 +210,7 @@ class _CastLayoutBuilder:
         """Give the low type to each input that every reader wants in the low type, captures included (Rule S7.3)."""
         wanted_types: dict[Value, set[int | None]] = {}
         for use in uses:
+            # A Shape reads no numbers, so it does not prevent the low type. A Cast, which takes every type too, does.
             if use.value.kind == "input" and use.value.scope is self.solution.graph.root:
                 reads_only_shape = use.node is not None and use.node.op_type in _YIELDS_SHAPE
                 if not (use.wanted_type is None and reads_only_shape):
@@ -239,7 +242,8 @@ class _CastLayoutBuilder:
             output_use = Use(value, output_type, value.scope, None, slot)
             self.constant_uses.setdefault(value, []).append(output_use)
             return
-        if has_type or (value, output_type) in self.cast_names:  # a value may be two outputs of the graph
+        # A value may be two outputs of the graph: one Cast is enough.
+        if has_type or (value, output_type) in self.cast_names:
             return
         new_name = self.name_generator.make_name(f"{value.name}_{dtypes.type_name(self._final_type(value))}")
         self.layout.value_names[value.id] = new_name
@@ -274,6 +278,8 @@ class _CastLayoutBuilder:
 
     def _convert_value(self, value: Value, elem: int, uses: list[Use]) -> None:
         """Let ``uses`` read ``value`` as ``elem``: from an existing tensor if there is one, else from a new Cast."""
+        # Try the cheapest source first: the Cast that makes a graph output, then the input of a user's Cast that
+        # readers look through, then user's Casts to this type. Only then make a new Cast.
         name = self.cast_names.get((value, elem))
         if name is None:
             source = find_cast_source(value, self.decided_types, self.low_type, self.cast_is_black)
@@ -302,6 +308,7 @@ class _CastLayoutBuilder:
         for use in uses:
             if use.node is not None:
                 self.layout.input_names.setdefault(use.node, {})[use.slot] = name
+            # The outputs of the graph itself keep their names: _convert_output() treats them.
             elif use.scope is not self.solution.graph.root:
                 self.layout.output_names.setdefault(use.scope, {})[use.slot] = name
 
@@ -320,6 +327,7 @@ class _CastLayoutBuilder:
     def _find_visible_cast(self, value: Value, elem: int, scope: Scope) -> Node | None:
         """Return the innermost Cast of the user from ``value`` to ``elem`` that a reader in ``scope`` sees."""
         casts_by_scope = self.user_casts.get((value, elem), {})
+        # Most values have no Cast of the user, and then no scope need be visited.
         outer: Scope | None = scope if casts_by_scope else None
         while outer is not None and outer not in casts_by_scope:
             outer = outer.parent

@@ -57,6 +57,7 @@ def convert_constants(
             reports[item.name, id(value.constant_proto)] = report  # two scopes may have a constant of one name
         if value.producer is not None:  # a Constant node
             node = message.node[value.producer.position]
+            # The new nodes go into the message last: until then, the positions of the file must stay valid.
             if not in_place:
                 node = copy_message(node)
                 node.name, node.output[0] = name_generator.make_name(f"Constant_{item.name}"), item.name
@@ -122,6 +123,7 @@ def find_constant_warnings(
             loss = overflow if report.overflowed else f"{report.clamped} values were clamped"
             text = f"constant {report.name!r} reaches {report.max_abs:.6g}, beyond the low type: {loss}"
             yield Diagnostic("ML502", "warning", text, hint="--constants keep leaves such constants in float32")
+        # Tiny weights often become zero, which is mostly harmless. Only a zero before a sensitive operator is reported.
         if report.flushed and report.name in sensitive_readers:
             reader = sensitive_readers[report.name]
             text = f"{report.flushed} values of constant {report.name!r} became zero, and {reader} reads the constant"

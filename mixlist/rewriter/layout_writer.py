@@ -90,6 +90,7 @@ class LayoutWriter:
                 _set_declared_type(info, self._final_type(input_value))
             self._declare_output_types(scope, proto)
         cast_by_name = {cast.name: cast for cast in self.layout.casts.get(scope, ())}
+        # Without renamed values, the names of the linked scope are those of the file.
         value_by_name = scope.values
         if self.renames_values:
             value_by_name = {self.layout.final_name(value): value for value in scope.values.values()}
@@ -113,7 +114,7 @@ class LayoutWriter:
             final_type = self._final_type(value)
             if is_root and value.name in cast_types:  # the Cast that makes this graph output has its name
                 final_type = dtypes.with_element(value.type, cast_types[value.name])
-            elif slot in new_names:
+            elif slot in new_names:  # a body yields a converted tensor instead of the value
                 final_type = dtypes.with_element(value.type, self._type_of_name(new_names[slot]))
             _set_declared_type(info, final_type)
 
@@ -162,6 +163,7 @@ class LayoutWriter:
     def _key_after(positions: dict[Node, int], value: Value | None, rank: int, order: int) -> SortKey:
         """Return the sort key after the producer of ``value``; before all nodes if no node of the scope makes it."""
         producer = value.producer if value is not None else None
+        # An input, an initializer or a value of an outer scope exists before the first node.
         return (positions.get(producer, -1) if producer is not None else -1, rank, order)
 
 

@@ -117,6 +117,7 @@ class RewriteResult:
     @cached_property
     def _originally_external(self) -> list[TensorProto]:
         """Return the tensors with external data before ``_inline_external_tensors`` was called."""
+        # Kept for all calls, because ``constants`` still reports a tensor after ``model`` put it into the message.
         return [tensor for tensor in tensors_in_model(self.proto) if is_external(tensor)]
 
     def _inline_external_tensors(self, unconverted_only: bool = False) -> None:

@@ -77,9 +77,11 @@ def _load_model_of_plan(model: ModelSource | LoadedModel, model_solution: ModelS
     if is_unchanged(model, model_solution.loaded):
         return model_solution.loaded
     loaded = load_model(model)
+    # The usual case of Python: resolve() and rewrite() got one ModelProto.
     if loaded.proto is model_solution.loaded.proto:
         return loaded
     graph, planned_graph = loaded.proto.graph, model_solution.loaded.proto.graph
+    # The solution refers to nodes by position. Another copy of the same model fits, and its weights may differ.
     if len(graph.node) != len(planned_graph.node) or any(
         node.op_type != planned.op_type or node.output != planned.output
         for node, planned in zip(graph.node, planned_graph.node, strict=True)
@@ -155,6 +157,7 @@ def _find_used_names(model_solution: ModelSolution) -> set[str]:
         used_names.update(node.proto.name for node in solution.graph.nodes)
         used_names.update(names_in(*solution.graph.unlinked_bodies))
     for function in model_solution.loaded.proto.functions:
+        # A function that nothing calls has no solution. It stays in the file, so its names are in use.
         if f"function:{function.domain}:{function.name}" not in called_paths:
             used_names.update(names_in(function))
     return used_names
@@ -174,6 +177,7 @@ def _import_opset(
         imports.add(domain="", version=model_opset)
     elif not _is_same_operator("Cast", standard_import.version, model_opset):
         standard_nodes = (node for node in nodes_in(message) if node.domain in ("", "ai.onnx"))
+        # The Casts that mixlist added are those of the model's opset, so they fit after the change.
         authored_nodes = (
             node for node in standard_nodes if not any(entry.key == CAST_MARK for entry in node.metadata_props)
         )

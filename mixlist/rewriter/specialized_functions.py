@@ -27,6 +27,7 @@ class FunctionNames:
         for solution in model_solution.solutions[1:]:  # the first one is the main graph's
             proto = solution.graph.function
             name, k = proto.name, 2
+            # The first specialization keeps the name. So a function with a single one is called as before.
             if any(earlier.graph.function is proto for earlier in self._names):
                 while (proto.domain, name) in used_names:
                     name, k = f"{proto.name}_{k}", k + 1
@@ -81,6 +82,7 @@ def _merge_equal_functions(
         new_names: dict[tuple[str, str], str] = {}
         for group, names in zip(groups, original_names, strict=True):
             first_by_content: dict[bytes, FunctionProto] = {}
+            # A single specialization, which is the usual case, is equal to no other one.
             for function in group if len(group) > 1 else ():
                 first = first_by_content.setdefault(_comparable_content(function, names), function)
                 if first is not function:
@@ -121,11 +123,13 @@ def _rename(function: FunctionProto, new_names: dict[str, str]) -> None:
             node.name = new_names.get(node.name, node.name)
             node.input[:] = [new_names.get(name, name) for name in node.input]
             node.output[:] = [new_names.get(name, name) for name in node.output]
+            # A converted Constant carries its name in the tensor, too.
             for attribute in node.attribute:
                 if attribute.type == attribute.TENSOR:
                     attribute.t.name = new_names.get(attribute.t.name, attribute.t.name)
         infos = [*scope.output, *scope.value_info] if is_graph(scope) else scope.value_info
         for info in infos:
             info.name = new_names.get(info.name, info.name)
+        # A function has no initializers, but the bodies in it are graphs.
         for tensor in scope.initializer if is_graph(scope) else ():
             tensor.name = new_names.get(tensor.name, tensor.name)

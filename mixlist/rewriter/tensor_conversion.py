@@ -71,6 +71,7 @@ def convert_piece(
     dtype = float_dtype(elem)
     if piece.size == 0:
         return piece.astype(dtype)
+    # float16 and bfloat16 become float32 without a loss, so the counts below serve all three types.
     float32_piece = np.ascontiguousarray(piece, np.float32)
     converted = _round_to(float32_piece, elem, dtype, is_large)
     # The bits of a float without the sign bit, read as an integer, have the order of the magnitudes. So no array of
@@ -165,6 +166,7 @@ def convert_tensor(
     if weights.is_external(tensor) and not magnitude_limit:
         converted.data_location = TensorProto.EXTERNAL
         converted.external_data.extend(tensor.external_data)
+        # The bytes in the data file are not touched. The entry tells the reader of the data to convert them.
         converted.external_data.add(key=weights.STORED_TYPE_KEY, value=str(tensor.data_type))
         return converted, None
     report = ConstantReport(name)
