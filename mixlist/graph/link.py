@@ -59,6 +59,7 @@ def _define_values(graph: Graph, scope: Scope) -> None:
     for position, node_proto in enumerate(proto.node):
         if position in scope.marked_casts:
             continue
+        # build.py gives the node its id, in topological order.
         node = Node(-1, scope, position, node_proto, node_proto.op_type, canonical_domain(node_proto.domain))
         scope.nodes.append(node)
         for slot, name in enumerate(node_proto.output):
@@ -204,6 +205,7 @@ def _link_bodies(graph: Graph, scope: Scope, node: Node, depth: int) -> None:
             if producer is not None and value.scope is scope and producer.position >= node.position:
                 scope.is_sorted = False
     if node.op_type in control_flow.CONTROL_FLOW and node.domain == "":
+        # All later code relies on this: type_links_of() takes the values of both sides by index.
         mismatch = control_flow.find_mismatch(node)
         if mismatch:
             raise ModelError(f"{describe_node(node)} {mismatch}", hint="check the model with onnx.checker")

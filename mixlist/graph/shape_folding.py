@@ -58,6 +58,7 @@ class ShapeFolder:
         self.root = graph.root
         self.opsets = {entry.domain: entry.version for entry in scratch.opset_import}
         self.arrays: dict[Scope, dict[str, Array]] = {}
+        # A function of the model can have the name of a standard operator, and then it is not that operator.
         self.functions = {(f.domain, f.name) for f in scratch.functions}
         self.protos = protos_by_scope(graph.root, scratch.graph)
         # Outputs of replaced com.microsoft nodes: their shape is right, but their value is not.

@@ -128,6 +128,7 @@ def parse_schema_type(schema_type: str) -> Type:
         return _elements_by_onnx_name().get(content, UNKNOWN)
     if kind == "map":  # map(int64, tensor(float)): the type of the keys is not kept
         return ("map", parse_schema_type(content.partition(",")[2].strip()))
+    # seq(tensor(float)) has a type in it, sparse_tensor(float) the name of an element type.
     if kind in _CONTAINER_KINDS:
         return (
             _CONTAINER_KINDS[kind],

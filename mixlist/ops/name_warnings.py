@@ -40,7 +40,7 @@ def find_name_warnings(
         name_space_warnings = find_name_space_warnings(lists, op)
         for warning in (*name_space_warnings, *_no_effect_warnings(op, function_names)):
             diagnostics.append(_diagnostic(lists, op, *warning))
-        # A name of the other space is absent from the model, too: one warning is enough.
+        # A name of the other space is absent from the model, too: one warning is enough. A function has its own one.
         if model_names is None or name_space_warnings or op in model_names or _bare_name(op) in function_names:
             continue
         hint = _join_names("the model has", closest_names(op, model_names)) or "it changes nothing there"
@@ -59,6 +59,7 @@ def _onnx_name_warnings(lists: Lists, op: str) -> list[NameWarning]:
     """Return the warning about an ONNX name over a library of Ascend names."""
     forms = ascend_names("", _bare_name(op))
     form_names = " or ".join(forms)
+    # Example: MatMul over an Ascend library moves the Ascend op MatMul. An ONNX MatMul becomes BatchMatMulV2.
     if op in ambiguous_names():
         message = (
             f"{op} is an Ascend op type too, but the ONNX operator {op} becomes {form_names}: no ONNX {op} is moved"

@@ -108,6 +108,8 @@ def next_opset_allowing(domain: str, op_type: str, opset: int, elem: int) -> int
 
 
 def _from_onnx(onnx_schema: OpSchema) -> Schema:
+    """Return the Schema with the content of ONNX's OpSchema."""
+    # A RandomNormal without ``dtype`` makes float32 (1). A Cast must have ``to``, so its default is 0.
     type_attributes = {
         name: int(onnx_schema.attributes[name].default_value.i)
         for name in sorted(TYPE_ATTRIBUTES & set(onnx_schema.attributes))

@@ -259,6 +259,7 @@ class _PropagationProcess:
 
     def __init__(self) -> None:
         self._running: subprocess.Popen[bytes] | None = None
+        # Requests of several threads wait for each other: an answer has no mark of its request.
         self._lock = Lock()
         atexit.register(self.close)
 
@@ -322,6 +323,7 @@ def _exchange(process: subprocess.Popen[bytes], model: bytes) -> bytes | None:
         source.write(len(model).to_bytes(8, "big") + model)
         source.flush()
         size = target.read(8)
+        # A read that returns fewer bytes means that the process has ended.
         answer = target.read(int.from_bytes(size, "big")) if len(size) == 8 else b""
     except OSError:
         return None

@@ -111,12 +111,13 @@ def make_signature(
     """
     schema = find_schema(domain, op_type, opset)
     reads_any_type = domain == "" and op_type in _READS_ANY_TYPE
-    if schema is None:
+    if schema is None:  # a custom operator: without a group, nothing of it can change
         return Signature(None, inputs, (dtypes.UNKNOWN,) * len(present_outputs), (), False, False)
     onnx_schema = schema.onnx_schema
     inference = _make_inference(onnx_schema, opset, present_outputs, proto) if onnx_schema is not None else None
     formal_inputs = schema.formal_slots(schema.inputs, len(inputs))
     formal_outputs = schema.formal_slots(schema.outputs, len(present_outputs))
+    # The types that the inputs give to the type parameters, for outputs that inference leaves open.
     type_of_parameter = {
         formal.parameter: value_type
         for formal, value_type in zip(formal_inputs, inputs, strict=False)
@@ -200,6 +201,7 @@ def _type_groups(
 
 
 def _assign(signature: Signature, requested: tuple[int, ...]) -> Assignment:
+    """Compute what ``Signature.assign`` returns."""
     authored = tuple(group.authored for group in signature.groups)
     # First ask the schema, group by group.
     admitted = tuple(

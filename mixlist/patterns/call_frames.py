@@ -64,6 +64,7 @@ class CallFrames:
         return call_frame
 
     def _make_frame(self, call: Node, frame: CallFrame | None) -> CallFrame:
+        """Return the frame of a call that has none yet; calls with equal constant arguments share one."""
         assert call.function is not None
         pairs = zip(call.function.root.inputs, call.inputs, strict=False)
         arguments = {

@@ -117,6 +117,7 @@ class ConstantEvaluator:
             if missing:
                 stack += missing
                 continue
+            # A constant that two nodes read can be on the stack twice.
             if stack.pop() not in done:
                 done.add(step)
                 order.append(step)
@@ -130,6 +131,7 @@ class ConstantEvaluator:
         value, node = constant.value, constant.value.producer
         if value.constant_proto is not None:
             return []
+        # The node must be one that onnx.reference can run alone, in a model of its own.
         if node is None or node.function is not None:
             raise UnknownValueError(f"{value.name!r} comes from the caller of a function")
         if node.bodies:
@@ -225,7 +227,7 @@ def _single_node_model(node: Node, proto: NodeProto, arrays: list[Array | None],
     single.input[:] = [f"i{slot}" if array is not None else "" for slot, array in enumerate(arrays)]
     single.output[:] = [f"o{slot}" if value is not None else "" for slot, value in enumerate(node.outputs)]
     for slot, array in enumerate(arrays):
-        if array is None:
+        if array is None:  # an omitted input
             continue
         if array.size <= _MOST_ELEMENTS_FOR_INFERENCE:
             model.graph.initializer.append(numpy_helper.from_array(array, f"i{slot}"))
@@ -253,6 +255,7 @@ def _refuse_large_result(node: Node, model: ModelProto, arrays: list[Array | Non
 
 
 def _run(node: Node, model: ModelProto, arrays: list[Array | None]) -> Array:
+    """Return the output of a model of one node, computed by onnx.reference."""
     import numpy as np
     from onnx.reference import ReferenceEvaluator  # slow to import
 

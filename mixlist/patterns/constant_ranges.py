@@ -108,7 +108,7 @@ class ConstantRanges:
         stack = [constant]
         while stack:
             step = stack[-1]
-            if step in self._computed:
+            if step in self._computed:  # computed now, or earlier: two movers can read one constant
                 stack.pop()
                 continue
             moved = [self.frames.find_source(source, step.frame) for source in _moved_inputs(step.value, _MOVERS)]
@@ -183,6 +183,7 @@ class ConstantRanges:
         """
         node = constant.value.producer
         assert node is not None
+        # The inputs are the integers, their scale and, if it is not left out, their zero point.
         integers, *parameters = [
             self.frames.find_source(value, constant.frame) for value in node.inputs if value is not None
         ]

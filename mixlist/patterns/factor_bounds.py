@@ -90,6 +90,7 @@ class _FactorBounds:
             return _ZERO_TO_ONE if is_indicator else None
         if node.op_type in ("Add", "Sub", "Mul", "Div", "Neg", "Cast", "Min", "Max") or node.op_type in _MOVERS:
             return self._of_result(node)
+        # Any other operator, such as a MatMul, may compute a score.
         return None
 
     def _of_result(self, node: Node) -> Interval | None:

@@ -168,7 +168,7 @@ class _IntegerUses:
                 for target in link.targets:
                     for source in link.sources:
                         self._add_passed(source.value, target)
-        else:
+        else:  # calls and control flow only pass their inputs on, so all other nodes are the readers
             for slot, value in enumerate(node.inputs):
                 if value is not None:
                     self.readers.setdefault(value, []).append((graph, node, slot))
@@ -202,6 +202,7 @@ class _IntegerUses:
                     target_has_no_offset = has_no_offset and not _adds_offset(node)
                     targets += [(output, target_has_no_offset) for output in node.outputs if output is not None]
             for target, target_has_no_offset in targets:
+                # The first path to a value decides whether the value counts as one with an offset.
                 if target not in visited:
                     visited.add(target)
                     waiting.append((target, target_has_no_offset))
@@ -254,6 +255,7 @@ class _IntegerUses:
 
     def _size(self, graph: Graph, value: Value | None, axis: int) -> int:
         """Return the size of a tensor along an axis; 0 if it is unknown."""
+        # The file has the shape of an initializer, so the shapes of the graph need not be computed.
         shape = _constant_shape(value)
         if shape is None:
             shape = self._shapes_in(graph).shape_of(value)
@@ -263,6 +265,7 @@ class _IntegerUses:
         """Return the whole numbers in a small tensor that is known before the run; an empty set for other tensors."""
         import numpy as np
 
+        # Nothing else is known before the run. This test comes first, because the shapes of a graph take time.
         if value is None or not (value.is_constant or value.is_from_shape):
             return set()
         array = _small_constant(value)

@@ -173,6 +173,7 @@ class MaskFinder:
         if results_to_softmax and not masks_made:
             self._search_callee(node, CallMasks(arguments))
         self.masks.update(masks_made)
+        # A body may serve other calls, so nothing is reduced for a mask that passes a call.
         if masks_read or masks_made:
             self.carrying_nodes.add(node)
             self.unreducible.add(node)
@@ -184,6 +185,7 @@ class MaskFinder:
         frame = self.ranges.frames.frame_of(node, self.frame)
         callee = self.callees[node] = self.finders.finder_for(node.function, call_kind, frame)
         self.graph_masks.calls[node.id] = callee.graph_masks
+        # The main graph has no frame: its constants are the same in every search.
         self.depends_on_frame |= callee.depends_on_frame and self.frame is not None
         return callee
 
@@ -325,6 +327,7 @@ class MaskFinder:
         """Yield a group for each node that computes a mask or its factor from other constants, the last node first."""
         results = zip(self.graph.root.outputs, self.call_kind.compute_mask, strict=False)
         self.computed_values.update(value for value, is_computed in results if is_computed and value.is_constant)
+        # A node whose mask ends before the softmax is not in carrying_nodes any more and needs no protection.
         readers = self.computed_mask_inputs.keys() & self.carrying_nodes
         self.computed_values.update(chain.from_iterable(self.computed_mask_inputs[node] for node in readers))
         if not self.computed_values and not any(callee.computed_parameters for callee in self.callees.values()):

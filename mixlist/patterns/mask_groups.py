@@ -137,6 +137,7 @@ class _MaskGrouper:
         """Return whether a limit may change a constant, or the constants from which it is computed."""
         if value is None or value.constant_proto is None:
             return True
+        # Of an unknown constant, every magnitude is possible.
         constant_range = self.finder.ranges.known_range_of(value)
         return constant_range is None or constant_range.max_abs > limit
 
@@ -144,6 +145,7 @@ class _MaskGrouper:
         """Return the name of a softmax, of a call that reads a mask, or of the caller; empty for other nodes."""
         finder = self.finder
         results = zip(finder.graph.root.outputs, finder.call_kind.reach_softmax, strict=False)
+        # A mask that leaves the function reaches its softmax in the caller.
         if any(reaches and value in node.outputs for value, reaches in results):
             return f"the caller of {finder.graph.path}"
         reads_mask = not finder.masks.keys().isdisjoint(node.inputs) or node in finder.constant_masks

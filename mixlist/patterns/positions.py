@@ -84,6 +84,7 @@ class GraphPositions:
 
 def find_positions(main: Graph) -> GraphPositions | None:
     """Return the position arithmetic of a model; None if the model has no operator that could read a position."""
+    # Most models have no such operator and need no walk.
     for graph in reachable_graphs(main):
         if any(node.op_type in POSITION_READERS and not node.domain for node in graph.nodes):
             return _ForwardWalks().walk(main, ()).trace_back(())
@@ -173,6 +174,7 @@ class _ForwardWalk:
             links = list(type_links_of(node)) if node.op_type in CONTROL_FLOW and not node.domain else []
             for link in links:
                 for source in link.sources:
+                    # A value that the body computes. One that the body captures has its kind already.
                     if source.value.scope is source.body and _is_float(source.value):
                         self.kinds[source.value] = _UNKNOWN  # until its body is evaluated
                 for target in link.targets:
@@ -196,6 +198,7 @@ class _ForwardWalk:
             step = waiting.popleft()
             queued.discard(step)
             for value in self._evaluate(step):
+                # A step that waits already will see the new kind.
                 new_steps = [reader for reader in readers.get(value, ()) if reader not in queued]
                 waiting.extend(new_steps)
                 queued.update(new_steps)
@@ -213,6 +216,7 @@ class _ForwardWalk:
         return self._raise_kinds(step.outputs, kind, integers)
 
     def _evaluate_call(self, node: Node, function: Graph) -> list[Value]:
+        # The kind of an integer argument does not matter: the Cast in the body decides.
         argument_kinds = [self._kind(v) if v is not None and _is_float(v) else _FIXED for v in node.inputs]
         callee = self.callees[node] = self.walks.walk(function, tuple(argument_kinds))
         integers = self._first_integers(float_values(node.inputs))

@@ -175,6 +175,7 @@ def _values_only_for_softmax(graph: Graph) -> set[Value]:
             if value is not None:
                 readers.setdefault(value, []).append(node)
         for body in node.bodies.values():
+            # What a body returns is read outside, by nodes that this search does not follow.
             graph_outputs.update(body.outputs)
     only_for_softmax: set[Value] = set()
     for node in reversed(graph.nodes):  # reversed, so that the readers of a value come before its producer
@@ -230,6 +231,7 @@ def _output_mask(graph: Graph, node: Node, mask_of_value: Mapping[Value, Mask]) 
 
 def _variable_origins(graph: Graph, value: Value) -> list[TensorRef]:
     """Return the tensors that are moved into a value, without constants; only ``value`` if there is no constant."""
+    # Concat(mask, scores) -> Unsqueeze: only the scores are variable.
     origins = float_values(find_origins(value, _MOVERS))
     if not any(origin.is_constant for origin in origins):
         return [_tensor_ref(graph, value)]
@@ -251,6 +253,7 @@ def _constant_levels(value: Value) -> MaskLevels:
     if not magnitude >= SMALLEST_MASK:  # also for NaN
         return _NO_MASK
     level = min(magnitude / 2, SENTINEL)  # the constant may be infinite
+    # A sign in which no value reaches half of the constant has no mask.
     return MaskLevels(level if -lowest >= level else math.inf, level if largest >= level else math.inf)
 
 
