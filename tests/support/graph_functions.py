@@ -1,4 +1,4 @@
-"""Functions with other arguments than one tensor: constants, sequences, and functions that return constants.
+"""Functions whose arguments are constants or sequences, and functions that return constants.
 
 These graphs serve the comparison of decisions: a runtime need not run them.
 """
@@ -13,7 +13,7 @@ from onnx import helper
 
 from tests.support.graph_constants import constant_expression, plain, use_constant
 from tests.support.graph_patterns import MORE_DOMAINS
-from tests.support.graph_scope import FLOAT, Scope, Val
+from tests.support.graph_scope import FLOAT, Scope, Value
 from tests.support.graph_sequences import change, read, sequence_of
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ class Function:
     """A function of the model: templates of its arguments, and of its result."""
 
     proto: onnx.FunctionProto
-    arguments: tuple[Val, ...]
-    result: Val
+    arguments: tuple[Value, ...]
+    result: Value
 
 
 def define(gen: Generator) -> None:
@@ -50,39 +50,39 @@ def define(gen: Generator) -> None:
         gen.special_functions.append(Function(proto, templates, replace(result, name="")))
 
 
-def _constant(scope: Scope) -> tuple[list[Val], Val]:
-    return [], _own(scope, constant_expression(scope, ()))
+def _constant(scope: Scope) -> tuple[list[Value], Value]:
+    return [], _from_node(scope, constant_expression(scope, ()))
 
 
-def _reads(scope: Scope) -> tuple[list[Val], Val]:
+def _reads(scope: Scope) -> tuple[list[Value], Value]:
     """An argument that callers fill with a constant, and one with data."""
     x = scope.add(replace(plain(SHAPE), name=f"{scope.names}x"))
     k = scope.add(replace(plain((), constant=True), name=f"{scope.names}k"))
-    carried = scope.one("Identity", [k], plain((), constant=True)) if scope.gen.chance(50) else k
+    carried = scope.emit_one("Identity", [k], plain((), constant=True)) if scope.gen.chance(50) else k
     use_constant(scope, carried)
     last = scope.floats()[0]
     fits = last if last.shape == SHAPE else x
-    return [x, k], _own(scope, fits)
+    return [x, k], _from_node(scope, fits)
 
 
-def _sequence(scope: Scope) -> tuple[list[Val], Val]:
+def _sequence(scope: Scope) -> tuple[list[Value], Value]:
     seq = scope.add(replace(sequence_of(SHAPE), name=f"{scope.names}s"))
     x = scope.add(replace(plain(SHAPE), name=f"{scope.names}x"))
     for _ in range(scope.gen.integer(1, 3)):
         scope.gen.pick([change, read])(scope)
-    made = [v for v in reversed(scope.own) if v.shape == SHAPE and v.dtype == FLOAT and v not in (seq, x)]
-    if made and scope.gen.chance(70):
-        return [seq, x], made[0]
-    return [seq, x], _own(scope, x)
+    results = [v for v in reversed(scope.values) if v.shape == SHAPE and v.dtype == FLOAT and v not in (seq, x)]
+    if results and scope.gen.chance(70):
+        return [seq, x], results[0]
+    return [seq, x], _from_node(scope, x)
 
 
-def _own(scope: Scope, value: Val) -> Val:
-    """A value that a node of the function makes."""
+def _from_node(scope: Scope, value: Value) -> Value:
+    """The value, or a copy of it if no node of the function makes it."""
     if any(value.name in node.output for node in scope.nodes):
         return value
-    made = scope.one("Identity", [value], replace(value, name=""))
-    assert made is not None
-    return made
+    output = scope.emit_one("Identity", [value], replace(value, name=""))
+    assert output is not None
+    return output
 
 
 def call(s: Scope) -> None:

@@ -1,40 +1,40 @@
-"""More operators of random graphs: data movement, booleans, shapes, the user's own Casts, sequences."""
+"""More operators of random graphs: data movement, booleans, shapes, the Casts of the user, sequences."""
 
 from __future__ import annotations
 
 import numpy as np
 from onnx import TensorProto
 
-from tests.support.graph_ops import Made, any_float, broadcast, partner, rounded
-from tests.support.graph_scope import BOOL, DOUBLE, FLOAT, FLOAT16, INT64, Scope, Shape, Val
+from tests.support.graph_ops import NewValues, broadcast, random_float, rounded, second_operand
+from tests.support.graph_scope import BOOL, DOUBLE, FLOAT, FLOAT16, INT64, Scope, Shape, Value
 
 
-def _same(x: Val, shape: Shape) -> Val:
-    return rounded(x.dtype, shape, x.bound, x.seen)
+def _with_shape(x: Value, shape: Shape) -> Value:
+    return rounded(x.dtype, shape, x.bound, x.rounded_error)
 
 
-def transpose(s: Scope) -> Made:
-    x = any_float(s)
+def transpose(s: Scope) -> NewValues:
+    x = random_float(s)
     if x is None:
         return None
-    return s.one("Transpose", [x], _same(x, x.shape[::-1]))
+    return s.emit_one("Transpose", [x], _with_shape(x, x.shape[::-1]))
 
 
-def identity(s: Scope) -> Made:
-    x = any_float(s)
-    return s.one("Identity", [x], _same(x, x.shape)) if x else None
+def identity(s: Scope) -> NewValues:
+    x = random_float(s)
+    return s.emit_one("Identity", [x], _with_shape(x, x.shape)) if x else None
 
 
-def dropout(s: Scope) -> Made:
-    x = any_float(s)
+def dropout(s: Scope) -> NewValues:
+    x = random_float(s)
     if x is None or x.dtype != FLOAT:
         return None
-    mask = Val("", BOOL, x.shape, 0.0, 0.0)
+    mask = Value("", BOOL, x.shape, 0.0, 0.0)
     masked = s.gen.opset >= 12 and s.gen.chance(30)
-    return s.emit("Dropout", [x], [_same(x, x.shape), mask] if masked else [_same(x, x.shape)])
+    return s.emit("Dropout", [x], [_with_shape(x, x.shape), mask] if masked else [_with_shape(x, x.shape)])
 
 
-def reshape(s: Scope) -> Made:
+def reshape(s: Scope) -> NewValues:
     fits = [v for v in s.floats() if len(v.shape) >= 2 and v.shape[0] == "N"]
     if not fits:
         return None
@@ -45,11 +45,11 @@ def reshape(s: Scope) -> Made:
     if size == 0:
         return None
     shape = s.gen.pick([(size,), (1, size), (1, size, 1)])
-    return s.one("Reshape", [x, s.constant([0, *shape], INT64)], _same(x, ("N", *shape)))
+    return s.emit_one("Reshape", [x, s.constant([0, *shape], INT64)], _with_shape(x, ("N", *shape)))
 
 
-def concat(s: Scope) -> Made:
-    x = any_float(s)
+def concat(s: Scope) -> NewValues:
+    x = random_float(s)
     if x is None or not x.shape or not isinstance(x.shape[-1], int) or x.shape[-1] > 8:
         return None
     fits = [v for v in s.floats(x.dtype) if v.shape[:-1] == x.shape[:-1] and v.shape and isinstance(v.shape[-1], int)]
@@ -58,40 +58,40 @@ def concat(s: Scope) -> Made:
         y = s.constant(np.zeros((*x.shape[:-1], 0)), x.dtype)
         s.gen.features.add("zero-size")
     shape = (*x.shape[:-1], int(x.shape[-1]) + int(y.shape[-1]))
-    bound, seen = max(x.bound, y.bound), max(x.seen, y.seen)
-    return s.one("Concat", [x, y], rounded(x.dtype, shape, bound, seen), axis=len(x.shape) - 1)
+    bound, error = max(x.bound, y.bound), max(x.rounded_error, y.rounded_error)
+    return s.emit_one("Concat", [x, y], rounded(x.dtype, shape, bound, error), axis=len(x.shape) - 1)
 
 
-def split(s: Scope) -> Made:
-    x = any_float(s)
+def split(s: Scope) -> NewValues:
+    x = random_float(s)
     if x is None or x.dtype != FLOAT or not x.shape or not isinstance(x.shape[-1], int) or x.shape[-1] < 2:
         return None
     sizes = [1, int(x.shape[-1]) - 1]
-    outs: list[Val | None] = [_same(x, (*x.shape[:-1], k)) for k in sizes]
+    outs: list[Value | None] = [_with_shape(x, (*x.shape[:-1], k)) for k in sizes]
     axis = len(x.shape) - 1
     if s.gen.opset >= 13:
         return s.emit("Split", [x, s.constant(sizes, INT64)], outs, axis=axis)
     return s.emit("Split", [x], outs, axis=axis, split=sizes)
 
 
-def slice_or_gather(s: Scope) -> Made:
+def slice_or_gather(s: Scope) -> NewValues:
     fits = [v for v in s.floats() if v.shape and isinstance(v.shape[-1], int) and v.shape[-1] >= 2]
     if not fits:
         return None
     x = s.gen.pick(fits)
     axis = len(x.shape) - 1
     if s.gen.chance(50):
-        return s.one("Gather", [x, s.constant([1, 0], INT64)], _same(x, (*x.shape[:-1], 2)), axis=axis)
-    out = _same(x, (*x.shape[:-1], 1))
+        return s.emit_one("Gather", [x, s.constant([1, 0], INT64)], _with_shape(x, (*x.shape[:-1], 2)), axis=axis)
+    out = _with_shape(x, (*x.shape[:-1], 1))
     if s.gen.opset < 10:
-        return s.one("Slice", [x], out, starts=[0], ends=[1], axes=[axis])
-    return s.one("Slice", [x, *(s.constant([k], INT64) for k in (0, 1, axis))], out)
+        return s.emit_one("Slice", [x], out, starts=[0], ends=[1], axes=[axis])
+    return s.emit_one("Slice", [x, *(s.constant([k], INT64) for k in (0, 1, axis))], out)
 
 
-def where(s: Scope) -> Made:
+def where(s: Scope) -> NewValues:
     conditions = [v for v in s.visible() if v.dtype == BOOL and v.is_tensor and not v.constant]
-    x = any_float(s)
-    y = partner(s, x) if x else None
+    x = random_float(s)
+    y = second_operand(s, x) if x else None
     if x is None or y is None or x.dtype != FLOAT:
         return None
     fits = [c for c in conditions if broadcast(broadcast(x.shape, y.shape) or (), c.shape) is not None]
@@ -99,30 +99,32 @@ def where(s: Scope) -> Made:
         return None
     c = s.gen.pick(fits)
     shape = broadcast(broadcast(x.shape, y.shape) or (), c.shape) or ()
-    return s.one("Where", [c, x, y], rounded(FLOAT, shape, max(x.bound, y.bound), max(x.seen, y.seen)))
+    return s.emit_one(
+        "Where", [c, x, y], rounded(FLOAT, shape, max(x.bound, y.bound), max(x.rounded_error, y.rounded_error))
+    )
 
 
-def pad(s: Scope) -> Made:
-    x = any_float(s)
+def pad(s: Scope) -> NewValues:
+    x = random_float(s)
     if x is None or x.dtype != FLOAT or len(x.shape) != 2 or not isinstance(x.shape[1], int) or x.shape[1] > 8:
         return None
-    out = rounded(FLOAT, (x.shape[0], x.shape[1] + 1), max(x.bound, 1.0), x.seen)
+    out = rounded(FLOAT, (x.shape[0], x.shape[1] + 1), max(x.bound, 1.0), x.rounded_error)
     if s.gen.opset < 11:
-        return s.one("Pad", [x], out, pads=[0, 1, 0, 0], value=0.5)
-    return s.one("Pad", [x, s.constant([0, 1, 0, 0], INT64), s.constant(0.5)], out)
+        return s.emit_one("Pad", [x], out, pads=[0, 1, 0, 0], value=0.5)
+    return s.emit_one("Pad", [x, s.constant([0, 1, 0, 0], INT64), s.constant(0.5)], out)
 
 
 # -- booleans, integers, shapes -------------------------------------------------------------------
-def compare(s: Scope) -> Made:
-    """A comparison whose outcome no rounding can change."""
-    x = any_float(s)
+def compare(s: Scope) -> NewValues:
+    """A comparison with a threshold outside the bounds of the value: no rounding changes the result."""
+    x = random_float(s)
     if x is None or x.dtype != FLOAT or (s.gen.opset < 9 and s.function):
         return None
-    far = s.constant(float(2 ** np.ceil(np.log2(x.bound + 1)) * 2) * s.gen.pick([1, -1]))
-    return s.one(s.gen.pick(["Greater", "Less"]), [x, far], Val("", BOOL, x.shape, 0.0, 0.0))
+    threshold = s.constant(float(2 ** np.ceil(np.log2(x.bound + 1)) * 2) * s.gen.pick([1, -1]))
+    return s.emit_one(s.gen.pick(["Greater", "Less"]), [x, threshold], Value("", BOOL, x.shape, 0.0, 0.0))
 
 
-def shape_arithmetic(s: Scope) -> Made:
+def shape_arithmetic(s: Scope) -> NewValues:
     """A dimension through float arithmetic that would overflow float16, then used to slice or fill."""
     fits = [v for v in s.floats() if len(v.shape) >= 2]
     if not fits or s.gen.opset < 10:
@@ -130,20 +132,20 @@ def shape_arithmetic(s: Scope) -> Made:
     x = s.gen.pick(fits)
     s.gen.features.add("shape arithmetic")
     rank = len(x.shape)
-    exact = {"bound": 0.0, "error": 0.0, "constant": True}  # as constants: kept out of other operators' inputs
-    shape = s.one("Shape", [x], Val("", INT64, (rank,), **exact))
-    size = s.one("Slice", [shape, s.constant([0], INT64), s.constant([1], INT64)], Val("", INT64, (1,), **exact))
-    real = s.one("Cast", [size], Val("", FLOAT, (1,), **exact), to=TensorProto.FLOAT)
-    large = s.one("Mul", [real, s.constant([100000.0])], Val("", FLOAT, (1,), **exact))
-    back = s.one("Div", [large, s.constant([100000.0])], Val("", FLOAT, (1,), **exact))
-    count = s.one("Cast", [back], Val("", INT64, (1,), **exact), to=INT64)
+    exact = {"bound": 0.0, "error": 0.0, "constant": True}  # as constants: other operators do not read them
+    shape = s.emit_one("Shape", [x], Value("", INT64, (rank,), **exact))
+    size = s.emit_one("Slice", [shape, s.constant([0], INT64), s.constant([1], INT64)], Value("", INT64, (1,), **exact))
+    real = s.emit_one("Cast", [size], Value("", FLOAT, (1,), **exact), to=TensorProto.FLOAT)
+    large = s.emit_one("Mul", [real, s.constant([100000.0])], Value("", FLOAT, (1,), **exact))
+    back = s.emit_one("Div", [large, s.constant([100000.0])], Value("", FLOAT, (1,), **exact))
+    count = s.emit_one("Cast", [back], Value("", INT64, (1,), **exact), to=INT64)
     if s.gen.chance(40):
-        return s.one("ConstantOfShape", [count], rounded(FLOAT, (x.shape[0],), 0.0, 0.0, constant=True))
-    return s.one("Slice", [x, s.constant([0], INT64), count, s.constant([0], INT64)], _same(x, x.shape))
+        return s.emit_one("ConstantOfShape", [count], rounded(FLOAT, (x.shape[0],), 0.0, 0.0, constant=True))
+    return s.emit_one("Slice", [x, s.constant([0], INT64), count, s.constant([0], INT64)], _with_shape(x, x.shape))
 
 
-# -- the user's own Casts -------------------------------------------------------------------------
-def cast_pair(s: Scope) -> Made:
+# -- the Casts of the user ------------------------------------------------------------------------
+def cast_pair(s: Scope) -> NewValues:
     """A Cast into an island, or out of one, or a rounding pair float32 -> low -> float32."""
     s.gen.features.add("user cast")
     kind = s.gen.pick(["round", "island", "leave", "integer"])
@@ -151,53 +153,55 @@ def cast_pair(s: Scope) -> Made:
         inside = [v for v in s.floats(DOUBLE) + s.floats(FLOAT16) if v.name not in s.gen.widened]
         if inside:
             x = s.gen.pick(inside)
-            return s.one("Cast", [x], rounded(FLOAT, x.shape, x.bound, x.seen), to=TensorProto.FLOAT)
+            return s.emit_one("Cast", [x], rounded(FLOAT, x.shape, x.bound, x.rounded_error), to=TensorProto.FLOAT)
     if kind == "integer":
         x = next((v for v in s.visible() if v.dtype in (BOOL, INT64) and v.is_tensor and not v.constant), None)
         if x is not None and x.dtype == BOOL:
-            return s.one("Cast", [x], rounded(FLOAT, x.shape, 1.0, 0.0), to=TensorProto.FLOAT)
+            return s.emit_one("Cast", [x], rounded(FLOAT, x.shape, 1.0, 0.0), to=TensorProto.FLOAT)
     values = s.floats()
     if not values:
         return None
     x = s.gen.pick(values)
     target = s.gen.pick([FLOAT16, DOUBLE])
-    inner = s.one("Cast", [x], rounded(target, x.shape, x.bound, x.seen), to=target)
+    inner = s.emit_one("Cast", [x], rounded(target, x.shape, x.bound, x.rounded_error), to=target)
     if inner is None or kind == "island":
         s.gen.widened.update([inner.name] if inner and target == DOUBLE else [])
         return inner
     if target == DOUBLE:
         s.gen.widened.add(inner.name)  # ONNX Runtime folds float -> double -> float wrongly where it is captured
-        inner = s.one("Neg", [inner], rounded(DOUBLE, x.shape, x.bound, inner.seen))
+        inner = s.emit_one("Neg", [inner], rounded(DOUBLE, x.shape, x.bound, inner.rounded_error))
         if inner is None:
             return None
-    return s.one("Cast", [inner], rounded(FLOAT, x.shape, inner.bound, inner.seen), to=TensorProto.FLOAT)
+    return s.emit_one("Cast", [inner], rounded(FLOAT, x.shape, inner.bound, inner.rounded_error), to=TensorProto.FLOAT)
 
 
-def cast_again(s: Scope) -> Made:
+def cast_again(s: Scope) -> NewValues:
     """A low Cast of a float32 value with other uses: the one that mixlist can reuse."""
     values = s.floats()
     if not values:
         return None
     s.gen.features.add("user cast")
     x = s.gen.pick(values)
-    return s.one("Cast", [x], rounded(FLOAT16, x.shape, x.bound, x.seen), to=FLOAT16)
+    return s.emit_one("Cast", [x], rounded(FLOAT16, x.shape, x.bound, x.rounded_error), to=FLOAT16)
 
 
 # -- sequences ------------------------------------------------------------------------------------
-def sequence(s: Scope) -> Made:
-    x = any_float(s)
+def sequence(s: Scope) -> NewValues:
+    x = random_float(s)
     if x is None or x.dtype != FLOAT or not x.shape or s.outer or s.function:
         return None
     y = s.gen.pick([v for v in s.floats() if v.shape == x.shape])
-    bound, seen = max(x.bound, y.bound), max(x.seen, y.seen)
+    bound, error = max(x.bound, y.bound), max(x.rounded_error, y.rounded_error)
     s.gen.features.add("sequence")
-    template = Val("", FLOAT, x.shape, bound, seen, sequence=True)
+    template = Value("", FLOAT, x.shape, bound, error, sequence=True)
     if s.gen.chance(30):
-        empty = s.one("SequenceEmpty", [], template, dtype=TensorProto.FLOAT)
-        first = s.one("SequenceInsert", [empty, x], template)
-        made = s.one("SequenceInsert", [first, y], template) if first else None
+        empty = s.emit_one("SequenceEmpty", [], template, dtype=TensorProto.FLOAT)
+        first = s.emit_one("SequenceInsert", [empty, x], template)
+        seq = s.emit_one("SequenceInsert", [first, y], template) if first else None
     else:
-        made = s.one("SequenceConstruct", [x, y], template)
-    if made is None:
+        seq = s.emit_one("SequenceConstruct", [x, y], template)
+    if seq is None:
         return None
-    return s.one("SequenceAt", [made, s.constant(s.gen.integer(0, 1), INT64)], rounded(FLOAT, x.shape, bound, seen))
+    return s.emit_one(
+        "SequenceAt", [seq, s.constant(s.gen.integer(0, 1), INT64)], rounded(FLOAT, x.shape, bound, error)
+    )

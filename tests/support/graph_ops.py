@@ -1,36 +1,36 @@
 """The operators of random graphs: each function appends one (or a small pattern) to a scope, or declines.
 
-A function returns the values it made, or None where the scope holds no suitable input or a result
+A function returns the new values, or None if the scope holds no suitable input or a result
 would leave the bounds of graph_scope. Bounds and errors follow from the operator's own calculus:
-``seen`` is an input's error after one more rounding, and every result is rounded again.
+``rounded_error`` is the error of an input after one more rounding, and every result is rounded again.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tests.support.graph_scope import BFLOAT16, DOUBLE, FLOAT, FLOAT16, INT64, Ref, Scope, Shape, Val
+from tests.support.graph_scope import BFLOAT16, DOUBLE, FLOAT, FLOAT16, INT64, Ref, Scope, Shape, Value
 
-Made = list[Val] | Val | None
-
-
-def rounded(dtype: int, shape: Shape, bound: float, error: float, constant: bool = False) -> Val:
-    return Val("", dtype, shape, bound, error + bound, constant)
+NewValues = list[Value] | Value | None
 
 
-def some_dtype(s: Scope) -> int:
-    """Mostly float32; now and then an island, where there is one."""
+def rounded(dtype: int, shape: Shape, bound: float, error: float, constant: bool = False) -> Value:
+    return Value("", dtype, shape, bound, error + bound, constant)
+
+
+def random_dtype(s: Scope) -> int:
+    """Return mostly float32, now and then another float type of which the scope has a value."""
     present = [d for d in (DOUBLE, FLOAT16, BFLOAT16) if s.floats(d)]
     return s.gen.pick(present) if present and s.gen.chance(25) else FLOAT
 
 
-def any_float(s: Scope, **limits: float) -> Val | None:
-    values = s.floats(some_dtype(s), **limits)
-    newest = 3 if s.gen.chance(60) else len(values)  # chains rather than bushes
+def random_float(s: Scope, **limits: float) -> Value | None:
+    values = s.floats(random_dtype(s), **limits)
+    newest = 3 if s.gen.chance(60) else len(values)  # often only the newest values: graphs become deep, not wide
     return s.gen.pick(values[:newest]) if values else None
 
 
-def ranked(s: Scope, rank: int) -> Val | None:
+def float_of_rank(s: Scope, rank: int) -> Value | None:
     values = [v for v in s.floats() if len(v.shape) == rank]
     return s.gen.pick(values) if values else None
 
@@ -38,9 +38,9 @@ def ranked(s: Scope, rank: int) -> Val | None:
 def broadcast(a: Shape, b: Shape) -> Shape | None:
     """The broadcast shape, None where it does not exist or is not known."""
     width = max(len(a), len(b))
-    left, right = (1,) * (width - len(a)) + a, (1,) * (width - len(b)) + b
+    padded_a, padded_b = (1,) * (width - len(a)) + a, (1,) * (width - len(b)) + b
     result = []
-    for x, y in zip(left, right, strict=True):
+    for x, y in zip(padded_a, padded_b, strict=True):
         if x != y and x != 1 and y != 1:
             return None
         result.append(y if x == 1 else x)
@@ -55,11 +55,11 @@ def random_array(s: Scope, shape: tuple[int, ...], bound: float = 1.0) -> np.nda
 
 
 # -- one input, one output, the same shape --------------------------------------------------------
-def unary(s: Scope) -> Made:
-    x = any_float(s)
+def unary(s: Scope) -> NewValues:
+    x = random_float(s)
     if x is None:
         return None
-    b, e = x.bound, x.seen
+    b, e = x.bound, x.rounded_error
     table = [("Relu", b, e), ("Tanh", 1.0, e + 4), ("Neg", b, e), ("Abs", b, e), ("Sigmoid", 1.0, e + 4)]
     if x.dtype == FLOAT:
         table += [("Softplus", b + 1, e + 4 * b), ("Sin", 1.0, e + 4) if b <= 2 else ("Identity", b, e)]
@@ -68,46 +68,49 @@ def unary(s: Scope) -> Made:
     else:
         table = table[:4]
     op, bound, error = s.gen.pick(table)
-    return s.one(op, [x], rounded(x.dtype, x.shape, bound, error))
+    return s.emit_one(op, [x], rounded(x.dtype, x.shape, bound, error))
 
 
-def exponential(s: Scope) -> Made:
-    x = any_float(s, bound=1.5)
+def exponential(s: Scope) -> NewValues:
+    x = random_float(s, bound=1.5)
     if x is None or x.dtype != FLOAT:
         return None
     bound = float(np.exp(x.bound))
-    return s.one("Exp", [x], rounded(x.dtype, x.shape, bound, bound * x.seen))
+    return s.emit_one("Exp", [x], rounded(x.dtype, x.shape, bound, bound * x.rounded_error))
 
 
-def leaky(s: Scope) -> Made:
+def leaky(s: Scope) -> NewValues:
     """LeakyRelu or Elu, with an attribute that refers to the function's where there is one."""
-    x = any_float(s)
+    x = random_float(s)
     if x is None or x.dtype != FLOAT:
         return None
     alpha: object = s.gen.pick([0.25, 0.5])
     if s.function and "alpha" in s.gen.function_attributes.get(s.function, {}):
         alpha = Ref("alpha", 1)
         s.gen.features.add("attribute reference")
-    return s.one(
-        s.gen.pick(["LeakyRelu", "Elu"]), [x], rounded(x.dtype, x.shape, x.bound, x.seen + x.bound), alpha=alpha
+    return s.emit_one(
+        s.gen.pick(["LeakyRelu", "Elu"]),
+        [x],
+        rounded(x.dtype, x.shape, x.bound, x.rounded_error + x.bound),
+        alpha=alpha,
     )
 
 
-def clip(s: Scope) -> Made:
-    x = any_float(s)
+def clip(s: Scope) -> NewValues:
+    x = random_float(s)
     if x is None or x.dtype != FLOAT:
         return None
-    out = rounded(FLOAT, x.shape, min(x.bound, 2.0), x.seen)
+    out = rounded(FLOAT, x.shape, min(x.bound, 2.0), x.rounded_error)
     if s.gen.opset < 11:
-        return s.one("Clip", [x], out, min=-2.0, max=2.0)
+        return s.emit_one("Clip", [x], out, min=-2.0, max=2.0)
     low, high = s.constant(-2.0), s.constant(2.0)
     if s.gen.chance(30):
-        return s.one("Clip", [x, None, high], rounded(FLOAT, x.shape, max(x.bound, 2.0), x.seen))
-    return s.one("Clip", [x, low, high], out)
+        return s.emit_one("Clip", [x, None, high], rounded(FLOAT, x.shape, max(x.bound, 2.0), x.rounded_error))
+    return s.emit_one("Clip", [x, low, high], out)
 
 
 # -- arithmetic -----------------------------------------------------------------------------------
-def partner(s: Scope, x: Val) -> Val | None:
+def second_operand(s: Scope, x: Value) -> Value | None:
     """A second operand: another value that broadcasts, or a constant."""
     if s.gen.chance(45):
         fits = [v for v in s.floats(x.dtype) if broadcast(x.shape, v.shape) is not None]
@@ -117,9 +120,9 @@ def partner(s: Scope, x: Val) -> Val | None:
     return s.constant(random_array(s, shape), x.dtype)  # type: ignore[arg-type]
 
 
-def binary(s: Scope) -> Made:
-    x = any_float(s)
-    y = partner(s, x) if x else None
+def binary(s: Scope) -> NewValues:
+    x = random_float(s)
+    y = second_operand(s, x) if x else None
     if x is None or y is None:
         return None
     shape = broadcast(x.shape, y.shape)
@@ -128,80 +131,86 @@ def binary(s: Scope) -> Made:
         x, y = y, x  # the weight first: Add(weight, low)
     total, product = x.bound + y.bound, x.bound * y.bound
     table = [
-        ("Add", total, x.seen + y.seen),
-        ("Mul", product, x.seen * y.bound + y.seen * x.bound),
-        ("Sub", total, x.seen + y.seen),
-        ("Max", max(x.bound, y.bound), max(x.seen, y.seen)),
-        ("Min", max(x.bound, y.bound), max(x.seen, y.seen)),
+        ("Add", total, x.rounded_error + y.rounded_error),
+        ("Mul", product, x.rounded_error * y.bound + y.rounded_error * x.bound),
+        ("Sub", total, x.rounded_error + y.rounded_error),
+        ("Max", max(x.bound, y.bound), max(x.rounded_error, y.rounded_error)),
+        ("Min", max(x.bound, y.bound), max(x.rounded_error, y.rounded_error)),
     ]
     op, bound, error = s.gen.pick(table if x.dtype == FLOAT and s.gen.opset >= 8 else table[:3])
-    return s.one(op, [x, y], rounded(x.dtype, shape, bound, error))
+    return s.emit_one(op, [x, y], rounded(x.dtype, shape, bound, error))
 
 
-def divide(s: Scope) -> Made:
+def divide(s: Scope) -> NewValues:
     """x / (|y| + 1): a divisor that stays away from zero."""
-    x, y = any_float(s, bound=4), any_float(s, bound=4)
+    x, y = random_float(s, bound=4), random_float(s, bound=4)
     if x is None or y is None or x.dtype != FLOAT or y.dtype != FLOAT or broadcast(x.shape, y.shape) is None:
         return None
-    positive = s.one("Abs", [y], rounded(FLOAT, y.shape, y.bound, y.seen))
-    one = s.constant(1.0)
-    divisor = s.one("Add", [positive, one], rounded(FLOAT, y.shape, y.bound + 1, y.seen + 1)) if positive else None
+    positive = s.emit_one("Abs", [y], rounded(FLOAT, y.shape, y.bound, y.rounded_error))
+    ones = s.constant(1.0)
+    divisor = (
+        s.emit_one("Add", [positive, ones], rounded(FLOAT, y.shape, y.bound + 1, y.rounded_error + 1))
+        if positive
+        else None
+    )
     if divisor is None:
         return None
     shape = broadcast(x.shape, y.shape) or ()
-    return s.one("Div", [x, divisor], rounded(FLOAT, shape, x.bound, x.seen + x.bound * divisor.seen))
+    return s.emit_one(
+        "Div", [x, divisor], rounded(FLOAT, shape, x.bound, x.rounded_error + x.bound * divisor.rounded_error)
+    )
 
 
-def scale(s: Scope) -> Made:
+def scale(s: Scope) -> NewValues:
     """A contraction: keeps bounds from growing until every operator declines."""
-    x = any_float(s)
+    x = random_float(s)
     if x is None:
         return None
     half = s.constant(0.5, x.dtype)
-    return s.one("Mul", [x, half], rounded(x.dtype, x.shape, x.bound / 2, x.seen / 2))
+    return s.emit_one("Mul", [x, half], rounded(x.dtype, x.shape, x.bound / 2, x.rounded_error / 2))
 
 
-def variadic(s: Scope) -> Made:
-    x = any_float(s)
+def variadic(s: Scope) -> NewValues:
+    x = random_float(s)
     if x is None or x.dtype != FLOAT:
         return None
     same = [v for v in s.floats() if v.shape == x.shape]
-    chosen = [x] + [s.gen.pick(same) for _ in range(s.gen.integer(1, 2))]
-    total = sum(v.bound for v in chosen)
-    seen = sum(v.seen for v in chosen) + total
+    operands = [x] + [s.gen.pick(same) for _ in range(s.gen.integer(1, 2))]
+    total = sum(v.bound for v in operands)
+    error = sum(v.rounded_error for v in operands) + total
     if s.gen.chance(50):
-        return s.one("Sum", chosen, rounded(FLOAT, x.shape, total, seen))
-    return s.one("Mean", chosen, rounded(FLOAT, x.shape, max(v.bound for v in chosen), seen))
+        return s.emit_one("Sum", operands, rounded(FLOAT, x.shape, total, error))
+    return s.emit_one("Mean", operands, rounded(FLOAT, x.shape, max(v.bound for v in operands), error))
 
 
-def harmless_extreme(s: Scope) -> Made:
+def harmless_extreme(s: Scope) -> NewValues:
     """A constant that float16 cannot hold, where neither inf nor zero changes the result."""
-    x = any_float(s)
+    x = random_float(s)
     if x is None or x.dtype != FLOAT:
         return None
     s.gen.features.add("extreme constant")
-    out = rounded(FLOAT, x.shape, x.bound, x.seen)
+    out = rounded(FLOAT, x.shape, x.bound, x.rounded_error)
     if s.gen.chance(50):
-        return s.one("Min", [x, s.constant(1e6)], out)
-    return s.one("Add", [x, s.constant(1e-9)], out)
+        return s.emit_one("Min", [x, s.constant(1e6)], out)
+    return s.emit_one("Add", [x, s.constant(1e-9)], out)
 
 
 # -- contractions and reductions ------------------------------------------------------------------
-def matmul(s: Scope) -> Made:
+def matmul(s: Scope) -> NewValues:
     fits = [v for v in s.floats() if len(v.shape) >= 2 and v.shape[-1] == 4]
     if not fits:
         return None
     x = s.gen.pick(fits)
     w = s.constant(random_array(s, (4, 4), 0.25))
-    out = rounded(FLOAT, (*x.shape[:-1], 4), x.bound, x.seen + 8 * x.bound)
+    out = rounded(FLOAT, (*x.shape[:-1], 4), x.bound, x.rounded_error + 8 * x.bound)
     if len(x.shape) == 2 and s.gen.chance(40):
         bias = s.constant(random_array(s, (4,)))
-        out = rounded(FLOAT, out.shape, x.bound + 1, x.seen + 9 * x.bound + 2)
-        return s.one("Gemm", [x, w, bias], out, transB=s.gen.integer(0, 1))
-    return s.one("MatMul", [x, w], out)
+        out = rounded(FLOAT, out.shape, x.bound + 1, x.rounded_error + 9 * x.bound + 2)
+        return s.emit_one("Gemm", [x, w, bias], out, transB=s.gen.integer(0, 1))
+    return s.emit_one("MatMul", [x, w], out)
 
 
-def reduce(s: Scope) -> Made:
+def reduce(s: Scope) -> NewValues:
     fits = [v for v in s.floats() if v.shape and isinstance(v.shape[-1], int) and v.shape[-1] > 0]
     if not fits:
         return None
@@ -210,47 +219,47 @@ def reduce(s: Scope) -> Made:
     factor = int(x.shape[-1]) if op == "ReduceSum" else 1
     keep = s.gen.integer(0, 1)
     shape = (*x.shape[:-1], 1) if keep else x.shape[:-1]
-    out = rounded(FLOAT, shape, x.bound * factor, (x.seen + 4 * x.bound) * factor)
+    out = rounded(FLOAT, shape, x.bound * factor, (x.rounded_error + 4 * x.bound) * factor)
     if s.gen.opset >= (13 if op == "ReduceSum" else 18):
-        return s.one(op, [x, s.constant([-1], INT64)], out, keepdims=keep)
-    return s.one(op, [x], out, axes=[len(x.shape) - 1], keepdims=keep)
+        return s.emit_one(op, [x, s.constant([-1], INT64)], out, keepdims=keep)
+    return s.emit_one(op, [x], out, axes=[len(x.shape) - 1], keepdims=keep)
 
 
-def softmax(s: Scope) -> Made:
+def softmax(s: Scope) -> NewValues:
     fits = [v for v in s.floats(bound=4) if v.shape and isinstance(v.shape[-1], int) and v.shape[-1] > 0]
     if not fits:
         return None
     x = s.gen.pick(fits)
-    return s.one("Softmax", [x], rounded(FLOAT, x.shape, 1.0, 2 * x.seen + 8), axis=len(x.shape) - 1)
+    return s.emit_one("Softmax", [x], rounded(FLOAT, x.shape, 1.0, 2 * x.rounded_error + 8), axis=len(x.shape) - 1)
 
 
-def layer_norm(s: Scope) -> Made:
+def layer_norm(s: Scope) -> NewValues:
     """Epsilon 1 keeps the amplification of a flat input within 1."""
     fits = [v for v in s.floats(bound=4) if len(v.shape) >= 2 and v.shape[-1] == 4]
     if not fits:
         return None
     x = s.gen.pick(fits)
     gamma, beta = s.constant(random_array(s, (4,))), s.constant(random_array(s, (4,)))
-    out = rounded(FLOAT, x.shape, 2.8, 3 * x.seen + 16)
+    out = rounded(FLOAT, x.shape, 2.8, 3 * x.rounded_error + 16)
     # Mean and InvStdDev are left out: onnx.reference gives them the type of the input, ONNX says float32.
-    return s.one("LayerNormalization", [x, gamma, beta], out, epsilon=1.0)
+    return s.emit_one("LayerNormalization", [x, gamma, beta], out, epsilon=1.0)
 
 
-def unsqueeze(s: Scope, x: Val, axes: list[int]) -> Made:
+def unsqueeze(s: Scope, x: Value, axes: list[int]) -> NewValues:
     shape = list(x.shape)
     for axis in axes:
         shape.insert(axis, 1)
-    out = rounded(x.dtype, tuple(shape), x.bound, x.seen)
+    out = rounded(x.dtype, tuple(shape), x.bound, x.rounded_error)
     if s.gen.opset >= 13:
-        return s.one("Unsqueeze", [x, s.constant(axes, INT64)], out)
-    return s.one("Unsqueeze", [x], out, axes=axes)
+        return s.emit_one("Unsqueeze", [x, s.constant(axes, INT64)], out)
+    return s.emit_one("Unsqueeze", [x], out, axes=axes)
 
 
-def convolution(s: Scope) -> Made:
-    """Conv, pooling, batch normalisation or Resize on a 4-d value; makes one by Unsqueeze where there is none."""
-    x = ranked(s, 4)
+def convolution(s: Scope) -> NewValues:
+    """Conv, pooling, batch normalization or Resize on a 4-d value; an Unsqueeze makes one if there is none."""
+    x = float_of_rank(s, 4)
     if x is None:
-        flat = ranked(s, 2)
+        flat = float_of_rank(s, 2)
         return unsqueeze(s, flat, [0, 1]) if flat else None
     n, c, h, w = x.shape
     if not isinstance(c, int):
@@ -260,16 +269,26 @@ def convolution(s: Scope) -> Made:
         kind = "Conv"
     if kind == "Conv":
         weight = s.constant(random_array(s, (2, c, 1, 1), 0.5))
-        return s.one("Conv", [x, weight], rounded(FLOAT, (n, 2, h, w), x.bound * c / 2, (x.seen + 2 * x.bound) * c))
+        return s.emit_one(
+            "Conv", [x, weight], rounded(FLOAT, (n, 2, h, w), x.bound * c / 2, (x.rounded_error + 2 * x.bound) * c)
+        )
     if kind == "BatchNormalization":
-        one, half = s.constant(np.ones(c)), s.constant(np.full(c, 0.5))
-        return s.one("BatchNormalization", [x, one, half, half, one], rounded(FLOAT, x.shape, x.bound + 1, x.seen + 8))
+        ones, halves = s.constant(np.ones(c)), s.constant(np.full(c, 0.5))
+        return s.emit_one(
+            "BatchNormalization",
+            [x, ones, halves, halves, ones],
+            rounded(FLOAT, x.shape, x.bound + 1, x.rounded_error + 8),
+        )
     if kind == "MaxPool":
-        return s.one("MaxPool", [x], rounded(FLOAT, x.shape, x.bound, x.seen), kernel_shape=[1, 1])
+        return s.emit_one("MaxPool", [x], rounded(FLOAT, x.shape, x.bound, x.rounded_error), kernel_shape=[1, 1])
     if kind == "GlobalAveragePool":
-        return s.one("GlobalAveragePool", [x], rounded(FLOAT, (n, c, 1, 1), x.bound, x.seen + 8 * x.bound))
+        return s.emit_one(
+            "GlobalAveragePool", [x], rounded(FLOAT, (n, c, 1, 1), x.bound, x.rounded_error + 8 * x.bound)
+        )
     if s.gen.opset < 13 or not isinstance(h, int) or not isinstance(w, int) or h * w > 32:
         return None
     scales = s.constant([1.0, 1.0, 2.0, 2.0])
     nearest = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    return s.one("Resize", [x, None, scales], rounded(FLOAT, (n, c, 2 * h, 2 * w), x.bound, x.seen), **nearest)
+    return s.emit_one(
+        "Resize", [x, None, scales], rounded(FLOAT, (n, c, 2 * h, 2 * w), x.bound, x.rounded_error), **nearest
+    )

@@ -1,4 +1,4 @@
-"""Patterns that decide a precision by what they mean: positions, bfloat16 tensors, and tensors of unknown type.
+"""Patterns on which decisions depend: positions, bfloat16 tensors, and tensors of unknown type.
 
 These graphs serve the comparison of decisions: a runtime need not run them.
 """
@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from tests.support.graph_constants import plain
-from tests.support.graph_ops import Made
-from tests.support.graph_scope import BFLOAT16, BOOL, FLOAT, INT64, Scope, Val
+from tests.support.graph_ops import NewValues
+from tests.support.graph_scope import BFLOAT16, BOOL, FLOAT, INT64, Scope, Value
 
 CUSTOM_DOMAIN = "test.custom"
 CONTRIB_DOMAIN = "com.microsoft"
@@ -19,128 +19,128 @@ MORE_DOMAINS = (CUSTOM_DOMAIN, CONTRIB_DOMAIN)
 
 
 # -- positions (Rule S4.38) ---------------------------------------------------------------------------
-def positions(s: Scope) -> Made:
+def positions(s: Scope) -> NewValues:
     """Positions times frequencies, before Sin, Cos or the grid of GridSample."""
     p = _position(s)
     if p is None:
         return None
     s.gen.features.add("position")
-    x: Val | None = p
+    x: Value | None = p
     for _ in range(s.gen.integer(0, 3)):
         x = _position_step(s, x) if x else None
     if x is None:
         return None
     if s.gen.opset >= 16 and s.gen.chance(20):
         return _grid(s, x)
-    return s.one(s.gen.pick(["Sin", "Cos", "Sin", "Cos", "Tanh"]), [x], plain(x.shape))
+    return s.emit_one(s.gen.pick(["Sin", "Cos", "Sin", "Cos", "Tanh"]), [x], plain(x.shape))
 
 
-def _position(s: Scope) -> Val | None:
-    """Integers as floats, of shape (N,4): an input, a range, or a running sum; or data, which is none."""
+def _position(s: Scope) -> Value | None:
+    """Integers as floats, of shape (N,4): an input, a range, or a running sum; or data, which is no position."""
     kind = s.gen.pick(["input", "input", "range", "sum", "data"])
     ids = [v for v in s.visible() if v.name == "ids"]
     if kind == "input" and ids:
-        return s.one("Cast", [ids[0]], plain(ids[0].shape), to=FLOAT)
+        return s.emit_one("Cast", [ids[0]], plain(ids[0].shape), to=FLOAT)
     if kind == "range" and s.gen.opset >= 11:
         s.gen.features.add("computed constant")
-        r = s.one("Range", [s.constant(k, INT64) for k in (0, 4, 1)], Val("", INT64, (4,), 0.0, 0.0, True))
-        return s.one("Cast", [r], plain((4,)), to=FLOAT) if r else None
+        r = s.emit_one("Range", [s.constant(k, INT64) for k in (0, 4, 1)], Value("", INT64, (4,), 0.0, 0.0, True))
+        return s.emit_one("Cast", [r], plain((4,)), to=FLOAT) if r else None
     if kind == "sum" and ids and s.gen.opset >= 11:
-        total = s.one("CumSum", [ids[0], s.constant(0, INT64)], replace(ids[0], name=""))
-        return s.one("Cast", [total], plain(ids[0].shape), to=FLOAT) if total else None
+        total = s.emit_one("CumSum", [ids[0], s.constant(0, INT64)], replace(ids[0], name=""))
+        return s.emit_one("Cast", [total], plain(ids[0].shape), to=FLOAT) if total else None
     values = [v for v in s.floats() if v.shape and v.shape[-1] == 4]
     return s.gen.pick(values) if values and s.gen.chance(30) else None
 
 
-def _position_step(s: Scope, x: Val) -> Val | None:
-    """An operator of position arithmetic, or one that is none."""
+def _position_step(s: Scope, x: Value) -> Value | None:
+    """An operator of position arithmetic, or one that does not belong to it."""
     kind = s.gen.pick(["Mul", "Mul", "Add", "Sub", "Div", "MatMul", "Concat", "Identity", "CumSum", "Relu", "data"])
     if kind in ("Mul", "Add", "Sub", "Div"):
         k = s.constant(np.array([1.0, 0.1, 0.01, 0.001]))
-        return s.one(kind, [k, x] if s.gen.chance(30) else [x, k], plain(x.shape))
+        return s.emit_one(kind, [k, x] if s.gen.chance(30) else [x, k], plain(x.shape))
     if kind == "MatMul" and len(x.shape) == 2:
-        return s.one(kind, [x, s.constant(np.eye(4))], plain(x.shape))
+        return s.emit_one(kind, [x, s.constant(np.eye(4))], plain(x.shape))
     if kind == "Concat" and x.shape[-1] == 4 and s.gen.chance(50):
-        doubled = s.one(kind, [x, x], plain((*x.shape[:-1], 8)), axis=len(x.shape) - 1)
+        doubled = s.emit_one(kind, [x, x], plain((*x.shape[:-1], 8)), axis=len(x.shape) - 1)
         half = [s.constant([k], INT64) for k in (0, 4, len(x.shape) - 1)]
-        return s.one("Slice", [doubled, *half], plain(x.shape)) if doubled and s.gen.opset >= 10 else None
+        return s.emit_one("Slice", [doubled, *half], plain(x.shape)) if doubled and s.gen.opset >= 10 else None
     if kind == "CumSum" and s.gen.opset >= 11:
-        return s.one(kind, [x, s.constant(0, INT64)], plain(x.shape))
+        return s.emit_one(kind, [x, s.constant(0, INT64)], plain(x.shape))
     if kind == "data":
         fits = [v for v in s.floats() if v.shape == x.shape]
-        return s.one("Add", [x, s.gen.pick(fits)], plain(x.shape)) if fits else None
-    return s.one("Relu" if kind == "Relu" else "Identity", [x], plain(x.shape))
+        return s.emit_one("Add", [x, s.gen.pick(fits)], plain(x.shape)) if fits else None
+    return s.emit_one("Relu" if kind == "Relu" else "Identity", [x], plain(x.shape))
 
 
-def _grid(s: Scope, x: Val) -> Val | None:
+def _grid(s: Scope, x: Value) -> Value | None:
     images = [v for v in s.floats() if v.shape == (2, 4)]
     if not images:
         return None
-    grid = s.one("Reshape", [x, s.constant([1, -1, 2, 2], INT64)], plain((1, "M", 2, 2)))
-    image = s.one("Reshape", [s.gen.pick(images), s.constant([1, 1, 2, 4], INT64)], plain((1, 1, 2, 4)))
-    return s.one("GridSample", [image, grid], plain((1, 1, "M", 2))) if grid and image else None
+    grid = s.emit_one("Reshape", [x, s.constant([1, -1, 2, 2], INT64)], plain((1, "M", 2, 2)))
+    image = s.emit_one("Reshape", [s.gen.pick(images), s.constant([1, 1, 2, 4], INT64)], plain((1, 1, 2, 4)))
+    return s.emit_one("GridSample", [image, grid], plain((1, 1, "M", 2))) if grid and image else None
 
 
 # -- bfloat16 (Rules S3.8, S4.9) ----------------------------------------------------------------------
-def bfloat16(s: Scope) -> Made:
+def bfloat16(s: Scope) -> NewValues:
     """A bfloat16 copy of a tensor, and operators on it, whose constants float16 cannot always hold."""
     values = s.floats()
     if not values:
         return None
     source = s.gen.pick(values)
-    like = Val("", BFLOAT16, source.shape, 1.0, 0.0)
-    x = s.one("Cast", [source], like, to=BFLOAT16)
+    like = Value("", BFLOAT16, source.shape, 1.0, 0.0)
+    x = s.emit_one("Cast", [source], like, to=BFLOAT16)
     s.gen.features.add("bfloat16")
     for _ in range(s.gen.integer(1, 4)):
         op = s.gen.pick(["Add", "Mul", "Sub", "Relu", "Neg", "Exp", "Softmax", "Identity", "Where"])
         if x is None:
             return None
         if op in ("Add", "Mul", "Sub"):
-            others = [v for v in s.floats(BFLOAT16) if v.shape == x.shape]
+            candidates = [v for v in s.floats(BFLOAT16) if v.shape == x.shape]
             k = s.constant(s.gen.pick([0.5, 2.0, 1e5, 1e-9, 1e30]), BFLOAT16)
-            other = s.gen.pick(others) if s.gen.chance(30) else k
-            x = s.one(op, [other, x] if s.gen.chance(30) else [x, other], like)
+            operand = s.gen.pick(candidates) if s.gen.chance(30) else k
+            x = s.emit_one(op, [operand, x] if s.gen.chance(30) else [x, operand], like)
         elif op == "Where":
             flags = [v for v in s.visible() if v.dtype == BOOL and v.is_tensor and v.shape == () and not v.constant]
-            x = s.one(op, [flags[0], x, s.constant(0.0, BFLOAT16)], like) if flags else x
+            x = s.emit_one(op, [flags[0], x, s.constant(0.0, BFLOAT16)], like) if flags else x
         else:
-            x = s.one(op, [x], like)
-    return s.one("Cast", [x], plain(x.shape), to=FLOAT) if x and s.gen.chance(60) else x
+            x = s.emit_one(op, [x], like)
+    return s.emit_one("Cast", [x], plain(x.shape), to=FLOAT) if x and s.gen.chance(60) else x
 
 
 # -- unknown types (Rules S4.12, S4.39, S4.40) --------------------------------------------------------
-def unknown(s: Scope) -> Made:
+def value_of_unknown_type(s: Scope) -> NewValues:
     """A tensor from a custom operator: its type is not inferred, and now and then declared."""
     values = s.floats()
     if not values:
         return None
     x = s.gen.pick(values)
-    made = s.emit("Custom", [x], [plain(x.shape)], domain=CUSTOM_DOMAIN)
+    outputs = s.emit("Custom", [x], [plain(x.shape)], domain=CUSTOM_DOMAIN)
     s.gen.features.add("unknown type")
-    if made and not s.function and s.outer is None and s.gen.chance(25):
-        s.gen.declared.append(made[0])
-    return made
+    if outputs and not s.function and s.outer is None and s.gen.chance(25):
+        s.gen.declared.append(outputs[0])
+    return outputs
 
 
-def unknown_or_other(s: Scope) -> Made:
-    """A reader of two tensors of which one may be unknown, or a Cast of it."""
+def reader_of_unknown_type(s: Scope) -> NewValues:
+    """A node that reads a tensor of unknown type and another tensor, or a Cast of the former."""
     values = s.floats()
-    made = unknown(s)
-    if not made or not isinstance(made, list):
+    outputs = value_of_unknown_type(s)
+    if not outputs or not isinstance(outputs, list):
         return None
-    u = made[0]
+    u = outputs[0]
     kind = s.gen.pick(["Add", "Mul", "Cast", "Pow", "Equal" if s.gen.opset >= 11 else "Sub"])
     if kind == "Cast":
         s.gen.features.add("user cast")
-        return s.one(kind, [u], plain(u.shape), to=FLOAT)
+        return s.emit_one(kind, [u], plain(u.shape), to=FLOAT)
     if kind == "Equal":
-        return s.one(kind, [u, u], Val("", BOOL, u.shape, 0.0, 0.0))
-    other = s.gen.pick([v for v in values if v.shape == u.shape])
-    return s.one(kind, [other, u] if s.gen.chance(50) else [u, other], plain(u.shape))
+        return s.emit_one(kind, [u, u], Value("", BOOL, u.shape, 0.0, 0.0))
+    operand = s.gen.pick([v for v in values if v.shape == u.shape])
+    return s.emit_one(kind, [operand, u] if s.gen.chance(50) else [u, operand], plain(u.shape))
 
 
-def contrib(s: Scope) -> Made:
-    """An operator of ONNX Runtime's contrib domain, whose types only its schema gives."""
+def contrib(s: Scope) -> NewValues:
+    """An operator of ONNX Runtime's contrib domain; only its schema gives its types."""
     values = [v for v in s.floats() if v.shape and v.shape[-1] == 4]
     if not values:
         return None

@@ -1,8 +1,8 @@
-"""Where random graphs are built: values with what is known about them, and the scope that holds nodes.
+"""Build random graphs: the values with their bounds, and the scope that collects nodes.
 
-Every value carries a bound on its magnitude and a bound on the error that computing it, or any part
-of what leads to it, in low precision can bring. Both are kept small by construction, so that float16
-never overflows and a comparison with the original model has a tolerance that means something.
+Every value carries a bound on its magnitude, and a bound on the error of computing it, or any of its
+producers, in low precision. Both stay small by construction, so that float16 never overflows and a
+comparison with the original model has a small tolerance.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ FLOAT, FLOAT16, BFLOAT16, DOUBLE, INT64, BOOL = (
 )
 MAX_BOUND = 8.0
 MAX_ERROR = 60.0
-STATE_BOUND, STATE_ERROR = 2.0, 20.0  # what a loop state or a function argument may be, by induction
+STATE_BOUND, STATE_ERROR = (
+    2.0,
+    20.0,
+)  # the limits of a loop state or a function argument, so that they hold by induction
 NUMPY = {
     FLOAT: np.float32,
     FLOAT16: np.float16,
@@ -44,11 +47,11 @@ Shape = tuple[Dim, ...]
 
 
 @dataclass(frozen=True)
-class Val:
-    """A value of the graph being built.
+class Value:
+    """A value of the graph that is built.
 
-    ``bound`` is the largest magnitude it can have, ``error`` the largest difference between its
-    exact value and one computed with any mix of precisions, in units of the low type's epsilon.
+    ``bound`` is its largest possible magnitude. ``error`` is the largest difference between its exact
+    value and one computed with any mix of precisions, in units of the low type's epsilon.
     """
 
     name: str
@@ -66,46 +69,46 @@ class Val:
         return not self.sequence and not self.optional
 
     @property
-    def seen(self) -> float:
+    def rounded_error(self) -> float:
         """The error after the value has been rounded to low precision once more."""
         return self.error + self.bound
 
     def type_proto(self) -> onnx.TypeProto:
         """The value's ONNX type."""
-        made = helper.make_tensor_type_proto(self.dtype, self.shape)
+        type_proto = helper.make_tensor_type_proto(self.dtype, self.shape)
         if self.sequence:
-            made = helper.make_sequence_type_proto(made)
-        return helper.make_optional_type_proto(made) if self.optional else made
+            type_proto = helper.make_sequence_type_proto(type_proto)
+        return helper.make_optional_type_proto(type_proto) if self.optional else type_proto
 
 
-def value_info(val: Val) -> onnx.ValueInfoProto:
+def value_info(value: Value) -> onnx.ValueInfoProto:
     """The ValueInfoProto of a graph input or output."""
-    return helper.make_value_info(val.name, val.type_proto())
+    return helper.make_value_info(value.name, value.type_proto())
 
 
 class Scope:
-    """One graph, subgraph or function body while it is being built."""
+    """One graph, subgraph or function body while it is built."""
 
     def __init__(self, gen: Generator, outer: Scope | None = None, *, function: str = "", names: str = "") -> None:
         self.gen = gen
         self.outer = outer
         self.function = function or (outer.function if outer else "")
-        self.names = names  # prefix of the names made here, so that two branches can share theirs
+        self.names = names  # prefix of the names that this scope makes, so that two branches can use the same names
         self.hidden: set[str] = set()  # outer names that an input of this scope shadows
-        self.inputs: list[Val] = []
-        self.own: list[Val] = []
+        self.inputs: list[Value] = []
+        self.values: list[Value] = []
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[TensorProto] = []
         self.depth: int = outer.depth + 1 if outer else 0
         self.used: set[str] = set()
 
     # -- values -----------------------------------------------------------------------------------
-    def visible(self) -> list[Val]:
+    def visible(self) -> list[Value]:
         """Every value that a node of this scope may read."""
         outer = [v for v in self.outer.visible() if v.name not in self.hidden] if self.outer else []
-        return outer + self.own
+        return outer + self.values
 
-    def floats(self, dtype: int = FLOAT, *, bound: float = MAX_BOUND, error: float = MAX_ERROR) -> list[Val]:
+    def floats(self, dtype: int = FLOAT, *, bound: float = MAX_BOUND, error: float = MAX_ERROR) -> list[Value]:
         """Visible tensors of a float type that are not constants, the newest first."""
         return [
             v
@@ -113,22 +116,22 @@ class Scope:
             if v.dtype == dtype and not v.constant and v.is_tensor and v.bound <= bound and v.error <= error
         ]
 
-    def add(self, val: Val) -> Val:
+    def add(self, value: Value) -> Value:
         """Make a value visible in this scope."""
-        self.own.append(val)
-        return val
+        self.values.append(value)
+        return value
 
     # -- nodes ------------------------------------------------------------------------------------
     def emit(
-        self, op: str, inputs: Sequence[Val | None], outputs: Sequence[Val | None], domain: str = "", **attrs: Any
-    ) -> list[Val] | None:
+        self, op: str, inputs: Sequence[Value | None], outputs: Sequence[Value | None], domain: str = "", **attrs: Any
+    ) -> list[Value] | None:
         """Append a node; None (and no node) where a result would leave the bounds.
 
-        ``outputs`` are templates: their names are made here; None stands for an output left out.
+        ``outputs`` are templates without names: the values get new names. None is an output left out.
         """
         if any(v and v.dtype != INT64 and (v.bound > MAX_BOUND or v.error > MAX_ERROR) for v in outputs):
             return None
-        named = [replace(v, name=self.gen.fresh(self, op)) if v else None for v in outputs]
+        named = [replace(v, name=self.gen.new_name(self, op)) if v else None for v in outputs]
         node = helper.make_node(
             op, [v.name if v else "" for v in inputs], [v.name if v else "" for v in named], domain=domain
         )
@@ -139,13 +142,13 @@ class Scope:
         self._note_uses(inputs)
         return [self.add(v) for v in named if v]
 
-    def one(self, op: str, inputs: Sequence[Val | None], out: Val, **attrs: Any) -> Val | None:
+    def emit_one(self, op: str, inputs: Sequence[Value | None], out: Value, **attrs: Any) -> Value | None:
         """``emit`` for a node with a single output."""
-        made = self.emit(op, inputs, [out], **attrs)
-        return made[0] if made else None
+        values = self.emit(op, inputs, [out], **attrs)
+        return values[0] if values else None
 
-    def _note_uses(self, inputs: Sequence[Val | None]) -> None:
-        mine = {v.name for v in self.own}
+    def _note_uses(self, inputs: Sequence[Value | None]) -> None:
+        mine = {v.name for v in self.values}
         for v in inputs:
             if v is None:
                 continue
@@ -157,8 +160,8 @@ class Scope:
                 self.gen.used_constants.add(v.name)
 
     # -- constants --------------------------------------------------------------------------------
-    def constant(self, array: Any, dtype: int = FLOAT) -> Val:
-        """A constant, often one that is there already, as an initializer or a Constant node."""
+    def constant(self, array: Any, dtype: int = FLOAT) -> Value:
+        """A constant as an initializer or a Constant node, often one that the graph has already."""
         array = np.asarray(array, dtype=NUMPY[dtype])
         key = (dtype, array.shape, array.tobytes())
         for v in self.visible():
@@ -166,36 +169,36 @@ class Scope:
                 return v
         return self._new_constant(array, dtype, key)
 
-    def _new_constant(self, array: np.ndarray, dtype: int, key: tuple[Any, ...]) -> Val:
+    def _new_constant(self, array: np.ndarray, dtype: int, key: tuple[Any, ...]) -> Value:
         gen = self.gen
         finite = array[np.isfinite(array)] if dtype in (FLOAT, FLOAT16, DOUBLE) else array
         bound = float(np.abs(finite).max()) if finite.size and dtype != BOOL else 0.0
         scope = self
-        holdable = gen.opset >= 9 or dtype in (FLOAT, FLOAT16, DOUBLE)  # before opset 9 a Constant is a float
-        if not self.function and self.outer and (not holdable or gen.chance(30)):
+        fits_constant_node = gen.opset >= 9 or dtype in (FLOAT, FLOAT16, DOUBLE)  # before opset 9 a Constant is a float
+        if not self.function and self.outer and (not fits_constant_node or gen.chance(30)):
             scope = self._outermost()
-        val = Val(gen.fresh(scope, "const"), dtype, array.shape, bound, 0.0, constant=True)
-        gen.constant_keys[val.name] = key
-        if scope.function or (scope.outer and gen.ir < 4) or (holdable and gen.chance(30)):
-            scope.nodes.append(self._constant_node(scope, val, array))
+        value = Value(gen.new_name(scope, "const"), dtype, array.shape, bound, 0.0, constant=True)
+        gen.constant_keys[value.name] = key
+        if scope.function or (scope.outer and gen.ir < 4) or (fits_constant_node and gen.chance(30)):
+            scope.nodes.append(self._constant_node(scope, value, array))
         else:
-            scope.initializers.append(numpy_helper.from_array(array, val.name))
+            scope.initializers.append(numpy_helper.from_array(array, value.name))
             if scope.outer is None and (gen.ir < 4 or (dtype == FLOAT and gen.chance(10))):
-                gen.overridable.append(val)
+                gen.overridable.append(value)
                 gen.features.add("overridable initializer")
-        return scope.add(val)
+        return scope.add(value)
 
     def _outermost(self) -> Scope:
-        """The main graph. A Constant node added to it now stands before the node that holds this scope."""
+        """The main graph. A Constant node added to it now comes before the node that holds this scope."""
         scope: Scope = self
         while scope.outer:
             scope = scope.outer
         return scope
 
-    def _constant_node(self, scope: Scope, val: Val, array: np.ndarray) -> onnx.NodeProto:
-        node = helper.make_node("Constant", [], [val.name])
+    def _constant_node(self, scope: Scope, value: Value, array: np.ndarray) -> onnx.NodeProto:
+        node = helper.make_node("Constant", [], [value.name])
         node.name = self.gen.node_name(scope, "Constant")
-        short = self.gen.opset >= 12 and val.dtype == FLOAT and array.ndim <= 1 and array.size and self.gen.chance(50)
+        short = self.gen.opset >= 12 and value.dtype == FLOAT and array.ndim <= 1 and array.size and self.gen.chance(50)
         if short and array.ndim == 0:
             node.attribute.append(helper.make_attribute("value_float", float(array)))
         elif short:
@@ -205,7 +208,7 @@ class Scope:
         return node
 
     # -- finishing --------------------------------------------------------------------------------
-    def graph(self, name: str, outputs: Sequence[Val]) -> onnx.GraphProto:
+    def graph(self, name: str, outputs: Sequence[Value]) -> onnx.GraphProto:
         """The finished graph."""
         inputs = [value_info(v) for v in self.inputs]
         return helper.make_graph(self.nodes, name, inputs, [value_info(v) for v in outputs], self.initializers)

@@ -24,7 +24,7 @@ from tests.support.graph_moves import (
     where,
 )
 from tests.support.graph_ops import (
-    Made,
+    NewValues,
     binary,
     clip,
     convolution,
@@ -47,7 +47,7 @@ from tests.support.graph_scope import Scope
 class Op:
     """An entry of the table: from which opset, how often."""
 
-    make: Callable[[Scope], Made]
+    make: Callable[[Scope], NewValues]
     since: int = 7
     weight: int = 4
 
@@ -99,7 +99,7 @@ DECISIONS = {  # families of operators only for graphs whose decisions are compa
     "positions": [Op(graph_patterns.positions, weight=16)],
     "types": [
         Op(graph_patterns.contrib, weight=6),
-        Op(graph_patterns.unknown, weight=6),
-        Op(graph_patterns.unknown_or_other, weight=6),
+        Op(graph_patterns.value_of_unknown_type, weight=6),
+        Op(graph_patterns.reader_of_unknown_type, weight=6),
     ],
 }

@@ -32,7 +32,7 @@ from tests.support.graph_scope import (
     STATE_ERROR,
     Scope,
     Shape,
-    Val,
+    Value,
     value_info,
 )
 from tests.support.graph_table import DECISIONS, TABLE
@@ -45,14 +45,14 @@ SHAPES: tuple[Shape, ...] = ((2, 4), ("N", 4), (4,), ("N", 2, 4))
 
 @dataclass(frozen=True)
 class Case:
-    """A random model, what to feed it, and how far a mixed-precision copy may stray.
+    """A random model, its inputs, and the allowed difference of a mixed-precision copy.
 
-    ``errors`` maps an output to its error bound in units of the low type's epsilon; ``features``
-    names what the model holds.
+    ``errors`` maps an output to its error bound in units of the low type's epsilon. ``features``
+    are the names of the patterns in the model.
     """
 
     model: onnx.ModelProto
-    inputs: tuple[Val, ...]
+    inputs: tuple[Value, ...]
     errors: dict[str, float]
     features: frozenset[str]
 
@@ -65,7 +65,7 @@ class Case:
         return f"Case(features={sorted(self.features)}, model=\n{onnx.printer.to_text(self.model)})"
 
 
-def _feed(v: Val, n: int, rng: np.random.Generator) -> np.ndarray:
+def _feed(v: Value, n: int, rng: np.random.Generator) -> np.ndarray:
     shape = [n if d == "N" else int(d) for d in v.shape]
     if v.dtype == BOOL:
         return rng.integers(0, 2, shape).astype(np.bool_)
@@ -74,7 +74,7 @@ def _feed(v: Val, n: int, rng: np.random.Generator) -> np.ndarray:
 
 @dataclass
 class Generator:
-    """The choices of one model: what Hypothesis draws, and what the scopes share."""
+    """The choices that Hypothesis draws for one model, and the data that its scopes share."""
 
     draw: Callable[[st.SearchStrategy[int]], int]
     opset: int = 17
@@ -87,12 +87,12 @@ class Generator:
     constant_keys: dict[str, Any] = field(default_factory=dict)
     used_constants: set[str] = field(default_factory=set)
     widened: set[str] = field(default_factory=set)
-    overridable: list[Val] = field(default_factory=list)
+    overridable: list[Value] = field(default_factory=list)
     masks: set[str] = field(default_factory=set)  # names of tensors that hold a mask and nothing else
-    functions: list[tuple[onnx.FunctionProto, Val, bool]] = field(default_factory=list)
+    functions: list[tuple[onnx.FunctionProto, Value, bool]] = field(default_factory=list)
     function_attributes: dict[str, dict[str, float]] = field(default_factory=dict)
     special_functions: list[graph_functions.Function] = field(default_factory=list)
-    declared: list[Val] = field(default_factory=list)  # values of unknown type that get a value_info
+    declared: list[Value] = field(default_factory=list)  # values of unknown type that get a value_info
 
     def integer(self, low: int, high: int) -> int:
         """An integer from low to high, both included; shrinks to low."""
@@ -106,23 +106,23 @@ class Generator:
         """True in about that many of a hundred draws; shrinks to False."""
         return self.integer(0, 99) >= 100 - percent
 
-    def fresh(self, scope: Scope, hint: str) -> str:
-        """A new value name; now and then one that a rewriter could want for itself."""
+    def new_name(self, scope: Scope, hint: str) -> str:
+        """A new value name; now and then one that a rewriter could give to a value of its own."""
         self.counter[scope.names] += 1
         return f"{scope.names}{hint.lower()}{self.counter[scope.names]}{self.pick(SUFFIXES)}"
 
     def node_name(self, scope: Scope, op: str) -> str:
-        """A node name: its own, none, one that other scopes use too, or one that numbering would give.
+        """A node name: a unique one, none, one that other scopes use too, or one that numbering would give.
 
         Two nodes of one graph share a name only where ``duplicates`` allows it: the checker accepts
         that, ONNX Runtime does not.
         """
         kind = self.integer(0, 9)
-        wanted = {9: "same", 5: f"{op}_0"}.get(kind)
-        taken = {node.name for node in scope.nodes}
-        if wanted and (wanted not in taken or self.duplicates):
-            self.features.update(["duplicate node name"] if wanted in taken else [])
-            return wanted
+        name = {9: "same", 5: f"{op}_0"}.get(kind)
+        used_names = {node.name for node in scope.nodes}
+        if name and (name not in used_names or self.duplicates):
+            self.features.update(["duplicate node name"] if name in used_names else [])
+            return name
         if kind >= 6:
             self.features.add("unnamed node")
             return ""
@@ -154,13 +154,13 @@ def define_function(gen: Generator, index: int) -> None:
     with_alpha = gen.chance(50)
     gen.function_attributes[name] = {"alpha": 0.5} if with_alpha else {}
     scope = Scope(gen, function=name, names=gen.pick([f"{name}_", "f_"]))
-    argument = scope.add(Val(f"{scope.names}in", FLOAT, ("N", 4), STATE_BOUND, STATE_ERROR))
+    argument = scope.add(Value(f"{scope.names}in", FLOAT, ("N", 4), STATE_BOUND, STATE_ERROR))
     grow(scope, gen.integer(1, 4))
-    result = contract(scope, gen.pick([v for v in scope.floats() if v.shape == ("N", 4)]))
+    result = halve_to_state_bound(scope, gen.pick([v for v in scope.floats() if v.shape == ("N", 4)]))
     if result.name == argument.name:
-        made = scope.one("Relu", [argument], replace(argument, error=argument.seen))
-        assert made is not None
-        result = made
+        output = scope.emit_one("Relu", [argument], replace(argument, error=argument.rounded_error))
+        assert output is not None
+        result = output
     imports = [helper.make_opsetid("", gen.opset), helper.make_opsetid(FUNCTION_DOMAIN, 1)]
     if gen.families:
         imports += [helper.make_opsetid(domain, 1) for domain in MORE_DOMAINS]
@@ -184,44 +184,44 @@ def call(scope: Scope) -> None:
         scope.gen.features.add("call in subgraph" if scope.depth else "function")
 
 
-def contract(scope: Scope, value: Val, shape: Shape | None = None) -> Val:
-    """The value, brought within the bounds of a state by operators that contract."""
+def halve_to_state_bound(scope: Scope, value: Value, shape: Shape | None = None) -> Value:
+    """The value, halved until it is within the bounds of a state."""
     while value.bound > STATE_BOUND or value.error > STATE_ERROR - 4:
         half = scope.constant(0.5)
-        out = replace(value, bound=value.bound / 2, error=value.seen / 2 + value.bound / 2)
-        made = scope.one("Mul", [value, half], out)
-        assert made is not None
-        value = made
+        out = replace(value, bound=value.bound / 2, error=value.rounded_error / 2 + value.bound / 2)
+        halved = scope.emit_one("Mul", [value, half], out)
+        assert halved is not None
+        value = halved
     return value
 
 
 # -- the model ------------------------------------------------------------------------------------
-def _inputs(gen: Generator, scope: Scope) -> list[Val]:
+def _inputs(gen: Generator, scope: Scope) -> list[Value]:
     for i in range(gen.integer(1, 3)):
         dtype = FLOAT16 if i == 2 and gen.chance(40) else FLOAT
         if dtype == FLOAT16 and gen.families and gen.opset >= 13 and gen.chance(50):
             dtype = BFLOAT16
-        scope.inputs.append(scope.add(Val(f"in{i}", dtype, gen.pick(SHAPES) if i else ("N", 4), 1.0, 0.0)))
+        scope.inputs.append(scope.add(Value(f"in{i}", dtype, gen.pick(SHAPES) if i else ("N", 4), 1.0, 0.0)))
     if gen.chance(60):
-        scope.inputs.append(scope.add(Val("flag", BOOL, (), 0.0, 0.0)))
+        scope.inputs.append(scope.add(Value("flag", BOOL, (), 0.0, 0.0)))
     if gen.families and gen.chance(30):
-        scope.inputs.append(scope.add(Val("ids", INT64, ("N", 4), 0.0, 0.0)))
+        scope.inputs.append(scope.add(Value("ids", INT64, ("N", 4), 0.0, 0.0)))
     if gen.families and gen.opset >= 11 and gen.chance(10):
-        scope.inputs.append(scope.add(Val("list", FLOAT, ("N", 4), 1.0, 0.0, sequence=True)))
+        scope.inputs.append(scope.add(Value("list", FLOAT, ("N", 4), 1.0, 0.0, sequence=True)))
     return list(scope.inputs)
 
 
-def _outputs(gen: Generator, scope: Scope) -> list[Val]:
-    candidates = [v for v in reversed(scope.own) if not v.constant and v.is_tensor]
-    made = [v for v in candidates if v not in scope.inputs] or candidates
-    chosen = [gen.pick(made), *(gen.pick(candidates) for _ in range(gen.integer(0, 2)))]
-    outputs = list({v.name: v for v in chosen}.values())
+def _outputs(gen: Generator, scope: Scope) -> list[Value]:
+    candidates = [v for v in reversed(scope.values) if not v.constant and v.is_tensor]
+    computed = [v for v in candidates if v not in scope.inputs] or candidates
+    picked = [gen.pick(computed), *(gen.pick(candidates) for _ in range(gen.integer(0, 2)))]
+    outputs = list({v.name: v for v in picked}.values())
     if any(v in scope.inputs for v in outputs):
         gen.features.add("input is output")
     if gen.chance(8):
         overridable = {v.name for v in gen.overridable}
-        held = {t.name for t in scope.initializers} - overridable
-        outputs += [v for v in scope.own if v.name in held and v.dtype == FLOAT][:1]
+        constants = {t.name for t in scope.initializers} - overridable
+        outputs += [v for v in scope.values if v.name in constants and v.dtype == FLOAT][:1]
         gen.features.add("initializer is output")
     if gen.chance(5):
         outputs.append(outputs[0])
@@ -236,11 +236,11 @@ def build(
     families: Sequence[str] = (),
     functions: bool = False,
 ) -> Case:
-    """Draw one model; of the families it holds one, two, or all."""
+    """Draw one model with operators of one, two, or all of the families."""
     gen = Generator(draw, flat=flat)
     if families:
-        chosen = {gen.pick(families), gen.pick(families)}
-        gen.families = sorted(families if gen.chance(10) else chosen)
+        picked_families = {gen.pick(families), gen.pick(families)}
+        gen.families = sorted(families if gen.chance(10) else picked_families)
     gen.opset = gen.pick(OPSETS)
     gen.ir = gen.pick([8, 10, 7, 9, 4, 3] if gen.opset <= 12 else [8, 10, 9, 7])
     gen.duplicates = gen.chance(4)
@@ -270,19 +270,21 @@ def build(
         gen.features.add("value_info")
     if gen.chance(20):
         model.metadata_props.add(key="author", value="nobody")
-    return Case(model, tuple(inputs), {v.name: v.error for v in outputs}, frozenset(gen.features | _seen(model)))
+    return Case(
+        model, tuple(inputs), {v.name: v.error for v in outputs}, frozenset(gen.features | _opset_feature(model))
+    )
 
 
-def _seen(model: onnx.ModelProto) -> set[str]:
+def _opset_feature(model: onnx.ModelProto) -> set[str]:
     return {f"opset {'<13' if model.opset_import[0].version < 13 else '>=13'}"}
 
 
 @st.composite
 def cases(draw: st.DrawFn, *, flat: bool = False, families: Sequence[str] = (), functions: bool = False) -> Case:
-    """Random models; with ``functions`` each of them has some.
+    """Random models; with ``functions`` each of them has functions.
 
-    ``flat`` ones have no control flow, functions or sequences. Those with ``families`` of graph_table.DECISIONS also
-    hold computed constants, sequences and optionals everywhere, masks, positions or unknown types; their numbers mean
-    nothing.
+    ``flat`` models have no control flow, functions or sequences. Models with ``families`` of graph_table.DECISIONS also
+    have computed constants, sequences and optionals everywhere, masks, positions or unknown types; only their decisions
+    can be compared, not their numbers.
     """
     return build(draw, flat=flat, families=families, functions=functions)
