@@ -34,7 +34,7 @@ BREAKS = {
     "cast in the branch": (
         "p = Mul(b_high, k)",
         "[mixlist] b_two = Cast<to=1>(b) p = Mul(b_two, k)",
-        "stands outside the scope",
+        "is outside the scope",
     ),
     "same cast twice": ("k = Const", "[mixlist] x_two = Cast<to=10>(x) k = Const", "2 times"),
     "cast of an initializer": ("q = Mul(b_high, w)", "q = Mul(b_high, w_two)", "could have been converted"),
@@ -126,7 +126,7 @@ def test_a_second_cast_like_that_of_the_user_is_refused() -> None:
         """g (float[4] x) => (float[4] y, float16[4] z) {
           z = Cast<to=10>(x) [mixlist] b = Cast<to=10>(x) c = Relu(b) [mixlist] y = Cast<to=1>(c) }"""
     )
-    with pytest.raises(AssertionError, match="beside the user's own"):
+    with pytest.raises(AssertionError, match="in addition to the user's Cast"):
         check_contract(before, after)
 
 

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from tests.support.builders import apply, model, policy
-from tests.support.minimal_casts import Problem
+from tests.support.minimal_casts import CastProblem
 from tests.support.scopes import View, is_marked_cast
 
 RULES = policy(white=["Exp"], black=["Log"])
@@ -31,8 +31,8 @@ def assert_fewest(text: str) -> None:
     before = model(text)
     after = apply(before, RULES)
     count = count_added_casts(after)
-    problem = Problem(before, after)
-    assert problem.fewest(count + 1) == count, f"{count} Casts in\n{onnx.printer.to_text(after)}\nfor\n{text}"
+    problem = CastProblem(before, after)
+    assert problem.minimum_size(count + 1) == count, f"{count} Casts in\n{onnx.printer.to_text(after)}\nfor\n{text}"
 
 
 def bodies(values: list[str], size: int) -> Iterator[list[str]]:
@@ -112,4 +112,4 @@ def test_the_enumerator_needs_fewer_casts_than_a_result_with_a_duplicate() -> No
           [mixlist] y = Cast<to=1>(c) }"""
     )
     assert count_added_casts(after) == 3
-    assert Problem(before, after).fewest(3) == 2
+    assert CastProblem(before, after).minimum_size(3) == 2

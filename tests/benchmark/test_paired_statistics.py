@@ -38,8 +38,8 @@ def test_loads_that_slow_both_turns_do_not_widen_the_bounds() -> None:
 
 
 def test_the_same_timings_give_the_same_bounds() -> None:
-    original, other = simulate_timings(1.1, 20, 3)
-    assert compute_ratio(original, other) == compute_ratio(list(original), list(other))
+    original, mixed = simulate_timings(1.1, 20, 3)
+    assert compute_ratio(original, mixed) == compute_ratio(list(original), list(mixed))
 
 
 def test_a_ratio_is_decided_if_the_bounds_exclude_one() -> None:

@@ -31,8 +31,8 @@ def test_bench_times_both_models_and_estimates_their_work(model_id: str, product
 
     mixed = mixlist.rewrite(path, mixlist.resolve(path, policy)).model
     shapes = {name: array.shape for name, array in batches[0].items()}
-    original, other = estimate_work(path, None, shapes), estimate_work(mixed, None, shapes)
-    assert original.matrix_flops == other.matrix_flops == products
-    assert original.unknown == other.unknown == ()
-    assert other.low_share == 1
-    assert other.bytes < original.bytes
+    original, mixed_work = estimate_work(path, None, shapes), estimate_work(mixed, None, shapes)
+    assert original.matrix_flops == mixed_work.matrix_flops == products
+    assert original.unknown == mixed_work.unknown == ()
+    assert mixed_work.low_share == 1
+    assert mixed_work.bytes < original.bytes

@@ -77,8 +77,8 @@ def test_rules_agree_with_the_runtime(case: tuple[Any, ...]) -> None:
         raise
     expected = {o.name: v.shape for o, v in zip(session.get_outputs(), session.run(None, feed), strict=True)}
     graph = build_graph(proto)
-    known = propagate_shapes(graph, {}, {})
-    assert {name: known.shape_of(graph.root.values[name]) for name in expected} == expected
+    known_shapes = propagate_shapes(graph, {}, {})
+    assert {name: known_shapes.shape_of(graph.root.values[name]) for name in expected} == expected
 
 
 def test_a_node_without_a_rule_has_unknown_shapes() -> None:
@@ -109,10 +109,10 @@ def test_values_of_replaced_nodes_are_not_used() -> None:
     { a = com.microsoft.QuickGelu (two)  n = Cast <to = 7> (a)  y = ConstantOfShape (n) }"""
     proto = onnx.parser.parse_model(text)
     graph = build_graph(proto)
-    known = propagate_shapes(graph, {}, {})
-    assert known.shape_of(graph.root.values["a"]) == (1,)
-    assert graph.root.values["a"] not in known.arrays
-    assert known.shape_of(graph.root.values["y"]) is None
+    known_shapes = propagate_shapes(graph, {}, {})
+    assert known_shapes.shape_of(graph.root.values["a"]) == (1,)
+    assert graph.root.values["a"] not in known_shapes.arrays
+    assert known_shapes.shape_of(graph.root.values["y"]) is None
     assert open_session(proto.SerializeToString()) is not None
 
 

@@ -206,16 +206,16 @@ def test_a_copy_for_shape_inference_has_no_declared_shapes_in_bodies() -> None:
     declare(proto)
     assert all(not scope.value_info for scope in scopes_in(copy_without_weights(proto, keep_declared=False).graph))
     for scope in scopes_in(copy_without_weights(proto).graph):
-        (info,) = scope.value_info
-        assert not info.type.tensor_type.shape.dim[0].HasField("dim_value")
+        (value_info,) = scope.value_info
+        assert not value_info.type.tensor_type.shape.dim[0].HasField("dim_value")
 
 
 def test_shapes_of_a_graph_with_bodies_are_found() -> None:
     proto = example()
     declare(proto)
     graph = build_graph(proto)
-    known = propagate_shapes(graph, {"n": 3}, {})
-    assert {name: known.shape_of(graph.root.values[name]) for name in ("x", "e", "q")} == {
+    known_shapes = propagate_shapes(graph, {"n": 3}, {})
+    assert {name: known_shapes.shape_of(graph.root.values[name]) for name in ("x", "e", "q")} == {
         "x": (4,),
         "e": (4,),
         "q": None,
@@ -224,7 +224,9 @@ def test_shapes_of_a_graph_with_bodies_are_found() -> None:
 
 def test_type_hints_are_declared_in_bodies() -> None:
     hinted = add_type_hints(load_model(example()), {"b_deep": "float16", "b": "float32"}).proto
-    declared = {scope.name: sorted(info.name for info in scope.value_info) for scope in scopes_in_model(hinted)}
+    declared = {
+        scope.name: sorted(value_info.name for value_info in scope.value_info) for scope in scopes_in_model(hinted)
+    }
     for holder in HOLDERS:
         assert declared[f"{holder}_0"] == ["b"] and declared[f"{holder}_1"] == []
     assert declared["g"] == [] and declared["fc_0_deep"] == []  # the output of a graph has a type already

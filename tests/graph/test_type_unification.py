@@ -172,9 +172,9 @@ def custom_inputs(original: onnx.ModelProto) -> onnx.ModelProto:
     del copy.graph.value_info[:]
     floats = [i.name for i in copy.graph.input if i.type.tensor_type.elem_type in dtypes.MIXABLE]
     for index, name in enumerate(set(floats) - {tensor.name for tensor in copy.graph.initializer}):
-        for info in copy.graph.input:
-            if info.name == name:
-                info.name = f"input_{index}"
+        for graph_input in copy.graph.input:
+            if graph_input.name == name:
+                graph_input.name = f"input_{index}"
         node = onnx.helper.make_node("Foo", [f"input_{index}"], [name], domain="c")
         copy.graph.node.insert(0, node)
     return copy
@@ -196,8 +196,8 @@ def test_the_time_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes += [onnx.helper.make_node("Add", [f"t{i}", f"t{i}"], [f"t{i + 1}"]) for i in range(length)]
     nodes.append(onnx.helper.make_node("MatMul", [f"t{length}", "w"], ["y"]))
     weight = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, [1, 1], [1.0])
-    info = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 1])
-    graph = onnx.helper.make_graph(nodes, "g", [info], [onnx.ValueInfoProto(name="y")], [weight])
+    graph_input = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 1])
+    graph = onnx.helper.make_graph(nodes, "g", [graph_input], [onnx.ValueInfoProto(name="y")], [weight])
     imports = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("c", 1)]
 
     def unify_and_count(

@@ -17,9 +17,9 @@ HEAD = '<ir_version: 10, opset_import: ["" : 17]>\n'
 def precisions(text: str, ops_info: str, **options: str) -> dict[str, str]:
     """The precision of each node, by its first output; names that the header gives no value are weights."""
     model = onnx.parser.parse_model(HEAD + text)
-    for info in model.graph.value_info:
-        shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(shape, np.float32), info.name))
+    for value_info in model.graph.value_info:
+        shape = [dim.dim_value for dim in value_info.type.tensor_type.shape.dim]
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(shape, np.float32), value_info.name))
     plan = mixlist.resolve(model, mixlist.load_policy(ops_info, **options))  # type: ignore[arg-type]
     return {next(iter(node.outputs)): node.precision for node in plan.nodes}
 

@@ -21,9 +21,9 @@ from mixlist.lists.policy import GRAY_POLICIES, NodeRule, Policy, Protection
 from tests.support.builders import customize, keep, policy
 from tests.support.graph_table import DECISIONS
 from tests.support.graphs import Case, cases
-from tests.support.reference import ELEM_TYPES, Reference
+from tests.support.reference import Reference
 from tests.support.reference_compare import differences
-from tests.support.reference_model import Node
+from tests.support.reference_model import ELEM_TYPES, Node
 from tests.support.reference_names import names_of
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "240"))

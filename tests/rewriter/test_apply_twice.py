@@ -13,7 +13,7 @@ import pytest
 import mixlist
 from tests.support import contract
 from tests.support.builders import model, policy
-from tests.support.contract_casts import _check_used
+from tests.support.contract_casts import check_used
 from tests.support.scopes import View
 
 POLICIES: dict[str, dict[str, Any]] = {
@@ -64,7 +64,7 @@ def test_a_rewritten_model_can_be_rewritten_under_another_policy(graph: str, fir
     contract.check_sorted(view)
     contract.check_value_info(second_model, view)
     for scope in view.scopes():
-        _check_used(scope)
+        check_used(scope)
     assert user_nodes(second_model) == user_nodes(original)
     contract.check_idempotent(second_model, lambda m: mixlist.rewrite(m, mixlist.resolve(m, rules)).model)
 

@@ -244,9 +244,9 @@ def test_an_initializer_that_the_training_information_uses_keeps_its_type() -> N
         "g (float[4] x) => (float[4] y) <float[4] k = {1,2,3,4}, float[4] j = {1,2,3,4}> {"
         "[w] w = Exp(x) [m] m = Mul(w, k) [n] y = Mul(m, j) }"
     )
-    info = proto.training_info.add()
-    info.algorithm.CopyFrom(helper.make_graph([helper.make_node("Neg", ["k"], ["k_new"])], "step", [], []))
-    info.update_binding.add(key="k", value="k_new")
+    training_info = proto.training_info.add()
+    training_info.algorithm.CopyFrom(helper.make_graph([helper.make_node("Neg", ["k"], ["k_new"])], "step", [], []))
+    training_info.update_binding.add(key="k", value="k_new")
     rules = policy(**LISTS)
     after = mixlist.rewrite(proto, mixlist.resolve(proto, rules)).model
     kinds = {t.name: t.data_type for t in after.graph.initializer}

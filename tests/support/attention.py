@@ -1,4 +1,4 @@
-"""Random attention with masks, as exporters write them: what the tests of rules S4.35 to S4.37 share."""
+"""Random attention with masks in the forms of exporters, for the tests of the rules S4.35 to S4.37."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.support.builders import model, policy
 
 SIZE = 4  # positions
 CONSTANTS = [-1e9, -3.4028235e38, -65504.0, -50000.0, -1e4]
-# How the mask gets to the scores s# of layer #. `inv` is 1 where a position is masked, `b` says the same as bool, `c`
-# is the constant, `m` the mask that all layers share.
+# Nodes that apply the mask to the scores s# of layer #. `inv` is 1 where a position is masked, `b` is the same as bool,
+# `c` is the constant, `m` the mask that all layers share.
 LAYERS = {
     "add": "a# = Add(s#, m)",
     "add, swapped": "a# = Add(m, s#)",
@@ -36,7 +36,7 @@ SHARED = {
     "switched": "i = Where(b, one, zero) m = Mul(i, c)",
     "negated": "l = Mul(inv, big) m = Neg(l)",
     "filled": "e = ConstantOfShape<value=float[1] {@}>(shape) m = Mul(inv, e)",
-    "float mask": "i = Sub(one, given) m = Mul(i, c)",
+    "float mask": "i = Sub(one, keep) m = Mul(i, c)",
 }
 OPERATORS = ["Add", "Sub", "Mul", "Div", "Neg", "Where", "Max", "Expand", "Reshape", "MatMul", "Softmax", "Relu"]
 
@@ -50,9 +50,9 @@ class Attention:
 
 
 def attention(shared: str, layers: list[str], constant: float, largest: float = 100.0, seed: int = 0) -> Attention:
-    """Build layers of attention that share a mask; ``largest`` is the largest magnitude of a score in the first."""
+    """Build layers of attention with a common mask; ``largest`` is the largest magnitude of a score in the first."""
     parts = [
-        "b = Equal(mask, nought) f = Cast<to=1>(mask) inv = Sub(one, f)",
+        "b = Equal(mask, masked_id) f = Cast<to=1>(mask) inv = Sub(one, f)",
         SHARED[shared].replace("@", repr(constant)),
     ]
     value = "x"
@@ -62,9 +62,9 @@ def attention(shared: str, layers: list[str], constant: float, largest: float = 
         )
         value = f"r{index}"
     text = f"""g (float[{SIZE},{SIZE}] x, float[{SIZE},{SIZE}] k, float[{SIZE},{SIZE}] v, int64[{SIZE},{SIZE}] mask,
-      float[{SIZE},{SIZE}] given) => (float[{SIZE},{SIZE}] y)
+      float[{SIZE},{SIZE}] keep) => (float[{SIZE},{SIZE}] y)
       <float c = {{{constant!r}}}, float big = {{{-constant!r}}}, float one = {{1.0}}, float zero = {{0.0}},
-       float half = {{0.5}}, float two = {{2.0}}, int64[2] shape = {{{SIZE}, {SIZE}}}, int64 nought = {{0}}>
+       float half = {{0.5}}, float two = {{2.0}}, int64[2] shape = {{{SIZE}, {SIZE}}}, int64 masked_id = {{0}}>
       {{ {" ".join(parts)} y = Relu({value}) }}"""
     random = np.random.default_rng(seed)
     mask = random.integers(0, 2, (SIZE, SIZE))
@@ -74,7 +74,7 @@ def attention(shared: str, layers: list[str], constant: float, largest: float = 
         name: random.uniform(-square, square, (SIZE, SIZE)).astype(np.float32) for name in ("x", "k")
     }
     feed |= {"v": random.uniform(-1, 1, (SIZE, SIZE)).astype(np.float32)}
-    feed |= {"mask": mask.astype(np.int64), "given": mask.astype(np.float32)}
+    feed |= {"mask": mask.astype(np.int64), "keep": mask.astype(np.float32)}
     return Attention(model(text), feed)
 
 

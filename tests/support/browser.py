@@ -1,4 +1,4 @@
-"""A headless browser, spoken to over its debugging pipe: no package needed besides the browser itself."""
+"""Control a headless browser over its debugging pipe: no package is needed, only the browser itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-# Without its own update, translation and metrics services, whose requests have nothing to do with a page.
+# No update, translation and metrics services: their requests do not come from a page.
 _FLAGS = [
     "--headless=new",
     "--no-sandbox",
@@ -37,7 +37,7 @@ def find() -> str | None:
 
 def _start(command: list[str], to_read: int, to_write: int) -> int:
     """Start a program that reads commands from descriptor 3 and answers on 4; return its process id."""
-    import fcntl  # which Windows lacks
+    import fcntl  # not on Windows
 
     high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10) for descriptor in (to_read, to_write)]
     moves = [(os.POSIX_SPAWN_DUP2, descriptor, at) for at, descriptor in enumerate(high, 3)]
@@ -50,7 +50,7 @@ def _start(command: list[str], to_read: int, to_write: int) -> int:
 
 
 class Page:
-    """One page of a browser that ends with it. ``requests`` are the addresses that it asked for."""
+    """One page of a browser; closing the page ends the browser. ``requests`` are the addresses that it requested."""
 
     def __init__(self, profile: Path, width: int = 1280, height: int = 900) -> None:
         program = find()
@@ -72,43 +72,43 @@ class Page:
             self._call(f"{domain}.enable")
 
     def open(self, path: Path) -> None:
-        """Loads a local file and waits until it has loaded."""
+        """Load a local file and wait until it has loaded."""
         self._call("Page.navigate", url=path.resolve().as_uri())
         while self._receive().get("method") != "Page.loadEventFired":
             pass
 
     def ask(self, expression: str) -> Any:
-        """The value of a JavaScript expression; of a promise, what it comes to."""
+        """Return the value of a JavaScript expression; of a promise, its result."""
         answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def press(self, key: str, code: int, text: str = "") -> None:
-        """Presses and releases a key."""
+        """Press and release a key."""
         for kind in ("keyDown", "keyUp"):
             self._call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, text=text)
 
     def write(self, text: str) -> None:
-        """Types text where the focus is, and waits until the page has acted on it."""
+        """Type text into the focused element, and wait until the page has handled it."""
         self._call("Input.insertText", text=text)
         self.ask("new Promise(done => setTimeout(done, 200))")
 
     def show(self, scheme: str = "light", media: str = "screen") -> None:
-        """Sets what the page is shown on: a ``dark`` or ``light`` scheme, on ``screen`` or in ``print``."""
+        """Set the color scheme, ``dark`` or ``light``, and the medium, ``screen`` or ``print``."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self._call("Emulation.setEmulatedMedia", media=media, features=features)
 
     def picture(self, path: Path) -> None:
-        """The whole page as PNG."""
+        """Write the whole page as a PNG file."""
         shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def resize(self, width: int, height: int) -> None:
-        """Gives the page another size, in CSS pixels."""
+        """Set the size of the page, in CSS pixels."""
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def pdf(self) -> bytes:
-        """What printing gives."""
+        """Return the printed page as a PDF file."""
         return base64.b64decode(self._call("Page.printToPDF", printBackground=False)["data"])
 
     def __enter__(self) -> Page:

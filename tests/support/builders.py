@@ -25,11 +25,11 @@ HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
 
 def model(text: str, *, check: bool = True) -> onnx.ModelProto:
-    """A model from ONNX text; a missing header means IR 8, opset 17. Checked.
+    """Parse and check a model in ONNX text; the default header is IR 8, opset 17.
 
-    A node named ``mixlist`` stands for one that mixlist made: it gets the mark and loses the name.
-    The numbers of a float16 or bfloat16 constant, which ONNX's parser wants as bit patterns, are read
-    as values (whole ones).
+    A node named ``mixlist`` represents one that mixlist made: it gets the mark and loses the name.
+    The numbers of a float16 or bfloat16 constant, which ONNX's parser reads as bit patterns, are read
+    as integer values.
     """
     parsed = parser.parse_model(text if text.lstrip().startswith("<") else HEAD + text)
     bodies: list[onnx.GraphProto | onnx.FunctionProto] = [parsed.graph, *parsed.functions]
@@ -68,15 +68,15 @@ def policy(
     protect: Iterable[Protection] = (),
     space: NameSpace = "onnx",
 ) -> Policy:
-    """A policy whose library holds just these op types, in the names of the space; every other is gray.
+    """Build a policy whose library has only these op types, in the names of the space; other op types are gray.
 
-    ``edits`` are op types that a modify_mixlist file names, with the list it moves them to.
+    ``edits`` are the op types of a modify_mixlist file, each with the list to which the file moves it.
     """
     lists: dict[str, ListName] = dict.fromkeys(white, "white") | dict.fromkeys(black, "black")  # type: ignore[assignment]
     library = Library("test", lists, space=space, clear_ops=frozenset(clear))
     at = FilePlace("modify.json", 2, 9)
     moves = {op: Move(op, lists.get(op, "gray"), to, at) for op, to in (edits or {}).items()}
-    said = repr(
+    content = repr(
         (
             sorted(lists.items()),
             sorted((edits or {}).items()),
@@ -89,7 +89,7 @@ def policy(
             space,
         )
     )
-    digest = hashlib.sha256(said.encode()).hexdigest()
+    digest = hashlib.sha256(content.encode()).hexdigest()
     return Policy(
         mode=MODES[mode],
         lists=Lists(library, moves, frozenset(moves)),
@@ -104,7 +104,7 @@ def policy(
 
 
 def keep(*names: str, by_type: bool = False) -> tuple[NodeRule, ...]:
-    """Node rules that keep the authored type of nodes, by name or by op type."""
+    """Build node rules that keep the authored type of nodes, by name or by op type."""
     kind = "type" if by_type else "name"
     return tuple(NodeRule(kind, n, True, FilePlace("keep.cfg", i + 1, 1)) for i, n in enumerate(names))  # type: ignore[arg-type]
 
@@ -112,13 +112,13 @@ def keep(*names: str, by_type: bool = False) -> tuple[NodeRule, ...]:
 def customize(
     name: str, inputs: Iterable[str | None], outputs: Iterable[str | None], *, by_type: bool = False
 ) -> NodeRule:
-    """One line of a customize_dtypes file."""
+    """Build the node rule of one line of a customize_dtypes file."""
     kind = "type" if by_type else "name"
     return NodeRule(kind, name, False, FilePlace("custom.cfg", 1, 1), tuple(inputs), tuple(outputs))  # type: ignore[arg-type]
 
 
 def apply(original: onnx.ModelProto, rules: Policy, **options: object) -> onnx.ModelProto:
-    """Resolve and rewrite in memory."""
+    """Resolve a model and rewrite it in memory."""
     import mixlist
 
     result = mixlist.rewrite(original, mixlist.resolve(original, rules), **options)

@@ -21,7 +21,7 @@ SUGGESTION = '{"black-list": {"to-add": ["Pow"]}, "white-list": {"to-remove": ["
 
 
 def finding(name: str, kind: str = "overflow", **changed: object) -> NodeFinding:
-    made = NodeFinding(
+    node_finding = NodeFinding(
         scope="",
         name=name,
         op_type="Pow",
@@ -36,17 +36,21 @@ def finding(name: str, kind: str = "overflow", **changed: object) -> NodeFinding
         source="white by library onnx (Pow)",
         suggestion=SUGGESTION,
     )
-    return replace(made, **changed)  # type: ignore[arg-type]
+    return replace(node_finding, **changed)  # type: ignore[arg-type]
 
 
 def output(name: str = "y", passed: bool = True, **changed: object) -> OutputFinding:
-    made = OutputFinding(name, 0.002, 0.03, 2e-4, 0.99999998, 73.6, None, 0.98, passed, () if passed else ("cosine",))
-    return replace(made, **changed)  # type: ignore[arg-type]
+    output_finding = OutputFinding(
+        name, 0.002, 0.03, 2e-4, 0.99999998, 73.6, None, 0.98, passed, () if passed else ("cosine",)
+    )
+    return replace(output_finding, **changed)  # type: ignore[arg-type]
 
 
 def tensor(name: str, maximum: float, **changed: object) -> TensorRange:
-    made = TensorRange("", name, name, "MatMul", True, -maximum / 2, maximum, maximum / 2**9, -maximum / 2, maximum)
-    return replace(made, **changed)  # type: ignore[arg-type]
+    tensor_range = TensorRange(
+        "", name, name, "MatMul", True, -maximum / 2, maximum, maximum / 2**9, -maximum / 2, maximum
+    )
+    return replace(tensor_range, **changed)  # type: ignore[arg-type]
 
 
 PASSING = CheckReport(

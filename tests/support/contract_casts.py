@@ -1,4 +1,4 @@
-"""Rules S7.4, S7.5: where Casts are, and that none is there without need."""
+"""Rules S7.4, S7.5: check the scope of each Cast, and that no Cast is unnecessary."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ LOW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def check(old: View, new: View, *, cast_is_black: bool = False) -> None:
-    """Every Cast that mixlist made is in the right scope, the only one, used, and not avoidable."""
+    """Assert that every Cast that mixlist made is in the right scope, unique, used, and necessary."""
     for scope in new.scopes():
         for node in scope.nodes:
             if is_marked_cast(node):
                 source, label = node.input[0], f"Cast of {node.input[0]!r} in {scope.path!r}"
-                assert source in scope.defined, f"point 4: {label} stands outside the scope that defines it"
+                assert source in scope.defined, f"point 4: {label} is outside the scope that defines it"
                 _check_needed(scope, source, cast_target(node), label, cast_is_black=cast_is_black)
         _check_unique(scope)
-        _check_used(scope)
+        check_used(scope)
 
 
 def _check_needed(scope: Scope, source: str, target: int, label: str, *, cast_is_black: bool) -> None:
@@ -30,8 +30,10 @@ def _check_needed(scope: Scope, source: str, target: int, label: str, *, cast_is
     assert not constant, f"point 4: {label}, an initializer that could have been converted"
     if producer is None:
         return
-    known = is_constant(producer) and not any(a.ref_attr_name for a in producer.attribute)  # not what a caller passes
-    assert not known, f"point 4: {label}, a Constant that could have been converted"
+    is_known_constant = is_constant(producer) and not any(
+        a.ref_attr_name for a in producer.attribute
+    )  # not what a caller passes
+    assert not is_known_constant, f"point 4: {label}, a Constant that could have been converted"
     assert not is_marked_cast(producer), f"point 4: {label}, itself a Cast that mixlist made"
     assert scope.elem_type(source) != target, f"point 4: {label} to the type it has already"
     is_user_cast = producer.op_type == "Cast" and producer.domain in ("", "ai.onnx")
@@ -43,15 +45,15 @@ def _check_needed(scope: Scope, source: str, target: int, label: str, *, cast_is
 
 def _check_unique(scope: Scope) -> None:
     casts = [n for n in scope.nodes if n.op_type == "Cast" and n.domain in ("", "ai.onnx") and cast_target(n)]
-    made = Counter((n.input[0], cast_target(n)) for n in casts if is_marked_cast(n))
-    users = {(n.input[0], cast_target(n)) for n in casts if not is_marked_cast(n)}
-    for (name, target), count in made.items():
+    counts = Counter((n.input[0], cast_target(n)) for n in casts if is_marked_cast(n))
+    user_casts = {(n.input[0], cast_target(n)) for n in casts if not is_marked_cast(n)}
+    for (name, target), count in counts.items():
         label = f"Cast of {name!r} to {dtype_name(target)} in {scope.path!r}"
         assert count == 1, f"point 4: {count} times {label}"
-        assert (name, target) not in users, f"point 4: {label} beside the user's own"
+        assert (name, target) not in user_casts, f"point 4: {label} in addition to the user's Cast"
 
 
-def _check_used(scope: Scope) -> None:
+def check_used(scope: Scope) -> None:
     used = {name for node in scope.nodes for name in reads(node)} | set(scope.outputs)
     for node in scope.nodes:
         unused = is_marked_cast(node) and not set(node.output) & used

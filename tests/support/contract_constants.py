@@ -1,4 +1,4 @@
-"""Rule S7.6: constants in both types, the high one bit-exact, none left over."""
+"""Rule S7.6: constants can have both types, the high one is bit-exact, and no unused constant remains."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ NUMPY = {TensorProto.FLOAT16: np.float16, TensorProto.BFLOAT16: ml_dtypes.bfloat
 
 
 def check(pairing: Pairing, low: int, constants: str, limits: Set[float] = frozenset()) -> None:
-    """Every constant of the result is an original one, bit for bit, or the conversion of one.
+    """Assert that every constant of the result is an original one, bit for bit, or the conversion of one.
 
     ``limits`` are the magnitudes to which the constants of masks are reduced.
     """
-    old = [entry for scope in pairing.before.scopes() for entry in held(scope)]
-    allowed = {key(array, elem) for _, array, elem in old}
-    for _, array, elem in old:
+    old_constants = [entry for scope in pairing.before.scopes() for entry in float_constants(scope)]
+    allowed = {key(array, elem) for _, array, elem in old_constants}
+    for _, array, elem in old_constants:
         for target in (low, TensorProto.FLOAT):
             if elem in (TensorProto.FLOAT, low) and elem != target:
                 allowed.add(key(convert(array, target, constants), target))
             if elem == TensorProto.FLOAT:
                 allowed |= {key(convert(reduced, target, constants), target) for reduced in _reduced(array, limits)}
-    now = {key(array, elem): (scope, name) for scope in pairing.after.scopes() for name, array, elem in held(scope)}
-    for found, (scope, name) in now.items():
-        where = f"constant {name!r} in {scope.path!r}"
-        assert found in allowed, f"point 7: {where} is neither an original constant nor a conversion of one"
+    new_constants = {
+        key(array, elem): (scope, name)
+        for scope in pairing.after.scopes()
+        for name, array, elem in float_constants(scope)
+    }
+    for constant_key, (scope, name) in new_constants.items():
+        label = f"constant {name!r} in {scope.path!r}"
+        assert constant_key in allowed, f"point 7: {label} is neither an original constant nor a conversion of one"
     _check_same_names(pairing, low, constants, limits)
     _check_leftovers(pairing)
 
@@ -42,16 +46,16 @@ def key(array: np.ndarray, elem: int) -> Key:
     return elem, array.shape, array.tobytes()
 
 
-def held(scope: Scope) -> Iterator[tuple[str, np.ndarray, int]]:
+def float_constants(scope: Scope) -> Iterator[tuple[str, np.ndarray, int]]:
     """The float constants of a scope: name, values, element type."""
     for name, tensor in scope.initializers.items():
         if tensor.data_type in NUMPY:
             yield name, numpy_helper.to_array(tensor), tensor.data_type
     for node in scope.nodes:
         if is_constant(node):
-            found = constant_value(node)
-            if found and found[1] in NUMPY:
-                yield node.output[0], *found
+            value_and_type = constant_value(node)
+            if value_and_type and value_and_type[1] in NUMPY:
+                yield node.output[0], *value_and_type
 
 
 def constant_value(node: onnx.NodeProto) -> tuple[np.ndarray, int] | None:
@@ -80,32 +84,32 @@ def convert(array: np.ndarray, target: int, constants: str) -> np.ndarray:
 
 
 def _reduced(array: np.ndarray, limits: Set[float]) -> list[np.ndarray]:
-    """A constant whose finite magnitudes do not exceed each of the limits."""
+    """For each limit, the constant with its finite magnitudes reduced to the limit."""
     finite = np.isfinite(array)
     return [np.where(finite, np.clip(array, -limit, limit), array).astype(array.dtype) for limit in sorted(limits)]
 
 
 def _check_same_names(pairing: Pairing, low: int, constants: str, limits: Set[float]) -> None:
     for pair in pairing.pairs:
-        before = {name: (array, elem) for name, array, elem in held(pair.before)}
-        for name, array, elem in held(pair.after):
+        before = {name: (array, elem) for name, array, elem in float_constants(pair.before)}
+        for name, array, elem in float_constants(pair.after):
             if name not in before:
                 continue
-            want, had = before[name]
-            where = f"constant {name!r} in {pair.before.path!r}"
-            if had != elem:
-                assert {had, elem} == {TensorProto.FLOAT, low}, f"point 7: {where} changed its type"
-                want = convert(want, elem, constants)
-            reduced = [key(convert(each, elem, constants), elem) for each in _reduced(before[name][0], limits)]
-            assert key(array, elem) in [key(want, elem), *reduced], f"point 7: {where} changed its values"
+            expected_array, old_elem = before[name]
+            label = f"constant {name!r} in {pair.before.path!r}"
+            if old_elem != elem:
+                assert {old_elem, elem} == {TensorProto.FLOAT, low}, f"point 7: {label} changed its type"
+                expected_array = convert(expected_array, elem, constants)
+            reduced = [key(convert(values, elem, constants), elem) for values in _reduced(before[name][0], limits)]
+            assert key(array, elem) in [key(expected_array, elem), *reduced], f"point 7: {label} changed its values"
 
 
 def _check_leftovers(pairing: Pairing) -> None:
-    """A constant that had uses and lost them all is gone; a new one is used."""
+    """Assert that a constant that lost all its uses is removed, and that a new constant is used."""
     for pair in pairing.pairs:
         used_before, used_after = _used(pair.before), _used(pair.after)
-        idle_before = {name for name, _, _ in held(pair.before)} - used_before
-        for name, _, _ in held(pair.after):
+        idle_before = {name for name, _, _ in float_constants(pair.before)} - used_before
+        for name, _, _ in float_constants(pair.after):
             needed = name in used_after or name in pair.after.inputs or name in idle_before
             assert needed, f"point 7: constant {name!r} in {pair.before.path!r} is left over"
 

@@ -1,4 +1,4 @@
-"""Running models in tests: ONNX Runtime's CPU provider, and onnx.reference, which rounds truly."""
+"""Run models in tests: on ONNX Runtime's CPU provider, and in onnx.reference, which rounds every low-precision node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx
 
 
 def ort_session(model: onnx.ModelProto, *, optimize: bool = True) -> Any:
-    """A session on the CPU provider; raises what ONNX Runtime raises."""
+    """Return a session on the CPU provider; raise the errors of ONNX Runtime."""
     import onnxruntime as ort
 
     ort.set_default_logger_severity(4)
@@ -27,7 +27,7 @@ def run_ort(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], *, optimize
 
 
 def run_reference(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """The outputs as onnx.reference computes them: every node in the types that the model says.
+    """The outputs as onnx.reference computes them: every node in the types of the model.
 
     Functions are inlined first, because onnx.reference does not resolve nested attribute references.
     """

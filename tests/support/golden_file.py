@@ -68,8 +68,8 @@ def golden_files(folder: str) -> list[Path]:
 
 def read_golden(path: Path) -> GoldenFile:
     """Read a golden file."""
-    header, *rest = path.read_text(encoding="utf-8").split("\n--- ")
+    header, *section_texts = path.read_text(encoding="utf-8").split("\n--- ")
     lines = [line for line in header.splitlines() if line]
     settings = dict(line.split(": ", 1) for line in lines if not line.startswith("#"))
-    sections = dict(section.split("\n", 1) for section in rest)
+    sections = dict(section.split("\n", 1) for section in section_texts)
     return GoldenFile("\n".join(line for line in lines if line.startswith("#")), settings, sections)

@@ -219,9 +219,9 @@ class KillCampaign:
             yield problem
 
 
-def differences(found: Tree, expected: Tree) -> Iterator[str]:
+def differences(actual: Tree, expected: Tree) -> Iterator[str]:
     """Yield a line for each file that differs."""
-    for name in sorted(found.keys() | expected.keys()):
-        if found.get(name) != expected.get(name):
-            state = "is missing" if name not in found else "is left over" if name not in expected else "differs"
+    for name in sorted(actual.keys() | expected.keys()):
+        if actual.get(name) != expected.get(name):
+            state = "is missing" if name not in actual else "is left over" if name not in expected else "differs"
             yield f"{name} {state}"

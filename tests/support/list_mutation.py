@@ -53,11 +53,11 @@ _ENCODINGS = ("utf-16", "utf-16-le", "utf-32", "utf-8-sig", "utf-7", "cp037")
 
 def edited(data: bytes, edits: Edits) -> bytes:
     """The data with a few bytes set, cut, inserted or repeated."""
-    for how, where, some in edits:
-        at = where % (len(data) + 1)
-        rest = {"set": data[at + len(some) :], "cut": data[at + len(some) + 1 :], "insert": data[at:]}
-        middle = data[max(at - 20, 0) : at] if how == "repeat" else b"" if how == "cut" else some
-        data = data[:at] + middle + rest.get(how, data[at:])
+    for kind, position, new_bytes in edits:
+        at = position % (len(data) + 1)
+        tails = {"set": data[at + len(new_bytes) :], "cut": data[at + len(new_bytes) + 1 :], "insert": data[at:]}
+        middle = data[max(at - 20, 0) : at] if kind == "repeat" else b"" if kind == "cut" else new_bytes
+        data = data[:at] + middle + tails.get(kind, data[at:])
     return data
 
 
@@ -72,22 +72,22 @@ def damaged_list(rng: random.Random) -> tuple[str, bytes]:
 
 def edit_bytes(data: bytes, rng: random.Random) -> bytes:
     """Set, cut, insert or repeat a few bytes."""
-    some = rng.choice(_BYTES) if rng.random() < 0.7 else rng.randbytes(rng.randrange(6))
-    return edited(data, [(rng.choice(WAYS), rng.randrange(10**6), some) for _ in range(rng.choice((1, 1, 2, 4)))])
+    new_bytes = rng.choice(_BYTES) if rng.random() < 0.7 else rng.randbytes(rng.randrange(6))
+    return edited(data, [(rng.choice(WAYS), rng.randrange(10**6), new_bytes) for _ in range(rng.choice((1, 1, 2, 4)))])
 
 
 def edit_tokens(data: bytes, rng: random.Random) -> bytes:
     """Drop, repeat, swap or replace words, texts and brackets."""
     tokens = _TOKEN.findall(data.decode(errors="surrogateescape")) or [""]
     for _ in range(rng.choice((1, 1, 2, 3))):
-        at, other = rng.randrange(len(tokens)), rng.randrange(len(tokens))
+        at, second = rng.randrange(len(tokens)), rng.randrange(len(tokens))
         change = rng.randrange(4)
         if change == 0:
             tokens[at] = ""
         elif change == 1:
             tokens[at] *= rng.choice((2, 3, 50))
         elif change == 2:
-            tokens[at], tokens[other] = tokens[other], tokens[at]
+            tokens[at], tokens[second] = tokens[second], tokens[at]
         else:
             tokens[at] = rng.choice(_TOKENS)
     return "".join(tokens).encode(errors="surrogateescape")
@@ -131,8 +131,8 @@ def _value(rng: random.Random) -> Json:
 
 def _join(data: bytes, rng: random.Random) -> bytes:
     """Put a part of another list file, of any kind, behind a part of this one."""
-    other = rng.choice(LISTS[rng.choice(list(LISTS))])
-    return data[: rng.randrange(len(data) + 1)] + other[rng.randrange(len(other) + 1) :]
+    second_file = rng.choice(LISTS[rng.choice(list(LISTS))])
+    return data[: rng.randrange(len(data) + 1)] + second_file[rng.randrange(len(second_file) + 1) :]
 
 
 def _encode(data: bytes, rng: random.Random) -> bytes:

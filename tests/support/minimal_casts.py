@@ -1,12 +1,11 @@
-"""The fewest Casts that a plan needs, found by trying every set of them; shares nothing with the rewriter.
+"""Find the smallest number of Casts that a plan needs, by trying every set of Casts. No code of the rewriter is used.
 
-Given are the original model and a rewritten one, of which only the types are taken: what every node
-makes and what it reads in each slot, what bodies take and give. A *candidate* is a Cast of one tensor to
-one type in one scope. All sets of candidates are tried, smallest first. A set is written out as a model
-(each use takes a copy of its value that has the type it needs, if there is one; constants are converted
-freely, as that costs no Cast) and ONNX's checker with type inference judges it. Uses may read a user's
-Cast of the same tensor to the type they need, and behind a user's Cast from a low type to float32, which
-is exact, that Cast's source.
+The input is the original model and a rewritten one. Of the rewritten model only the types count: of every output
+and input slot of a node, and of the inputs and outputs of bodies. A *candidate* is a Cast of one tensor to one type
+in one scope. All sets of candidates are tried, the smallest first. A set is written as a model, and ONNX's checker
+with type inference judges the model. In it each slot reads a copy of its value in the type that the slot needs, if
+there is such a copy. Constants are converted without a Cast. A slot may also read a user's Cast of the same tensor to
+the type that it needs, and the source of a user's Cast from a low type to float32, because that Cast is exact.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from itertools import combinations
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.support.contract_constants import NUMPY, held
+from tests.support.contract_constants import NUMPY, float_constants
 from tests.support.pairing import Pairing, ScopePair, is_constant
 from tests.support.scopes import Scope, View, cast_target, elem_type, reads
 
@@ -27,52 +26,52 @@ FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 @dataclass(frozen=True)
 class Candidate:
-    """A Cast of ``tensor`` (of the scope with that path) to ``target``, standing in scope ``place``."""
+    """A Cast of ``tensor`` to ``target`` in the scope with the path ``scope_path``."""
 
     tensor: str
     target: int
-    place: str
+    scope_path: str
 
 
-class Problem:
-    """What has to hold, read from the original and the types of the rewritten model."""
+class CastProblem:
+    """The types that a set of Casts must give, read from the original and the rewritten model."""
 
     def __init__(self, before: onnx.ModelProto, after: onnx.ModelProto, *, low: int = TensorProto.FLOAT16) -> None:
-        assert not before.functions, "write functions out before asking"
+        assert not before.functions, "inline functions first"
         self.model, self.low = before, low
         self.pairing = Pairing(View(before), View(after))
         self.pairs = {pair.before.path: pair for pair in self.pairing.pairs}
-        self.made = {path: _made(pair) for path, pair in self.pairs.items()}
+        self.types = {path: _float_types(pair) for path, pair in self.pairs.items()}
         self.constants = {
-            path: {name: array for name, array, elem in held(pair.before) if name not in pair.before.inputs}
+            path: {name: array for name, array, elem in float_constants(pair.before) if name not in pair.before.inputs}
             for path, pair in self.pairs.items()
         }
 
     def candidates(self) -> list[Candidate]:
-        """Every Cast that could stand anywhere."""
-        found = []
+        """Every possible Cast of every float tensor, in every scope that sees the tensor."""
+        candidates = []
         for path, pair in self.pairs.items():
             scope: Scope | None = pair.before
             while scope is not None:
-                for name, elem in self.made[scope.path].items():
+                for name, elem in self.types[scope.path].items():
                     if name not in self.constants[scope.path]:
-                        found += [Candidate(name, t, path) for t in (TensorProto.FLOAT, self.low) if t != elem]
+                        candidates += [Candidate(name, t, path) for t in (TensorProto.FLOAT, self.low) if t != elem]
                 scope = scope.outer
-        return found
+        return candidates
 
-    def fewest(self, limit: int) -> int:
+    def minimum_size(self, limit: int) -> int:
         """The size of the smallest set that is valid; ``limit`` is known to be enough."""
         candidates = self.candidates()
         for size in range(limit):
-            if any(self.is_valid(chosen) for chosen in combinations(candidates, size)):
+            if any(self.is_valid(casts) for casts in combinations(candidates, size)):
                 return size
         return limit
 
-    def is_valid(self, chosen: tuple[Candidate, ...]) -> bool:
-        """Return whether ONNX accepts the model with these Casts and every node makes what was decided."""
-        if len({(c.tensor, c.target, c.place) for c in chosen}) < len(chosen):
+    def is_valid(self, casts: tuple[Candidate, ...]) -> bool:
+        """Return whether ONNX accepts the model with these Casts, and every node makes the decided types."""
+        if len({(c.tensor, c.target, c.scope_path) for c in casts}) < len(casts):
             return False
-        written = _Writer(self, chosen).model()
+        written = _Writer(self, casts).model()
         if written is None:
             return False
         try:
@@ -82,36 +81,36 @@ class Problem:
         return True
 
 
-def _made(pair: ScopePair) -> dict[str, int]:
-    """The float tensors that a scope defines, with the types they have afterwards."""
-    made: dict[str, int] = {}
+def _float_types(pair: ScopePair) -> dict[str, int]:
+    """The float tensors that a scope of the original defines, with their types in the rewritten model."""
+    types: dict[str, int] = {}
     for old, new in zip(pair.before.body.input, pair.after.body.input, strict=True):
-        elem = elem_type(pair.after.types.get(new.name))
-        if elem in FLOATS and old.type.HasField("tensor_type"):
-            made[old.name] = elem
-    for name, _, elem in held(pair.before):
-        made.setdefault(name, elem)
-    for node, twin in pair.nodes:
+        new_elem = elem_type(pair.after.types.get(new.name))
+        if new_elem in FLOATS and old.type.HasField("tensor_type"):
+            types[old.name] = new_elem
+    for name, _, new_elem in float_constants(pair.before):
+        types.setdefault(name, new_elem)
+    for node, rewritten in pair.nodes:
         for i, name in enumerate(node.output):
-            elem = pair.after.elem_type(twin.output[i]) if twin is not None and name else None
+            new_elem = pair.after.elem_type(rewritten.output[i]) if rewritten is not None and name else None
             type_proto = pair.before.types.get(name)
-            if elem in FLOATS and type_proto is not None and type_proto.HasField("tensor_type"):
-                made[name] = elem
-    return made
+            if new_elem in FLOATS and type_proto is not None and type_proto.HasField("tensor_type"):
+                types[name] = new_elem
+    return types
 
 
 class _Writer:
-    """The original with the chosen Casts in it, or None where a use finds no copy of the type it needs."""
+    """Write the original with a set of Casts, or None if a slot has no copy of its value in the type it needs."""
 
-    def __init__(self, problem: Problem, chosen: tuple[Candidate, ...]) -> None:
-        self.problem, self.chosen = problem, chosen
+    def __init__(self, problem: CastProblem, casts: tuple[Candidate, ...]) -> None:
+        self.problem, self.casts = problem, casts
         self.complete = True
         self.converted: dict[tuple[str, str, int], str] = {}
         self.used: set[Candidate] = set()
 
     def model(self) -> onnx.ModelProto | None:
         graph = self._graph("")
-        if not self.complete or self.used != set(self.chosen):
+        if not self.complete or self.used != set(self.casts):
             return None
         original = self.problem.model
         return onnx.ModelProto(ir_version=original.ir_version, opset_import=original.opset_import, graph=graph)
@@ -122,27 +121,27 @@ class _Writer:
         graph.CopyFrom(pair.before.body)
         del graph.node[:], graph.value_info[:]
         for value in graph.input:
-            _set_elem(value.type, self.problem.made[path].get(value.name))
+            _set_elem(value.type, self.problem.types[path].get(value.name))
         inner = iter(pair.before.subscopes)
-        nodes = [self._node(pair, node, twin, inner) for node, twin in pair.nodes]
+        nodes = [self._node(pair, node, rewritten, inner) for node, rewritten in pair.nodes]
         self._set_outputs(pair, graph)
-        nodes += [self._cast(c) for c in self.chosen if c.place == path]
+        nodes += [self._cast(c) for c in self.casts if c.scope_path == path]
         graph.node.extend(_in_order(nodes))
-        for (home, name, elem), new in self.converted.items():
-            if home == path:
+        for (definer_path, name, elem), new in self.converted.items():
+            if definer_path == path:
                 array = self.problem.constants[path][name]
                 graph.initializer.append(numpy_helper.from_array(array.astype(NUMPY[elem]), new))
         return graph
 
     def _node(
-        self, pair: ScopePair, node: onnx.NodeProto, twin: onnx.NodeProto | None, inner: Iterator[Scope]
+        self, pair: ScopePair, node: onnx.NodeProto, rewritten: onnx.NodeProto | None, inner: Iterator[Scope]
     ) -> onnx.NodeProto:
         new = onnx.NodeProto()
         new.CopyFrom(node)
-        if twin is None or is_constant(node):
+        if rewritten is None or is_constant(node):
             return new
         for i, name in enumerate(node.input):
-            new.input[i] = self._source(pair.before, name, pair.after.elem_type(twin.input[i]) if name else None)
+            new.input[i] = self._source(pair.before, name, pair.after.elem_type(rewritten.input[i]) if name else None)
         for attr in new.attribute:
             if attr.type == attr.GRAPH:
                 attr.g.CopyFrom(self._graph(next(inner).path))
@@ -155,70 +154,70 @@ class _Writer:
                 node.output[i] = f"{name}.raw"
 
     def _is_raw(self, scope: Scope, name: str) -> bool:
-        """Return whether a tensor gives its name to the Cast behind it, as it is an output of the main graph."""
+        """Return whether the Cast of a tensor takes over its name, because the tensor is an output of the model."""
         if scope.path or name not in scope.outputs or name in scope.inputs:
             return False
-        made = self.problem.made[""].get(name)
-        return made is not None and made != elem_type(scope.types.get(name))
+        elem = self.problem.types[""].get(name)
+        return elem is not None and elem != elem_type(scope.types.get(name))
 
     def _set_outputs(self, pair: ScopePair, graph: onnx.GraphProto) -> None:
         for i, name in enumerate(pair.before.outputs):
             declared = pair.before.body.output[i].type
             if elem_type(declared) not in FLOATS or not declared.HasField("tensor_type"):
                 continue
-            wanted = elem_type(pair.after.body.output[i].type)
+            target = elem_type(pair.after.body.output[i].type)
             if pair.before.path:
-                graph.output[i].name = self._source(pair.before, name, wanted)
-                _set_elem(graph.output[i].type, wanted)
+                graph.output[i].name = self._source(pair.before, name, target)
+                _set_elem(graph.output[i].type, target)
             elif self._is_raw(pair.before, name):
-                needed = Candidate(name, wanted or 0, "")  # the only Cast that can give the output its name
-                self.used.add(needed)
-                self.complete &= needed in self.chosen
+                output_cast = Candidate(name, target or 0, "")  # the only Cast that can give the output its name
+                self.used.add(output_cast)
+                self.complete &= output_cast in self.casts
 
-    def _source(self, scope: Scope, name: str, wanted: int | None) -> str:
-        """A copy of the value that has the wanted type; the value itself where there is none."""
-        home = scope.resolve(name)
-        made = self.problem.made[home.path].get(name) if home else None
-        if home is None or made is None or wanted is None:
+    def _source(self, scope: Scope, name: str, target: int | None) -> str:
+        """The name of a copy of the value that has the type ``target``; of the value itself if there is none."""
+        definer = scope.resolve(name)
+        elem = self.problem.types[definer.path].get(name) if definer else None
+        if definer is None or elem is None or target is None:
             return name
-        if name in self.problem.constants[home.path] and wanted != made:
-            return self.converted.setdefault((home.path, name, wanted), f"{name}.{wanted}")
-        own = f"{name}.raw" if self._is_raw(home, name) else name
-        if made == wanted:
-            return own
-        for source in self._copies(scope, home, name, wanted):
+        if name in self.problem.constants[definer.path] and target != elem:
+            return self.converted.setdefault((definer.path, name, target), f"{name}.{target}")
+        value_name = f"{name}.raw" if self._is_raw(definer, name) else name
+        if elem == target:
+            return value_name
+        for source in self._copies(scope, definer, name, target):
             return source
         self.complete = False
         return name
 
-    def _copies(self, scope: Scope, home: Scope, name: str, wanted: int) -> Iterator[str]:
-        producer = home.producers.get(name)
+    def _copies(self, scope: Scope, definer: Scope, name: str, target: int) -> Iterator[str]:
+        producer = definer.producers.get(name)
         if producer is not None and _is_cast(producer) and cast_target(producer) == TensorProto.FLOAT:
-            origin = home.resolve(producer.input[0])
-            made = self.problem.made[origin.path].get(producer.input[0]) if origin else None
-            if made == wanted != TensorProto.FLOAT:
+            origin = definer.resolve(producer.input[0])
+            origin_elem = self.problem.types[origin.path].get(producer.input[0]) if origin else None
+            if origin_elem == target != TensorProto.FLOAT:
                 yield producer.input[0]
         visible: Scope | None = scope
         while visible is not None:
             for node in visible.nodes:
-                if _is_cast(node) and node.input[0] == name and cast_target(node) == wanted:
+                if _is_cast(node) and node.input[0] == name and cast_target(node) == target:
                     yield node.output[0]
-            for c in self.chosen:
-                if (c.tensor, c.target, c.place) == (name, wanted, visible.path):
+            for c in self.casts:
+                if (c.tensor, c.target, c.scope_path) == (name, target, visible.path):
                     self.used.add(c)
-                    yield _cast_name(c, self._is_raw(home, name))
+                    yield _cast_name(c, self._is_raw(definer, name))
             visible = visible.outer
 
     def _cast(self, c: Candidate) -> onnx.NodeProto:
-        scope = self.problem.pairs[c.place].before
-        home = scope.resolve(c.tensor)
-        assert home is not None
-        raw = self._is_raw(home, c.tensor)
+        scope = self.problem.pairs[c.scope_path].before
+        definer = scope.resolve(c.tensor)
+        assert definer is not None
+        raw = self._is_raw(definer, c.tensor)
         return helper.make_node("Cast", [f"{c.tensor}.raw" if raw else c.tensor], [_cast_name(c, raw)], to=c.target)
 
 
 def _cast_name(c: Candidate, raw: bool) -> str:
-    return c.tensor if raw and c.place == "" else f"{c.tensor}.{c.target}.{c.place}"
+    return c.tensor if raw and c.scope_path == "" else f"{c.tensor}.{c.target}.{c.scope_path}"
 
 
 def _is_cast(node: onnx.NodeProto) -> bool:
@@ -231,12 +230,12 @@ def _set_elem(type_proto: onnx.TypeProto, elem: int | None) -> None:
 
 
 def _in_order(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    made = {name for node in nodes for name in node.output}
-    done: set[str] = set()
+    produced = {name for node in nodes for name in node.output}
+    available: set[str] = set()
     result: list[onnx.NodeProto] = []
     while nodes:
-        ready = next((n for n in nodes if not (reads(n) & made) - done), nodes[0])
+        ready = next((n for n in nodes if not (reads(n) & produced) - available), nodes[0])
         nodes = [n for n in nodes if n is not ready]
         result.append(ready)
-        done |= set(ready.output)
+        available |= set(ready.output)
     return result

@@ -41,8 +41,8 @@ def mutate(model: Any, rng: random.Random) -> str:
     """Change one field of one message of ``model``, in place; returns which and how."""
     everything = list(messages(model))
     message = rng.choice(everything)
-    given = [field for field, _ in message.ListFields()]
-    field = rng.choice(given if given and rng.random() < 0.75 else list(message.DESCRIPTOR.fields))
+    set_fields = [field for field, _ in message.ListFields()]
+    field = rng.choice(set_fields if set_fields and rng.random() < 0.75 else list(message.DESCRIPTOR.fields))
     change = _repeated if field.is_repeated else _single
     how = change(message, field, everything, rng)
     return f"{message.DESCRIPTOR.name}.{field.name}: {how}"
@@ -65,8 +65,8 @@ def _single(message: Any, field: Any, everything: list[Any], rng: random.Random)
         value = _scalar(field, everything, rng)
         setattr(message, field.name, value)
         return f"set to {value!r:.80}"
-    other = _another(field.message_type, everything, rng)
-    getattr(message, field.name).CopyFrom(other)
+    copied = _another(field.message_type, everything, rng)
+    getattr(message, field.name).CopyFrom(copied)
     return "copied from elsewhere"
 
 
@@ -113,11 +113,11 @@ def _change(values: Any, at: int, field: Any, everything: list[Any], rng: random
 
 def _another(kind: Any, everything: list[Any], rng: random.Random) -> Any:
     """A copy of a message of this kind from anywhere in the model, even one that holds the place, or an empty one."""
-    made = message_factory.GetMessageClass(kind)()
+    message = message_factory.GetMessageClass(kind)()
     same = [m for m in everything if m.DESCRIPTOR is kind and m.ByteSize() < LARGEST]
     if same and rng.random() < 0.9:
-        made.CopyFrom(rng.choice(same))
-    return made
+        message.CopyFrom(rng.choice(same))
+    return message
 
 
 def _scalar(field: Any, everything: list[Any], rng: random.Random) -> Any:

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 import onnx
 
-from tests.support.contract_constants import held
+from tests.support.contract_constants import float_constants
 from tests.support.scopes import (
     FunctionKey,
     Scope,
@@ -53,7 +53,7 @@ class _Writer:
 
     def scope(self, scope: Scope, outer: Names, indent: str) -> list[str]:
         names = outer | _names(scope, outer)
-        constants = {name for name, _, _ in held(scope)} - scope.inputs - set(scope.outputs)
+        constants = {name for name, _, _ in float_constants(scope)} - scope.inputs - set(scope.outputs)
         inner = iter(scope.subscopes)
         blocks = []
         for node in scope.nodes:
@@ -96,7 +96,7 @@ def _attribute(attr: onnx.AttributeProto) -> str:
 def _names(scope: Scope, outer: Names) -> Names:
     """Names by what a value is: constants by content, Casts by source, renamed outputs by the output."""
     names: Names = {}
-    for name, array, elem in held(scope):
+    for name, array, elem in float_constants(scope):
         if name not in scope.inputs and name not in scope.outputs:
             names[name] = f"{dtype_name(elem)}{np.asarray(array, np.float64).tolist()}"
     casts = [node for node in scope.nodes if is_marked_cast(node)]

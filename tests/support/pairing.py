@@ -21,7 +21,7 @@ class ScopePair:
 
 
 class Pairing:
-    """All pairs of scopes of two models, functions included (one pair per specialisation)."""
+    """All pairs of scopes of two models, functions included (one pair per specialization)."""
 
     def __init__(self, before: View, after: View) -> None:
         self.before, self.after = before, after
@@ -33,12 +33,12 @@ class Pairing:
         pair = ScopePair(old, new, [(node, counterpart(node, new)) for node in old.nodes])
         self.pairs.append(pair)
         inner_old, inner_new = _children(old), _children(new)
-        for node, twin in pair.nodes:
-            if twin is None:
+        for node, rewritten in pair.nodes:
+            if rewritten is None:
                 continue
-            for (name, _), (twin_name, _) in zip(subgraphs(node), subgraphs(twin), strict=True):
-                self._pair(inner_old[id(node), name], inner_new[id(twin), twin_name])
-            keys = function_key(node), function_key(twin)
+            for (name, _), (rewritten_name, _) in zip(subgraphs(node), subgraphs(rewritten), strict=True):
+                self._pair(inner_old[id(node), name], inner_new[id(rewritten), rewritten_name])
+            keys = function_key(node), function_key(rewritten)
             if keys[0] in self.before.bodies and keys[1] in self.after.bodies and keys not in self._seen:
                 self._seen.add(keys)
                 self._pair(self.before.bodies[keys[0]], self.after.bodies[keys[1]])
@@ -54,12 +54,12 @@ def counterpart(node: onnx.NodeProto, after: Scope) -> onnx.NodeProto | None:
     for i, name in enumerate(node.output):
         if not name:
             continue
-        found = after.producers.get(name)
-        if is_marked_cast(found) and not is_marked_cast(node):
-            assert found is not None
-            found = after.producers.get(found.input[0])
-        if found is not None and len(found.output) > i:
-            return found
+        producer = after.producers.get(name)
+        if is_marked_cast(producer) and not is_marked_cast(node):
+            assert producer is not None
+            producer = after.producers.get(producer.input[0])
+        if producer is not None and len(producer.output) > i:
+            return producer
     return None
 
 

@@ -20,16 +20,15 @@ from tests.support.reference_constants import Constants
 from tests.support.reference_flow import Flow, Shared
 from tests.support.reference_gray import Follower, Types, widest
 from tests.support.reference_masks import Mask, Masks
-from tests.support.reference_model import BFLOAT16, FLOAT, FLOAT16, LISTED, Node, Value
+from tests.support.reference_model import BFLOAT16, ELEM_TYPES, FLOAT, LISTED, Node, Value
 from tests.support.reference_names import ascend_list
 from tests.support.reference_positions import Positions
-from tests.support.reference_rules import rule_for
+from tests.support.reference_rules import rule_for, ruled_types
 from tests.support.reference_signature import Group, admits, can_be, float_slots, groups, has_fixed_output, type_name
 from tests.support.reference_types import expand
 from tests.support.scopes import dtype_name
 
 AUTHORED = 0  # the requested type of a node that keeps its authored type
-ELEM_TYPES = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16}
 CUBE = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
 
 
@@ -151,12 +150,12 @@ class Reference:
     def _visit(self, node: Node) -> None:
         if node.is_control_flow or node in self.shared_of_node:
             return
-        chosen = self._chosen_types(node)
+        types = self._chosen_types(node)
         for group in self.groups[node]:
             for i in group.outputs:
                 value = node.outputs[i]
                 assert value is not None
-                self.types[value] = chosen[group.param]
+                self.types[value] = types[group.param]
 
     def _type(self, value: Value) -> int | None:
         return self.types.get(value, value.elem)
@@ -244,7 +243,7 @@ class Reference:
         authored: dict[str, int | None] = {group.param: group.elem for group in type_groups}
         rule = self._customized(node)
         if rule is not None:
-            return authored | self._ruled(node, rule)
+            return authored | ruled_types(type_groups, rule)
         requested = self._requested_type(node)
         if requested == AUTHORED:
             return authored
@@ -283,16 +282,6 @@ class Reference:
         if self.policy.constants != "keep" or self.constants.result_fits(node, self.low):
             return False
         return any(v is not None and not self._fits(v, node) for v in node.outputs)
-
-    def _ruled(self, node: Node, rule: NodeRule) -> dict[str, int | None]:
-        """Return the types that a customize_dtypes rule gives (Rule S6.2)."""
-        ruled_types: dict[str, int | None] = {}
-        for group in self.groups[node]:
-            for slots, types in ((group.inputs, rule.inputs), (group.outputs, rule.outputs)):
-                for i in slots:
-                    if i < len(types) and types[i] is not None:
-                        ruled_types[group.param] = ELEM_TYPES[str(types[i])]
-        return ruled_types
 
     def _requested_type(self, node: Node) -> int | None:
         """Return the type that a node asks for; AUTHORED, or None where it follows what is not decided yet."""
@@ -392,9 +381,9 @@ class Reference:
         movable = [g for g in self.groups[node] if ruled or g.elem in self._movable(node)]
         if not movable:
             return "none"
-        chosen = self._chosen_types(node)
+        types = self._chosen_types(node)
         first = min(movable, key=lambda g: (not g.outputs, min([*g.outputs, *g.inputs])))
-        return dtype_name(chosen[first.param])
+        return dtype_name(types[first.param])
 
 
 def decide(model: onnx.ModelProto, policy: Policy) -> dict[Node, ReferenceDecision]:

@@ -158,13 +158,13 @@ def captured(body: Scope) -> Iterator[Value]:
     """Yield the outer values that a body reads."""
     nodes = list(body.walk())
     inner = {v for node in nodes for v in node.outputs if v is not None}
-    inner |= {v for scope in {node.scope for node in nodes} | {body} for v in _own(scope)}
+    inner |= {v for scope in {node.scope for node in nodes} | {body} for v in _values_without_producer(scope)}
     for value in [v for node in nodes for v in node.inputs if v is not None] + body.outputs:
         if value not in inner:
             yield value
 
 
-def _own(scope: Scope) -> list[Value]:
+def _values_without_producer(scope: Scope) -> list[Value]:
     return [v for v in scope.values.values() if v.producer is None and scope.caller is None]
 
 

@@ -18,8 +18,8 @@ Types = dict[Value, int | None]  # None: not decided yet
 
 def widest(types: Iterable[int | None]) -> int | None:
     """Return the widest of several types: undecided below low precision, low precision below float32."""
-    known = {t for t in types if t is not None}
-    return known.pop() if len(known) == 1 else FLOAT if known else None
+    decided = {t for t in types if t is not None}
+    return decided.pop() if len(decided) == 1 else FLOAT if decided else None
 
 
 class Follower:

@@ -297,8 +297,8 @@ def product(first: Bounds, second: Bounds) -> Bounds:
 
 
 BINARY: dict[str, Callable[[Bounds, Bounds], Bounds | None]] = {
-    "Add": lambda one, other: (one[0] + other[0], one[1] + other[1]),
-    "Sub": lambda one, other: (one[0] - other[1], one[1] - other[0]),
+    "Add": lambda first, second: (first[0] + second[0], first[1] + second[1]),
+    "Sub": lambda first, second: (first[0] - second[1], first[1] - second[0]),
     "Mul": product,
     "Div": quotient,
 }

@@ -23,6 +23,7 @@ from tests.support import scopes
 
 FLOAT, FLOAT16, BFLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 LISTED = (FLOAT, FLOAT16, BFLOAT16)
+ELEM_TYPES = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16}
 CONTRIB_DOMAIN = "com.microsoft"
 CONTRIB = Path(__file__).parents[2] / "mixlist" / "ops" / "data" / "contrib_schemas.json"
 CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
@@ -180,10 +181,12 @@ class Expansion:
     ) -> None:
         """Read the nodes and values of one graph; ``arguments`` are a function's."""
         types = {v.name: v.type for v in (*typed.value_info, *typed.output, *typed.input) if v.type.WhichOneof("value")}
-        for i, info in enumerate(body.input):
-            value = arguments[i] if arguments and i < len(arguments) else Value(info.name, types.get(info.name))
+        for i, value_info in enumerate(body.input):
+            value = (
+                arguments[i] if arguments and i < len(arguments) else Value(value_info.name, types.get(value_info.name))
+            )
             if value is not None:
-                scope.values[info.name] = value
+                scope.values[value_info.name] = value
                 value.scope = value.scope or scope
                 value.is_input = value.is_input or (scope.outer is None and scope.caller is None)
                 scope.inputs.append(value)
@@ -193,13 +196,13 @@ class Expansion:
             value.array, value.scope = numpy_helper.to_array(tensor), scope
         plain = scopes.Scope(body, scope.path)
         names = scopes.node_names(plain)
-        typed_nodes = {id(node): twin for node, twin in zip(plain.nodes, typed.node, strict=True)}
+        typed_nodes = {id(node): typed_node for node, typed_node in zip(plain.nodes, typed.node, strict=True)}
         for proto in scopes.sorted_nodes(plain):
             node = Node(proto, names[id(proto)], scope, [scope.find(name) for name in proto.input])
             scope.nodes.append(node)
             self._add_bodies(node, typed_nodes[id(proto)])
             self._add_outputs(node, types)
-        scope.outputs = [value for info in body.output if (value := scope.find(info.name)) is not None]
+        scope.outputs = [value for value_info in body.output if (value := scope.find(value_info.name)) is not None]
 
     def _add_bodies(self, node: Node, typed: onnx.NodeProto) -> None:
         scope = node.scope

@@ -1,8 +1,9 @@
-"""Find the node rule that decides a node.
+"""Find the node rule that decides a node, and the types that it gives.
 
-Rule S6.3: the first rule that names a node decides. Rule S6.4: a name matches in every scope, ``scope/name`` narrows
-it, and ``*`` and ``?`` match as in a shell. Rule S6.5: ``./NAME`` means the main graph. Rules S6.8 and S6.9: a rule by
-type, and a line of keep_dtype, pass over a node with nothing to vary.
+Rule S6.2: a line of customize_dtypes gives types to slots. Rule S6.3: the first rule that names a node decides. Rule
+S6.4: a name matches in every scope, ``scope/name`` narrows it, and ``*`` and ``?`` match as in a shell. Rule S6.5:
+``./NAME`` means the main graph. Rules S6.8 and S6.9: a rule by type, and a line of keep_dtype, skip a node without
+slots that may change.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from mixlist.lists.policy import NodeRule, Policy
-from tests.support.reference_model import Node
+from tests.support.reference_model import ELEM_TYPES, Node
+from tests.support.reference_signature import Group
 
 
 def rule_for(node: Node, policy: Policy) -> NodeRule | None:
@@ -32,3 +34,14 @@ def matches(rule: NodeRule, node: Node) -> bool:
         return not path and fnmatchcase(node.name, rule.pattern[2:])
     full = f"{path}/{node.name}" if path else node.name
     return fnmatchcase(node.name, rule.pattern) or fnmatchcase(full, rule.pattern)
+
+
+def ruled_types(groups: list[Group], rule: NodeRule) -> dict[str, int | None]:
+    """Return the type of each type parameter that a customize_dtypes rule gives (Rule S6.2)."""
+    types_by_parameter: dict[str, int | None] = {}
+    for group in groups:
+        for slots, types in ((group.inputs, rule.inputs), (group.outputs, rule.outputs)):
+            for i in slots:
+                if i < len(types) and types[i] is not None:
+                    types_by_parameter[group.param] = ELEM_TYPES[str(types[i])]
+    return types_by_parameter

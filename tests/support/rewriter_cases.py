@@ -44,13 +44,13 @@ class Case:
     @property
     def casts(self) -> list[str]:
         """mixlist's Casts, sorted: ``scope: source>type``, ``>y`` for one that makes the graph output y."""
-        found = []
+        casts = []
         for scope in self.view.scopes():
             for node in filter(is_marked_cast, scope.nodes):
                 ends = scope is self.view.main and node.output[0] in scope.outputs
                 text = f">{node.output[0]}" if ends else f"{node.input[0]}>{dtype_name(cast_target(node))}"
-                found.append(f"{scope.path}: {text}" if scope.path else text)
-        return sorted(found)
+                casts.append(f"{scope.path}: {text}" if scope.path else text)
+        return sorted(casts)
 
     def scope(self, path: str = "") -> Scope:
         """A scope of the result by its path; a function by ``function:domain:name``."""
@@ -91,22 +91,22 @@ def case(
 ) -> Case:
     """Rewrite a model (ONNX text: ``builders.model``) under ``builders.policy(**settings)``.
 
-    The nine points that models show are checked, and that a second time changes nothing. ``check`` and
-    ``runtime``: whether onnx's checker and ONNX Runtime are asked about the original. ``feeds``, where given,
-    are run through both models, and the results have to agree within float16's rounding.
+    The promises that two models can show are checked, and a second rewrite must change nothing. ``check`` and
+    ``runtime`` select whether onnx's checker and ONNX Runtime load the original. Both models run on ``feeds``, if
+    there are any, and the results have to agree within the rounding of float16.
     """
     before = model(original, check=check) if isinstance(original, str) else original
-    kept = before.SerializeToString(deterministic=True)
-    given = dict(options or {})
+    original_bytes = before.SerializeToString(deterministic=True)
+    rewrite_options = dict(options or {})
     rules = policy(**settings)
 
-    def apply(one: onnx.ModelProto) -> tuple[Plan, onnx.ModelProto]:
-        plan = mixlist.resolve(one, rules, type_hints=hints)
-        return plan, mixlist.rewrite(one, plan, **given).model
+    def apply(proto: onnx.ModelProto) -> tuple[Plan, onnx.ModelProto]:
+        plan = mixlist.resolve(proto, rules, type_hints=hints)
+        return plan, mixlist.rewrite(proto, plan, **rewrite_options).model
 
     plan, after = apply(before)
-    assert before.SerializeToString(deterministic=True) == kept, "the input was changed"
-    check_contract(before, after, plan, keep_io_types=given.get("keep_io_types", True), runtime=runtime)
+    assert before.SerializeToString(deterministic=True) == original_bytes, "the input was changed"
+    check_contract(before, after, plan, keep_io_types=rewrite_options.get("keep_io_types", True), runtime=runtime)
     check_idempotent(after, lambda m: apply(m)[1])
     if feeds is not None:
         _check_agreement(before, after, feeds)
@@ -114,11 +114,13 @@ def case(
 
 
 def _check_agreement(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Mapping[str, Any]) -> None:
-    expected, found = (run_ort(one, _typed(one, feeds)) for one in (before, after))
-    for want, got in zip(expected, found, strict=True):
-        np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=2e-2, atol=2e-2)
+    expected, actual = (run_ort(proto, _typed(proto, feeds)) for proto in (before, after))
+    for expected_value, actual_value in zip(expected, actual, strict=True):
+        np.testing.assert_allclose(
+            np.asarray(actual_value, np.float64), np.asarray(expected_value, np.float64), rtol=2e-2, atol=2e-2
+        )
 
 
-def _typed(one: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    kinds = {i.name: onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in one.graph.input}
+def _typed(proto: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    kinds = {i.name: onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in proto.graph.input}
     return {name: np.asarray(value, kinds[name]) for name, value in feeds.items() if name in kinds}

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 FREQUENCIES = [10000.0 ** (-at / 8) for at in range(8)]
 
-# ``place`` repeats the frequencies for every sentence: a constant moved to a shape.
+# ``place`` repeats the frequencies for every sentence: it expands a constant to a shape.
 ROTARY = f"""
 g (int64[N, s] position_ids, float[N, s, 16] x) => (float[N, s, 16] y)
-<float[1, 8, 1] freq = {{{", ".join(f"{each:.9g}" for each in FREQUENCIES)}}}, int64[1] one = {{1}},
+<float[1, 8, 1] freq = {{{", ".join(f"{frequency:.9g}" for frequency in FREQUENCIES)}}}, int64[1] one = {{1}},
  int64[2] rest = {{8, 1}}, float half = {{0.5}}>
 {{
   [rows] n = Shape<start = 0, end = 1> (position_ids)

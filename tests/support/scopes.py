@@ -64,11 +64,11 @@ class Scope:
     @cached_property
     def subscopes(self) -> list[Scope]:
         """The subgraphs of this scope's nodes, one level down."""
-        held = [(node, attr, graph) for node in self.nodes for attr, graph in subgraphs(node)]
-        names = node_names(self) if held else {}
+        owners = [(node, attr, graph) for node in self.nodes for attr, graph in subgraphs(node)]
+        names = node_names(self) if owners else {}
         return [
             Scope(graph, "/".join(p for p in (self.path, names[id(node)], attr) if p), self)
-            for node, attr, graph in held
+            for node, attr, graph in owners
         ]
 
     def resolve(self, name: str) -> Scope | None:
@@ -92,8 +92,8 @@ class Scope:
 
 def subgraphs(node: onnx.NodeProto) -> list[tuple[str, onnx.GraphProto]]:
     """The subgraphs of a node, by attribute name."""
-    found = [(a.name, a.g) for a in node.attribute if a.type == AttributeProto.GRAPH]
-    return found + [(f"{a.name}#{i}", g) for a in node.attribute for i, g in enumerate(a.graphs)]
+    single_graphs = [(a.name, a.g) for a in node.attribute if a.type == AttributeProto.GRAPH]
+    return single_graphs + [(f"{a.name}#{i}", g) for a in node.attribute for i, g in enumerate(a.graphs)]
 
 
 def is_marked(node: onnx.NodeProto) -> bool:
@@ -125,13 +125,13 @@ def elem_type(type_proto: onnx.TypeProto | None) -> int | None:
 
 def captured(graph: onnx.GraphProto) -> set[str]:
     """Names that a subgraph reads from outside itself."""
-    known = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-    known |= {t.values.name for t in graph.sparse_initializer}
+    defined = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+    defined |= {t.values.name for t in graph.sparse_initializer}
     free: set[str] = set()
     for node in graph.node:
-        free |= (reads(node)) - known
-        known |= set(node.output)
-    return (free | {v.name for v in graph.output} - known) - {""}
+        free |= (reads(node)) - defined
+        defined |= set(node.output)
+    return (free | {v.name for v in graph.output} - defined) - {""}
 
 
 def reads(node: onnx.NodeProto) -> set[str]:
@@ -145,21 +145,21 @@ def reads(node: onnx.NodeProto) -> set[str]:
 def sorted_nodes(scope: Scope) -> list[onnx.NodeProto]:
     """The nodes in stable topological order: again and again the first in the file that is ready."""
     waiting = list(scope.nodes)
-    made = {name for node in waiting for name in node.output}
-    done: set[str] = set()
+    produced = {name for node in waiting for name in node.output}
+    available: set[str] = set()
     result: list[onnx.NodeProto] = []
     while waiting:
-        ready = next((n for n in waiting if not (reads(n) & made) - done), waiting[0])
+        ready = next((n for n in waiting if not (reads(n) & produced) - available), waiting[0])
         waiting.remove(ready)
         result.append(ready)
-        done |= set(ready.output)
+        available |= set(ready.output)
     return result
 
 
 def node_names(scope: Scope) -> dict[int, str]:
     """Every node's name by ``id``; a node without one is called OpType_k (Rule S6.4)."""
     order = scope.nodes if _is_sorted(scope) else sorted_nodes(scope)
-    taken = {node.name for node in order if node.name}
+    used_names = {node.name for node in order if node.name}
     counts: dict[str, int] = {}
     names: dict[int, str] = {}
     for node in order:
@@ -167,18 +167,18 @@ def node_names(scope: Scope) -> dict[int, str]:
         while not name and not is_marked_cast(node):
             k = counts.get(node.op_type, 0)
             counts[node.op_type] = k + 1
-            name = f"{node.op_type}_{k}" if f"{node.op_type}_{k}" not in taken else ""
+            name = f"{node.op_type}_{k}" if f"{node.op_type}_{k}" not in used_names else ""
         names[id(node)] = name
     return names
 
 
 def _is_sorted(scope: Scope) -> bool:
-    made = {name for node in scope.nodes for name in node.output} - {""}
-    done: set[str] = set()
+    produced = {name for node in scope.nodes for name in node.output} - {""}
+    available: set[str] = set()
     for node in scope.nodes:
-        if (reads(node) & made) - done:
+        if (reads(node) & produced) - available:
             return False
-        done |= set(node.output)
+        available |= set(node.output)
     return True
 
 

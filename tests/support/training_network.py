@@ -60,19 +60,19 @@ ENTROPY = """
 
 def _sizes(inputs: int, hidden: int, outputs: int) -> tuple[str, str]:
     shapes = {"w1": f"{inputs}, {hidden}", "b1": f"{hidden}", "w2": f"{hidden}, {outputs}", "b2": f"{outputs}"}
-    given = ", ".join(f"float[{shape}] {name}" for name, shape in shapes.items())
-    made = ", ".join(f"float[{shape}] grad_{name}" for name, shape in shapes.items())
-    return given, made
+    parameters = ", ".join(f"float[{shape}] {name}" for name, shape in shapes.items())
+    gradients = ", ".join(f"float[{shape}] grad_{name}" for name, shape in shapes.items())
+    return parameters, gradients
 
 
 def step(text: str) -> onnx.ModelProto:
     """A step graph from ONNX text, whose names hold no dots: ``grad_w`` there is ``grad.w`` in the model."""
-    made = model(text)
-    for node in made.graph.node:
+    step_model = model(text)
+    for node in step_model.graph.node:
         node.output[:] = [_dotted(name) for name in node.output]
-    for output in made.graph.output:
+    for output in step_model.graph.output:
         output.name = _dotted(output.name)
-    return made
+    return step_model
 
 
 def _dotted(name: str) -> str:
@@ -81,34 +81,35 @@ def _dotted(name: str) -> str:
 
 def squares(inputs: int = 2, hidden: int = 2, outputs: int = 2) -> onnx.ModelProto:
     """The step with the mean square."""
-    given, made = _sizes(inputs, hidden, outputs)
+    parameters, gradients = _sizes(inputs, hidden, outputs)
     return step(
-        f"step ({given}, float[N, {inputs}] x, float[N, {outputs}] t, float loss_scale) => (float loss, {made})"
+        f"step ({parameters}, float[N, {inputs}] x, float[N, {outputs}] t, float loss_scale)"
+        f" => (float loss, {gradients})"
         f" <float half = {{0.5}}, float zero = {{0}}, int64[1] rows = {{0}}> {{ {FORWARD} {SQUARES} {BACKWARD} }}"
     )
 
 
 def classifier(inputs: int = 4, hidden: int = 16, outputs: int = 3, replace: dict[str, str] | None = None) -> Any:
-    """The step with softmax and cross entropy; ``replace`` changes its text."""
-    given, made = _sizes(inputs, hidden, outputs)
+    """The step with softmax and cross entropy; ``replace`` replaces parts of its text."""
+    parameters, gradients = _sizes(inputs, hidden, outputs)
     body = f"{FORWARD} {ENTROPY} {BACKWARD}"
     for old, new in (replace or {}).items():
         assert old in body
         body = body.replace(old, new)
     return step(
-        f"step ({given}, float[N, {inputs}] x, int64[N] y, float loss_scale)"
-        f" => (float loss, {made}, float[N, {outputs}] logits)"
+        f"step ({parameters}, float[N, {inputs}] x, int64[N] y, float loss_scale)"
+        f" => (float loss, {gradients}, float[N, {outputs}] logits)"
         f" <float zero = {{0}}, int64[1] rows = {{0}}, int64[1] columns = {{1}}, int64[1] depth = {{{outputs}}},"
         f" float[2] values = {{0, 1}}> {{ {body} }}"
     )
 
 
 def clusters(count: int = 240, inputs: int = 4, classes: int = 3, seed: int = 0) -> dict[str, Any]:
-    """Samples around one centre per class, learnt in a few steps."""
+    """Samples around one center per class; a network learns them in a few steps."""
     rng = np.random.default_rng(seed)
-    centres = np.random.default_rng(99).normal(0, 2, (classes, inputs))
+    centers = np.random.default_rng(99).normal(0, 2, (classes, inputs))
     y = rng.integers(0, classes, count)
-    return {"x": (centres[y] + rng.normal(0, 0.5, (count, inputs))).astype(np.float32), "y": y.astype(np.int64)}
+    return {"x": (centers[y] + rng.normal(0, 0.5, (count, inputs))).astype(np.float32), "y": y.astype(np.int64)}
 
 
 def samples(count: int = 40, size: float = 1.0) -> dict[str, Any]:
@@ -129,19 +130,19 @@ def all_low() -> Policy:
 
 def noisy() -> onnx.ModelProto:
     """The step with dropout by an input (``keep``, 1 with probability 0.75) and a counter of its steps (``seen``)."""
-    given, made = _sizes(2, 2, 2)
+    parameters, gradients = _sizes(2, 2, 2)
     forward = FORWARD.replace("MatMul (h, w2)", "MatMul (dropped, w2)").replace(
         "[out] c", "[drop] kept = Mul (h, keep) [up] dropped = Div (kept, share) [out] c"
     )
     backward = BACKWARD.replace("Where (positive, gh, zero)", "Where (positive, gd, zero)").replace(
         "[positive]", "[gdrop] gk = Mul (gh, keep) [gup] gd = Div (gk, share) [positive]"
     )
-    made_step = step(
-        f"step ({given}, int64[1] seen, float[N, 2] x, float[N, 2] t, float[N, 2] keep, float loss_scale)"
-        f" => (float loss, {made}, int64[1] state_seen)"
+    step_model = step(
+        f"step ({parameters}, int64[1] seen, float[N, 2] x, float[N, 2] t, float[N, 2] keep, float loss_scale)"
+        f" => (float loss, {gradients}, int64[1] state_seen)"
         f" <float half = {{0.5}}, float zero = {{0}}, int64[1] rows = {{0}}, float share = {{0.75}},"
         f" int64[1] one = {{1}}>"
         f" {{ {forward} {SQUARES} {backward} state_seen = Add (seen, one) }}"
     )
-    made_step.metadata_props.add(key="pkg.mixlist.random.keep", value='{"kind": "bernoulli", "p": 0.75, "off": 0.75}')
-    return made_step
+    step_model.metadata_props.add(key="pkg.mixlist.random.keep", value='{"kind": "bernoulli", "p": 0.75, "off": 0.75}')
+    return step_model

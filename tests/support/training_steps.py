@@ -29,12 +29,12 @@ class Exported:
     module: torch.nn.Module
     session: onnxruntime.InferenceSession
 
-    def run(self, batch: Batch, scale: float = 1.0, **more: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        own = {name: value.detach().numpy() for name, value in self.module.state_dict(keep_vars=True).items()}
+    def run(self, batch: Batch, scale: float = 1.0, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        module_values = {name: value.detach().numpy() for name, value in self.module.state_dict(keep_vars=True).items()}
         feeds: dict[str, NDArray[Any]] = {}
         for value in self.session.get_inputs():
-            if value.name in more or value.name.replace(".", "_") in more:
-                feeds[value.name] = more.get(value.name, more.get(value.name.replace(".", "_")))
+            if value.name in inputs or value.name.replace(".", "_") in inputs:
+                feeds[value.name] = inputs.get(value.name, inputs.get(value.name.replace(".", "_")))
             elif value.name in batch:
                 feeds[value.name] = batch[value.name].numpy()
             elif value.name == "loss_scale":
@@ -44,7 +44,7 @@ class Exported:
                 shape = [rows if size == "batch" else size for size in value.shape]
                 feeds[value.name] = np.full(shape, self.rule(value.name)["off"], np.float32)
             else:
-                feeds[value.name] = own[value.name]
+                feeds[value.name] = module_values[value.name]
         names = [value.name for value in self.session.get_outputs()]
         return dict(zip(names, self.session.run(None, feeds), strict=True))
 
@@ -54,7 +54,7 @@ class Exported:
 
 
 def open_step(proto: onnx.ModelProto, module: torch.nn.Module) -> Exported:
-    """A session on one thread, as ONNX Runtime optimises by default."""
+    """A session on one thread, with the default optimizations of ONNX Runtime."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
@@ -71,14 +71,14 @@ def reference(module: torch.nn.Module, loss_fn: Loss, batch: Batch) -> dict[str,
     loss, metrics = result if isinstance(result, tuple) else (result, {})
     learned = {name: value for name, value in double.named_parameters() if value.requires_grad}
     grads = torch.autograd.grad(loss, list(learned.values()))
-    found = {"loss": loss, **metrics}
-    found |= {f"grad.{name}": grad for name, grad in zip(learned, grads, strict=True)}
-    found |= {f"state.{name}": value for name, value in double.named_buffers()}
-    return {name: value.detach().numpy() for name, value in found.items()}
+    outputs = {"loss": loss, **metrics}
+    outputs |= {f"grad.{name}": grad for name, grad in zip(learned, grads, strict=True)}
+    outputs |= {f"state.{name}": value for name, value in double.named_buffers()}
+    return {name: value.detach().numpy() for name, value in outputs.items()}
 
 
 def _without_dropout(module: torch.nn.Module) -> torch.nn.Module:
-    """As `run` does with ``off``; the mode stays, since batch normalisation depends on it."""
+    """Disable dropout, as `run` does with ``off``; the mode stays, because batch normalization depends on it."""
     for part in module.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
@@ -87,11 +87,11 @@ def _without_dropout(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
-def distance(found: NDArray[Any], expected: NDArray[Any]) -> float:
+def distance(actual: NDArray[Any], expected: NDArray[Any]) -> float:
     """The largest difference, as a share of the largest expected value."""
-    assert found.shape == expected.shape
+    assert actual.shape == expected.shape
     size = float(np.abs(expected).max(initial=0.0))
-    return float(np.abs(found.astype(np.float64) - expected).max(initial=0.0)) / (size or 1.0)
+    return float(np.abs(actual.astype(np.float64) - expected).max(initial=0.0)) / (size or 1.0)
 
 
 def assert_agrees(step: Exported, loss_fn: Loss, batch: Batch) -> None:

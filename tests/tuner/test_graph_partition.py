@@ -69,7 +69,9 @@ def test_segments_compute_the_same_as_the_whole_graph(problem: tuple[Case, Polic
         cut_outputs = [(name,) for name in tensors if data.draw(st.booleans())]
         bits = np.unpackbits(np.frombuffer(flags, np.uint8), count=len(gated.gates)).astype(bool)
         feed = {
-            info.name: comparison.feed[info.name] for info in gated.proto.graph.input if info.name in comparison.feed
+            graph_input.name: comparison.feed[graph_input.name]
+            for graph_input in gated.proto.graph.input
+            if graph_input.name in comparison.feed
         }
         feed = {n: np.asarray(v, np.float32) if getattr(v, "dtype", None) == np.float16 else v for n, v in feed.items()}
         assert_same_values(
