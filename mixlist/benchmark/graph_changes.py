@@ -45,6 +45,7 @@ def compare_graphs(model: ModelProto, optimized_model: ModelProto) -> GraphChang
     cast_outputs = {node.output[0] for node in casts} | set(
         _call_results_of_casts(model, (*file_nodes, *function_nodes))
     )
+    # Inlining puts a prefix in front of a name, which ends with "_".
     inlined_endings = tuple(f"_{node.output[0]}" for node in function_nodes if node.op_type == "Cast")
     # 2. The Casts of the optimized graph that are not among them. Optimization also removes Casts of the file, so the
     # difference of the two numbers of Casts would be too small.
@@ -76,12 +77,14 @@ def _call_results_of_casts(model: ModelProto, nodes: Iterable[NodeProto]) -> Ite
 
     After inlining, such a Cast makes the tensor with the caller's name.
     """
+    # For each function, by output slot: True if a Cast of the body makes the output.
     is_cast_output = {
         (function.domain, function.name): [
             any(node.op_type == "Cast" and node.output[0] == name for node in function.node) for name in function.output
         ]
         for function in model.functions
     }
+    # y = f(x), and f ends with a Cast: after inlining, that Cast makes y. A call may leave out trailing outputs.
     for node in nodes:
         flags = is_cast_output.get((node.domain, node.op_type), ())
         for name, is_cast in zip(node.output, flags, strict=False):

@@ -20,6 +20,8 @@ def count_nodes_with_low_kernel(model: LoadedModel, provider: str) -> tuple[int,
     Nodes in subgraphs and functions count. Casts, Constants, calls and control flow do not, because they compute
     nothing. If the installed ONNX Runtime lacks the provider, the stored tables of kernels decide.
     """
+    # By default a Graph hides the Casts that mixlist inserted, and its nodes have their authored types. Here the types
+    # in which the nodes run are needed.
     main = build_graph(model.proto, show_marked_casts=True)
     has_kernel = [
         _has_kernel(node, elem, graph.opsets.get(node.domain, 1), provider)
@@ -41,6 +43,7 @@ def _low_type(node: Node) -> int | None:
 
 
 def _has_kernel(node: Node, elem: int, opset: int, provider: str) -> bool:
+    # A kernel can have several types: the low outputs say which of them must be low.
     outputs = enumerate(node.outputs)
     low_outputs = tuple(slot for slot, value in outputs if value is not None and dtypes.element(value.type) == elem)
     return has_kernel_for(provider, node.domain, node.op_type, opset, dtypes.type_name(elem), low_outputs)

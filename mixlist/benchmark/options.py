@@ -42,5 +42,6 @@ class BenchOptions(ProviderOption):
     progress: ProgressCallback | None = None
 
     def __post_init__(self) -> None:
+        # The command line checks this too. A caller of the Python API gets the error here.
         if self.rounds < 1 or self.warmup < 1:
             raise UsageError("bench needs at least one round and one warm-up run")

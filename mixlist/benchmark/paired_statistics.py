@@ -51,13 +51,14 @@ def compute_spread(seconds: Sequence[float]) -> Spread:
     return Spread(float(median), float(q1), float(q3), float(min(seconds)), len(seconds))
 
 
-def compute_ratio(original: Sequence[float], other: Sequence[float]) -> Ratio:
+def compute_ratio(original_times: Sequence[float], other_times: Sequence[float]) -> Ratio:
     """Return the ratio of two lists of timings with the same length, pair by pair."""
     import numpy as np
 
-    pair_ratios = np.asarray(other, np.float64) / np.asarray(original, np.float64)
+    pair_ratios = np.asarray(other_times, np.float64) / np.asarray(original_times, np.float64)
     # Bootstrap: each resample draws as many pairs as there are, with repetition.
     resampled_pairs = np.random.default_rng(0).integers(0, pair_ratios.size, (RESAMPLES, pair_ratios.size))
+    # The interval leaves out the same share of resamples at each end: 2.5 % for a confidence of 95 %.
     tail_percent = (1 - CONFIDENCE) / 2 * 100
     medians = np.median(pair_ratios[resampled_pairs], axis=1)
     low, high = np.percentile(medians, [tail_percent, 100 - tail_percent])

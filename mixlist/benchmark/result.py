@@ -83,14 +83,14 @@ def estimate_json(original: Work, other: Work, warnings: tuple[Diagnostic, ...] 
 
 
 def _bench_json(
-    model: str, other: str, part: Mapping[str, object], warnings: tuple[Diagnostic, ...]
+    original_name: str, other_name: str, part: Mapping[str, object], warnings: tuple[Diagnostic, ...]
 ) -> dict[str, object]:
     """Return the object with ``part``, which has the key ``timing`` or ``estimate``; the other key is null."""
     parts = {"timing": None, "estimate": None, **part}
     return {
         "format": "mixlist.bench/1",
-        "model": model,
-        "other": other,
+        "model": original_name,
+        "other": other_name,
         **parts,
         "warnings": warnings_as_text(warnings),
     }

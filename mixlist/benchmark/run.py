@@ -99,7 +99,8 @@ def run_bench(
     original = load_model(model)
     refuse_large_expansion(original.proto)
     data = as_batches(batches, original.proto)
-    feeds = list(islice(data, options.rounds))  # more batches than rounds would never be timed
+    # A round times one batch, so more batches than rounds would never be timed.
+    feeds = list(islice(data, options.rounds))
     with ScratchFolder() as folder:
         comparison = _Comparison(folder, feeds, options)
         warnings = (*data.warnings, *comparison.add_models(original, other))
@@ -146,6 +147,7 @@ class _Comparison:
         self.folder = folder
         self.feeds = feeds
         self.options = options
+        # Both can change later: transfers that a model cannot avoid are timed, and the warm-up decides the repeats.
         self.transfers = options.transfers
         self.repeats = 1
         self.notes: list[str] = []
@@ -157,15 +159,16 @@ class _Comparison:
         if isinstance(policy_or_other, Policy | Plan):
             plan = policy_or_other if isinstance(policy_or_other, Plan) else resolve(original, policy_or_other)
             result = rewrite(plan.solution.loaded, plan)
-            result.save(self.folder / "mixed.onnx")  # converts its constants, as ``apply`` does
+            # Save and load it: saving converts the constants, so the process gets the model that ``apply`` writes.
+            result.save(self.folder / "mixed.onnx")
             mixed = load_model(self.folder / "mixed.onnx")
             # The process gets the message and not the file, which is temporary: if ONNX Runtime crashes on the model,
             # the session saves a copy for the user.
             self.measurements.append(_Measurement(f"{original.name}, mixed", mixed, mixed.proto))
             return result.warnings
-        other = load_model(policy_or_other)
-        refuse_large_expansion(other.proto)
-        self.measurements.append(_Measurement(other.name, other, _loadable_source(other)))
+        loaded = load_model(policy_or_other)
+        refuse_large_expansion(loaded.proto)
+        self.measurements.append(_Measurement(loaded.name, loaded, _loadable_source(loaded)))
         return ()
 
     def _start_session(
@@ -193,13 +196,16 @@ class _Comparison:
     def time_models(self) -> None:
         """Load both models, warm them up, and time them in turn."""
         with ExitStack() as stack:
+            # 1. Load both models first: a turn of one model must not run while the other one is loaded.
             for measurement in self.measurements:
                 measurement.attempt(self._start_timing, measurement, stack)
+            # 2. Warm up, and choose the number of repeats from the time of a warm run.
             warm_seconds = [measurement.attempt(self._warm_up, measurement) for measurement in self.measurements]
             # Both models repeat their runs equally often. The faster model decides how often, because its
             # turns are the shorter ones.
             fastest = min((seconds for seconds in warm_seconds if seconds), default=TURN_SECONDS)
             self.repeats = min(max(math.ceil(TURN_SECONDS / fastest), 1), _MOST_REPEATS)
+            # 3. Time the models in turn.
             rounds = ProgressCounter(self.options.progress, "rounds", self.options.rounds)
             for index in range(self.options.rounds):
                 batch, pass_number = index % len(self.feeds), index // len(self.feeds)
@@ -209,8 +215,9 @@ class _Comparison:
                 for measurement in self.measurements[::-1] if is_swapped else self.measurements:
                     measurement.attempt(self._take_turn, measurement, batch)
                 rounds.add()
+            # 4. Read the memory while the processes still run. A model that did not start has no session.
             for measurement in self.measurements:
-                if not measurement.failure:  # a model that did not start has no session
+                if not measurement.failure:
                     measurement.memory = measurement.attempt(measurement.session.peak_added_memory)
 
     def _start_timing(self, measurement: _Measurement, stack: ExitStack) -> None:
@@ -259,7 +266,7 @@ class _Comparison:
     def report(self, warnings: tuple[Diagnostic, ...]) -> BenchReport:
         """Return the report of all measurements."""
         options = self.options
-        original, other = (self._timed_model(measurement) for measurement in self.measurements)
+        timed_models = tuple(self._timed_model(measurement) for measurement in self.measurements)
         original_times, other_times = (measurement.times for measurement in self.measurements)
         return BenchReport(
             provider=options.provider,
@@ -269,10 +276,10 @@ class _Comparison:
             repeats=self.repeats,
             batches=len(self.feeds),
             transfers=self.transfers,
-            original=original,
-            other=other,
-            ratio=None if original.failure or other.failure else compute_ratio(original_times, other_times),
-            notes=(*self.notes, *_notes(options.provider, original, other)),
+            original=timed_models[0],
+            other=timed_models[1],
+            ratio=None if any(m.failure for m in timed_models) else compute_ratio(original_times, other_times),
+            notes=(*self.notes, *_notes(options.provider, timed_models)),
             warnings=warnings,
         )
 
@@ -301,13 +308,14 @@ def _copy_profile(folder: Path, profiles: Path, name: str) -> None:
     """Copy the profile in ``folder`` to the user's folder ``profiles``."""
     try:
         profiles.mkdir(parents=True, exist_ok=True)
+        # ONNX Runtime adds the date and time to the prefix. There is one file, because there was one session.
         for path in folder.glob("profile*.json"):
             write_atomically(profiles / f"{name}.json", path.read_bytes())
     except OSError as problem:
         raise FileError(f"cannot write the profiles to {profiles}: {problem.strerror}") from None
 
 
-def _notes(provider: str, original: TimedModel, other: TimedModel) -> Iterator[str]:
+def _notes(provider: str, timed_models: Sequence[TimedModel]) -> Iterator[str]:
     """Yield the sentences that a reader needs to interpret the figures."""
     if provider == "cpu":
         yield (
@@ -316,7 +324,7 @@ def _notes(provider: str, original: TimedModel, other: TimedModel) -> Iterator[s
         )
         return
     yield "float32 products may run in TF32, as is ONNX Runtime's default on CUDA"
-    for model in (original, other):
+    for model in timed_models:
         profile = model.profile
         if profile is None:
             continue

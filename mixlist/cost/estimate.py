@@ -184,9 +184,11 @@ def _sum_up(name: str, costs: Costs) -> Work:
                 unknown.append(UnknownNode(*node_ref(part.graph, node), node.op_type, cost.unknown))
             elif cost is not None:
                 costs_by_op.setdefault((node.op_type, node.domain), []).append(cost)
+    # The keys are (op type, domain), in the order of the fields of OpWork.
     rows = [OpWork(*key, len(nodes), *_totals(nodes)) for key, nodes in costs_by_op.items()]
     rows.sort(key=lambda row: (-row.flops, -row.bytes, row.op_type))
     flops, low_flops, moved_bytes = _totals(rows)
+    # Of these rows, products of integers have no operations, so they do not change the share in low precision.
     matrix_rows = [row for row in rows if is_matrix_operator(row.domain, row.op_type)]
     matrix_flops, low_matrix_flops, _ = _totals(matrix_rows)
     once = tuple(text for part in costs.with_calls() for text in part.assumptions)
@@ -235,6 +237,7 @@ class _Estimator:
         """Return the bodies that run and their iterations; add a text to ``costs.assumptions`` if data decides them."""
         if node.op_type == "If" and node.domain == "":
             return [(node.bodies[self._branch_name(costs, node, weights)], 1)]
+        # Loop and Scan may show their number of iterations. An operator with bodies of another domain shows nothing.
         count = {"Loop": _loop_iterations, "Scan": _scan_iterations}.get(node.op_type) if node.domain == "" else None
         iterations = count(node, costs.known_shapes) if count else None
         if iterations is None:
@@ -243,6 +246,7 @@ class _Estimator:
 
     def _branch_name(self, costs: Costs, node: Node, weights: PassedWeights) -> str:
         """Return the attribute of the branch of an If that runs; if data decides, that of the costlier branch."""
+        # The condition is known if it follows from shapes and constants, as in: Shape -> Equal -> If.
         condition = costs.known_shapes.arrays.get(node.inputs[0]) if node.inputs[0] is not None else None
         if condition is not None and condition.size == 1:
             return "then_branch" if bool(condition.reshape(())) else "else_branch"
@@ -253,16 +257,19 @@ class _Estimator:
             _Estimator()._add_scope(estimate, body, weights, 1)
             flops, _, moved_bytes = _totals([cost for part in estimate.with_calls() for cost in part.nodes.values()])
             branch_costs[name] = (flops, moved_bytes)
-        branch = max(sorted(branch_costs), key=lambda name: branch_costs[name])  # sorted: the same choice every time
+        # Sorted, so that branches with equal costs lead to the same choice every time.
+        branch = max(sorted(branch_costs), key=lambda name: branch_costs[name])
         costs.assumptions.append(f"{node_ref(costs.graph, node)} (If): {branch}, the costlier one")
         return branch
 
     def _node_cost(self, costs: Costs, node: Node, weights: PassedWeights, runs: int) -> NodeCost:
         """Return the cost of a node without bodies over all its runs; ``unknown`` if it cannot be counted."""
+        # A runtime computes a constant node when it loads the model. This is also true of a node without outputs.
         if all(v.is_constant for v in node.outputs if v is not None):
-            return NodeCost()  # a runtime computes it when it loads the model
+            return NodeCost()
         elem = _computing_type(node)
         is_matrix = is_matrix_operator(node.domain, node.op_type)
+        # One operation per output element would be far too few for a matrix product.
         if not is_matrix and not _has_no_matrix_product(node):
             return NodeCost(unknown="no formula for this operator")
         try:
@@ -287,6 +294,7 @@ class _Estimator:
             # Gather(table, indices) reads the indices, and of the table only as many bytes as it writes.
             inputs, picked = inputs[1:], outputs[0]
         total = (picked + sum(outputs)) * runs
+        # A weight counts once, also in a loop and in several calls. Other tensors are new in each run.
         for value in inputs:
             weight = _weight_of(value, weights)
             if weight is None:
@@ -375,8 +383,9 @@ def _loop_iterations(node: Node, known_shapes: KnownShapes) -> int | None:
 
 def _scan_iterations(node: Node, known_shapes: KnownShapes) -> int | None:
     """Return the length of the first sequence of a Scan of opset 9 or later; None if it is not known."""
+    # Scan(state_1 ... state_n, sequence_1 ... sequence_m), where m is ``num_scan_inputs``.
     attributes = {a.name: a for a in node.proto.attribute}
-    count = attributes["num_scan_inputs"].i  # the last inputs are the sequences, the ones before are states
+    count = attributes["num_scan_inputs"].i
     shape = known_shapes.shape_of(node.inputs[len(node.inputs) - count]) if count else None
     axes = list(attributes["scan_input_axes"].ints) if "scan_input_axes" in attributes else [0]
     return shape[axes[0]] if shape else None

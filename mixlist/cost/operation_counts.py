@@ -46,6 +46,7 @@ def count_flops(domain: str, op_type: str, attributes: Attributes, inputs: Shape
     formula = _MATRIX_FORMULAS.get((domain, op_type))
     if formula is not None:
         return formula(attributes, inputs, outputs)
+    # The traits are of standard operators. An unknown operator of another domain may compute.
     if domain == "" and op_type in _NO_ARITHMETIC:
         return 0
     if op_type.startswith(("Reduce", "Arg", "GlobalAveragePool", "GlobalMaxPool")):
@@ -74,6 +75,7 @@ def _is_present(shapes: Shapes, slot: int) -> bool:
 
 def _matmul(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
     """Count one multiplication and one addition per output element and element of the summed axis."""
+    # The summed axis is the last one of the first matrix; with transA (Gemm, FusedMatMul) the one before it.
     first = _shape_at(inputs, 0)
     transposed = "transA" in attributes and attributes["transA"].i and len(first) > 1
     depth = first[-2] if transposed else first[-1]
@@ -98,6 +100,7 @@ def _einsum(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
     ``bij,bjk->bik`` has b * i * j * k combinations, each with one multiplication and one addition.
     """
     equation = attributes["equation"].s.decode().replace(" ", "")
+    # 1. The size of each index: "bij,bjk->bik" gives the sizes of b, i, j and k.
     terms, _, result = equation.partition("->")
     sizes: dict[str, int] = {}
     for position, term in enumerate(terms.split(",")):
@@ -106,8 +109,10 @@ def _einsum(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
         # Without "->" the result has the ellipsis, and the letters that occur once.
         letters = terms.replace(",", "").replace(".", "")
         result = "." * ("." in terms) + "".join(c for c in letters if letters.count(c) == 1)
+    # 2. The indices that the result does not have are summed. A sum over one element needs no addition.
     result_indices = {index for index in sizes if (index.isdigit() and "." in result) or index in result}
     is_summed = any(sizes[index] != 1 for index in sizes.keys() - result_indices)
+    # 3. n operands need n - 1 multiplications for each combination of index values.
     return prod(sizes.values()) * (len(inputs) - 1 + is_summed)
 
 
@@ -171,6 +176,7 @@ def _attention(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
         key_count, value_size = key[1], value[2] // kv_heads
     else:
         (batch, heads, length, size), key_count, value_size = query, key[2], value[3]
+    # Each query is multiplied by all keys, those of the past included, and the result by all values.
     past = _shape_at(inputs, 4)[2] if _is_present(inputs, 4) else 0
     return 2 * batch * heads * length * (key_count + past) * (size + value_size)
 
@@ -181,6 +187,7 @@ def _packed_attention(attributes: Attributes, inputs: Shapes, outputs: Shapes) -
     The input is (batch, length, width), the weights are (width, q + k + v), the past is (2, batch, heads, past, size).
     """
     (batch, length, width), weights = _shape_at(inputs, 0), _shape_at(inputs, 1)
+    # ``sizes``: the widths of Q, K and V. Without the attribute all three are equal.
     sizes = attributes["qkv_hidden_sizes"].ints if "qkv_hidden_sizes" in attributes else [weights[1] // 3] * 3
     past = _shape_at(inputs, 4)[3] if _is_present(inputs, 4) else 0
     bias = batch * length * weights[1] * _is_present(inputs, 2)
@@ -215,6 +222,7 @@ def _grouped_attention(attributes: Attributes, inputs: Shapes, outputs: Shapes) 
     batch, length, width = query
     # Without a key input the query holds Q, K and V of each token.
     size = width // heads if _is_present(inputs, 1) else width // (heads + 2 * kv_heads)
+    # 4 = two products of 2 operations each: queries with keys, and attention weights with values of the same size.
     key_count = _shape_at(outputs, 1)[2] if _is_present(outputs, 1) else length
     return 4 * batch * heads * length * key_count * size
 

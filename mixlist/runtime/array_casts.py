@@ -56,6 +56,7 @@ def cast_array(array: Array, elem: int) -> tuple[Array, str | None]:
     except KeyError:
         raise IncompatibleData("the model declares a type that no data can have") from None
     array = _view_as_numbers(array, dtype)
+    # Files may hold the other byte order: compare the types without it. The conversion below changes it.
     if array.dtype.newbyteorder("=") == dtype:
         return np.asarray(array, dtype, order="C"), None
     source, target = _group(array.dtype), _group(dtype)
@@ -76,6 +77,7 @@ def _view_as_numbers(array: Array, dtype: np.dtype[np.generic]) -> Array:
     import ml_dtypes
     import numpy as np
 
+    # The types of ml_dtypes have the kind V too, but a name of their own, such as ``bfloat16``.
     is_raw = array.dtype.kind == "V" and array.dtype.name.startswith("void")
     if is_raw and array.dtype.itemsize == 2:
         return array.view(np.dtype(ml_dtypes.bfloat16))
@@ -134,6 +136,7 @@ def _describe_loss(array: Array, result: Array) -> str | None:
     dtype = result.dtype
     if not array.size or array.dtype.kind == "b" or _group(dtype) == _COMPLEX:
         return None
+    # A lost value is reported before rounded ones, because it is worse.
     overflow_count = int(np.count_nonzero(np.isfinite(array) & ~np.isfinite(result)))
     if overflow_count:
         return f"{overflow_count} of {array.size} values are beyond the range of {dtype.name} and were lost"

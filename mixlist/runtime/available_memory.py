@@ -34,6 +34,7 @@ def format_gigabytes(size: int) -> str:
 def _available_on_machine() -> int | None:
     with suppress(OSError, ValueError, StopIteration):
         lines = _MEMINFO.read_text("ascii").splitlines()
+        # Not MemFree, which leaves out the caches that the system can drop. The line is, for example:
         # MemAvailable:   8000 kB
         return int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) << 10
     if sys.platform == "win32":

@@ -65,6 +65,7 @@ def _find_batch_paths(folder: Path) -> list[Path]:
         entries = sorted(folder.iterdir(), key=_natural_order)
     except OSError as error:
         raise FileError(f"cannot read the directory {folder}: {error.strerror}") from None
+    # A test data set is one batch, also if other data lies next to its files.
     if _is_test_set(folder):
         return [folder]
     files = [entry for entry in entries if entry.is_file()]
@@ -102,6 +103,7 @@ def _find_only_input(inputs: Sequence[Input], path: Path) -> str:
     If all inputs are optional, the model must have only one. Raises UsageError if there are several.
     """
     required = [model_input for model_input in inputs if not model_input.optional] or list(inputs)
+    # Guess nothing: with several inputs the array could be any of them.
     if len(required) == 1:
         return required[0].name
     names = ", ".join(model_input.name for model_input in required[:12])
@@ -118,6 +120,7 @@ def load_arrays(path: Path) -> Array | dict[str, Array]:
     try:
         with open_regular(path) as file:
             content = np.load(file, allow_pickle=False)
+            # An entry of a npz file is read when it is accessed, so read all of them while the file is open.
             if isinstance(content, np.ndarray):
                 return content
             arrays = {name: content[name] for name in content.files}

@@ -15,6 +15,7 @@ def save_feed(target_folder: Path, feed: Feed) -> Path | None:
     """Write a feed as ``feed.npz`` into a folder; return its path, or None if it has sequences or writing fails."""
     import numpy as np
 
+    # A npz file holds arrays only: no sequences, and no empty optionals.
     if not all(isinstance(value, np.ndarray) for value in feed.values()):
         return None
     path = target_folder / "feed.npz"

@@ -19,7 +19,7 @@ from mixlist.runtime.process_pool import ProcessPool
 from mixlist.runtime.worker_process import WorkerDied
 
 T = TypeVar("T")
-MAX_ATTEMPTS = 3  # times that a task is sent again after a cluster has lost its data
+MAX_RESENDS = 3  # times that a task is sent again after a cluster has lost its data
 # Names of the errors that Dask and the standard library raise if the worker of a task dies. Names and not classes,
 # because Dask is not always installed.
 _DEAD_WORKER_ERRORS = ("KilledWorker", "BrokenProcessPool")
@@ -60,6 +60,7 @@ def open_workers(
     if executor is not None:
         # The interface Executor has no number of workers. The executors of the standard library have this attribute.
         count = int(getattr(executor, "_max_workers", 1))
+        # These run on this machine, so their tasks can read a file. Other executors get the bytes.
         is_local = isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor | ProcessPool)
         yield Workers(executor, count, max(1, cores // count), str if is_local else read_sent_file)
     elif scheduler is not None:
@@ -67,6 +68,7 @@ def open_workers(
             yield workers
     else:
         count = count_local_workers(jobs, scheduler, executor, max_default)
+        # All workers together have one thread per core: more threads would only wait for each other.
         threads = max(1, cores // count)
         with ProcessPool(count, threads) as pool:
             yield Workers(pool, count, threads, str)
@@ -114,7 +116,8 @@ def wait_for(future: Future[T], resend: Callable[[], Future[T]]) -> T:
     before the other workers had the data. ``resend`` sends the data again, starts the task again, and returns its
     future.
     """
-    for _ in range(MAX_ATTEMPTS):
+    # A task runs up to MAX_RESENDS + 1 times. The last ``result`` below raises the error of the last time.
+    for _ in range(MAX_RESENDS):
         try:
             return future.result()
         except CancelledError:

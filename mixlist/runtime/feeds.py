@@ -47,6 +47,7 @@ class Batches:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for source in self._sources:
+            # Read one batch at a time: together they may not fit into memory.
             feed, losses = make_feed(source.read(), self.inputs, source.name)
             for name, loss in losses.items():
                 message = f"input {name!r}: {loss} (reported once for this input)"
@@ -104,6 +105,7 @@ def as_batches(data: object, proto: ModelProto) -> Batches:
         return data
     if isinstance(data, str | os.PathLike | Mapping):
         data = [data]
+    # All items must be of one kind. Anything else, also a mix of paths and feeds, is an error.
     items = list(data) if isinstance(data, Iterable) else None
     if items and all(isinstance(item, str | os.PathLike) for item in items):
         return read_batches(items, proto)
@@ -155,6 +157,7 @@ def digest(feeds: Iterable[Mapping[str, object]]) -> str:
     for feed in feeds:
         for name in sorted(feed):
             sha.update(name.encode())
+            # Block by block: a batch is never copied as a whole.
             for block in _bytes_of(feed[name]):
                 sha.update(block)
     return sha.hexdigest()

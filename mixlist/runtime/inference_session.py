@@ -45,6 +45,7 @@ def make_session(
     removed as soon as ONNX Runtime has mapped the weights. On Windows the folder is removed when the session is
     garbage-collected. Raises the errors of ``open_session``.
     """
+    # The usual case needs no file: ONNX Runtime reads the model as bytes, and its external data where it is.
     if not outgrows_protobuf(proto) and is_readable_in_place(proto, folder):
         return open_session(proto.SerializeToString(), options, folder=folder)
     with ExitStack() as stack:
@@ -69,6 +70,7 @@ def open_session(
         raise _provider_error(provider, "the installed onnxruntime does not have it")
     ort_options = _convert_options(options)
     if folder is not None:
+        # ONNX Runtime does not know the folder of a model that it gets as bytes.
         ort_options.add_session_config_entry(_DATA_FOLDER_KEY, os.fspath(folder.resolve()))
     # The CPU provider comes last: it runs the nodes for which CUDA has no kernel.
     provider_list: list[str | tuple[str, dict[str, str]]] = [PROVIDERS["cpu"]]
@@ -81,7 +83,8 @@ def open_session(
             model if isinstance(model, bytes) else os.fspath(model),
             ort_options,
             providers=provider_list,
-            enable_fallback=0,  # after an error, the Python class would load the model again with another provider
+            # After an error, the Python class would load the model again with another provider.
+            enable_fallback=0,
         )
     # ONNX Runtime drops a provider that does not start, and runs everything on the CPU without an error.
     if PROVIDERS[provider] not in session.get_providers():
@@ -98,7 +101,9 @@ def _convert_options(options: SessionOptions) -> OrtSessionOptions:
 
     ort_options = onnxruntime.SessionOptions()
     ort_options.log_severity_level = 4  # fatal errors only: the exceptions carry the messages
+    # Threads do not spin after a run (see the docstring of the module).
     ort_options.add_session_config_entry("session.force_spinning_stop", "1")
+    # Threads: the pool of the process if there is one, else a pool of the session (0: ONNX Runtime's default).
     if _threads_are_shared:
         ort_options.use_per_session_threads = False
     else:
@@ -117,6 +122,7 @@ def _convert_options(options: SessionOptions) -> OrtSessionOptions:
     if options.lean:
         # All nodes have the same priority, so they run in the order of the file.
         ort_options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+        # Both settings belong to the plan that ``SessionOptions.lean`` describes.
         ort_options.enable_mem_pattern = ort_options.enable_mem_reuse = options.reuse_memory
         _register_shared_arena()
         ort_options.add_session_config_entry("session.use_env_allocators", "1")

@@ -43,6 +43,7 @@ class Input:
 def model_inputs(proto: ModelProto) -> tuple[Input, ...]:
     """Return the inputs of the main graph, in its order."""
     graph = proto.graph
+    # An initializer with the name of an input is its default. The values of a sparse initializer hold its name.
     defaults = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
     inputs = []
     for value in graph.input:
@@ -94,6 +95,7 @@ def make_feed(
     The feed has arrays of the declared types, in the order of the inputs. ``data_name`` identifies the data in
     messages. Raises UsageError, which shows the inputs of the model and the arrays of the data.
     """
+    # Check all names first, so that one message shows every wrong name.
     names = {model_input.name for model_input in inputs}
     missing = [model_input.name for model_input in inputs if not model_input.optional and model_input.name not in data]
     unknown = [name for name in data if name not in names]
@@ -104,6 +106,7 @@ def make_feed(
     losses: dict[str, str] = {}
     for model_input in inputs:
         name = model_input.name
+        # An optional input without data stays out of the feed: ONNX Runtime uses its default.
         if name not in data:
             continue
         try:

@@ -45,6 +45,7 @@ class LocalSession(Session):
         names = list(self.output_names if output_names is None else output_names)
         with translate_runtime_errors("run the model"):
             inputs = {name: as_ort_value(array) if _is_bfloat16(array) else array for name, array in feed.items()}
+            # Only bfloat16 outputs need a binding.
             if self._bfloat16_outputs.isdisjoint(names):
                 return list(session.run(names, inputs))
             return self._run_with_binding(session, names, feed)

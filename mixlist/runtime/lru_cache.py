@@ -32,6 +32,7 @@ class LruCache(Generic[T]):
     def put(self, key: Hashable, value: T) -> None:
         """Store the value of a new key, unless the value alone is beyond the limit."""
         weight = self._weigh(value)
+        # A value beyond the limit would drop all others and still not fit, so it is not stored.
         with self._lock:
             if key not in self._values and weight <= self._limit:
                 self._make_room(weight)

@@ -29,6 +29,7 @@ def write_model(proto: ModelProto, target_folder: Path, folder: Path | None) -> 
     is_large = outgrows_protobuf(proto)
     if is_large or external_tensors(proto):
         loaded = LoadedModel(proto, "model", None, folder, "proto")
+        # ``private``: no other process writes to the folder, so no lock is needed.
         options = SaveOptions(external_data="yes" if is_large else "auto", private=True)
         # Data that is stored in another type is converted without clamping, and its report is not needed.
         save_model(proto, path, loaded, lambda tensor: stream_tensor(tensor, folder, False, {}), options)

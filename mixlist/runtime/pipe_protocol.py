@@ -28,6 +28,7 @@ def send(stream: IO[bytes], value: object) -> None:
     arrays = [buffer.raw() for buffer in buffers]
     sizes = [len(pickled), *(array.nbytes for array in arrays)]
     try:
+        # The header and the pickle go together: a small message is one call of the system.
         _write(stream, struct.pack(f"<q{len(sizes)}q", len(sizes), *sizes) + pickled)
         for array in arrays:
             _write(stream, array)
@@ -50,6 +51,7 @@ def execute_request(request: Callable[[], object]) -> tuple[bool, object]:
     except MixlistError as error:
         return False, error
     except MemoryError:
+        # The process goes on: the memory of the failed request is free again.
         return False, ModelError("not enough memory for this model and its data")
     except Exception:  # a fault of mixlist: send the traceback as text, because pickle drops it
         return False, RuntimeError(f"in a worker process:\n{traceback.format_exc()}")
@@ -73,6 +75,7 @@ def _read(stream: IO[bytes], size: int) -> memoryview:
             read_size = stream.readinto(remaining)  # type: ignore[attr-defined]
         except (OSError, ValueError):
             raise EOFError from None
+        # 0 bytes: the other end has closed the pipe, here in the middle of a message.
         if not read_size:
             raise EOFError
         remaining = remaining[read_size:]

@@ -39,7 +39,8 @@ class ProcessPool(Executor):
         return self._waiting_threads.submit(self._call, partial(fn, *args, **kwargs))
 
     def _call(self, request: Callable[[], T]) -> T:
-        for _ in range(2):  # a process can also die without a fault of the task, for example if the memory is full
+        # Try twice: a process can also die without a fault of the task, for example if the memory is full.
+        for _ in range(2):
             try:
                 return self._get_worker().call(request)
             except WorkerDied as death:
@@ -61,6 +62,7 @@ class ProcessPool(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the processes: after all submitted tasks if ``wait`` is True, otherwise at once."""
+        # Without the processes, all waiting threads end at once. So the next call does not block long.
         if not wait:
             self._close()
         self._waiting_threads.shutdown(cancel_futures=cancel_futures)

@@ -48,6 +48,7 @@ def start_rounding_tests(provider: str, start_session: Callable[[ModelProto], Se
     run while this process continues. Raises UsageError if the provider is missing, and WorkerDied if the process of a
     session dies.
     """
+    # Start both tests before the wait for the first one, so that they run while this process continues.
     tests = {low: _RoundingTest(start_session, *values) for low, values in _TEST_VALUES.items()}
 
     def find_problem() -> str | None:
@@ -55,6 +56,7 @@ def start_rounding_tests(provider: str, start_session: Callable[[ModelProto], Se
             try:
                 overflow, rounding = tests[low].wait()
             except ModelError as error:
+                # A crash is no answer about rounding, so it stays an error.
                 if isinstance(error, WorkerDied):
                     raise
                 return f"the test model for {low} does not run on {provider}: {error.message}"

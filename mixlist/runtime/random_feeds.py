@@ -80,24 +80,27 @@ def plan_random_feeds(proto: ModelProto, dims: Mapping[str, int], ranges: Mappin
 
     Raises UsageError for missing sizes (the error lists all of them), and for a name that the model does not have.
     """
+    # 1. The names in the options: a name that the model does not have is an error.
     inputs = model_inputs(proto)
     dims = expand_sizes(inputs, dims)
     _check_range_names(inputs, ranges)
+    # 2. The inputs that get data. An initializer keeps its value, unless an option names the input.
     inputs_in_dims = {name.rpartition(".")[0] for name in dims}  # of names like INPUT.AXIS
-    filled = [i for i in inputs if not i.optional or i.name in ranges or i.name in inputs_in_dims]
-    for model_input in filled:
+    filled_inputs = [i for i in inputs if not i.optional or i.name in ranges or i.name in inputs_in_dims]
+    for model_input in filled_inputs:
         _check_input(model_input, ranges.get(model_input.name))
-    shapes, warnings = _decide_shapes(filled, dims)
-    _check_batch_size(filled, shapes)
+    shapes, warnings = _decide_shapes(filled_inputs, dims)
+    _check_batch_size(filled_inputs, shapes)
+    # 3. The bounds of integers without an option. They can depend on the shapes: an index is below the size of an axis.
     bounds = dict(ranges)
-    integers = [i for i in filled if i.type in dtypes.INTEGERS and i.name not in ranges]
+    integers = [i for i in filled_inputs if i.type in dtypes.INTEGERS and i.name not in ranges]
     if integers:
         graph_ranges = find_integer_ranges(proto, shapes)
         for model_input in integers:
             name = model_input.name
             bounds[name], assumption = _decide_integer_bounds(model_input, graph_ranges.get(name))
             warnings.append(assumption)
-    return RandomFeedPlan(tuple([(i, shapes[i.name], bounds.get(i.name)) for i in filled]), tuple(warnings))
+    return RandomFeedPlan(tuple([(i, shapes[i.name], bounds.get(i.name)) for i in filled_inputs]), tuple(warnings))
 
 
 def _decide_shapes(
@@ -145,6 +148,7 @@ def _decide_integer_bounds(model_input: Input, graph_range: IntegerRange | None)
     if graph_range is None:
         return (0, 1), warning("ML601", f"{prefix} 0 or 1, because the graph shows no range", hint=_SET_RANGE)
     type_low, type_high = integer_bounds(numpy_type(dtypes.element(model_input.type)))
+    # An int8 index into an axis of 1,000 elements can only reach 127.
     low, high = max(graph_range.smallest, type_low), min(graph_range.largest, type_high)
     bounds_text = "0 or 1" if (low, high) == (0, 1) else f"from {low} to {high}"
     return (low, high), warning("ML601", f"{prefix} {bounds_text}, because {graph_range.reason}", hint=_SET_RANGE)
@@ -168,6 +172,7 @@ def expand_sizes(inputs: Sequence[Input], dims: Mapping[str, int]) -> dict[str, 
                 declared[size] = None
     # One name for each open size: its symbolic name, or INPUT.AXIS if it has none. Messages show these names, too.
     open_names = [name for name, size in declared.items() if size is None]
+    # Exact names first: patterns then fill only the sizes that are still open.
     expanded = {name: size for name, size in dims.items() if name in declared}
     for name, size in dims.items():
         if name not in declared:
@@ -254,7 +259,8 @@ def _draw_floats(rng: np.random.Generator, shape: tuple[int, ...], bounds: Bound
     if bounds is None:
         return rng.standard_normal(shape)
     fraction = rng.random(shape)
-    return float(bounds[0]) * (1 - fraction) + float(bounds[1]) * fraction  # low + (high - low) * x could overflow
+    # Not low + (high - low) * fraction: the difference of two large float64 bounds could overflow.
+    return float(bounds[0]) * (1 - fraction) + float(bounds[1]) * fraction
 
 
 def _draw_values(rng: np.random.Generator, elem: int, shape: tuple[int, ...], bounds: Bounds | None) -> Array:

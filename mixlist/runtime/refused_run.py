@@ -49,6 +49,7 @@ def parse_refusal(message: str) -> Refusal | None:
     The innermost node counts. An If repeats the message of the node in its branch:
     ``... returned while running If node. Name:'i' ... returned while running Reshape node. Name:'r' ...``
     """
+    # Without the marker, ONNX Runtime did not name a node: the run as a whole failed.
     _, marker, innermost = message.rpartition("returned while running ")
     match = _NODE_ERROR.match(innermost) if marker else None
     if match is None or any(word in match["problem"].lower() for word in _MEMORY_WORDS):

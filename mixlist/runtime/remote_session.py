@@ -83,7 +83,8 @@ def _inline_weights(proto: ModelProto, folder: Path | None) -> ModelProto:
     return inlined
 
 
-_sessions: LruCache[LocalSession] = LruCache(6)  # one check has at most six sessions
+# The sessions of this process. One check has at most six, so none of them is loaded twice.
+_sessions: LruCache[LocalSession] = LruCache(6)
 
 
 def run_model(

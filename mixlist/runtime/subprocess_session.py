@@ -1,8 +1,8 @@
 """Sessions in a worker process, because ONNX Runtime dies on some models instead of raising an error.
 
 A ``SessionProcess`` is the worker process. A ``SubprocessSession`` writes its model to a file, lets the process load
-the file under a session number, and sends its runs there. If the process dies, the model and the input that it worked
-on are kept for a report.
+the file under a session number, and sends its runs there. If the process dies, mixlist keeps the model and the input
+for a report of the crash.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class SessionProcess:
 
     def __init__(self) -> None:
         self._scratch = ScratchFolder()
-        self.home = self._scratch.path  # the folder of the models, and of the files that are kept after a crash
+        # The folder of the models, and of the files that are kept after a crash.
+        self.scratch_path = self._scratch.path
         self._worker = WorkerProcess()
         self.pid = self._worker.pid
         # One thread, because a WorkerProcess answers one request after the other. The thread waits for the answers.
@@ -95,7 +96,7 @@ class SessionProcess:
         """Return a number for a new session, and the folder for its model."""
         number = next(self._session_numbers)
         # Session 0 is often the only one. Its model goes to the folder that a crash report names.
-        folder = self.home / str(number) if number else self.home
+        folder = self.scratch_path / str(number) if number else self.scratch_path
         folder.mkdir(exist_ok=True)
         return number, folder
 
@@ -113,7 +114,8 @@ class SessionProcess:
             raise ModelError("the process that ran this model has ended", hint="start another session") from None
 
     def _call(self, context: RequestContext, request: Callable[[], T]) -> T:
-        if self._crash is not None:  # an earlier request killed the process
+        # An earlier request killed the process. Its error says what happened, also for the requests after it.
+        if self._crash is not None:
             raise self._crash
         try:
             return self._worker.call(request)
@@ -123,8 +125,8 @@ class SessionProcess:
 
     def _keep_crash_files(self, context: RequestContext, death: WorkerDied) -> Crashed:
         """Keep the model and the input of the run for the user, and return the error that names their paths."""
-        feed_path = save_feed(self.home, context.feed) if context.feed is not None else None
-        if feed_path is None and not context.model.is_relative_to(self.home):
+        feed_path = save_feed(self.scratch_path, context.feed) if context.feed is not None else None
+        if feed_path is None and not context.model.is_relative_to(self.scratch_path):
             self._finalizer()  # the scratch folder holds nothing that a report needs
         else:
             if context.weights_folder is not None:
@@ -224,10 +226,13 @@ def _prepare_model_file(
 
     A ModelProto is written to ``target_folder``.
     """
+    # 1. A file of the user: load it where it is.
     if isinstance(model, str | os.PathLike):
         return Path(model), None
+    # 2. A message whose external data ONNX Runtime can read in its folder: write the message without the weights.
     if external_tensors(model) and is_readable_in_place(model, folder):
         path = target_folder / "model.onnx"
         write_scratch(path, model.SerializeToString())
         return path, folder
+    # 3. All other messages: write them with their weights.
     return write_model(model, target_folder, folder), None

@@ -62,6 +62,7 @@ class _TimedLocalSession(LocalSession):
         """
         inputs_are_tensors = all(hasattr(value, "dtype") for feed in feeds for value in feed.values())
         outputs_are_tensors = all(o.type.startswith("tensor") for o in self.inference_session.get_outputs())
+        # A bound tensor stays on the device from run to run, so that its transfer is not timed.
         bind = inputs_are_tensors and not transfers and outputs_are_tensors
         with translate_runtime_errors("take the data"):
             self._feeds = [] if bind else list(feeds)
@@ -83,11 +84,12 @@ class _TimedLocalSession(LocalSession):
     def time_runs(self, batch: int, runs: int) -> float:
         """Return the seconds of ``runs`` runs of one batch in a row.
 
-        The first call for a batch must ask for one run: the shapes of its outputs show whether outputs must
-        be bound again before each run.
+        The first call for a batch must ask for one run: the shapes of its outputs show whether outputs must be bound
+        again before each run.
         """
         session = self.inference_session
         with translate_runtime_errors("run the model"):
+            # The loops hold nothing but the run, because everything in them is timed.
             if self._feeds:
                 feed, names = self._feeds[batch], list(self.output_names)
                 start = time.perf_counter()

@@ -27,7 +27,8 @@ T = TypeVar("T")
 _COMMAND = (
     "import sys; sys.path[:] = sys.argv[2:]; from mixlist.runtime.worker_server import serve; serve(int(sys.argv[1]))"
 )
-_EXIT_TIMEOUT = 5.0  # seconds between the end of the pipes and that of the process; then it is killed
+# The most seconds from the end of the pipes to the end of the process. A process that takes longer is killed.
+_EXIT_TIMEOUT = 5.0
 
 
 class WorkerDied(ModelError):  # noqa: N818 - it names the event
@@ -91,6 +92,7 @@ class WorkerProcess:
         """
         if not self._finalizer.alive:  # ``close`` was called, perhaps by another thread
             return CancelledError("the worker process was closed")
+        # Read the reason before ``close``, which closes the file.
         cause = _describe_exit(self._process)
         self._stderr_file.seek(0)
         lines = [line.strip() for line in self._stderr_file.read().decode("utf-8", "replace").split("\n")]
@@ -121,6 +123,7 @@ def _describe_exit(process: subprocess.Popen[bytes]) -> str:
 def _end_process(process: subprocess.Popen[bytes], stderr_file: IO[bytes]) -> None:
     """Kill a process. It holds nothing that another process needs, and an orderly end would take time."""
     process.kill()
+    # Wait, so that no zombie process stays. On Windows, files that the process has open cannot be removed before.
     process.wait()
     for stream in (process.stdin, process.stdout, stderr_file):
         if stream is not None:

@@ -47,6 +47,7 @@ def serve(threads: int) -> None:
             pipe_protocol.send(answers, pipe_protocol.execute_request(pipe_protocol.receive(requests)))
         except EOFError:  # the parent was killed: a parent that ends normally first kills this process
             _remove_orphaned_folders()
+            # End without Python's cleanup: the parent is gone, so nothing needs it.
             os._exit(0)
 
 

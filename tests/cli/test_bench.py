@@ -137,7 +137,8 @@ class CrashingSession(TimedSession):
     """A session whose process crashes while it times the mixed model."""
 
     def time_runs(self, batch: int, runs: int) -> float:
-        if self._context.model.is_relative_to(self._process.home):  # the mixed model, which has no file of its own
+        # Only the mixed model lies there, because it has no file of its own.
+        if self._context.model.is_relative_to(self._process.scratch_path):
             os.kill(self.pid, signal.SIGSEGV)
         return super().time_runs(batch, runs)
 
