@@ -128,7 +128,8 @@ def _read_opsets(imports: Iterable[OperatorSetIdProto], function: str = "") -> d
 
 def _type_scope(graph: Graph, scope: Scope, depth: int) -> None:
     """Find the types of all values of a scope, and append its nodes to ``graph.nodes``."""
-    for node in scope.nodes:  # sorted: the types of a node's inputs are known before those of its outputs
+    # The nodes are sorted, so the types of a node's inputs are known before those of its outputs.
+    for node in scope.nodes:
         _set_input_types(graph, node)
         if node.bodies:
             _type_node_with_bodies(graph, node, depth)
@@ -256,7 +257,8 @@ def _type_constant(node: Node, proto: NodeProto, has_references: bool) -> None:
         value.type = _CONSTANT_TYPES.get(attribute.name.removesuffix("s"), value.type)
         # weights.read_pieces() reads floats alone from an attribute, so integers and texts keep no message.
         value.constant_proto = attribute if value.type == dtypes.FLOAT else None
-    if has_references:  # the numbers belong to the call: the rewrite cannot convert them in the body
+    if has_references:
+        # The numbers belong to the call: the rewrite cannot convert them in the body.
         value.constant_proto = None
 
 
@@ -278,7 +280,8 @@ def _type_node_with_bodies(graph: Graph, node: Node, depth: int) -> None:
 def _type_outputs_after_bodies(graph: Graph, node: Node) -> None:
     """Set the output types of a node with bodies. The types in the bodies are known."""
     if node.domain or node.op_type not in control_flow.CONTROL_FLOW:
-        _type_node(graph, node)  # an operator with bodies that is not control flow, such as a custom one
+        # An operator with bodies that is not control flow, such as a custom one.
+        _type_node(graph, node)
         output_types: list[dtypes.Type] = []
     else:
         output_types = control_flow.output_types(node)

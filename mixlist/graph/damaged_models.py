@@ -38,7 +38,8 @@ def refuse_damaged_model(model: ModelProto, model_name: str) -> None:
                 hint="install a newer onnx, or export the model at an older opset",
             )
     for name in _check_and_yield_names(model):
-        if type(name) is bytes:  # protobuf returns bytes instead of str for a text that is not UTF-8
+        if type(name) is bytes:
+            # protobuf returns bytes instead of str for a text that is not UTF-8.
             raise ModelError(
                 f"{model_name} is damaged: the name {name!r} is not UTF-8", hint="check that the file was copied whole"
             )

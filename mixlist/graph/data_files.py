@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 # Before a data file is removed, the models of its folder are searched for references to it. If these models have more
 # bytes than this in total, the data file stays.
 MAX_SEARCHED_BYTES = 2 * 2**30
-_MIN_THREAD_BYTES = 2**18  # from this size on, a second thread computes the checksum of a piece
-_MAX_NAME_BYTES = 200  # of the model's name, so that the name of the data file has at most 255 bytes
+# From this size on, a second thread computes the checksum of a piece.
+_MIN_THREAD_BYTES = 2**18
+# The model's name is cut here, so that the name of the data file has at most 255 bytes, as file systems require.
+_MAX_NAME_BYTES = 200
 # Not allowed in file names on Windows, or in a location (``..``).
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f\\/:*?"<>|]|\.{2,}')
 _NAME_END = r"-[0-9a-f]{16}(-[0-9]+)?\.data"  # of every data file that mixlist makes

@@ -79,7 +79,8 @@ class _Tracer:
                 for source in link.sources:
                     # From the output of a body back to its input: the state of the next iteration.
                     timing: Timing = "next" if is_body_input and source.body is not None else "before"
-                    if node.op_type == "If":  # a branch runs at most once, as a part of the scope around it
+                    if node.op_type == "If":
+                        # A branch runs at most once, as a part of the scope around it.
                         timing = "same"
                     self.sources.setdefault(target, []).append((source.value, timing))
 

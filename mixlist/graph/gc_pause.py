@@ -14,7 +14,8 @@ def pause_gc() -> Iterator[None]:
     A graph of 100,000 nodes has over a million objects that refer to each other and stay alive until the end. Each run
     of the collector visits all of them and frees nothing. Without the pause, these runs took a third of the time.
     """
-    was_enabled = gc.isenabled()  # a caller may have disabled it, or this block may be inside another one
+    # A caller may have disabled the collector, or this block may be inside another one.
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield

@@ -60,7 +60,8 @@ def _infer_without_weights(model: ModelProto, keep_declared: bool) -> ModelProto
         return infer_shapes_with_data_propagation(bare).model
     except MemoryError:
         raise
-    except Exception:  # onnx raises errors of many kinds; the callers can do without inferred shapes
+    except Exception:
+        # onnx raises errors of many kinds. The callers can do without inferred shapes.
         return bare
 
 
@@ -86,7 +87,8 @@ def copy_without_weights(model: ModelProto, keep_declared: bool = True) -> Model
     if not keep_declared:
         remove_value_infos(graph)  # those of the bodies too
     for dim in dimensions_in(graph):
-        if dim.dim_value < 0:  # some exporters write -1 for an unknown size; onnx aborts on it at a Slice
+        # Some exporters write -1 for an unknown size, and onnx aborts on it at a Slice.
+        if dim.dim_value < 0:
             dim.ClearField("dim_value")
     return bare
 

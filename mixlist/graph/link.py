@@ -85,7 +85,8 @@ def _define_initializer(graph: Graph, scope: Scope, name: str, tensor: ConstantP
         value = add_value(graph, scope, name, "initializer")
         value.type = elem
     elif value.kind == "input":
-        value.kind = "overridable"  # before IR version 4, every initializer had to be a graph input too
+        # Before IR version 4, every initializer had to be a graph input too.
+        value.kind = "overridable"
         if value.type not in (elem, dtypes.UNKNOWN):
             declared, stored = dtypes.type_name(value.type), dtypes.type_name(elem)
             raise ModelError(f"input {name!r} is declared {declared}, but its initializer is {stored}")

@@ -92,7 +92,8 @@ def _load_path(path: Path) -> LoadedModel:
             # From the open file, so that the stamp belongs to the bytes that are read.
             file_stamp, data = _file_stamp(status), file.read()
     except OSError as error:
-        if path.is_dir():  # tested here, because on Windows the error for a directory is a missing permission
+        # Tested here, because on Windows the error for a directory is a missing permission.
+        if path.is_dir():
             raise FileError(f"{path} is a directory, not an ONNX model") from None
         raise FileError(f"cannot read the model {path}: {error.strerror}", hint="check the path") from None
     model = ModelProto()

@@ -9,7 +9,8 @@ from __future__ import annotations
 # GraphProto.
 MAX_MESSAGE_DEPTH = 100
 _VARINT, _EIGHT_BYTES, _LENGTH_PREFIXED, _FOUR_BYTES = 0, 1, 2, 5  # wire types; the groups 3 and 4 are obsolete
-_MAX_FIELDS = 10_000_000  # the most fields that the search reads, so that a large file does not take long
+# The search reads at most this many fields, so that a large file does not take long.
+_MAX_FIELDS = 10_000_000
 
 
 def nests_too_deeply(data: bytes) -> bool:

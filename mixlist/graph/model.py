@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 # The metadata key of a marked Cast. Its value is "output" if the Cast's output is a graph output, with the authored
 # name of that graph output. It is "tensor" for every other marked Cast, whose output has a new name.
 CAST_MARK = "pkg.mixlist.cast"
-POLICY_KEY = "pkg.mixlist.policy"  # metadata key of a model: the digest of the policy that was applied
+# The metadata key of a model for the digest of the policy that was applied.
+POLICY_KEY = "pkg.mixlist.policy"
 FunctionKey = tuple[str, str, str]  # domain, name, overload
 # "input": a graph input, or a function's input with an argument. "absent": a function's input without an argument.
 # "overridable": an initializer that is a graph input too. "initializer": any other one. "node": the output of a node.

@@ -33,7 +33,8 @@ def names_of_unnamed_nodes(scope: Scope) -> dict[Node, str]:
     The name is ``OpType_k``. k counts the unnamed nodes of this type in topological order, from 0, and skips
     names that named nodes of the scope have.
     """
-    if scope.names_of_unnamed_nodes is None:  # computed once for each scope, and only if a report needs a name
+    if scope.names_of_unnamed_nodes is None:
+        # Computed once for each scope, and only if a report needs a name.
         used_names = {n.proto.name for n in scope.nodes if n.proto.name}
         counters: defaultdict[str, Iterator[int]] = defaultdict(count)
         scope.names_of_unnamed_nodes = {}

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 MessageT = TypeVar("MessageT", bound="Message")
-SortKey = tuple[int, int, int]  # starts with a position in the node list; compared from left to right
+# A key starts with a position in the node list. Keys are compared from left to right.
+SortKey = tuple[int, int, int]
 
 
 def copy_message(message: MessageT) -> MessageT:

@@ -53,7 +53,8 @@ def _skip_identities(graph: GraphProto) -> None:
         fixed_names.update(info.name for info in body.input)
         fixed_names.update(tensor.name for tensor in body.initializer)
         fixed_names.update(name for node in body.node for name in node.output)
-    sources: dict[str, str] = {}  # the input of each removed Identity by its output, through chains of Identities
+    # By the output of each removed Identity: its input, through chains of Identities.
+    sources: dict[str, str] = {}
     nodes = []
     for node in graph.node:
         if node.op_type == "Identity" and not node.domain and node.output[0] not in fixed_names:

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 # The weights that a model can hold itself. A protobuf message has less than 2 GiB; 1 MiB is left for the nodes.
 INLINE_LIMIT = 2**31 - 2**20
 MIN_EXTERNAL_BYTES = 1024  # a smaller tensor stays in the model
-_PAGE_BYTES = 4096  # large tensors start at a memory page, so that a runtime can map them
+# Large tensors start at a memory page, so that a runtime can map them.
+_PAGE_BYTES = 4096
 _MIN_ALIGNED_BYTES = 2**20  # a smaller tensor does not start at a page
 
 ReadTensor = Callable[["TensorProto"], Iterator[bytes]]  # yields the bytes of a tensor in its declared type

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.generic]
 
-MAX_KNOWN_ELEMENTS = 4096  # of a tensor that is computed: enough for shapes, axes and tables of indices
+# A computed tensor is kept up to this size, which is enough for shapes, axes and tables of indices.
+MAX_KNOWN_ELEMENTS = 4096
 # A result is computed if an estimate of its size is at most this, and kept if it has at most MAX_KNOWN_ELEMENTS.
 _MAX_RESULT_ELEMENTS = 2**16
 # Operators whose result is not larger than all inputs together.

@@ -42,7 +42,8 @@ def is_from_shape(node: Node) -> bool:
     reads_shape = False
     float_inputs = float_values(node.inputs)
     if not float_inputs and node.op_type != "Cast" and float_values(node.outputs):
-        return False  # ConstantOfShape or RandomNormal: the shape sets the size of the output, not its numbers
+        # ConstantOfShape or RandomNormal: the shape sets the size of the output, not its numbers.
+        return False
     # Every value that counts is from a shape or constant, and at least one of them is from a shape.
     for value in float_inputs or node.inputs:
         if value is None:

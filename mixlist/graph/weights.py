@@ -27,11 +27,15 @@ if TYPE_CHECKING:
     from mixlist.graph.proto_types import ConstantProto
 
 PieceT = TypeVar("PieceT")
-PIECE_BYTES = 2 * 2**20  # the size of one piece: small enough to stay in the cache of a core
+# The size of one piece: small enough to stay in the cache of a core.
+PIECE_BYTES = 2 * 2**20
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
-MIXLIST_KEY_PREFIX = "pkg.mixlist."  # of the external_data keys that mixlist adds in memory and never writes to a file
-STORED_TYPE_KEY = "pkg.mixlist.from"  # external_data key: the element type of the bytes, if a conversion is pending
-LOSSLESS_KEY = "pkg.mixlist.exact"  # external_data key: the pending conversion changes no number
+# The external_data keys that mixlist adds in memory start with this prefix. They are never written to a file.
+MIXLIST_KEY_PREFIX = "pkg.mixlist."
+# The external_data key for the element type of the bytes, if a conversion is pending.
+STORED_TYPE_KEY = "pkg.mixlist.from"
+# The external_data key that marks a pending conversion which changes no number.
+LOSSLESS_KEY = "pkg.mixlist.exact"
 
 
 def is_external(constant: ConstantProto) -> TypeGuard[TensorProto]:

@@ -21,7 +21,8 @@ Type = int | tuple[str, "Type"]
 UNKNOWN, FLOAT, INT64, FLOAT16, DOUBLE, BFLOAT16 = 0, 1, 7, 10, 11, 16
 BOOL = 9
 ELEMENT_BY_NAME = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16, "float64": DOUBLE}
-MIXABLE = frozenset({FLOAT, FLOAT16, BFLOAT16})  # the types between which lists move a node: all floats but float64
+# The types between which lists move a node: all floats but float64.
+MIXABLE = frozenset({FLOAT, FLOAT16, BFLOAT16})
 FLOATS = frozenset({FLOAT, FLOAT16, BFLOAT16, DOUBLE})
 INTEGERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13, 21, 22, 25, 26})  # of 2 to 64 bits, signed and unsigned
 _CONTAINER_KINDS = {"seq": "seq", "optional": "optional", "sparse_tensor": "sparse"}  # by the word of a schema

@@ -54,7 +54,8 @@ class Schema:
     outputs: FormalSlots
     allowed: dict[str, frozenset[dtypes.Type]]
     type_attributes: dict[str, int]
-    onnx_schema: Any = None  # OpSchema | None, but onnx's type stubs lack attributes of it that other files read
+    # An OpSchema or None. onnx's type stubs lack attributes of OpSchema that other files read, so the type is Any.
+    onnx_schema: Any = None
 
     def formal_slots(self, slots: FormalSlots, count: int) -> FormalSlots:
         """Return the formal slot of each of ``count`` actual ones; fewer if the schema has no more.

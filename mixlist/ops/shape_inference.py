@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-MOST_EXPANDED_NODES = 20_000  # of a model in which every call is replaced by the nodes of its function
+# Nodes of a model in which every call is replaced by the nodes of its function.
+MOST_EXPANDED_NODES = 20_000
 PROCESS_MEMORY = 1 << 29  # bytes for the process that runs the data propagation
 PROCESS_SECONDS = 4.0  # for each model that is sent to this process
-_MOST_PROPAGATED = 1 << 20  # elements to propagate without a process of its own: some 200 MB, one second
+# Up to this many elements, data propagation needs no process of its own: it takes some 200 MB and one second.
+_MOST_PROPAGATED = 1 << 20
 _GRAPH, _GRAPHS = 5, 10  # AttributeProto.GRAPH and GRAPHS, written out because importing onnx takes time
 
 FunctionId = tuple[str, str, str]  # domain, name, overload
@@ -210,7 +212,8 @@ def _add_lengths(scope: GraphProto, lengths: Counter[str], unknown_lengths: set[
             lengths[weight.name] = max(lengths[weight.name], weight.dims[0])
     names = [value_info.name for value_info in scope.input]
     for node in scope.node:
-        if node.op_type != "Shape":  # a Shape makes one element for each dimension of its input: few
+        if node.op_type != "Shape":
+            # A Shape makes one element for each dimension of its input, so a few.
             names += node.output
     unknown_lengths.update(name for name in names if name not in declared or not _has_known_length(declared[name]))
 
@@ -275,7 +278,8 @@ class _PropagationProcess:
             timer.start()
             try:
                 answer = _exchange(process, model)
-            except BaseException:  # an interrupt: the next request would read the rest of this answer as its own
+            except BaseException:
+                # After an interrupt, the next request would read the rest of this answer as its own.
                 self.close()
                 raise
             finally:
@@ -312,7 +316,8 @@ class _PropagationProcess:
             process.kill()
             process.wait()
             for pipe in (process.stdin, process.stdout):
-                with suppress(OSError):  # close() writes the rest of a request, and fails because the process has ended
+                # close() writes the rest of a request, and fails because the process has ended.
+                with suppress(OSError):
                     cast("IO[bytes]", pipe).close()
 
 

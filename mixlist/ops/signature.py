@@ -29,7 +29,8 @@ _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 _VALUE_DECIDES_TYPE = TYPE_ATTRIBUTES | {"stash_type"}
 # ONNX's inference of these operators ends the process if an input has no type.
 _CRASHING_WITHOUT_TYPES = frozenset({"EyeLike", "RegexFullMatch", "DictVectorizer"})
-_ALL_SLOTS = "*"  # the name of the one group of a node that reads or makes sequences or optionals
+# The name of the one group of a node that reads or makes sequences or optionals.
+_ALL_SLOTS = "*"
 
 Types = tuple[dtypes.Type, ...]
 Inference = Callable[[Types], Types | None]  # from input types to output types; None if inference refuses them
@@ -195,7 +196,8 @@ def _type_groups(
     groups = []
     for parameter, (input_slots, output_slots) in slots.items():
         elements = {dtypes.element(inputs[i]) for i in input_slots} | {dtypes.element(outputs[o]) for o in output_slots}
-        if len(elements) == 1:  # in an invalid model a group may have two types: its slots keep their types
+        # In an invalid model a group may have two types. Its slots keep their types.
+        if len(elements) == 1:
             groups.append(TypeGroup(parameter, tuple(input_slots), tuple(output_slots), elements.pop()))
     return tuple(groups)
 
@@ -210,7 +212,8 @@ def _assign(signature: Signature, requested: tuple[int, ...]) -> Assignment:
     )
     # Then ask inference, about all groups at once.
     outputs = _infer_outputs(signature, admitted)
-    if outputs is None:  # inference refuses the combination: add one group after the other to the authored types
+    if outputs is None:
+        # Inference refuses the combination: add one group after the other to the authored types.
         candidates, admitted, outputs = admitted, authored, signature.outputs
         for index, elem in enumerate(candidates):
             extended = (*admitted[:index], elem, *admitted[index + 1 :])

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 MOST_COMPUTED_ELEMENTS = 2**20  # of a tensor that a node computes
 _MOST_STORED = 2**24  # elements of an initializer that a node reads
-_MOST_ELEMENTS_FOR_INFERENCE = 1024  # of an input whose values shape inference may read: a shape, axes, sizes
+# Shape inference may read the values of inputs up to this size: shapes, axes, sizes.
+_MOST_ELEMENTS_FOR_INFERENCE = 1024
 _CACHE_BYTES = 64 * 2**20  # of all computed arrays that are kept
 # The opset of a Constant whose attribute must be evaluated: it has all attributes of a Constant. A Constant gets no
 # schema, because its value alone decides its type.
@@ -38,7 +39,8 @@ _CONSTANT_OPSET = 13
 # onnx.reference implements these operators from this version on. On types that an older version admits, the new version
 # computes the same as the old one.
 _IMPLEMENTED_SINCE = {"DequantizeLinear": 19, "QuantizeLinear": 19}
-_SELECTING = frozenset({"Compress", "NonZero", "Unique"})  # the values of their input decide the size of their output
+# The values of their input decide the size of their output, so shape inference does not find it.
+_SELECTING = frozenset({"Compress", "NonZero", "Unique"})
 # onnx.reference loops in Python over the elements of these operators: each element takes 2 to 800 microseconds.
 _SLOW = {"AveragePool", "Col2Im", "Conv", "ConvTranspose", "DeformConv", "GRU", "GatherND", "GridSample", "LSTM"}
 _SLOW |= {"LpPool", "MaxPool", "MaxRoiPool", "MaxUnpool", "NonMaxSuppression", "RNN", "Resize", "RoiAlign", "Upsample"}

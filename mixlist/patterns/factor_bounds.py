@@ -22,7 +22,8 @@ from mixlist.patterns.constant_ranges import ConstantRange
 _MOVERS = operators(Trait.MOVES_VALUES)
 _FILLERS = operators(Trait.FILLS)
 _INDICATOR_TYPES = dtypes.INTEGERS | {dtypes.BOOL}
-_MOST_VALUES = 100  # the most values from which a factor may be computed; it also limits the depth of the recursion
+# A factor may be computed from at most this many values. The number also limits the depth of the recursion.
+_MOST_VALUES = 100
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ class _FactorBounds:
         if constant_range is None:
             return None
         smallest, largest = constant_range.smallest, constant_range.largest
-        if not (isfinite(smallest) and isfinite(largest)):  # an infinity or NaN of the author: only the rest is bounded
+        if not (isfinite(smallest) and isfinite(largest)):
+            # An infinity or NaN of the author: only the rest is bounded.
             smallest, largest = -constant_range.max_abs, constant_range.max_abs
         return Interval(round_unless_lost(smallest, self.low), round_unless_lost(largest, self.low))
 

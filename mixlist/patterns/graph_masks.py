@@ -14,7 +14,8 @@ from math import inf, isfinite
 from mixlist.graph.model import Node
 from mixlist.ops.low_precision import FINITE_MAX
 
-LARGEST_SCORE = 16000.0  # the largest magnitude of the scores that are added to a mask (Rule S4.37)
+# The largest magnitude of the scores that are added to a mask (Rule S4.37).
+LARGEST_SCORE = 16000.0
 
 SlotLimits = dict[int, float]  # by input slot
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import ModelProto
 
-MOST_POSITIONS = 4096  # sequences of thousands of tokens are common, and nothing in a graph says how long they are
+# Sequences of thousands of tokens are common, and nothing in a graph says how long they are.
+MOST_POSITIONS = 4096
 _BYTE_BOUNDS = {2: (0, 255), 3: (-128, 127)}  # of uint8 and int8
 _MOVERS = operators(Trait.MOVES_VALUES)
 # The input slots that a mover takes its elements from, if it is not slot 0 alone; None: all slots.
@@ -87,7 +88,8 @@ _CHANGES_AFTER_OPERAND = {
 class _UseKind(IntEnum):
     """The kinds of use, the strongest first."""
 
-    INDEX = 0  # an index of a table, or a length: another value is an error of the operator
+    # An index of a table, or a length: another value is an error of the operator.
+    INDEX = 0
     POSITION = 1
     COMPARED = 2
     FLAG = 3  # converted to a bool, or subtracted from 1
@@ -168,7 +170,8 @@ class _IntegerUses:
                 for target in link.targets:
                     for source in link.sources:
                         self._add_passed(source.value, target)
-        else:  # calls and control flow only pass their inputs on, so all other nodes are the readers
+        else:
+            # Calls and control flow only pass their inputs on, so all other nodes are the readers.
             for slot, value in enumerate(node.inputs):
                 if value is not None:
                     self.readers.setdefault(value, []).append((graph, node, slot))
@@ -248,7 +251,8 @@ class _IntegerUses:
         after = int(_CHANGES_AFTER_OPERAND[node.op_type, slot])
         smallest, largest = min(operands), max(operands)
         if smallest == largest:
-            upper = max(1, largest + after)  # so that the range is 0 to 1 or above: inputs have no negative integers
+            # Inputs have no negative integers, so the range is 0 to 1 or above.
+            upper = max(1, largest + after)
             return _UseKind.COMPARED, IntegerRange(upper - 1, upper, f"{reader} compares them with {largest}")
         reason = f"{reader} compares them with {smallest} to {largest}"
         return _UseKind.COMPARED, IntegerRange(max(0, smallest + after), max(0, largest + after), reason)

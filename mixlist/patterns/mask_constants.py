@@ -16,7 +16,8 @@ from mixlist.patterns.factor_bounds import RangeOf
 from mixlist.patterns.graph_masks import MaskGroup
 from mixlist.patterns.proven_masks import SMALLEST_MASK
 
-MOST_REDUCED_ELEMENTS = 2**24  # of a constant that is reduced: the whole tensor is changed in memory
+# A constant with more elements is not reduced, because the whole tensor is changed in memory.
+MOST_REDUCED_ELEMENTS = 2**24
 
 
 def is_reducible(value: Value) -> bool:

@@ -27,11 +27,8 @@ from mixlist.graph.value_origins import is_random
 from mixlist.ops import dtypes
 from mixlist.ops.traits import Trait, operators
 
-POSITION_READERS = {
-    "Sin": 0,
-    "Cos": 0,
-    "GridSample": 1,
-}  # the input slot at which a rounded position gives a wrong result
+# By operator, the input slot at which a rounded position gives a wrong result.
+POSITION_READERS = {"Sin": 0, "Cos": 0, "GridSample": 1}
 _COUNTERS = frozenset({"CumSum", "Range"})
 _COUNT_TYPES = dtypes.INTEGERS | {dtypes.BOOL}
 _ARITHMETIC = operators(Trait.MOVES_VALUES) | {"Add", "Div", "Einsum", "Gemm", "MatMul", "Mul", "Sub"}
@@ -258,7 +255,8 @@ class _ForwardWalk:
             kind = kinds.get(value)
             if kind is None and not value.is_constant:
                 if _is_float(value):
-                    return _DATA, None  # one input is data, so the outputs are data; most nodes end here
+                    # One input is data, so the outputs are data. Most nodes end here.
+                    return _DATA, None
                 is_fixed = is_fixed and value.is_from_shape
             elif kind is not None:
                 floats.append(value)

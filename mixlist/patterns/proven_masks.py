@@ -23,7 +23,8 @@ from mixlist.graph.weights import is_external, read_pieces
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.constant_ranges import find_origins
 
-SENTINEL = 1e37  # no physical quantity is as large: such a value is written on purpose, as float32's lowest value is
+# No physical quantity is as large: such a value is written on purpose, as float32's lowest value is.
+SENTINEL = 1e37
 SMALLEST_MASK = 1e4  # the smallest magnitude that models write as a mask
 # A Cast rounds a mask, but the result is still a mask. Where is not among them: it joins two tensors.
 _MOVERS = operators(Trait.MOVES_VALUES) - {"Where"} | {"Cast"}
@@ -107,7 +108,8 @@ class Mask:
         # level. The joined tensors must stay below the larger of the two: else they could make such a value alone.
         if self.levels.least < bound:
             is_proven = self._joined_in_range(ranges, bound)
-        else:  # infinities of the reference do not count: they are infinite in both models
+        else:
+            # Infinities of the reference do not count: they are infinite in both models.
             magnitudes = (_finite_magnitude(ranges.get(tensor)) for tensor in self.joined)
             is_proven = sum(magnitudes) < self.levels.least
         if not is_proven:
@@ -178,7 +180,8 @@ def _values_only_for_softmax(graph: Graph) -> set[Value]:
             # What a body returns is read outside, by nodes that this search does not follow.
             graph_outputs.update(body.outputs)
     only_for_softmax: set[Value] = set()
-    for node in reversed(graph.nodes):  # reversed, so that the readers of a value come before its producer
+    # Reversed, so that the readers of a value come before its producer.
+    for node in reversed(graph.nodes):
         for value in node.outputs:
             value_readers = readers.get(value, ()) if value is not None and value not in graph_outputs else ()
             if (
@@ -203,7 +206,8 @@ def _leads_only_to_softmax(reader: Node, only_for_softmax: set[Value]) -> bool:
 def _output_mask(graph: Graph, node: Node, mask_of_value: Mapping[Value, Mask]) -> Mask | None:
     """Return the mask in a node's output: one that the node reads, or one that a constant of it makes."""
     inputs = float_values(node.inputs)
-    if node.op_type == "Mul":  # a constant times a factor; a mask that is multiplied later is not proven
+    if node.op_type == "Mul":
+        # A constant times a factor. A mask that is multiplied later is not proven.
         levels = _NO_MASK
         for value in inputs:
             levels = levels.lowered(_constant_levels(value))

@@ -27,7 +27,8 @@ from mixlist.resolver.decisions import UNDECIDED
 from mixlist.resolver.sequence_groups import is_container
 from mixlist.resolver.solver_state import SolverState
 
-Edges = dict[int, list[int]]  # from the id of a node to the ids of its neighbors; the same for values
+# By the id of a node, the ids of its neighbors; the same for values.
+Edges = dict[int, list[int]]
 
 
 def find_low_gray_nodes(state: SolverState) -> set[int]:
@@ -98,7 +99,8 @@ def _find_neighbors(state: SolverState, stand_ins: Mapping[int, int]) -> tuple[E
     # Control flow only passes values on. So the producers of a body's input are the producers of the values that
     # control flow passes to this input.
     sources_of: Edges = {}  # the ids of the values that control flow passes to a value
-    group_inputs: list[tuple[int, Value]] = []  # a group's stand-in, and a tensor that control flow puts into the group
+    # A group's stand-in, and a tensor that control flow puts into the group.
+    group_inputs: list[tuple[int, Value]] = []
     for link in state.solution.links:
         passes_low = takes_type(link, state.low_type, graph)
         for target in link.targets:

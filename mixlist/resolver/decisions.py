@@ -22,7 +22,8 @@ from mixlist.patterns.positions import GraphPositions
 from mixlist.resolver.classification import Classification
 from mixlist.resolver.node_rules import NodeRules
 
-UNDECIDED = 0  # the element type of a value that no vote has decided yet (Rule S4.28)
+# The element type of a value that no vote has decided yet (Rule S4.28).
+UNDECIDED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,8 @@ class GraphSolution:
     masks: GraphMasks | None = None
     kept_masks: frozenset[MaskGroup] = frozenset()
     reduced_slots: Mapping[Node, SlotLimits] = field(default_factory=dict)
-    suffix: str = ""  # "#k" if the graph's function has several specializations, counted in order of first call
+    # "#k" if the graph's function has several specializations, counted in order of first call.
+    suffix: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,8 @@ from mixlist.resolver.cast_look_through import find_followed_value
 from mixlist.resolver.decisions import UNDECIDED, GraphSolution
 from mixlist.resolver.solver_state import SolverState, find_authored_type
 
-TypeAndSource = tuple[int, Value | None]  # the element type, and the value that the gray node takes it from
+# The element type, and the value from which the gray node takes the type.
+TypeAndSource = tuple[int, Value | None]
 
 
 def find_gray_type(node: Node, state: SolverState) -> TypeAndSource:

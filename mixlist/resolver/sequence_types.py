@@ -91,7 +91,8 @@ def _count_votes(group: SequenceGroup, state: SolverState) -> Vote:
     movable_types = state.model_solver.classifier.movable_types
     if voted in (UNDECIDED, state.low_type) or (voted == dtypes.FLOAT and authored in movable_types):
         return voted, source
-    return authored, source  # Rule S4.9: lists never make the other low type, and leave a sequence of it alone
+    # Rule S4.9: lists never make the other low type, and leave a sequence of it alone.
+    return authored, source
 
 
 def _collect_votes(group: SequenceGroup, state: SolverState) -> Iterator[Vote]:

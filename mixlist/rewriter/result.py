@@ -39,7 +39,8 @@ class RewriteResult:
     eligible: int
     _reports: dict[Hashable, ConstantReport]
     _clamp: bool
-    _sensitive_readers: dict[str, str]  # by the name of a converted constant, a node for which a zero is dangerous
+    # By the name of a converted constant: a node for which a zero is dangerous.
+    _sensitive_readers: dict[str, str]
     _plan_warnings: tuple[Diagnostic, ...]
     _save_warnings: list[Diagnostic] = field(default_factory=list)
 

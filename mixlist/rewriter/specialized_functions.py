@@ -15,7 +15,8 @@ from mixlist.resolver.decisions import GraphSolution
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto
 
-ORIGIN_KEY = "pkg.mixlist.function"  # metadata key of a specialization: the name of the function that it was made from
+# The metadata key of a specialization. Its value is the name of the function from which the specialization was made.
+ORIGIN_KEY = "pkg.mixlist.function"
 
 
 class FunctionNames:
