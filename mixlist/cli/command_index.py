@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "validate": "Check list files: their form and their meaning.",
     "lists": "Show the effective lists after the edits.",
-    "resolve": "Show every node's list, precision and the reason.",
+    "resolve": "Show the precision of the nodes, and the reasons.",
     "apply": "Write a model in mixed precision.",
     "check": "Check a mixed model for overflow and accuracy on data.",
     "bench": "Time the mixed model against the original.",

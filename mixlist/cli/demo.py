@@ -7,8 +7,8 @@ overflow.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,26 +89,38 @@ def _run(folder: Path, *, keep: bool, force: bool) -> None:
 
     print(f"A network that reads handwritten digits, and {len(labels)} digits it has not seen:")
     print(_sketch(pixels[:6]))
-    _step(1, f"Check the list file: mixlist validate {list_file.name}")
-    _show_findings(list_file)
-
-    edited = _apply_and_run("onnx lists, edited", model, folder / _MODEL_FILES[0], force, pixels, mixlist=list_file)
-    _step(2, f"Show the lists for this model's operators: mixlist lists --mixlist {list_file.name}")
-    _show_lists(edited.plan)
-    _step(
-        3, f"Show the precision of each node, with the reason: mixlist resolve {model.name} --mixlist {list_file.name}"
+    _step(1, "Validate a list file")
+    print(f"{list_file.name}:\n{list_file.read_text(encoding='utf-8')}")
+    _run_command(data, "validate", list_file.name)
+    _step(2, "Show the precision of each node, and the reason")
+    _run_command(data, "resolve", model.name, "--mixlist", list_file.name, "--scope", "/energy")
+    _step(3, "Follow the decision from one node to the node that caused it")
+    _run_command(data, "resolve", model.name, "--mixlist", list_file.name, "--explain", "/energy/Div_1")
+    _step(4, "Write the model in mixed precision")
+    output = (folder / _MODEL_FILES[0]).absolute()  # the command runs in the folder of the data
+    _run_command(
+        data, "apply", model.name, "-o", str(output), "--mixlist", list_file.name, *(("--force",) if force else ())
     )
-    _show_nodes(edited.plan)
-    _step(4, "Explain one node: mixlist resolve ... --explain /energy/Div_1")
-    _show_chain(edited.plan, "/energy/Div_1")
 
-    _step(5, "Apply and run, and compare with two other policies: mixlist apply ... [--precision-mode-v2 fp16]")
+    _step(5, "Run it, and compare it with the model under other lists")
+    edited = _apply_and_run("onnx lists, edited", model, output, True, pixels, mixlist=list_file)
     unedited = _apply_and_run("onnx lists", model, folder / _MODEL_FILES[1], force, pixels)
     forced = _apply_and_run("all low (fp16)", model, folder / _MODEL_FILES[2], force, pixels, precision_mode_v2="fp16")
     _show_outcome(model, _run_original(model, pixels), [unedited, edited, forced], labels)
     if keep:
         print(f"\nThe models are in {folder}.")
     print("\nNext, with your own model: mixlist resolve MODEL.onnx, then mixlist apply MODEL.onnx -o MIXED.onnx")
+
+
+def _run_command(folder: Path, *args: str) -> None:
+    """Print a command, and run it in a folder. Raises the errors of the command."""
+    from mixlist.cli import command_group
+
+    # Only the name of the output file is shown: its folder may be a scratch folder with a long random name.
+    shown_args = [Path(arg).name if arg.endswith(".onnx") else arg for arg in args]
+    print(terminal.paint(f"$ mixlist {' '.join(shown_args)}", "cyan", sys.stdout), flush=True)
+    with contextlib.chdir(folder):
+        command_group.run(list(args))
 
 
 def _apply_and_run(
@@ -163,52 +175,6 @@ def _sketch(pixels: NDArray[np.float32]) -> str:
     rows = [[shades[int(value) * (len(shades) - 1) // 16] * 2 for image in pixels[:, 0] for value in (*image[y], 0)]
             for y in range(pixels.shape[2])]  # fmt: skip
     return "\n".join("  " + "".join(row).rstrip() for row in rows)
-
-
-def _show_findings(path: Path) -> None:
-    """Print a list file and the findings of its validation."""
-    from mixlist.lists.validate_file import validate_file
-
-    findings = validate_file(path).findings
-    print(path.read_text(encoding="utf-8"))
-    for line in terminal.diagnostic_lines(findings, sys.stdout):
-        print(line)
-    if not findings:
-        print("valid, no findings")
-
-
-def _show_lists(plan: Plan) -> None:
-    """Print the op types of the model by list, and the edits of the lists."""
-    ops: dict[str, set[str]] = defaultdict(set)
-    for node in plan.nodes:
-        ops[node.list].add(node.op_type)
-    meaning = {
-        "white": "low precision",
-        "black": "its type in the model",
-        "gray": "follows the operator upstream",
-    }
-    rows = [[name, text, ", ".join(sorted(ops[name])) or "-"] for name, text in meaning.items()]
-    terminal.write_table(["list", "meaning", "operators of this model"], rows, sys.stdout)
-    for move in plan.policy.lists.moves.values():
-        place = f" ({Path(move.place.path).name}:{move.place.line}:{move.place.column})" if move.place else ""
-        print(f"\nedited: {move.op} from {move.before} to {move.after}{place}")
-
-
-def _show_nodes(plan: Plan) -> None:
-    """Print a row for each precision and rule: the number of nodes, their operators, and the reason of one node."""
-    groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
-    for node in plan.nodes:
-        groups[node.precision, node.rule].append(node)
-    rows = []
-    for (precision, rule), nodes in sorted(groups.items()):
-        ops = ", ".join(sorted({node.op_type for node in nodes}))
-        rows.append([precision, str(len(nodes)), rule, ops, f"{nodes[0].name}: {nodes[0].reason}"])
-    terminal.write_table(["precision", "nodes", "rule", "operators", "for example"], rows, sys.stdout)
-
-
-def _show_chain(plan: Plan, name: str) -> None:
-    rows = [[node.name, node.op_type, node.list, node.precision, node.reason] for node in plan.explain(name)]
-    terminal.write_table(["node", "operator", "list", "precision", "reason"], rows, sys.stdout)
 
 
 def _show_outcome(

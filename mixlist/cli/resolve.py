@@ -1,18 +1,40 @@
-"""``mixlist resolve``: show the list and the precision of every node, with the reason."""
+"""``mixlist resolve``: show which precision the nodes get, and why."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
 from mixlist.cli.parameters import CONFIG, MODEL
+from mixlist.lists.library import ListName
+from mixlist.ops.names import operator_name
 
 if TYPE_CHECKING:
     from mixlist.resolver import Decision, Plan
+
+MAX_NODES = 50  # the number of nodes in the text without --all
+
+
+def _filter_option(name: str, metavar: str, description: str, **attributes: Any) -> click.Option:
+    return click.Option([f"--{name}"], metavar=metavar, multiple=True, help=description, **attributes)
+
+
+# Nodes are shown if they match one value of each of these options that is given.
+FILTERS = (
+    _filter_option("op", "TYPE", "Show only nodes of this op type. May be repeated, like the next four options."),
+    _filter_option("list", "LIST", "Show only nodes of this list.", type=click.Choice([*get_args(ListName), "none"])),
+    _filter_option("precision", "TYPE", "Show only nodes of this precision, such as float32."),
+    _filter_option("rule", "RULE", "Show only nodes that this rule decides, such as follow or S4.6."),
+    _filter_option(
+        "scope", "PATH", "Show only nodes whose name or scope begins with this path. '*' and '?' match as in a shell."
+    ),
+)
 
 
 @click.command(
@@ -22,6 +44,8 @@ if TYPE_CHECKING:
         click.Argument(["model"], type=MODEL),
         *PLAN_OPTIONS,
         format_option("text", "json", "csv"),
+        click.Option(["--all", "show_all"], is_flag=True, help=f"Show all nodes, not only {MAX_NODES}."),
+        *FILTERS,
         click.Option(
             ["--explain"],
             metavar="NODE",
@@ -35,17 +59,29 @@ if TYPE_CHECKING:
         CONFIG,
     ],
 )
-def command(model: str, output_format: str, explain: str | None, provider: str | None, **option_values: object) -> None:
-    """Show every node's list, precision and the reason. This writes no file.
+def command(
+    model: str,
+    output_format: str,
+    show_all: bool,
+    explain: str | None,
+    provider: str | None,
+    **option_values: object,
+) -> None:
+    """Show the precision of the nodes and the reasons. This writes no file.
+
+    The text has the number of nodes by list, precision and rule, and the nodes that change their precision. With a
+    filter, it has all nodes that match. JSON and CSV have every node, or every node that matches.
 
     \b
     Example:
       mixlist resolve model.onnx --mixlist modify.json
+      mixlist resolve model.onnx --op Softmax --precision float32 --all
       mixlist resolve model.onnx --explain /fc/MatMul
       mixlist resolve model.onnx --format json | jq '.counts'
     """
     from mixlist.report import json_output, resolve_output, terminal
 
+    filters = {str(option.name): cast(Sequence[str], option_values.pop(str(option.name))) for option in FILTERS}
     plan = resolve_with_progress(model, pop_policy(option_values), pop_type_hints(option_values))
     terminal.write_findings(plan.warnings)
     if explain is not None:
@@ -56,12 +92,25 @@ def command(model: str, output_format: str, explain: str | None, provider: str |
             sys.stdout.write(resolve_output.chain_text(chain))
         return
     nodes = _nodes_without_kernel(plan, provider) if provider else plan.nodes
+    nodes = tuple(node for node in nodes if _matches(node, filters))
     if output_format == "json":
         json_output.write_json(resolve_output.plan_json(plan, nodes), sys.stdout)
     elif output_format == "csv":
         resolve_output.write_node_csv(nodes, sys.stdout)
     else:
-        resolve_output.write_node_table(nodes, sys.stdout)
+        resolve_output.write_summary(nodes, sys.stdout)
+        shown_nodes = nodes if provider or any(filters.values()) else [node for node in nodes if node.changed]
+        resolve_output.write_node_table(shown_nodes, None if show_all else MAX_NODES, sys.stdout)
+
+
+def _matches(node: Decision, filters: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether a node has one value of each filter that has values."""
+    values = {"op": (node.op_type, operator_name(node.domain, node.op_type)), "list": (node.list,)}
+    values["precision"] = (node.precision,)
+    # A reason ends with the number of its rule: "... (S4.6)", "... (keep.cfg:1:1; S4.2)".
+    values["rule"] = (node.rule, *(rule for rule in filters["rule"] if node.reason.endswith(f"{rule})")))
+    values["scope"] = tuple(path for path in filters["scope"] if fnmatchcase(str(node.ref), f"{path}*"))
+    return all(not filters[name] or not set(values[name]).isdisjoint(filters[name]) for name in filters)
 
 
 def _nodes_without_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -11,6 +11,8 @@ from mixlist.report import csv_table, terminal
 from mixlist.resolver.decisions import Decision
 from mixlist.resolver.plan import Plan, make_node_json
 
+_SUMMARY_COLUMNS = ("list", "precision", "rule", "nodes", "operators")
+_MAX_OPERATORS = 6  # the number of operators in a row of the summary
 _TABLE_COLUMNS = ("node", "op", "list", "precision", "rule", "reason")
 _CSV_COLUMNS = (
     "scope",
@@ -27,13 +29,41 @@ _CSV_COLUMNS = (
 )
 
 
-def write_node_table(nodes: Sequence[Decision], stream: TextIO) -> None:
-    """Write a line for each node, and the number of nodes by precision."""
-    rows = [(str(n.ref), operator_name(n.domain, n.op_type), n.list, n.precision, n.rule, n.reason) for n in nodes]
+def write_summary(nodes: Sequence[Decision], stream: TextIO) -> None:
+    """Write the number of nodes for each list, precision and rule, with their operators."""
+    groups: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
+    for node in nodes:
+        groups[node.list, node.precision, node.rule][operator_name(node.domain, node.op_type)] += 1
+    rows = [
+        (*group, str(operators.total()), _operators_text(operators))
+        for group, operators in sorted(groups.items(), key=lambda item: (-item[1].total(), item[0]))
+    ]
+    if rows:
+        terminal.write_table(_SUMMARY_COLUMNS, rows, stream)
+        stream.write("\n")
+    counts = Counter(node.precision for node in nodes)
+    by_precision = ", ".join(f"{count} {precision}" for precision, count in sorted(counts.items()))
+    stream.write(f"{len(nodes)} nodes: {by_precision}\n" if nodes else "no node matches\n")
+
+
+def _operators_text(operators: Counter[str]) -> str:
+    """Return the most frequent operators with their numbers: "MatMul 8, Conv 2 and 3 more"."""
+    text = ", ".join(f"{name} {count}" for name, count in operators.most_common(_MAX_OPERATORS))
+    more = len(operators) - _MAX_OPERATORS
+    return f"{text} and {more} more" if more > 0 else text
+
+
+def write_node_table(nodes: Sequence[Decision], max_rows: int | None, stream: TextIO) -> None:
+    """Write a line for each node, at most ``max_rows`` (None: all), and the number of those that are left out."""
+    if not nodes:
+        return
+    rows = [
+        (str(n.ref), operator_name(n.domain, n.op_type), n.list, n.precision, n.rule, n.reason)
+        for n in nodes[:max_rows]
+    ]
+    stream.write("\n")
     terminal.write_table(_TABLE_COLUMNS, rows, stream)
-    counts = Counter(n.precision for n in nodes)
-    by_precision = ", ".join(f"{count} {precision}" for precision, count in sorted(counts.items())) or "none"
-    stream.write(f"\n{len(nodes)} nodes: {by_precision}\n")
+    terminal.write_omitted(len(nodes) - len(rows), "--all shows them", stream)
 
 
 def write_node_csv(nodes: Sequence[Decision], stream: TextIO) -> None:

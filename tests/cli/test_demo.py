@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import mixlist
-from mixlist.cli import demo
+from mixlist.cli import demo, main
 from mixlist.errors import FileError
 from mixlist.files import package_data
 
@@ -73,12 +74,19 @@ def test_the_list_keeps_the_accuracy_and_forcing_everything_low_loses_it(tmp_pat
     assert (logits.argmax(1) == labels).mean() < 0.2
 
 
-def test_the_demo_prints_its_tables_and_leaves_no_files(
+def test_the_demo_prints_what_its_commands_print_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     demo.run()
     text = capsys.readouterr().out
+    monkeypatch.chdir(DATA)
+    commands = re.findall(r"^\$ mixlist (.+)$", text, re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["validate", "resolve", "resolve", "apply"]
+    for command in commands:
+        if not command.startswith("apply"):
+            assert main(command.split()) == 0
+            assert f"$ mixlist {command}\n{capsys.readouterr().out}" in text
     for word in ("white", "black", "gray", "LayerNormalization", "Casts added", "98.9%", "onnx.reference", "kB"):
         assert word in text
     assert list(tmp_path.iterdir()) == []

@@ -7,6 +7,9 @@ import io
 import json
 from pathlib import Path
 
+import onnx
+import pytest
+
 from mixlist.report.resolve_output import chain_text, write_node_table
 from mixlist.resolver import Decision
 
@@ -28,13 +31,61 @@ def test_json_has_each_node_with_its_list_and_rule(run, model_path: Path) -> Non
     assert result["counts"] == {"float16": 2, "float32": 1}
 
 
-def test_table_and_csv_list_the_nodes(run, model_path: Path) -> None:
-    table = run("resolve", model_path).out.splitlines()
-    assert table[0].split() == ["node", "op", "list", "precision", "rule", "reason"]
-    assert table[-1] == "3 nodes: 2 float16, 1 float32"
+def test_text_has_a_summary_and_the_nodes_that_change(run, model_path: Path) -> None:
+    lines = [line.split() for line in run("resolve", model_path).out.splitlines()]
+    assert lines[0] == ["list", "precision", "rule", "nodes", "operators"]
+    assert lines[2:5] == [
+        ["black", "float32", "black", "1", "Softmax", "1"],
+        ["gray", "float16", "follow", "1", "Relu", "1"],
+        ["white", "float16", "white", "1", "MatMul", "1"],
+    ]
+    assert lines[6] == ["3", "nodes:", "2", "float16,", "1", "float32"]
+    assert lines[8] == ["node", "op", "list", "precision", "rule", "reason"]
+    assert [line[0] for line in lines[10:]] == ["first", "second"]
+
+
+def test_csv_has_every_node(run, model_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(run("resolve", model_path, "--format", "csv").out)))
     assert [row["name"] for row in rows] == ["first", "second", "third"]
     assert rows[0]["outputs"] == "a:float16"
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (["--op", "Softmax"], ["third"]),
+        (["--op", "Softmax", "--op", "Relu"], ["second", "third"]),
+        (["--op", "Softmax", "--list", "white"], []),
+        (["--list", "gray"], ["second"]),
+        (["--precision", "float32"], ["third"]),
+        (["--rule", "follow"], ["second"]),
+        (["--rule", "S4.4"], ["first"]),
+        (["--scope", "t"], ["third"]),
+        (["--scope", "*d"], ["second", "third"]),
+    ],
+)
+def test_filters_choose_the_nodes_of_every_format(
+    run, model_path: Path, filters: list[str], expected: list[str]
+) -> None:
+    result = json.loads(run("resolve", model_path, *filters, "--format", "json").out)
+    assert [node["name"] for node in result["nodes"]] == expected
+    rows = csv.DictReader(io.StringIO(run("resolve", model_path, *filters, "--format", "csv").out))
+    assert [row["name"] for row in rows] == expected
+    text = run("resolve", model_path, *filters).out
+    assert [name for name in ("first", "second", "third") if f"\n{name} " in text] == expected
+    assert ("no node matches" in text) == (not expected)
+
+
+def test_text_has_fifty_nodes_unless_all_are_asked_for(run, tmp_path: Path) -> None:
+    path = tmp_path / "chain.onnx"
+    nodes = [onnx.helper.make_node("MatMul", ["x", "x"], [f"y{i}"], name=f"n{i}") for i in range(60)]
+    values = [onnx.helper.make_tensor_value_info(name, 1, [2, 2]) for name in ("x", "y59")]
+    graph = onnx.helper.make_graph(nodes, "chain", values[:1], values[1:])
+    onnx.save(onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)]), path)
+    text = run("resolve", path).out
+    assert text.count("\nn") == 51  # 50 nodes and the header of the table
+    assert text.endswith("  ... and 10 more (--all shows them)\n")
+    assert run("resolve", path, "--all").out.count("\nn") == 61
 
 
 def test_explain_follows_the_chain_to_the_deciding_node(run, model_path: Path) -> None:
@@ -83,7 +134,7 @@ def test_provider_cuda_works_without_a_gpu(run, model_path: Path) -> None:
 def test_long_names_are_not_cut_in_a_pipe() -> None:
     name = "/encoder/" + "very_long_layer_name/" * 20 + "MatMul"
     stream = io.StringIO()
-    write_node_table([_decision(name)], stream)
+    write_node_table([_decision(name)], None, stream)
     assert name in stream.getvalue()
 
 
@@ -96,7 +147,7 @@ def test_long_names_are_wrapped_on_a_terminal(monkeypatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     name = "".join(f"/block{at}" for at in range(20))
     stream = Terminal()
-    write_node_table([_decision(name)], stream)
+    write_node_table([_decision(name)], None, stream)
     lines = stream.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert name in "".join(line.split("  ")[0].strip() for line in lines)
@@ -104,7 +155,7 @@ def test_long_names_are_wrapped_on_a_terminal(monkeypatch) -> None:
 
 def test_control_characters_in_names_do_not_reach_the_terminal() -> None:
     stream = io.StringIO()
-    write_node_table([_decision("a\x1b[2Jb\nc")], stream)
+    write_node_table([_decision("a\x1b[2Jb\nc")], None, stream)
     assert "a\\x1b[2Jb\\nc" in stream.getvalue()
     assert "\x1b" not in chain_text([_decision("a\x1b[2J")])
 
