@@ -24,7 +24,7 @@ from mixlist.checker.array_comparison import (
     nested_arrays,
     root_of_ratio,
 )
-from mixlist.checker.limits import MEASURES, Limits, failed_limits
+from mixlist.checker.limits import MEASURES, Limits, find_failed_limits
 from mixlist.checker.result import OutputFinding
 from mixlist.diagnostics import Diagnostic, warning
 
@@ -50,12 +50,12 @@ class OutputAccuracy:
     def __init__(self, name: str, limits: Limits | None = None, saturated_magnitude: float = math.inf) -> None:
         self.name = name
         self._saturated_magnitude = saturated_magnitude
-        self._measured = frozenset(MEASURES if limits is None else limits.enabled())
+        self._measured_limits = frozenset(MEASURES if limits is None else limits.enabled())
         self._max_abs = self._max_rel = self._normalized = 0.0
         self._cosine = 1.0
         self._reference_squares = 0.0  # sum over all batches
         self._zero_reference_squares = 0.0  # largest sum of squares of a difference from a batch of zeros
-        self._differing, self._same_argmax = _Share(), _Share()
+        self._differing, self._same_argmax = _ShareCounter(), _ShareCounter()
         self._values = 0  # the following counts are parts of this one
         self._nan_values = 0  # NaN in the reference
         self._nan_batch_values = 0  # values of batches that hold nothing but NaN (Rule S8.28)
@@ -65,6 +65,7 @@ class OutputAccuracy:
 
     def add(self, reference: object, mixed: object) -> None:
         """Add one batch. A value is an array, a sequence of values, a map of values by key, or None (absent)."""
+        # A sequence or a map holds several arrays. Those of both models are compared if they have the same paths in it.
         sums = _Sums()
         reference_arrays, mixed_arrays = dict(nested_arrays(reference)), dict(nested_arrays(mixed))
         if reference_arrays.keys() != mixed_arrays.keys():
@@ -83,6 +84,7 @@ class OutputAccuracy:
 
     def merge(self, other: OutputAccuracy) -> None:
         """Add the batches of another object for the same output. The order of merges makes no difference."""
+        # The worst batch is the worst of both sides, and counts add up. The cosine is a minimum that a NaN decides.
         for name in ("_max_abs", "_max_rel", "_normalized", "_zero_reference_squares"):
             setattr(self, name, max(getattr(self, name), getattr(other, name)))
         counts = ("_values", "_nan_values", "_nan_batch_values", "_lost_nan_values", "_lost_infinities")
@@ -105,17 +107,18 @@ class OutputAccuracy:
     @property
     def ignored_share(self) -> float:
         """Return the share of values that are NaN in the reference or come from NaN alone; 1 if there are no values."""
+        # If the shapes differ, no value was counted. That is a failure (Rule S8.16), and no lack of evidence.
         if not self._values:
             return float(not self._incomparable_reason)
         return (self._nan_values + self._nan_batch_values) / self._values
 
     def finding(self, limits: Limits, max_ignored: float = 1.0) -> OutputFinding:
-        """Return the measures so far, with the limits that they break; ``max_ignored`` as in ``failed_limits``.
+        """Return the measures so far, with the limits that they break; ``max_ignored`` as in ``find_failed_limits``.
 
         If nothing was compared, the measures are None.
         """
         finding = self._measures()
-        failed = failed_limits(finding, limits, max_ignored)
+        failed = find_failed_limits(finding, limits, max_ignored)
         return replace(finding, passed=not failed, failed_limits=failed)
 
     def _measures(self) -> OutputFinding:
@@ -170,8 +173,8 @@ class OutputAccuracy:
         is_exact = is_string or (reference.dtype.kind in _INTEGER_KINDS and mixed.dtype.kind in _INTEGER_KINDS)
         if is_exact:
             self._differing.add(0, 0)  # an empty array has a share of mismatches too
-        elif "top1" in self._measured and has_classes(reference):
-            self._same_argmax.add(*count_same_argmax(reference, mixed))
+        elif "top1" in self._measured_limits and has_classes(reference):
+            self._same_argmax.add(*count_same_argmax(reference, mixed))  # needs whole rows, so not in the blocks below
         flat_reference, flat_mixed = reference.reshape(-1), mixed.reshape(-1)
         for start in range(0, flat_reference.size, BLOCK_SIZE):
             block, mixed_block = flat_reference[start : start + BLOCK_SIZE], flat_mixed[start : start + BLOCK_SIZE]
@@ -198,23 +201,27 @@ class OutputAccuracy:
 
         a, b = reference.astype(np.float64), mixed.astype(np.float64)
         with np.errstate(all="ignore"):  # doubles beyond 1e154 have infinite squares, which make an infinite error
+            # The sum of squares is needed in any case, and it shows whether a value may not be finite. So arrays of
+            # finite values are tested without another pass.
             squares = dot(a, a)
             if not math.isfinite(squares):  # the reference may hold infinities and NaN
                 a, b = self._finite_in_reference(a, b, sums)
                 squares = dot(a, a)
-            if "cosine" in self._measured:
+            if "cosine" in self._measured_limits:
                 sums.mixed += dot(b, b)
                 sums.product += dot(a, b)
             difference = np.subtract(b, a, out=b)  # in place: ``b`` is not needed any more
             difference_squares = dot(difference, difference)
             sums.reference += squares
             sums.difference += difference_squares
+            # The squares of large finite differences are infinite too. Only a difference that is not finite itself
+            # shows that the mixed model has an infinity or a NaN.
             if not math.isfinite(difference_squares) and not np.isfinite(difference).all():
                 self._add_infinite_error(sums)
-            elif a.size and not self._measured.isdisjoint(("max_abs", "max_rel")):
+            elif a.size and not self._measured_limits.isdisjoint(("max_abs", "max_rel")):
                 np.abs(difference, out=difference)
                 self._max_abs = max(self._max_abs, float(difference.max()))
-                if "max_rel" in self._measured:
+                if "max_rel" in self._measured_limits:
                     relative_error = largest_relative_error(difference, np.abs(a, out=a))
                     self._max_rel = max(self._max_rel, relative_error)
 
@@ -232,6 +239,7 @@ class OutputAccuracy:
         self._lost_infinities += lost_infinities
         if lost_infinities:
             self._add_infinite_error(sums)
+        # An infinity or NaN of the mixed model alone stays in the result, where its difference is an infinite error.
         is_finite = ~(is_nan | is_infinite)
         return reference[is_finite], mixed[is_finite]
 
@@ -246,13 +254,16 @@ class OutputAccuracy:
 
     def _end_batch(self, sums: _Sums) -> None:
         """Add the sums of a whole batch to the measures of the worst batch."""
+        # Rule S8.16: no later batch improves this. Shapes may differ, so the sums of this batch may lack values: they
+        # do not count.
         if sums.has_infinite_error:
             self._normalized, self._cosine = math.inf, math.nan
             return
         self._reference_squares += sums.reference
+        # Without a difference the batch is perfect, and cannot be the worst one.
         if sums.difference and sums.reference:
             self._normalized = max(self._normalized, root_of_ratio(sums.difference, sums.reference))
-            if "cosine" in self._measured:
+            if "cosine" in self._measured_limits:
                 self._cosine = _smaller_or_nan(self._cosine, sums.cosine())
         elif sums.difference:  # the reference is all zeros
             self._zero_reference_squares = max(self._zero_reference_squares, sums.difference)
@@ -275,6 +286,7 @@ class _Sums:
 
     def cosine(self) -> float:
         """Return the cosine similarity; 0 if one side is all zeros, NaN if a square overflowed."""
+        # One root for each sum, because their product may overflow. Rounding may give a cosine a little beyond 1.
         norms = math.sqrt(self.reference) * math.sqrt(self.mixed)
         if not math.isfinite(norms):
             return math.nan
@@ -282,7 +294,7 @@ class _Sums:
 
 
 @dataclass
-class _Share:
+class _ShareCounter:
     """A count as a share of a total. The share is None until ``add`` is called, and 0 for a total of 0."""
 
     count: int = 0
@@ -292,7 +304,7 @@ class _Share:
         self.count += count
         self.total = (self.total or 0) + total
 
-    def merge(self, other: _Share) -> None:
+    def merge(self, other: _ShareCounter) -> None:
         if other.total is not None:
             self.add(other.count, other.total)
 

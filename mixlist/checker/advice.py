@@ -23,7 +23,8 @@ from mixlist.resolver.classification import Classifier, find_rank
 
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 _VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
-_INT32 = 6  # onnx.TensorProto.INT32, which ``types`` does not name
+_INT32 = 6  # onnx.TensorProto.INT32, for which ``dtypes`` has no name
+# Types of lengths, indices and conditions. A wrong value of such a type can make ONNX Runtime refuse a run.
 _INTEGERS = frozenset({_INT32, dtypes.INT64, dtypes.BOOL})
 
 
@@ -63,6 +64,7 @@ class Advisor:
         decision, dataflow_node = self._decisions.get(node), self._nodes.get(node)
         if decision is None or dataflow_node is None or self._classifier is None or not _is_low(decision):
             return ""
+        # Rule S8.26: lists leave the authored type of a node, so only a node rule raises a node that was authored low.
         if not decision.changed:
             search = "; mixlist tune --node-rules FILE searches such rules" if self._has_lists else ""
             return (
@@ -119,6 +121,7 @@ class Advisor:
         for ref, node in self._nodes.items():
             producers = [tensor.ref.producer for tensor in node.inputs]
             sources = [source_of[producer] for producer in producers if producer in source_of]
+            # A node that makes integers itself is nearer to the refused node than the integers that it reads.
             if _makes_integers(node.node) and ref in self._nearest_low_nodes:
                 sources = [self._nearest_low_nodes[ref].node]
             if sources:
@@ -139,12 +142,15 @@ class Advisor:
             for tensor in node.inputs:
                 producer = tensor.ref.producer
                 decision = self._decisions.get(producer)
+                # A gray node is passed over only if there is a low node upstream of it. A gray node that follows a low
+                # graph input has none, so it is a candidate itself.
                 passed_over = producer in nearest and decision is not None and _only_follows(decision)
                 if decision is not None and _is_low(decision) and not passed_over:
                     candidates.append(_UpstreamLowNode(producer not in self._nodes_with_findings, 0, producer))
                 elif producer in nearest:
                     upstream = nearest[producer]
                     candidates.append(upstream._replace(distance=upstream.distance + 1))
+            # A node with a finding comes first (False before True), then the nearest one. The names do not count.
             if candidates:
                 nearest[ref] = min(candidates, key=lambda candidate: candidate[:2])
         return nearest

@@ -38,6 +38,7 @@ def root_of_ratio(difference: float, reference: float) -> float:
 
 def largest_relative_error(difference: Doubles, magnitude: Doubles) -> float:
     """Return the largest of ``difference / magnitude`` over the elements whose magnitude is not zero; 0 for none."""
+    # Most arrays have no zero. They are not copied.
     if magnitude.size and not magnitude.min():
         nonzero = magnitude != 0
         difference, magnitude = difference[nonzero], magnitude[nonzero]
@@ -73,6 +74,7 @@ def count_same_argmax(reference: Array, mixed: Array) -> tuple[int, int]:
 
     reference_rows = reference.reshape(-1, reference.shape[-1])
     mixed_rows = mixed.reshape(reference_rows.shape)
+    # numpy's argmax returns the place of the first NaN, which may be the same in both models.
     counts = ~np.isnan(reference_rows).any(axis=-1)
     same = (reference_rows.argmax(axis=-1) == mixed_rows.argmax(axis=-1)) & ~np.isnan(mixed_rows).any(axis=-1)
     return int((same & counts).sum()), int(counts.sum())

@@ -33,11 +33,12 @@ class BatchRanges:
     it.
 
     ``HiddenOverflowFinder`` fills in the next fields. ``masks``: the tensors that carry a mask to a softmax.
-    ``input_ranges``: the ranges of the graph inputs on which masks depend. ``hidden_overflows``: tensors with a value
-    that the reference holds, the low type does not, and no mask explains. ``lossy_conversions``: conversions that lose
-    a finite value which the range hides; ``overflowing_conversions``: those of them that lose a value which does not
-    belong to a mask. Of the tensors that are not finite in the reference, ``fewer_finite`` have fewer finite values in
-    the mixed model. ``unexplained_nonfinite`` have more NaN there, or lack more finite values than masks explain.
+    ``input_ranges``: the ranges of the graph inputs on which masks depend. ``hidden_overflows``: tensors with a
+    finite value in the reference that overflows in the low type and belongs to no mask. ``lossy_conversions``:
+    conversions that lose a finite value, although their range does not show the loss. ``overflowing_conversions``:
+    the lossy conversions whose lost value belongs to no mask. Of the tensors that are not finite in the reference,
+    ``fewer_finite`` have fewer finite values in the mixed model. ``unexplained_nonfinite`` have more NaN there, or
+    lack more finite values than masks explain.
 
     With full statistics, ``counts`` are those of every low tensor and ``conversion_counts`` those of every conversion.
     """
@@ -96,8 +97,8 @@ class BatchRanges:
     def ambiguous_tensors(self) -> dict[TensorRef, MaskLevels]:
         """Return the tensors whose infinities may hide an overflow, and the levels of their masks.
 
-        Example: scores and a mask of -1e9 are [-1e9, -8e4, 3.0] in float32 and [-inf, -inf, 3.0] in float16. The
-        infinity of the mask hides from the range [-inf, 3.0] that the score -8e4 overflows.
+        Example: scores and a mask of -1e9 are [-1e9, -8e4, 3.0] in float32 and [-inf, -inf, 3.0] in float16. The score
+        -8e4 overflows, but the range [-inf, 3.0] does not show this, because the mask alone makes the same range.
         """
         ambiguous = {}
         for tensor, low, mixed in self.low_tensors_at_limit():
@@ -111,6 +112,7 @@ class BatchRanges:
                 continue
             # If a mask's level is above the overflow bound, a smaller value may overflow and not belong to the mask.
             limit = FINITE_MAX[low] if self.saturate else math.inf
+            # Example: a mask of -1e9 has the level 5e8. A score between 65520 and 5e8 overflows, too.
             may_hide = any(
                 levels.for_sign_of(end) > overflow_bound(low) for end in endpoints(reference) if levels.cover(end)
             )
@@ -126,6 +128,7 @@ def endpoints(observed_range: ObservedRange) -> tuple[float, float]:
 
 def only_masks_reach(limit: float, reference: ObservedRange, mixed: ObservedRange, levels: MaskLevels) -> bool:
     """Return True if the ends that reach ``limit`` in the mixed model are values of a mask, on one side only."""
+    # Rule S8.11: masks are on one side only. If both ends of the reference are as large as a mask, neither is one.
     is_positive = {end > 0 for end in endpoints(reference) if levels.cover(end)}
     ends = zip(endpoints(reference), endpoints(mixed), strict=True)
     return (

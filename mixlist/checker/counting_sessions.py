@@ -54,7 +54,7 @@ class CountingSession:
     ) -> None:
         original_ref = self._original_ref = model.original_ref
         self._statistics = tuple(statistic.name for statistic in statistics)
-        # x -> Transpose -> y: y has the same values as x, its source. So y is not counted itself: it gets the counts of
+        # x -> Transpose -> y: y has the same values as its source x, so y is not counted itself. It gets the counts of
         # x.
         self._source_of = {original_ref(p.ref): original_ref(p.source) for p in model.probes if p.source is not None}
         counted = None if tensors is None else {self._source_of.get(tensor, tensor) for tensor in tensors}

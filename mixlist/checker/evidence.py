@@ -40,6 +40,7 @@ def missing_evidence(outputs: Sequence[OutputFinding], max_ignored: float) -> tu
     one value of one output must have been compared. The ignored share depends on the reference and the data alone,
     never on the lists.
     """
+    # Nothing was compared: one reason for all outputs, which holds for every ``max_ignored``.
     if outputs and all(output.ignored_share == 1 for output in outputs):
         return (f"no value was compared: every output {_WHY_NOT_COMPARED}",)
     return tuple(_reason(output, max_ignored) for output in outputs if output.ignored_share > max_ignored)

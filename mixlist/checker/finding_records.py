@@ -36,6 +36,7 @@ class FindingRecord:
 
     def add_ranges(self, reference: ObservedRange, mixed: ObservedRange) -> None:
         """Add the ranges of one batch."""
+        # NaN stays for good: it says that some batch has a NaN, and ``holds_nan`` asks for the other values then.
         self.reference_magnitude = _larger_or_nan(self.reference_magnitude, reference.reported_magnitude)
         self.mixed_magnitude = _larger_or_nan(self.mixed_magnitude, mixed.reported_magnitude)
 
@@ -51,6 +52,7 @@ class FindingRecord:
 
     def add_finding(self, kind: FindingKind, index: int) -> None:
         """Add a finding in one batch; a second finding of the same kind in the batch changes nothing."""
+        # Batches come in ascending order, so only the last entry can be this batch.
         batches = self.batches.setdefault(kind, [])
         if batches[-1:] != [index]:
             batches.append(index)

@@ -9,7 +9,8 @@ infinity nor a NaN.
   an input of the node was not finite at that time.
 - ``saturated`` (S8.7): the tensor reaches the largest finite value, where the accelerator saturates, and the reference
   is beyond it.
-- ``underflow`` (S8.8): the tensor is all zero and the reference is not, or nothing reaches the smallest normal number.
+- ``underflow`` (S8.8): the tensor is all zero in the mixed model and not in the reference, or no value of the reference
+  reaches the smallest normal number.
   With full statistics also: at least 1 % of the values that are not zero in the reference became zero.
 - ``near-limit`` (S8.9): the tensor reaches at least half of the largest finite value.
 - ``preexisting`` (S8.10): the tensor is not finite in the reference either, and no mask explains the infinity.
@@ -55,6 +56,7 @@ def classify_outputs(
         for slot in range(len(node.node.outputs)):
             tensor = TensorRef(*node.ref, slot)
             reference, mixed = batch.reference.get(tensor), batch.mixed.get(tensor)
+            # No probe (an integer, a body of a custom operator), or a branch that did not run.
             if reference is None or mixed is None or not mixed.ran:
                 continue
             kind = classifier.classify(node, tensor, reference, mixed)
@@ -119,6 +121,7 @@ class _Classifier:
         A function may be called with its own results. Then each tensor of the cycle seems to be explained by another
         one, because a range is the same for all calls.
         """
+        # The first tensor of a cycle is not in ``overflows`` if its infinities are by design.
         first_tensors = _first_of_cycles(self.explained_by)
         return {tensor: "overflow" for tensor in first_tensors if tensor in self.overflows}
 
@@ -143,6 +146,7 @@ class _Classifier:
         """
         if kinds.get(source.ref) != "saturated":
             return False
+        # "before" is any earlier time, so iterations need not be compared.
         if source.timing == "before":
             return True
         input_iteration, output_iteration = (self.batch.mixed[tensor].first_largest for tensor in (source.ref, output))
@@ -151,6 +155,7 @@ class _Classifier:
 
     def has_new_nonfinite(self, tensor: TensorRef) -> bool:
         """Return True if a tensor has more infinities or NaN than in the reference, and not by design."""
+        # A tensor that was classified and is not newly nonfinite has infinities by design, or those of the reference.
         by_design = tensor in self.classified and tensor not in self.newly_nonfinite
         return self.batch.has_more_nonfinite(tensor) and not by_design
 
@@ -163,10 +168,13 @@ class _Classifier:
         explaining_inputs = [source.ref for source in node.inputs if self._explains(source, mixed)]
         is_explained = bool(explaining_inputs)
         has_hidden_overflow = tensor in batch.hidden_overflows
+        # With ``saturate`` a hidden value is clamped. It makes no infinity.
         is_new = has_hidden_overflow and not batch.saturate
         # A float32 node that reads a mask has the infinities of the mask too. Masks are proven for float16 alone
         # (Rule S8.12), so the levels of a float32 node are those of float16.
         levels = batch.mask_levels(tensor, batch.low_type_of.get(tensor, dtypes.FLOAT16))
+        # Of a finite reference every infinity and NaN is new, except the infinities of a mask. Of another reference
+        # only counts, and the signs at the ends of the ranges, show that there are more.
         if reference.finite:
             is_new |= not only_masks_reach(math.inf, reference, mixed, levels)
             kind: FindingKind = "propagated" if is_explained else "intended"
@@ -174,10 +182,12 @@ class _Classifier:
             is_new |= tensor in batch.unexplained_nonfinite or _has_new_nonfinite_end(reference, mixed, levels)
             saturates = has_hidden_overflow and batch.saturate
             kind = "saturated" if saturates else self._classify_infinite_in_reference(node, reference)
+        # An explained tensor counts as new too, so that it explains its readers, which come later.
         if is_explained or is_new:
             self.newly_nonfinite.add(tensor)
         if is_explained:
             self.explained_by[tensor] = explaining_inputs
+        # Rule S8.6: if only a cycle explains the tensor, it may be the one that overflows.
         if is_new:
             self.overflows.add(tensor)
         return "overflow" if is_new and not is_explained else kind
@@ -187,8 +197,10 @@ class _Classifier:
     ) -> FindingKind | None:
         """Return the kind of a tensor that is finite in both models, None for no finding."""
         batch, low = self.batch, self.batch.low_type_of.get(tensor)
-        if low is None:
+        if low is None:  # underflow, near-limit and saturated are about the range of a low type
             return None
+        # A reference between the largest finite value and the overflow bound rounds down to the largest finite value,
+        # also without saturation: that is no loss.
         largest_finite = FINITE_MAX[low]
         if batch.saturate and mixed.magnitude >= largest_finite and reference.magnitude >= overflow_bound(low):
             by_design = only_masks_reach(largest_finite, reference, mixed, batch.mask_levels(tensor, low))
@@ -199,6 +211,7 @@ class _Classifier:
             return "propagated" if reads_infinity else "underflow"
         if mixed.magnitude >= NEAR_LIMIT_SHARE * largest_finite:
             return "near-limit"
+        # ``flushed > 0``, because a tensor of zeros has neither flushed nor nonzero values, and 0 reaches 1 % of 0.
         counts = batch.counts.get(tensor)
         flushed = counts is not None and counts.flushed > 0 and counts.flushed >= FLUSHED_SHARE * counts.nonzero
         return "underflow" if flushed and not reads_infinity else None
@@ -215,9 +228,10 @@ class _Classifier:
         if not source.ref.node:  # a graph input is the same in both models
             return False
         if source.ref in self.classified and source.ref not in self.newly_nonfinite:
-            return False
+            return False  # infinite by design, or as in the reference
         if source.timing == "before":
             return True
+        # Only a nonfinite output is explained, so it has a first nonfinite iteration.
         assert output.first_nonfinite is not None
         # The node reads a loop state one iteration after it was computed.
         return source_range.first_nonfinite + (1 if source.timing == "next" else 0) <= output.first_nonfinite
@@ -229,6 +243,7 @@ class _Classifier:
         """
         if reference.nan:
             return "preexisting"
+        # Example: of Where -> Add -> Max, the Where reads an infinite constant. Add and Max read its infinity.
         ranges = self.batch.reference
         infinite_inputs = [s.ref for s in node.inputs if s.ref in ranges and not ranges[s.ref].finite]
         by_design = self.intended.issuperset(infinite_inputs) if infinite_inputs else _has_infinite_constant(node)
@@ -263,6 +278,7 @@ def _first_of_cycles(explained_by: Mapping[TensorRef, Sequence[TensorRef]]) -> s
 
 def _has_new_nonfinite_end(reference: ObservedRange, mixed: ObservedRange, levels: MaskLevels) -> bool:
     """Return True if the mixed model has a NaN, or an infinity of a sign, that the reference does not have."""
+    # The ends of a range with a NaN may miss an infinity, because reductions drop values next to a NaN.
     if mixed.nan or reference.nan:
         return mixed.nan and not reference.nan
     ends = zip(endpoints(reference), endpoints(mixed), strict=True)
@@ -276,6 +292,7 @@ def _has_infinite_constant(node: DataflowNode) -> bool:
         if tensor is None or value is None or is_external(tensor) or dtypes.element(value.type) not in dtypes.FLOATS:
             continue
         for piece in read_pieces(tensor, None):
+            # Of a constant with a NaN, minimum and maximum are NaN: Rule S8.11 asks for an infinity without a NaN.
             if piece.size and (math.isinf(piece.min()) or math.isinf(piece.max())):
                 return True
     return False

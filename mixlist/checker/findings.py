@@ -34,6 +34,7 @@ def node_findings(
 
     def order(record: FindingRecord) -> tuple[int, bool, int]:
         tensor = record.tensor
+        # Control-flow nodes and calls that read a conversion are not among ``nodes``: they come last.
         return position_of.get(tensor.producer, len(position_of)), not record.input_name, tensor.slot
 
     records = sorted(records, key=order)
@@ -45,6 +46,8 @@ def _finding(record: FindingRecord, kind: FindingKind, advisor: Advisor) -> Node
     node, ref = record.node.node, record.node.ref
     output, decision = node.outputs[record.tensor.slot] if node.outputs else None, advisor.decision(ref)
     is_failing, is_refused = kind in FAILING_KINDS, kind == "refused"
+    # Advice is only for kinds that may fail the check. A node is refused because of an integer that it reads, so the
+    # low node from whose values this integer comes is named.
     source = None
     if is_failing:
         source = advisor.integer_source(ref) if is_refused else advisor.low_source(ref)
@@ -55,6 +58,7 @@ def _finding(record: FindingRecord, kind: FindingKind, advisor: Advisor) -> Node
         op_type=node.op_type,
         tensor=record.input_name or (output.name if output is not None else ""),
         kind=kind,
+        # The record of a first offender may have harmless kinds from other batches, such as near-limit.
         first=is_refused or (record.is_first_offender and kind in EXCEPTION_KINDS),
         count=record.counts.get(kind),
         batches=tuple(record.batches[kind]),

@@ -52,10 +52,12 @@ def find_internal_risks(
     # Most models have no operator with a function body: do not build their reference a second time.
     if all(_body_version(n.node, n.graph.opsets.get(n.node.domain, 0)) is None for n in low_nodes):
         return []
+    # Add the bodies to the reference, where no value is lost, so that they show how large the values really are.
     reference = pair.config.as_float32_graph(pair.reference.loaded)
     instrumented = _BodyInstrumenter(reference, pair.mixed_low_nodes()).run()
     if not instrumented.columns:
         return []
+    # onnx defines bodies with operators and types for which ONNX Runtime may have no kernel.
     try:
         observer = pair.open_cpu_observer(instrumented)
     except ModelError:
@@ -70,6 +72,7 @@ def find_internal_risks(
             body_range, low, node = body_ranges.get(tensor), pair.low_type_of.get(tensor), nodes[tensor.producer]
             if body_range is None or low is None or not _exceeds_range(body_range, low, node, records):
                 continue
+            # Rule S8.13: an output that is infinite or NaN has a finding of its own. A comparison with NaN is false.
             output = records.get(tensor)
             if output is None or output.mixed_magnitude < math.inf:
                 risk = risks.setdefault(tensor, FindingRecord(node, tensor))
@@ -87,6 +90,7 @@ def _exceeds_range(
     # A value from SENTINEL on belongs to a mask on its way through the operator.
     if not FINITE_MAX[low] <= body_range.magnitude < SENTINEL:
         return False
+    # The inputs carry a mask, and so do the values inside the body.
     if any("intended" in records[source.ref].batches for source in node.inputs if source.ref in records):
         return False
     # The body of Softmax subtracts the largest score first. A score that falls to -infinity there becomes zero in the
@@ -103,16 +107,16 @@ class _BodyInstrumenter(Instrumenter):
         self.expanded: set[int] = set()  # the ids of the nodes whose body was added: it is added once for all outputs
 
     def make_statistics(
-        self, probe: Probe, node: Node | None = None, target: NodeProto | None = None
+        self, probe: Probe, node: Node | None = None, node_proto: NodeProto | None = None
     ) -> tuple[list[ScalarStatistic], list[NodeProto]]:
         """Return the ranges of the intermediate values of the node's function body, and the nodes that compute them."""
-        if node is None or target is None or id(node) in self.expanded or probe.ref.producer not in self.low_nodes:
+        if node is None or node_proto is None or id(node) in self.expanded or probe.ref.producer not in self.low_nodes:
             return [], []
         self.expanded.add(id(node))
-        body = find_function_body(node, target, self.graph.opsets.get(node.domain, 0))
+        body = find_function_body(node, node_proto, self.graph.opsets.get(node.domain, 0))
         if body is None:
             return [], []
-        nodes, intermediate_tensors = self._copy_body(body, target)
+        nodes, intermediate_tensors = self._copy_body(body, node_proto)
         results = []
         for name in intermediate_tensors:
             float32 = self.new_names.make_name(f"{name}_float")  # some bodies compute in float64
@@ -124,22 +128,25 @@ class _BodyInstrumenter(Instrumenter):
                 results.append(ScalarStatistic(probe.ref, statistic, out, dtypes.FLOAT))
         return results, nodes
 
-    def _copy_body(self, body: FunctionProto, target: NodeProto) -> tuple[list[NodeProto], list[str]]:
+    def _copy_body(self, body: FunctionProto, node_proto: NodeProto) -> tuple[list[NodeProto], list[str]]:
         """Return copies of the body's nodes under new names, and the intermediate float tensors that they make."""
-        attributes = {a.name: a for a in (*body.attribute_proto, *target.attribute)}
-        # The body reads the inputs of the node. Everything that the body makes gets a new name, its outputs too,
-        # because the node itself stays in the graph.
-        new_name_of = dict(zip(body.input, target.input, strict=False))
+        # The attributes of the node win over the defaults of the body, which come first.
+        attributes = {a.name: a for a in (*body.attribute_proto, *node_proto.attribute)}
+        # x -> LayerNormalization -> y becomes x -> LayerNormalization -> y and x -> ReduceMean -> ... -> y_2. The body
+        # reads the inputs of the node. Everything that the body makes gets a new name, its outputs too, because the
+        # node itself stays in the graph.
+        new_name_of = dict(zip(body.input, node_proto.input, strict=False))
         nodes, intermediate_tensors = [], []
         float_tensors = _float_tensors(body)
         for body_node in body.node:
             copy = copy_with_resolved_attributes(body_node, attributes)
-            copy.name = self.new_names.make_name(f"{target.name}_body")
+            copy.name = self.new_names.make_name(f"{node_proto.name}_body")
+            # A node may omit trailing inputs. The body then reads them as omitted, too.
             for slot, name in enumerate(body_node.input):
                 copy.input[slot] = new_name_of.get(name, "") if name else ""
             for slot, name in enumerate(body_node.output):
                 if name:
-                    new_name_of[name] = copy.output[slot] = self.new_names.make_name(f"{target.name}_{name}")
+                    new_name_of[name] = copy.output[slot] = self.new_names.make_name(f"{node_proto.name}_{name}")
                     if name in float_tensors and name not in body.output:
                         intermediate_tensors.append(new_name_of[name])
             nodes.append(copy)
@@ -169,12 +176,13 @@ def _body_version(node: Node, opset: int) -> int | None:
     return max((int(version) for version in versions if version <= opset), default=None)
 
 
-def find_function_body(node: Node, target: NodeProto, opset: int) -> FunctionProto | None:
+def find_function_body(node: Node, node_proto: NodeProto, opset: int) -> FunctionProto | None:
     """Return the function body of a standard operator in operators of the opset; None if onnx has none for the node."""
     from onnx import FunctionProto, TypeProto
 
     onnx_schema, version = _onnx_schema(node), _body_version(node, opset)
-    if version is None or bodies_of(target):
+    # SequenceMap has a function body too, a Loop around a copy of its graph. Nodes with graphs are left out.
+    if version is None or bodies_of(node_proto):
         return None
     body = FunctionProto()
     try:
@@ -188,7 +196,7 @@ def find_function_body(node: Node, target: NodeProto, opset: int) -> FunctionPro
                     dtypes.write_type(message, value_type)
                 inputs.append(message.SerializeToString())
             get_body = onnx_schema.get_context_dependent_function_with_opset_version
-            body.ParseFromString(get_body(version, target.SerializeToString(), inputs))
+            body.ParseFromString(get_body(version, node_proto.SerializeToString(), inputs))
     except Exception:  # onnx raises errors of several types if it cannot build a body for these types
         return None
     return body if body.node else None
@@ -199,6 +207,8 @@ def _float_tensors(body: FunctionProto) -> set[str]:
 
     Constants of the body are left out: their values do not come from the data.
     """
+    # The nodes of a body are in topological order, so one pass follows the data. The pass stops at integers: what comes
+    # from a shape, such as the number of elements of a mean, does not depend on the data.
     opsets = {entry.domain: entry.version for entry in body.opset_import}
     float_tensors: set[str] = set()
     from_inputs = set(body.input)

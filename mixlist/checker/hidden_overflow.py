@@ -61,6 +61,8 @@ class HiddenValueCounter:
             statistics = (count_finite(), *(count_beyond(bound) for bound in sorted(self._bounds)))
             self._session = CountingSession(self._model, statistics, self._tensors)
             self._last_counts = None
+        # The steps of ``add_hidden_overflows`` ask up to three times about one batch. They share one run, unless a step
+        # needs a new session.
         if self._last_counts is None or self._last_counts[0] is not feed:
             self._last_counts = feed, self._session.count(feed)
         return self._last_counts[1]
@@ -85,6 +87,8 @@ class _TensorBounds:
     @property
     def counted(self) -> set[float]:
         """Return all bounds of which ``mask_counts``, ``any_overflows`` and ``overflows_without_mask`` need counts."""
+        # A count of values beyond a bound includes the infinities. They are counted too, to be subtracted: the
+        # infinities of the reference are no overflow.
         return {
             sign * size for sign in _SIGNS for size in (self.overflow_bound, self.levels.for_sign_of(sign), math.inf)
         }
@@ -99,12 +103,13 @@ class _TensorBounds:
 
     def overflows_without_mask(self, count_of: BeyondCounts) -> bool:
         """Return True if a finite value overflows that does not belong to a mask."""
-        # Rule S8.11: masks are on one side only. If there are large values on both sides, none of them belongs to a
-        # mask, and only the infinities are subtracted.
+        # Example: of [-1e9, -8e4, 3.0] with a mask of -1e9, two values are beyond -65520, but only one is beyond the
+        # level of the mask, -5e8. So one value overflows without the mask. Rule S8.11: masks are on one side only. If
+        # there are large values on both sides, none of them belongs to a mask, and only the infinities are subtracted.
         on_both_sides = all(self.mask_counts(count_of))
         for sign in _SIGNS:
-            left_out = math.inf if on_both_sides else self.levels.for_sign_of(sign)
-            if count_of(sign * self.overflow_bound) > count_of(sign * left_out):
+            mask_bound = math.inf if on_both_sides else self.levels.for_sign_of(sign)
+            if count_of(sign * self.overflow_bound) > count_of(sign * mask_bound):
                 return True
         return False
 
@@ -139,7 +144,9 @@ class HiddenOverflowFinder:
         reaches_limit = is_nonfinite or any(batch.low_tensors_at_limit())
         if not reaches_limit and not any(converted.ends_out_of_range for converted in converted_ranges(batch)):
             return batch
-        if self._masks is None:  # only float16 is too narrow for the usual masks
+        # The masks of the graph are found once, if ever. Which of them a batch proves depends on its ranges. Only
+        # float16 is too narrow for the usual masks.
+        if self._masks is None:
             self._masks = find_masks(self._nodes) if dtypes.FLOAT16 in self._low_types else {}
         # Each step needs the fields that the steps before it fill in: masks decide which ranges are ambiguous, and the
         # overflows found so far decide which tensors with infinities are compared by counts.
@@ -153,6 +160,8 @@ class HiddenOverflowFinder:
     def _mask_input_ranges(self, feed: Feed, batch: BatchRanges) -> dict[TensorRef, ObservedRange]:
         """Return the ranges of the graph inputs that masks depend on, if no probe observes them."""
         operands = {tensor for mask in (self._masks or {}).values() for tensor in mask.joined | mask.factors}
+        # A check observes the float inputs. A trial of ``tune`` observes few tensors, so these values come from the
+        # feed.
         slots = {tensor: tensor.slot for tensor in operands - batch.reference.keys() if _is_graph_input(tensor)}
         main_scope = next((node.graph.root for node in self._nodes if not node.graph.path), None)
         if main_scope is None:
@@ -166,6 +175,7 @@ class HiddenOverflowFinder:
 
     def _find_hidden_overflows(self, feed: Feed, batch: BatchRanges) -> set[TensorRef]:
         """Return the ambiguous tensors with a value that overflows and does not belong to a mask."""
+        # Only low tensors are ambiguous, so each of them has a low type.
         bounds_of = {
             tensor: _TensorBounds(overflow_bound(batch.low_type_of[tensor]), levels)
             for tensor, levels in batch.ambiguous_tensors().items()
@@ -223,6 +233,7 @@ class HiddenOverflowFinder:
         if self._mixed_counter is not None:
             mixed_counts = self._mixed_counter.count(feed, bounds_of.keys(), counted_bounds)
         assert mixed_counts is not None
+        # Unless shapes depend on values, both models have equally many values: fewer that are not NaN means more NaN.
         unexplained, fewer_finite = set(), set()
         for tensor, bounds in bounds_of.items():
             reference_finite, mixed_finite = (totals.get((tensor, FINITE), 0.0) for totals in (reference, mixed_counts))
@@ -249,6 +260,7 @@ class HiddenOverflowFinder:
             reference, low = batch.reference.get(tensor), batch.low_type_of.get(tensor, dtypes.FLOAT16)
             if reference is None or mixed.finite:
                 continue
+            # This tensor may be the first that overflows: it is finite in the reference and not in the mixed model.
             overflow_spreads = overflow_spreads or reference.finite
             if not reference.finite and (overflow_spreads or not batch.only_mask_overflows(tensor, low)):
                 bounds_of[tensor] = _TensorBounds(overflow_bound(low), batch.mask_levels(tensor, low))
@@ -287,6 +299,7 @@ def _range_of(array: NDArray[np.generic]) -> ObservedRange:
     numbers = doubles[~np.isnan(doubles)]
     if not doubles.size:
         return ObservedRange(0.0, 0.0, nan=False, ran=False)
+    # Of NaN alone the minimum is inf and the maximum -inf. The magnitude of any range with a NaN is infinite.
     minimum, maximum = float(numbers.min(initial=np.inf)), float(numbers.max(initial=-np.inf))
     has_nan = numbers.size < doubles.size
     is_nonfinite = has_nan or math.isinf(minimum) or math.isinf(maximum)

@@ -84,15 +84,16 @@ MEASURES = {
 _UPPER_LIMITS = ("max_abs", "max_rel", "normalized", "mismatch")
 
 
-def failed_limits(finding: OutputFinding, limits: Limits, max_ignored: float = 1.0) -> tuple[str, ...]:
+def find_failed_limits(finding: OutputFinding, limits: Limits, max_ignored: float = 1.0) -> tuple[str, ...]:
     """Return the names of the limits that an output breaks. NaN breaks every limit.
 
-    The result contains ``shape`` if the failed limits of ``finding`` do: then the outputs could not be compared.
+    If ``finding.failed_limits`` contains ``shape``, the outputs could not be compared, and the result contains it too.
     ``max_ignored`` is the largest share of values that may be ignored (Rule S8.21).
     """
     failed = ["shape"] if "shape" in finding.failed_limits else []
     enabled = limits.enabled()
     for name, field in MEASURES.items():
+        # A measure is None if the output has no such measure, as top-1 of a vector. Then its limit does not apply.
         value = getattr(finding, field)
         if name in enabled and value is not None:
             # A comparison with NaN is false, so NaN keeps no limit.

@@ -48,7 +48,7 @@ def find_magnitudes_without_nan(
         conversion = operand_records[operand].conversion
         model_tensors = reference_tensors if conversion.in_reference else mixed_tensors
         model_tensors.add(probed_tensor(pair, conversion))
-    # A model without such tensors gets no session, because a session without statistics would request every output.
+    # A model without such tensors gets no session: it would be loaded for nothing.
     sessions = [
         CountingSession(model, (largest_magnitude(),), tensors) if tensors else None
         for model, tensors in zip(models, (reference_tensors, mixed_tensors), strict=True)

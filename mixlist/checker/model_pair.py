@@ -189,10 +189,7 @@ def make_model_pair(
     # Start the load of the reference and the test of ONNX Runtime first: in other processes both go on while this
     # process makes the mixed model.
     shared = config.share_weights(original)
-    instrumented = instrument(shared.proto, safe_reductions=config.safe_reductions)
-    reference = ObservedModel(
-        shared, instrumented.probes, config.open_reference_observer, safe_reductions=config.safe_reductions
-    )
+    reference, instrumented = _observe_reference(shared, config)
     reference_observer = config.open_reference_observer(shared, instrumented, _output_names(shared))
     wait_for_rounding_tests = config.start_rounding_tests()
     reference_observer.start_ahead(first_feed)
@@ -270,6 +267,14 @@ def _conversion_readers(
             if ref is not None and ref in readers:
                 node_of.setdefault(ref, DataflowNode(ref, node, graph, ()))
     return node_of
+
+
+def _observe_reference(shared: LoadedModel, config: SessionConfig) -> tuple[ObservedModel, InstrumentedModel]:
+    """Return the reference with its probes, and its instrumented form."""
+    instrumented = instrument(shared.proto, safe_reductions=config.safe_reductions)
+    open_observer = config.open_reference_observer
+    reference = ObservedModel(shared, instrumented.probes, open_observer, safe_reductions=config.safe_reductions)
+    return reference, instrumented
 
 
 def _observe_mixed(

@@ -14,7 +14,7 @@ def compare_with_emulation(native: CheckReport, emulated: CheckReport) -> Emulat
         native_text, emulated_text = native_kinds.get(node, "nothing"), emulated_kinds.get(node, "nothing")
         if native_text != emulated_text:
             differences.append(f"{node}: {native_text} natively, {emulated_text} emulated")
-    # Errors differ a little in any case: only a limit that one of the two checks keeps counts as a difference.
+    # Errors differ a little in any case: only a limit that one check keeps and the other one misses is a difference.
     for native_output, emulated_output in zip(native.outputs, emulated.outputs, strict=True):
         if native_output.passed != emulated_output.passed:
             verb = "keeps" if native_output.passed else "misses"
@@ -32,7 +32,6 @@ def _kinds_by_node(report: CheckReport) -> dict[NodeRef, str]:
     ``internal-risk`` and ``near-limit`` are left out: they warn of other devices and other data, and do not show that
     the two runs differ.
     """
-    # Sorted, because a node may have its findings in another order in each check.
     kinds: dict[NodeRef, list[str]] = {}
     for finding in report.nodes:
         if finding.kind not in ("internal-risk", "near-limit"):

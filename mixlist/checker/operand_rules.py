@@ -44,6 +44,7 @@ class ConvertedRange:
     @property
     def ends_out_of_range(self) -> list[float]:
         """Return the ends of the range that the low type does not hold, infinities too."""
+        # A tensor with one value has the same number at both ends.
         return [end for end in dict.fromkeys(endpoints(self.before)) if abs(end) >= self.bound]
 
     @property
@@ -57,6 +58,7 @@ class ConvertedRange:
     @property
     def may_hide_loss(self) -> bool:
         """Return True if an infinity or a mask at an end of the range may hide another value that is lost."""
+        # An infinity at an end hides every finite value. A mask hides the values between the bound and its level.
         hides = any(math.isinf(end) or self.levels.for_sign_of(end) > self.bound for end in self.ends_out_of_range)
         return hides and not self.loses_end and not self.only_mask_overflows
 
@@ -103,6 +105,8 @@ def classify_operands(
             node = nodes.get(reader)
             if node is None:
                 continue
+            # Slot 0 means nothing here: the finding is about an input. The TensorRef gives the record its node, by
+            # which the findings of a report are sorted.
             new_record = OperandRecord(node, TensorRef(*reader, 0), conversion.name, conversion=conversion)
             record = records.setdefault((reader, conversion.name), new_record)
             # Every operand that loses a value is a first offender: the loss happens here, whatever the inputs are.
@@ -118,6 +122,7 @@ def _classify_conversion(converted_range: ConvertedRange, batch: BatchRanges) ->
     Values that are not finite before the conversion are no finding: the conversion does not change them.
     """
     conversion, before = converted_range.conversion, converted_range.before
+    # An overflow comes first: a tensor may lose values of a mask and others, and have flushed values too.
     if converted_range.loses_end or conversion in batch.overflowing_conversions:
         return "saturated" if batch.saturate else "overflow"
     ends_out_of_range = converted_range.ends_out_of_range
@@ -127,6 +132,8 @@ def _classify_conversion(converted_range: ConvertedRange, batch: BatchRanges) ->
         return "intended" if loses_mask else None
     if not before.finite:
         return None
+    # Rule S8.8, by the values before the conversion. A tensor of zeros has no underflow: its magnitude and its number
+    # of flushed values are 0.
     if 0 < before.magnitude < SMALLEST_NORMAL[conversion.elem]:
         return "underflow"
     counts = batch.conversion_counts.get(conversion)

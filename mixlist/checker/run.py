@@ -85,7 +85,7 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
     """
     timer = PhaseTimer()
     # A small file may stand for a huge graph, because calls of functions multiply when they are expanded. Such a model
-    # is refused before its graph is built.
+    # is refused here.
     original = add_type_hints(load_model(model), options.type_hints)
     refuse_large_expansion(original.proto)
     against = add_type_hints(load_model(options.against), options.type_hints) if options.against is not None else None
@@ -119,7 +119,7 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
         check_run.analyze_findings()
         check_run.close()
     # The report needs no session. The emulated check of a comparison starts after the native sessions are closed, so
-    # that at most two models are in memory.
+    # that their memory is free.
     report = check_run.report(policy)
     if not options.compare_emulated:
         return report

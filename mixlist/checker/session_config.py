@@ -110,7 +110,7 @@ class SessionConfig:
 
         A model that has shared weights and no low type is returned as it is, not as a copy.
         """
-        # Any other model is copied even if nothing in it is low, because the copy holds its external data.
+        # Every other model is copied even if nothing in it is low, because the copy holds its external data.
         is_shared = self._is_shared(loaded)
         if is_shared and not has_low_types(loaded.proto):
             return loaded.proto

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from mixlist.checker import accuracy
 from mixlist.checker.accuracy import OutputAccuracy
-from mixlist.checker.limits import Limits, failed_limits
+from mixlist.checker.limits import Limits, find_failed_limits
 from mixlist.checker.result import OutputFinding
 
 NO_LIMITS = Limits(normalized=None, cosine=None)
@@ -108,7 +108,7 @@ def test_a_nonfinite_value_is_an_infinite_error_if_the_reference_is_finite(bad: 
     assert finding.max_abs_error == finding.max_rel_error == finding.normalized_error == INF
     assert finding.snr_db == -INF
     assert math.isnan(finding.cosine)
-    assert failed_limits(finding, Limits()) == ("normalized", "cosine")
+    assert find_failed_limits(finding, Limits()) == ("normalized", "cosine")
 
 
 def test_nan_in_the_reference_does_not_count_but_is_reported() -> None:
@@ -204,7 +204,7 @@ def test_values_that_cannot_be_compared_fail_under_any_limits(reference, mixed, 
     assert finding.failed_limits == ("shape",)
     assert finding.max_abs_error == INF
     assert reason in output.warnings()[0].message
-    assert failed_limits(finding, NO_LIMITS) == ("shape",)
+    assert find_failed_limits(finding, NO_LIMITS) == ("shape",)
 
 
 def test_top1_needs_an_axis_of_classes() -> None:
@@ -253,7 +253,7 @@ def test_memory_is_bounded_by_the_block_size() -> None:
 def test_doubles_whose_squares_overflow_fail() -> None:
     finding = measure((np.array([1e200, 1.0]), np.array([1e200, 2.0])), (np.array([1e200]), np.array([-1e200])))
     assert finding.normalized_error == INF
-    assert failed_limits(finding, Limits())
+    assert find_failed_limits(finding, Limits())
 
 
 LIMIT_CASES = [
@@ -270,13 +270,13 @@ LIMIT_CASES = [
 def test_each_limit_is_kept_at_its_value_and_broken_beyond(name: str, kept_limit: float, broken_limit: float) -> None:
     """Rule S8.15: Outputs have limits."""
     finding = OutputFinding("y", 0.5, 0.25, 0.25, 0.9, 12.0, None, 0.5, True)
-    assert failed_limits(finding, replace(NO_LIMITS, **{name: kept_limit})) == ()
-    assert failed_limits(finding, replace(NO_LIMITS, **{name: broken_limit})) == (name,)
+    assert find_failed_limits(finding, replace(NO_LIMITS, **{name: kept_limit})) == ()
+    assert find_failed_limits(finding, replace(NO_LIMITS, **{name: broken_limit})) == (name,)
 
 
 def test_limits_of_missing_measures_are_ignored() -> None:
     finding = measure((floats(1, 2), floats(1, 2)))
-    assert failed_limits(finding, Limits(top1=1.0, mismatch=0.0)) == ()
+    assert find_failed_limits(finding, Limits(top1=1.0, mismatch=0.0)) == ()
 
 
 def test_default_limits_on_integers() -> None:
