@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mixlist.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    # ``import X as X`` marks a re-export: type checkers refuse to import other names of this module from outside.
     from mixlist.benchmark.result import BenchReport as BenchReport
     from mixlist.benchmark.run import bench as bench
     from mixlist.checker.limits import Limits as Limits
@@ -86,7 +87,8 @@ def __getattr__(name: str) -> Any:
 
     module = import_module(_MODULE_OF[name])
     value = getattr(module, name)
-    globals()[name] = value  # Python calls __getattr__ only for names that the module lacks: the next use is direct
+    # Python calls __getattr__ only for names that the module lacks, so the next use of this name is direct.
+    globals()[name] = value
     return value
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 Severity = Literal["error", "warning"]
-MAX_SIMILAR = 100  # findings of one kind that are reported one by one: a damaged file can have a million of them
+# The number of findings of one kind that are reported one by one. A damaged file can have a million of them.
+MAX_SIMILAR = 100
 
 Item = TypeVar("Item")
 
@@ -81,5 +82,7 @@ def findings_for(items: Sequence[Item], describe: Callable[[Item], Diagnostic]) 
     findings = [describe(item) for item in items[:MAX_SIMILAR]]
     if len(items) > MAX_SIMILAR:
         count = len(items) - MAX_SIMILAR
+        # A copy of the last finding keeps the code and the severity. Its place is where the findings that are shown
+        # end.
         findings.append(replace(findings[-1], message=f"{count} more findings of this kind", hint=None))
     return findings

@@ -54,6 +54,7 @@ def raise_for_errors(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
     errors = [finding for finding in findings if finding.severity == "error"]
     if not errors:
         return findings
+    # This message is for users of the Python API. The command line writes all findings instead (cli/error_output.py).
     first = errors[0]
     place = f"{first.place}: " if first.place else ""
     count = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""

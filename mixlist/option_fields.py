@@ -21,6 +21,8 @@ Arguments = ParamSpec("Arguments")
 Default = TypeVar("Default")
 Options = TypeVar("Options")
 Result = TypeVar("Result")
+# The kinds of values. ``cli/declared_options.py`` gives each kind a click type, which also says whether the command
+# reads or writes the file.
 ValueKind = Literal[
     "flag",
     "text",
@@ -82,6 +84,7 @@ def option(
 
     The arguments are those of ``CommandLineForm``. ``flag`` can hold two names, the older one first: ``--old --new``.
     """
+    # "--old --new" -> alias "--old" and flag "--new"; "--new" -> alias "" and flag "--new".
     alias, _, flag = flag.rpartition(" ")
     form = CommandLineForm(
         default, description, kind, flag, metavar, choices, minimum, maximum, repeatable, files, alias
@@ -112,6 +115,7 @@ def with_fields(
         def public_function(*positional: Arguments.args, **keywords: Arguments.kwargs) -> Result:
             return function(options_class(*positional, **keywords))
 
+        # help() and editors then show the fields of the dataclass, and not ``*positional, **keywords``.
         public_function.__signature__ = field_signature(function, options_class)  # type: ignore[attr-defined]
         return update_wrapper(public_function, function)
 
@@ -121,5 +125,6 @@ def with_fields(
 def field_signature(function: Callable[..., object], options_class: Callable[..., object]) -> Signature:
     """Return the signature of a function, with the fields of an options dataclass in place of its last parameter."""
     declared = signature(function)
+    # f(model, options: CheckOptions) -> f(model, provider=..., limits=..., ...)
     leading = list(declared.parameters.values())[:-1]
     return declared.replace(parameters=[*leading, *signature(options_class).parameters.values()])

@@ -1,7 +1,7 @@
 """Check a list file alone, against a library, or against a model: the function ``mixlist.validate``.
 
-``lists/validate_file.py`` checks the file alone. The rooms that know operators and models are imported only where they
-are used, because a file alone needs neither.
+``lists/validate_file.py`` checks the file alone. The folders that know operators and models are imported only where
+they are used, because a file alone needs neither.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def make_validator(
     The library is read here once, to check the edits of all files. For the check of names, each file is read together
     with the library into a policy.
     """
+    # A model is resolved under a policy, which needs a library.
     library_path = DEFAULT_LIBRARY if ops_info is None and model is not None else ops_info
     _rewind_standard_input(library_path)
     library = None if library_path is None else load_library(library_path)[0]
@@ -92,6 +93,8 @@ def _rewind_standard_input(*paths: ListPath | None) -> None:
     """
     if "-" not in paths:
         return
+    # The limit plus one byte, so that the reader still sees that a text is too large. The reader takes the bytes from
+    # ``sys.stdin.buffer``, which only a wrapped stream has.
     if not sys.stdin.seekable():
         sys.stdin = io.TextIOWrapper(io.BytesIO(sys.stdin.buffer.read(MAX_BYTES + 1)))
     sys.stdin.seek(0)
@@ -111,5 +114,6 @@ def _check_names(policy: Policy, model: ModelSource | None) -> Sequence[Diagnost
 
     try:
         return resolve(model, policy).warnings
+    # The file contradicts the model: for example, a rule is for an op type that no node has (Rule S6.6).
     except ListError as error:
         return error.diagnostics

@@ -29,10 +29,14 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise FileError if ``write_atomically`` would fail. The test creates a file in the folder and removes it."""
+    """Raise FileError if ``write_atomically`` would fail. The test creates a file in the folder and removes it.
+
+    A path that is a folder is not tested for that: ``cli/command_files.py`` refuses folders before.
+    """
     if not _must_not_be_replaced(path):
         with new_file(path):
             return
+    # A device or a pipe is not opened for the test, because opening a pipe waits for a reader.
     if not os.access(path, os.W_OK):
         raise FileError(f"{os.fspath(path)}: cannot be written: Permission denied")
 
@@ -41,7 +45,8 @@ def _must_not_be_replaced(path: str | os.PathLike[str]) -> bool:
     """Return True for a device, a named pipe or a folder, which a new file must not replace."""
     try:
         return not stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
-    except (FileNotFoundError, ValueError):  # ValueError: a NUL in the path; new_file reports it
+    # ValueError: a NUL in the path, which ``new_file`` reports.
+    except (FileNotFoundError, ValueError):
         return False
     except OSError as error:
         raise _write_error(path, error) from None

@@ -17,8 +17,10 @@ from pathlib import Path
 from mixlist.errors import FileError
 from mixlist.files.temporary_files import import_fcntl
 
-WAIT_SECONDS = 120.0  # an edit or a save holds the lock for much less than one second
-LOCK_FILE = ".mixlist-lock"  # used where a folder cannot be locked itself
+# An edit or a save holds the lock for much less than one second.
+WAIT_SECONDS = 120.0
+# Used where a folder cannot be locked itself.
+LOCK_FILE = ".mixlist-lock"
 _PAUSE_SECONDS = 0.01  # between two attempts
 # The errors of a lock that another process holds: EAGAIN or EACCES from flock, EACCES or EDEADLK from msvcrt.
 _HELD_ERRNOS = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
@@ -39,6 +41,7 @@ def lock_folders(folders: Iterable[Path]) -> Iterator[bool]:
     """
     with ExitStack() as locks:
         are_locked = True
+        # Two spellings of one folder must become one lock: a second lock would wait for the first one of this process.
         # All processes lock in the same order. In different orders, two processes could wait for each other.
         for folder in sorted({folder.resolve() for folder in folders}):
             are_locked = locks.enter_context(_hold_lock(folder)) and are_locked
@@ -77,6 +80,7 @@ def _wait_for_lock(folder: Path) -> int | None:
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:
+            # The folder itself comes first, because its lock leaves no file behind.
             descriptor = _try_lock_folder(folder)
             return _try_lock_hidden_file(folder) if descriptor is None else descriptor
         except _HeldError:
@@ -100,7 +104,8 @@ def _try_lock_folder(folder: Path) -> int | None:
         return None
     try:
         descriptor = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # a folder with write permission and without read permission
+    except PermissionError:
+        # The folder has write permission without read permission: a file in it can still be locked.
         return None
     try:
         if _try_lock_descriptor(descriptor):
@@ -108,6 +113,7 @@ def _try_lock_folder(folder: Path) -> int | None:
     except _HeldError:
         os.close(descriptor)
         raise
+    # The file system refuses locks of folders, as some network file systems do.
     os.close(descriptor)
     return None
 
@@ -120,11 +126,14 @@ def _try_lock_hidden_file(folder: Path) -> int | None:
     try:
         descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
     except PermissionError:
-        if fcntl is None:  # another process on Windows is just removing the file
+        # On Windows another process is just removing the file.
+        if fcntl is None:
             raise _HeldError from None
         raise
     try:
         is_locked = _try_lock_descriptor(descriptor)
+        # Between opening and locking, the earlier owner of the lock can have removed the file. A lock on a file without
+        # the name protects nothing: the next process would make a new file and lock that one.
         if not _has_lock_name(descriptor, folder):
             raise _HeldError
     except _HeldError:
@@ -132,6 +141,7 @@ def _try_lock_hidden_file(folder: Path) -> int | None:
         raise
     if is_locked:
         return descriptor
+    # There are no locks at all here: remove the file that was made only for the lock.
     _unlock(descriptor, folder)
     return None
 
@@ -147,6 +157,7 @@ def _try_lock_descriptor(descriptor: int) -> bool:
         else:
             import msvcrt
 
+            # Windows locks ranges of bytes. The range may lie beyond the end of the file, which is empty.
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
     except OSError as error:
         if error.errno in _HELD_ERRNOS:

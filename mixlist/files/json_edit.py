@@ -15,6 +15,7 @@ from mixlist.files.json_scanner import apply_replacements as apply_replacements
 from mixlist.files.json_scanner import skip_blanks
 from mixlist.files.jsonc import Document
 
+# Group 1 is a comment. Comments come first, so that a comma inside a comment is no match of its own.
 _COMMENT_OR_COMMA = re.compile(r"(//[^\r\n]*+|/\*(?s:.*?)\*/)|,")
 _BLANKS = " \t\r\n"
 
@@ -59,15 +60,15 @@ def layout_of(document: Document, offset: int) -> ObjectLayout | None:
 def insert_member(document: Document, offset: int, key: str, value: str, layout: ObjectLayout) -> Replacement:
     """Return the replacement that appends a member to the object that starts at ``offset``.
 
-    ``layout`` is used if the object is empty.
-
-    ``value`` is the JSON text of the value.
+    ``layout`` is used if the object is empty. ``value`` is the JSON text of the value.
     """
     members = list(document.members(offset).values())
     if not members:
         text = f'{layout.opening}"{key}"{layout.colon}{value}{layout.closing}'
         return Replacement(offset + 1, _closing_brace(document, offset + 1), text)
-    own_layout = layout_of(document, offset) or layout  # never None: the object has members
+    # layout_of() returns None only for an empty object, so ``or layout`` is for the type checker.
+    own_layout = layout_of(document, offset) or layout
+    # The new member begins like the last one: on a line of its own, or after one blank.
     separator = _blanks_before(document.text, members[-1].key)
     if len(members) == 1 and "\n" not in separator:
         # An object on one line with one member has no comma yet: put a blank after the comma if the colon has one.
@@ -88,17 +89,21 @@ def remove_member(document: Document, offset: int, key: str) -> list[Replacement
     start = member.key - len(_blanks_before(text, member.key))
     after = skip_blanks(text, member.end)
     # The last of several members, with a trailing comma: the comma before the member becomes the trailing comma.
+    # {"a": 1, "b": 2,} without b -> {"a": 1,}
     if index == len(order) - 1 > 0 and text[after] == ",":
         return [Replacement(start, after + 1, "")]
     # Not the first member: remove the comma before it.
+    # {"a": 1, "b": 2} without b -> {"a": 1}
     if index > 0:
         comma = strict_text.index(",", members[order[index - 1]].end)
         return [Replacement(comma, comma + 1, ""), Replacement(start, member.end, "")]
     # The first of several members: remove the comma after it.
+    # {"a": 1, "b": 2} without a -> {"b": 2}
     if len(order) > 1:
         comma = strict_text.index(",", member.end)
         return [Replacement(member.key, member.end, ""), Replacement(comma, skip_blanks(text, comma + 1), "")]
     # The only member: keep the comments around it with their own commas, and remove a trailing comma.
+    # {"a": 1, /* text */} without a -> { /* text */}
     end = _closing_brace(document, member.end)
     remaining = text[offset + 1 : member.key] + _COMMENT_OR_COMMA.sub(r"\1", text[member.end : end])
     return [Replacement(offset + 1, end, remaining if remaining.strip(_BLANKS) else "")]

@@ -15,10 +15,13 @@ from typing import NamedTuple, NoReturn
 from mixlist.diagnostics import Diagnostic, Severity, findings_for
 from mixlist.errors import FileError, ListError
 
-MAX_DEPTH = 200  # an operator information library needs 4
+# An operator information library needs 4.
+MAX_DEPTH = 200
 MAX_COMMENTS = 100_000
-MAX_DIGITS = 600  # of an integer; Python's own limit for int() is adjustable, but at least 640 digits
-MAX_STRING = 4 << 20  # characters with the two quotes; the longest string of a real library has some hundred
+# Of an integer. Python's own limit for int() is adjustable, but at least 640 digits.
+MAX_DIGITS = 600
+# In characters, with the two quotes. The longest string of a real library has some hundred.
+MAX_STRING = 4 << 20
 
 # The quantifiers ++, *+ and ?+ never give characters back. Without them a damaged text could cost quadratic time.
 _STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+'  # without the closing quote
@@ -132,6 +135,7 @@ class Scanner:
             kind, offset = match.lastgroup or "", match.end()
             start = match.start(kind)
             if kind == "comment":
+                # A comment is no token: it changes neither the state nor ``_previous_comma``.
                 if len(self._comments) == MAX_COMMENTS:
                     raise too_much_error(self.path, f"{MAX_COMMENTS:,} comments")
                 self._comments.append((start, offset))
@@ -172,6 +176,7 @@ class Scanner:
         closing_states = (_FIRST_KEY, _NEXT_MEMBER) if token == "}" else (_ITEM, _NEXT_ITEM)
         # False if no bracket is open, or if the innermost open one has the other form. Objects have a dict of keys.
         is_same_kind = bool(self._open_brackets) and (self._open_brackets[-1][1] is None) == (token == "]")
+        # After a comma the state expects a key or a value, so a trailing comma is tested before the state.
         if is_same_kind and self._previous_comma >= 0:
             # This comma follows a member or an item: for [,] and [1,,] an error was raised at the comma.
             self._trailing_commas.append(self._previous_comma)
@@ -189,6 +194,7 @@ class Scanner:
     def _read_key(self, token: str, offset: int) -> None:
         key = self._decode_string(token, offset)
         key_offsets = self._open_brackets[-1][1]
+        # The test is for the type checker: a key is expected only inside an object, which has a dict.
         if key_offsets is not None:
             if key in key_offsets:
                 self._duplicates.append((key, key_offsets[key], offset))
@@ -217,6 +223,7 @@ class Scanner:
             self._fail("ML012", message, offset, _DAMAGED)
         if "\\" not in token:
             return token[1:-1]
+        # Only an escape can hold one half of a surrogate pair: a file with such a half in UTF-8 is not decoded at all.
         value: str = json.loads(token)
         if _SURROGATE_HALF.search(value):
             message = f"the string {quoted(value)} holds one half of a surrogate pair, which is not a character"
@@ -228,8 +235,10 @@ class Scanner:
         shown = f"the string {quoted(token[1:-1])}" if token[0] == '"' else quoted(token, 30)
         hint = None
         if self._expected in (_NEXT_MEMBER, _NEXT_ITEM) and token not in (":", "}", "]"):
+            # [1 2] or {"a": 1 "b": 2}
             hint = "put a comma before it"
         elif self._expected in (_NEXT_MEMBER, _NEXT_ITEM, _FIRST_KEY, _ITEM) and token in "}]":
+            # [1, 2} or {"a": [1}: the wrong closing bracket
             hint = self._unclosed_bracket()
         self._fail("ML001", f"expected {self._expected}, found {shown}", offset, hint)
 

@@ -149,6 +149,7 @@ def parse(text: str, path: str, *, strict: bool = False) -> Document:
 
 def _loads(text: str) -> object:
     """Return ``json.loads(text)``; raise ValueError also for duplicate keys, NaN, Infinity and too long integers."""
+    # The messages of these errors are not shown: any of them only sends the text to the scanner.
     value: object = json.loads(
         text, object_pairs_hook=_dict_without_duplicates, parse_constant=_refuse_constant, parse_int=_parse_int
     )
@@ -181,6 +182,7 @@ def _is_too_deep(value: object) -> bool:
         next_level = []
         for container in level:
             for child in container.values() if type(container) is dict else container:
+                # Every value of a file comes here: type() is faster than isinstance(), and json makes no subclasses.
                 if type(child) is dict or type(child) is list:
                     next_level.append(child)
         level = next_level
@@ -193,6 +195,7 @@ _skip_value = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
 
 def _scan_members(text: str, start: int) -> Iterator[tuple[str, Member]]:
     """Yield the key and the offsets of each member of the object at ``start``, in strict JSON."""
+    # In strict JSON only white space, a colon or a comma can be between two values, so nothing is tested here.
     offset = skip_blanks(text, start + 1)
     while text[offset] != "}":
         key, end = _skip_value(text, offset)

@@ -14,7 +14,8 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError
 from mixlist.files.json_scanner import Lines, raise_last, too_much_error
 
-MAX_BYTES = 64 << 20  # a real library has 1.4 MB; a device file has no end
+# A real library has 1.4 MB; a device file has no end.
+MAX_BYTES = 64 << 20
 # Each entry: a byte, how many times a file may contain it, and the text of this bound for the message. A string has two
 # quotes. Short values take up to 130 times their size in memory, so MAX_BYTES alone would allow gigabytes. A real
 # library of 1.4 MB has 60,000 lines, 120,000 strings and 20,000 objects.
@@ -50,9 +51,11 @@ def read_text(path: str | os.PathLike[str]) -> str:
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """Return the bytes of a file (``-``: standard input); raise FileError if it cannot be read or is too large."""
     shown = shown_path(path)
-    if not shown:  # Path("") would be the current directory
+    # Path("") would be the current directory.
+    if not shown:
         raise FileError("the path is empty")
     try:
+        # One byte more than the limit shows that a file is too large, and a device without an end is not read on.
         if os.fspath(path) == "-":
             data = sys.stdin.buffer.read(MAX_BYTES + 1)
         else:
@@ -62,7 +65,8 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
         raise FileError(f"{shown}: no such file") from None
     # ValueError: the path holds a NUL. AttributeError: the process has no standard input.
     except (OSError, ValueError, AttributeError) as error:
-        if is_directory(path):  # Windows raises PermissionError for a directory
+        # Tested here and not by the type of the error: Windows raises PermissionError for a directory.
+        if is_directory(path):
             raise FileError(f"{shown}: this is a directory, but a file is needed") from None
         reason = getattr(error, "strerror", None) or str(error)
         raise FileError(f"{shown}: cannot be read: {reason}") from None
@@ -77,23 +81,27 @@ def decode(data: bytes, path: str) -> str:
     Raises ListError at the first byte that is not UTF-8, and FileError if a count of ``_MAX_COUNTS`` is exceeded.
     """
     start = 0
-    while data.startswith(codecs.BOM_UTF8, start):  # several, where files were joined
+    # Files that were joined can begin with several marks.
+    while data.startswith(codecs.BOM_UTF8, start):
         start += len(codecs.BOM_UTF8)
     body = data[start:]
     # UTF-16 and UTF-32 texts start with a byte-order mark. Without the mark, the first character, which is ASCII in a
-    # list file, has a NUL among its first two bytes.
+    # list file, has a NUL among its first two bytes. Two NULs are a damaged file, which its parser reports.
     first = body[:2]
     if first in (b"\xff\xfe", b"\xfe\xff") or (len(first) > 1 and 0 in first and first != b"\0\0"):
         message = "the file is UTF-16 or UTF-32 text, not UTF-8"
         raise_last([Diagnostic("ML002", "error", message, path, 1, 1, "save the file as UTF-8")])
+    # Counted in the bytes, before the text and its values take more memory.
     for byte, max_count, bound in _MAX_COUNTS:
         if body.count(byte) > max_count:
             raise too_much_error(path, bound)
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
+        # The column counts characters, so the text before the wrong byte is decoded.
         valid = body[: error.start].decode("utf-8")
         line, column = Lines(valid).line_column(len(valid))
+        # The offset counts bytes of the file, with its byte-order marks.
         offset = error.start + len(data) - len(body)
         message = f"byte 0x{body[error.start]:02x} at byte offset {offset} is not UTF-8"
         raise_last([Diagnostic("ML002", "error", message, path, line, column, "save the file as UTF-8")])

@@ -13,5 +13,6 @@ def data_folder(name: str) -> Path:
     A wheel has these folders inside the package. A checkout has ``demo_data`` there too. The other folders are at
     its top level.
     """
+    # ``force-include`` in pyproject.toml copies the other folders into the package of a wheel.
     inside = PACKAGE / name
     return inside if inside.is_dir() else PACKAGE.parent / name

@@ -34,6 +34,7 @@ class ScratchFolder:
         _remove_abandoned_folders_once(_temporary_folder())
         self.path, lock_file = _make_locked_folder()
         self._lock_file = lock_file
+        # The arguments must not refer to ``self``: the object would then never be collected.
         self._finalizer = weakref.finalize(self, _remove_folder, self.path, lock_file)
 
     def remove(self) -> None:
@@ -45,6 +46,7 @@ class ScratchFolder:
 
     def keep(self) -> None:
         """Leave the folder to the user: only the lock file is removed."""
+        # detach() returns None if the folder was removed already.
         if self._finalizer.detach():
             self._lock_file.close()
             (self.path / _LOCK_FILE).unlink(missing_ok=True)
@@ -60,7 +62,8 @@ def _temporary_folder() -> str:
     """Return the system's folder for temporary files; raise FileError if no folder can be written."""
     try:
         return tempfile.gettempdir()
-    except FileNotFoundError as error:  # Python tries several folders, and does not say why each of them failed
+    except FileNotFoundError as error:
+        # Python tries several folders, and does not say why each of them failed.
         hint = "their disks are full or read-only: set TMPDIR to another folder"
         raise FileError(f"no folder takes temporary files: {error.strerror}", hint=hint) from None
 
@@ -93,8 +96,9 @@ def remove_abandoned_folders(parent: str) -> None:
                 path = Path(entry.path)
                 if remove_if_free(os.fspath(path / _LOCK_FILE)):
                     shutil.rmtree(path, ignore_errors=True)
+                # rmdir() removes only an empty folder: its process was killed before it made the lock file.
                 with suppress(OSError):
-                    path.rmdir()  # succeeds if empty: its process was killed before it made the lock file
+                    path.rmdir()
 
 
 _remove_abandoned_folders_once = cache(remove_abandoned_folders)  # once per process and parent folder
@@ -124,13 +128,15 @@ def _make_locked_folder() -> tuple[Path, IO[bytes]]:
 
 def _remove_folder(folder: Path, lock_file: IO[bytes]) -> None:
     """Remove a folder. If a file in it cannot be removed, keep the lock file: a later process then finds the folder."""
+    # Windows does not remove an open file. From here on another process can remove the folder too, which does no harm.
     lock_file.close()
     with suppress(OSError):
         for path in list(folder.iterdir()):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name != _LOCK_FILE:
-                with suppress(OSError):  # Windows does not remove a file that a session has mapped into memory
+                # Windows does not remove a file that a session has mapped into memory.
+                with suppress(OSError):
                     path.unlink()
         if [path.name for path in folder.iterdir()] == [_LOCK_FILE]:
             shutil.rmtree(folder)

@@ -20,7 +20,8 @@ from typing import IO
 
 from mixlist.errors import FileError
 
-_PREFIX, _SUFFIX = ".mixlist-", ".tmp"  # not .json: an engine loads every .json file of a library's folder
+# Not .json: an engine loads every .json file of a library's folder.
+_PREFIX, _SUFFIX = ".mixlist-", ".tmp"
 _HIDDEN_NAME = re.compile(r"\.mixlist-[a-z0-9_]{8}\.tmp")
 ATTEMPTS = 100  # random names that are tried
 # Windows does not lock files here. So a file that was written less than this time ago is not removed there: its process
@@ -64,6 +65,7 @@ class NewFile:
 
     def replace(self) -> None:
         """Give the file the name of the target; an existing target is replaced, and its permissions and owner stay."""
+        # The content reaches the disk before the name: after a power failure the name never leads to an empty file.
         self._sync()
         if self.target.exists():
             _copy_permissions(self.target, self.file.fileno())
@@ -71,8 +73,9 @@ class NewFile:
             # A link cannot replace a file, but a rename can: the file gets a hidden name first.
             self.path = _make_hidden_path(self.target.parent)
             _link_unnamed(self.file.fileno(), self.path)
+        # Windows does not rename an open file.
         if _fcntl is None:
-            self.file.close()  # Windows does not rename an open file
+            self.file.close()
         self.path.replace(self.target)
         self.path = None
 
@@ -90,10 +93,12 @@ class NewFile:
             if self.path is None:
                 _link_unnamed(self.file.fileno(), path)
             else:
-                os.link(self.path, path)  # fails if the name exists; a rename would replace that file
+                # A link fails if the name exists. A rename would replace that file. ``close`` removes the hidden name.
+                os.link(self.path, path)
         except FileExistsError:
             return False
-        except OSError:  # the file system has no hard links: reserve the name with an empty file, then replace that
+        except OSError:
+            # The file system has no hard links: reserve the name with an empty file, then replace that file.
             try:
                 path.open("xb").close()
             except FileExistsError:
@@ -120,7 +125,8 @@ class NewFile:
 
     def close(self) -> None:
         """Close the file, and remove it unless it has got its final name."""
-        with suppress(OSError):  # the disk is full: writing has raised this error before
+        # If the disk is full, writing has raised this error before.
+        with suppress(OSError):
             self.file.close()
         if self.path is not None:
             with suppress(OSError):
@@ -143,7 +149,8 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[NewFile]:
             yield new
         finally:
             new.close()
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+    # ValueError: a NUL in the path.
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise FileError(f"{os.fspath(path)}: cannot be written: {reason}") from None
 
@@ -159,6 +166,7 @@ def try_lock(file: IO[bytes] | int) -> bool:
             _fcntl.flock(file, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        # The file system has no locks.
         except OSError:
             return True
     return True
@@ -187,7 +195,8 @@ def remove_if_free(path: str) -> bool:
         # for a process that writes into the pipe.
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            _fcntl.flock(descriptor, _fcntl.LOCK_EX | _fcntl.LOCK_NB)  # raises if it is locked, or cannot be
+            # Raises if a process holds the lock, and where locks are not supported: then the file stays.
+            _fcntl.flock(descriptor, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
             os.unlink(path)  # noqa: PTH108
         finally:
             os.close(descriptor)
@@ -211,7 +220,8 @@ def _prepare_for_unnamed_files(folder: str) -> bool:
     except OSError:
         return False
     try:
-        _link_unnamed(descriptor, path)  # needs /proc, and a file system with hard links
+        # A test with a real link: it needs /proc, and a file system with hard links.
+        _link_unnamed(descriptor, path)
     except OSError:
         return False
     finally:
@@ -230,6 +240,8 @@ def _link_unnamed(descriptor: int, path: Path) -> None:
 
 def _make_hidden_path(folder: Path) -> Path:
     """Return a random hidden path in the folder. Another process can still create a file there."""
+    # mktemp() only chooses a name. All callers create the file or the link exclusively, so that a file of another
+    # process is never overwritten.
     return Path(tempfile.mktemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder))
 
 
@@ -247,6 +259,8 @@ def open_locked(path: Path, mode: int) -> IO[bytes] | None:
     """Create a file and lock it; return None if another process removed it as abandoned before it was locked."""
     file = open(path, "x+b", opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
     with suppress(FileNotFoundError):
+        # Between open() and the lock, another process can take the file for abandoned and remove it. Its name is then
+        # free, or belongs to another file.
         if try_lock(file) and os.path.samestat(path.stat(), os.fstat(file.fileno())):
             return file
     file.close()
@@ -257,7 +271,8 @@ def _copy_permissions(source: Path, descriptor: int) -> None:
     """Give an open file the permissions of ``source``, and its owner if the system allows it. Windows has neither."""
     status = source.stat()
     if hasattr(os, "fchown"):
-        with suppress(PermissionError):  # only root may change the owner of a file
+        # Only root may change the owner of a file.
+        with suppress(PermissionError):
             os.fchown(descriptor, status.st_uid, status.st_gid)
     if hasattr(os, "fchmod"):
         os.fchmod(descriptor, status.st_mode & 0o7777)

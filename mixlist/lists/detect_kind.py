@@ -33,6 +33,7 @@ def detect_text_kind(text: str, path: str) -> TextKind | None:
     """
     if path.lower().endswith(".json") or not text.strip(BLANKS + "\n") or _JSON_START.match(text):
         return None
+    # Every valid rule of customize_dtypes has ``InputDtype:``. ``OutputDtype:`` alone is an error of such a rule.
     return "customize-dtypes" if "InputDtype:" in text or "OutputDtype:" in text else "keep-dtype"
 
 
@@ -45,7 +46,7 @@ def detect_json_kind(document: Document) -> JsonKind:
         message = f"the file is neither a modify_mixlist nor an operator information library: {reason}"
         finding = document.finding("ML010", "error", message, hint="correct its keys, or give its kind with --kind")
         raise_for_errors([*document.findings, finding])
-    assert kind is not None
+    assert kind is not None  # raise_for_errors has raised the finding above
     return kind
 
 
@@ -56,6 +57,7 @@ def guess_json_kind(value: object) -> JsonKind | None:
     """
     if not isinstance(value, dict):
         return None
+    # {} is a modify_mixlist without edits (Rule S2.1). With "$schema" alone, its check explains that key (ML103).
     if not value.keys() - {"$schema"}:
         return "modify-mixlist"
     has_objects = any(isinstance(member, dict) for member in value.values())

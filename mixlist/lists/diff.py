@@ -50,6 +50,7 @@ def diff_lists(base: Lists, target: Lists) -> dict[str, dict[str, list[str]]]:
         # op type that only needs an entry of its own (before == after) is added to its list again, also if it is gray.
         if after != "gray" or before == after:
             edits[f"{after}-list"]["to-add"].append(op)
+        # A gray op type is on no list, so nothing is removed.
         if before not in ("gray", after):
             edits[f"{before}-list"]["to-remove"].append(op)
     nonempty = {name: {key: ops for key, ops in arrays.items() if ops} for name, arrays in edits.items()}
@@ -66,5 +67,7 @@ def _needs_own_entry(op: str, base: Lists, target: Lists) -> bool:
     Without an entry, ``domain::Op`` is on the list of ``Op``, and the edits can move ``Op`` to another list than the
     one that ``domain::Op`` has in the target.
     """
+    # base: Attention white. target: Attention black, com.microsoft::Attention white. Both lists of
+    # com.microsoft::Attention are white, but without an entry the edit of Attention would make it black.
     bare_op = op.rpartition("::")[2]
     return bare_op != op and op not in _ops(base) and target.list_of(op) != target.list_of(bare_op)

@@ -42,6 +42,8 @@ def format_text(text: str, path: str, kind: Literal["auto"] | FileKind = "auto")
     document = parse(text, path)
     kind = detect_json_kind(document) if kind == "auto" else kind
     structure = check_structure(document, "ops-info" if kind == "ops-info" else "modify-mixlist")
+    # Comments and trailing commas are only warnings here. A duplicate key is an error: fmt would have to drop one
+    # value.
     raise_for_errors([*document.findings, *structure])
     return _indent(document.strict_text) if kind == "ops-info" else _format_modify_mixlist(document.value)
 
@@ -95,6 +97,8 @@ def _indent(strict_text: str) -> str:
     depth, offset, previous = 0, 0, ":"
     while match := TOKEN.match(strict_text, offset):
         token, offset = match[match.lastgroup or 0], match.end()
+        # A closing bracket is indented like the line of its opening one: the depth falls before the new line, and rises
+        # after the token.
         depth -= token in _CLOSING
         # A new line starts after a comma, after an opening bracket, and before a closing one. An opening bracket and a
         # closing one next to each other, {} or [], stay together: both tests are true, so ``!=`` is false.

@@ -17,7 +17,8 @@ from mixlist.diagnostics import FilePlace
 
 ListName = Literal["white", "black", "gray"]
 NameSpace = Literal["onnx", "ascend"]
-LIST_OF_FLAG: dict[str, ListName] = {"true": "white", "false": "black"}  # the flag of precision_reduce (Rule S1.1)
+# The list for each flag of precision_reduce (Rule S1.1).
+LIST_OF_FLAG: dict[str, ListName] = {"true": "white", "false": "black"}
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Library:
 
     def list_of(self, op: str) -> ListName:
         """Return the list of an op type before any edit. An unknown op type is gray (Rule S2.5)."""
+        # com.microsoft::Attention without an entry of its own is on the list of Attention (Rule S5.2).
         return self.lists.get(op) or self.lists.get(op.rpartition("::")[2], "gray")
 
     def place(self, op: str) -> FilePlace | None:

@@ -29,7 +29,8 @@ from mixlist.files.list_text import shown_path
 from mixlist.files.temporary_files import NewFile, new_file
 
 FLAGS = ("true", "false", "none")
-RECORD_FILE = ".mixlist-ops-info-set"  # not .json: the engine loads every .json file of the folder
+# Not .json, because the engine loads every .json file of the folder.
+RECORD_FILE = ".mixlist-ops-info-set"
 _RECORD_FORMAT = "mixlist.ops-info-set/1"
 
 
@@ -110,20 +111,26 @@ def replace_files(edited_files: list[EditedFile], edit: FlagEdit, backup: Path, 
     """
     if not edited_files:
         return
+    # A link stays, and its target is replaced: the permissions of the target and of its folder count.
     targets = [file.path.resolve() for file in edited_files]
     if not make_writable:
         _refuse_read_only(targets)
     folders = {target.parent for target in targets}
+    # From outside to inside: the backup is complete before the library is touched, and the folders are writable before
+    # new files are made in them.
     with _back_up(edited_files, backup) as copies, temporarily_writable(folders), ExitStack() as staged:
         # Stage: an error here leaves the library as it is.
         new_files = [staged.enter_context(new_file(file.path)) for file in edited_files]
         for file, new in zip(edited_files, new_files, strict=True):
             _stage(file, new)
-        for file in edited_files:  # as late as possible: the lock does not stop programs other than mixlist
+        # As late as possible, because the lock does not stop programs other than mixlist.
+        for file in edited_files:
             _refuse_changed(file)
-        if len(edited_files) > 1:  # a single file is replaced in one step and needs no record
+        # A single file is replaced in one step and needs no record.
+        if len(edited_files) > 1:
             edit.write_record(file.path for file in edited_files)
-        copies.clear()  # the library changes now: from here on, an error must not remove the copies
+        # The library changes now: from here on, an error must not remove the copies.
+        copies.clear()
         _replace_all(edited_files, new_files, edit)
         edit.remove_record()
 
@@ -145,6 +152,7 @@ def _replace_all(edited_files: list[EditedFile], new_files: list[NewFile], edit:
         try:
             new.replace()
         except OSError as error:
+            # If this fails too, its error leaves the record in place: the next edit then completes this one.
             for earlier in replaced:
                 write_atomically(earlier.path, earlier.before)
             edit.remove_record()
@@ -182,7 +190,8 @@ def _is_writable(path: Path) -> bool:
     counts as read-only for root too.
     """
     status = path.stat()
-    if not hasattr(os, "geteuid") or os.geteuid() in (0, status.st_uid):  # Windows has the bit S_IWUSR, but no user ids
+    # Windows has the bit S_IWUSR, but no user ids.
+    if not hasattr(os, "geteuid") or os.geteuid() in (0, status.st_uid):
         return bool(status.st_mode & stat.S_IWUSR)
     return os.access(path, os.W_OK)
 
@@ -205,6 +214,7 @@ def _back_up(edited_files: Iterable[EditedFile], backup: Path) -> Iterator[list[
                 if (copy := _copy_original(file, backup)) is not None:
                     copies.append(copy)
             yield copies
+        # Ctrl-C ends the edit too, and must leave no copies of an edit that did not happen.
         except BaseException:
             for path in copies:
                 with suppress(OSError):
@@ -222,6 +232,8 @@ def _copy_original(file: EditedFile, backup: Path) -> Path | None:
             copy.file.write(file.before)
             for number in range(10_000):
                 name = file.path.name if number == 0 else f"{file.path.name}.{number}"
+                # link() does not overwrite. A copy with the same bytes is a backup already: repeated edits do not fill
+                # the folder.
                 if copy.link(name):
                     return backup / name
                 if copy.has_content_of(backup / name):

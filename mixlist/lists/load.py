@@ -22,7 +22,8 @@ from mixlist.lists.policy import GRAY_POLICIES, RULE_SET, Constants, Mode, Polic
 from mixlist.lists.suggestions import choices_hint
 from mixlist.option_fields import with_fields
 
-_LOWERING_ACTIONS = ("lists", "force", "cube")  # the actions that make nodes low precision; only these need protections
+# The actions that make nodes low precision; only these need protections.
+_LOWERING_ACTIONS = ("lists", "force", "cube")
 
 AllowedValue = TypeVar("AllowedValue")
 
@@ -73,7 +74,8 @@ def policy_from_options(options: PolicyOptions) -> Policy:
         space=space,
         warnings=(*warnings, *rule_warnings),
     )
-    return replace(policy, digest=_digest(policy))  # the digest is computed from the other fields
+    # The digest is computed from the other fields.
+    return replace(policy, digest=_digest(policy))
 
 
 def load_library(ops_info: ListPath, *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
@@ -103,6 +105,7 @@ def find_space(library: Library, op_names: OpNames = "auto") -> tuple[NameSpace,
         return library.space, []
     if op_names != "auto":
         return op_names, []
+    # A file of the user, and ``auto``: the names decide.
     space, doubt = guess_space(library.lists)
     if not doubt:
         return space, []
@@ -152,6 +155,7 @@ def _read_node_rules(options: PolicyOptions, mode: Mode) -> RulesAndFindings:
     if keep_path is not None:
         keep_rules, keep_warnings = read_keep_dtype(keep_path)
         warnings += keep_warnings
+        # Under ``origin`` only customize_dtypes changes types (Rule S3.5), so keep_dtype has nothing to keep.
         if mode.action == "origin":
             message = f"--keep-dtype is not used: the precision mode {mode.name} keeps the type of every node"
             hint = "leave --keep-dtype out"
@@ -181,6 +185,7 @@ def _digest(policy: Policy) -> str:
             "space": policy.space,
             "gray": policy.gray_policy,
             "lists": {op: lists.list_of(op) for op in lists.library.lists.keys() | lists.named_ops},
+            # Only the gray policy ``between`` reads the clear list.
             "clear": sorted(lists.library.clear_ops) if policy.gray_policy == "between" else [],
         }
     text = json.dumps(meaning, sort_keys=True, ensure_ascii=True, separators=(",", ":"))

@@ -21,6 +21,7 @@ NEW_MODES = {
     "cube_fp16in_fp32out": Mode("cube_fp16in_fp32out", "raise"),
 }
 
+# Several old names mean the same as a new one. Messages repeat the name that the user wrote, so each has a Mode.
 OLD_MODES = {
     "allow_mix_precision": Mode("allow_mix_precision", "lists", "float16"),
     "allow_mix_precision_fp16": Mode("allow_mix_precision_fp16", "lists", "float16"),
@@ -83,6 +84,7 @@ def _look_up(name: str, option: str, modes: dict[str, Mode], other_option: str, 
             f"{option} {name}: this mode is internal to the Ascend compiler, whose own command line refuses it",
             hint=f"the modes of {option} are {', '.join(modes)}",
         )
+    # A right name with the wrong one of the two options.
     if name in other_modes:
         hint = f"this is a mode of {other_option}: write {other_option} {name}"
         raise UsageError(f"{option} has no mode {name!r}", hint=hint)

@@ -29,10 +29,13 @@ from mixlist.lists.library import Library, ListName, Lists, Move
 from mixlist.lists.schema_check import check_structure
 from mixlist.lists.suggestions import did_you_mean
 
-MAX_NAMES = 100_000  # in a file; ONNX and Ascend have some 2,000 op types
+# The number of names in a file. ONNX and Ascend have some 2,000 op types.
+MAX_NAMES = 100_000
 
 EditAction = Literal["add-black", "rm-black", "add-white", "rm-white", "add-gray", "rm-gray"]
 
+# At most one addition and one removal. An addition with the removal from its own list contradicts itself, and rm-gray
+# alone would say nothing about the new list.
 LEGAL_COMBINATIONS: frozenset[frozenset[EditAction]] = frozenset(
     frozenset(actions)
     for actions in (
@@ -89,6 +92,7 @@ def _edits_in_file_order(document: Document) -> tuple[Edit, ...]:
     """Return the edits of the document. Parts with a wrong type are left out: ``check_structure`` reports them."""
     value = document.value if isinstance(document.value, dict) else {}
     edits: list[Edit] = []
+    # The arrays are read in the order of ``EditAction``. The sort below gives the order of the file.
     for action in get_args(EditAction):
         list_key, action_key = _keys(action)
         arrays = value.get(list_key)
@@ -123,6 +127,7 @@ def _group_by_op(edits: Iterable[Edit]) -> _EditsByOp:
 
 def _find_duplicates(edits: Iterable[Edit]) -> list[Diagnostic]:
     first_edits: dict[tuple[str, EditAction], Edit] = {}
+    # setdefault() returns the first edit of a name and action: every other one repeats it.
     duplicates = [edit for edit in edits if first_edits.setdefault((edit.op, edit.action), edit) is not edit]
 
     def describe(edit: Edit) -> Diagnostic:
@@ -139,6 +144,7 @@ def _find_inexact_names(edits: Iterable[Edit]) -> list[Diagnostic]:
         message = f"the name {quoted(edit.op)} is {'blank' if is_blank else 'not exact: it has blanks around it'}"
         return edit.place.finding("ML110", "warning", message, "write the exact name of an op type, without blanks")
 
+    # The empty name has no blanks around it, so it needs a test of its own.
     return findings_for([edit for edit in edits if edit.op != edit.op.strip() or not edit.op], describe)
 
 
@@ -169,7 +175,7 @@ def apply_edits(library: Library, edits: Sequence[Edit]) -> tuple[Lists, list[Di
     for op, edits_of_op in edits_by_op.items():
         before = library.list_of(op)
         after, deciding_edit = _decide_list(before, edits_of_op)
-        # Edits that leave the op type on its list are no moves.
+        # Edits that leave the op type on its list are no moves. Where the list changes, an edit has decided it.
         if after != before and deciding_edit:
             moves[op] = Move(op, before, after, deciding_edit.place)
     warnings = [
@@ -185,11 +191,13 @@ def apply_edits(library: Library, edits: Sequence[Edit]) -> tuple[Lists, list[Di
 
 def _decide_list(before: ListName, edits_of_op: Mapping[EditAction, Edit]) -> tuple[ListName, Edit | None]:
     """Return the list to which an op type goes, and the edit that decides it, if any (Rule S2.3)."""
+    # Removals act first, but after an addition their result no longer matters.
     if "add-black" in edits_of_op:
         return "black", edits_of_op["add-black"]
     if "add-white" in edits_of_op:
         return "white", edits_of_op["add-white"]
     for edit in edits_of_op.values():
+        # A removal from another list than that of the library has no effect (ML106).
         if edit.action == f"rm-{before}":
             return "gray", edit
     return before, None

@@ -41,7 +41,8 @@ DTYPES = {
     "float": "float32",
 }
 
-MAX_LINES = 100_000  # the largest models have some 100,000 nodes, and few of them need a rule
+# The largest models have some 100,000 nodes, and few of them need a rule.
+MAX_LINES = 100_000
 
 RulesAndFindings = tuple[tuple[NodeRule, ...], list[Diagnostic]]
 _Path = str | os.PathLike[str]
@@ -73,6 +74,7 @@ def read_customize_dtypes(path: _Path) -> RulesAndFindings:
     Raises FileError if the file cannot be read, and ListError, with every finding, if a line is not valid.
     """
     rules, warnings = _read_rules(path, _parse_customize_line)
+    # sorted() is stable: in each of the two groups the first rule of the file stays first (Rule S6.3).
     return tuple(sorted(rules, key=lambda rule: rule.by == "type")), warnings
 
 
@@ -88,6 +90,7 @@ def is_valid_rule_name(name: str) -> bool:
 
     Names with ``*`` or ``?`` are patterns there. Some names read as something else, such as ``OpType::Conv``.
     """
+    # Read a rule with this name back: that finds a # at the start, blanks at the ends, and names like a rule.
     rules, findings = _parse_rules(f"{name}{_NODE_SEPARATOR},{_OUTPUTS}", "", _parse_customize_line)
     subjects = [(rule.by, rule.pattern) for rule in rules]
     return not findings and subjects == [("name", name)] and "*" not in name and "?" not in name
@@ -109,8 +112,11 @@ def _parse_rules(source: str, path: str, parse_line: Callable[[str, FilePlace], 
     findings: list[Diagnostic] = []
     if source.count("\n") > MAX_LINES:
         raise too_much_error(path, f"{MAX_LINES:,} lines", "node rule file")
+    # Not splitlines(): it also splits at characters that the name of a node can hold, such as U+2028. A carriage return
+    # before the line end is one of ``BLANKS``.
     for number, text in enumerate(source.split("\n"), start=1):
         line = text.strip(BLANKS)
+        # The place of a rule is its first character that is not blank.
         place = FilePlace(path, number, len(text) - len(text.lstrip(BLANKS)) + 1)
         if line.startswith("#"):
             message = "this comment is skipped: no document of the format allows comments"
@@ -148,6 +154,7 @@ def _second_rule_finding(first: NodeRule, second: NodeRule) -> Diagnostic:
 
 def _parse_keep_line(line: str, place: FilePlace) -> NodeRule:
     """Return the rule of a line ``NODE`` or ``OpType::TYPE``."""
+    # A node whose name begins like this needs its scope before it: ./OpType::Conv (Rule S6.5).
     if line.startswith(_OP_TYPE):
         return NodeRule("type", _parse_op_type(line.removeprefix(_OP_TYPE), len(_OP_TYPE) + 1), True, place)
     if "InputDtype:" in line:
@@ -193,6 +200,7 @@ def _missing_inputs_error(line: str, by: str, subject_start: int) -> _InvalidLin
 def _parse_op_type(text: str, column: int) -> str:
     """Return the op type, which can have a domain (``com.microsoft::Gelu``)."""
     name = text.strip(BLANKS)
+    # com.microsoft::Gelu has a domain. A single colon is a typing error.
     if not name or any(c.isspace() or c == ":" for c in name.replace("::", "")):
         hint = "write for example OpType::Conv, without blanks"
         raise _InvalidLineError(f"{name!r} is not the name of an op type", column, hint)
@@ -239,5 +247,6 @@ def _parse_types(text: str, column: int) -> tuple[str | None, ...]:
                 "ML302",
             )
         dtypes.append(DTYPES[name] if name else None)
+        # The next entry begins behind the comma.
         column += len(entry) + 1
     return tuple(dtypes)

@@ -1,6 +1,6 @@
 """The op types that exist in each name space, and the guess of a library's name space (Rule S5.1).
 
-The names are data files that tools/make_names.py writes, so that this room needs no import of onnx.
+The names are data files that tools/make_names.py writes, so that this folder does not import onnx.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 
 from mixlist.lists.library import NameSpace
 
-SPACE_TITLES = {"onnx": "ONNX", "ascend": "Ascend"}  # the name spaces as messages write them
+# The name spaces as messages write them.
+SPACE_TITLES = {"onnx": "ONNX", "ascend": "Ascend"}
 _DATA = Path(__file__).parent / "data"
 
 
@@ -61,6 +62,7 @@ def guess_space(ops: Iterable[str]) -> tuple[NameSpace, str]:
     # A tie: the reason names the counts.
     if len(onnx) == len(ascend):
         if not onnx:
+            # A library without op types is no reason for doubt: ML207 reports it already.
             return space, "none of its op types exists in ONNX or in the Ascend libraries" if ops else ""
         return space, f"{len(onnx)} of its {len(ops)} op types exist in ONNX, and as many in the Ascend libraries"
     # Only names that exist in one of the two name spaces are evidence. Names that exist in both show nothing.

@@ -42,6 +42,7 @@ def inspect_library(path: str | os.PathLike[str], *, strict: bool = False) -> tu
     """Return a library of the op types that can be read, and every finding, errors too. Raises only FileError."""
     documents: list[Document] = []
     findings: list[Diagnostic] = []
+    # A file that is not JSON gives findings only, and the others are read: users see all errors of a library at once.
     for file in library_files(path):
         try:
             documents.append(read(file, strict=strict))
@@ -74,6 +75,7 @@ def library_from_documents(name: str, documents: Iterable[Document]) -> tuple[Li
         findings += document.findings
         findings += check_structure(document, "ops-info")
         for op, list_name in _read_lists(document, findings).items():
+            # An op type in two files is an error only if the two lists differ (Rule S1.3).
             if lists.setdefault(op, list_name) != list_name:
                 findings.append(_conflict_finding(op, first_documents[op], lists[op], document, list_name))
             first_documents.setdefault(op, document)
@@ -101,7 +103,8 @@ def _read_lists(document: Document, findings: list[Diagnostic]) -> dict[str, Lis
     lists: dict[str, ListName] = {}
     for op, entry in entries_of(document).items():
         precision_reduce = entry.get("precision_reduce", entry)
-        if precision_reduce is entry:  # the key is missing; get(key) alone would return None for the value null too
+        # The key is missing. get(key) alone would return None for the value null too, which the schema rejects.
+        if precision_reduce is entry:
             lists[op] = "gray"
             findings += _find_misspelled_keys(document, op, entry)
         elif isinstance(precision_reduce, dict):
@@ -139,6 +142,7 @@ def _find_misspelled_keys(document: Document, op: str, entry: Entry) -> Iterator
     The schema cannot find these, because an entry may hold any key.
     """
     for key in entry:
+        # The first letters come first, because the search for similar names is slow and entries have many keys.
         if key[:2].lower() == "pr" and closest_names(key, ["precision_reduce"]):
             message = f"{quoted(op)} has the unknown key {quoted(key)} and no precision_reduce: the op type is gray"
             hint = 'did you mean "precision_reduce"?'

@@ -79,11 +79,13 @@ def set_flags(
         if flag not in FLAGS:
             raise UsageError(f"{quoted(op)}: {flag!r} is not a flag", hint=f"allowed flags: {', '.join(FLAGS)}")
     paths = [Path(path) for path in library_files(library_path)]
-    read_bytes(paths[0])  # for a path that does not exist, this error is better than that of the lock of its folder
+    # For a path that does not exist, this error is better than that of the lock of its folder.
+    read_bytes(paths[0])
     library = _EditTarget(Path(library_path), paths[0].parent, paths, Path(backup_dir), make_writable)
     _refuse_backup_inside(library.path, paths, library.backup)
     # A file of the folder can be a link: the folder of its target changes, too.
     with lock_folders({library.folder, *(path.resolve().parent for path in paths)}):
+        # First the edit that was killed: it must not undo the flags of this one.
         interrupted = find_interrupted_edit(library.folder)
         finished_changes = _finish_interrupted_edit(interrupted, library) if interrupted is not None else {}
         return _set_flags(library, changes), finished_changes
@@ -96,6 +98,7 @@ def _finish_interrupted_edit(interrupted: FlagEdit, library: _EditTarget) -> Map
     two files can have two flags.
     """
     files = _read_files([path for path in interrupted.files if path.is_file()])
+    # Files and op types of the record can be gone since then.
     ops = {op for file in files for op in entries_of(file.document)}
     changes = {op: flag for op, flag in interrupted.changes.items() if op in ops}
     with temporarily_writable({library.folder} if library.make_writable else ()):
@@ -119,6 +122,7 @@ def _read_files(paths: Iterable[Path]) -> list[_LibraryFile]:
 
 
 def _write_flags(files: Iterable[_LibraryFile], changes: Mapping[str, str], library: _EditTarget) -> list[Path]:
+    # ``document.text`` has no byte-order mark: put it back.
     edited_files = [
         EditedFile(file.path, file.data, (BOM_UTF8 if file.data.startswith(BOM_UTF8) else b"") + text.encode())
         for file in files
@@ -134,6 +138,7 @@ def _refuse_backup_inside(library_path: Path, paths: Iterable[Path], backup: Pat
         resolved = backup.resolve()
     except (OSError, ValueError, RuntimeError) as error:  # a NUL in the path, links in a circle
         raise FileError(f"{shown_path(backup)}: not a directory: {error}") from None
+    # If a file is a link, an engine can load the folder of the link or that of its target: both are refused.
     library_folders = {library_path.resolve()} if library_path.is_dir() else set()
     library_folders |= {folder for path in paths for folder in (path.parent.resolve(), path.resolve().parent)}
     for folder in library_folders:
@@ -167,6 +172,7 @@ def _edit_text(document: Document, changes: Mapping[str, str]) -> str:
         after = entries_of(parse(text, document.path))
     except ListError:
         after = {}
+    # Lists of items and not dicts: the order of the op types must stay, too.
     if list(after.items()) != list({**entries, **expected}.items()):
         message = f"{document.path}: mixlist cannot edit the file without another change"
         raise ListError(message, hint="edit the file by hand")

@@ -59,7 +59,8 @@ class NodeRule:
     outputs: tuple[str | None, ...] = ()
 
     def __hash__(self) -> int:
-        return hash(self.pattern)  # fast: Python stores the hash of a str, and tune looks up the same rules very often
+        # Fast: Python stores the hash of a str, and tune looks up the same rules very often.
+        return hash(self.pattern)
 
 
 @dataclass(frozen=True, repr=False)

@@ -22,8 +22,11 @@ from mixlist.files.jsonc import Document, Steps
 from mixlist.lists.detect_kind import JsonKind, find_evident_kind
 from mixlist.lists.suggestions import choices_hint
 
-MAX_FINDINGS = 100  # errors of one file that are reported one by one
+# The number of errors of one file that are reported one by one: all kinds of errors together, while
+# ``diagnostics.MAX_SIMILAR`` limits each kind.
+MAX_FINDINGS = 100
 
+# The types that the schemas name. No key that they describe has a number or null as its value.
 _TYPES: Mapping[str, type] = {"object": dict, "array": list, "string": str, "boolean": bool}
 # The code of a wrong value. The index is the depth of the value in the file: in a library, 0 is the whole file, 1 an
 # entry, 2 a ``precision_reduce`` and 3 a ``flag``.
@@ -112,6 +115,7 @@ def find_violations(value: object, schema: JsonSchema, steps: Steps = ()) -> Ite
 
     The unknown keys of an object come before its members.
     """
+    # isinstance(value, ()) is False: a schema without types refuses every value.
     if not isinstance(value, schema.types):
         yield Violation(steps, value, schema)
     elif isinstance(value, dict):
@@ -132,11 +136,13 @@ def find_violations(value: object, schema: JsonSchema, steps: Steps = ()) -> Ite
 
 def _finding(document: Document, kind: JsonKind, violation: Violation) -> Diagnostic:
     steps, schema = violation.steps, violation.schema
+    # A schema without types stands for a key that is not allowed, see ``JsonSchema``.
     if not schema.types:
         return _unknown_key_finding(document, steps, list(schema.members))
     # ("black-list", "to-add", 1) -> "black-list"."to-add"[1]
     place = ".".join(quoted(step) if isinstance(step, str) else f"[{step}]" for step in steps).replace(".[", "[")
     message = f"{place or 'the file'} is {_describe(violation.value)}"
+    # The number of steps is the depth of the value.
     code = _CODES_BY_DEPTH[kind][len(steps)]
     return document.finding(code, "error", message, steps, hint=f"allowed here: {schema.description}")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-_MAX_LENGTH = 200  # characters; no op type or key is longer, and the comparison of very long names takes very long
+# In characters. No op type or key is longer, and the comparison of very long names takes very long.
+_MAX_LENGTH = 200
 
 
 def closest_names(name: str, known_names: Iterable[str], count: int = 3) -> list[str]:
@@ -16,9 +17,11 @@ def closest_names(name: str, known_names: Iterable[str], count: int = 3) -> list
         return []
     import difflib
 
+    # Names can differ in case only, so each lowercase name can mean several.
     names_by_lowercase: dict[str, list[str]] = {}
     for known_name in known_names:
         names_by_lowercase.setdefault(known_name.lower(), []).append(known_name)
+    # difflib's default of 0.6 would suggest Mul for MatMul.
     matches = difflib.get_close_matches(name.lower(), names_by_lowercase, count, cutoff=0.7)
     similar = [known_name for match in matches for known_name in sorted(names_by_lowercase[match])]
     return [known_name for known_name in similar if known_name != name][:count]

@@ -81,4 +81,5 @@ def _check_modify_mixlist(document: Document, library: Library | None) -> list[D
     edits, findings = modify_mixlist.parse_edits(document)
     if library is None:
         return [*findings, *modify_mixlist.find_lone_gray_additions(edits)]
+    # Illegal combinations are errors in ``findings`` already. Of the lists that they give, only the warnings are used.
     return [*findings, *modify_mixlist.apply_edits(library, edits)[1]]

@@ -28,14 +28,12 @@ from mixlist.resolver import Decision, Plan
 from mixlist.targets.providers import PROVIDERS
 
 DATA = Path(__file__).parent / "data"
-FLOAT_NAMES = (
-    "float16",
-    "bfloat16",
-    "float",
-    "double",
-)  # the float types that the tables hold, as ONNX Runtime names them
+# The float types that the tables hold, as ONNX Runtime names them: "float" is float32, "double" is float64.
+FLOAT_NAMES = ("float16", "bfloat16", "float", "double")
+# The providers in the CPU wheels of ONNX Runtime, which load no library at run time.
 _BUILT_IN_PROVIDERS = frozenset({"CPUExecutionProvider", "AzureExecutionProvider", "CoreMLExecutionProvider"})
-_NO_END = 2**31 - 1  # ONNX Runtime's value for the end of a version range without an end
+# ONNX Runtime's value for the end of a version range without an end.
+_NO_END = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -92,11 +90,13 @@ def find_nodes_without_low_kernel(plan: Plan, provider: str) -> tuple[Decision, 
     for decision, (opsets, node) in zip(plan.nodes, nodes, strict=True):
         if decision.precision != low_type:
             continue
+        # A low-precision node can have outputs of other types: the indices of TopK stay int64.
         low_outputs = tuple(
             index
             for index, value in enumerate(node.outputs)
             if value is not None and decision.outputs[value.name] == low_type
         )
+        # float16 and bfloat16 have the same names in mixlist and in ONNX Runtime.
         opset = opsets.get(node.domain, 1)
         if not has_kernel_for(provider, node.domain, node.op_type, opset, low_type, low_outputs):
             decisions.append(decision)
@@ -115,8 +115,11 @@ def has_kernel_for(provider: str, domain: str, op_type: str, opset: int, dtype: 
     schema = find_schema(domain, op_type, opset)
     kernels = _kernels(provider).get((domain, op_type))
     if schema is None or kernels is None:
+        # mixlist knows no schema, or the provider has no kernel: only a function body can help.
         onnx_schema = schema.onnx_schema if schema is not None else None
         return onnx_schema is not None and bool(onnx_schema.has_function or onnx_schema.has_context_dependent_function)
+    # From output slots to type parameters: output 0 of MatMul has the parameter T. A variadic output has one formal
+    # slot for each of its actual slots.
     slots = schema.formal_slots(schema.outputs, max(outputs, default=-1) + 1)
     parameters = {slots[index].parameter for index in outputs if index < len(slots)}
     return any(kernel.fits(schema.since_version) and kernel.accepts(dtype, parameters) for kernel in kernels)
@@ -143,6 +146,7 @@ def _can_list_kernels(provider: str) -> bool:
     """Return True if the installed ONNX Runtime has the provider and can list its kernels without a crash."""
     import onnxruntime
 
+    # One provider that is loaded as a library makes the list unsafe, also for the other providers of that build.
     available = onnxruntime.get_available_providers()
     return PROVIDERS[provider] in available and _BUILT_IN_PROVIDERS.issuperset(available)
 
