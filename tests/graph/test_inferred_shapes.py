@@ -17,6 +17,13 @@ COMPUTED = """g (float[2,3,4] x) => (float[a,b] y) <int64[1] one = {-1}, int64[1
 LONG = 50_000_000
 
 
+def run_in_new_process(code: str, text: str) -> None:
+    """Run Python code that reads the model in ONNX text from ``sys.argv[1]``; assert that it ends without error."""
+    model_text = '<ir_version: 8, opset_import: ["" : 17]> ' + text
+    process = subprocess.run([sys.executable, "-c", code, model_text], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+
+
 def test_values_of_shapes_are_followed() -> None:
     assert infer_ranks(model(COMPUTED))["z"] == 2
     (shape,) = [
@@ -43,9 +50,7 @@ def test_a_long_vector_takes_no_memory(text: str) -> None:
         "resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31)); "
         "assert infer_ranks(onnx.parser.parse_model(sys.argv[1]))['y'] == 1"
     )
-    model_text = '<ir_version: 8, opset_import: ["" : 17]> ' + text
-    process = subprocess.run([sys.executable, "-c", code, model_text], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
+    run_in_new_process(code, text)
 
 
 def test_a_negative_dimension_is_unknown() -> None:
@@ -57,6 +62,4 @@ def test_a_negative_dimension_is_unknown() -> None:
         "m = onnx.parser.parse_model(sys.argv[1]); "
         "m.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1; assert infer_ranks(m)['y'] == 2"
     )
-    model_text = '<ir_version: 8, opset_import: ["" : 17]> ' + text
-    process = subprocess.run([sys.executable, "-c", code, model_text], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
+    run_in_new_process(code, text)

@@ -15,8 +15,8 @@ from mixlist.resolver.incremental_solver import IncrementalSolver
 from mixlist.tuner.candidates import Candidate, EditSet, edit_policy, find_list_candidates, find_node_candidates
 from mixlist.tuner.rounding_plan import RoundingPlanner
 from tests.support.builders import model, policy
+from tests.support.gate_comparison import models_and_policies
 from tests.support.graphs import Case
-from tests.tuner.test_gated_graph import models_and_policies
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "125"))
 

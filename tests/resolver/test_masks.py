@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from onnx import numpy_helper
 
 import mixlist
-from mixlist.emulation.emulate import emulate
-from mixlist.graph.load import load_model
-from mixlist.lists.policy import Policy
-from tests.resolver.test_incremental_solver import SolverComparison
-from tests.support.attention import Attention, attention, attentions, mask_policies
+from tests.support.attention import attention
 from tests.support.builders import customize, keep, model, policy
-from tests.support.contract import check_idempotent
-from tests.support.evaluation import run_ort, run_reference
+from tests.support.mask_cases import (
+    PRODUCT,
+    WHERE,
+    WHITE,
+    WHITE_WITH_SOFTMAX,
+    initializer_values,
+    outcomes_under_protection,
+)
 from tests.support.resolver_cases import decide_nodes, find_precisions, resolve_text
-from tests.support.rewriter_cases import Case, case
-from tests.tuner.test_gated_graph import PROFILE, GateComparison, draw_edits
-
-PRODUCT = """g (float[4,4] x, float[4,4] k, int64[4,4] mask) => (float[4,4] y)
-  <float c = {-1e9}, float one = {1.0}> { f = Cast<to=1>(mask) [sub] inv = Sub(one, f) [mul] m = Mul(inv, c)
-  [scores] s = MatMul(x, k) [add] a = Add(s, m) [softmax] p = Softmax(a) [out] y = Relu(p) }"""
-WHERE = """g (float[4,4] x, float[4,4] k, bool[4,4] b) => (float[4,4] y) <float c = {-1e9}> {
-  [scores] s = MatMul(x, k) [where] a = Where(b, c, s) [softmax] y = Softmax(a) }"""
-WHITE = ["MatMul", "Add", "Mul", "Where"]
-
-
-def outcomes_under_protection(text: str, **settings: Any) -> dict[str, str]:
-    """Return by node name the precision under `--protect masks`, or ``mask`` if the rule `mask` decided."""
-    decisions = decide_nodes(text, protect=["masks"], **settings)
-    return {name: "mask" if d.rule == "mask" else d.precision for name, d in decisions.items()}
-
-
-def constants(result: Case) -> dict[str, float]:
-    """Return the values of the initializers of the rewritten model that hold one number."""
-    return {t.name: float(numpy_helper.to_array(t)) for t in result.after.graph.initializer}
+from tests.support.rewriter_cases import case
 
 
 # --- a softmax in high precision ---
@@ -94,11 +73,10 @@ def test_an_infinity_of_the_author_is_no_mask() -> None:
     infinite.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array(-np.inf, np.float32), "c"))
     result = case(infinite, white=[*WHITE, "Softmax"], protect=["masks"])
     assert result.low == {"scores", "where", "softmax"}
-    assert constants(result) == {"c": -np.inf}
+    assert initializer_values(result) == {"c": -np.inf}
 
 
 # --- a softmax in low precision ---
-LOW = [*WHITE, "Softmax"]
 
 
 @pytest.mark.parametrize("treatment", ["keep", "ieee", "clamp"])
@@ -106,9 +84,9 @@ LOW = [*WHITE, "Softmax"]
 def test_the_constant_becomes_half_the_lowest_value(treatment: str, mode: str, limit: float) -> None:
     """Rule S4.36: A mask before a low-precision softmax becomes half the lowest value."""
     text = PRODUCT.replace("-1e9", "-3.4028235e38")
-    result = case(text, white=LOW, protect=["masks"], constants=treatment, mode=mode)
+    result = case(text, white=WHITE_WITH_SOFTMAX, protect=["masks"], constants=treatment, mode=mode)
     assert {"mul", "add", "softmax"} <= result.low
-    assert constants(result)["c"] == pytest.approx(limit)
+    assert initializer_values(result)["c"] == pytest.approx(limit)
 
 
 def test_the_constant_is_reduced_where_its_reader_is_high() -> None:
@@ -125,16 +103,16 @@ def test_other_readers_of_the_constant_keep_it() -> None:
     """Rule S7.6: A constant exists once per type that is read."""
     text = WHERE.replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] z)")
     text = text.replace(" }", " [other] z = Max(x, c) }")
-    result = case(text, white=LOW, protect=["masks"])
-    assert constants(result) == {"c": -1e9, "c_mask_float16": -32752.0}
+    result = case(text, white=WHITE_WITH_SOFTMAX, protect=["masks"])
+    assert initializer_values(result) == {"c": -1e9, "c_mask_float16": -32752.0}
     assert result.nodes["other"].precision == "float32"
 
 
 def test_masks_that_are_added_share_half_the_lowest_value() -> None:
     """Rule S4.36: two masks that are added have the sum -32752."""
     text = PRODUCT.replace("[softmax]", "[again] t = Add(a, m) [softmax]").replace("Softmax(a)", "Softmax(t)")
-    result = case(text, white=LOW, protect=["masks"])
-    assert constants(result)["c"] == -16376.0
+    result = case(text, white=WHITE_WITH_SOFTMAX, protect=["masks"])
+    assert initializer_values(result)["c"] == -16376.0
     assert "again" in result.low
 
 
@@ -159,9 +137,9 @@ REDUCED = {
 @pytest.mark.parametrize("name", REDUCED)
 def test_a_mask_with_a_constant_is_reduced(name: str) -> None:
     """Rule S4.36: A mask before a low-precision softmax becomes half the lowest value."""
-    result = case(REDUCED[name], white=LOW, protect=["masks"], black=["Sub"])
+    result = case(REDUCED[name], white=WHITE_WITH_SOFTMAX, protect=["masks"], black=["Sub"])
     assert {"scores", "add", "softmax"} <= result.low
-    assert constants(result)["c"] == {"three masks": np.float16(-65504 / 6)}.get(name, -32752.0)
+    assert initializer_values(result)["c"] == {"three masks": np.float16(-65504 / 6)}.get(name, -32752.0)
 
 
 UNREDUCED = {
@@ -186,7 +164,7 @@ UNREDUCED = {
 @pytest.mark.parametrize("cause", UNREDUCED)
 def test_a_mask_without_a_constant_to_reduce_keeps_its_readers_high(cause: str) -> None:
     """Rule S4.36: A mask that cannot be reduced keeps its readers, the softmax included, in high precision."""
-    decisions = decide_nodes(UNREDUCED[cause], white=LOW, protect=["masks"])
+    decisions = decide_nodes(UNREDUCED[cause], white=WHITE_WITH_SOFTMAX, protect=["masks"])
     name = "where" if "where" in decisions else "add"
     assert (decisions[name].rule, decisions["softmax"].rule, decisions["scores"].precision) == (
         "mask",
@@ -251,7 +229,7 @@ def test_a_constant_that_becomes_smaller_on_its_way_is_still_out_of_range(smalle
     assert outcomes_under_protection(text, black=["Softmax", "Where"], **lists)["smaller"] == "mask"
     result = case(text, protect=["masks"], white=["Mul", "Div", "Where", "Softmax"], constants="ieee")
     assert {"smaller", "where", "softmax"} <= result.low
-    assert constants(result)["k"] == -32752.0
+    assert initializer_values(result)["k"] == -32752.0
 
 
 SCATTERS = {
@@ -301,16 +279,16 @@ def test_a_computed_factor_counts_with_its_largest_magnitude(factor: str) -> Non
     )
     text = text.replace("int64[4,4] mask", "int64[4,4] mask, bool[4,4] b")
     text = text.replace("[sub]", f"g = Sub(f, f) h = Add(f, one) d = Cast<to=11>(f) t = {factor} [sub]")
-    result = case(text.replace("Mul(inv, c)", "Mul(t, c)"), white=LOW, protect=["masks"])
+    result = case(text.replace("Mul(inv, c)", "Mul(t, c)"), white=WHITE_WITH_SOFTMAX, protect=["masks"])
     assert {"add", "softmax"} <= result.low
-    assert constants(result)["c"] == -32752.0 / max(FACTORS[factor], 1.0)
+    assert initializer_values(result)["c"] == -32752.0 / max(FACTORS[factor], 1.0)
 
 
 @pytest.mark.parametrize("factor", ["Div(one, f)", "Sqrt(f)", "Sub(k, f)", "Div(f, f)"])
 def test_a_mask_with_an_unbounded_factor_is_not_reduced(factor: str) -> None:
     """Rule S4.36: the factor may be a score, or infinite."""
     text = PRODUCT.replace("[sub]", f"t = {factor} [sub]").replace("Mul(inv, c)", "Mul(t, c)")
-    assert outcomes_under_protection(text, white=LOW)["softmax"] == "mask"
+    assert outcomes_under_protection(text, white=WHITE_WITH_SOFTMAX)["softmax"] == "mask"
 
 
 @pytest.mark.parametrize(("divisor", "softmax"), [("h", "float16"), ("f", "mask"), ("two", "float16")])
@@ -318,7 +296,7 @@ def test_a_mask_with_a_divisor_that_may_be_zero_is_not_reduced(divisor: str, sof
     """Rule S4.36: a mask with a divisor that may be zero or a score has no constant to reduce."""
     text = PRODUCT.replace("float one = {1.0}", "float one = {1}, float[4] two = {2, 2, 4, 4}")
     text = text.replace("[mul] m = Mul(inv, c)", f"h = Add(f, one) [mul] m = Div(c, {divisor})")
-    assert outcomes_under_protection(text, white=[*LOW, "Div"])["softmax"] == softmax
+    assert outcomes_under_protection(text, white=[*WHITE_WITH_SOFTMAX, "Div"])["softmax"] == softmax
 
 
 def test_the_reason_names_the_constants_that_change() -> None:
@@ -327,10 +305,10 @@ def test_the_reason_names_the_constants_that_change() -> None:
     text = text.replace("[softmax]", "n = Mul(f, k2) [again] t = Add(a, n) [softmax]").replace(
         "Softmax(a)", "Softmax(t)"
     )
-    result = case(text.replace("n = Mul", "[small] n = Mul"), white=LOW, protect=["masks"])
+    result = case(text.replace("n = Mul", "[small] n = Mul"), white=WHITE_WITH_SOFTMAX, protect=["masks"])
     assert "constant 'c' of a mask is reduced to magnitude 16376" in result.nodes["mul"].reason
     assert "reduced" not in result.nodes["small"].reason
-    assert constants(result)["k2"] == -10000.0
+    assert initializer_values(result)["k2"] == -10000.0
 
 
 # --- a gray softmax and its mask depend on each other ---
@@ -342,7 +320,7 @@ def test_a_gray_softmax_follows_a_node_that_the_mask_leaves_low() -> None:
 
 def test_a_node_rule_for_the_softmax_decides_for_the_mask() -> None:
     """Rule S4.2: A node rule wins."""
-    outcomes = outcomes_under_protection(PRODUCT, white=LOW, rules=keep("softmax"))
+    outcomes = outcomes_under_protection(PRODUCT, white=WHITE_WITH_SOFTMAX, rules=keep("softmax"))
     assert (outcomes["add"], outcomes["mul"], outcomes["softmax"]) == ("mask", "mask", "float32")
     low = (customize("add", ["float16", "float16"], ["float16"]),)
     assert outcomes_under_protection(PRODUCT, white=WHITE, black=["Softmax"], rules=low)["add"] == "float16"
@@ -352,31 +330,9 @@ def test_one_low_softmax_of_a_shared_mask_decides() -> None:
     """The mask is reduced for both softmaxes: -32752 masks as well in float32."""
     both = attention("product", ["add", "add"], -1e9)
     next(node for node in both.model.graph.node if node.op_type == "Softmax").name = "first"
-    plan = mixlist.resolve(both.model, policy(white=LOW, protect=["masks"], rules=keep("first")))
+    plan = mixlist.resolve(both.model, policy(white=WHITE_WITH_SOFTMAX, protect=["masks"], rules=keep("first")))
     assert [d.precision for d in plan.nodes if d.op_type == "Softmax"] == ["float32", "float16"]
     assert {d.precision for d in plan.nodes if d.op_type == "Add"} == {"float16"}
-
-
-# --- bodies and functions ---
-def test_a_mask_in_the_body_of_a_function() -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
-      g (float[4,4] x, bool[4,4] b) => (float[4,4] y) { [low] l = Exp(x) y = f.F(l, b) }
-      <domain: "f", opset_import: ["" : 17]> F (s, b) => (p) {
-        c = Constant<value_float=-1e9>() [where] a = Where(b, c, s) [softmax] p = Softmax(a) }"""
-    high = outcomes_under_protection(text, white=["Exp", "Where"], black=["Softmax"])
-    assert high["function:f:F/where"] == "mask"
-    result = case(text, white=["Exp", "Where", "Softmax"], protect=["masks"])
-    assert {"function:f:F/where", "function:f:F/softmax"} <= result.low
-
-
-def test_a_mask_that_a_branch_captures() -> None:
-    text = """g (float[4,4] x, int64[4,4] mask, bool d) => (float[4,4] y) <float c = {-1e9}, float one = {1.0}> {
-      f = Cast<to=1>(mask) [sub] i = Sub(one, f) [mul] m = Mul(i, c)
-      y = If(d) <then_branch = t () => (float[4,4] p) { [add] a = Add(x, m) [softmax] p = Softmax(a) },
-                 else_branch = e () => (float[4,4] q) { [neg] q = Neg(x) }> }"""
-    assert outcomes_under_protection(text, white=["Add", "Mul"], black=["Softmax"])["If_0/then_branch/add"] == "mask"
-    result = case(text, white=["Add", "Mul", "Softmax"], protect=["masks"])
-    assert {"mul", "If_0/then_branch/add", "If_0/then_branch/softmax"} <= result.low
 
 
 # --- without protection ---
@@ -395,183 +351,11 @@ def test_a_node_rule_that_breaks_a_mask_warns() -> None:
     assert warning.code == "ML508"
 
 
-# --- numbers ---
-def has_nan(outputs: list[Any]) -> bool:
-    """Return whether any output has a NaN."""
-    return any(bool(np.isnan(output).any()) for output in outputs)
-
-
-# A decoder as torch exports it: the padding is filled into a causal mask.
-DECODER = """g (float[1,1,4,4] x, float[1,1,4,4] k, int64[1,4] mask, int64[4] square) => (float[1,1,4,4] y)
-  <float low = {-3.4028235e38}, float zero = {0.0}, float scale = {0.5}, int64 above = {1}, int64[2] axes = {1, 2}> {
-  filled = MAKE upper = Trilu<upper=1>(filled, above)
-  wide = Cast<to=1>(mask) padding = Unsqueeze(wide, axes) sum = Add(upper, padding) is_padding = Equal(sum, zero)
-  masked = Where(is_padding, low, upper) part = Reshape(masked, square) merged = Identity(part)
-  s = MatMul(x, k) scaled = Mul(s, scale) [add] a = Add(scaled, merged) [softmax] p = Softmax(a) y = MatMul(p, x) }"""
-MAKE = {
-    "ConstantOfShape": "ConstantOfShape<value=float[1] {-3.4028235e38}>(square)",
-    "Expand": "Expand(low, square)",
-}
-
-
-@pytest.mark.parametrize("made_by", MAKE)
-@pytest.mark.parametrize("softmax", ["black", "white"])
-def test_a_decoder_as_torch_exports_it(made_by: str, softmax: str) -> None:
-    """Rule S4.37: No NaN from a fully masked row."""
-    proto = model(DECODER.replace("MAKE", MAKE[made_by]))
-    random = np.random.default_rng(0)
-    feed = {name: random.normal(size=(1, 1, 4, 4)).astype(np.float32) for name in ("x", "k")}
-    feed |= {"mask": np.array([[0, 1, 1, 0]]), "square": np.array([1, 1, 4, 4])}  # row 0 sees only itself
-    assert not has_nan(run_ort(proto, feed))
-    lists = {"white": [*WHITE, "Softmax"]} if softmax == "white" else {"white": WHITE, "black": ["Softmax"]}
-    for protect in (["masks"], []):
-        mixed = mixlist.rewrite(proto, mixlist.resolve(proto, policy(**lists, protect=protect))).model
-        assert has_nan(run_ort(emulate(load_model(mixed)), feed)) == (not protect)
-
-
-@PROFILE
-@given(attentions(), mask_policies())
-def test_no_row_becomes_nan(attention_case: Attention, rules: Policy) -> None:
-    """Rule S4.37: No NaN from a fully masked row."""
-    if has_nan(run_ort(attention_case.model, attention_case.feed)):
-        return  # two masks of float32's lowest value are -infinity in float32 already
-    mixed = mixlist.rewrite(attention_case.model, mixlist.resolve(attention_case.model, rules)).model
-    assert not has_nan(run_ort(emulate(load_model(mixed)), attention_case.feed))
-    check_idempotent(mixed, lambda before: mixlist.rewrite(before, mixlist.resolve(before, rules)).model)
-
-
-@pytest.mark.parametrize("constant", ["-1e9", "-40000"])
-def test_applying_again_changes_nothing(constant: str) -> None:
-    """Rule S7.9: a kept node reads the mask in range of a low node, and a mask in float16 is still a mask."""
-    text = """g (float[4] x, bool[4] b, int64[4] mask) => (float[4] y, float[4] z)
-      <float c = {CONSTANT}, float t = {10.0}> {
-      [w] w = Where(b, x, c) [m] m = Mul(w, t) [s] y = Softmax(m) [r] z = Relu(w) }""".replace("CONSTANT", constant)
-    result = case(text, white=["Where", "Mul", "Softmax"], protect=["masks"])
-    assert [result.nodes[name].rule for name in "ms"] == ["mask", "mask"]
-    again = mixlist.resolve(result.after, result.plan.policy)
-    assert [d.precision for d in again.nodes if d.op_type == "Softmax"] == ["float32"]
-
-
-@pytest.mark.parametrize("shared", ["product", "choice"])
-@pytest.mark.parametrize("black", [[], ["Softmax"]])
-def test_no_row_becomes_nan_in_float16_itself(shared: str, black: list[str]) -> None:
-    """Rule S4.37: No NaN from a fully masked row."""
-    attention_case = attention(shared, ["add", "where"], -3.4028235e38)
-    for protect in (["masks"], []):
-        rules = policy(white=[op for op in LOW if op not in black], black=black, constants="ieee", protect=protect)
-        mixed = mixlist.rewrite(attention_case.model, mixlist.resolve(attention_case.model, rules)).model
-        assert has_nan(run_reference(mixed, attention_case.feed)) == (not protect)
-
-
-@PROFILE
-@given(attentions(), mask_policies(), st.data())
-def test_earlier_policies_do_not_change_a_decision(
-    attention_case: Attention, rules: Policy, data: st.DataObject
-) -> None:
-    """A trial that moves Softmax to the black or white list also changes how its mask is treated."""
-    if rules.mode.action != "lists":
-        return
-    comparison = SolverComparison(attention_case.model, rules)
-    candidates = comparison.candidates()
-    for _ in range(4):
-        comparison.compare(draw_edits(data, candidates))
-
-
-@settings(PROFILE, max_examples=PROFILE.max_examples // 4)
-@given(attentions(), mask_policies(), st.data())
-def test_trials_round_as_the_rewritten_model_does(
-    attention_case: Attention, rules: Policy, data: st.DataObject
-) -> None:
-    if rules.mode.action != "lists":
-        return
-    bench = GateComparison(attention_case.model, rules, attention_case.feed)
-    try:
-        for _ in range(3):
-            bench.compare(draw_edits(data, (*bench.candidates(), *bench.nodes())))
-    finally:
-        bench.close()
-
-
-# --- masks that enter and leave functions ---
-FUNCTIONS = """<ir_version: 8, opset_import: ["" : 17, "l" : 1]>
-  g (float[1,2,4,4] s, bool[4] mask) => (float[1,2,4,4] y) {{ zero = Constant<value_float=0.0>()
-    low = Constant<value_float=-3.4e38>() {main} }}
-  <domain: "l", opset_import: ["" : 17]> F {function}
-  <domain: "l", opset_import: ["" : 17, "l" : 1]> Outer (s, b) => (y) {{ [inner] y = l.F(s, b) }}
-  <domain: "l", opset_import: ["" : 17]> Make (mask) => (b) {{ zero = Constant<value_float=0.0>()
-    low = Constant<value_float=-3.4e38>() [w] b = Where(mask, zero, low) }}"""
-BODY = "(s, b) => (y) { [a] sc = Add(s, b) [sm] y = Softmax<axis=-1>(sc) }"
-CROSSING = {
-    "into a function": (BODY, "[w] b = Where(mask, zero, low) [call] y = l.F(s, b)"),
-    "into a function that a function calls": (BODY, "[w] b = Where(mask, zero, low) [call] y = l.Outer(s, b)"),
-    "a constant into a function": (BODY.replace("Add(s, b)", "Max(s, b)"), "[call] y = l.F(s, low)"),
-    "out of a function": (BODY, "b = l.Make(mask) [a] sc = Add(s, b) [sm] y = Softmax<axis=-1>(sc)"),
-    "out of one function into another": (BODY, "b = l.Make(mask) y = l.F(s, b)"),
-    "through a function": (
-        "(s, b) => (y) { [a] y = Add(s, b) }",
-        "[w] b = Where(mask, zero, low) [call] t = l.F(s, b) [sm] y = Softmax<axis=-1>(t)",
-    ),
-}
-
-
-def crossing_model(route: str) -> str:
-    """Return a model in ONNX text whose mask takes a route of CROSSING."""
-    function, main = CROSSING[route]
-    return FUNCTIONS.format(main=main, function=function)
-
-
-@pytest.mark.parametrize("route", CROSSING)
-@pytest.mark.parametrize("low", [True, False])
-@pytest.mark.parametrize("protect", [["masks"], []])
-def test_a_mask_is_followed_through_functions(route: str, low: bool, protect: list[str]) -> None:
-    """Rule S4.37: No NaN from a fully masked row. Rule S4.34: without protection this warns."""
-    lists = {"white": ["Add", "Max", "Where", *(["Softmax"] if low else [])], "black": [] if low else ["Softmax"]}
-    before = model(crossing_model(route))
-    plan = mixlist.resolve(before, policy(**lists, constants="ieee", protect=protect))
-    feed = {"s": np.ones((1, 2, 4, 4), np.float32), "mask": np.zeros(4, bool)}
-    assert not has_nan(run_ort(before, feed))
-    mixed = mixlist.rewrite(before, plan).model
-    assert has_nan(run_ort(emulate(load_model(mixed)), feed)) == (not protect and "constant" not in route)
-    assert {d.op_type: d.precision for d in plan.nodes}["Softmax"] == ("float16" if low and not protect else "float32")
-    codes = {warning.code for warning in plan.warnings}
-    assert codes == (set() if protect else {"ML508"})
-
-
-def test_calls_without_a_mask_are_low_and_share_their_decisions() -> None:
-    """Rule S4.31: only the call with a mask out of range has a specialization of its own."""
-    main = "[w] b = Where(mask, zero, low) t = l.F(s, s) u = l.F(s, b) v = l.F(s, s) y = Max(t, u, v)"
-    plan = mixlist.resolve(
-        model(FUNCTIONS.format(main=main, function=BODY)), policy(white=["Add", "Where", "Softmax"], protect=["masks"])
-    )
-    assert sorted(d.precision for d in plan.nodes if d.op_type == "Add") == ["float16", "float32"]
-
-
-def test_a_mask_that_only_a_function_has_is_reduced_there() -> None:
-    """Rule S4.36: A mask before a low-precision softmax becomes half the lowest value."""
-    function = """(s, b) => (y) { low = Constant<value_float=-1e9>() [w] a = Where(b, s, low)
-      [sm] y = Softmax<axis=-1>(a) }"""
-    decisions = decide_nodes(
-        FUNCTIONS.format(main="t = l.F(s, mask) y = l.F(t, mask)", function=function),
-        white=["Where", "Softmax"],
-        protect=["masks"],
-    )
-    assert {decisions[name].precision for name in decisions if name.endswith(("/w", "/sm"))} == {"float16"}
-
-
-def test_a_large_constant_that_a_function_reads_elsewhere_is_no_mask() -> None:
-    function = "(s, b, w) => (y) { [a] sc = Add(s, b) [sm] p = Softmax<axis=-1>(sc) y = Mul(p, w) }"
-    main = """few = Constant<value_float=-10000.0>() [w] b = Where(mask, zero, few) [here] t = Add(s, b)
-      [own] u = Softmax<axis=-1>(t) y = l.F(u, b, low)"""
-    text = FUNCTIONS.format(main=main, function=function).replace("Outer (s, b)", "Outer (s, b, w)")
-    decisions = decide_nodes(
-        text.replace("l.F(s, b)", "l.F(s, b, w)"), white=["Add", "Where", "Softmax"], protect=["masks"]
-    )
-    assert {d.precision for d in decisions.values() if d.op_type in ("Add", "Softmax")} == {"float16"}
-
-
-def test_arguments_that_a_function_does_not_have_carry_no_mask() -> None:
-    main = "[w] b = Where(mask, zero, low) y = l.F(s, zero, b, b)"
-    decisions = decide_nodes(
-        FUNCTIONS.format(main=main, function=BODY), white=["Add", "Where", "Softmax"], protect=["masks"]
-    )
-    assert {d.precision for d in decisions.values() if d.op_type in ("Add", "Softmax")} == {"float16"}
+def test_a_mask_that_a_branch_captures() -> None:
+    text = """g (float[4,4] x, int64[4,4] mask, bool d) => (float[4,4] y) <float c = {-1e9}, float one = {1.0}> {
+      f = Cast<to=1>(mask) [sub] i = Sub(one, f) [mul] m = Mul(i, c)
+      y = If(d) <then_branch = t () => (float[4,4] p) { [add] a = Add(x, m) [softmax] p = Softmax(a) },
+                 else_branch = e () => (float[4,4] q) { [neg] q = Neg(x) }> }"""
+    assert outcomes_under_protection(text, white=["Add", "Mul"], black=["Softmax"])["If_0/then_branch/add"] == "mask"
+    result = case(text, white=["Add", "Mul", "Softmax"], protect=["masks"])
+    assert {"mul", "If_0/then_branch/add", "If_0/then_branch/softmax"} <= result.low

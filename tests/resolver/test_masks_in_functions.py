@@ -16,8 +16,11 @@ from mixlist.resolver.plan import Plan
 from tests.support.builders import model, policy
 from tests.support.contract import check_idempotent
 from tests.support.evaluation import run_ort
+from tests.support.mask_cases import has_nan, outcomes_under_protection
 from tests.support.reference import decide
 from tests.support.reference_compare import differences
+from tests.support.resolver_cases import decide_nodes
+from tests.support.rewriter_cases import case
 
 
 def model_with_functions(main: str, bodies: list[str], constants: str, outputs: str = "") -> str:
@@ -115,7 +118,7 @@ def test_a_mask_that_a_function_computes_of_its_arguments(nested: bool) -> None:
 # --- constants that a mask is computed from ---
 COMPUTED = {
     "a power": ("[k] k = Pow(p, three)", "-50"),
-    "what a root is computed from": ("[j] j = Mul(p, p) [r] r = Sqrt(j) [k] k = Neg(r)", "1e6"),
+    "the input of a root": ("[j] j = Mul(p, p) [r] r = Sqrt(j) [k] k = Neg(r)", "1e6"),
     "a quotient": ("[k] k = Div(one, p)", "-1e-9"),
     "a root in range of a square that is not": ("[j] j = Mul(p, p) [r] r = Sqrt(j) [k] k = Neg(r)", "20000"),
     "a factor": ("[j] j = Mul(p, p) [r] r = Sqrt(j) [k] k = Mul(c, r)", "300"),
@@ -151,7 +154,7 @@ def test_a_mask_that_is_computed_from_constants_stays_finite(method: str, place:
     plan = resolve_and_verify(text, policy(white=white, black=["Softmax"], protect=["masks"], constants=constants))
     assert {name: p for name, p in precisions_by_name(plan).items() if name in ("j", "r", "k")} == {
         "a power": {"k": "float32"},
-        "what a root is computed from": {"j": "float32", "r": "float32", "k": "float32"},
+        "the input of a root": {"j": "float32", "r": "float32", "k": "float32"},
         "a quotient": {"k": "float32"},
         "a root in range of a square that is not": {"j": "float32", "r": "float32", "k": "float16"},
         "a factor": {"j": "float32", "r": "float32", "k": "float32"},
@@ -210,3 +213,100 @@ def test_a_mask_that_becomes_infinite_behind_a_call_keeps_nothing() -> None:
     plan = mixlist.resolve(model(text), rules)
     assert {precisions_by_name(plan)[name] for name in ("w", "h", "a", "t")} == {"float16"}
     assert not differences(plan, decide(model(text), rules))
+
+
+# --- a mask inside a function ---
+def test_a_mask_in_the_body_of_a_function() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
+      g (float[4,4] x, bool[4,4] b) => (float[4,4] y) { [low] l = Exp(x) y = f.F(l, b) }
+      <domain: "f", opset_import: ["" : 17]> F (s, b) => (p) {
+        c = Constant<value_float=-1e9>() [where] a = Where(b, c, s) [softmax] p = Softmax(a) }"""
+    high = outcomes_under_protection(text, white=["Exp", "Where"], black=["Softmax"])
+    assert high["function:f:F/where"] == "mask"
+    result = case(text, white=["Exp", "Where", "Softmax"], protect=["masks"])
+    assert {"function:f:F/where", "function:f:F/softmax"} <= result.low
+
+
+# --- the routes of a mask through calls ---
+FUNCTIONS = """<ir_version: 8, opset_import: ["" : 17, "l" : 1]>
+  g (float[1,2,4,4] s, bool[4] mask) => (float[1,2,4,4] y) {{ zero = Constant<value_float=0.0>()
+    low = Constant<value_float=-3.4e38>() {main} }}
+  <domain: "l", opset_import: ["" : 17]> F {function}
+  <domain: "l", opset_import: ["" : 17, "l" : 1]> Outer (s, b) => (y) {{ [inner] y = l.F(s, b) }}
+  <domain: "l", opset_import: ["" : 17]> Make (mask) => (b) {{ zero = Constant<value_float=0.0>()
+    low = Constant<value_float=-3.4e38>() [w] b = Where(mask, zero, low) }}"""
+BODY = "(s, b) => (y) { [a] sc = Add(s, b) [sm] y = Softmax<axis=-1>(sc) }"
+CROSSING = {
+    "into a function": (BODY, "[w] b = Where(mask, zero, low) [call] y = l.F(s, b)"),
+    "into a function that a function calls": (BODY, "[w] b = Where(mask, zero, low) [call] y = l.Outer(s, b)"),
+    "a constant into a function": (BODY.replace("Add(s, b)", "Max(s, b)"), "[call] y = l.F(s, low)"),
+    "out of a function": (BODY, "b = l.Make(mask) [a] sc = Add(s, b) [sm] y = Softmax<axis=-1>(sc)"),
+    "out of one function into another": (BODY, "b = l.Make(mask) y = l.F(s, b)"),
+    "through a function": (
+        "(s, b) => (y) { [a] y = Add(s, b) }",
+        "[w] b = Where(mask, zero, low) [call] t = l.F(s, b) [sm] y = Softmax<axis=-1>(t)",
+    ),
+}
+
+
+def crossing_model(route: str) -> str:
+    """Return a model in ONNX text whose mask takes a route of CROSSING."""
+    function, main = CROSSING[route]
+    return FUNCTIONS.format(main=main, function=function)
+
+
+@pytest.mark.parametrize("route", CROSSING)
+@pytest.mark.parametrize("low", [True, False])
+@pytest.mark.parametrize("protect", [["masks"], []])
+def test_a_mask_is_followed_through_functions(route: str, low: bool, protect: list[str]) -> None:
+    """Rule S4.37: No NaN from a fully masked row. Rule S4.34: without protection this warns."""
+    lists = {"white": ["Add", "Max", "Where", *(["Softmax"] if low else [])], "black": [] if low else ["Softmax"]}
+    before = model(crossing_model(route))
+    plan = mixlist.resolve(before, policy(**lists, constants="ieee", protect=protect))
+    feed = {"s": np.ones((1, 2, 4, 4), np.float32), "mask": np.zeros(4, bool)}
+    assert not has_nan(run_ort(before, feed))
+    mixed = mixlist.rewrite(before, plan).model
+    assert has_nan(run_ort(emulate(load_model(mixed)), feed)) == (not protect and "constant" not in route)
+    assert {d.op_type: d.precision for d in plan.nodes}["Softmax"] == ("float16" if low and not protect else "float32")
+    codes = {warning.code for warning in plan.warnings}
+    assert codes == (set() if protect else {"ML508"})
+
+
+def test_calls_without_a_mask_are_low_and_share_their_decisions() -> None:
+    """Rule S4.31: only the call with a mask out of range has a specialization of its own."""
+    main = "[w] b = Where(mask, zero, low) t = l.F(s, s) u = l.F(s, b) v = l.F(s, s) y = Max(t, u, v)"
+    plan = mixlist.resolve(
+        model(FUNCTIONS.format(main=main, function=BODY)), policy(white=["Add", "Where", "Softmax"], protect=["masks"])
+    )
+    assert sorted(d.precision for d in plan.nodes if d.op_type == "Add") == ["float16", "float32"]
+
+
+def test_a_mask_that_only_a_function_has_is_reduced_there() -> None:
+    """Rule S4.36: A mask before a low-precision softmax becomes half the lowest value."""
+    function = """(s, b) => (y) { low = Constant<value_float=-1e9>() [w] a = Where(b, s, low)
+      [sm] y = Softmax<axis=-1>(a) }"""
+    decisions = decide_nodes(
+        FUNCTIONS.format(main="t = l.F(s, mask) y = l.F(t, mask)", function=function),
+        white=["Where", "Softmax"],
+        protect=["masks"],
+    )
+    assert {decisions[name].precision for name in decisions if name.endswith(("/w", "/sm"))} == {"float16"}
+
+
+def test_a_large_constant_that_a_function_reads_elsewhere_is_no_mask() -> None:
+    function = "(s, b, w) => (y) { [a] sc = Add(s, b) [sm] p = Softmax<axis=-1>(sc) y = Mul(p, w) }"
+    main = """few = Constant<value_float=-10000.0>() [w] b = Where(mask, zero, few) [here] t = Add(s, b)
+      [own] u = Softmax<axis=-1>(t) y = l.F(u, b, low)"""
+    text = FUNCTIONS.format(main=main, function=function).replace("Outer (s, b)", "Outer (s, b, w)")
+    decisions = decide_nodes(
+        text.replace("l.F(s, b)", "l.F(s, b, w)"), white=["Add", "Where", "Softmax"], protect=["masks"]
+    )
+    assert {d.precision for d in decisions.values() if d.op_type in ("Add", "Softmax")} == {"float16"}
+
+
+def test_arguments_that_a_function_does_not_have_carry_no_mask() -> None:
+    main = "[w] b = Where(mask, zero, low) y = l.F(s, zero, b, b)"
+    decisions = decide_nodes(
+        FUNCTIONS.format(main=main, function=BODY), white=["Add", "Where", "Softmax"], protect=["masks"]
+    )
+    assert {d.precision for d in decisions.values() if d.op_type in ("Add", "Softmax")} == {"float16"}

@@ -25,9 +25,7 @@ from mixlist.tuner.graph_partition import Segment, choose_cuts, split_graph
 from mixlist.tuner.trial_compiler import TrialCompiler
 from mixlist.tuner.trial_worker import get_runner
 from tests.support.builders import model, policy
-from tests.support.graphs import Case
-from tests.support.local_workers import trials
-from tests.tuner.test_gated_graph import (
+from tests.support.gate_comparison import (
     PROFILE,
     GateComparison,
     assert_same_values,
@@ -35,6 +33,8 @@ from tests.tuner.test_gated_graph import (
     is_loadable,
     models_and_policies,
 )
+from tests.support.graphs import Case
+from tests.support.local_workers import trials
 
 
 def run_segments(segments: Iterable[Segment], flags: Any, feed: Mapping[str, Any], outputs: Iterable[str]) -> list[Any]:

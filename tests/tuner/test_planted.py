@@ -91,7 +91,7 @@ def tune(
     constants: str = "keep",
     **options: Any,
 ) -> Tuned:
-    """Tune a model under a library file of these op types; at most ``most`` trials may run."""
+    """Tune a model under a library file of these op types; at most ``max_trials`` trials may run."""
     proto = model(proto) if isinstance(proto, str) else proto
     onnx.save(proto, folder / "m.onnx")
     lists = dict.fromkeys(white, "white") | dict.fromkeys(black, "black")
@@ -159,13 +159,11 @@ SAME_NAMES = """g (float[1,8] x, bool c) => (float[1,8] y) { [NAME] h = Mul(x, x
                  else_branch = e () => (float[1,8] b) { [NAME] b = Mul(s, s) }> [end] y = Relu(q) }"""
 
 
-@pytest.mark.parametrize(("branch", "expected"), [("fc", "./fc"), ("other", "fc")])
-def test_a_rule_names_one_node_of_several_with_its_name(tmp_path: Path, branch: str, expected: str) -> None:
-    """Rule S6.5: ./NAME means the node of the main graph alone. The nodes of the branches stay low."""
-    text = SAME_NAMES.replace("NAME", "fc", 1).replace("NAME", branch)
+def tune_with_branches(folder: Path, text: str) -> Tuned:
+    """Search for node rules of a model with an If, in which only one Mul overflows."""
     feeds = [{"x": np.full((1, 8), 300.0, np.float32), "c": np.array(True)}]
-    result = tune(
-        tmp_path,
+    return tune(
+        folder,
         text,
         feeds,
         white=["Mul"],
@@ -175,6 +173,13 @@ def test_a_rule_names_one_node_of_several_with_its_name(tmp_path: Path, branch: 
         limits=NO_LIMITS,
         max_trials=12,
     )
+
+
+@pytest.mark.parametrize(("branch", "expected"), [("fc", "./fc"), ("other", "fc")])
+def test_a_rule_names_one_node_of_several_with_its_name(tmp_path: Path, branch: str, expected: str) -> None:
+    """Rule S6.5: ./NAME means the node of the main graph alone. The nodes of the branches stay low."""
+    text = SAME_NAMES.replace("NAME", "fc", 1).replace("NAME", branch)
+    result = tune_with_branches(tmp_path, text)
     result.verify()
     assert result.edits == {f"{expected}: float16 to float32"}
 
@@ -184,18 +189,7 @@ def test_a_rule_names_a_node_of_a_body_by_its_scope(tmp_path: Path) -> None:
     text = """g (float[1,8] x, bool c) => (float[1,8] y) { [root] s = Sqrt(x) [fc] f = Mul(s, s)
       [i] q = If(c) <then_branch = t () => (float[1,8] a) { [fc] m = Mul(f, f) [root] a = Sqrt(m) },
                      else_branch = e () => (float[1,8] b) { [fc] b = Mul(s, s) }> [end] y = Relu(q) }"""
-    feeds = [{"x": np.full((1, 8), 300.0, np.float32), "c": np.array(True)}]
-    result = tune(
-        tmp_path,
-        text,
-        feeds,
-        white=["Mul"],
-        black=["Sqrt"],
-        node_rules=True,
-        objective="max-low",
-        limits=NO_LIMITS,
-        max_trials=12,
-    )
+    result = tune_with_branches(tmp_path, text)
     result.verify()
     assert result.edits == {"i/then_branch/fc: float16 to float32"}
 

@@ -1,0 +1,63 @@
+"""``mixlist check``: options, data and files that it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--max-abs-error", "nan"],
+        ["--max-abs-error", "-1"],
+        ["--min-cosine", "2"],
+        ["--min-top1", "1.1"],
+        ["--max-exception-rate", "nan"],
+        ["--steps", "0"],
+        ["--large-batch", "--max-exception-rate", "0.1"],
+        ["--overflow-mode", "wrap"],
+        ["--baseline", "float128"],
+        ["--provider", "tpu"],
+    ],
+)
+def test_invalid_option_values_are_refused(run, model_path: Path, options: list[str]) -> None:
+    completed = run("check", model_path, "--random", 1, "--dim", "N=1", *options)
+    assert completed.status == 2
+    assert completed.out == ""
+    assert options[0] in completed.err
+
+
+def test_missing_data_is_an_error(run, model_path: Path) -> None:
+    completed = run("check", model_path)
+    assert completed.status == 2
+    assert "--data" in completed.err
+    assert "--random" in completed.err
+
+
+def test_a_page_that_cannot_be_written_stops_before_the_run(run, model_path: Path, tmp_path: Path) -> None:
+    for page, message in ((tmp_path / "none" / "r.html", "does not exist"), (tmp_path, "is a folder")):
+        completed = run("check", model_path, "--html", page)  # the missing data is reported later
+        assert completed.status == 2
+        assert message in completed.err
+
+
+@pytest.mark.parametrize("kind", ["missing", "text", "truncated"])
+def test_files_that_are_no_models_are_refused(run, model_path: Path, tmp_path: Path, kind: str) -> None:
+    invalid_model = tmp_path / "bad.onnx"
+    if kind != "missing":
+        invalid_model.write_bytes(b"text\n" * 9 if kind == "text" else model_path.read_bytes()[:-3])
+    for arguments in ((invalid_model,), (model_path, "--against", invalid_model)):
+        completed = run("check", *arguments, "--random", 1, "--dim", "N=1")
+        assert completed.status == 2
+        assert str(invalid_model) in completed.err
+        assert completed.out == ""
+
+
+def test_labels_in_float64_are_refused(run, model_path: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "labels.npy", np.zeros(3))
+    completed = run("check", model_path, "--random", 1, "--dim", "N=3", "--labels", tmp_path / "labels.npy")
+    assert completed.status == 2
+    assert "float64" in completed.err
