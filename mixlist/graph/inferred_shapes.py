@@ -1,4 +1,4 @@
-"""Run ONNX's shape inference on a copy of a model without weights: to find ranks, and to correct wrong declarations."""
+"""Run ONNX's shape inference on a copy of a model without weights: to find shapes and to correct wrong ones."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mixlist.graph.proto_edits import copy_fields
-from mixlist.graph.traversal import scopes_in
+from mixlist.graph.traversal import is_graph, protos_by_scope, scopes_in
 from mixlist.graph.weights import is_external, stored_element_count
 from mixlist.ops.shape_inference import infer_shapes_with_data_propagation
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
+
+    from mixlist.graph.model import Graph, Value
+    from mixlist.graph.proto_types import ScopeProto
 
 # An initializer of at most this many elements stays in the copy: inference may read it as a shape, axes or sizes.
 _MAX_KEPT_ELEMENTS = 256
@@ -22,6 +25,32 @@ def infer_ranks(model: ModelProto) -> dict[str, int]:
     graph = _infer_without_weights(model, keep_declared=True).graph
     infos = (*graph.input, *graph.output, *graph.value_info)
     return {i.name: len(i.type.tensor_type.shape.dim) for i in infos if i.type.tensor_type.HasField("shape")}
+
+
+def infer_dimensions(graph: Graph) -> dict[Value, tuple[str, ...]]:
+    """Return the dimensions of the tensors of a Graph whose shape is declared, inferred by ONNX, or that of a weight.
+
+    A dimension is a text: its size, its name, or ``?`` if neither is known. In the body of a function, only declared
+    shapes are known.
+    """
+    message: ScopeProto
+    message = graph.function if graph.path else _infer_without_weights(graph.model, keep_declared=True).graph
+    dimensions: dict[Value, tuple[str, ...]] = {}
+    for scope, scope_message in protos_by_scope(graph.root, message).items():
+        infos: list[ValueInfoProto] = list(scope_message.value_info)
+        if is_graph(scope_message):
+            infos += [*scope_message.input, *scope_message.output]
+        declared = {info.name: info.type.tensor_type.shape for info in infos if info.type.tensor_type.HasField("shape")}
+        for value in scope.values.values():
+            if value.name_in_file in declared:
+                dimensions[value] = tuple(map(_dimension_text, declared[value.name_in_file].dim))
+            elif value.constant_proto is not None and hasattr(value.constant_proto, "dims"):
+                dimensions[value] = tuple(map(str, value.constant_proto.dims))
+    return dimensions
+
+
+def _dimension_text(dim: TensorShapeProto.Dimension) -> str:
+    return dim.dim_param or (str(dim.dim_value) if dim.HasField("dim_value") else "?")
 
 
 def correct_shapes(model: ModelProto) -> None:

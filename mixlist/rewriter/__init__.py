@@ -4,7 +4,7 @@ This room decides nothing.
 """
 
 from mixlist.rewriter.result import RewriteResult
-from mixlist.rewriter.rewrite_model import rewrite, rewrite_in_place
+from mixlist.rewriter.rewrite_model import lay_out_plan, rewrite, rewrite_in_place
 from mixlist.rewriter.tensor_conversion import ConstantReport
 
-__all__ = ["ConstantReport", "RewriteResult", "rewrite", "rewrite_in_place"]
+__all__ = ["ConstantReport", "RewriteResult", "lay_out_plan", "rewrite", "rewrite_in_place"]

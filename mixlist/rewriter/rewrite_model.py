@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
@@ -19,7 +19,7 @@ from mixlist.ops import dtypes
 from mixlist.ops.schema import find_schema
 from mixlist.resolver import ModelSolution, Plan
 from mixlist.resolver.decisions import GraphSolution, find_precision
-from mixlist.rewriter.cast_layout import KeptIoTypes, lay_out_casts
+from mixlist.rewriter.cast_layout import CastLayout, KeptIoTypes, lay_out_casts
 from mixlist.rewriter.constant_conversion import convert_constants, find_sensitive_readers
 from mixlist.rewriter.layout_writer import LayoutWriter
 from mixlist.rewriter.result import RewriteResult
@@ -105,14 +105,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
         # Only the main graph has an empty path.
         function = function_names.copy_function(solution) if solution.graph.path else None
         message = function or model.graph
-        # Only the main graph may have to keep the types of its inputs and outputs: callers of functions are rewritten.
-        layout = lay_out_casts(
-            solution,
-            name_generator,
-            model_solution.cast_is_black,
-            model_solution.low_type,
-            None if function else kept_io,
-        )
+        layout = _lay_out_graph(model_solution, solution, name_generator, kept_io)
         cast_count += sum(map(len, layout.casts.values()))
         protos = protos_by_scope(solution.graph.root, message)
         new_constants = convert_constants(layout, protos, name_generator, clamp, loaded.folder, reports)
@@ -142,6 +135,25 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
         _sensitive_readers=sensitive_readers,
         _plan_warnings=plan.warnings,
     )
+
+
+def _lay_out_graph(
+    model_solution: ModelSolution, solution: GraphSolution, name_generator: NameGenerator, kept_io: KeptIoTypes
+) -> CastLayout:
+    """Choose the Casts of one graph: the main graph, or a specialization of a function."""
+    # Only the main graph may have to keep the types of its inputs and outputs: callers of functions are rewritten.
+    kept = None if solution.graph.path else kept_io
+    return lay_out_casts(solution, name_generator, model_solution.cast_is_black, model_solution.low_type, kept)
+
+
+def lay_out_plan(plan: Plan) -> Iterator[tuple[GraphSolution, CastLayout]]:
+    """Yield each graph of a plan with the Casts that ``rewrite`` inserts if the types of inputs and outputs stay.
+
+    Nothing is rewritten. The names of the layouts are free in the model, and may differ from those of ``rewrite``.
+    """
+    name_generator = NameGenerator(_find_used_names(plan.solution))
+    for solution in plan.solution.solutions:
+        yield solution, _lay_out_graph(plan.solution, solution, name_generator, KeptIoTypes())
 
 
 def _find_used_names(model_solution: ModelSolution) -> set[str]:
