@@ -19,6 +19,7 @@ def main(args: list[str] | None = None) -> int:
     _make_streams_accept_any_text()
     try:
         status = _dispatch(_expand_wildcards(sys.argv[1:]) if args is None else args)
+        # Flush here, so that a closed pipe raises its error inside this ``try``.
         sys.stdout.flush()
     except BrokenPipeError:
         # The interpreter flushes standard output once more at exit, which must not fail again.
@@ -45,6 +46,7 @@ def _dispatch(args: list[str]) -> int:
 
         sys.stdout.write(f"mixlist {__version__}\n")
         return 0
+    # A completion script calls mixlist without arguments, and click answers it.
     if not args and "_MIXLIST_COMPLETE" not in os.environ:
         sys.stderr.write(help_text())
         return 2
@@ -62,6 +64,7 @@ def _expand_wildcards(args: list[str]) -> list[str]:
         return args
     from glob import glob
 
+    # An argument that no file matches stays, as in a shell: it can be a pattern of an option, such as --dim s*=32.
     return [path for arg in args for path in sorted(glob(arg)) or [arg]]  # noqa: PTH207
 
 

@@ -96,6 +96,7 @@ def command(
     source = load_input_model(model)
     # Count the nodes now, because ``rewrite_in_place`` changes the model.
     before, inputs = Counter(node.op_type for node in nodes_in_model(source.proto)), files_of_model(source)
+    # Phases: decide the precision of the nodes, rewrite, save, then report.
     plan = resolve_with_progress(_with_inlining_and_opset(source, inline_functions, opset), policy, hints)
     result = rewrite_in_place(plan, keep_io_types, keep_io)
     written: tuple[Path, ...] = ()
@@ -108,6 +109,8 @@ def command(
     sizes = _total_size(inputs), None if dry_run else _total_size(written)
     after = Counter(node.op_type for node in nodes_in_model(result.proto))
     apply_terminal.write_summary(plan, result, (before, after), sizes, sys.stderr)
+    # A bfloat16 model is valid, but that provider has few bfloat16 kernels: say before the first run how many are
+    # missing.
     if plan.policy.mode.low == "bfloat16" and result.low:
         from mixlist.targets.kernels import find_nodes_without_low_kernel
 
@@ -121,6 +124,7 @@ def _with_inlining_and_opset(source: LoadedModel, inline: bool, opset: int | Non
     """Return the model with its functions inlined and converted to another opset, if the user asks for it."""
     from mixlist.graph.onnx_conversion import convert_opset, inline_functions
 
+    # Functions first: onnx's version converter drops them, so ``convert_opset`` refuses a model that has any.
     proto = source.proto
     if inline and proto.functions:
         sys.stderr.write(f"inlined {len(proto.functions)} functions\n")
@@ -144,4 +148,5 @@ def _write_report(path: str, result: RewriteResult) -> None:
         return
     text = io.StringIO()
     write_json(result.to_json(), text)
+    # The name of a file in the report can hold a byte that is not UTF-8.
     write_atomically(path, text.getvalue().encode("utf-8", "backslashreplace"))

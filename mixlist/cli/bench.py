@@ -59,7 +59,8 @@ def command(
     from mixlist.report import bench_terminal
     from mixlist.report.progress import bar
 
-    del option_values["force"]  # ``FileCheckingCommand`` has refused existing files without it
+    # ``FileCheckingCommand`` has refused existing files without --force, so the command does not need the value.
+    del option_values["force"]
     data = pop_data_options(option_values)
     options = build_options(BenchOptions(), option_values, profiles=Path(profiles) if profiles is not None else None)
     original, compared = _models(model, other, option_values)
@@ -71,6 +72,7 @@ def command(
         report = run_bench(original, compared, batches, replace(options, progress=progress))
     terminal.write_findings(report.warnings)
     write_report(report, output_format, bench_terminal.write_bench)
+    # A model that could not be timed is an error, but the times of the other model are written first.
     for timed_model in (report.original, report.other):
         if timed_model.failure:
             raise ModelError(f"{timed_model.name}: {timed_model.failure}")
@@ -101,6 +103,7 @@ def _write_estimate(original: LoadedModel, compared: Plan | LoadedModel, data: D
 
     warnings: tuple[Diagnostic, ...] = ()
     if isinstance(compared, Plan):
+        # The mixed model is only built in memory: its shapes and types are all that the estimate needs.
         result = rewrite(original, compared)
         compared, warnings = replace(original, proto=result.proto, name=f"{original.name}, mixed"), result.warnings
     # With data, the shapes of its first batch are those of the inputs. Without data, ``--dim`` gives the open sizes.
@@ -108,6 +111,7 @@ def _write_estimate(original: LoadedModel, compared: Plan | LoadedModel, data: D
     shapes: dict[str, tuple[int, ...]] = {}
     if data.data or data.random is not None:
         feed = next(iter(make_batches(data, original.proto)))
+        # A sequence input is a list, which has no shape.
         shapes = {name: value.shape for name, value in feed.items() if hasattr(value, "shape")}
     else:
         dims = expand_sizes(model_inputs(original.proto), parse_sizes(data.dims))

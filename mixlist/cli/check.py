@@ -61,6 +61,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     from mixlist.report.progress import bar
     from mixlist.runtime.subprocess_session import SessionProcess
 
+    # These checks are cheap, so they come before the worker process and the model.
     apply_large_batch(option_values)
     keep_jobs_or_scheduler(option_values)
     one_process = option_values["jobs"] is None and option_values["scheduler"] is None

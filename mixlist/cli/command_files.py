@@ -90,18 +90,22 @@ def check_files(context: click.Context) -> None:
     ]
     if not outputs:
         return
+    # Two outputs must not be one file: the second one would replace the first.
     for first, second in combinations(outputs, 2):
         if _same_file(first, second):
             raise UsageError(
                 f"{first.path_value.label} and {second.path_value.label} would write the same file {second.path}",
                 hint="name one file each",
             )
+    # The path of each output must be one that a file can have.
     for output in outputs:
         _check_place(output)
+    # No output may be an input. Only regular files count: a device, such as /dev/null, can be both.
     inputs = [path_value for path_value in path_values if path_value.type.is_read and not path_value.is_stream]
     replaced = [output for output in outputs if output.is_regular]
     _refuse_overwriting_inputs(replaced, inputs)
     for output in outputs:
+        # The second file of a parameter, such as modify.partial.json, is replaced without --force.
         must_be_new = output.is_named_by_user and output.path_value.type.must_be_new and not context.params.get("force")
         if must_be_new and output.status is not None:
             raise UsageError(f"{output.path} exists", hint="use --force to replace it")
@@ -109,7 +113,8 @@ def check_files(context: click.Context) -> None:
         # A dry run of ``apply`` does not write the model. It writes the report, which need not be new.
         if not (context.params.get("dry_run") and output.path_value.type.must_be_new):
             _check_writable(output)
-    if replaced:  # last, because it loads the models
+    # Last, because it loads the models.
+    if replaced:
         _refuse_overwriting_weights(replaced, inputs, context)
 
 
@@ -178,10 +183,13 @@ def _check_writable(output: _Output) -> None:
     """
     from mixlist.files.atomic_writes import check_writable
 
+    # A file that the command extends must itself be writable. Any other output is replaced by a new file, which needs
+    # only a writable folder.
     if output.path_value.type.use == "appends" and output.is_regular:
         if not os.access(output.path, os.W_OK):
             raise FileError(f"{output.path}: cannot be written: Permission denied")
         return
+    # a/b/c/out.json, where only a exists -> a/b: the test creates a file in a.
     path = Path(output.path)
     while not is_directory(path.parent) and path.parent != path:
         path = path.parent
@@ -190,6 +198,7 @@ def _check_writable(output: _Output) -> None:
 
 def _refuse_overwriting_inputs(outputs: Iterable[_Output], inputs: Iterable[_PathValue]) -> None:
     """Raise UsageError for an output that is the file of an input, or a file in the folder of an input."""
+    # Files are compared by inode, because links and several spellings can name one file.
     by_identity = {_identity(output.status): output for output in outputs if output.status is not None}
     for path_value in inputs if by_identity else ():
         for path in _files_read(path_value):
@@ -210,7 +219,8 @@ def _refuse_overwriting_weights(
     for path_value in inputs:
         if path_value.type.use == "reads model":
             loaded = load_model(path_value.path)
-            if isinstance(path_value.parameter, click.Argument):  # the command takes it with ``load_input_model``
+            # Commands take only the models of arguments with ``load_input_model``; ``--against`` is loaded elsewhere.
+            if isinstance(path_value.parameter, click.Argument):
                 models[path_value.path] = loaded
             for path in files_of_model(loaded):
                 if output := by_identity.get(_identity(_stat(path))):
@@ -235,6 +245,7 @@ def _may_replace(output: _Output, path_value: _PathValue) -> bool:
 def _files_read(path_value: _PathValue) -> Iterator[str | Path]:
     """Yield the path of an input and, if it is a folder, the files in it that the command reads."""
     is_library = path_value.type.use == "reads library"
+    # The name of a built-in library is no path, even if a file has that name.
     if is_library and path_value.path in presets.names():
         return
     yield path_value.path

@@ -23,6 +23,7 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
+        # click reports an unknown option of the group itself.
         if name in COMMANDS or name.startswith("-"):
             return super().resolve_command(ctx, args)
         similar = get_close_matches(name, COMMANDS, n=1)
@@ -48,7 +49,9 @@ def run(args: list[str]) -> int:
         mixlist.main(args, prog_name="mixlist")
     try:
         # Not mixlist.main(): click turns a closed pipe into exit status 1, which means findings here.
+        # The list is copied, because click removes the arguments that it reads.
         with mixlist.make_context("mixlist", list(args)) as context:
+            # A command without a verdict returns None.
             return int(mixlist.invoke(context) or 0)
     except click.exceptions.Exit as done:
         return done.exit_code

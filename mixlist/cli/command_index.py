@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import click
 
+# The order of ``mixlist --help``: list files, one model, its runs on data, then tools.
 COMMANDS = {
     "validate": "Check list files: their form and their meaning.",
     "lists": "Show the effective lists after the edits.",

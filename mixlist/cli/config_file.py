@@ -81,11 +81,13 @@ def load_config(path: str | os.PathLike[str], command: str) -> dict[str, object]
     folder = Path(os.fspath(path)).parent
     options: dict[str, object] = {}
     for table, key, value in _entries(_parse(text, shown)):
+        # Every entry is checked, also one of another command: a wrong key is an error whichever command runs.
         name = key.replace("_", "-")
         keys = POLICY_KEYS if table is None else command_keys(table)
         if problem := _find_problem(table, name, value, keys):
             message, hint = problem
             raise UsageError(f"{shown}:{_line_of_key(text, table, key)}: {message}", hint=hint)
+        # The top comes first in ``_entries``, so the table of the command overwrites its values.
         if table in (None, command):
             option = keys[name]
             if f"--{name}" in option.secondary_opts:  # the off form: no-keep-io-types = true
@@ -110,6 +112,7 @@ def _parse(text: str, shown: str) -> dict[str, object]:
 
 def _entries(data: Mapping[str, object]) -> Iterator[tuple[str | None, str, object]]:
     """Yield (table, key, value). The top comes first, with None as its table, so that the table of a command wins."""
+    # A table under another name stays an entry of the top, and ``_find_problem`` reports it.
     tables = {key: value for key, value in data.items() if isinstance(value, dict) and command_keys(key)}
     yield from ((None, key, value) for key, value in data.items() if key not in tables)
     yield from ((table, key, value) for table, values in tables.items() for key, value in values.items())
@@ -122,6 +125,8 @@ def _find_problem(
     option = keys.get(name)
     if option is None:
         return _describe_unknown_key(table, name, value, keys)
+    # Only what every option refuses, because this also runs for the options of other commands. ``_check_value``
+    # compares a value with the type of its option.
     items = value if isinstance(value, list) else [value]
     if not all(isinstance(item, str | bool | int | float) for item in items):
         return f"{name} is not a string, a number, true or false, or a list of these", f'write {name} = "..."'
@@ -155,6 +160,7 @@ def _line_of_key(text: str, table: str | None, key: str) -> int:
     current: str | None = None
     table_line = 1
     for number, line in enumerate(text.split("\n"), start=1):
+        # [check] and [check.sub] are the table check.
         if header := re.match(r"\s*\[+\s*\"?([^\]\"]+?)\"?\s*\]+", line):
             current = header[1].split(".")[0].strip(' "')
             if (table is None and current == key) or current == table:
@@ -168,6 +174,7 @@ def _join_folder(name: str, value: object, folder: Path) -> object:
     """Return a path, or a list of paths, joined to the folder of the configuration."""
     if isinstance(value, list):
         return [_join_folder(name, item, folder) for item in value]
+    # Standard input and a built-in library have no folder.
     text = str(value)
     if text == "-" or (name == "ops-info" and text in presets.names()):
         return text

@@ -59,10 +59,12 @@ def pop_data_options(option_values: OptionValues) -> DataOptions:
 
     The command line wins over a configuration: ``--random`` replaces the key ``data``, and ``--data`` replaces the key
     ``random``.
+
     Raises UsageError for two sources of data, and for ``--data`` if the command line also has an option of random data.
     """
     keep_one_option(option_values, "data", "random", "--data and --random are two sources of data")
     if option_values["data"]:
+        # In a configuration these options may stay: it can serve several commands.
         for name in options_on_command_line(*_RANDOM_ONLY):
             flag = command_line_forms(DataOptions)[name].flag
             raise UsageError(f"{flag} is for --random, and the data comes from --data", hint=f"leave {flag} out")
@@ -80,6 +82,7 @@ def make_batches(options: DataOptions, proto: ModelProto) -> Batches:
             "there is no data to run the model on",
             hint="give data with --data batches/ (or a .npz file of inputs by name), or use random data: --random 4",
         )
+    # Only random data needs sizes and ranges: the shapes and values of files are given.
     dims = parse_sizes(options.dims)
     ranges = split_assignments(options.ranges, "--range", "INPUT=LOW:HIGH", _RANGE_EXAMPLE)
     bounds = {name: _parse_bounds(text, name) for name, text in ranges}

@@ -52,12 +52,14 @@ def _click_option(name: str, form: CommandLineForm) -> click.Option:
         shown = f"{form.default:g}" if isinstance(form.default, float) else form.default
         description += f"  [default: {shown}]"
     return AliasedOption(
+        # The second name is that of the parameter, and so of the field: --dim has the field ``dims``.
         [form.flag, name],
         form.alias,
         type=_click_type(form),
         metavar=form.metavar or _METAVARS.get(form.kind),
         default=None,
-        is_flag=True if form.kind == "flag" else None,  # with False, click would read the value -1 as an option
+        # None and not False: with False, click would read the value -1 as an option.
+        is_flag=True if form.kind == "flag" else None,
         multiple=form.repeatable,
         help=description,
     )
@@ -83,5 +85,6 @@ def build_options(base: Options, option_values: OptionValues, **converted: objec
     an option.
     """
     values = {name: option_values.pop(name, None) for name in command_line_forms(type(base))}
+    # click gives None, or () for a repeatable option, where the user gave no value.
     set_by_user = {name: value for name, value in values.items() if value is not None and value != ()}
     return replace(base, **set_by_user | converted)

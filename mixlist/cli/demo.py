@@ -145,6 +145,8 @@ def run_reference_evaluator(path: Path, pixels: NDArray[np.float32]) -> tuple[ND
     model = onnx.load(path)
     with np.errstate(all="ignore"):  # an overflow is expected here
         values: Any = ReferenceEvaluator(model).run(None, {"pixels": pixels}, intermediate=True)
+    # ``intermediate=True`` returns every tensor. The nodes are in topological order, so the first one found starts the
+    # overflow.
     for node in model.graph.node:
         for name in node.output:
             value = values[name]
@@ -170,6 +172,7 @@ def _sketch(pixels: NDArray[np.float32]) -> str:
 
     ``pixels``: (images, 1, height, width), values from 0 to 16.
     """
+    # 0 is a blank, 16 is #: four steps between the five characters.
     shades = " .:*#"
     # The 0 after each row of an image is a blank column between two images.
     rows = [[shades[int(value) * (len(shades) - 1) // 16] * 2 for image in pixels[:, 0] for value in (*image[y], 0)]

@@ -78,6 +78,8 @@ def _changed_nodes(model: str, before: Policy, after: Policy) -> list[tuple[str,
     """Return a row under ``_COLUMNS`` for each node whose precision differs, with the reason under ``after``."""
     from mixlist import resolve
 
+    # A node of a function can be missing in one of the plans: its scope has a number if the lists make several
+    # specializations of the function (Rule S4.31).
     old = {node.ref: node.precision for node in resolve(model, before).nodes}
     return [
         (node.scope, node.name, node.op_type, old.get(node.ref, ""), node.precision, node.reason)

@@ -25,6 +25,8 @@ def report_error(error: Exception) -> int:
         _write_error("interrupted")
         return 130
     if isinstance(error, click.ClickException):
+        # click writes the usage and the message. The message repeats text of the user, which can hold control
+        # characters.
         message = io.StringIO()
         error.show(message)
         sys.stderr.writelines(f"{escape_commands(line)}\n" for line in message.getvalue().splitlines())
@@ -59,6 +61,7 @@ def _one_line(text: str) -> str:
 
 
 def _report_bug(error: Exception) -> None:
+    # The last frame is the place that raised the error. Only its file name is shown, without the user's folders.
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""  # noqa: PTH119
     _write_error(

@@ -64,6 +64,7 @@ def _format(path: str, kind: FileKind | Literal["auto"], check: bool) -> bool:
     before = read_bytes(path)
     text = decode(before, shown)
     after = format_text(text, shown, kind)
+    # Bytes, not text: a byte-order mark and CRLF line ends are differences, too.
     changed = after.encode() != before
     write_findings(find_lost_comments(text, shown))
     if check:
@@ -83,7 +84,8 @@ def _replace(path: str, before: bytes, after: bytes) -> None:
     from mixlist.files.folder_lock import lock_folders
     from mixlist.files.list_text import read_bytes, shown_path
 
-    if not Path(path).is_file():  # a pipe or a device
+    # A pipe or a device cannot be read a second time.
+    if not Path(path).is_file():
         write_atomically(path, after)
         return
     with lock_folders([Path(path).resolve().parent]):

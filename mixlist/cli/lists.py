@@ -22,6 +22,7 @@ def command(output_format: str, **option_values: object) -> None:
       mixlist lists --mixlist modify.json --format json
     """
     lists = pop_policy(option_values).lists
+    # The modify_mixlist can name op types that the library does not have; they are on a list, too (Rule S2.5).
     op_types = sorted(lists.library.lists.keys() | lists.named_ops)
     by_list = {name: [op for op in op_types if lists.list_of(op) == name] for name in ("white", "black", "gray")}
     edited = {op: (str(move.before), str(move.place or "")) for op, move in lists.moves.items()}

@@ -38,6 +38,8 @@ def _arguments_of(context: click.Context, parameter: click.Parameter) -> Iterato
     if context.get_parameter_source(name) not in _USER_SOURCES or context.params.get(name) is None:
         return
     value = context.params[name]
+    # A repeatable option is written once for each of its values. opts[-1] is its current name, opts[0] can be an older
+    # one.
     for item in value if isinstance(value, tuple) else (value,):
         if isinstance(parameter, click.Argument):
             yield str(item)

@@ -24,7 +24,8 @@ def command() -> None:
     "backup",
     metavar="DIR",
     required=True,
-    type=PathType("writes into"),  # the originals get names that do not exist in the folder
+    # Without ``must_be_new``: the originals get names that do not exist in the folder.
+    type=PathType("writes into"),
     help="The folder for a copy of the original.",
 )
 @click.option(

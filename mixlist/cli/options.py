@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # The options that decide the precision of nodes. A configuration may have them at its top, outside of any table.
 POLICY_OPTIONS = tuple(declared_options(PolicyOptions))
+# ``validate`` and ``diff`` have these options without the other ones of a policy.
 OPS_INFO, OP_NAMES = (
     next(option for option in POLICY_OPTIONS if option.name == name) for name in ("ops_info", "op_names")
 )

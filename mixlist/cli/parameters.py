@@ -66,7 +66,8 @@ class PathType(click.Path):
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        if "\0" in os.fspath(value):  # click's own type raises ValueError; a configuration can hold this character
+        # A configuration can hold this character, for which click's own type raises ValueError.
+        if "\0" in os.fspath(value):
             self.fail("a path cannot hold a NUL character", param, ctx)
         return super().convert(value, param, ctx)
 
@@ -140,8 +141,10 @@ def keep_one_option(option_values: OptionValues, first: str, second: str, messag
     The other option becomes None. Raises UsageError with ``message`` if both options come from the same place.
     """
     values = option_values[first], option_values[second]
+    # None, False (a flag) and () (a repeatable option) mean that the option is not set.
     if any(value is None or value is False or value == () for value in values):
         return
+    # Both are set. With one of them on the command line, the other one is from a configuration and loses.
     explicit = options_on_command_line(first, second)
     if len(explicit) != 1:
         raise UsageError(message, hint="give one of them")
@@ -171,7 +174,9 @@ def used_paths(context: click.Context) -> Iterator[tuple[click.Parameter, PathTy
     for parameter in context.command.params:
         kind = parameter.type
         if isinstance(kind, PathType):
+            # Commands do not get --config as a parameter, so its path is in ``context.meta``.
             values = context.meta.get(_CONFIG_KEY) if parameter is CONFIG else context.params.get(parameter.name or "")
+            # A repeatable parameter has a tuple, another one a path or None.
             paths = values if isinstance(values, tuple) else () if values is None else (values,)
             yield from ((parameter, kind, str(path)) for path in paths)
 
@@ -194,12 +199,14 @@ def _read_config(context: click.Context, parameter: click.Parameter, path: str |
         context.default_map = read_defaults(path, context)
 
 
-_CONFIG_KEY = "mixlist.config"  # the key of the configuration's path in ``context.meta``; commands do not get the path
+# The key of the configuration's path in ``context.meta``. Commands do not get the path.
+_CONFIG_KEY = "mixlist.config"
 CONFIG = click.Option(
     ["--config"],
     metavar="FILE",
     type=INPUT,
-    is_eager=True,  # the values of the file must be defaults before click reads the other options
+    # Eager, because the values of the file must be defaults before click reads the other options.
+    is_eager=True,
     expose_value=False,
     callback=_read_config,
     help="A TOML file with any of these options. Its paths are relative to the file. The command line wins.",

@@ -85,12 +85,14 @@ def command(
     from mixlist.training.run import run_train
     from mixlist.training.scalers import make_scaler
 
+    # Options first: an error in them must not wait for the model and the data.
     apply_large_batch(option_values)
     keep_one_option(option_values, "steps", "epochs", "--steps and --epochs both set the length")
     settings = build_options(Settings(), option_values)
     options = build_options(TrainOptions(), option_values, optimizer=settings, state=state)
     parameters = _scaler_parameters(options.scaler, loss_scale, scaler_args)
-    make_scaler(options.scaler, **parameters)  # raises for a wrong parameter before the data is read
+    # Raises for a wrong parameter. The runs make scalers of their own.
+    make_scaler(options.scaler, **parameters)
     policy = pop_policy(option_values)
     with bar("training", "steps") as progress:
         options = replace(options, scaler_parameters=parameters, progress=progress)
@@ -113,6 +115,7 @@ def _scaler_parameters(name: str, scale: float | None, texts: Iterable[str]) -> 
         parameters[key] = value
     if scale is None:
         return parameters
+    # Each framework has its own name for the initial scale: init_scale, init_loss_scale, loss_scale, ...
     scale_parameter = SCALERS[name].INITIAL_SCALE_PARAMETER
     if not scale_parameter:
         raise UsageError(f"the loss scaler {name} has no scale to set", hint="leave --loss-scale out")

@@ -105,6 +105,7 @@ def command(
     from mixlist.runtime.feeds import read_batches
     from mixlist.tuner.run import run_tune
 
+    # These checks are cheap, so they come before the lists and the model are read.
     apply_large_batch(option_values)
     keep_jobs_or_scheduler(option_values)
     if option_values["max_accuracy_loss"] is not None and labels is None:
@@ -115,6 +116,7 @@ def command(
     batches = make_batches(pop_data_options(option_values), source.proto)
     validation_batches = read_batches(validate_on, source.proto) if validate_on else None
     _refuse_shared_data(batches, validation_batches)
+    # ``isolate``: the trials run in worker processes, so that a crash of ONNX Runtime does not end the search.
     options = build_options(
         TuneOptions(),
         option_values,
@@ -175,11 +177,13 @@ def _save(report: TuneReport, lists: str, rules: str | None, force: bool) -> str
     """Write the files if there is a list; return a sentence that names the written files."""
     if not report.modify_mixlist:
         return "nothing was written"
+    # Ctrl-C: the lists so far are not minimal, so they do not replace OUT.
     if not report.complete:
         partial = _partial_name(lists), None if rules is None else _partial_name(rules)
         report.save(*partial, force=True)
         return f"interrupted: {_name_files(*partial)}; {lists} is unchanged"
     report.save(lists, rules, force=force)
+    # The files are written with every verdict, because the list keeps the limits on the data of the search.
     remarks = {
         "pass": "",
         "fail": "; the list keeps the limits on the data of the search, but not on the validation data",

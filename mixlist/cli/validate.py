@@ -64,6 +64,7 @@ def command(
     refuse_second_standard_input()
     check = make_validator(kind, strict=strict, ops_info=ops_info, model=model, op_names=op_names or "auto")
     reports, unreadable = [], False
+    # A file that cannot be read does not stop the check of the others.
     for path in paths:
         try:
             reports.append(check(path))
@@ -75,6 +76,7 @@ def command(
     errors = sum(finding.severity == "error" for finding in findings)
     sys.stderr.write(f"{pluralize(len(reports), 'file')} checked: {pluralize(errors, 'error')}")
     sys.stderr.write(f", {pluralize(len(findings) - errors, 'warning')}\n")
+    # Exit status 1 would say that all files were checked, so a file that could not be read wins.
     failed = bool(findings) if strict else bool(errors)
     return 2 if unreadable else int(failed)
 
