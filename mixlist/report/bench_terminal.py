@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from mixlist.benchmark.result import BenchReport, TimedModel
     from mixlist.cost.estimate import Work
 
-_MAX_OPERATORS = 12  # the number of op types in a table; the last row adds up the others
+# The number of op types in a table. The last row adds up the others.
+_MAX_OPERATORS = 12
 _MAX_NAMES = 8  # the number of nodes that a sentence names
 _NONE = "-"
 
@@ -50,6 +51,8 @@ def _headline(report: BenchReport) -> str:
 def ratio_words(ratio: Ratio) -> str:
     """Return ``is 1.5 times as fast as the original (95 % confidence: 1.4 to 1.6)``."""
     confidence = f"{ratio.confidence:.0%} confidence".replace("%", " %")
+    # The ratio divides the times: other by original. If the whole interval is below 1, the inverse is easier to read,
+    # and its bounds change places.
     if ratio.high < 1:
         bounds = f"{1 / ratio.high:.3g} to {1 / ratio.low:.3g}"
         return f"is {1 / ratio.value:.3g} times as fast as the original ({confidence}: {bounds})"
@@ -92,6 +95,7 @@ def _operator_rows(both: Sequence[TimedModel]) -> list[tuple[str, ...]]:
     """Return a row of times for each of the slowest op types, and a row for the sum of the others."""
     times = [{op.op_type: op.seconds for op in model.profile.ops} if model.profile else None for model in both]
     op_types = {op for model_times in times if model_times for op in model_times}
+    # An op type can be slow in one model only, so the larger of its two times decides.
     order = sorted(op_types, key=lambda op: -max(seconds_of.get(op, 0.0) for seconds_of in times if seconds_of))
     shown, omitted = order[:_MAX_OPERATORS], order[_MAX_OPERATORS:]
     rows = [
@@ -121,7 +125,8 @@ def write_estimate(original: Work, other: Work, stream: TextIO) -> None:
     measures = ("operations", "of these low", "bytes")
     columns = ("operator", "original: nodes", *measures, "other: nodes", *measures)
     write_table(columns, _work_rows(original, other), stream)
-    for work in dict.fromkeys((original, other)):  # the notes appear once if both works are equal
+    # The notes appear once if both works are equal.
+    for work in dict.fromkeys((original, other)):
         _write_estimate_notes(work, stream)
 
 
@@ -147,6 +152,7 @@ def _work_rows(original: Work, other: Work) -> list[tuple[str, ...]]:
             op = ops.get((op_type, domain))
             cells += _cells(op.nodes, op.flops, op.low_flops, op.bytes) if op else [_NONE] * 4
         rows.append((operator_name(domain, op_type), *cells))
+    # The last row has the sums over all op types, also over those without a row.
     totals: list[str] = []
     for work in (original, other):
         totals += _cells(sum(op.nodes for op in work.ops), work.flops, work.low_flops, work.bytes)

@@ -12,9 +12,12 @@ from mixlist.report.html_page import Bar, bars, render_page
 from mixlist.report.number_text import format_number, format_power
 from mixlist.report.terminal import escape_commands
 
-_MAX_OPEN = 5  # the number of first offenders that are not folded
-_MAX_OFFENDERS = 100  # the number of first offenders, folded ones included; the list of all findings has the others
-_MAX_BARS = 25  # the number of nodes in the chart of errors
+# The number of first offenders that are not folded.
+_MAX_OPEN = 5
+# The number of first offenders, folded ones included; the list of all findings has the others.
+_MAX_OFFENDERS = 100
+# The number of nodes in the chart of errors.
+_MAX_BARS = 25
 
 
 def render(report: CheckReport) -> str:
@@ -37,6 +40,7 @@ def render(report: CheckReport) -> str:
 def _range_variables(report: CheckReport) -> dict[str, object]:
     """Return the template variables of the picture of the ranges and of the two long lists that the script shows."""
     low_type = range_chart.LOW_TYPE_LIMITS[report.precision]
+    # One span, kind and style for each tensor, in the order of the report: the picture and the list zip them.
     spans = [range_chart.find_span(tensor) for tensor in report.tensors]
     scale = range_chart.make_scale(spans, low_type)
     # The dictionary keeps the last finding of a tensor, so the most important findings come last.
@@ -54,13 +58,16 @@ def _range_variables(report: CheckReport) -> dict[str, object]:
         "limit": low_type,
         "limits_at": limits,
         "labels": range_chart.labels(scale, low_type, tuple(limits)),
+        # The y position of a power of two: SVG counts from the top.
         "y": lambda power: round(range_chart.HEIGHT * (1 - scale.place(power)), 1),
         "ticks": range_chart.ticks(scale),
         "paths": range_chart.paths(spans, styles, scale),
+        # Three quarters of a column, so that neighbors stay apart, but from 1 to 18 units.
         "stroke": round(max(1.0, 0.75 * min(range_chart.column_width(len(spans)), 24)), 2),
         "scale_ends": _without_overlap({text: round(100 * scale.place(power), 2) for text, power in limits.items()}),
         "legend": [(style, text) for style, text in _LEGEND.items() if style in styles],
         "ends_unknown": any(span.low is None and span.high is not None for span in spans),
+        # check.js reads this part as JSON.
         "data": {
             "limits": [_thousandths_of_scale(scale, power) for power in limits.values()],
             "counted": any(tensor.counts is not None for tensor in report.tensors),
@@ -96,7 +103,8 @@ def _tensor_rows(
             "counted": check_texts.describe_counts(tensor.counts) if tensor.counts is not None else "",
             "low": _thousandths_of_scale(scale, span.low),
             "high": _thousandths_of_scale(scale, span.high),
-            "log2Largest": None if span.high is None else min(span.high, 9999),  # JSON has no infinity
+            # JSON has no infinity.
+            "log2Largest": None if span.high is None else min(span.high, 9999),
             "beyond": span.high is not None and span.high > scale.top,
             "style": style,
             "kind": kind or "",
@@ -121,6 +129,7 @@ def _without_overlap(places: dict[str, float]) -> dict[str, tuple[float, str]]:
     A label is about as wide as 12 % of the scale. Within 6 % of an end, a centered label would extend beyond the scale.
     """
     shown: dict[str, tuple[float, str]] = {}
+    # The largest limit comes first, so its label is never omitted.
     for text, place in places.items():
         if all(abs(place - earlier) > 12 for earlier, _ in shown.values()):
             shown[text] = place, "left" if place < 6 else "right" if place > 94 else "middle"
@@ -145,6 +154,7 @@ def _node_error_bars(report: CheckReport) -> list[Bar]:
     """Return a bar for the error of each of the worst nodes, on a logarithmic scale."""
     worst = report.layerwise[:_MAX_BARS]
     finite = [e.normalized_error for e in worst if math.isfinite(e.normalized_error) and e.normalized_error > 0]
+    # An error of 0 has no logarithm and gets a bar of length 0.
     decades = [math.log10(error) for error in finite] or [0.0]
     # The smallest error still has a short bar. An infinite error has a longer bar than every finite error.
     start, end = min(decades) - 1, max(decades) + (len(finite) < len(worst))

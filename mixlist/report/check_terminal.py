@@ -22,6 +22,7 @@ from mixlist.report.terminal import (
     write_verdict,
 )
 
+# The end of the sentence with which ``write_omitted`` says how many rows are missing.
 FORMATS_WITH_ALL_ROWS = "--format json and --html FILE have all"
 _COLORS: dict[str, Color] = {"failing": "red", "warning": "yellow", "note": "dim"}
 
@@ -72,6 +73,7 @@ def _write_details(details: Mapping[str, str], stream: TextIO) -> None:
 
 
 def _write_others(report: CheckReport, stream: TextIO) -> None:
+    # The first offenders have their own section.
     first = set(check_texts.first_offenders(report))
     other_findings = check_texts.sort_by_kind(finding for finding in report.nodes if finding not in first)
     if not other_findings:
@@ -103,6 +105,7 @@ def _write_counts(report: CheckReport, stream: TextIO) -> None:
     if not counts:
         return
     write_heading(f"Values held in {report.precision}", stream)
+    # sum() starts at 0 by default, which cannot be added to ValueCounts.
     total = sum(counts[1:], counts[0])
     summary = check_texts.describe_counts(total) or "all within its range"
     stream.write(f"  {pluralize(total.values, 'value')} in {pluralize(len(counts), 'tensor')}: {summary}\n")

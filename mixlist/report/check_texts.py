@@ -63,7 +63,8 @@ OUTPUT_COLUMNS = (
     "ignored",
     "verdict",
 )
-NODES_WITH_ADVICE = 3  # the number of nodes that a report shows with advice
+# The number of nodes that a report shows with advice.
+NODES_WITH_ADVICE = 3
 EMULATED = (
     "Emulated: instead of the mixed model, a float32 model ran. It rounds every low-precision value to the low type."
     " The mixed model itself would show no overflow, because ONNX Runtime's CPU provider computes most float16 nodes in"
@@ -80,7 +81,10 @@ def describe_counts(counts: ValueCounts) -> str:
         (counts.near_limit, counts.values, "near the limit"),
     )
     return ", ".join(
-        f"{format_share(number / max(total, number, 1))} {effect}" for number, total, effect in parts if number
+        # The divisor is never 0, and no share exceeds 100 %.
+        f"{format_share(number / max(total, number, 1))} {effect}"
+        for number, total, effect in parts
+        if number
     )
 
 
@@ -91,6 +95,7 @@ def tensors_by_lost_values(report: CheckReport) -> list[tuple[TensorRange, Value
         counts = entry[1]
         # Subnormal values and values near the limit still exist in low precision, so they weigh half.
         lost = (counts.nonfinite, counts.flushed, counts.subnormal / 2, counts.near_limit / 2)
+        # Negative, because sorted() puts the smallest key first.
         return -max(lost) / max(counts.values, 1)
 
     counted = [(tensor, tensor.counts) for tensor in report.tensors if tensor.counts is not None]
@@ -102,7 +107,8 @@ def format_batches(finding: NodeFinding, report: CheckReport) -> str:
     if not finding.batches:
         return "-"
     first = f", first #{finding.batches[0]}" if report.batches > 1 else ""
-    if finding.kind == "refused":  # these are not among the batches that the report compares
+    # Refused batches are not among the batches that the report compares, so "of" would be wrong.
+    if finding.kind == "refused":
         return f"{len(finding.batches)}, first #{finding.batches[0]}"
     return f"{len(finding.batches)} of {report.batches}{first}"
 
@@ -151,6 +157,7 @@ def _low_by(finding: NodeFinding) -> str:
     source = finding.low_source
     if source is None:
         return finding.source or ("" if finding.list == "none" else finding.list)
+    # The node did not become low itself: name the low-precision node upstream that its values depend on (Rule S8.26).
     relation = (
         "the node depends on an integer computed from"
         if finding.kind == "refused"

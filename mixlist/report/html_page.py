@@ -48,6 +48,7 @@ class Bar:
 
 def bars(values: Mapping[str, float], form: str, *, code: bool = False) -> list[Bar]:
     """Return a bar for each value, on a linear scale. ``form`` is the format of the values (``{:.2f} s``)."""
+    # If all values are 0, divide by 1: all bars have the length 0.
     longest = max(values.values(), default=0) or 1
     return [Bar(title, form.format(value), round(100 * value / longest, 1), code) for title, value in values.items()]
 
@@ -63,6 +64,7 @@ def render_page(
     import jinja2
     from markupsafe import Markup
 
+    # With StrictUndefined, a wrong name in a template is an error and not an empty text.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -80,8 +82,10 @@ def render_page(
         version=__version__,
         verdict_signs=VERDICT_SIGNS,
         verdict_classes=VERDICT_CLASSES,
+        # The styles and the script come from the package and not from a model, so they are not escaped.
         style=Markup("".join((TEMPLATES / style).read_text("utf-8") for style in styles)),
         script=Markup(code),
+        # The content security policy of the page names its script by this digest.
         script_digest=base64.b64encode(hashlib.sha256(code.encode()).digest()).decode(),
         **values,
     )

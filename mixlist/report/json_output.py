@@ -19,6 +19,7 @@ _COMMAND_CHARACTERS = re.compile("[\x7f-\x9f\u2028\u2029]|(?<=#)#(?=\\[)")
 
 def write_json(result: Mapping[str, object], stream: TextIO) -> None:
     """Write the object and a newline, with ASCII escapes if the encoding of the stream is not UTF-8."""
+    # Escapes keep the JSON valid where the encoding of the stream lacks a character.
     ascii_only = (stream.encoding or "utf-8").lower().replace("-", "") != "utf8"
     stream.writelines(map(escaped_json, _pieces(result, ascii_only)))
 
@@ -33,6 +34,8 @@ def _pieces(result: Mapping[str, object], ascii_only: bool) -> Iterator[str]:
     yield "{"
     for position, (key, value) in enumerate(result.items()):
         yield f"{',' if position else ''}\n {encode(key)}: "
+        # An array of objects, such as ``nodes``, has one line for each object. Any other value is on the line of its
+        # key.
         if isinstance(value, list) and value and isinstance(value[0], dict):
             yield "[\n  "
             yield ",\n  ".join(map(encode, value))

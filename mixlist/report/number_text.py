@@ -13,7 +13,8 @@ def format_number(value: float | None, digits: int = 4) -> str:
     if value is None:
         return "-"
     size = abs(value)
-    if 1 <= size < 999_999.5:  # 57050 is easier to compare with 65504 than 5.705e+04
+    # 57050 is easier to compare with 65504 than 5.705e+04. From 999999.5 on, rounding would give seven digits.
+    if 1 <= size < 999_999.5:
         text = f"{value:.{max(0, digits - len(str(int(size))))}f}"
         return text.rstrip("0").rstrip(".") if "." in text else text
     return f"{value:.{digits}g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
@@ -24,6 +25,7 @@ def format_share(value: float | None) -> str:
     if value is None:
         return "-"
     text = f"{100 * value:.3g}"
+    # Three digits would round 99.97 to 100.
     if text == "100" and value < 1:
         text = "> 99.9"
     return f"{text} %"
@@ -31,6 +33,7 @@ def format_share(value: float | None) -> str:
 
 def format_cosine(value: float | None) -> str:
     """Return a cosine similarity with enough digits to distinguish it from 1; ``-`` for None."""
+    # 0.99999871 -> 1 - 1.3e-6
     if value is None or not 0.999 < value < 1:
         return format_number(value, 6)
     return f"1 - {format_number(1 - value, 2)}"

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from mixlist.progress import Progress, ProgressCallback, Unit
     from mixlist.training.run import StepProgress
 
-_MIN_BYTES = 256 * 2**20  # fewer bytes are read or written too quickly for a bar
+# Fewer bytes are read or written too quickly for a bar.
+_MIN_BYTES = 256 * 2**20
 
 
 @contextmanager
@@ -26,7 +27,8 @@ def bar(activity: str, unit: Unit, size: int | None = None) -> Iterator[Progress
         yield None
         return
     with _bars(unit) as bars:
-        task = bars.add_task(activity, total=None)  # the first call of ``show`` sets the total
+        # The first call of ``show`` sets the total.
+        task = bars.add_task(activity, total=None)
 
         def show(state: Progress) -> None:
             bars.update(task, completed=state.done, total=state.total, description=_description(state) or activity)
@@ -50,4 +52,5 @@ def _bars(unit: Unit) -> progress.Progress:
     first = (progress.TextColumn("{task.description}"), progress.BarColumn())
     steps = (progress.MofNCompleteColumn(), progress.TimeRemainingColumn())
     columns = (progress.DownloadColumn(), progress.TransferSpeedColumn()) if unit == "bytes" else steps
+    # Transient: the bar disappears at the end, so that it does not stay above a report.
     return progress.Progress(*first, *columns, console=Console(stderr=True), transient=True)

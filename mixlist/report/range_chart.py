@@ -11,15 +11,21 @@ from mixlist.checker.result import TensorRange
 
 # The style of a tensor: float32, low precision, low precision with a warning, not finite because of an input, failing.
 Style = Literal["high", "low", "warning", "propagated", "failing"]
+# In the order of drawing: a later style is drawn over an earlier one, so failing tensors are always visible.
 STYLES: tuple[Style, ...] = ("high", "low", "warning", "propagated", "failing")
 
-WIDTH, HEIGHT = 1100.0, 300.0  # of the plot, in units of the picture
+# The size of the plot, in units of the picture. check.js and check.html have the same numbers.
+WIDTH, HEIGHT = 1100.0, 300.0
 # More tensors than this share columns, because the eye cannot separate columns of less than two units.
 MAX_COLUMNS = 550
-_LINE = 13.0  # the height of a line of text next to the picture
-_STUB = 3.0  # the length of a mark for a tensor of which only the largest magnitude is known
-_MARGIN = 4  # the scale shows at least this number of powers of two beyond the limits of the low type
-_MAX_MARGIN = 16  # and at most this number, for tensors with values further away
+# The height of a line of text next to the picture.
+_LINE = 13.0
+# The length of a mark for a tensor of which only the largest magnitude is known.
+_STUB = 3.0
+# The scale shows at least this number of powers of two beyond the limits of the low type.
+_MARGIN = 4
+# It shows at most this number of them, for tensors whose values are further away.
+_MAX_MARGIN = 16
 
 
 @dataclass(frozen=True)
@@ -89,9 +95,12 @@ def paths(spans: Sequence[Span], styles: Sequence[Style], scale: Scale) -> dict[
     for position, (span, style) in enumerate(zip(spans, styles, strict=True)):
         if span.high is None:
             continue
+        # The column that holds the middle of the tensor's part of the width. A column has one line for each style, so
+        # that a failing tensor is not hidden by its neighbors.
         key = (int((position + 0.5) * WIDTH / len(spans) / width), style)
         top = HEIGHT * (1 - scale.place(span.high))
         bottom = min(HEIGHT, top + _STUB) if span.low is None else HEIGHT * (1 - scale.place(span.low))
+        # y increases downwards, so the top has the smaller y.
         line = columns.get(key, (top, bottom))
         # A column shows the union of its tensors, at least one unit high.
         columns[key] = min(line[0], top), max(line[1], bottom, line[0] + 1)
@@ -137,6 +146,7 @@ def labels(scale: Scale, limits: LowTypeLimits, texts: Sequence[str]) -> list[tu
 
 def ticks(scale: Scale) -> list[int]:
     """Return the powers of two to write next to the scale: at most thirteen, at multiples of 4, 8, 16, 32 or 64."""
+    # One of the steps always fits: a scale has at most 293 powers of two, for bfloat16 with both margins.
     step = next(step for step in (4, 8, 16, 32, 64) if (scale.top - scale.bottom) / step <= 12)
     first = math.ceil(scale.bottom / step) * step
     return list(range(first, int(scale.top) + 1, step))

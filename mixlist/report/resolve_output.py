@@ -92,6 +92,7 @@ def chain_json(plan: Plan, chain: Sequence[Decision]) -> dict[str, object]:
 def chain_text(chain: Sequence[Decision]) -> str:
     """Return a paragraph for each node, from the explained one to the one that decided."""
     lines = []
+    # The last node decided by itself: it follows no node.
     for node, following in zip(chain, [*chain[1:], None], strict=True):
         lines += [f"{node.ref} ({operator_name(node.domain, node.op_type)}) {_effect(node)}.", f"    {node.reason}"]
         lines += [f"    Output {name} is {dtype}." for name, dtype in node.outputs.items()]

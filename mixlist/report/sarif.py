@@ -53,6 +53,7 @@ def _result(finding: Diagnostic, rule: int) -> dict[str, object]:
     }
     if finding.path is not None:
         path = Path(finding.path)
+        # A relative path stays relative, so that the service finds the file in the repository.
         uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
         location: dict[str, object] = {"artifactLocation": {"uri": uri}}
         if finding.line is not None:

@@ -15,9 +15,12 @@ _SEVERITY: dict[str, Color] = {"error": "red", "warning": "yellow"}
 _VERDICTS: dict[str, Color] = {"pass": "green", "fail": "red", "inconclusive": "yellow"}
 # The style of a cell in a folded table, by its text.
 _CELL_STYLES = {"float16": "green", "bfloat16": "green", "white": "green", "black": "yellow"}
-MAX_ROWS = 20  # the number of rows in a table of a report
-_NO_FOLD_WIDTH = 14  # columns up to this width do not fold
-_MAX_FOLDED_ROWS = 2000  # rich needs about 0.3 ms per row, so longer tables are not folded
+# The number of rows in a table of a report.
+MAX_ROWS = 20
+# Columns up to this width do not fold.
+_NO_FOLD_WIDTH = 14
+# The package rich needs about 0.3 ms per row, so longer tables are not folded.
+_MAX_FOLDED_ROWS = 2000
 
 
 def shows_color(stream: TextIO) -> bool:
@@ -93,6 +96,7 @@ def escape_commands(text: str) -> str:
         text = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
     if "##[" in text:
         text = text.replace("##[", "#\\x23[")
+    # The runner removes the blanks around a line before it looks for the colons.
     if text.lstrip().startswith("::"):
         text = text.replace("::", "\\x3a:", 1)
     return text
@@ -108,6 +112,7 @@ def _write_folded(columns: Sequence[str], rows: Sequence[Sequence[str]], stream:
     for column, *cells in zip(columns, *rows, strict=True):
         grid.add_column(column, overflow="fold", no_wrap=max(map(len, (column, *cells))) <= _NO_FOLD_WIDTH)
     for row in rows:
+        # A Text and not a str: rich would read a name with brackets, such as a[red], as markup.
         grid.add_row(*(Text(escape_commands(cell), style=_CELL_STYLES.get(cell, "")) for cell in row))
     Console(file=stream, highlight=False, color_system="auto" if shows_color(stream) else None).print(grid)
 
@@ -115,6 +120,7 @@ def _write_folded(columns: Sequence[str], rows: Sequence[Sequence[str]], stream:
 def _write_plain(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
     cells = [list(columns), *([escape_commands(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    # A line of dashes follows the column titles.
     cells.insert(1, ["-" * width for width in widths])
     for row in cells:
         line = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))

@@ -10,9 +10,12 @@ from mixlist.report.number_text import format_number
 from mixlist.training.result import TrainingHistory, TrainReport
 
 WIDTH, HEIGHT = 1000.0, 260.0
-BINS = 250  # the number of points of a curve; with more steps, a point is the mean of several
-_LOG_FROM = 50.0  # losses that span more than this factor are drawn on a log scale
-_MARKS = 2000  # the number of skipped steps that get a mark
+# The number of points of a curve; with more steps, a point is the mean of several.
+BINS = 250
+# Losses that span more than this factor are drawn on a log scale.
+_LOG_FROM = 50.0
+# The number of skipped steps that get a mark. That is two for each unit of the width: more would not be visible.
+_MARKS = 2000
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ def ticks(axis: Axis) -> list[tuple[float, str]]:
     """Return positions and texts of round values on an axis, at most eight."""
     if axis.log:
         first, last = math.ceil(math.log10(axis.low)), math.floor(math.log10(axis.high))
+        # The number of powers of ten divided by eight, rounded up.
         interval = max(1, (last - first + 8) // 8)
         values = [10.0**power for power in range(first, last + 1, interval)]
     else:
@@ -44,10 +48,12 @@ def ticks(axis: Axis) -> list[tuple[float, str]]:
 def _round_values(low: float, high: float) -> list[float]:
     if not high > low:
         return [low]
+    # About six intervals of 1, 2 or 5 times a power of ten.
     rough = (high - low) / 6
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
     first, last = math.ceil(low / step), math.floor(high / step)
+    # round() removes the error of the product: 3 * 0.1 is 0.30000000000000004.
     return [round(k * step, 12) for k in range(first, last + 1)]
 
 
@@ -78,6 +84,7 @@ class LossChart:
 
 def losses(report: TrainReport) -> LossChart | None:
     """Return the loss curves; None if no value is finite."""
+    # Means of equal numbers of steps, so that a long training has no more points than the picture can show.
     histories = _histories(report)
     width = max(1, math.ceil(report.steps / BINS))
     binned = {side: [_binned(run.loss, width) for run in runs] for side, runs in histories.items()}
@@ -94,6 +101,7 @@ def losses(report: TrainReport) -> LossChart | None:
     for side, curves in binned.items():
         points = [_spread([c[k] for c in curves if k < len(c)]) for k in range(max(map(len, curves), default=0))]
         xs = [x_at(min((k + 0.5) * width, report.steps), report.steps) for k in range(len(points))]
+        # The middle value is the mean. A point without a finite value interrupts the line.
         lines[side] = _line([(x, axis.y_of(p[1])) if p else None for x, p in zip(xs, points, strict=True)])
         drawn = [(x, p) for x, p in zip(xs, points, strict=True) if p]
         if len(report.runs) > 1 and drawn:
@@ -150,6 +158,7 @@ def scales(report: TrainReport) -> ScaleChart | None:
     powers = [math.log2(v) for _, history in runs for v in history.scale if 0 < v < math.inf]
     if not powers:
         return None
+    # The axis is linear in the exponents, with one free power of two at each end.
     axis = Axis(math.floor(min(powers)) - 1, math.ceil(max(powers)) + 1, False)
     interval = max(1, round((axis.high - axis.low) / 8))
     tick_marks = [(axis.y_of(power), power) for power in range(int(axis.low), int(axis.high) + 1, interval)]
@@ -170,6 +179,7 @@ def _step_line(history: TrainingHistory, axis: Axis, steps: int) -> str:
     pieces = [f"M0,{_y_of_loss_scale(axis, history.scale[0]):g}"]
     for step in range(1, len(history.scale)):
         if history.scale[step] != history.scale[step - 1]:
+            # H draws to the step at the old loss scale, V then draws to the new one.
             pieces.append(f"H{x_at(step, steps):g}V{_y_of_loss_scale(axis, history.scale[step]):g}")
     return "".join(pieces) + f"H{x_at(len(history.scale), steps):g}"
 

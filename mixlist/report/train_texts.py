@@ -79,6 +79,7 @@ def mean_and_deviation(sample: Iterable[float | None]) -> str:
     mean = sum(values) / len(values)
     if len(values) < 2 or not math.isfinite(mean):
         return format_number(mean)
+    # The runs are a sample of all seeds, so the sum is divided by their number minus 1.
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
     return f"{format_number(mean)} ± {format_number(deviation, 2)}"
 
@@ -101,6 +102,7 @@ def format_parameters(parameters: dict[str, object]) -> str:
 
 def _format_parameter(value: object) -> str:
     if isinstance(value, float):
+        # 65536 and not 65536.0. From 2^53 on, a float no longer shows every digit of an integer.
         return f"{value:.0f}" if value.is_integer() and abs(value) < 2**53 else f"{value:g}"
     return str(value)
 

@@ -31,6 +31,7 @@ def write_tune(report: TuneReport, stream: TextIO) -> None:
     alternative = report.alternative
     lines = report.reasons if alternative is None else (*report.reasons, _compare_results(report, alternative))
     write_verdict(report.verdict, _headline(report), lines, stream)
+    # The recommended result comes first.
     if alternative is not None and alternative.recommended:
         _write_alternative(report, alternative, stream)
     _write_edits("Edits" if alternative is None else "Lists alone", report, stream)
@@ -180,6 +181,7 @@ def _error_rank(output: OutputFinding) -> tuple[bool, float]:
     error = output.normalized_error
     if error is None:
         return not output.passed, 0.0
+    # NaN compares as false with every number, so it would make max() depend on the order.
     return not output.passed, math.inf if math.isnan(error) else error
 
 

@@ -41,7 +41,7 @@ function debounce(work) {
 }
 
 const words = field => field.value.toLowerCase().split(/\s+/).filter(Boolean);
-const includesAll = (text, wanted) => wanted.every(word => text.includes(word));
+const includesAll = (text, queryWords) => queryWords.every(word => text.includes(word));
 
 function rangeRow(row) {
   const tableRow = element("tr");
@@ -77,8 +77,8 @@ function setUpRanges() {
   for (const row of all) row.text = [row.tensor, row.node, row.operator, row.kind].join(" ").toLowerCase();
   const fill = pager(get("range-table").tBodies[0], get("range-more"), rangeRow);
   const update = () => {
-    const wanted = words(search);
-    let rows = all.filter(row => includesAll(row.text, wanted) && (show.value === "all" || (show.value === "low" ? row.is_low : row.kind)));
+    const queryWords = words(search);
+    let rows = all.filter(row => includesAll(row.text, queryWords) && (show.value === "all" || (show.value === "low" ? row.is_low : row.kind)));
     const size = row => row.high === null ? -1 : row.log2Largest;
     if (order.value === "large") rows = [...rows].sort((a, b) => size(b) - size(a));
     if (order.value === "small") rows = [...rows].sort((a, b) => size(a) - size(b));
@@ -137,7 +137,7 @@ function setUpFindings() {
     return group;
   });
   const update = () => {
-    const wanted = words(search), rows = all.filter(row => includesAll(row.text, wanted));
+    const queryWords = words(search), rows = all.filter(row => includesAll(row.text, queryWords));
     count.textContent = `${rows.length} of ${all.length} findings`;
     for (const group of groups) {
       group.rows = rows.filter(row => row.kind === group.box.dataset.kind);
@@ -145,7 +145,7 @@ function setUpFindings() {
       group.box.querySelector(".found").textContent = group.rows.length;
       group.box.hidden = !group.rows.length;
       // A search with few results opens the groups that have them.
-      if (wanted.length && group.rows.length && rows.length <= STEP) group.box.open = true;
+      if (queryWords.length && group.rows.length && rows.length <= STEP) group.box.open = true;
       group.draw();
     }
   };
