@@ -166,6 +166,7 @@ def _check_place(output: _Output) -> None:
             )
     elif not is_directory(path.parent):
         raise FileError(f"{path}: cannot be written: its folder does not exist", hint="name a file in another folder")
+    # lstat() asks about the name itself: it fails for a name that the system refuses, and not for a broken link.
     try:
         path.lstat()
     except FileNotFoundError:

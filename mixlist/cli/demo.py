@@ -103,7 +103,9 @@ def _run(folder: Path, *, keep: bool, force: bool) -> None:
     )
 
     _step(5, "Run it, and compare it with the model under other lists")
+    # Steps 2 to 4 explain the plan of the edited lists, so that model is made first.
     edited = _apply_and_run("onnx lists, edited", model, output, True, pixels, mixlist=list_file)
+    # Step 5 compares three policies with the original: the lists as they are, the edited lists, and float16 everywhere.
     unedited = _apply_and_run("onnx lists", model, folder / _MODEL_FILES[1], force, pixels)
     forced = _apply_and_run("all low (fp16)", model, folder / _MODEL_FILES[2], force, pixels, precision_mode_v2="fp16")
     _show_outcome(model, _run_original(model, pixels), [unedited, edited, forced], labels)
@@ -184,6 +186,7 @@ def _show_outcome(
     model: Path, original: NDArray[np.int64], mixed: Sequence[MixedModel], labels: NDArray[np.uint8]
 ) -> None:
     eligible = mixed[0].result.eligible
+    # All policies have the same eligible nodes. The original has none of them in low precision and no Cast of mixlist.
     rows = [["original", f"0 of {eligible}", "0", _size(model), _share(original == labels), "-", "ONNX Runtime"]]
     for model_run in mixed:
         rows.append([

@@ -62,11 +62,13 @@ def command(
     from mixlist.report.json_output import escaped_json
 
     refuse_second_standard_input()
+    # Only these three options: the lists alone differ, and all other settings of the two policies are the defaults.
     before = build_policy({"ops_info": base, "mixlist": base_mixlist, "op_names": op_names})
     after = build_policy({"ops_info": target, "mixlist": target_mixlist, "op_names": op_names})
     terminal.write_findings((*before.warnings, *after.warnings))
     edits = diff(before, after)
     if model is None:
+        # The canonical form of ``mixlist fmt``, so that the output can be saved as a list file.
         sys.stdout.write(escaped_json(format_text(json.dumps(edits), "diff", "modify-mixlist")))
         return
     nodes = _changed_nodes(model, before, after)

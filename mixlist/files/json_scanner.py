@@ -168,6 +168,7 @@ class Scanner:
         elif token == ":" and self._expected == _COLON:
             self._expected = _VALUE
         elif token == "," and self._expected in (_NEXT_MEMBER, _NEXT_ITEM):
+            # After a comma, _KEY and _VALUE and not _FIRST_KEY and _ITEM: messages then do not offer a closing bracket.
             self._expected = _KEY if self._expected == _NEXT_MEMBER else _VALUE
         else:
             self._fail_at_token(token, offset)
@@ -207,6 +208,8 @@ class Scanner:
         if kind == "string":
             self._decode_string(token, offset)
         elif token not in ("true", "false", "null"):
+            # Only an integer has a limit of digits: int() takes more than linear time for a long text, and float() does
+            # not.
             number = _NUMBER.fullmatch(token)
             if not number:
                 is_word = token[0] not in "-+.0123456789"
@@ -245,6 +248,7 @@ class Scanner:
     def _fail_without_token(self, offset: int) -> NoReturn:
         """Raise ListError for a text that ends too early, or whose next characters start no token."""
         start = self.text[offset : offset + 2]
+        # From the most exact message to the most general one.
         if not start and not self.text.strip(" \t\r\n"):
             self._fail("ML003", "the file is empty", 0, "a modify_mixlist without edits is written {}")
         if not start:

@@ -1,1 +1,1 @@
-"""Read list files and combine them into a Policy. This room imports no onnx."""
+"""Read list files and combine them into a Policy. This folder does not import onnx."""

@@ -250,6 +250,7 @@ def find_lone_gray_additions(edits: Iterable[Edit], library: Library | None = No
             hint = f"to make it gray, name it in {array}"
         return edit.place.finding("ML107", "warning", message, hint)
 
+    # With a removal, the op type becomes gray by that removal: only an addition without one is reported.
     lone_edits = [
         edits_of_op["add-gray"] for edits_of_op in _group_by_op(edits).values() if set(edits_of_op) == {"add-gray"}
     ]

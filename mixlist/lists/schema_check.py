@@ -119,6 +119,8 @@ def find_violations(value: object, schema: JsonSchema, steps: Steps = ()) -> Ite
     if not isinstance(value, schema.types):
         yield Violation(steps, value, schema)
     elif isinstance(value, dict):
+        # For a key that is not allowed, ``other_members`` refuses the value whatever it is, so its finding is about the
+        # key.
         if schema.other_members is not None:
             for key, member in value.items():
                 if key not in schema.members:

@@ -17,6 +17,7 @@ _SECTION = re.compile(r"^## (ML\d+): (.+)\n+((?:.+\n)*?)(?=\n|\Z)", re.MULTILINE
 
 def sarif(findings: Sequence[Diagnostic]) -> dict[str, object]:
     """Return the findings as a SARIF log. Columns count Unicode code points from 1."""
+    # Only the codes of these findings become rules. A result names its rule by the index in this order.
     codes = sorted({finding.code for finding in findings})
     code_texts = _read_code_texts()
     rules = [_rule(code, *code_texts.get(code, (code, code))) for code in codes]

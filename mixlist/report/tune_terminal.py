@@ -137,6 +137,7 @@ def _write_check(title: str, check: CheckReport, stream: TextIO) -> None:
     write_heading(title, stream)
     verdict = paint(check.verdict, verdict_color(check.verdict), stream)
     stream.write(f"  {verdict}: {_conditions(check)}\n")
+    # Of the outputs only the worst one, because ``mixlist check`` with the result shows all of them.
     if check.outputs:
         stream.write(f"  {_describe_worst_output(max(check.outputs, key=_error_rank))}\n")
     if check.task is not None:
