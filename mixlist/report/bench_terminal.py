@@ -72,7 +72,8 @@ def _conditions(report: BenchReport) -> str:
 def _model_column(model: TimedModel) -> dict[str, str]:
     """Return the column of one model in the table, by row."""
     seconds, graph, profile = model.seconds, model.graph, model.profile
-    # A model that could not be timed has no times, and a run without --profile has no profile: their cells hold a dash.
+    # Parts can be missing: a model that could not be timed has no times, and a failed profile leaves no counts. Their
+    # cells hold a dash.
     arena = profile.arena if profile is not None else None
     inserted = f", {graph.inserted_casts} of them inserted by ONNX Runtime" if graph and graph.inserted_casts else ""
     return {
