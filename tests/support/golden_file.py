@@ -46,7 +46,7 @@ class GoldenFile:
     def batches(self) -> list[dict[str, NDArray[Any]]]:
         """Return the section ``batches``, one JSON object of inputs a line.
 
-        ``{"shape": [1, 64], "fill": 300}`` stands for an array of that shape.
+        ``{"shape": [1, 64], "fill": 300}`` is an array of that shape, filled with 300.
         """
         return [{name: _array(value) for name, value in json.loads(line).items()} for line in self.lines("batches")]
 

@@ -50,7 +50,7 @@ def _children(scope: Scope) -> dict[tuple[int, str], Scope]:
 
 
 def counterpart(node: onnx.NodeProto, after: Scope) -> onnx.NodeProto | None:
-    """The node that makes the same value afterwards, through the Cast that may have taken its name."""
+    """The node of the rewritten model that makes the same value; a Cast of mixlist may have its name now."""
     for i, name in enumerate(node.output):
         if not name:
             continue

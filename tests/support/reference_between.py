@@ -60,7 +60,7 @@ class Between:
         self.low = low | self._clear(low, clear, after)
 
     def _join(self, shared: Shared) -> None:
-        """Let units stand for the gray operators on connected sequences, and for what control flow collects there."""
+        """Add units for the gray operators on connected sequences, and for the values that control flow collects."""
         for node in shared.nodes:
             unit = (shared, node.scope.function())
             if self.colors[node] == "gray":
@@ -73,7 +73,7 @@ class Between:
                 self.collecting[result], self.colors[unit] = unit, "gray"
 
     def units(self, shared: Shared) -> list[Unit]:
-        """Return the gray nodes that stand for connected sequences, one for each function."""
+        """Return the gray nodes that represent connected sequences, one for each function."""
         return [unit for unit in self.members if isinstance(unit, tuple) and unit[0] is shared]
 
     def is_low(self, unit: Unit) -> bool:

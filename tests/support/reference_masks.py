@@ -310,7 +310,7 @@ def is_standard(node: Node | None, *ops: str) -> bool:
 
 
 def is_softmax(node: Node) -> bool:
-    """Return whether a mask may stand before the node."""
+    """Return whether the node may have a mask before it."""
     return is_standard(node, *SOFTMAX)
 
 

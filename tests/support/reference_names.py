@@ -2,7 +2,7 @@
 
 Rule S5.3: a node is on the list of the Ascend op type that computes it. Rule S5.4: of several forms black wins over
 gray, and gray over white. Rule S5.5: an operator without a counterpart is gray. Forms for other ranks of the first
-input are not told apart: a library that is compared here has all forms of an operator on one list.
+input are not distinguished: a library that is compared here has all forms of an operator on one list.
 """
 
 from __future__ import annotations

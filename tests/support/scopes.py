@@ -1,4 +1,4 @@
-"""The scopes of a model, with names and types, for tests: plain protobufs, nothing shared with mixlist.
+"""The scopes of a model, with names and types, for tests: plain protobufs, without any code of mixlist.
 
 Types come from ONNX's own shape inference, run on a copy without any value_info; a function's body is
 typed by writing it out as a model for its first call.
@@ -143,7 +143,7 @@ def reads(node: onnx.NodeProto) -> set[str]:
 
 
 def sorted_nodes(scope: Scope) -> list[onnx.NodeProto]:
-    """The nodes in stable topological order: again and again the first in the file that is ready."""
+    """The nodes in stable topological order: the next node is always the first in the file whose inputs are ready."""
     waiting = list(scope.nodes)
     produced = {name for node in waiting for name in node.output}
     available: set[str] = set()
@@ -157,7 +157,7 @@ def sorted_nodes(scope: Scope) -> list[onnx.NodeProto]:
 
 
 def node_names(scope: Scope) -> dict[int, str]:
-    """Every node's name by ``id``; a node without one is called OpType_k (Rule S6.4)."""
+    """The name of every node by ``id``; a node without a name is called OpType_k (Rule S6.4)."""
     order = scope.nodes if _is_sorted(scope) else sorted_nodes(scope)
     used_names = {node.name for node in order if node.name}
     counts: dict[str, int] = {}
@@ -183,14 +183,14 @@ def _is_sorted(scope: Scope) -> bool:
 
 
 def function_key(node_or_function: onnx.NodeProto | onnx.FunctionProto) -> FunctionKey:
-    """Domain, name and overload: what identifies a model-local function."""
+    """Domain, name and overload, which identify a model-local function."""
     if isinstance(node_or_function, onnx.FunctionProto):
         return node_or_function.domain, node_or_function.name, node_or_function.overload
     return node_or_function.domain, node_or_function.op_type, node_or_function.overload
 
 
 class View:
-    """A model's scopes: ``main``, and the functions by key; types are there where they can be inferred."""
+    """The scopes of a model: ``main``, and the functions by key; they have the types that can be inferred."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = without_value_info(model)
