@@ -33,9 +33,17 @@ class Carried:
 
 @dataclass(frozen=True)
 class Levels:
-    """Hold the smallest magnitude of a mask's value, for each sign."""
+    """Hold the smallest magnitude of a mask's value, for each sign.
+
+    ``infinity_signs``: the signs of which every infinity is a mask's, because no other value can be infinite.
+    """
 
     by_sign: Mapping[int, float] = field(default_factory=lambda: {-1: LARGEST_QUANTITY, 1: LARGEST_QUANTITY})
+    infinity_signs: frozenset[int] = frozenset()
+
+    def explain_infinity(self, mixed: np.ndarray) -> np.ndarray:
+        """Return where a value of the mixed model is an infinity that only a mask can cause."""
+        return np.isinf(mixed) & np.isin(np.sign(mixed), list(self.infinity_signs))
 
     def of(self, value: np.ndarray) -> np.ndarray:
         return np.where(value > 0, self.by_sign[1], self.by_sign[-1])
@@ -122,8 +130,12 @@ def carry(model: onnx.ModelProto, constant: str, signs: frozenset[int]) -> dict[
 def levels_of(masks: list[Constant], tensor: str, values: Mapping[str, Bounded]) -> Levels:
     """Return the smallest magnitudes of a mask's values in a tensor in one batch; ``values`` are the reference's."""
     least = {-1: LARGEST_QUANTITY, 1: LARGEST_QUANTITY}
+    infinity_signs: set[int] = set()
     for constant in masks:
         if tensor in constant.path and constant.size / 2 < LARGEST_QUANTITY:
-            for sign in constant.signs(tensor, values):
+            signs = constant.signs(tensor, values)
+            for sign in signs:
                 least[sign] = min(least[sign], constant.size / 2)
-    return Levels(least)
+            # The values joined to a small constant are in the range of float16, so they are infinite with it alone.
+            infinity_signs |= signs if constant.size < UNCONDITIONAL_MASK else set()
+    return Levels(least, frozenset(infinity_signs))

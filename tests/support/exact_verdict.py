@@ -209,6 +209,7 @@ def judge_batch(batch: Pair, masks: list[Constant], saturate: bool) -> Findings:
         explained_by_mask = (np.abs(reference.value) >= levels.of(reference.value)) & (
             np.sign(reference.value) * np.sign(mixed.value) > 0
         )
+        explained_by_mask |= levels.explain_infinity(mixed.value)
         new_infinities = np.isinf(mixed.value) & ~np.isinf(reference.value) & ~explained_by_mask
         if kind == "intended":
             new_infinities[...] = False
@@ -292,7 +293,8 @@ class Output:
         at_limit = np.abs(self.mixed.value) >= limit
         if (at_limit & (self.mixed.value * np.sign(self.reference.value) < 0)).any():
             return False
-        return not within(self.reference, 0, self.levels.of(self.reference.value), at_limit)
+        unexplained = at_limit & ~self.levels.explain_infinity(self.mixed.value)
+        return not within(self.reference, 0, self.levels.of(self.reference.value), unexplained)
 
     @property
     def has_new_loss(self) -> bool:
