@@ -5,36 +5,44 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from mixlist.checker.result import CheckReport, FindingKind
+from mixlist.checker.result import CheckReport, FindingKind, NodeError
 from mixlist.report import check_texts, range_chart
-from mixlist.report.html_page import Bar, bars, render_page
+from mixlist.report.html_page import VERDICT_BADGES, PageHead, Step, bars, render_page
 from mixlist.report.number_text import format_number, format_power
 from mixlist.report.terminal import escape_commands
 
-# The number of first offenders that are not folded.
-_MAX_OPEN = 5
-# The number of first offenders, folded ones included; the list of all findings has the others.
-_MAX_OFFENDERS = 100
-# The number of nodes in the chart of errors.
-_MAX_BARS = 25
+# The numbers of nodes in the table of errors: those that are not folded, and all.
+_MAX_OPEN_ERRORS = 10
+_MAX_ERRORS = 100
+
+
+@dataclass(frozen=True)
+class NodeErrorRow:
+    """A row of the table of nodes by error. ``percent``: the length of the bar; the other fields are texts."""
+
+    node: str
+    operator: str
+    error: str
+    percent: float
+    low_by: str
+    suggestion: str
 
 
 def render(report: CheckReport) -> str:
     """Return the page. The template calls ``check_texts`` for its texts."""
-    return render_page(
-        "check.html",
-        report,
-        "page.css",
-        script="check.js",
-        texts=check_texts,
-        max_open=_MAX_OPEN,
-        max_offenders=_MAX_OFFENDERS,
-        kind_counts=Counter(finding.kind for finding in check_texts.sort_by_kind(report.nodes)),
-        error_bars=_node_error_bars(report),
-        time_bars=bars(report.seconds, "{:.2f} s"),
-        **_range_variables(report),
-    )
+    error_rows = node_error_rows(report.layerwise[:_MAX_ERRORS])
+    values: dict[str, object] = {
+        "report": report,
+        "check_texts": check_texts,
+        "steps": _next_steps(report),
+        "kind_counts": Counter(finding.kind for finding in check_texts.sort_by_kind(report.nodes)),
+        "error_rows": (error_rows[:_MAX_OPEN_ERRORS], error_rows[_MAX_OPEN_ERRORS:]),
+        "time_bars": bars(report.seconds, "{:.2f} s"),
+    }
+    head = PageHead("check", VERDICT_BADGES[report.verdict], report.model, report.reasons, report.warnings)
+    return render_page("check.html", head, values | _range_variables(report), script="check.js")
 
 
 def _range_variables(report: CheckReport) -> dict[str, object]:
@@ -60,15 +68,17 @@ def _range_variables(report: CheckReport) -> dict[str, object]:
         "labels": range_chart.labels(scale, low_type, tuple(limits)),
         # The y position of a power of two: SVG counts from the top.
         "y": lambda power: round(range_chart.HEIGHT * (1 - scale.place(power)), 1),
-        "ticks": range_chart.ticks(scale),
-        "paths": range_chart.paths(spans, styles, scale),
-        # Three quarters of a column, so that neighbors stay apart, but from 1 to 18 units.
-        "stroke": round(max(1.0, 0.75 * min(range_chart.column_width(len(spans)), 24)), 2),
+        "tick_labels": [
+            (range_chart.HEIGHT * (1 - scale.place(power)), format_power(power)) for power in range_chart.ticks(scale)
+        ],
+        "chart": range_chart,
+        "marks": range_chart.marks(spans, styles, scale),
         "scale_ends": _without_overlap({text: round(100 * scale.place(power), 2) for text, power in limits.items()}),
         "legend": [(style, text) for style, text in _LEGEND.items() if style in styles],
         "ends_unknown": any(span.low is None and span.high is not None for span in spans),
         # check.js reads this part as JSON.
         "data": {
+            "precision": report.precision,
             "limits": [_thousandths_of_scale(scale, power) for power in limits.values()],
             "counted": any(tensor.counts is not None for tensor in report.tensors),
             "tensors": _tensor_rows(report, spans, scale, kinds, styles),
@@ -150,22 +160,23 @@ def _thousandths_of_scale(scale: range_chart.Scale, power: float | None) -> floa
     return None if power is None else round(1000 * scale.place(power), 1)
 
 
-def _node_error_bars(report: CheckReport) -> list[Bar]:
-    """Return a bar for the error of each of the worst nodes, on a logarithmic scale."""
-    worst = report.layerwise[:_MAX_BARS]
-    finite = [e.normalized_error for e in worst if math.isfinite(e.normalized_error) and e.normalized_error > 0]
+def node_error_rows(errors: Sequence[NodeError]) -> list[NodeErrorRow]:
+    """Return a row for each error, with a bar on a logarithmic scale."""
+    finite = [e.normalized_error for e in errors if math.isfinite(e.normalized_error) and e.normalized_error > 0]
     # An error of 0 has no logarithm and gets a bar of length 0.
     decades = [math.log10(error) for error in finite] or [0.0]
     # The smallest error still has a short bar. An infinite error has a longer bar than every finite error.
-    start, end = min(decades) - 1, max(decades) + (len(finite) < len(worst))
+    start, end = min(decades) - 1, max(decades) + (len(finite) < len(errors))
     return [
-        Bar(
-            f"{e.ref} ({e.op_type})",
+        NodeErrorRow(
+            str(e.ref),
+            e.op_type,
             format_number(e.normalized_error),
             _percent(e.normalized_error, start, end),
-            code=True,
+            e.source,
+            e.suggestion,
         )
-        for e in worst
+        for e in errors
     ]
 
 
@@ -174,3 +185,24 @@ def _percent(error: float, start: float, end: float) -> float:
     if not math.isfinite(error):
         return 100.0
     return round(100 * (math.log10(error) - start) / (end - start), 1) if error > 0 else 0.0
+
+
+def _next_steps(report: CheckReport) -> list[Step]:
+    """Return what the reader should do next, which depends on the verdict."""
+    if report.verdict == "inconclusive":
+        return [Step("Too little could be compared. Remove the cause that the reasons above name, and check again.")]
+    if report.verdict == "pass":
+        return [
+            Step(
+                "The lists keep every limit on this data. Write the mixed model with the same options:"
+                " mixlist apply MODEL -o OUT. To measure its speed: mixlist bench MODEL OUT."
+            )
+        ]
+    steps = []
+    advised = any(finding.suggestion for finding in check_texts.first_offenders(report))
+    if advised or check_texts.worst_nodes(report):
+        section = "First offenders" if advised else "Nodes by error"
+        steps.append(Step(f"By hand: make the edits under “to keep it high” in {section}, and check again."))
+    if report.next_command:
+        steps.append(Step("Or search the smallest change of the lists that passes:", report.next_command))
+    return steps or [Step("mixlist tune searches the smallest change of the lists that passes.")]

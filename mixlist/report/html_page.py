@@ -9,10 +9,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.package_data import PACKAGE
@@ -21,16 +21,38 @@ from mixlist.report.terminal import escape_commands
 from mixlist.version import __version__
 
 if TYPE_CHECKING:
-    from mixlist.checker.result import CheckReport
-    from mixlist.training.result import TrainReport
+    from mixlist.checker.result import Verdict
+    from mixlist.diagnostics import Diagnostic
 
-VERDICT_SIGNS = {"pass": "✓", "fail": "✕", "inconclusive": "?"}  # the sign in front of a verdict
-VERDICT_CLASSES = {
-    "pass": "passing",
-    "fail": "failing",
-    "inconclusive": "warning",
-}  # the class of a verdict in page.css
 TEMPLATES: Path = PACKAGE / "report" / "templates"
+Level = Literal["passing", "failing", "warning", "note"]  # the class of a color in page.css
+
+
+@dataclass(frozen=True)
+class Badge:
+    """The result in one or two words, in a color. ``sign``: a character that says the same without color, or ""."""
+
+    text: str
+    level: Level
+    sign: str = ""
+
+
+VERDICT_BADGES: dict[Verdict, Badge] = {
+    "pass": Badge("PASS", "passing", "✓"),
+    "fail": Badge("FAIL", "failing", "✕"),
+    "inconclusive": Badge("INCONCLUSIVE", "warning", "?"),
+}
+
+
+@dataclass(frozen=True)
+class PageHead:
+    """The head of a page. ``subject``: the model or the lists; ``reasons``: why the result is as the badge says."""
+
+    command: str
+    badge: Badge
+    subject: str
+    reasons: Sequence[str] = ()
+    warnings: Sequence[Diagnostic] = ()
 
 
 @dataclass(frozen=True)
@@ -46,6 +68,14 @@ class Bar:
     code: bool = False
 
 
+@dataclass(frozen=True)
+class Step:
+    """What the reader should do next: a sentence, and a command line or ""."""
+
+    text: str
+    command: str = ""
+
+
 def bars(values: Mapping[str, float], form: str, *, code: bool = False) -> list[Bar]:
     """Return a bar for each value, on a linear scale. ``form`` is the format of the values (``{:.2f} s``)."""
     # If all values are 0, divide by 1: all bars have the length 0.
@@ -54,17 +84,16 @@ def bars(values: Mapping[str, float], form: str, *, code: bool = False) -> list[
 
 
 def render_page(
-    template: str, report: CheckReport | TrainReport, *styles: str, script: str = "", **values: object
+    template: str, head: PageHead, values: Mapping[str, object], *, styles: Sequence[str] = (), script: str = ""
 ) -> str:
     """Return a page.
 
-    ``styles`` and ``script`` are names of files in the folder of the templates. ``values``: the variables of the
-    template.
+    ``values``: the variables of the template. ``styles`` (next to page.css) and ``script`` are names of files in the
+    folder of the templates.
     """
     import jinja2
     from markupsafe import Markup
 
-    # With StrictUndefined, a wrong name in a template is an error and not an empty text.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -78,14 +107,13 @@ def render_page(
     }
     code = (TEMPLATES / script).read_text("utf-8") if script else ""
     return environment.get_template(template).render(
-        report=report,
+        head=head,
         version=__version__,
-        verdict_signs=VERDICT_SIGNS,
-        verdict_classes=VERDICT_CLASSES,
+        badges=VERDICT_BADGES,
         # The styles and the script come from the package and not from a model, so they are not escaped.
-        style=Markup("".join((TEMPLATES / style).read_text("utf-8") for style in styles)),
+        style=Markup("".join((TEMPLATES / style).read_text("utf-8") for style in ("page.css", *styles))),
         script=Markup(code),
-        # The content security policy of the page names its script by this digest.
+        # The content security policy of page.html allows only the script with this digest.
         script_digest=base64.b64encode(hashlib.sha256(code.encode()).digest()).decode(),
         **values,
     )

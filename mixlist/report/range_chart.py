@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,9 +19,11 @@ WIDTH, HEIGHT = 1100.0, 300.0
 # More tensors than this share columns, because the eye cannot separate columns of less than two units.
 MAX_COLUMNS = 550
 # The height of a line of text next to the picture.
-_LINE = 13.0
-# The length of a mark for a tensor of which only the largest magnitude is known.
-_STUB = 3.0
+_LINE = 17.0
+# The least height of a mark: of a tensor beyond the scale, or of which only the largest magnitude is known.
+MIN_HEIGHT = 6.0
+# The least width of a mark. On a phone, the picture is about a quarter as many pixels wide as it has units.
+_MIN_WIDTHS: dict[Style, float] = {"failing": 6.0, "warning": 4.0}
 # The scale shows at least this number of powers of two beyond the limits of the low type.
 _MARGIN = 4
 # It shows at most this number of them, for tensors whose values are further away.
@@ -88,46 +90,78 @@ def make_scale(spans: Sequence[Span], limits: LowTypeLimits) -> Scale:
     )
 
 
-def paths(spans: Sequence[Span], styles: Sequence[Style], scale: Scale) -> dict[Style, str]:
-    """Return SVG path data by style: a vertical line for each tensor, or for each column of neighboring tensors."""
+@dataclass(frozen=True)
+class Marks:
+    """SVG path data of filled rectangles, by style.
+
+    ``ranges``: from the smallest to the largest magnitude, or the largest alone. ``open_ranges``: from the bottom of
+    the picture to the largest magnitude, for tensors of which the smallest magnitude is unknown. They are drawn pale.
+    """
+
+    ranges: dict[Style, str]
+    open_ranges: dict[Style, str]
+
+
+def marks(spans: Sequence[Span], styles: Sequence[Style], scale: Scale) -> Marks:
+    """Return a rectangle for each tensor, or for each column of neighboring tensors."""
     columns: dict[tuple[int, Style], tuple[float, float]] = {}
-    width = column_width(len(spans))
+    open_columns: dict[tuple[int, Style], tuple[float, float]] = {}
+    width = WIDTH / max(1, min(len(spans), MAX_COLUMNS))
     for position, (span, style) in enumerate(zip(spans, styles, strict=True)):
         if span.high is None:
             continue
-        # The column that holds the middle of the tensor's part of the width. A column has one line for each style, so
+        # The column that holds the middle of the tensor's part of the width. A column has one mark for each style, so
         # that a failing tensor is not hidden by its neighbors.
         key = (int((position + 0.5) * WIDTH / len(spans) / width), style)
-        top = HEIGHT * (1 - scale.place(span.high))
-        bottom = min(HEIGHT, top + _STUB) if span.low is None else HEIGHT * (1 - scale.place(span.low))
-        # y increases downwards, so the top has the smaller y.
-        line = columns.get(key, (top, bottom))
-        # A column shows the union of its tensors, at least one unit high.
-        columns[key] = min(line[0], top), max(line[1], bottom, line[0] + 1)
-    lines: dict[Style, list[str]] = {style: [] for style in STYLES}
+        # y increases downwards, so the top has the smaller y. A mark at the bottom edge stays inside the picture.
+        top = min(HEIGHT * (1 - scale.place(span.high)), HEIGHT - MIN_HEIGHT)
+        bottom = top if span.low is None else HEIGHT * (1 - scale.place(span.low))
+        earlier = columns.get(key, (top, bottom))
+        # A column shows the union of its tensors, high enough to be seen.
+        columns[key] = min(earlier[0], top), max(earlier[1], bottom, min(earlier[0], top) + MIN_HEIGHT)
+        if span.low is None:
+            open_columns[key] = min(open_columns.get(key, (top, HEIGHT))[0], top), HEIGHT
+    return Marks(_rectangles(columns, width), _rectangles(open_columns, width))
+
+
+def _rectangles(columns: Mapping[tuple[int, Style], tuple[float, float]], width: float) -> dict[Style, str]:
+    """Return the path data of one rectangle for each column and style, from its top to its bottom."""
+    pieces: dict[Style, list[str]] = {style: [] for style in STYLES}
     for (column, style), (top, bottom) in columns.items():
-        lines[style].append(f"M{(column + 0.5) * width:.1f} {top:.1f}V{bottom:.1f}")
-    return {style: "".join(strokes) for style, strokes in lines.items() if strokes}
+        # Three quarters of a column, so that neighbors stay apart; a failing tensor is never too narrow to be seen.
+        drawn = max(0.75 * min(width, 24.0), _MIN_WIDTHS.get(style, 1.0))
+        left = min(max(0.0, (column + 0.5) * width - drawn / 2), WIDTH - drawn)
+        pieces[style].append(f"M{left:.1f} {top:.1f}h{drawn:.1f}V{bottom:.1f}h-{drawn:.1f}z")
+    return {style: "".join(rectangles) for style, rectangles in pieces.items() if rectangles}
 
 
-def column_width(tensors: int) -> float:
-    """Return the width of a column, in units of the picture."""
-    return WIDTH / max(1, min(tensors, MAX_COLUMNS))
+@dataclass(frozen=True, order=True)
+class Label:
+    """A label next to the picture, at ``y``: a limit with its meaning (``detail``), or a zone without one."""
+
+    y: float
+    text: str
+    detail: str = ""
 
 
-def labels(scale: Scale, limits: LowTypeLimits, texts: Sequence[str]) -> list[tuple[float, str, bool]]:
-    """Return the labels next to the picture, from top to bottom, as (y, text, names_limit).
+def labels(scale: Scale, limits: LowTypeLimits, texts: Sequence[str]) -> list[Label]:
+    """Return the labels of the limits and of the zones between them, from top to bottom.
 
-    A label names a limit or, if ``names_limit`` is False, a zone between limits. ``texts``: the limits as text: the
-    largest, the smallest normal and the smallest value. Labels of limits that are closer than a line of text move
-    apart. A zone that is too small for its label gets no label.
+    ``texts``: the limits as text: the largest, the smallest normal and the smallest value. Labels of limits that are
+    closer than a line of text move apart. A zone that is too small for its label gets no label.
     """
     limit_y = [HEIGHT * (1 - scale.place(power)) for power in (limits.largest, limits.normal, limits.subnormal)]
-    limit_texts = [f"{texts[0]}, largest", f"{texts[1]}, smallest normal", f"{texts[2]}, smallest"]
     # A label that would cover the one above it goes one line below that one.
     for below in (1, 2):
         limit_y[below] = max(limit_y[below], limit_y[below - 1] + _LINE)
-    placed_labels = [(y, text, True) for y, text in zip(limit_y, limit_texts, strict=True)]
+    # The lowest label stays inside the picture, and pushes those above it up again.
+    limit_y[2] = min(limit_y[2], HEIGHT - _LINE / 2)
+    for above in (1, 0):
+        limit_y[above] = min(limit_y[above], limit_y[above + 1] - _LINE)
+    placed_labels = [
+        Label(y, text, detail)
+        for y, text, detail in zip(limit_y, texts, ("largest", "smallest normal", "smallest"), strict=True)
+    ]
     zones = (
         (0.0, limit_y[0], "overflow"),
         (limit_y[1], limit_y[2], "fewer digits"),
@@ -136,11 +170,11 @@ def labels(scale: Scale, limits: LowTypeLimits, texts: Sequence[str]) -> list[tu
     for top, bottom, text in zones:
         # A label of a limit covers half a line above and half a line below the limit. Between two limits, the label of
         # the zone is in the middle, and the zone must be two lines high. At an edge of the picture there is one limit:
-        # one and a half lines are enough, and the label is a few units from the edge.
+        # one and a half lines are enough, and the label touches the edge.
         is_between_limits = top > 0 and bottom < HEIGHT
         if bottom - top >= (2 if is_between_limits else 1.5) * _LINE:
-            edge_y = bottom - 3 if top > 0 else 6.0
-            placed_labels.append(((top + bottom) / 2 if is_between_limits else edge_y, text, False))
+            edge_y = bottom - _LINE / 2 if top > 0 else _LINE / 2
+            placed_labels.append(Label((top + bottom) / 2 if is_between_limits else edge_y, text))
     return sorted(placed_labels)
 
 

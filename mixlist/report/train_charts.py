@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mixlist.report.number_text import format_number
+from mixlist.report.number_text import format_number, format_power
 from mixlist.training.result import TrainingHistory, TrainReport
 
 WIDTH, HEIGHT = 1000.0, 260.0
@@ -143,13 +143,12 @@ def _line(points: Sequence[tuple[float, float] | None]) -> str:
 class ScaleChart:
     """The loss scale of each run as a step line, with marks at skipped steps.
 
-    ``lines`` and ``marks``: the seed of a run and its SVG path. ``ticks``: the y positions and exponents of powers of
-    two.
+    ``lines`` and ``marks``: the seed of a run and its SVG path. ``ticks``: the y positions and texts of powers of two.
     """
 
     lines: list[tuple[int, str]]
     marks: list[tuple[int, str]]
-    ticks: list[tuple[float, int]]
+    ticks: list[tuple[float, str]]
 
 
 def scales(report: TrainReport) -> ScaleChart | None:
@@ -161,7 +160,9 @@ def scales(report: TrainReport) -> ScaleChart | None:
     # The axis is linear in the exponents, with one free power of two at each end.
     axis = Axis(math.floor(min(powers)) - 1, math.ceil(max(powers)) + 1, False)
     interval = max(1, round((axis.high - axis.low) / 8))
-    tick_marks = [(axis.y_of(power), power) for power in range(int(axis.low), int(axis.high) + 1, interval)]
+    tick_marks = [
+        (axis.y_of(power), format_power(power)) for power in range(int(axis.low), int(axis.high) + 1, interval)
+    ]
     lines = [(seed, _step_line(history, axis, report.steps)) for seed, history in runs]
     marks = [(seed, _marks(history, axis, report.steps)) for seed, history in runs if history.skipped]
     return ScaleChart(lines, marks, tick_marks)

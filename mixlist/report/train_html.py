@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mixlist.report import train_charts, train_texts
 from mixlist.report.check_texts import finding_texts
-from mixlist.report.html_page import bars, render_page
+from mixlist.report.html_page import VERDICT_BADGES, PageHead, Step, bars, render_page
 from mixlist.training.result import TrainReport
 
 _MAX_BARS = 40  # the number of parameters in the chart of exceptions
@@ -12,15 +12,29 @@ _MAX_BARS = 40  # the number of parameters in the chart of exceptions
 
 def render(report: TrainReport) -> str:
     """Return the page. The template calls ``train_texts`` for its texts and ``train_charts`` for its pictures."""
-    return render_page(
-        "train.html",
-        report,
-        "page.css",
-        "train.css",
-        texts=train_texts,
-        charts=train_charts,
-        bad=bars(dict(list(report.bad.items())[:_MAX_BARS]), "{}", code=True),
-        bad_left=max(0, len(report.bad) - _MAX_BARS),
-        offenders=[finding_texts(finding) for finding in report.offenders],
-        times=bars(report.seconds, "{:.2f} s"),
-    )
+    head = PageHead("train", VERDICT_BADGES[report.verdict], report.model, report.reasons, report.warnings)
+    values = {
+        "report": report,
+        "texts": train_texts,
+        "charts": train_charts,
+        "steps": _next_steps(report),
+        "bad": bars(dict(list(report.bad.items())[:_MAX_BARS]), "{}", code=True),
+        "bad_left": max(0, len(report.bad) - _MAX_BARS),
+        "offenders": [finding_texts(finding) for finding in report.offenders],
+        "times": bars(report.seconds, "{:.2f} s"),
+    }
+    return render_page("train.html", head, values, styles=("train.css",))
+
+
+def _next_steps(report: TrainReport) -> list[Step]:
+    """Return what the reader should do next, which depends on the verdict."""
+    if report.verdict == "pass":
+        scaler = train_texts.format_parameters(report.scaler)
+        return [Step(f"Train with these lists and this loss scaler: {scaler}.")]
+    steps = [Step(f"{remedy}.") for remedy in train_texts.remedies(report)]
+    if report.suggestion:
+        steps.append(Step("Train again with the modify_mixlist below First offenders (--mixlist)."))
+    if report.scale_choice:
+        best = train_texts.format_parameters(dict(report.scale_choice))
+        steps.append(Step(f"Train again with the best setting of Scales tried (--scaler-arg): {best}."))
+    return steps or [Step("Remove the cause that the reasons above name, and train again.")]

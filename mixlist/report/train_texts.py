@@ -17,9 +17,14 @@ EMULATED = (
 
 
 def headline(report: TrainReport) -> str:
-    """Return the model, the precision and mode, and the numbers of runs and steps."""
-    conditions = f"{report.precision}, {report.mode} on {report.provider}"
-    return f"{report.model} in {conditions}, {pluralize(len(report.runs), 'run')} of {pluralize(report.steps, 'step')}"
+    """Return the model and the conditions of the training, as one line."""
+    return f"{report.model} in {conditions(report)}"
+
+
+def conditions(report: TrainReport) -> str:
+    """Return the precision, the mode, the provider, and the numbers of runs and steps."""
+    counts = f"{pluralize(len(report.runs), 'run')} of {pluralize(report.steps, 'step')}"
+    return f"{report.precision}, {report.mode} on {report.provider}, {counts}"
 
 
 def describe_exceptions(report: TrainReport) -> str:

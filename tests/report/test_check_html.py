@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -229,14 +230,45 @@ def test_limits_agree_with_ml_dtypes() -> None:
         assert 2.0**limits.subnormal == float(type_info.smallest_subnormal)
 
 
+def rectangles(path: str) -> list[tuple[float, ...]]:
+    """Return the left edge, the top, the width and the bottom of each rectangle of an SVG path."""
+    pattern = r"M([\d.]+) ([\d.]+)h([\d.]+)V([\d.]+)h-[\d.]+z"
+    return [tuple(map(float, groups)) for groups in re.findall(pattern, path)]
+
+
 def test_spans_in_one_column_keep_their_extremes() -> None:
     spans = [chart.Span(-1.0, 1.0)] * 5000
     spans[1234] = chart.Span(-20.0, 18.0)
     scale = chart.make_scale(spans, chart.LOW_TYPE_LIMITS["float16"])
-    path = chart.paths(spans, ["low"] * 5000, scale)["low"]
-    assert path.count("M") <= chart.MAX_COLUMNS
-    tops = [float(y) for y in re.findall(r"M[\d.]+ ([\d.]+)V", path)]
-    bottoms = [float(y) for y in re.findall(r"V([\d.]+)", path)]
-    assert min(tops) == pytest.approx(chart.HEIGHT * (1 - scale.place(18.0)), abs=0.1)
-    assert max(bottoms) == pytest.approx(chart.HEIGHT * (1 - scale.place(-20.0)), abs=0.1)
-    assert list(chart.paths(spans, ["high", *["failing"] * 4999], scale)) == ["high", "failing"]  # the worst on top
+    columns = rectangles(chart.marks(spans, ["low"] * 5000, scale).ranges["low"])
+    assert 0 < len(columns) <= chart.MAX_COLUMNS
+    assert min(top for _, top, _, _ in columns) == pytest.approx(chart.HEIGHT * (1 - scale.place(18.0)), abs=0.1)
+    assert max(bottom for *_, bottom in columns) == pytest.approx(chart.HEIGHT * (1 - scale.place(-20.0)), abs=0.1)
+    both = chart.marks(spans, ["high", *["failing"] * 4999], scale)
+    assert list(both.ranges) == ["high", "failing"]  # the worst on top
+    assert both.open_ranges == {}
+
+
+@pytest.mark.parametrize("span", [(None, math.inf), (-1.0, math.inf), (None, -300.0), (3.0, 3.0), (None, 2.0)])
+@pytest.mark.parametrize("position", [0, 2500, 4999])
+def test_a_failing_tensor_can_be_seen_wherever_it_is(span: tuple[float | None, float], position: int) -> None:
+    """The mark of one tensor of 5,000 is some units wide and high, also at the edges of the picture."""
+    spans = [chart.Span(-1.0, 1.0)] * 5000
+    spans[position] = chart.Span(*span)
+    styles: list[chart.Style] = ["low"] * 5000
+    styles[position] = "failing"
+    marks = chart.marks(spans, styles, chart.make_scale(spans, chart.LOW_TYPE_LIMITS["float16"]))
+    ((left, top, width, bottom),) = rectangles(marks.ranges["failing"])
+    assert left >= 0 and left + width <= chart.WIDTH and width >= 6
+    assert top >= 0 and bottom <= chart.HEIGHT and bottom - top >= chart.MIN_HEIGHT
+    assert ("failing" in marks.open_ranges) == (span[0] is None)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(-40, 0), st.floats(0, 40), st.sampled_from(["float16", "bfloat16"]))
+def test_labels_of_the_picture_never_cover_one_another(low: float, high: float, name: str) -> None:
+    limits = chart.LOW_TYPE_LIMITS[name]
+    placed = [label.y for label in chart.labels(chart.make_scale([chart.Span(low, high)], limits), limits, "abc")]
+    assert placed == sorted(placed)
+    assert all(below - above >= 12 for above, below in itertools.pairwise(placed))
+    assert placed[0] >= 0 and placed[-1] <= chart.HEIGHT

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from mixlist.checker.result import CheckReport
+from mixlist.checker.result import CheckReport, NodeError
 from mixlist.report.check_html import render
 from mixlist.report.html_page import write_page
 from tests.support import browser
-from tests.support.check_reports import EVIL, FAILING, large
+from tests.support.check_reports import EVIL, FAILING, finding, large, tensor
+from tests.support.page_checks import CONTRAST, HIDDEN_LABELS, PHONE_WIDTH
 
 pytestmark = pytest.mark.skipif(browser.find() is None, reason="no Chromium here (Debian: apt-get install chromium)")
 
@@ -84,8 +87,8 @@ def test_the_list_can_be_searched_filtered_and_sorted(page: browser.Page, tmp_pa
 
 def test_a_click_on_the_range_chart_filters_the_list(page: browser.Page, tmp_path: Path) -> None:
     open_report(page, large(200), tmp_path)
-    box = "const r = document.getElementById('overview').getBoundingClientRect(), k = r.width / 1300;"
-    position = "{clientX: r.left + 44 * k + 1100 * k * (100.5 / 200), clientY: r.top + r.height / 2, bubbles: true}"
+    box = "const r = document.getElementById('overview').getBoundingClientRect();"
+    position = "{clientX: r.left + r.width * (100.5 / 200), clientY: r.top + r.height / 2, bubbles: true}"
     send = f"{{ {box} document.getElementById('overview').dispatchEvent(new PointerEvent('%s', {position})) }}"
     page.ask(send % "pointermove")
     assert "/encoder/layer.2/op_100_output_0: " in page.ask("document.getElementById('under-cursor').textContent")
@@ -116,35 +119,11 @@ def test_text_has_enough_contrast_in_both_schemes(page: browser.Page, tmp_path: 
     page.show(scheme)
     try:
         open_report(page, FAILING, tmp_path)
-        worst = page.ask(_CONTRAST)
+        worst = page.ask(CONTRAST)
     finally:
         page.show()
     assert worst["checked"] > 50
     assert worst["ratio"] >= 4.5, worst
-
-
-_CONTRAST = """(() => {
-  const channels = text => text.match(/[\\d.]+/g).map(Number);
-  const behind = node => {
-    for (; node; node = node.parentElement) {
-      const color = channels(getComputedStyle(node).backgroundColor);
-      if (color.length === 3 || color[3] > 0) return color;
-    }
-    return [255, 255, 255];
-  };
-  const light = c => { const [r, g, b] = c.map(v => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
-                       return .2126 * r + .7152 * g + .0722 * b; };
-  const found = {ratio: 99, checked: 0};
-  for (const node of document.querySelectorAll("body *:not(script):not(svg *)")) {
-    if (![...node.childNodes].some(child => child.nodeType === 3 && child.data.trim())) continue;
-    if (!node.checkVisibility()) continue;
-    const [a, b] = [light(channels(getComputedStyle(node).color)), light(behind(node))].sort((x, y) => y - x);
-    found.checked++;
-    const ratio = (a + .05) / (b + .05);
-    if (ratio < found.ratio) Object.assign(found, {ratio, text: node.textContent.slice(0, 60)});
-  }
-  return found;
-})()"""
 
 
 def test_a_printed_page_is_light_and_unfolded(page: browser.Page, tmp_path: Path) -> None:
@@ -160,10 +139,45 @@ def test_a_printed_page_is_light_and_unfolded(page: browser.Page, tmp_path: Path
         page.show()
 
 
-def test_a_narrow_screen_scrolls_tables_and_not_the_page(page: browser.Page, tmp_path: Path) -> None:
-    page.resize(380, 800)
+@pytest.mark.parametrize("width", [PHONE_WIDTH, 1280])
+def test_charts_fit_the_screen_and_labels_are_whole(page: browser.Page, tmp_path: Path, width: int) -> None:
+    page.resize(width, 900)
     try:
-        open_report(page, large(20), tmp_path)
-        assert page.ask("document.documentElement.scrollWidth") <= 380
+        for report in (FAILING, large(5000)):
+            open_report(page, report, tmp_path)
+            assert page.ask("document.documentElement.scrollWidth") <= width
+            assert page.ask("document.querySelectorAll('.plot span').length") > 10
+            assert page.ask(HIDDEN_LABELS) == []
+            box = "document.getElementById('overview').getBoundingClientRect()"
+            left, right = page.ask(f"{box}.left"), page.ask(f"{box}.right")
+            assert 0 < left < right < width and right - left > width / 2
     finally:
         page.resize(1280, 900)
+
+
+def test_the_only_overflowing_tensor_of_many_can_be_seen(page: browser.Page, tmp_path: Path) -> None:
+    """The tensor is infinite, so its mark is at the edge of the picture, which is small on a phone."""
+    quiet = [tensor(f"t{at}", 4.0) for at in range(3000)]
+    quiet[1500] = tensor("loud", math.inf, low_maximum=math.inf)
+    report = replace(FAILING, tensors=tuple(quiet), nodes=(finding("loud", tensor="loud"),))
+    page.resize(PHONE_WIDTH, 900)
+    try:
+        open_report(page, report, tmp_path)
+        width, height = page.ask(
+            "(() => { const r = document.querySelector('#overview path.failing').getBoundingClientRect();"
+            " return [r.width, r.height]; })()"
+        )
+    finally:
+        page.resize(1280, 900)
+    assert width > 1 and height >= 5
+
+
+def test_nodes_by_error_come_before_the_tensors(page: browser.Page, tmp_path: Path) -> None:
+    error = NodeError("", "/mel/Pow", "Pow", 0.25, "white by library onnx (Pow)", 'add "Pow" to black-list to-add')
+    open_report(page, replace(FAILING, layerwise=(error,)), tmp_path)
+    sections = page.ask("[...document.querySelectorAll('section[id]')].map(s => s.id)")
+    assert sections.index("next") < sections.index("offenders") < sections.index("layerwise") < sections.index("ranges")
+    cells = page.ask("[...document.querySelectorAll('#layerwise tbody td')].map(cell => cell.innerText)")
+    assert cells == ["0.25", "", "white by library onnx (Pow)", 'add "Pow" to black-list to-add']
+    titles = page.ask("[...document.querySelectorAll('#layerwise th[scope=col]')].map(cell => cell.textContent)")
+    assert titles[-2:] == ["low by", "to keep it high"]

@@ -15,9 +15,9 @@ from mixlist.report.html_page import write_page
 from mixlist.report.train_html import render
 from mixlist.report.train_terminal import write_train
 from mixlist.training.result import TrainReport
-from tests.report.test_check_page import _CONTRAST
 from tests.support import browser
 from tests.support.check_reports import EVIL
+from tests.support.page_checks import CONTRAST, HIDDEN_LABELS, PHONE_WIDTH
 from tests.support.train_reports import EXTREME, FAILING, NOTHING, PASSING
 
 REPORTS = {"passing": PASSING, "failing": FAILING, "nothing": NOTHING, "extreme": EXTREME}
@@ -156,7 +156,7 @@ def test_curves_are_inside_their_charts(page: browser.Page, tmp_path: Path) -> N
         "[...document.querySelectorAll('#scale .skipped[d]')].map(p => p.getAttribute('d').match(/M/g).length)"
     )
     assert marks == [len(run.mixed.skipped) for run in FAILING.runs]
-    assert page.ask("document.querySelectorAll('#metrics circle').length") == 6
+    assert page.ask("document.querySelectorAll('#metrics .dot').length") == 6
     ends = "document.querySelector('#scale path.scale').getAttribute('d')"
     drops = page.ask(ends).count("V")
     changes = FAILING.runs[0].mixed.scale
@@ -169,7 +169,7 @@ def test_text_has_enough_contrast_in_both_schemes(page: browser.Page, tmp_path: 
     page.show(scheme)
     try:
         open_report(page, FAILING, tmp_path)
-        worst = page.ask(_CONTRAST)
+        worst = page.ask(CONTRAST)
     finally:
         page.show()
     assert worst["checked"] > 50
@@ -177,11 +177,13 @@ def test_text_has_enough_contrast_in_both_schemes(page: browser.Page, tmp_path: 
 
 
 @in_browser
-def test_a_narrow_screen_scrolls_pictures_and_not_the_page(page: browser.Page, tmp_path: Path) -> None:
-    page.resize(380, 800)
+def test_charts_fit_a_phone(page: browser.Page, tmp_path: Path) -> None:
+    page.resize(PHONE_WIDTH, 800)
     try:
         open_report(page, FAILING, tmp_path)
-        assert page.ask("document.documentElement.scrollWidth") <= 380
+        assert page.ask("document.documentElement.scrollWidth") <= PHONE_WIDTH
+        assert page.ask("[...document.querySelectorAll('svg.chart')].every(s => s.clientWidth > 250)") is True
+        assert page.ask(HIDDEN_LABELS) == []
     finally:
         page.resize(1280, 900)
 

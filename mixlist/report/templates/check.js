@@ -11,6 +11,13 @@ function element(tag, classes, text) {
   return node;
 }
 
+// Return a cell of a table. On a phone, which has no row of column titles, the page shows `label` in front of the text.
+function cell(label, text, classes) {
+  const node = element("td", classes, text);
+  node.dataset.label = label;
+  return node;
+}
+
 function svgElement(tag, attributes) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
@@ -61,10 +68,10 @@ function rangeRow(row) {
     if (row.beyond) svg.append(svgElement("path", { class: row.style, d: "M985 2 1000 10 985 18z" }));
   }
   scale.append(svg);
-  const kind = element("td");
+  const kind = cell("finding", "");
   if (row.kind) kind.append(element("span", "tag " + row.severity, row.kind));
-  tableRow.append(name, element("td", "", row.operator), element("td", "number", row.reference), element("td", "number", row.mixed));
-  if (data.counted) tableRow.append(element("td", "number", row.smallest));
+  tableRow.append(name, cell("operator", row.operator), cell("float32", row.reference, "number"), cell(data.precision, row.mixed, "number"));
+  if (data.counted) tableRow.append(cell("smallest", row.smallest, "number"));
   tableRow.append(kind, scale);
   return tableRow;
 }
@@ -117,10 +124,11 @@ function findingRow(row) {
   name.scope = "row";
   name.append(element("span", "name", row.node));
   if (row.place === "input") name.append(element("span", "quiet", " converted input " + row.tensor));
-  if (row.suggestion) name.append(document.createElement("br"), element("span", "quiet", "keep it high: " + row.suggestion));
-  tableRow.append(name, element("td", "", row.operator));
-  for (const text of [row.reference, row.mixed, row.count]) tableRow.append(element("td", "number", text));
-  tableRow.append(element("td", "", row.batches), element("td", "", row.low_by));
+  if (row.suggestion) name.append(document.createElement("br"), element("span", "quiet", "to keep it high: " + row.suggestion));
+  tableRow.append(name, cell("operator", row.operator));
+  const numbers = { float32: row.reference, [data.precision]: row.mixed, values: row.count };
+  for (const [label, text] of Object.entries(numbers)) tableRow.append(cell(label, text, "number"));
+  tableRow.append(cell("batches", row.batches), cell("low by", row.low_by));
   return tableRow;
 }
 
