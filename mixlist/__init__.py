@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from mixlist.rewriter import ConstantReport as ConstantReport
     from mixlist.rewriter import RewriteResult as RewriteResult
     from mixlist.rewriter import rewrite as rewrite
+    from mixlist.runtime.feeds import Batches as Batches
+    from mixlist.runtime.feeds import read_data as read_data
     from mixlist.training.result import TrainReport as TrainReport
     from mixlist.training.run import train as train
     from mixlist.tuner.result import TunedEdit as TunedEdit
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 # The module that defines each public name. Keep it equal to the imports above, which only type checkers read.
 _MODULE_OF = {
+    "Batches": "mixlist.runtime.feeds",
     "BenchReport": "mixlist.benchmark.result",
     "CheckReport": "mixlist.checker.result",
     "ConstantReport": "mixlist.rewriter",
@@ -70,6 +73,7 @@ _MODULE_OF = {
     "check": "mixlist.checker.run",
     "diff": "mixlist.lists.diff",
     "load_policy": "mixlist.lists.load",
+    "read_data": "mixlist.runtime.feeds",
     "resolve": "mixlist.resolver",
     "rewrite": "mixlist.rewriter",
     "train": "mixlist.training.run",

@@ -35,6 +35,7 @@ ValueKind = Literal[
     "output file",
     "appended file",
     "output folder",
+    "python function",
 ]
 
 
@@ -43,7 +44,8 @@ class CommandLineForm:
     """The form of an option on the command line and in a TOML file.
 
     - ``description``: the help text.
-    - ``kind``: the kind of value. ``-`` as a "list file" or a "library" means standard input.
+    - ``kind``: the kind of value. ``-`` as a "list file" or a "library" means standard input. A "python function" has
+      the form ``FILE.py:NAME`` or ``MODULE:NAME``.
     - ``flag``: the long name of the option, such as ``--op-names``; "" means ``--`` and the field's name with dashes.
       An option of the kind "flag" that is on by default has the form ``--x/--no-x``.
     - ``metavar``: the word for the value in the help text.

@@ -98,7 +98,7 @@ def run_bench(
     """Do the same as ``bench``, with its options in one object."""
     original = load_model(model)
     refuse_large_expansion(original.proto)
-    data = as_batches(batches, original.proto)
+    data = as_batches(batches, original.proto, options.rounds)
     # A round times one batch, so more batches than rounds would never be timed.
     feeds = list(islice(data, options.rounds))
     with ScratchFolder() as folder:

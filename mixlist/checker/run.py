@@ -91,7 +91,7 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
     against = add_type_hints(load_model(options.against), options.type_hints) if options.against is not None else None
     if against is not None:
         refuse_large_expansion(against.proto)
-    batches = as_batches(data, original.proto)
+    batches = as_batches(data, original.proto, options.steps)
     batch_count = min(len(batches), options.steps if options.steps is not None else len(batches))
     # Make both models, run all batches, then analyze what they showed. Processes end with the stack, also after errors.
     with ExitStack() as stack:

@@ -68,7 +68,7 @@ def command(
         _write_estimate(original, compared, data, output_format)
         return
     with bar("timing", "rounds") as progress:
-        batches = make_batches(data, original.proto)
+        batches = make_batches(data, original.proto, options.rounds)
         report = run_bench(original, compared, batches, replace(options, progress=progress))
     terminal.write_findings(report.warnings)
     write_report(report, output_format, bench_terminal.write_bench)
@@ -109,8 +109,8 @@ def _write_estimate(original: LoadedModel, compared: Plan | LoadedModel, data: D
     # With data, the shapes of its first batch are those of the inputs. Without data, ``--dim`` gives the open sizes.
     dims: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
-    if data.data or data.random is not None:
-        feed = next(iter(make_batches(data, original.proto)))
+    if data.data or data.loader is not None or data.random is not None:
+        feed = next(iter(make_batches(data, original.proto, 1)))
         # A sequence input is a list, which has no shape.
         shapes = {name: value.shape for name, value in feed.items() if hasattr(value, "shape")}
     else:

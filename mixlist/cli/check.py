@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -72,7 +72,8 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     policy = pop_policy(option_values)
     hints = pop_type_hints(option_values)
     source = load_input_model(model)
-    batches = make_batches(pop_data_options(option_values), source.proto)
+    steps = cast("int | None", option_values["steps"])
+    batches = make_batches(pop_data_options(option_values), source.proto, steps)
     # The page shows the ranges of all tensors.
     option_values["per_tensor"] = option_values["per_tensor"] or html is not None
     limits = build_options(Limits(), option_values)

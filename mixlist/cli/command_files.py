@@ -25,7 +25,11 @@ from mixlist.lists import presets
 if TYPE_CHECKING:
     from mixlist.graph.load import LoadedModel
 
-_BATCH_PATTERNS = ("*.npz", "*.npy", "*.pb", "*/*.pb")  # the files that ``runtime.batch_files`` reads in a folder
+# The files that ``runtime.batch_files`` reads in a folder.
+_BATCH_PATTERNS = (
+    *("*.npz", "*.npy", "*.bin", "*.pb", "*/*.npy", "*/*.bin", "*/*.pb"),
+    *("*.png", "*.jpg", "*.jpeg", "*.bmp", "*.webp"),
+)
 _LOADED_MODELS_KEY = "mixlist.models"  # the key in ``context.meta`` of models loaded to find their weights
 
 

@@ -92,7 +92,9 @@ def load_config(path: str | os.PathLike[str], command: str) -> dict[str, object]
             option = keys[name]
             if f"--{name}" in option.secondary_opts:  # the off form: no-keep-io-types = true
                 name, value = option.opts[0].removeprefix("--"), not value
-            is_path = isinstance(option.type, PathType)
+            kind = option.type
+            # The name of a Python module is no path, and stays as it is.
+            is_path = isinstance(kind, PathType) and (isinstance(value, list) or kind.path_in(str(value)) != "")
             options[name.replace("-", "_")] = _join_folder(name, value, folder) if is_path else value
     return options
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from mixlist.cli.declared_options import build_options
@@ -19,22 +20,50 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """The source of the batches: files, or a random number generator."""
+    """The source of the batches: files, a Python function, or a random number generator."""
 
     data: tuple[str, ...] = option(
         (),
-        "A .npz file of inputs by name (one batch), a directory of them, a test_data_set directory of input_N.pb,"
-        " or a .npy file for a model with one input. Can be given more than once.",
+        "A .npz file of inputs by name (one batch), a directory with a .npy or .bin file for each input, a"
+        " test_data_set directory of input_N.pb, for a model with one input a .npy or .bin file or an image, or a"
+        " directory of these. Can be given more than once.",
         "input file",
         metavar="PATH",
         repeatable=True,
+    )
+    shapes: tuple[str, ...] = option(
+        (),
+        "The shape of a .bin file, whose values have the declared type and no header. The default is the declared"
+        " shape.",
+        flag="--shape",
+        metavar="INPUT=2,8",
+        repeatable=True,
+    )
+    mean: str | None = option(
+        None, "For images: the numbers that are subtracted from the pixels (0 to 255).", metavar="X[,X,X]"
+    )
+    scale: str | None = option(
+        None, "For images: the factors by which the pixels are multiplied then, such as 1/255.", metavar="X[,X,X]"
+    )
+    resize: str | None = option(
+        None,
+        "For images: how they get the model's size. crop and pad keep the proportions; without this option, another"
+        " size is an error.",
+        choices=("stretch", "crop", "pad"),
+    )
+    bgr: bool = option(False, "For images: the channels of the model are blue, green, red.", "flag")
+    loader: str | None = option(
+        None,
+        "A Python function that yields the batches, each a dict of arrays by input name.",
+        "python function",
+        metavar="FILE.py:NAME",
     )
     random: int | None = option(None, "Make N batches of random data instead.", "integer", minimum=1)
     seed: int = option(0, "The seed of the random data.", "integer", minimum=0)
     dims: tuple[str, ...] = option(
         (),
-        "For random data, a size that the model leaves open, by its name or as INPUT.AXIS. In NAME, * and ? match as in"
-        " a shell: 's*=32'. An exact name wins over a pattern, and the first pattern that matches wins.",
+        "For random data and images, a size that the model leaves open, by its name or as INPUT.AXIS. In NAME, * and ?"
+        " match as in a shell: 's*=32'. An exact name wins over a pattern, and the first pattern that matches wins.",
         flag="--dim",
         metavar="NAME=SIZE",
         repeatable=True,
@@ -50,43 +79,113 @@ class DataOptions:
     )
 
 
-_RANDOM_ONLY = ("seed", "dims", "ranges")
+_SOURCES = ("data", "loader", "random")
+# The options of one source of data, and the source for messages.
+_SOURCE_OF_OPTION = {
+    "seed": "--random", "ranges": "--random", "dims": "--random and images",
+    "mean": "images", "scale": "images", "resize": "images", "bgr": "images", "shapes": ".bin files",
+}  # fmt: skip
 _DIM_EXAMPLE, _RANGE_EXAMPLE = "--dim batch=4", "--range input_ids=0:30521"  # for the hints of errors
+_SHAPE_EXAMPLE, _SCALE_EXAMPLE = "--shape x=2,8", "--scale 1/255, or one number for each channel"
 
 
 def pop_data_options(option_values: OptionValues) -> DataOptions:
     """Remove the data options from ``option_values``, and return them.
 
-    The command line wins over a configuration: ``--random`` replaces the key ``data``, and ``--data`` replaces the key
-    ``random``.
+    The command line wins over a configuration: ``--random`` replaces the keys ``data`` and ``loader``, and so on.
 
-    Raises UsageError for two sources of data, and for ``--data`` if the command line also has an option of random data.
+    Raises UsageError for two sources of data, and for an option on the command line that the source does not use.
     """
-    keep_one_option(option_values, "data", "random", "--data and --random are two sources of data")
-    if option_values["data"]:
-        # In a configuration these options may stay: it can serve several commands.
-        for name in options_on_command_line(*_RANDOM_ONLY):
-            flag = command_line_forms(DataOptions)[name].flag
-            raise UsageError(f"{flag} is for --random, and the data comes from --data", hint=f"leave {flag} out")
-    return build_options(DataOptions(), option_values)
+    for first, second in combinations(_SOURCES, 2):
+        message = f"--{first} and --{second} are two sources of data"
+        keep_one_option(option_values, first, second, message)
+    options = build_options(DataOptions(), option_values)
+    # Whether files are images is known later: ``_refuse_unused`` looks at the others again.
+    if options.data:
+        _refuse_unused("the data comes from --data", "seed", "ranges")
+    elif options.loader is not None:
+        _refuse_unused("the data comes from --loader", *_SOURCE_OF_OPTION)
+    elif options.random is not None:
+        _refuse_unused("the data is random", "mean", "scale", "resize", "bgr", "shapes")
+    return options
 
 
-def make_batches(options: DataOptions, proto: ModelProto) -> Batches:
-    """Return the batches that the data options select. Raises UsageError if they select none."""
-    from mixlist.runtime.feeds import make_random_batches, read_batches
+def _refuse_unused(reason: str, *names: str) -> None:
+    """Raise UsageError for the first of these options that is on the command line, because nothing uses it."""
+    # In a configuration these options may stay: it can serve several commands.
+    for name in options_on_command_line(*names):
+        flag = command_line_forms(DataOptions)[name].flag
+        message = f"{flag} is for {_SOURCE_OF_OPTION[name]}, and {reason}"
+        raise UsageError(message, hint=f"leave {flag} out")
+
+
+def make_batches(options: DataOptions, proto: ModelProto, limit: int | None = None) -> Batches:
+    """Return the batches that the data options select. Raises UsageError if they select none.
+
+    ``limit``: the number of batches that the command uses at most; a loader is not asked for more.
+    """
+    from mixlist.runtime.batch_files import IMAGE_SUFFIXES
+    from mixlist.runtime.feeds import as_batches, make_random_batches
 
     if options.data:
-        return read_batches(options.data, proto)
+        batches = read_files(options.data, options, proto)
+        suffixes = {path.suffix.lower() for path in batches.files()}
+        if not suffixes & set(IMAGE_SUFFIXES):
+            _refuse_unused("the data has no images", "dims", "mean", "scale", "resize", "bgr")
+        if ".bin" not in suffixes:
+            _refuse_unused("the data has none", "shapes")
+        return batches
+    if options.loader is not None:
+        from mixlist.runtime.python_loader import run_loader
+
+        return as_batches(run_loader(options.loader), proto, limit)
     if options.random is None:
         raise UsageError(
             "there is no data to run the model on",
-            hint="give data with --data batches/ (or a .npz file of inputs by name), or use random data: --random 4",
+            hint="give data with --data batches/ (or a .npz file of inputs by name), a Python function with --loader,"
+            " or use random data: --random 4",
         )
     # Only random data needs sizes and ranges: the shapes and values of files are given.
     dims = parse_sizes(options.dims)
     ranges = split_assignments(options.ranges, "--range", "INPUT=LOW:HIGH", _RANGE_EXAMPLE)
     bounds = {name: _parse_bounds(text, name) for name, text in ranges}
     return make_random_batches(proto, options.random, options.seed, dims, bounds)
+
+
+def read_files(paths: tuple[str, ...], options: DataOptions, proto: ModelProto) -> Batches:
+    """Return the batches in files and directories, read as the data options say."""
+    from mixlist.runtime.feeds import read_batches
+    from mixlist.runtime.image_batches import ImageOptions
+
+    mean, scale = _parse_numbers(options.mean, "--mean"), _parse_numbers(options.scale, "--scale")
+    images = ImageOptions(mean, scale, options.resize, options.bgr, parse_sizes(options.dims))
+    return read_batches(paths, proto, dict(_parse_shapes(options.shapes)), images)
+
+
+def _parse_shapes(texts: Iterable[str]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and the shape of each ``--shape INPUT=2,8``. Raises UsageError for a text that is no shape."""
+    for name, text in split_assignments(texts, "--shape", "INPUT=2,8", _SHAPE_EXAMPLE):
+        sizes = [size.strip() for size in text.split(",")]
+        if not all(size.isascii() and size.isdigit() and len(size) < 19 for size in sizes):
+            message = f"--shape {name}={text}: {text!r} is not a list of sizes"
+            raise UsageError(message, hint=f"for example {_SHAPE_EXAMPLE}")
+        yield name, tuple(map(int, sizes))
+
+
+def _parse_numbers(text: str | None, flag: str) -> tuple[float, ...]:
+    """Return the finite numbers in a text with commas, each a number or a fraction such as ``1/255``."""
+    numbers = []
+    for part in text.split(",") if text is not None else ():
+        numerator, _, denominator = part.partition("/")
+        try:
+            number = float(numerator) / float(denominator or 1)
+            if number - number != 0:  # infinite or not a number
+                raise ValueError
+        except (ValueError, ZeroDivisionError):
+            message = f"{flag} {text}: {part!r} is not a finite number"
+            raise UsageError(message, hint=f"for example {_SCALE_EXAMPLE}") from None
+        numbers.append(number)
+    return tuple(numbers)
 
 
 def parse_sizes(texts: Iterable[str]) -> dict[str, int]:

@@ -18,6 +18,7 @@ from mixlist.cli.parameters import (
     LIBRARY,
     MODEL,
     OUTPUT,
+    PYTHON_FUNCTION,
     AliasedOption,
     Number,
     OptionValues,
@@ -40,7 +41,13 @@ def declared_options(*options: type[DataclassInstance]) -> list[click.Parameter]
     return [_click_option(name, form) for kind in options for name, form in command_line_forms(kind).items()]
 
 
-_FILE_TYPES = {"input file": INPUT, "model file": MODEL, "output file": OUTPUT, "appended file": PathType("appends")}
+_FILE_TYPES = {
+    "input file": INPUT,
+    "model file": MODEL,
+    "output file": OUTPUT,
+    "appended file": PathType("appends"),
+    "python function": PYTHON_FUNCTION,
+}
 # Options of these kinds show click's own metavar for their type, unless they state one.
 _LIST_FILE_TYPES = {"list file": INPUT_OR_DASH, "library": LIBRARY}
 _METAVARS = {"integer": "N", "number": "X", "output folder": "DIR"} | dict.fromkeys(_FILE_TYPES, "FILE")

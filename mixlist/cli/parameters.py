@@ -63,6 +63,10 @@ class PathType(click.Path):
             return ()
         return (path,) if self._other_output is None else (path, self._other_output(path))
 
+    def path_in(self, value: str) -> str:
+        """Return the path in a value of the parameter; "" if there is none."""
+        return value
+
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
@@ -72,9 +76,18 @@ class PathType(click.Path):
         return super().convert(value, param, ctx)
 
 
+class PythonFunctionType(PathType):
+    """``FILE.py:NAME`` or ``MODULE:NAME``. The command reads the file. Modules are not compared with its outputs."""
+
+    def path_in(self, value: str) -> str:
+        module = value.rpartition(":")[0]
+        return module if module.endswith(".py") else ""
+
+
 INPUT = PathType("reads")
 INPUT_OR_DASH = PathType("reads", allow_dash=True)  # '-' is standard input
 MODEL = PathType("reads model")
+PYTHON_FUNCTION = PythonFunctionType("reads")
 LIBRARY = PathType("reads library", allow_dash=True)
 OUTPUT = PathType("writes")
 OUTPUT_OR_DASH = PathType("writes", allow_dash=True)  # '-' is standard output
@@ -178,7 +191,7 @@ def used_paths(context: click.Context) -> Iterator[tuple[click.Parameter, PathTy
             values = context.meta.get(_CONFIG_KEY) if parameter is CONFIG else context.params.get(parameter.name or "")
             # A repeatable parameter has a tuple, another one a path or None.
             paths = values if isinstance(values, tuple) else () if values is None else (values,)
-            yield from ((parameter, kind, str(path)) for path in paths)
+            yield from ((parameter, kind, path) for value in paths if (path := kind.path_in(str(value))))
 
 
 def refuse_second_standard_input() -> None:

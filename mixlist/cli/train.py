@@ -25,10 +25,11 @@ from mixlist.training.options import TrainOptions
         click.Argument(["step"], type=MODEL),
         click.Option(
             ["--data"],
-            metavar="FILE",
+            metavar="PATH",
             type=INPUT,
             required=True,
-            help="A .npz file of the batch inputs by name, samples along the first axis.",
+            help="A .npz file of the batch inputs by name, or a directory with a .npy file for each; samples along the"
+            " first axis.",
         ),
         *declared_options(Settings),
         *POLICY_OPTIONS,

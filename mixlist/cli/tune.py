@@ -13,7 +13,7 @@ import click
 
 from mixlist.checker.limits import Limits
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
-from mixlist.cli.data_options import DataOptions, make_batches, pop_data_options
+from mixlist.cli.data_options import DataOptions, make_batches, pop_data_options, read_files
 from mixlist.cli.declared_options import build_options, declared_options
 from mixlist.cli.next_command import next_command
 from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints
@@ -102,7 +102,6 @@ def command(
     """
     from mixlist.checker.label_accuracy import read_labels
     from mixlist.report.tune_terminal import write_tune
-    from mixlist.runtime.feeds import read_batches
     from mixlist.tuner.run import run_tune
 
     # These checks are cheap, so they come before the lists and the model are read.
@@ -113,8 +112,9 @@ def command(
     policy = pop_policy(option_values)
     hints = pop_type_hints(option_values)
     source = load_input_model(model)
-    batches = make_batches(pop_data_options(option_values), source.proto)
-    validation_batches = read_batches(validate_on, source.proto) if validate_on else None
+    data = pop_data_options(option_values)
+    batches = make_batches(data, source.proto, cast("int | None", option_values["steps"]))
+    validation_batches = read_files(validate_on, data, source.proto) if validate_on else None
     _refuse_shared_data(batches, validation_batches)
     # ``isolate``: the trials run in worker processes, so that a crash of ONNX Runtime does not end the search.
     options = build_options(
@@ -153,11 +153,11 @@ def _alternative_command(report: TuneReport, output: str) -> str:
 
 def _refuse_shared_data(batches: Batches, validation_batches: Batches | None) -> None:
     """Raise UsageError if a file is data of the search and of the validation."""
-    searched = {Path(name).resolve() for name in batches.names()}
-    for name in validation_batches.names() if validation_batches is not None else ():
-        if Path(name).resolve() in searched:
+    searched = {path.resolve() for path in batches.files()}
+    for path in validation_batches.files() if validation_batches is not None else ():
+        if path.resolve() in searched:
             hint = "give data that the search does not use"
-            raise UsageError(f"--validate-on: {name} is also data of the search", hint=hint)
+            raise UsageError(f"--validate-on: {path} is also data of the search", hint=hint)
 
 
 @contextmanager

@@ -1,12 +1,14 @@
 """Find the batches in the files that ``--data`` names, and read them one by one.
 
 * ``.npz``: one batch, arrays by input name;
-* ``.npy``: one batch for a model with one input;
+* ``.npy`` or ``.bin`` (raw values, see ``raw_arrays``): one batch for a model with one input;
+* an image: one sample for a model with one input (see ``image_batches``);
+* a directory of ``.npy`` and ``.bin`` files that have the names of the inputs: one batch (see ``_is_named_batch``);
 * a directory with ``input_N.pb``: one batch in the form of ONNX's own tests (``test_data_set_0``). The files are
   serialized tensors, sequences or optionals. If every file holds the name of an input, these names decide (as in ONNX
   Runtime's test runner). Otherwise N is the index among the inputs without an initializer (as in the test runner of
   onnx);
-* a directory of such directories, or of ``.npz`` files, or of ``.npy`` files: batches in natural order (2 before 10).
+* a directory of such directories, or of files of one kind: batches in natural order (2 before 10).
 
 All batches are found at once, so that a wrong path is an error before the first run. Python objects in npy files are
 never loaded, because they could run code.
@@ -19,61 +21,105 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mixlist.errors import FileError, MixlistError, UsageError
 from mixlist.files.regular_files import open_regular, refuse_irregular
 from mixlist.graph.weights import is_external
 from mixlist.ops import dtypes
 from mixlist.runtime.inputs import Input
+from mixlist.runtime.raw_arrays import read_raw
 
 if TYPE_CHECKING:
     from onnx import OptionalProto, SequenceProto, TensorProto
 
     from mixlist.runtime.session import Array
 
-FORMS = "data is a .npz file, a .npy file, a test_data_set directory of input_N.pb, or a directory of these"
+Form = Literal["file", "named arrays", "test data set", "image"]
+Shapes = Mapping[str, tuple[int, ...]]  # the shapes of ``.bin`` files by input name
+
+ARRAY_SUFFIXES = (".npz", ".npy", ".bin")
+_NAMED_SUFFIXES = (".npy", ".bin")  # of files that can have the name of an input
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+FORMS = (
+    "data is a .npz file (one batch), a .npy or .bin file or images (.png, .jpg, .jpeg, .bmp, .webp) for a model with"
+    " one input, a directory with a .npy or .bin file for each input, a test_data_set directory of input_N.pb, or a"
+    " directory of these; for other data, write a Python function and give it with --loader"
+)
 _VALUE_MESSAGES = ("TensorProto", "SequenceProto", "OptionalProto")  # the messages that hold a value or a part of one
 _INPUT_FILE = re.compile(r"input_(\d+)\.pb")
+_NOT_IN_FILE_NAMES = re.compile(r'[/\\:*?"<>|]')  # on some systems, names of files cannot hold these characters
 
 
 @dataclass(frozen=True)
 class BatchSource:
-    """The source of one batch: ``name`` identifies it in messages, and ``read`` returns its values as stored."""
+    """The source of one batch.
+
+    ``name`` identifies it in messages, ``read`` returns its values as stored, and ``files`` are the paths of the file,
+    the directory or the images that hold it.
+    """
 
     name: str
     read: Callable[[], Mapping[str, object]]
+    files: tuple[Path, ...] = ()
 
 
-def find_batch_sources(path: Path, inputs: Sequence[Input]) -> list[BatchSource]:
-    """Return the batches of one ``--data`` path. Raises FileError if it does not exist or contains none."""
+@dataclass(frozen=True)
+class BatchPath:
+    """The path of one batch, or of one image, which is a sample of a batch."""
+
+    path: Path
+    form: Form
+
+    def source(self, inputs: Sequence[Input], shapes: Shapes) -> BatchSource:
+        """Return the source of the batch; images have ``image_batches.make_image_sources``."""
+        readers: dict[Form, Callable[[], Mapping[str, object]]] = {
+            "file": partial(_read_file, self.path, inputs, shapes),
+            "named arrays": partial(_read_named_arrays, self.path, inputs, shapes),
+            "test data set": partial(_read_test_set, self.path, inputs),
+        }
+        files = _array_files(self.path) if self.form == "named arrays" else [self.path]
+        return BatchSource(str(self.path), readers[self.form], tuple(files))
+
+
+def find_batch_paths(path: Path, inputs: Sequence[Input]) -> list[BatchPath]:
+    """Return the batches and images of one ``--data`` path.
+
+    Raises FileError if it does not exist or contains none.
+    """
     if not path.exists():
         raise FileError(f"{path}: there is no such file or directory", hint=FORMS)
     refuse_irregular(path, path.stat().st_mode)
-    if not path.is_dir() and path.suffix not in (".npz", ".npy"):
+    if path.is_dir():
+        return _find_in_folder(path, inputs)
+    if path.suffix.lower() in IMAGE_SUFFIXES:
+        return [BatchPath(path, "image")]
+    if path.suffix not in ARRAY_SUFFIXES:
         raise FileError(f"mixlist cannot read {path} as data", hint=FORMS)
-    batch_paths = _find_batch_paths(path) if path.is_dir() else [path]
-    return [
-        BatchSource(str(batch), partial(_read_test_set if batch.is_dir() else _read_file, batch, inputs))
-        for batch in batch_paths
-    ]
+    return [BatchPath(path, "file")]
 
 
-def _find_batch_paths(folder: Path) -> list[Path]:
-    """Return the paths of the batches in a directory: files or subdirectories in it, or itself if it is one batch."""
-    try:
-        entries = sorted(folder.iterdir(), key=_natural_order)
-    except OSError as error:
-        raise FileError(f"cannot read the directory {folder}: {error.strerror}") from None
+def _find_in_folder(folder: Path, inputs: Sequence[Input]) -> list[BatchPath]:
+    """Return the batches in a directory: files or subdirectories in it, or itself if it is one batch."""
+    entries = _sorted_entries(folder)
     # A test data set is one batch, also if other data lies next to its files.
     if _is_test_set(folder):
-        return [folder]
+        return [BatchPath(folder, "test data set")]
     files = [entry for entry in entries if entry.is_file()]
+    folders = [entry for entry in entries if entry.is_dir()]
     paths_by_form = {
-        "test data sets": [entry for entry in entries if entry.is_dir() and _is_test_set(entry)],
-        ".npz files": [file for file in files if file.suffix == ".npz"],
-        ".npy files": [file for file in files if file.suffix == ".npy"],
+        "test data sets": [BatchPath(entry, "test data set") for entry in folders if _is_test_set(entry)],
+        "directories of arrays by input name": [
+            BatchPath(entry, "named arrays") for entry in folders if _is_named_batch(_sorted_entries(entry), inputs)
+        ],
+        "images": [BatchPath(file, "image") for file in files if file.suffix.lower() in IMAGE_SUFFIXES],
+        ".npz files": [BatchPath(file, "file") for file in files if file.suffix == ".npz"],
     }
+    if _is_named_batch(files, inputs):
+        paths_by_form["arrays by input name"] = [BatchPath(folder, "named arrays")]
+    else:
+        for suffix in _NAMED_SUFFIXES:
+            paths_by_form[f"{suffix} files"] = [BatchPath(file, "file") for file in files if file.suffix == suffix]
     forms = [form for form, paths in paths_by_form.items() if paths]
     if not forms:
         raise FileError(f"{folder} contains no data", hint=FORMS)
@@ -83,34 +129,86 @@ def _find_batch_paths(folder: Path) -> list[Path]:
     return paths_by_form[forms[0]]
 
 
+def _sorted_entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir(), key=_natural_order)
+    except OSError as error:
+        raise FileError(f"cannot read the directory {folder}: {error.strerror}") from None
+
+
 def _natural_order(path: Path) -> tuple[list[tuple[int, int, str]], str]:
     """Return a sort key that puts batch_2 before batch_10: numbers in names are compared as numbers."""
     parts = re.split(r"(\d+)", path.name)
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part.lower()) for part in parts if part], path.name
 
 
-# --- npz and npy ---
+# --- npz, npy and bin ---
 
 
-def _read_file(path: Path, inputs: Sequence[Input]) -> Mapping[str, object]:
+def _read_file(path: Path, inputs: Sequence[Input], shapes: Shapes) -> Mapping[str, object]:
+    if path.suffix == ".bin":
+        model_input = find_only_input(inputs, path)
+        return {model_input.name: read_raw(path, model_input, shapes)}
     content = load_arrays(path)
-    return content if isinstance(content, dict) else {_find_only_input(inputs, path): content}
+    return content if isinstance(content, dict) else {find_only_input(inputs, path).name: content}
 
 
-def _find_only_input(inputs: Sequence[Input], path: Path) -> str:
-    """Return the name of the only required input, which gets the array of a file without names.
+def find_only_input(inputs: Sequence[Input], path: Path) -> Input:
+    """Return the only required input, which gets the array of a file without names.
 
     If all inputs are optional, the model must have only one. Raises UsageError if there are several.
     """
     required = [model_input for model_input in inputs if not model_input.optional] or list(inputs)
     # Guess nothing: with several inputs the array could be any of them.
     if len(required) == 1:
-        return required[0].name
+        return required[0]
     names = ", ".join(model_input.name for model_input in required[:12])
     raise UsageError(
         f"{path} contains one array, but the model expects {len(required)}: {names}",
-        hint="write them by name with numpy.savez",
+        hint="write them by name with numpy.savez, or as one .npy or .bin file for each input, named after it",
     )
+
+
+def _is_named_batch(paths: Sequence[Path], inputs: Sequence[Input]) -> bool:
+    """Return whether the ``.npy`` and ``.bin`` files among these paths are the inputs of one batch, by their names.
+
+    All of them must have the names of inputs. If the model has several inputs, one such name is enough, because files
+    without names could not be its batches.
+    """
+    array_files = [path for path in paths if path.suffix in _NAMED_SUFFIXES]
+    name_of_stem = _input_names_by_stem(inputs)
+    named_count = sum(path.stem in name_of_stem for path in array_files)
+    has_several_inputs = sum(not model_input.optional for model_input in inputs) > 1
+    return named_count > 0 and (named_count == len(array_files) or has_several_inputs)
+
+
+def _array_files(folder: Path) -> list[Path]:
+    return [path for path in _sorted_entries(folder) if path.suffix in _NAMED_SUFFIXES]
+
+
+def _input_names_by_stem(inputs: Sequence[Input]) -> dict[str, str]:
+    """Return the input names by the names of their files without suffix.
+
+    Characters that names of files cannot have on some system may be ``_``: ``ids_0.npy`` is the input ``ids:0``.
+    """
+    names = [model_input.name for model_input in inputs]
+    # An exact name wins over one with replaced characters.
+    return {_NOT_IN_FILE_NAMES.sub("_", name): name for name in names} | {name: name for name in names}
+
+
+def _read_named_arrays(folder: Path, inputs: Sequence[Input], shapes: Shapes) -> Mapping[str, object]:
+    """Return the arrays of a directory whose files have the names of the inputs."""
+    name_of_stem = _input_names_by_stem(inputs)
+    input_by_name = {model_input.name: model_input for model_input in inputs}
+    arrays: dict[str, object] = {}
+    for path in _array_files(folder):
+        name = name_of_stem.get(path.stem, path.stem)
+        if name in arrays:
+            raise UsageError(f"{folder} contains two files for input {name!r}", hint=f"remove {path.name} or the other")
+        # A file that is no input stays among the arrays: the error for its name also shows what is missing.
+        is_raw = path.suffix == ".bin" and name in input_by_name
+        arrays[name] = read_raw(path, input_by_name[name], shapes) if is_raw else load_arrays(path)
+    return arrays
 
 
 def load_arrays(path: Path) -> Array | dict[str, Array]:
@@ -134,6 +232,14 @@ def load_arrays(path: Path) -> Array | dict[str, Array]:
         if not isinstance(array, np.ndarray):
             raise FileError(f"{path}: its entry {name!r} is not an array", hint="write it with numpy.savez")
     return arrays
+
+
+def load_folder(folder: Path) -> dict[str, object]:
+    """Return the arrays of the ``.npy`` files in a directory by their names without suffix. Raises FileError."""
+    paths = [path for path in _sorted_entries(folder) if path.suffix == ".npy"]
+    if not paths:
+        raise FileError(f"{folder} contains no .npy files", hint="write one for each input, named after it")
+    return {path.stem: load_arrays(path) for path in paths}
 
 
 def _unreadable_file_error(path: Path, reason: str) -> FileError:

@@ -10,21 +10,27 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
+from mixlist.graph.load import load_model
+from mixlist.lists.suggestions import choices_hint
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.runtime import random_feeds
 from mixlist.runtime.array_casts import cast_array
-from mixlist.runtime.batch_files import BatchSource, find_batch_sources
+from mixlist.runtime.batch_files import BatchSource, Shapes, find_batch_paths
+from mixlist.runtime.image_batches import ImageOptions, make_image_sources
 from mixlist.runtime.inputs import Input, make_feed, model_inputs
+from mixlist.runtime.stored_batches import store_batches
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from mixlist.graph.proto_types import ModelSource
     from mixlist.runtime.session import Array, Feed
 
 
@@ -62,19 +68,80 @@ class Batches:
         """Return the names of the batches in messages: the path of the file, ``batch 0``, or ``random 0``."""
         return tuple(source.name for source in self._sources)
 
+    def files(self) -> tuple[Path, ...]:
+        """Return the paths that hold the batches: files, directories and images; () for batches without a file."""
+        return tuple(path for source in self._sources for path in source.files)
+
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         """Return the warnings about the data read so far: assumed sizes (ML601), values that casts changed (ML602)."""
         return (*self._warnings, *self._loss_warnings.values())
 
 
-def read_batches(paths: Sequence[str | os.PathLike[str]], proto: ModelProto) -> Batches:
+def read_batches(
+    paths: Sequence[str | os.PathLike[str]],
+    proto: ModelProto,
+    shapes: Shapes | None = None,
+    images: ImageOptions | None = None,
+) -> Batches:
     """Return the batches in files and directories, in the order of the paths (see ``batch_files``).
 
-    Raises FileError for a path that is not data.
+    shapes: the shapes of ``.bin`` files by input name.
+    images: how images become values (see ``image_batches``).
+
+    Raises FileError for a path that is not data, and UsageError for options that do not fit the model.
     """
     inputs = model_inputs(proto)
-    return Batches(inputs, [source for path in paths for source in find_batch_sources(Path(path), inputs)])
+    _check_shape_names(shapes or {}, inputs)
+    batch_paths = [batch_path for path in paths for batch_path in find_batch_paths(Path(path), inputs)]
+    sources: list[BatchSource] = []
+    warnings: list[Diagnostic] = []
+    # Images that follow one another fill batches together, also if they come from several paths.
+    for form, group in groupby(batch_paths, key=lambda batch_path: batch_path.form):
+        if form == "image":
+            image_paths = [batch_path.path for batch_path in group]
+            image_sources, image_warnings = make_image_sources(image_paths, inputs, images or ImageOptions())
+            sources += image_sources
+            warnings += image_warnings
+        else:
+            sources += [batch_path.source(inputs, shapes or {}) for batch_path in group]
+    return Batches(inputs, sources, warnings)
+
+
+def read_data(
+    model: ModelSource,
+    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    shapes: Shapes | None = None,
+    mean: float | Sequence[float] = (),
+    scale: float | Sequence[float] = (),
+    resize: str | None = None,
+    bgr: bool = False,
+    dims: Mapping[str, int] | None = None,
+) -> Batches:
+    """Return the batches of a model in files and directories, for ``check``, ``tune`` and ``bench``.
+
+    shapes: the shapes of ``.bin`` files by input name.
+    mean, scale, resize, bgr, dims: how images become values (Rule S8.29): value = (pixel - mean) x scale, with one
+        number for all channels or one for each; ``stretch``, ``crop`` or ``pad``; whether the channels are blue, green
+        and red; and the sizes that the model leaves open.
+
+    Without these keyword arguments, ``check`` reads the same batches from the paths themselves. Raises FileError for a
+    path that is not data, UsageError for arguments that do not fit the model, and the errors of ``load_model``.
+    """
+    paths = [data] if isinstance(data, str | os.PathLike) else data
+    means, scales = ((value,) if isinstance(value, int | float) else tuple(value) for value in (mean, scale))
+    images = ImageOptions(means, scales, resize, bgr, dims or {})
+    return read_batches(paths, load_model(model).proto, shapes, images)
+
+
+def _check_shape_names(shapes: Shapes, inputs: Sequence[Input]) -> None:
+    """Raise UsageError for a shape of an input that the model does not have."""
+    names = [model_input.name for model_input in inputs]
+    for name in shapes:
+        if name not in names:
+            hint = choices_hint(name, names, "the inputs are")
+            raise UsageError(f"--shape {name}: the model has no input {name!r}", hint=hint)
 
 
 def make_random_batches(
@@ -96,15 +163,23 @@ def make_random_batches(
     return Batches(model_inputs(proto), sources, plan.warnings)
 
 
-def as_batches(data: object, proto: ModelProto) -> Batches:
+def as_batches(data: object, proto: ModelProto, limit: int | None = None) -> Batches:
     """Return the batches that a caller of the Python API passed: Batches, or one or several paths or feeds.
 
-    Raises UsageError for data of another type, and for an empty list.
+    Feeds of an iterator, such as a generator, are read here once, at most ``limit`` of them, and stored in temporary
+    files. Raises UsageError for data of another type, and for no data.
     """
     if isinstance(data, Batches):
         return data
+    kind = type(data).__name__
     if isinstance(data, str | os.PathLike | Mapping):
         data = [data]
+    if isinstance(data, Iterable) and not isinstance(data, Sequence):
+        iterator = iter(data)
+        first = next(iterator, None)
+        if isinstance(first, Mapping):
+            return Batches(model_inputs(proto), store_batches(chain([first], iterator), limit))
+        data = [] if first is None else [first, *iterator]
     # All items must be of one kind. Anything else, also a mix of paths and feeds, is an error.
     items = list(data) if isinstance(data, Iterable) else None
     if items and all(isinstance(item, str | os.PathLike) for item in items):
@@ -112,7 +187,7 @@ def as_batches(data: object, proto: ModelProto) -> Batches:
     if items and all(isinstance(item, Mapping) for item in items):
         sources = [BatchSource(f"batch {index}", partial(dict, feed)) for index, feed in enumerate(items)]
         return Batches(model_inputs(proto), sources)
-    problem = "empty" if items == [] else f"a {type(data).__name__}"
+    problem = "empty" if items == [] else f"a {kind}"
     raise UsageError(f"the data is {problem}", hint="pass paths, or dicts of arrays by input name")
 
 

@@ -84,7 +84,9 @@ def _describe_value(value: Any) -> str:
         return f"a list of length {len(value)}" + (f" that starts with {_describe_value(value[0])}" if value else "")
     if value is None or not hasattr(value, "dtype"):
         return type(value).__name__
-    return f"{value.dtype.name or value.dtype}[{', '.join(map(str, value.shape))}]"
+    # Not every package names its types as numpy does.
+    dtype = getattr(value.dtype, "name", "") or str(value.dtype)
+    return f"{dtype}[{', '.join(map(str, value.shape))}]"
 
 
 def make_feed(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mixlist.errors import UsageError
-from mixlist.runtime.batch_files import load_arrays
+from mixlist.runtime.batch_files import load_arrays, load_folder
 from mixlist.runtime.inputs import make_feed
 from mixlist.training.step_graph import StepGraph
 
@@ -93,15 +93,17 @@ def read_dataset(graph: StepGraph, source: ArraySource, name: str) -> Dataset:
 
 
 def read_arrays(source: ArraySource, name: str) -> tuple[Mapping[str, object], str]:
-    """Return the arrays of a mapping or of a ``.npz`` file by name, and the name of the source for messages.
+    """Return the arrays of a mapping, a ``.npz`` file or a directory of ``.npy`` files, and the name for messages.
 
-    Messages name a file by its path, and a mapping by the text ``name``.
+    The arrays have the names of the inputs. Messages name a file by its path, and a mapping by the text ``name``.
     """
     if isinstance(source, Mapping):
         return source, name
-    arrays = load_arrays(Path(source))
+    path = Path(source)
+    arrays = load_folder(path) if path.is_dir() else load_arrays(path)
     if not isinstance(arrays, dict):
-        raise UsageError(f"{source} holds one array", hint="give a .npz file with one array for each input, by name")
+        hint = "give a .npz file with one array for each input, by name, or a directory of .npy files with these names"
+        raise UsageError(f"{source} holds one array", hint=hint)
     return arrays, str(source)
 
 

@@ -78,7 +78,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     refuse_too_large(loaded, executors.count_local_workers(*worker_arguments))
     max_accuracy_loss = options.max_accuracy_loss if options.labels is not None else None
     limits = TrialLimits(options.output_limits, options.max_exception_rate, max_accuracy_loss)
-    batches, validation = split_batches(as_batches(data, loaded.proto), loaded, options)
+    batches, validation = split_batches(as_batches(data, loaded.proto, options.steps), loaded, options)
     # Unlike a check, a search reads every batch again and again, so all of them stay in memory.
     feeds = list(batches)
     search_state = SearchState(options.state, _search_key(loaded, policy, feeds, limits, options))

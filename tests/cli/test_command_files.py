@@ -30,7 +30,9 @@ def test_every_command_declares_its_files() -> None:
     for command in _commands():
         assert isinstance(command, FileCheckingCommand), command.name
         for parameter in command.params:
-            names_file = parameter.metavar in ("FILE", "PATH", "DIR", "PATH...", "PATH|PRESET", "OUT", "MIXED")
+            names_file = parameter.metavar in (
+                *("FILE", "PATH", "DIR", "PATH...", "PATH|PRESET", "OUT", "MIXED", "FILE.py:NAME"),
+            )
             is_path = isinstance(parameter.type, click.Path | click.File)
             assert isinstance(parameter.type, PathType) is (names_file or is_path), (command.name, parameter.name)
 
@@ -60,8 +62,10 @@ def files(tmp_path: Path) -> Path:
         "customize.txt": "",
         "hints.json": "{}",
         "config.toml": "",
+        "loader.py": "def batches():\n    yield {}\n",
+        **dict.fromkeys(("named/x.npy", "named/w.bin", "folders/0/x.npy", "photos/0.png"), ""),
     }
-    for name in ("library", "batches", "sets/set_0"):
+    for name in ("library", "batches", "sets/set_0", "named", "folders/0", "photos"):
         (tmp_path / name).mkdir(parents=True)
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
@@ -88,6 +92,10 @@ _DATA = {
     "--data=batches": ["batches/0.npz"],
     "--data=sets": ["sets/set_0/input_0.pb"],
     "--data=sets/set_0": ["sets/set_0/input_0.pb"],
+    "--data=named": ["named/w.bin"],
+    "--data=folders": ["folders/0/x.npy"],
+    "--data=photos": ["photos/0.png"],
+    "--loader=loader.py:batches": ["loader.py"],
 }
 _MODEL = {"model.onnx": ["model.onnx", "model.bin"]}
 _LABELS = {"--labels=labels.npy": ["labels.npy"]}

@@ -98,7 +98,22 @@ def test_missing_data_is_an_error(call: Run) -> None:
     ("arguments", "message"),
     [
         (["--random", 1, "--data", "x.npz"], "--data and --random are two sources of data"),
-        (["--data", "BATCH", "--dim", "K=1"], "--dim is for --random, and the data comes from --data"),
+        (["--loader", "l.py:f", "--data", "x.npz"], "--data and --loader are two sources of data"),
+        (["--loader", "l.py:f", "--random", 1], "--loader and --random are two sources of data"),
+        (["--loader", "l.py:f", "--seed", 1], "--seed is for --random, and the data comes from --loader"),
+        (["--loader", "l.py:f", "--scale", 1], "--scale is for images, and the data comes from --loader"),
+        (["--loader", "l.py"], "--loader l.py: this is not FILE.py:FUNCTION or MODULE:FUNCTION"),
+        (["--loader", "none.py:f"], "none.py: there is no such file"),
+        (["--data", "BATCH", "--dim", "K=1"], "--dim is for --random and images, and the data has no images"),
+        (["--data", "BATCH", "--bgr"], "--bgr is for images, and the data has no images"),
+        (["--data", "BATCH", "--shape", "x=2,3"], "--shape is for .bin files, and the data has none"),
+        (["--data", "BATCH", "--shape", "x=2,-3"], "--shape x=2,-3: '2,-3' is not a list of sizes"),
+        (["--data", "BATCH", "--shape", "y=2"], "--shape y: the model has no input 'y'"),
+        (["--data", "BATCH", "--mean", "1,x"], "--mean 1,x: 'x' is not a finite number"),
+        (["--data", "BATCH", "--scale", "1/0"], "--scale 1/0: '1/0' is not a finite number"),
+        (["--data", "BATCH", "--scale", "1e999"], "'1e999' is not a finite number"),
+        (["--data", "BATCH", "--resize", "zoom"], "'zoom' is not one of 'stretch', 'crop', 'pad'"),
+        (["--random", 1, "--mean", "1"], "--mean is for images, and the data is random"),
         (["--data", "BATCH", "--seed", "1"], "--seed is for --random"),
         (["--data", "BATCH", "--range", "x=1:2"], "--range is for --random"),
         (["--random", 0], "0 is not in the range x>=1"),
@@ -150,3 +165,45 @@ def test_the_command_line_replaces_data_of_a_configuration(call: Run, npz: Path)
     assert "two sources of data" in call("--config", config).err
     config.write_text('[check]\nrandom = "many"\n')
     assert "random takes a whole number" in call("--config", config).err
+
+
+def test_raw_files_have_the_shape_of_the_option(call: Run, tmp_path: Path) -> None:
+    (tmp_path / "batch").mkdir()
+    np.ones(6, np.float32).tofile(tmp_path / "batch" / "x.bin")
+    np.array([7, 8]).tofile(tmp_path / "batch" / "a=b.bin")
+    completed = call("--data", tmp_path / "batch", "--shape", "x=2,3", "--shape", "a=b=2")
+    assert completed.out == "batch: x [2, 3], a=b [2]; 7..8\n"
+    completed = call("--data", tmp_path / "batch", "--shape", "x=2,4", "--shape", "a=b=2")
+    assert "x.bin has 24 bytes, but input x: float32[2, 4] takes 32" in completed.err
+
+
+def test_a_loader_yields_the_batches(call: Run, tmp_path: Path) -> None:
+    (tmp_path / "loader.py").write_text(
+        "import numpy as np\n\n\ndef batches():\n    print('reading')\n"
+        "    yield {'x': np.ones((1, 2)), 'a=b': np.array([3])}\n"
+        "    yield {'x': np.ones((2, 2)), 'a=b': np.array([4, 5])}\n"
+    )
+    expected = "batch 0: x [1, 2], a=b [1]; 3..3\nbatch 1: x [2, 2], a=b [2]; 4..5\n"
+    completed = call("--loader", f"{tmp_path / 'loader.py'}:batches")
+    assert (completed.out, completed.err) == (expected, "reading\n")
+    # A configuration names a file relative to its folder, and a module by its name.
+    config = tmp_path / "mixlist.toml"
+    config.write_text('[check]\nloader = "loader.py:batches"\n')
+    assert call("--config", config).out == expected
+    assert call("--config", config, "--random", 1, "--dim", "K=2").out.startswith("random 0: x [1, 2]")
+    config.write_text('[check]\nloader = "no_such_module:batches"\n')
+    assert "error: --loader no_such_module:batches raised ModuleNotFoundError" in call("--config", config).err
+
+
+def test_an_error_of_a_loader_shows_a_traceback_only_if_asked(
+    call: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = tmp_path / "loader.py"
+    loader.write_text("def batches():\n    raise KeyError('x')\n")
+    completed = call("--loader", f"{loader}:batches")
+    assert completed.status == 2
+    assert completed.err.startswith(f"mixlist: error: {loader}:2: --loader {loader}:batches raised KeyError: 'x'\n")
+    assert "Traceback" not in completed.err
+    monkeypatch.setenv("MIXLIST_DEBUG", "1")
+    completed = call("--loader", f"{loader}:batches")
+    assert "Traceback" in completed.err and 'loader.py", line 2, in batches' in completed.err

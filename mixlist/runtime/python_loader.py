@@ -1,0 +1,138 @@
+"""Import and run the Python function of ``--loader``, which yields batches as dicts of arrays by input name.
+
+``MODULE:NAME`` is imported as Python imports modules, also from the current folder, and ``FILE.py:NAME`` from that
+file. NAME is a function without arguments, a class of which an object yields batches, or an iterable object. The code
+runs in this process only. What it prints goes to standard error, because standard output belongs to the report.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+from mixlist.errors import FileError, UsageError
+from mixlist.lists.suggestions import choices_hint
+
+FORM = "FILE.py:FUNCTION or MODULE:FUNCTION"
+_EXAMPLE = "for example --loader loader.py:batches"
+_TRACEBACK_HINT = "MIXLIST_DEBUG=1 shows the traceback"
+_MAX_LISTED = 12  # names that a hint lists
+
+Result = TypeVar("Result")
+
+
+def split_loader(text: str) -> tuple[str, str]:
+    """Return the file or module and the name in ``FILE.py:NAME`` or ``MODULE:NAME``. Raises UsageError."""
+    # From the right: a path of Windows has a colon after the drive.
+    module, _, name = text.rpartition(":")
+    if not (module and name.isidentifier()):
+        raise UsageError(f"--loader {text}: this is not {FORM}", hint=_EXAMPLE)
+    return module, name
+
+
+def is_file(module: str) -> bool:
+    """Return whether the part before the colon is a file, and not the name of a module."""
+    return module.endswith(".py") or "/" in module or os.sep in module
+
+
+def run_loader(text: str) -> Iterator[object]:
+    """Import a loader and yield the batches that it yields, as they are.
+
+    Raises UsageError for a text that names no loader and for every error of its code, with file and line, and FileError
+    if its file does not exist.
+    """
+    place, name = split_loader(text)
+    module = _run_user_code(lambda: _import_module(place), text, place)
+    if not hasattr(module, name):
+        names = [known for known in vars(module) if not known.startswith("_") and callable(getattr(module, known))]
+        hint = choices_hint(name, names[:_MAX_LISTED], "it has") if names else "define it there"
+        raise UsageError(f"--loader {text}: {place} has no {name!r}", hint=hint)
+    loader = getattr(module, name)
+    path = getattr(module, "__file__", None) or place
+    if callable(loader):
+        _check_arguments(loader, text)
+        loader = _run_user_code(loader, text, path)
+    if isinstance(loader, Mapping):
+        loader = [loader]
+    if isinstance(loader, str | bytes) or not hasattr(loader, "__iter__"):
+        message = f"--loader {text} gives {_kind_of(loader)}, and not batches"
+        raise UsageError(message, hint="yield one dict of arrays by input name for each batch")
+    iterator = _run_user_code(lambda: iter(loader), text, path)
+    end = object()
+    while (batch := _run_user_code(lambda: next(iterator, end), text, path)) is not end:
+        yield batch
+
+
+def _kind_of(value: object) -> str:
+    return "None" if value is None else f"an object of the type {type(value).__name__}"
+
+
+def _import_module(place: str) -> ModuleType:
+    """Return the module of a file or of a module name."""
+    if not is_file(place):
+        # ``python -m`` finds modules of the current folder too. A console script does not.
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+        return importlib.import_module(place)
+    path = Path(place).absolute()
+    if not path.is_file():
+        raise FileError(f"{place}: there is no such file", hint=_EXAMPLE)
+    # As for ``python loader.py``: the file can import its neighbors.
+    sys.path.insert(0, os.fspath(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise FileError(f"{place} is not a Python file", hint=_EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickles look their module up here.
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _check_arguments(loader: Callable[..., object], text: str) -> None:
+    """Raise UsageError, with file and line, if a function cannot be called without arguments."""
+    try:
+        signature = inspect.signature(loader)
+    except (ValueError, TypeError):  # functions in C may have no signature
+        return
+    try:
+        signature.bind()
+    except TypeError:
+        code = getattr(loader, "__code__", None)
+        place = f"{code.co_filename}:{code.co_firstlineno}: " if code is not None else ""
+        message = f"{place}--loader {text} takes arguments {signature}, and mixlist calls it without any"
+        raise UsageError(message, hint="give the arguments defaults") from None
+
+
+def _run_user_code(work: Callable[[], Result], text: str, path: str) -> Result:
+    """Return the result of the user's code; raise UsageError with the file and the line of an error in it."""
+    try:
+        with redirect_stdout(sys.stderr):
+            return work()
+    except (FileError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        message = f"{_place_of(error, path)}--loader {text} raised {type(error).__name__}"
+        reason = f"{error.msg}" if isinstance(error, SyntaxError) else str(error)
+        raise UsageError(f"{message}: {reason}" if reason else message, hint=_TRACEBACK_HINT) from error
+
+
+def _place_of(error: BaseException, path: str) -> str:
+    """Return ``file:line: `` of the user's code where an error arose; "" if it arose outside of it.
+
+    The last line in the loader's own file counts, because the user can change that one, and not a line of a library
+    that it calls.
+    """
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}: "
+    own_file = os.path.abspath(path)  # noqa: PTH100
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if os.path.abspath(f.filename) == own_file]  # noqa: PTH100
+    return f"{path}:{frames[-1].lineno}: " if frames else ""
