@@ -64,7 +64,10 @@ def test_the_wheel_holds_the_data_and_no_tests(wheel: Path) -> None:
     assert {
         f"mixlist/report/templates/{name}" for name in ("check.html", "macros.html", "page.css", "check.js")
     } <= names
-    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert {f"mixlist/report/third_party/{name}" for name in ("dagre.min.js", "dagre.LICENSE", "README.md")} <= names
+    assert {"mixlist/report/templates/view.html", "mixlist/report/templates/view/page.js"} <= names
+    for license_file in ("LICENSE", "mixlist/report/third_party/dagre.LICENSE"):
+        assert any(name.endswith(f".dist-info/licenses/{license_file}") for name in names)
     assert not [name for name in names if name.startswith(("tests", "tools", "benchmarks"))]
 
 

@@ -77,6 +77,7 @@ WRITERS: dict[str, Writer] = {
     "apply output": Writer(["apply", "m.onnx", "-o", "place/f", "--force"], {"f": _OLD}),
     "apply output data": Writer(["apply", "external.onnx", "-o", "place/f", "--force"], {"f": _OLD}),
     "apply report": Writer(["apply", "m.onnx", "-o", "new.onnx", "--force", "--report", "place/f"], {"f": _OLD}),
+    "view output": Writer(["view", "m.onnx", "-o", "place/f"], {"f": _OLD}),
     "check html": Writer(["check", "m.onnx", "--random", "1", "--html", "place/f"], {"f": _OLD}),
     "bench profiles": Writer(
         ["bench", "m.onnx", "--random", "1", "--rounds", "2", "--profile", "place", "--force"],

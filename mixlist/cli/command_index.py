@@ -12,6 +12,7 @@ COMMANDS = {
     "validate": "Check list files: their form and their meaning.",
     "lists": "Show the effective lists after the edits.",
     "resolve": "Show the precision of the nodes, and the reasons.",
+    "view": "Write a page with the graph, colored by precision.",
     "apply": "Write a model in mixed precision.",
     "check": "Check a mixed model for overflow and accuracy on data.",
     "bench": "Time the mixed model against the original.",

@@ -78,6 +78,17 @@ def policy_from_options(options: PolicyOptions) -> Policy:
     return replace(policy, digest=_digest(policy))
 
 
+def replace_mixlist(policy: Policy, mixlist: ListPath) -> Policy:
+    """Return a policy with the edits of another modify_mixlist file instead of its own.
+
+    ``warnings`` holds only the warnings about this file. Raises FileError and ListError as ``load_policy`` does.
+    """
+    edits, file_warnings = read_edits(mixlist)
+    lists, edit_warnings = apply_edits(policy.lists.library, edits)
+    other = replace(policy, lists=lists, warnings=(*file_warnings, *edit_warnings))
+    return replace(other, digest=_digest(other))
+
+
 def load_library(ops_info: ListPath, *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
     """Return the built-in library of this name, or the library in this file or directory, and the warnings about it."""
     name = os.fspath(ops_info)

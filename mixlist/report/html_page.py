@@ -84,12 +84,18 @@ def bars(values: Mapping[str, float], form: str, *, code: bool = False) -> list[
 
 
 def render_page(
-    template: str, head: PageHead, values: Mapping[str, object], *, styles: Sequence[str] = (), script: str = ""
+    template: str,
+    head: PageHead,
+    values: Mapping[str, object],
+    *,
+    styles: Sequence[str] = (),
+    script: str = "",
+    code: str = "",
 ) -> str:
     """Return a page.
 
     ``values``: the variables of the template. ``styles`` (next to page.css) and ``script`` are names of files in the
-    folder of the templates.
+    folder of the templates. ``code``: the script itself, if it is not one such file.
     """
     import jinja2
     from markupsafe import Markup
@@ -105,7 +111,10 @@ def render_page(
         function.__name__: function
         for function in (escape_commands, pluralize, format_share, format_number, format_power)
     }
-    code = (TEMPLATES / script).read_text("utf-8") if script else ""
+    if script:
+        code = (TEMPLATES / script).read_text("utf-8")
+    # Compact JSON, in the order of the data: a page may have several MB of data.
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
     return environment.get_template(template).render(
         head=head,
         version=__version__,

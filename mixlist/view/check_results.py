@@ -6,10 +6,10 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from mixlist.errors import FileError, UsageError
+from mixlist.errors import UsageError
+from mixlist.files.list_text import read_bytes, shown_path
 from mixlist.graph.refs import NodeRef
 from mixlist.resolver.plan import Plan
 from mixlist.view.graph_tables import GraphTables
@@ -19,18 +19,17 @@ _HINT = "write it with: mixlist check MODEL ... --per-tensor --layerwise --forma
 
 
 def read_check_report(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """Return the object in a file that ``mixlist check --format json`` wrote.
+    """Return the object in a file that ``mixlist check --format json`` wrote; ``-`` is standard input.
 
     Raises FileError if the file cannot be read, and UsageError if it holds something else.
     """
+    shown = shown_path(path)
     try:
-        report = json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise FileError(f"{path}: cannot be read: {error.strerror}") from None
+        report = json.loads(read_bytes(path))
     except (ValueError, RecursionError):
-        raise UsageError(f"{path}: this is not JSON", hint=_HINT) from None
+        raise UsageError(f"{shown}: this is not JSON", hint=_HINT) from None
     if not isinstance(report, dict) or report.get("format") != _FORMAT:
-        raise UsageError(f"{path}: this is not the JSON of a check ({_FORMAT})", hint=_HINT)
+        raise UsageError(f"{shown}: this is not the JSON of a check ({_FORMAT})", hint=_HINT)
     return report
 
 

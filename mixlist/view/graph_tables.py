@@ -27,7 +27,6 @@ from mixlist.view.text_table import TextTable
 
 NO_NODE = -1  # no node makes the tensor (a weight, an input of a body), or no node is followed
 NO_CAST, NEW_CAST, CONVERTED_CONSTANT = 0, 1, 2  # how an edge gets another type than its tensor has
-_MAX_LOOSE_TERMINALS = 8  # more inputs, or more outputs, than this are one group
 INPUT, OUTPUT = "graph input", "graph output"  # the operators of terminals
 
 
@@ -226,7 +225,7 @@ class _GraphWriter:
         inputs = [value for value in self.solution.graph.root.inputs if value.kind == "input"]
         for value in inputs:
             tensor = self._tensor(value)
-            terminal = self._add_terminal(value, INPUT, "inputs" if len(inputs) > _MAX_LOOSE_TERMINALS else "")
+            terminal = self._add_terminal(value, INPUT, "inputs")
             self.tables.tensors[tensor] = self.tables.tensors[tensor]._replace(producer=terminal)
 
     def _add_outputs(self) -> None:
@@ -235,7 +234,7 @@ class _GraphWriter:
         new_casts = (cast for casts in self.layout.casts.values() for cast in casts if cast.makes_graph_output)
         cast_types = {cast.value: cast.elem for cast in new_casts}
         for value in root.outputs:
-            terminal = self._add_terminal(value, OUTPUT, "outputs" if len(root.outputs) > _MAX_LOOSE_TERMINALS else "")
+            terminal = self._add_terminal(value, OUTPUT, "outputs")
             self._add_edge(value, terminal, 0, (NEW_CAST, cast_types[value]) if value in cast_types else None)
 
     def _add_terminal(self, value: Value, operator: str, group: str) -> int:
@@ -246,7 +245,7 @@ class _GraphWriter:
         self.tables.nodes.append(
             NodeRow(value.name, empty, number(operator), none, number(precision), empty, empty, 0, NO_NODE, NO_NODE)
         )
-        self.tables.paths.append([Step("terminals", group)] if group else [])
+        self.tables.paths.append([Step("terminals", group)])
         return len(self.tables.nodes) - 1
 
     # --- edges ---

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 # A layout of this many boxes takes the browser a third of a second. That is the longest wait for an unfolded group.
 MAX_MEMBERS = 150
 RUN_LENGTH = 100
+_MAX_LOOSE_TERMINALS = 8  # more inputs, or more outputs, than this are one group
 _MAX_DEPTH = 20  # a name with more scopes keeps the others in its last part
 _SLASH_SCOPES = re.compile(r"/*[^/]+/+")
 
@@ -102,7 +103,13 @@ def _simplify(group: Group) -> None:
         if isinstance(member, Group):
             _simplify(member)
             group.members[index] = _join_single_member(member)
+    # The inputs and outputs of the model stay outside of runs.
+    terminals = [member for member in group.members if isinstance(member, Group) and member.kind == "terminals"]
+    group.members = [member for member in group.members if member not in terminals]
     _divide_into_runs(group)
+    for terminal_group in terminals:
+        is_small = len(terminal_group.members) <= _MAX_LOOSE_TERMINALS
+        group.members += terminal_group.members if is_small else [terminal_group]
 
 
 def _join_single_member(group: Group) -> Group | int:

@@ -171,7 +171,7 @@ def test_the_html_page_contains_the_ranges(run, planted: Path, data: Path, tmp_p
     assert f"wrote {page}" in completed.err
     text = page.read_text("utf-8")
     assert "Dynamic range" in text
-    assert '"tensor": "a"' in text
+    assert '"tensor":"a"' in text
 
 
 def test_full_statistics_count_values_in_low_precision(run, planted: Path, data: Path, tmp_path: Path) -> None:

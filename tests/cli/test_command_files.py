@@ -58,6 +58,8 @@ def files(tmp_path: Path) -> Path:
         "lists.json": "{}",
         "library.json": '{"MatMul": {"precision_reduce": {"flag": "true"}}}',
         "library/a.json": '{"MatMul": {"precision_reduce": {"flag": "true"}}}',
+        "report.json": "{}",
+        "other.json": "{}",
         "keep.txt": "",
         "customize.txt": "",
         "hints.json": "{}",
@@ -100,6 +102,7 @@ _DATA = {
 _MODEL = {"model.onnx": ["model.onnx", "model.bin"]}
 _LABELS = {"--labels=labels.npy": ["labels.npy"]}
 _READ: dict[str, dict[str, list[str]]] = {
+    "view": _MODEL | _PLAN | {"--check=report.json": ["report.json"], "--against=other.json": ["other.json"]},
     "apply": _MODEL | _PLAN,
     "check": _MODEL | _PLAN | _DATA | _LABELS | {"--against=other.onnx": ["other.onnx", "other.bin"]},
     "bench": _MODEL | _PLAN | _DATA | {"model.onnx other.onnx": ["other.onnx", "other.bin"]},
@@ -110,6 +113,7 @@ _READ: dict[str, dict[str, list[str]]] = {
 }
 # The options that write, with the file that is written for each.
 _WRITTEN: dict[str, list[str]] = {
+    "view": ["-o {}"],
     "apply": ["-o {} --force", "-o new.onnx --report {}"],
     "check": ["--html {}"],
     "bench": ["--profile {folder} --force"],

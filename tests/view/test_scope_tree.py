@@ -79,3 +79,17 @@ def test_each_node_is_in_the_tree_once(names: list[str]) -> None:
         return [n for m in group.members for n in (nodes(m) if isinstance(m, Group) else [m])]
 
     assert sorted(nodes(tree_of(*names))) == list(range(len(names)))
+
+
+def test_inputs_and_outputs_stay_outside_of_runs() -> None:
+    inputs = [[Step("terminals", "inputs")]] * 3
+    outputs = [[Step("terminals", "outputs")]] * 20
+    members = outline(build_tree([*[[] for _ in range(200)], *inputs, *outputs]))
+    assert [m[0] if isinstance(m, tuple) else m for m in members] == [
+        "nodes 1 to 100",
+        "nodes 101 to 200",
+        200,
+        201,
+        202,
+        "outputs",
+    ]

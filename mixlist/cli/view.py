@@ -1,0 +1,65 @@
+"""``mixlist view``: write a page with the graph of a model, colored by the precision of its nodes."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from mixlist.cli.command_files import FileCheckingCommand, load_input_model
+from mixlist.cli.options import PLAN_OPTIONS, pop_policy, pop_type_hints
+from mixlist.cli.parameters import CONFIG, INPUT_OR_DASH, MODEL, OUTPUT
+
+
+@click.command(
+    "view",
+    cls=FileCheckingCommand,
+    params=[
+        click.Argument(["model"], type=MODEL),
+        *PLAN_OPTIONS,
+        click.Option(["--output", "-o"], metavar="FILE", type=OUTPUT, required=True, help="The HTML page to write."),
+        click.Option(
+            ["--check", "check_report"],
+            metavar="FILE",
+            type=INPUT_OR_DASH,
+            help="The JSON of 'mixlist check' for this model: the page shows findings, ranges and errors.",
+        ),
+        click.Option(
+            ["--against"],
+            metavar="FILE",
+            type=INPUT_OR_DASH,
+            help="Another modify_mixlist file instead of --mixlist: the page shows the nodes that differ.",
+        ),
+        CONFIG,
+    ],
+)
+def command(model: str, output: str, check_report: str | None, against: str | None, **option_values: object) -> None:
+    """Write one HTML page with the graph of MODEL: precision, list and reason of every node, and the new Casts.
+
+    The page is one file and fetches nothing. Nodes are grouped by the scopes in their names, and the groups unfold. A
+    click on a node shows its reason and the chain to the node that decided. Use --per-tensor and --layerwise in the
+    check, so that the page can show ranges and errors along the network.
+
+    \b
+    Example:
+      mixlist view model.onnx -o page.html --mixlist modify.json
+      mixlist check model.onnx --data batches/ --per-tensor --layerwise --format json > report.json
+      mixlist view model.onnx -o page.html --check report.json
+      mixlist view model.onnx -o page.html --against other.json
+    """
+    from mixlist.lists.load import replace_mixlist
+    from mixlist.report import html_page, terminal
+    from mixlist.report.view_html import view_page
+    from mixlist.resolver import Resolver
+    from mixlist.view.check_results import read_check_report
+
+    policy = pop_policy(option_values)
+    other_policy = replace_mixlist(policy, against) if against is not None else None
+    # Read the report first: a wrong file is found before the long work.
+    check = read_check_report(check_report) if check_report is not None else None
+    resolver = Resolver(load_input_model(model), type_hints=pop_type_hints(option_values))
+    plan = resolver.plan(policy)
+    terminal.write_findings((*plan.warnings, *(other_policy.warnings if other_policy is not None else ())))
+    other_plan = resolver.plan(other_policy) if other_policy is not None else None
+    html_page.write_page(view_page(plan, check=check, against=other_plan), output)
+    sys.stderr.write(f"wrote {terminal.escape_commands(output)}\n")

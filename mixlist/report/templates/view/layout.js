@@ -1,0 +1,172 @@
+// Place the boxes of all groups that are unfolded. dagre lays out one group at a time: its members are boxes, an unfolded
+// member is a large box. So a layout never has more than 150 boxes (scope_tree.py), and is computed again only when the
+// size of a member has changed. Edges that cross the border of a group go through its inlet or outlet, a small dot.
+
+const INLET = "in", OUTLET = "out";
+const NODE_HEIGHT = 42, GROUP_HEIGHT = 60, HEAD_HEIGHT = 30, PADDING = 14, SHELF_WIDTH = 1400;
+
+class Layout {
+  // `measure(text)` returns the width of a text in pixels. `isOpen(group)` says whether a group is unfolded.
+  constructor(model, measure, isOpen) {
+    Object.assign(this, { model, measure, isOpen, cache: new Map(), links: new Map() });
+  }
+
+  // Return the size of a member's box. For an unfolded group this computes its layout.
+  sizeOf(member) {
+    if (isGroup(member) && this.isOpen(groupOf(member))) {
+      const { width, height } = this.layoutOf(groupOf(member));
+      return { width, height };
+    }
+    const label = shorten(this.model.label(member));
+    const second = this.measure(isGroup(member) ? groupSubtitle(this.model, groupOf(member)) : subtitle(this.model, member)) + 24;
+    return { width: Math.max(90, this.measure(label) + (isGroup(member) ? 64 : 26), second), height: isGroup(member) ? GROUP_HEIGHT : NODE_HEIGHT };
+  }
+
+  // Return the layout of one group; positions are relative to the upper left corner of its box.
+  layoutOf(group) {
+    const members = this.model.members[group].filter(member => isGroup(member) || this.model.isDrawn(member));
+    const sizes = new Map(members.map(member => [member, this.sizeOf(member)]));
+    const key = members.map(member => `${sizes.get(member).width}x${sizes.get(member).height}`).join();
+    const cached = this.cache.get(group);
+    if (cached?.key === key) return cached;
+    const layout = this.compute(group, members, sizes);
+    this.cache.set(group, Object.assign(layout, { key }));
+    return layout;
+  }
+
+  compute(group, members, sizes) {
+    const links = this.linksOf(group), linked = new Set(links.flatMap(link => [link.from, link.to]));
+    const graph = new dagre.graphlib.Graph();
+    graph.setGraph({ rankdir: "TB", nodesep: 24, ranksep: 34, edgesep: 10, ranker: "tight-tree" });
+    for (const end of [INLET, OUTLET]) if (linked.has(end)) graph.setNode(end, { width: 10, height: 10 });
+    for (const member of members) if (linked.has(member)) graph.setNode(String(member), { ...sizes.get(member) });
+    for (const link of links) {
+      graph.setEdge(String(link.from), String(link.to), { width: this.measure(link.label) * 0.85 + 8, height: 14, labelpos: "c", weight: 1 });
+    }
+    if (graph.nodeCount()) dagre.layout(graph);
+    const top = group === 0 ? PADDING : HEAD_HEIGHT + PADDING;
+    const layout = { boxes: new Map(), dots: {}, edges: [], width: 0, height: top };
+    for (const id of [INLET, OUTLET, ...members]) {
+      if (!graph.hasNode(String(id))) continue;
+      const { x, y, width, height } = graph.node(String(id));
+      const box = { x: x - width / 2 + PADDING, y: y - height / 2 + top, width, height };
+      if (id === INLET || id === OUTLET) layout.dots[id] = { x: x + PADDING, y: y + top };
+      else layout.boxes.set(id, box);
+      layout.width = Math.max(layout.width, box.x + width);
+      layout.height = Math.max(layout.height, box.y + height);
+    }
+    for (const link of links) {
+      const edge = graph.edge(String(link.from), String(link.to));
+      const move = point => ({ x: point.x + PADDING, y: point.y + top });
+      layout.edges.push({ ...link, points: edge.points.map(move), at: move(edge) });
+      for (const point of edge.points) layout.width = Math.max(layout.width, point.x + PADDING);
+    }
+    this.placeOnShelves(layout, members.filter(member => !linked.has(member)), sizes);
+    layout.width = Math.max(layout.width + PADDING, this.measure(this.model.label(memberOf(group))) + 84);
+    layout.height += PADDING;
+    return layout;
+  }
+
+  // Place members without edges in rows below the others. dagre would put all of them into one long row.
+  placeOnShelves(layout, members, sizes) {
+    let x = PADDING, y = layout.height + (layout.boxes.size ? 24 : 0), rowHeight = 0;
+    for (const member of members) {
+      const { width, height } = sizes.get(member);
+      if (x > PADDING && x + width > Math.max(SHELF_WIDTH, layout.width)) [x, y, rowHeight] = [PADDING, y + rowHeight + 24, 0];
+      layout.boxes.set(member, { x, y, width, height });
+      layout.width = Math.max(layout.width, x + width);
+      layout.height = Math.max(layout.height, y + height);
+      x += width + 24;
+      rowHeight = Math.max(rowHeight, height);
+    }
+  }
+
+  // Return the edges between the members of a group, those between the same two members merged into one.
+  linksOf(group) {
+    if (this.links.has(group)) return this.links.get(group);
+    const model = this.model, links = new Map();
+    const add = (from, to, edge) => {
+      const key = `${from}>${to}`;
+      if (!links.has(key)) links.set(key, { from, to, edges: [] });
+      links.get(key).edges.push(edge);
+    };
+    for (const node of model.nodesUnder(group)) {
+      if (!model.isDrawn(node)) continue;
+      const member = model.memberUnder(node, group);
+      for (const edge of model.incoming[node]) {
+        const producer = model.producer(edge);
+        if (producer < 0 || !model.isDrawn(producer)) continue;
+        const from = model.memberUnder(producer, group) ?? INLET;
+        if (from !== member) add(from, member, edge);
+      }
+      for (const edge of model.outgoing[node]) if (model.memberUnder(model.reader(edge), group) === null) add(member, OUTLET, edge);
+    }
+    const result = [...links.values()].map(link => ({ ...link, ...describeLink(model, link) }));
+    this.links.set(group, result);
+    return result;
+  }
+
+  // Return the boxes and edges of everything that is visible, with positions in the whole drawing. Outer boxes come first.
+  scene() {
+    const scene = { boxes: [], edges: [], dots: [], byMember: new Map() };
+    const place = (group, x0, y0) => {
+      const layout = this.layoutOf(group), dots = new Map();
+      const start = scene.edges.length;
+      for (const [member, box] of layout.boxes) {
+        const open = isGroup(member) && this.isOpen(groupOf(member));
+        const placed = { member, open, x: x0 + box.x, y: y0 + box.y, width: box.width, height: box.height };
+        scene.boxes.push(placed);
+        scene.byMember.set(member, placed);
+        if (open) dots.set(member, place(groupOf(member), placed.x, placed.y));
+      }
+      const shift = point => ({ x: x0 + point.x, y: y0 + point.y });
+      const edges = layout.edges.map(edge => {
+        // An edge of an unfolded group goes on to the group's inlet or outlet.
+        const from = dots.get(edge.from)?.[OUTLET], to = dots.get(edge.to)?.[INLET];
+        const points = [...(from ? [from] : []), ...edge.points.map(shift), ...(to ? [to] : [])];
+        return { ...edge, points, at: shift(edge.at), box: bounds(points), toDot: edge.to === OUTLET || Boolean(to) };
+      });
+      scene.edges.splice(start, 0, ...edges);
+      const own = {};
+      for (const [end, point] of Object.entries(layout.dots)) scene.dots.push(own[end] = shift(point));
+      return own;
+    };
+    place(0, 0, 0);
+    const { width, height } = this.layoutOf(0);
+    return Object.assign(scene, { width, height });
+  }
+}
+
+// Return the label of a merged edge, the number of different tensors, and the number of Casts on it. A Cast is marked once:
+// not on the edges from an inlet or to an outlet, but between the two boxes outside.
+function describeLink(model, { from, to, edges }) {
+  const tensors = new Set(edges.map(edge => model.data.edges.tensor[edge]));
+  const isInner = from !== INLET && to !== OUTLET;
+  const casts = new Set(edges.filter(edge => isInner && model.isCast(edge)).map(edge => model.castKey(edge)));
+  const [edge] = edges, tensor = model.data.edges.tensor[edge], cast = edges.find(e => isInner && model.isCast(e));
+  let label = `${tensors.size} tensors`;
+  if (tensors.size === 1 && cast !== undefined && casts.size === 1) label = `${model.tensorType(tensor)} → ${model.readType(cast)} ${model.tensorShape(tensor)}`;
+  else if (tensors.size === 1) label = `${from === INLET ? model.readType(edge) : model.tensorType(tensor)} ${model.tensorShape(tensor)}`;
+  if (tensors.size > 1 && casts.size) label += `, ${plural(casts.size, "Cast")}`;
+  return { label: shorten(label.trim(), 36), tensors: tensors.size, casts: casts.size };
+}
+
+function bounds(points) {
+  const xs = points.map(point => point.x), ys = points.map(point => point.y);
+  return { left: Math.min(...xs), right: Math.max(...xs), top: Math.min(...ys), bottom: Math.max(...ys) };
+}
+
+const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+const shorten = (text, length = 30) => (text.length <= length ? text : `${text.slice(0, length / 2 - 1)}…${text.slice(1 - length / 2)}`);
+
+// Return the second line of a folded group's box.
+function groupSubtitle(model, group) {
+  const casts = model.casts[group] ? ` · ${plural(model.casts[group], "Cast")}` : "";
+  return `${plural(model.size[group], "node")}${casts}`;
+}
+
+// Return the second line of a node's box.
+function subtitle(model, node) {
+  const op = model.text("op", node), precision = model.text("precision", node);
+  return precision === "none" ? shorten(op) : `${shorten(op)} · ${precision}`;
+}

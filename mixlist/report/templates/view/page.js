@@ -1,0 +1,267 @@
+// Connect the parts of the page: which groups are unfolded, what is selected, search, colors, and stepping through nodes.
+
+const MAX_VISIBLE = 2000, MAX_RESULTS = 200;
+
+const get = id => document.getElementById(id);
+
+class Page {
+  constructor() {
+    const data = JSON.parse(get("data").textContent);
+    this.model = new Model(data.graph);
+    this.kinds = data.kinds;
+    const severities = Object.fromEntries(Object.entries(data.kinds).map(([kind, { severity }]) => [kind, severity]));
+    this.results = checkByNode(this.model, severities);
+    this.modes = colorModes(this.model, this.results);
+    this.open = new Set();
+    this.selected = null;
+    const actions = { select: (...a) => this.select(...a), toggle: group => this.toggle(group), isOpen: group => this.open.has(group) };
+    this.drawing = new Drawing(get("graph"), this.model, actions);
+    this.drawing.results = this.results;
+    this.drawing.groupSeverity = this.worstByGroup();
+    this.layout = new Layout(this.model, text => this.drawing.measure(text), actions.isOpen);
+    this.details = new Details(get("details"), this.model, this.results, this.kinds, actions);
+    this.tree = new Tree(get("tree"), this.model, actions);
+    this.openSingleGroups();
+    this.setUpControls();
+    this.setMode(this.model.data.differences ? "difference" : this.model.data.check?.findings.length ? "finding" : "precision");
+    this.details.model_();
+  }
+
+  // The layout comes after the first paint, which shows everything but the graph.
+  start() {
+    this.refresh();
+    this.drawing.fit();
+    this.drawing.draw();
+    performance.mark("graph-drawn");
+  }
+
+  // --- folding ---
+
+  visibleCount(extra) {
+    const isOpen = group => group === 0 || this.open.has(group) || extra?.has(group);
+    let count = 0;
+    const pending = [0];
+    while (pending.length) {
+      for (const member of this.model.members[pending.pop()]) {
+        count++;
+        if (isGroup(member) && isOpen(groupOf(member))) pending.push(groupOf(member));
+      }
+    }
+    return count;
+  }
+
+  // A model whose nodes are all in one group opens with this group unfolded.
+  openSingleGroups() {
+    let group = 0;
+    for (;;) {
+      const groups = this.model.members[group].filter(isGroup);
+      if (groups.length !== 1 || this.model.members[group].length > 20) return;
+      group = groupOf(groups[0]);
+      this.open.add(group);
+    }
+  }
+
+  // Unfold groups; return false, and say why, if too much would be visible.
+  unfold(groups) {
+    const count = this.visibleCount(new Set(groups));
+    if (count > MAX_VISIBLE) {
+      this.say(`This would show ${count} boxes; the page draws at most ${MAX_VISIBLE}. Fold other groups first.`);
+      return false;
+    }
+    for (const group of groups) this.open.add(group);
+    return true;
+  }
+
+  toggle(group) {
+    if (this.open.has(group)) this.open.delete(group);
+    else if (!this.unfold([group])) return;
+    this.tree.current = memberOf(group);
+    this.refresh(memberOf(group));
+    if (this.selected === memberOf(group)) this.details.group(group);
+  }
+
+  unfoldAll() {
+    const groups = this.model.parent.map((_, group) => group).filter(group => group > 0);
+    if (this.unfold(groups)) { this.refresh(); this.drawing.overview(); }
+  }
+
+  foldAll() { this.open.clear(); this.openSingleGroups(); this.refresh(); this.drawing.fit(); }
+
+  refresh(anchor) {
+    this.drawing.show(this.layout.scene(), anchor);
+    this.showTree();
+  }
+
+  showTree() {
+    this.tree.show(this.selected, node => (this.model.isTerminal(node) ? "--line" : this.mode.categories[this.mode.of(node)].color));
+  }
+
+  // --- selection ---
+
+  // Select {member}, {edge} or null. `center`: unfold the groups around it, and move the graph to it.
+  select(target, center = false, keepFocus = false) {
+    const { drawing, model } = this, member = target?.member ?? null;
+    this.selected = member;
+    Object.assign(drawing.state, { selected: member, chain: new Set(), edges: new Set(), edge: target?.edge ?? null });
+    if (member !== null && !isGroup(member)) {
+      drawing.state.chain = new Set(model.chain(member).slice(1));
+      drawing.state.edges = new Set([...model.incoming[member], ...model.outgoing[member]]);
+    }
+    if (center && member !== null) this.reveal(member);
+    else this.showTree();
+    if (target?.edge) this.details.edge(target.edge);
+    else if (member === null) this.details.model_();
+    else isGroup(member) ? this.details.group(groupOf(member)) : this.details.node(member);
+    this.chart?.draw(member);
+    drawing.request();
+    if (keepFocus) this.tree.focus(member);
+  }
+
+  reveal(member) {
+    const folded = this.model.ancestors(member).filter(group => !this.open.has(group));
+    // If the groups around it do not fit, fold all others.
+    if (folded.length && this.visibleCount(new Set(folded)) > MAX_VISIBLE) this.open.clear();
+    for (const group of this.model.ancestors(member)) this.open.add(group);
+    if (folded.length) this.refresh();
+    else this.showTree();
+    this.drawing.center(member);
+    this.tree.reveal(member);
+  }
+
+  say(sentence) { get("status").textContent = sentence; }
+
+  // --- colors ---
+
+  setMode(name) {
+    this.mode = this.modes[name];
+    get("color").value = name;
+    Object.assign(this.drawing.state, { mode: this.mode, counts: countCategories(this.model, this.mode) });
+    const totals = this.drawing.state.counts[0];
+    get("legend").replaceChildren(...this.mode.categories.map((category, k) => make("span", { class: "key" }, make("i", { style: `background: var(${category.color})` }), `${category.name} ${totals[k]}`)), make("span", { class: "key" }, make("i", { class: "cast-key" }), `edge with a new Cast (${this.model.castTotal} Casts)`));
+    this.setUpChart(name);
+    this.drawing.request();
+    if (this.drawing.scene) this.showTree();
+  }
+
+  worstByGroup() {
+    const worst = this.model.parent.map(() => 9);
+    for (const [node, { severity = 9 }] of this.results) {
+      for (let g = this.model.data.nodes.group[node]; g >= 0; g = this.model.parent[g]) worst[g] = Math.min(worst[g], severity);
+    }
+    return worst;
+  }
+
+  setUpChart(name) {
+    const chartMode = name === "range" ? this.modes.range : this.modes.error ?? this.modes.range;
+    get("chart-box").hidden = !chartMode;
+    if (!chartMode || this.chart?.mode === chartMode) return;
+    get("chart").replaceWith(make("canvas", { id: "chart", "aria-label": "Chart of the values along the network. Stepping through the largest errors shows the same." }));
+    const isError = chartMode.name === "error", limit = isError ? 0 : LARGEST[this.model.data.low];
+    get("chart-title").textContent = isError ? "Error that each node adds, along the network" : `Largest magnitude in float32, along the network; the line is the limit of ${this.model.data.low}`;
+    this.chart = new NetworkChart(get("chart"), get("chart-caption"), this.drawing, chartPoints(this.model, this.results, chartMode), limit, node => this.select({ member: node }, true));
+    this.chart.mode = chartMode;
+    this.chart.draw(this.selected);
+  }
+
+  // --- search and stepping ---
+
+  // Return the nodes that contain every word. `op:Conv` looks in one column, any other word in all of them.
+  find(query) {
+    const { model } = this, columns = ["name", "op", "list", "rule", "precision"];
+    this.searchTexts ??= Array.from({ length: model.nodeCount }, (_, node) => Object.fromEntries(columns.map(column => [column, (column === "name" ? model.name(node) : model.text(column, node)).toLowerCase()])));
+    this.joinedTexts ??= this.searchTexts.map(texts => columns.map(column => texts[column]).join(" "));
+    const words = query.toLowerCase().split(/\s+/).filter(Boolean).map(word => {
+      const [column, rest] = word.split(/:(.*)/s);
+      return columns.includes(column) && rest ? { column, word: rest } : { word };
+    });
+    if (!words.length) return [];
+    const matches = [];
+    for (let node = 0; node < model.nodeCount; node++) {
+      if (words.every(({ column, word }) => (column ? this.searchTexts[node][column] : this.joinedTexts[node]).includes(word))) matches.push(node);
+    }
+    return matches;
+  }
+
+  search() {
+    const query = get("search").value.trim(), matches = this.find(query), { model, drawing } = this;
+    const counts = model.parent.map(() => 0);
+    for (const node of matches) for (let g = model.data.nodes.group[node]; g >= 0; g = model.parent[g]) counts[g]++;
+    Object.assign(drawing.state, { matches: new Set(matches), matchCounts: query ? counts : null });
+    get("results").hidden = !query;
+    get("result-count").textContent = `${matches.length} of ${model.nodeCount} nodes`;
+    get("result-list").replaceChildren(...matches.slice(0, MAX_RESULTS).map(node => make("li", {}, this.details.link(node), make("span", { class: "quiet" }, ` ${subtitle(model, node)}`))));
+    get("result-more").textContent = matches.length > MAX_RESULTS ? `and ${matches.length - MAX_RESULTS} more: add a word to the search` : "";
+    if (query) this.setSteps("search", matches);
+    else if (this.steps.name === "search") this.setSteps(get("steps").options[1]?.value ?? "search");
+    drawing.request();
+  }
+
+  // Return the lists of nodes that the page can step through, by name.
+  stepLists() {
+    const { model, results } = this, byNode = (filter, order) => { const nodes = [...results.keys()].filter(node => filter(results.get(node))); return order ? nodes.sort(order) : nodes.sort((a, b) => a - b); };
+    const error = node => { const value = toNumber(results.get(node).error.error); return Number.isNaN(value) ? Infinity : value; };
+    const readers = new Set(model.data.edges.node.filter((_, edge) => model.isCast(edge)));
+    return {
+      differences: model.data.differences?.nodes.map(entry => entry.node) ?? [],
+      "first offenders": byNode(result => result.first),
+      findings: byNode(result => result.findings.length && result.severity < 2),
+      "largest errors": byNode(result => result.error, (a, b) => error(b) - error(a)),
+      "nodes that read a Cast": [...readers].sort((a, b) => a - b),
+      "changed nodes": Array.from({ length: model.nodeCount }, (_, node) => node).filter(node => model.data.nodes.changed[node]),
+    };
+  }
+
+  setSteps(name, nodes = this.lists[name] ?? []) {
+    this.steps = { name, nodes, at: -1 };
+    get("steps").value = name;
+    this.showStep();
+  }
+
+  step(by) {
+    const { nodes } = this.steps;
+    if (!nodes.length) return;
+    this.steps.at = this.steps.at < 0 && by < 0 ? nodes.length - 1 : (this.steps.at + by + nodes.length) % nodes.length;
+    this.showStep();
+    this.select({ member: nodes[this.steps.at] }, true);
+  }
+
+  showStep() {
+    const { nodes, at } = this.steps;
+    get("step-count").textContent = nodes.length ? `${at < 0 ? "–" : at + 1} of ${nodes.length}` : "none";
+    for (const id of ["previous", "next"]) get(id).disabled = !nodes.length;
+  }
+
+  setUpControls() {
+    const option = (value, text = value) => make("option", { value }, text);
+    get("color").append(...Object.keys(this.modes).map(name => option(name)));
+    get("color").addEventListener("change", () => this.setMode(get("color").value));
+    this.lists = this.stepLists();
+    const names = Object.keys(this.lists).filter(name => this.lists[name].length);
+    get("steps").append(option("search", "search results"), ...names.map(name => option(name, `${name} (${this.lists[name].length})`)));
+    get("steps").addEventListener("change", () => (get("steps").value === "search" ? this.setSteps("search", [...this.drawing.state.matches]) : this.setSteps(get("steps").value)));
+    this.setSteps(names[0] ?? "search");
+    let timer;
+    get("search").addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(() => this.search(), 60); });
+    get("search").addEventListener("keydown", event => { if (event.key === "Enter") { clearTimeout(timer); if (this.steps.name !== "search" || !this.steps.nodes.length) this.search(); this.step(event.shiftKey ? -1 : 1); } });
+    const clicks = { previous: () => this.step(-1), next: () => this.step(1), "zoom-in": () => this.drawing.zoom(1.3), "zoom-out": () => this.drawing.zoom(1 / 1.3), fit: () => this.drawing.overview(), "unfold-all": () => this.unfoldAll(), "fold-all": () => this.foldAll() };
+    for (const [id, action] of Object.entries(clicks)) get(id).addEventListener("click", () => { this.say(""); action(); });
+    document.addEventListener("keydown", event => this.key(event));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.drawing.readColors(); this.chart?.draw(); });
+  }
+
+  key(event) {
+    if (event.key === "Escape") {
+      if (get("search").value) { get("search").value = ""; this.search(); }
+      this.say("");
+      this.select(null);
+      return;
+    }
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
+    if (event.key === "/") { event.preventDefault(); get("search").focus(); }
+    else if (event.key === "n") this.step(1);
+    else if (event.key === "p") this.step(-1);
+  }
+}
+
+const view = new Page();
+requestAnimationFrame(() => setTimeout(() => view.start()));
