@@ -99,14 +99,15 @@ def _write_estimate(original: LoadedModel, compared: Plan | LoadedModel, data: D
     from mixlist.resolver.plan import Plan
     from mixlist.rewriter import rewrite
     from mixlist.runtime.inputs import model_inputs
-    from mixlist.runtime.random_feeds import expand_sizes
+    from mixlist.runtime.random_feeds import decide_shapes, expand_sizes
 
     warnings: tuple[Diagnostic, ...] = ()
     if isinstance(compared, Plan):
         # The mixed model is only built in memory: its shapes and types are all that the estimate needs.
         result = rewrite(original, compared)
         compared, warnings = replace(original, proto=result.proto, name=f"{original.name}, mixed"), result.warnings
-    # With data, the shapes of its first batch are those of the inputs. Without data, ``--dim`` gives the open sizes.
+    # With data, the shapes of its first batch are those of the inputs. Without data, ``--dim`` gives the open sizes, as
+    # for random data (Rule S8.24).
     dims: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     if data.data or data.loader is not None or data.random is not None:
@@ -114,7 +115,12 @@ def _write_estimate(original: LoadedModel, compared: Plan | LoadedModel, data: D
         # A sequence input is a list, which has no shape.
         shapes = {name: value.shape for name, value in feed.items() if hasattr(value, "shape")}
     else:
-        dims = expand_sizes(model_inputs(original.proto), parse_sizes(data.dims))
+        inputs = model_inputs(original.proto)
+        dims = expand_sizes(inputs, parse_sizes(data.dims))
+        # An input with a default has its shape, and a sequence has none.
+        open_inputs = [i for i in inputs if i.shape is not None and not i.optional and not isinstance(i.type, tuple)]
+        shapes, assumptions = decide_shapes(open_inputs, dims, "the estimate")
+        warnings = (*warnings, *assumptions)
     works = estimate_work(original, dims, shapes), estimate_work(compared, dims, shapes)
     terminal.write_findings(warnings)
     if output_format == "json":

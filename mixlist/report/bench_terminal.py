@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from mixlist.cost.operation_counts import is_matrix_operator
 from mixlist.ops.names import operator_name
 from mixlist.report.number_text import format_amount, format_bytes, format_duration
 from mixlist.report.terminal import escape_commands, paint, write_table
@@ -134,9 +135,12 @@ def write_estimate(original: Work, other: Work, stream: TextIO) -> None:
 
 def _estimate_headline(original: Work, other: Work) -> str:
     share = other.low_share
-    low = "there are no matrix products or convolutions" if share is None else (
-        f"{100 * share:.3g} % of the operations of matrix products and convolutions are in low precision"
-    )  # fmt: skip
+    if share is not None:
+        low = f"{100 * share:.3g} % of the operations of matrix products and convolutions are in low precision"
+    elif any(is_matrix_operator("", node.op_type) for node in other.unknown):
+        low = "no matrix product or convolution can be counted"
+    else:
+        low = "there are no matrix products or convolutions"
     moved = f"{format_bytes(other.bytes)} moved instead of {format_bytes(original.bytes)}"
     times = f" ({other.bytes / original.bytes:.3g} times)" if original.bytes else ""
     return f"{escape_commands(other.model)}: {low}; {moved}{times}"

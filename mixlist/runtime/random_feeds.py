@@ -12,7 +12,7 @@ Rule S8.24: A size that the model leaves open comes from the option with the nam
 with its symbolic name, else from the first option with a pattern that matches. A pattern is compared with the symbolic
 name, or with ``INPUT.AXIS`` if the size has no symbolic name. An open size that no option gives is 1 if it is the first
 axis of some input, because that axis is usually the batch. Otherwise it is an error: an image or a sentence of size 1
-would test nothing.
+would test nothing. The same holds for the sizes of ``bench --estimate``.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def plan_random_feeds(proto: ModelProto, dims: Mapping[str, int], ranges: Mappin
     filled_inputs = [i for i in inputs if not i.optional or i.name in ranges or i.name in inputs_in_dims]
     for model_input in filled_inputs:
         _check_input(model_input, ranges.get(model_input.name))
-    shapes, warnings = _decide_shapes(filled_inputs, dims)
+    shapes, warnings = decide_shapes(filled_inputs, dims, "random data")
     _check_batch_size(filled_inputs, shapes)
     # 3. The bounds of integers without an option. They can depend on the shapes: an index is below the size of an axis.
     bounds = dict(ranges)
@@ -103,12 +103,13 @@ def plan_random_feeds(proto: ModelProto, dims: Mapping[str, int], ranges: Mappin
     return RandomFeedPlan(tuple([(i, shapes[i.name], bounds.get(i.name)) for i in filled_inputs]), tuple(warnings))
 
 
-def _decide_shapes(
-    inputs: Sequence[Input], dims: Mapping[str, int]
+def decide_shapes(
+    inputs: Sequence[Input], dims: Mapping[str, int], purpose: str
 ) -> tuple[dict[str, tuple[int, ...]], list[Diagnostic]]:
     """Return the shape of each input, and warnings about assumed sizes (Rule S8.24).
 
-    Raises UsageError, which lists all missing sizes.
+    ``dims``: a result of ``expand_sizes``. ``purpose``: what needs the sizes, for the message. Raises UsageError, which
+    lists all missing sizes.
     """
     first_sizes = {model_input.shape[0] for model_input in inputs if model_input.shape}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -133,7 +134,7 @@ def _decide_shapes(
     if missing:
         names = list(dict.fromkeys(missing))
         raise UsageError(
-            f"random data needs sizes that the model leaves open: {', '.join(names)}",
+            f"{purpose} needs sizes that the model leaves open: {', '.join(names)}",
             hint="set them, for example: " + " ".join(f"--dim {name}=16" for name in names[:6]),
         )
     return shapes, [

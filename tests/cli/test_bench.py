@@ -16,6 +16,7 @@ from onnx import parser
 from mixlist.benchmark import run as bench_run
 from mixlist.files.package_data import data_folder
 from mixlist.runtime.timed_session import TimedSession
+from tests.support.builders import model
 
 SCHEMA = Draft202012Validator(json.loads((data_folder("schemas") / "bench.json").read_text("utf-8")))
 QUICK = ("--rounds", 2, "--warmup", 1)
@@ -98,10 +99,44 @@ def test_an_estimate_as_a_table(run, model_path: Path) -> None:
     assert row == ["MatMul", "1", "96", "0", "160", "bytes", "1", "96", "96", "80", "bytes"]
 
 
-def test_an_estimate_names_nodes_without_known_shapes(run, model_path: Path) -> None:
-    completed = run("bench", model_path, "--estimate")
+def test_an_estimate_assumes_one_sample_and_says_so(run, model_path: Path) -> None:
+    completed = run("bench", model_path, "--estimate", "--format", "json")
     assert completed.status == 0
-    assert "3 nodes are not counted: first, second, third; its shapes are not known" in completed.out
+    assert "warning ML601: size N is not given: 1 is used" in completed.err
+    result = parse_valid_result(completed.out)
+    assert result["estimate"]["original"]["matrix_flops"] == 2 * 4 * 4
+    assert result["warnings"] == ["ML601: size N is not given: 1 is used (set it with --dim N=N)"]
+
+
+@pytest.mark.parametrize("extra", [(), ("--format", "json"), ("--dim", "H=8")])
+def test_an_estimate_names_the_sizes_that_it_needs(run, tmp_path: Path, extra: tuple) -> None:
+    text = "g (float[N, 3, H, W] x, float[2, 3, 1, 1] w) => (float[N, 2, H, W] y) { [conv] y = Conv (x, w) }"
+    onnx.save(model(text), tmp_path / "m.onnx")
+    completed = run("bench", tmp_path / "m.onnx", "--estimate", *extra)
+    assert (completed.status, completed.out) == (2, "")
+    names = ["W"] if "H=8" in extra else ["H", "W"]
+    assert f"the estimate needs sizes that the model leaves open: {', '.join(names)}" in completed.err
+    assert f"for example: {' '.join(f'--dim {name}=16' for name in names)}" in completed.err
+    assert run("bench", tmp_path / "m.onnx", "--estimate", "--dim", "H=8", "--dim", "W=8").status == 0
+
+
+def test_an_estimate_names_nodes_without_known_shapes(run, tmp_path: Path) -> None:
+    text = "g (float[4, 4] x) => (float[A, B] y) { [i] n = NonZero (x) [f] y = Cast <to = 1> (n) }"
+    onnx.save(model(text), tmp_path / "m.onnx")
+    completed = run("bench", tmp_path / "m.onnx", "--estimate")
+    assert completed.status == 0
+    assert "2 nodes are not counted: i, f; its shapes are not known" in completed.out
+    assert "there are no matrix products or convolutions" in completed.out
+
+
+def test_products_that_are_not_counted_are_no_missing_products(run, tmp_path: Path) -> None:
+    text = (
+        "g (float[4, 4] x) => (float[A, B] y)"
+        " { n = NonZero (x) f = Cast <to = 1> (n) t = Transpose (f) [m] y = MatMul (f, t) }"
+    )
+    onnx.save(model(text), tmp_path / "m.onnx")
+    completed = run("bench", tmp_path / "m.onnx", "--estimate")
+    assert "no matrix product or convolution can be counted" in completed.out.splitlines()[0]
 
 
 def test_an_estimate_takes_the_sizes_of_data(run, model_path: Path, tmp_path: Path) -> None:
@@ -173,10 +208,10 @@ def test_json_has_the_failure_after_a_crash(
 
 
 def test_names_from_the_model_cannot_steer_the_terminal(run, tmp_path: Path) -> None:
-    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
     g (float[4] x) => (float[4] y) { [own] y = mine.Thing (x) }""")
-    model.graph.node[0].name = "a\x1b[2Jb"
-    onnx.save(model, tmp_path / "m.onnx")
+    proto.graph.node[0].name = "a\x1b[2Jb"
+    onnx.save(proto, tmp_path / "m.onnx")
     completed = run("bench", tmp_path / "m.onnx", "--estimate")
     assert "\x1b" not in completed.out
     assert "a\\x1b[2Jb" in completed.out
