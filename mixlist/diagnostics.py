@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
@@ -75,6 +76,12 @@ def warning(code: str, message: str, *, path: str | None = None, hint: str | Non
 def warnings_as_text(warnings: Iterable[Diagnostic]) -> list[str]:
     """Return the warnings as JSON results have them: one line each, with the code and the hint."""
     return [item.without_severity for item in warnings]
+
+
+def count_codes(findings: Iterable[Diagnostic]) -> list[tuple[tuple[str, Severity], int]]:
+    """Return the number of findings of each code and severity, the most frequent first."""
+    counts = Counter((finding.code, finding.severity) for finding in findings)
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
 def findings_for(items: Sequence[Item], describe: Callable[[Item], Diagnostic]) -> list[Diagnostic]:

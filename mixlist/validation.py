@@ -1,24 +1,36 @@
-"""Check a list file alone, against a library, or against a model: the function ``mixlist.validate``.
+"""Check list files alone, against a library, or against a model: the function ``mixlist.validate``.
 
-``lists/validate_file.py`` checks the file alone. The folders that know operators and models are imported only where
+``lists/validate_file.py`` checks one file alone. The folders that know operators and models are imported only where
 they are used, because a file alone needs neither.
 """
 
 from __future__ import annotations
 
+import codecs
 import io
+import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from mixlist.diagnostics import Diagnostic
+from mixlist.diagnostics import MAX_SIMILAR, Diagnostic
 from mixlist.errors import ListError
-from mixlist.files.list_text import MAX_BYTES
+from mixlist.files.jsonc import parse
+from mixlist.files.list_text import MAX_BYTES, decode, is_directory, read_bytes, shown_path
+from mixlist.lists.code_selection import CodeSelection, read_selection
+from mixlist.lists.corrections import Correction, correct_text
 from mixlist.lists.detect_kind import FileKind
-from mixlist.lists.load import load_library, policy_from_options
-from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, PolicyOptions
+from mixlist.lists.library import Library, NameSpace
+from mixlist.lists.list_folder import ListFile, find_list_files
+from mixlist.lists.load import find_space, load_library, policy_from_options
+from mixlist.lists.modify_mixlist import parse_edits
+from mixlist.lists.op_catalog import is_known
+from mixlist.lists.ops_info import inspect_library, library_files
+from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, OpNames, PolicyOptions
 from mixlist.lists.policy import Policy
+from mixlist.lists.suggestions import sure_correction
 from mixlist.lists.validate_file import FileReport, validate_file
 
 if TYPE_CHECKING:
@@ -32,16 +44,149 @@ def validate(
     strict: bool = False,
     ops_info: ListPath | None = None,
     model: ModelSource | None = None,
-    op_names: str = "auto",
+    op_names: OpNames = "auto",
+    select: str | Iterable[str] = (),
+    ignore: str | Iterable[str] = (),
 ) -> FileReport:
-    """Return every finding about a list file (``-``: standard input) or a library directory.
+    """Return every finding about a list file (``-``: standard input), a library directory, or a folder of list files.
 
     The kind ``auto`` detects the kind by the content. ``strict`` makes comments and trailing commas errors. With
     ``ops_info`` or ``model``, the names in the file are also checked against that library (with a model alone, against
-    the built-in library ``onnx``), and against the operators and nodes of the model. Raises FileError if a file cannot
-    be read, and the errors of ``resolve`` for the model; every other error is a finding.
+    the built-in library ``onnx``), and against the operators and nodes of the model. ``select`` and ``ignore`` hold
+    codes or their beginnings, such as ``["ML1"]``, of the findings to return or to leave out.
+
+    Raises FileError if a file cannot be read or a folder has no list file, UsageError for an unknown code, and the
+    errors of ``resolve`` for the model; every other error is a finding.
     """
-    return make_validator(kind, strict=strict, ops_info=ops_info, model=model, op_names=op_names)(path)
+    validator = make_validator(
+        kind, strict=strict, ops_info=ops_info, model=model, op_names=op_names, select=select, ignore=ignore
+    )
+    return validator.check(path)
+
+
+@dataclass(frozen=True)
+class CorrectedFile:
+    """The bytes of a list file before and after the corrections. Nothing is written."""
+
+    path: str
+    before: bytes
+    after: bytes
+    corrections: tuple[Correction, ...]
+
+
+@dataclass(frozen=True)
+class Validator:
+    """A check of several list files with the same options. The library is read once, to check the edits of all files.
+
+    ``library_path`` and ``library`` are None if no library was given. ``space`` is the name space of the library.
+    """
+
+    kind: Literal["auto"] | FileKind
+    strict: bool
+    model: ModelSource | None
+    op_names: OpNames
+    library_path: ListPath | None
+    library: Library | None
+    space: NameSpace | None
+    selection: CodeSelection
+
+    def check(self, path: ListPath) -> FileReport:
+        """Return the findings about a path that have one of the selected codes. Raises the errors of ``validate``."""
+        if self.kind != "auto" or not is_directory(path):
+            return self._check_file(path, self.kind)
+        folder = find_list_files(path)
+        parts = tuple(map(self._check_part, folder.list_files))
+        if len(parts) == 1 and parts[0].path == shown_path(path) and not folder.other_files:
+            return parts[0]  # the folder is one library
+        findings = tuple(finding for part in parts for finding in part.findings)
+        return FileReport(shown_path(path), "folder", findings, parts, tuple(map(shown_path, folder.other_files)))
+
+    def correct(self, report: FileReport) -> list[CorrectedFile]:
+        """Return the files of a report that have findings with a safe correction (see ``lists/corrections.py``).
+
+        ``report`` is a report of ``check`` about one file or library, not about a folder. Raises FileError.
+        """
+        files: Sequence[ListPath] = report.members or [report.path]
+        if not report.members and is_directory(report.path):
+            files = library_files(report.path)
+        corrected_files = (self._correct_file(os.fspath(path), report) for path in files)
+        return [file for file in corrected_files if file is not None]
+
+    def _correct_file(self, path: str, report: FileReport) -> CorrectedFile | None:
+        findings = [finding for finding in report.findings if finding.path == shown_path(path)]
+        if not findings:
+            return None
+        before = read_bytes(path)
+        try:
+            text = decode(before, shown_path(path))
+            new_names: Mapping[str, str] = {}
+            if report.kind == "modify-mixlist" and any(finding.code == "ML108" for finding in findings):
+                new_names = self._find_new_names(text)
+            after, corrections = correct_text(text, path, report.kind, findings, new_names)
+        except ListError:  # a file that cannot be read has no correction
+            return None
+        byte_order_mark = codecs.BOM_UTF8 if before.startswith(codecs.BOM_UTF8) else b""
+        corrected = CorrectedFile(path, before, byte_order_mark + after.encode(), tuple(corrections))
+        return corrected if corrections else None
+
+    def _find_new_names(self, text: str) -> Mapping[str, str]:
+        """Return the right names of misspelled op types of a modify_mixlist, as far as they are certain.
+
+        A name is not misspelled if an operator of it exists, or if the model has it. A right name that the file has
+        already is left out, because two entries for one op type can contradict each other.
+        """
+        from mixlist.ops.names import ambiguous_names
+
+        if self.library is None:
+            return {}
+        ops = list(dict.fromkeys(edit.op for edit in parse_edits(parse(text, ""))[0]))
+        misspelled = [
+            op
+            for op in ops
+            if not (op in self.library.lists or "::" in op or is_known(op, "onnx") or is_known(op, "ascend"))
+        ]
+        # MatMul over an Ascend library is another operator than an ONNX MatMul, so the meaning is not certain (ML405).
+        known = [op for op in self.library.lists if self.space == "onnx" or op not in ambiguous_names()]
+        new_names: dict[str, str] = {}
+        for op in misspelled[:MAX_SIMILAR]:
+            name = sure_correction(op, known)
+            if name is not None and name not in (*ops, *new_names.values()) and op not in self._model_ops:
+                new_names[op] = name
+        return new_names
+
+    @cached_property
+    def _model_ops(self) -> frozenset[str]:
+        """Return the op types of the model; empty without a model."""
+        if self.model is None:
+            return frozenset()
+        from mixlist.resolver import resolve
+
+        return frozenset(node.op_type for node in resolve(self.model, policy_from_options(PolicyOptions())).nodes)
+
+    def _check_part(self, list_file: ListFile) -> FileReport:
+        """Return the findings about a list file of a folder."""
+        members = list_file.members
+        if len(members) == 0 or len(members) == len(library_files(list_file.path)):
+            return replace(self._check_file(list_file.path, list_file.kind), members=tuple(map(shown_path, members)))
+        # The folder holds other .json files too, so it cannot be loaded as a library. Only its files are checked.
+        findings = inspect_library(list_file.path, strict=self.strict, files=members)[1]
+        report = FileReport(shown_path(list_file.path), "ops-info", tuple(findings))
+        return self._select(replace(report, members=tuple(map(shown_path, members))))
+
+    def _check_file(self, path: ListPath, kind: Literal["auto"] | FileKind) -> FileReport:
+        _rewind_standard_input(path)
+        report = validate_file(path, kind, strict=self.strict, library=self.library, space=self.space)
+        # A file with errors gives no policy whose names could be checked.
+        if self.library_path is None or any(finding.severity == "error" for finding in report.findings):
+            return self._select(report)
+        _rewind_standard_input(path, self.library_path)
+        options = _with_file(PolicyOptions(ops_info=self.library_path, op_names=self.op_names), report.kind, path)
+        name_warnings = _check_names(policy_from_options(options), self.model)
+        return self._select(replace(report, findings=(*report.findings, *name_warnings)))
+
+    def _select(self, report: FileReport) -> FileReport:
+        selected = (finding for finding in report.findings if self.selection.includes(finding.code))
+        return replace(report, findings=tuple(selected))
 
 
 def make_validator(
@@ -50,29 +195,18 @@ def make_validator(
     strict: bool,
     ops_info: ListPath | None,
     model: ModelSource | None,
-    op_names: str,
-) -> Callable[[ListPath], FileReport]:
-    """Return a function that does what ``validate`` does, for several files.
-
-    The library is read here once, to check the edits of all files. For the check of names, each file is read together
-    with the library into a policy.
-    """
+    op_names: OpNames,
+    select: str | Iterable[str],
+    ignore: str | Iterable[str],
+) -> Validator:
+    """Read the library, and return a validator for several files. The arguments are those of ``validate``."""
+    selection = read_selection(select, ignore)
     # A model is resolved under a policy, which needs a library.
     library_path = DEFAULT_LIBRARY if ops_info is None and model is not None else ops_info
     _rewind_standard_input(library_path)
     library = None if library_path is None else load_library(library_path)[0]
-
-    def validate_path(path: ListPath) -> FileReport:
-        _rewind_standard_input(path)
-        report = validate_file(path, kind, strict=strict, library=library)
-        # A file with errors gives no policy whose names could be checked.
-        if library_path is None or any(finding.severity == "error" for finding in report.findings):
-            return report
-        _rewind_standard_input(path, library_path)
-        options = _with_file(PolicyOptions(ops_info=library_path, op_names=op_names), report.kind, path)
-        return replace(report, findings=(*report.findings, *_check_names(policy_from_options(options), model)))
-
-    return validate_path
+    space = None if library is None else find_space(library, op_names)[0]
+    return Validator(kind, strict, model, op_names, library_path, library, space, selection)
 
 
 def _with_file(options: PolicyOptions, kind: str, path: ListPath) -> PolicyOptions:

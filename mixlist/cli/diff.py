@@ -58,6 +58,7 @@ def command(
     """
     from mixlist.lists.diff import diff
     from mixlist.lists.fmt import format_text
+    from mixlist.ops.name_warnings import find_name_warnings
     from mixlist.report import terminal
     from mixlist.report.json_output import escaped_json
 
@@ -65,7 +66,8 @@ def command(
     # Only these three options: the lists alone differ, and all other settings of the two policies are the defaults.
     before = build_policy({"ops_info": base, "mixlist": base_mixlist, "op_names": op_names})
     after = build_policy({"ops_info": target, "mixlist": target_mixlist, "op_names": op_names})
-    terminal.write_findings((*before.warnings, *after.warnings))
+    names = (*find_name_warnings(before), *find_name_warnings(after))
+    terminal.write_findings((*before.warnings, *after.warnings, *names))
     edits = diff(before, after)
     if model is None:
         # The canonical form of ``mixlist fmt``, so that the output can be saved as a list file.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -12,7 +11,7 @@ import click
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.options import KIND
 from mixlist.cli.parameters import PathType, refuse_second_standard_input
-from mixlist.errors import FileError, MixlistError
+from mixlist.errors import MixlistError
 from mixlist.report.terminal import write_findings
 
 if TYPE_CHECKING:
@@ -56,6 +55,7 @@ def command(paths: tuple[str, ...], check: bool, kind: FileKind | Literal["auto"
 
 def _format(path: str, kind: FileKind | Literal["auto"], check: bool) -> bool:
     """Format one file, or with ``check`` only report it; return whether its text differs from the canonical form."""
+    from mixlist.files.edit_in_place import replace_unless_changed
     from mixlist.files.list_text import decode, read_bytes, shown_path
     from mixlist.lists.fmt import find_lost_comments, format_text
     from mixlist.report.terminal import escape_commands
@@ -73,23 +73,6 @@ def _format(path: str, kind: FileKind | Literal["auto"], check: bool) -> bool:
     elif path == "-":
         sys.stdout.write(after)
     elif changed:
-        _replace(path, before, after.encode())
+        replace_unless_changed(path, before, after.encode())
         sys.stderr.write(f"{escape_commands(shown)}: rewritten\n")
     return changed
-
-
-def _replace(path: str, before: bytes, after: bytes) -> None:
-    """Replace a file; raise FileError if another program has changed it since it was read (Rule S1.6)."""
-    from mixlist.files.atomic_writes import write_atomically
-    from mixlist.files.folder_lock import lock_folders
-    from mixlist.files.list_text import read_bytes, shown_path
-
-    # A pipe or a device cannot be read a second time.
-    if not Path(path).is_file():
-        write_atomically(path, after)
-        return
-    with lock_folders([Path(path).resolve().parent]):
-        if read_bytes(path) != before:
-            hint = "nothing was written; run this command again"
-            raise FileError(f"{shown_path(path)}: another program changed the file meanwhile", hint=hint)
-        write_atomically(path, after)

@@ -8,6 +8,7 @@ from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.options import POLICY_OPTIONS, format_option, pop_policy
 from mixlist.cli.parameters import CONFIG
 from mixlist.cli.result_output import write_rows
+from mixlist.report.terminal import write_findings
 
 
 @click.command("lists", cls=FileCheckingCommand, params=[*POLICY_OPTIONS, format_option("text", "json", "csv"), CONFIG])
@@ -21,7 +22,11 @@ def command(output_format: str, **option_values: object) -> None:
       mixlist lists --ops-info ascend910b --mixlist modify.json
       mixlist lists --mixlist modify.json --format json
     """
-    lists = pop_policy(option_values).lists
+    from mixlist.ops.name_warnings import find_name_warnings
+
+    policy = pop_policy(option_values)
+    write_findings(find_name_warnings(policy))
+    lists = policy.lists
     # The modify_mixlist can name op types that the library does not have; they are on a list, too (Rule S2.5).
     op_types = sorted(lists.library.lists.keys() | lists.named_ops)
     by_list = {name: [op for op in op_types if lists.list_of(op) == name] for name in ("white", "black", "gray")}

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand
-from mixlist.cli.error_output import report_error
 from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, format_option
-from mixlist.cli.parameters import CONFIG, INPUT_OR_DASH, MODEL, refuse_second_standard_input
-from mixlist.diagnostics import Diagnostic
-from mixlist.errors import MixlistError
+from mixlist.cli.parameters import CONFIG, INPUT, INPUT_OR_DASH, MODEL, PathType, refuse_second_standard_input
+from mixlist.errors import UsageError
 from mixlist.report.number_text import pluralize
 
 if TYPE_CHECKING:
+    from mixlist.cli.validate_run import ValidateRun
     from mixlist.lists.detect_kind import FileKind
-    from mixlist.lists.validate_file import FileReport
 
 
 @click.command(
@@ -36,6 +34,39 @@ if TYPE_CHECKING:
         OPS_INFO,
         click.Option(["--model"], type=MODEL, help="Also check the names against this ONNX model."),
         OP_NAMES,
+        click.Option(
+            ["--select"],
+            metavar="CODES",
+            multiple=True,
+            help="Only findings of these codes, or of these beginnings: ML1.",
+        ),
+        click.Option(
+            ["--ignore"],
+            metavar="CODES",
+            multiple=True,
+            help="No findings of these codes or beginnings. The longer beginning wins: --ignore ML1 --select ML105.",
+        ),
+        click.Option(
+            ["--baseline"],
+            metavar="FILE",
+            type=INPUT,
+            help="Leave out the findings that this file of --write-baseline has.",
+        ),
+        click.Option(
+            ["--write-baseline"],
+            metavar="FILE",
+            type=PathType("writes", replaceable_input="baseline"),
+            help="Write the findings to this file, and exit with status 0.",
+        ),
+        click.Option(
+            ["--fix"],
+            is_flag=True,
+            help="Correct what is safe to correct: comments, trailing commas, an op type with one near name (with"
+            " --ops-info), repeated names, flags without quotes.",
+        ),
+        click.Option(["--diff", "show_diff"], is_flag=True, help="Print what --fix would change, and change nothing."),
+        click.Option(["--statistics"], is_flag=True, help="Count the findings of each code instead of listing them."),
+        click.Option(["-q", "--quiet"], is_flag=True, help="Print findings only, no kinds and no summary."),
         CONFIG,
     ],
 )
@@ -47,51 +78,101 @@ def command(
     ops_info: str | None,
     model: str | None,
     op_names: str | None,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    baseline: str | None,
+    write_baseline: str | None,
+    fix: bool,
+    show_diff: bool,
+    statistics: bool,
+    quiet: bool,
 ) -> int:
     """Check list files: modify_mixlist, ops-info (a file or a directory), keep_dtype, customize_dtypes.
 
-    Every finding gives its place, the fault and the remedy. Exit status 1 if there is an error (with --strict: a
-    finding), 2 if a file cannot be read.
+    Every finding gives its place, the fault and the remedy. A folder means the list files in it and its subfolders;
+    the .json files directly in a folder that look like ops-info are one library. Exit status 1 if there is an error
+    (with --strict: a finding; with --diff: a difference), 2 if a file cannot be read.
 
     \b
     Example:
       mixlist validate modify.json
-      mixlist validate modify.json --ops-info ascend910b --model model.onnx
+      mixlist validate lists/ --ops-info ascend910b --model model.onnx --fix
+      mixlist validate lists/ --ignore ML1,ML402 --baseline lists/baseline.json
       mixlist validate --format sarif lists/*.json > findings.sarif
     """
-    from mixlist.validation import make_validator
+    from mixlist.cli.validate_run import Baselines, ValidateRun, make_validator_for_command
 
     refuse_second_standard_input()
-    check = make_validator(kind, strict=strict, ops_info=ops_info, model=model, op_names=op_names or "auto")
-    reports, unreadable = [], False
-    # A file that cannot be read does not stop the check of the others.
+    _refuse_contradictions(paths, output_format, write_baseline, fix, show_diff)
+    validator = make_validator_for_command(
+        kind, strict=strict, ops_info=ops_info, model=model, op_names=op_names or "auto", select=select, ignore=ignore
+    )
+    baselines = Baselines(baseline, write_baseline)  # read before any work
+    run = ValidateRun(validator, corrects=fix or show_diff, writes_files=not show_diff)
     for path in paths:
-        try:
-            reports.append(check(path))
-        except MixlistError as error:
-            report_error(error)
-            unreadable = True
-    findings = [finding for report in reports for finding in report.findings]
-    _write(output_format, reports, findings)
-    errors = sum(finding.severity == "error" for finding in findings)
-    sys.stderr.write(f"{pluralize(len(reports), 'file')} checked: {pluralize(errors, 'error')}")
-    sys.stderr.write(f", {pluralize(len(findings) - errors, 'warning')}\n")
-    # Exit status 1 would say that all files were checked, so a file that could not be read wins.
-    failed = bool(findings) if strict else bool(errors)
-    return 2 if unreadable else int(failed)
+        run.check(path)
+    if show_diff:
+        return _write_diffs(run)
+    known_count = baselines.leave_out_known(run)
+    _write(output_format, run, known_count, statistics, quiet)
+    if not quiet:
+        _write_summary(run, known_count)
+    failed = any(finding.severity == "error" or strict for finding in run.findings)
+    return 2 if run.has_unusable_path else int(failed)
 
 
-def _write(output_format: str, reports: Sequence[FileReport], findings: Sequence[Diagnostic]) -> None:
-    from mixlist.report import github, json_output, sarif, terminal
+def _refuse_contradictions(
+    paths: Sequence[str], output_format: str, write_baseline: str | None, fix: bool, show_diff: bool
+) -> None:
+    """Raise UsageError for options that exclude each other."""
+    if fix and not show_diff and "-" in paths:
+        raise UsageError("--fix cannot correct standard input", hint="give a file, or print the changes with --diff")
+    if show_diff and (write_baseline or output_format != "text"):
+        option = "--write-baseline" if write_baseline else f"--format {output_format}"
+        raise UsageError(f"--diff prints no findings, but {option} needs them", hint="give one of the two")
+
+
+def _write_diffs(run: ValidateRun) -> int:
+    """Write the differences that --fix would make; return the exit status."""
+    from mixlist.report.text_diff import unified_diff
+
+    for file in run.corrected_files:
+        sys.stdout.writelines(unified_diff(file.path, file.before.decode(), file.after.decode()))
+    return 2 if run.has_unusable_path else int(bool(run.corrected_files))
+
+
+def _write(output_format: str, run: ValidateRun, known_count: int | None, statistics: bool, quiet: bool) -> None:
+    from mixlist.report import github, json_output, sarif, terminal, validate_text
 
     if output_format == "json":
-        json_output.write_json(json_output.validation_json(reports), sys.stdout)
+        result = json_output.validation_json(run.reports, run.skipped, run.corrections, known_count)
+        counts = {"statistics": json_output.statistics_json(run.findings)} if statistics else {}
+        json_output.write_json(result | counts, sys.stdout)
     elif output_format == "sarif":
-        json_output.write_json(sarif.sarif(findings), sys.stdout)
+        json_output.write_json(sarif.sarif(run.findings), sys.stdout)
     elif output_format == "github":
-        sys.stdout.writelines(github.annotation(finding) + "\n" for finding in findings)
+        sys.stdout.writelines(github.annotation(finding) + "\n" for finding in run.findings)
     else:
-        sys.stdout.writelines(line + "\n" for line in terminal.diagnostic_lines(findings, sys.stdout))
-        for report in reports:
-            if not report.findings:
-                sys.stdout.write(f"{terminal.escape_commands(report.path)}: {report.kind}, no findings\n")
+        if not quiet:
+            validate_text.write_corrections(run.corrections, sys.stdout)
+        if statistics:
+            validate_text.write_statistics(run.findings, sys.stdout)
+        else:
+            sys.stdout.writelines(line + "\n" for line in terminal.diagnostic_lines(run.findings, sys.stdout))
+        if not quiet:
+            validate_text.write_kinds(
+                run.reports, run.skipped, "no findings" if known_count is None else "no new findings", sys.stdout
+            )
+
+
+def _write_summary(run: ValidateRun, known_count: int | None) -> None:
+    errors = sum(finding.severity == "error" for finding in run.findings)
+    parts = [
+        f"{pluralize(run.file_count, 'file')} checked: {pluralize(errors, 'error')}",
+        pluralize(len(run.findings) - errors, "warning"),
+    ]
+    if corrected_count := sum(correction.count for correction in run.corrections):
+        parts.append(f"{corrected_count} corrected")
+    if known_count is not None:
+        parts.append(f"{known_count} in the baseline")
+    sys.stderr.write(", ".join(parts) + "\n")

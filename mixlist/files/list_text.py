@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError
 from mixlist.files.json_scanner import Lines, raise_last, too_much_error
 
+# The start of an ONNX model: the IR version (field 1), then another field of ModelProto (2 to 8). No text file starts
+# so, because 0x08 is the control character of the backspace key.
+_MODEL_START = re.compile(rb"\x08[\x01-\x1f][\x12\x1a\x22\x28\x32\x3a\x42]")
 # A real library has 1.4 MB; a device file has no end.
 MAX_BYTES = 64 << 20
 # Each entry: a byte, how many times a file may contain it, and the text of this bound for the message. A string has two
@@ -43,13 +47,16 @@ def is_directory(path: str | os.PathLike[str]) -> bool:
 def read_text(path: str | os.PathLike[str]) -> str:
     """Return the text of a UTF-8 file (``-``: standard input), without its byte-order mark.
 
-    Raises FileError if the file cannot be read, and ListError if it is not UTF-8.
+    Raises FileError if the file cannot be read, and ListError if it is an ONNX model or not UTF-8.
     """
     return decode(read_bytes(path), shown_path(path))
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Return the bytes of a file (``-``: standard input); raise FileError if it cannot be read or is too large."""
+    """Return the bytes of a file (``-``: standard input).
+
+    Raises FileError if the file cannot be read or is too large, and ListError if it is an ONNX model.
+    """
     shown = shown_path(path)
     # Path("") would be the current directory.
     if not shown:
@@ -70,6 +77,9 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
             raise FileError(f"{shown}: this is a directory, but a file is needed") from None
         reason = getattr(error, "strerror", None) or str(error)
         raise FileError(f"{shown}: cannot be read: {reason}") from None
+    if shown.lower().endswith(".onnx") or _MODEL_START.match(data):  # before the size: a model is often larger
+        message = "the file is an ONNX model, not a list file"
+        raise_last([Diagnostic("ML013", "error", message, shown, 1, 1, "give the path of a text file here")])
     if len(data) > MAX_BYTES:
         raise too_much_error(shown, f"{MAX_BYTES >> 20} MiB")
     return data

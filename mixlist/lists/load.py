@@ -60,7 +60,7 @@ def policy_from_options(options: PolicyOptions) -> Policy:
     lists = Lists(library)
     if options.mixlist is not None:
         edits, file_warnings = read_edits(options.mixlist, strict=options.strict)
-        lists, edit_warnings = apply_edits(library, edits)
+        lists, edit_warnings = apply_edits(library, edits, space)
         warnings += [*file_warnings, *edit_warnings]
     rules, rule_warnings = _read_node_rules(options, mode)
     policy = Policy(

@@ -25,7 +25,8 @@ from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
 from mixlist.errors import raise_for_errors
 from mixlist.files.json_scanner import quoted, too_much_error
 from mixlist.files.jsonc import Document, read
-from mixlist.lists.library import Library, ListName, Lists, Move
+from mixlist.lists.library import Library, ListName, Lists, Move, NameSpace
+from mixlist.lists.op_catalog import SPACE_TITLES, is_known, is_known_elsewhere
 from mixlist.lists.schema_check import check_structure
 from mixlist.lists.suggestions import did_you_mean
 
@@ -164,10 +165,14 @@ def _find_illegal_combinations(edits: Iterable[Edit]) -> list[Diagnostic]:
     return findings_for(illegal, describe)
 
 
-def apply_edits(library: Library, edits: Sequence[Edit]) -> tuple[Lists, list[Diagnostic]]:
+def apply_edits(
+    library: Library, edits: Sequence[Edit], space: NameSpace | None = None
+) -> tuple[Lists, list[Diagnostic]]:
     """Return the lists after the edits, and warnings about edits without effect and unknown op types.
 
-    ``edits`` must be legal, as those of ``read_edits`` are. ``Lists.moves`` holds the op types whose list changes.
+    ``edits`` must be legal, as those of ``read_edits`` are. ``Lists.moves`` holds the op types whose list changes. With
+    the name ``space`` of the library, a name of the other space is no unknown op type: ``ops/name_warnings.py`` warns
+    about it, and knows its counterpart.
     """
     # A legal combination has at most one addition and one removal, so their order in the file does not matter.
     edits_by_op = _group_by_op(edits)
@@ -179,7 +184,7 @@ def apply_edits(library: Library, edits: Sequence[Edit]) -> tuple[Lists, list[Di
         if after != before and deciding_edit:
             moves[op] = Move(op, before, after, deciding_edit.place)
     warnings = [
-        *_find_unknown_ops(library, edits_by_op),
+        *_find_unknown_ops(library, edits_by_op, space),
         *_find_removals_without_effect(library, edits_by_op),
         *find_lone_gray_additions(edits, library),
     ]
@@ -203,15 +208,23 @@ def _decide_list(before: ListName, edits_of_op: Mapping[EditAction, Edit]) -> tu
     return before, None
 
 
-def _find_unknown_ops(library: Library, edits_by_op: _EditsByOp) -> list[Diagnostic]:
+def _find_unknown_ops(library: Library, edits_by_op: _EditsByOp, space: NameSpace | None) -> list[Diagnostic]:
     def describe(op: str) -> Diagnostic:
-        hint = did_you_mean(op, library.lists) or "check the name and its case; an op type outside the library is gray"
+        if space is not None and is_known(op, space):
+            # The name is right, so a similar name would mislead.
+            hint = f"it is an op type of {SPACE_TITLES[space]}, but not of this library, where it starts gray"
+        else:
+            hint = (
+                did_you_mean(op, library.lists) or "check the name and its case; an op type outside the library is gray"
+            )
         message = f"library {library.name} has no op type {quoted(op)}"
         return next(iter(edits_by_op[op].values())).place.finding("ML108", "warning", message, hint)
 
     # domain::Op is known if Op is: it starts on the list of Op.
     known_ops = library.lists
     unknown = [op for op in edits_by_op if op not in known_ops and op.rpartition("::")[2] not in known_ops]
+    if space is not None:
+        unknown = [op for op in unknown if not is_known_elsewhere(op, space)]
     return findings_for(unknown, describe)
 
 

@@ -50,6 +50,11 @@ def is_known(name: str, space: NameSpace) -> bool:
     return op in onnx_domains().get("" if domain == "ai.onnx" else domain, ())
 
 
+def is_known_elsewhere(name: str, space: NameSpace) -> bool:
+    """Return True if the name exists in the other name space only."""
+    return not is_known(name, space) and is_known(name, "onnx" if space == "ascend" else "ascend")
+
+
 def guess_space(ops: Iterable[str]) -> tuple[NameSpace, str]:
     """Return the name space that has more of the op types, and the reason for doubt; "" if the result is certain.
 

@@ -38,12 +38,17 @@ def load_ops_info(path: str | os.PathLike[str], *, strict: bool = False) -> tupl
     return library, raise_for_errors(findings)
 
 
-def inspect_library(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
-    """Return a library of the op types that can be read, and every finding, errors too. Raises only FileError."""
+def inspect_library(
+    path: str | os.PathLike[str], *, strict: bool = False, files: Sequence[str | os.PathLike[str]] = ()
+) -> tuple[Library, list[Diagnostic]]:
+    """Return a library of the op types that can be read, and every finding, errors too. Raises only FileError.
+
+    ``files``: the files of the library, if they are not all ``.json`` files of the directory.
+    """
     documents: list[Document] = []
     findings: list[Diagnostic] = []
     # A file that is not JSON gives findings only, and the others are read: users see all errors of a library at once.
-    for file in library_files(path):
+    for file in files or library_files(path):
         try:
             documents.append(read(file, strict=strict))
         except ListError as error:

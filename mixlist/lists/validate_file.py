@@ -12,25 +12,35 @@ from mixlist.files.jsonc import Document, parse
 from mixlist.files.list_text import is_directory, read_text, shown_path
 from mixlist.lists import modify_mixlist, node_rules, ops_info
 from mixlist.lists.detect_kind import FileKind, detect_json_kind, detect_text_kind
-from mixlist.lists.library import Library
+from mixlist.lists.library import Library, NameSpace
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FileReport:
     """The findings about one path. ``kind`` is ``auto`` if the kind of the file is unknown.
 
-    The findings about a directory have the paths of its files. ``by_file`` separates them.
+    The findings about a directory have the paths of its files. ``by_file`` separates them. For a directory that is not
+    one library, ``kind`` is ``folder``, ``parts`` has a report for each list file in it, and ``skipped`` has the paths
+    of the JSON and text files that are no list files. ``members`` has the files of a library in such a directory.
     """
 
     path: str
     kind: str
     findings: tuple[Diagnostic, ...]
+    parts: tuple[FileReport, ...] = ()
+    skipped: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<FileReport of {self.path!r}: {self.kind}; findings {len(self.findings)}>"
 
     def by_file(self) -> list[FileReport]:
-        """Return one report for each file that has findings; without findings, only this report."""
+        """Return one report for each file that has findings; without findings, only this report.
+
+        For a folder, return the reports of its parts in this form.
+        """
+        if self.kind == "folder":
+            return [report for part in self.parts for report in part.by_file()]
         findings_by_file: dict[str, list[Diagnostic]] = {}
         for finding in self.findings:
             findings_by_file.setdefault(finding.path or self.path, []).append(finding)
@@ -43,12 +53,14 @@ def validate_file(
     *,
     strict: bool = False,
     library: Library | None = None,
+    space: NameSpace | None = None,
 ) -> FileReport:
     """Return every finding about a list file (``-``: standard input) or a library directory.
 
     The kind ``auto`` detects the kind by the content. ``strict`` makes comments and trailing commas errors. With a
-    ``library``, a modify_mixlist is also checked against it: unknown op types, removals without effect. Raises
-    FileError if the path cannot be read; every other error is a finding.
+    ``library``, a modify_mixlist is also checked against it: unknown op types, removals without effect. With its name
+    ``space``, names of the other space are no unknown op types. Raises FileError if the path cannot be read; every
+    other error is a finding.
     """
     name = shown_path(path)
     # A directory is always a library. For another kind, ``read_text`` below raises an error for the directory.
@@ -67,7 +79,7 @@ def validate_file(
             if kind == "ops-info":
                 findings = ops_info.library_from_documents(name, [document])[1]
             else:
-                findings = _check_modify_mixlist(document, library)
+                findings = _check_modify_mixlist(document, library, space)
     except ListError as error:  # the text is not UTF-8, not JSON, or of no known kind
         findings = list(error.diagnostics)
     return FileReport(name, kind, tuple(sorted(findings, key=_line_column)))
@@ -77,9 +89,9 @@ def _line_column(finding: Diagnostic) -> tuple[int, int]:
     return finding.line or 0, finding.column or 0
 
 
-def _check_modify_mixlist(document: Document, library: Library | None) -> list[Diagnostic]:
+def _check_modify_mixlist(document: Document, library: Library | None, space: NameSpace | None) -> list[Diagnostic]:
     edits, findings = modify_mixlist.parse_edits(document)
     if library is None:
         return [*findings, *modify_mixlist.find_lone_gray_additions(edits)]
     # Illegal combinations are errors in ``findings`` already. Of the lists that they give, only the warnings are used.
-    return [*findings, *modify_mixlist.apply_edits(library, edits)[1]]
+    return [*findings, *modify_mixlist.apply_edits(library, edits, space)[1]]

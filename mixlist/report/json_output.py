@@ -7,7 +7,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TextIO
 
+from mixlist.diagnostics import count_codes
+
 if TYPE_CHECKING:
+    from mixlist.diagnostics import Diagnostic
+    from mixlist.lists.corrections import Correction
     from mixlist.lists.validate_file import FileReport
 
 
@@ -45,8 +49,13 @@ def _pieces(result: Mapping[str, object], ascii_only: bool) -> Iterator[str]:
     yield "\n}\n"
 
 
-def validation_json(reports: Iterable[FileReport]) -> dict[str, object]:
-    """Return the ``mixlist.validate/1`` object of schemas/validate.json. A missing line, column or hint is null."""
+def validation_json(
+    reports: Iterable[FileReport], skipped: Iterable[str], corrections: Iterable[Correction], known_count: int | None
+) -> dict[str, object]:
+    """Return the ``mixlist.validate/1`` object of schemas/validate.json. A missing line, column or hint is null.
+
+    ``known_count`` is the number of findings in the baseline, None without one.
+    """
     keys = ("code", "severity", "message", "line", "column", "hint")
     files = [
         {
@@ -57,4 +66,20 @@ def validation_json(reports: Iterable[FileReport]) -> dict[str, object]:
         for report in reports
         for file in report.by_file()
     ]
-    return {"format": "mixlist.validate/1", "files": files}
+    corrected = [
+        {"code": c.finding.code, "path": c.finding.path, "line": c.finding.line, "count": c.count, "message": c.message}
+        for c in corrections
+    ]
+    in_baseline = {} if known_count is None else {"in_baseline": known_count}
+    return {
+        "format": "mixlist.validate/1",
+        "files": files,
+        "skipped": list(skipped),
+        "corrected": corrected,
+        **in_baseline,
+    }
+
+
+def statistics_json(findings: Iterable[Diagnostic]) -> list[dict[str, object]]:
+    """Return the number of findings of each code and severity, the most frequent first."""
+    return [{"code": code, "severity": severity, "count": count} for (code, severity), count in count_codes(findings)]

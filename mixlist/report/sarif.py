@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.files.package_data import data_folder
+from mixlist.lists.code_selection import code_texts
 from mixlist.version import __version__
-
-# A section of docs/codes.md: its code, its title and its first paragraph.
-_SECTION = re.compile(r"^## (ML\d+): (.+)\n+((?:.+\n)*?)(?=\n|\Z)", re.MULTILINE)
 
 
 def sarif(findings: Sequence[Diagnostic]) -> dict[str, object]:
     """Return the findings as a SARIF log. Columns count Unicode code points from 1."""
     # Only the codes of these findings become rules. A result names its rule by the index in this order.
     codes = sorted({finding.code for finding in findings})
-    code_texts = _read_code_texts()
-    rules = [_rule(code, *code_texts.get(code, (code, code))) for code in codes]
+    rules = [_rule(code, *code_texts().get(code, (code, code))) for code in codes]
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
@@ -36,12 +31,6 @@ def sarif(findings: Sequence[Diagnostic]) -> dict[str, object]:
 
 def _rule(code: str, title: str, text: str) -> dict[str, object]:
     return {"id": code, "shortDescription": {"text": title}, "fullDescription": {"text": text}, "help": {"text": text}}
-
-
-def _read_code_texts() -> dict[str, tuple[str, str]]:
-    """Return the title and the first paragraph of each section of docs/codes.md (in the package), by code."""
-    text = (data_folder("docs") / "codes.md").read_text(encoding="utf-8")
-    return {code: (title, " ".join(body.split()) or title) for code, title, body in _SECTION.findall(text)}
 
 
 def _result(finding: Diagnostic, rule: int) -> dict[str, object]:

@@ -1,0 +1,276 @@
+"""Correct the findings of a list file that have one safe correction: what ``mixlist validate --fix`` does.
+
+A correction does not change what the file decides: it removes what has no meaning (comments, trailing commas,
+``$schema``, names and rules that repeat), and writes a boolean flag as the string that it counts as. The only exception
+is an op type with one near name, which gets the meaning that its author had in mind. All other characters stay.
+
+The corrected text is read again. If its value is not the expected one, the correction is not made.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from mixlist.diagnostics import Diagnostic
+from mixlist.errors import ListError
+from mixlist.files.json_edit import remove_member
+from mixlist.files.json_scanner import TOKEN, Replacement, apply_replacements, quoted
+from mixlist.files.jsonc import Document, parse
+from mixlist.lists.detect_kind import ACTION_KEYS, BLANKS, LIST_KEYS
+from mixlist.lists.ops_info import entries_of
+
+_LINE_REST = re.compile(r"[ \t]*(\r\n|\r|\n|\Z)")  # blanks up to the end of a line
+_BLANKS_AFTER = re.compile(r"[ \t]*")
+
+_Step = Callable[[str], tuple[str, int]]  # returns a corrected text and the number of corrections
+
+# By code: the verb and the thing of the message about a correction, such as "removed 2 comments".
+_MESSAGES = {
+    "ML006": ("removed", "comment"),
+    "ML007": ("removed", "trailing comma"),
+    "ML103": ("removed", '"$schema" key'),
+    "ML105": ("removed", "repeated name"),
+    "ML108": ("renamed", "op type"),
+    "ML204": ("quoted", "flag"),
+    "ML303": ("removed", "comment"),
+    "ML304": ("removed", "repeated rule"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A correction of all findings of one code in a file: the first of them, their number, and what was done."""
+
+    finding: Diagnostic
+    count: int
+    message: str
+
+
+class _Edit(NamedTuple):
+    """Replacements in a JSON text, the value that the text must have after them, and the number of corrections."""
+
+    replacements: Sequence[Replacement]
+    value: object
+    correction_count: int
+
+
+def correct_text(
+    text: str, path: str, kind: str, findings: Iterable[Diagnostic], new_names: Mapping[str, str]
+) -> tuple[str, list[Correction]]:
+    """Return the text of a list file after the corrections, and the corrections. ``path`` is for messages.
+
+    Only codes that ``findings`` has are corrected. ``new_names`` maps misspelled op types to their right names.
+    """
+    first_findings: dict[str, Diagnostic] = {}
+    for finding in findings:
+        first_findings.setdefault(finding.code, finding)
+    corrections: list[Correction] = []
+    steps = _rule_steps() if kind in ("keep-dtype", "customize-dtypes") else _json_steps(path, kind, new_names)
+    for code, step in steps.items():
+        if code in first_findings:
+            corrected, count = step(text)
+            if count:
+                details = [f"{quoted(old)} to {quoted(new)}" for old, new in new_names.items() if code == "ML108"]
+                corrections.append(Correction(first_findings[code], count, _describe(code, count, details)))
+            text = corrected
+    return text, corrections
+
+
+def _describe(code: str, count: int, details: Sequence[str]) -> str:
+    verb, thing = _MESSAGES[code]
+    return f"{verb} {count} {thing}{'' if count == 1 else 's'}{': ' if details else ''}{', '.join(details)}"
+
+
+def _json_steps(path: str, kind: str, new_names: Mapping[str, str]) -> dict[str, _Step]:
+    """Return, by code and in the order of the corrections, functions that correct the text of a JSON file."""
+    edits: dict[str, Callable[[Document], _Edit]] = {"ML006": _remove_comments, "ML007": _remove_trailing_commas}
+    if kind == "modify-mixlist":
+        edits["ML103"] = _remove_schema_key
+        edits["ML108"] = lambda document: _rename(document, new_names)
+        edits["ML105"] = _remove_repeated_names
+    elif kind == "ops-info":
+        edits["ML204"] = _quote_flags
+    return {code: partial(_apply_edit, edit, path) for code, edit in edits.items()}
+
+
+def _apply_edit(edit: Callable[[Document], _Edit], path: str, text: str) -> tuple[str, int]:
+    """Return the text after an edit and the number of corrections; the old text and 0 if its value would be wrong."""
+    try:
+        replacements, expected, count = edit(parse(text, path))
+        edited = apply_replacements(text, replacements)
+        value = parse(edited, path).value
+    except ListError:
+        return text, 0
+    # As texts, because == of dicts does not compare the order of keys.
+    return (edited, count) if json.dumps(value) == json.dumps(expected) else (text, 0)
+
+
+def _remove_comments(document: Document) -> _Edit:
+    """Remove comments, with the blanks around them and with lines that hold nothing else."""
+    text, spans = document.text, _token_spans(document, "comment")
+    without_comments = apply_replacements(text, [Replacement(*span, " " * (span[1] - span[0])) for span in spans])
+    replacements: list[Replacement] = []
+    for start, end in (_with_blanks(without_comments, text, *span) for span in spans):
+        # The blanks between two comments belong to both.
+        if replacements and start <= replacements[-1].end:
+            start, end = replacements[-1].start, max(end, replacements.pop().end)
+        replacements.append(Replacement(start, end, ""))
+    return _Edit(replacements, document.value, len(spans))
+
+
+def _with_blanks(without_comments: str, text: str, start: int, end: int) -> tuple[int, int]:
+    """Return the range of a comment with the blanks around it, and with its line if the line holds nothing else.
+
+    ``without_comments`` is the text with blanks in place of all comments.
+    """
+    line_start = max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1
+    before = without_comments[line_start:start]
+    rest = _LINE_REST.match(without_comments, end)
+    if rest is None:  # the line goes on: remove the blanks between the comment and the next token
+        blanks = _BLANKS_AFTER.match(text, end)
+        return start, blanks.end() if blanks else end
+    if not before.strip(" \t"):
+        return line_start, rest.end()
+    return line_start + len(before.rstrip(" \t")), rest.start(1)
+
+
+def _token_spans(document: Document, kind: str) -> list[tuple[int, int]]:
+    """Return the start and the end of each token of a kind of ``json_scanner.TOKEN``."""
+    spans, offset = [], 0
+    while match := TOKEN.match(document.text, offset):
+        offset = match.end()
+        if match.lastgroup == kind:
+            spans.append(match.span(kind))
+    return spans
+
+
+def _remove_trailing_commas(document: Document) -> _Edit:
+    # A trailing comma is a blank in the strict text.
+    spans = _token_spans(document, "punctuation")
+    commas = [span for span in spans if document.text[span[0]] == "," and document.strict_text[span[0]] == " "]
+    return _Edit([Replacement(start, end, "") for start, end in commas], document.value, len(commas))
+
+
+def _remove_schema_key(document: Document) -> _Edit:
+    value = document.value
+    if not isinstance(value, dict) or "$schema" not in value:
+        return _Edit([], value, 0)
+    expected = {key: member for key, member in value.items() if key != "$schema"}
+    return _Edit(remove_member(document, document.root, "$schema"), expected, 1)
+
+
+def _arrays(document: Document) -> dict[tuple[str, str], list[object]]:
+    """Return the arrays of a modify_mixlist by their two keys."""
+    value = document.value if isinstance(document.value, dict) else {}
+    pairs = ((list_key, action_key) for list_key in LIST_KEYS for action_key in ACTION_KEYS)
+    arrays = {
+        (list_key, action_key): value[list_key].get(action_key)
+        for list_key, action_key in pairs
+        if isinstance(value.get(list_key), dict)
+    }
+    return {keys: names for keys, names in arrays.items() if isinstance(names, list)}
+
+
+def _with_arrays(document: Document, arrays: Mapping[tuple[str, str], list[object]]) -> object:
+    """Return the value of a modify_mixlist with other arrays."""
+    value = json.loads(document.strict_text)
+    for (list_key, action_key), names in arrays.items():
+        value[list_key][action_key] = names
+    return value
+
+
+def _item_end(document: Document, start: int) -> int:
+    match = TOKEN.match(document.strict_text, start)
+    return match.end() if match else start
+
+
+def _rename(document: Document, new_names: Mapping[str, str]) -> _Edit:
+    """Give misspelled op types their right names."""
+    replacements = []
+    arrays = _arrays(document)
+    for keys, names in arrays.items():
+        for name, start in zip(names, document.items(document.offset(keys)), strict=True):
+            if isinstance(name, str) and name in new_names:
+                replacements.append(Replacement(start, _item_end(document, start), json.dumps(new_names[name])))
+    expected = {
+        keys: [new_names.get(name, name) if isinstance(name, str) else name for name in names]
+        for keys, names in arrays.items()
+    }
+    return _Edit(replacements, _with_arrays(document, expected), len(replacements))
+
+
+def _repeated_names(document: Document) -> list[tuple[tuple[str, str], int]]:
+    """Return the array and the index of each name that its array has before."""
+    repeated = []
+    for keys, names in _arrays(document).items():
+        earlier: set[str] = set()
+        for index, name in enumerate(names):
+            if isinstance(name, str):
+                if name in earlier:
+                    repeated.append((keys, index))
+                earlier.add(name)
+    return repeated
+
+
+def _remove_repeated_names(document: Document) -> _Edit:
+    """Remove names that their array has before, each with the comma before it. Comments between them stay."""
+    replacements = []
+    remaining: dict[tuple[str, str], list[object]] = {keys: list(names) for keys, names in _arrays(document).items()}
+    for keys, index in reversed(_repeated_names(document)):
+        del remaining[keys][index]
+        starts = document.items(document.offset(keys))
+        comma = document.strict_text.index(",", _item_end(document, starts[index - 1]))
+        line_blanks = document.text[comma + 1 : starts[index]]
+        name_start = starts[index] - (len(line_blanks) - len(line_blanks.rstrip()))
+        replacements.append(Replacement(comma, comma + 1, ""))
+        replacements.append(Replacement(name_start, _item_end(document, starts[index]), ""))
+    return _Edit(replacements, _with_arrays(document, remaining), len(replacements) // 2)
+
+
+def _boolean_flags(document: Document) -> list[str]:
+    """Return the op types of a library whose flag is a JSON boolean."""
+    entries = entries_of(document)
+    reductions = {op: entry.get("precision_reduce") for op, entry in entries.items()}
+    return [
+        op for op, reduce in reductions.items() if isinstance(reduce, dict) and isinstance(reduce.get("flag"), bool)
+    ]
+
+
+def _quote_flags(document: Document) -> _Edit:
+    replacements = []
+    value = json.loads(document.strict_text)
+    for op in _boolean_flags(document):
+        member = document.members(document.offset((op, "precision_reduce")))["flag"]
+        text = "true" if value[op]["precision_reduce"]["flag"] else "false"
+        replacements.append(Replacement(member.value, member.end, f'"{text}"'))
+        value[op]["precision_reduce"]["flag"] = text
+    return _Edit(replacements, value, len(replacements))
+
+
+def _rule_steps() -> dict[str, _Step]:
+    """Return, by code, functions that correct the text of a node rule file."""
+    return {"ML303": _remove_rule_comments, "ML304": _remove_repeated_rules}
+
+
+def _remove_rule_comments(text: str) -> tuple[str, int]:
+    lines = text.split("\n")
+    rules = [line for line in lines if not line.strip(BLANKS).startswith("#")]
+    return "\n".join(rules), len(lines) - len(rules)
+
+
+def _remove_repeated_rules(text: str) -> tuple[str, int]:
+    """Remove lines that repeat an earlier line. Empty lines and comments may repeat."""
+    lines = text.split("\n")
+    earlier: set[str] = set()
+    rules = []
+    for line in lines:
+        rule = line.strip(BLANKS)
+        if not rule or rule.startswith("#") or rule not in earlier:
+            rules.append(line)
+        earlier.add(rule)
+    return "\n".join(rules), len(lines) - len(rules)

@@ -1,0 +1,122 @@
+"""Find the list files in a folder and its subfolders, and detect the kind of each.
+
+A folder holds other files too, so a file is a list file only if it shows that it is one. JSON files show it by their
+keys, node rule files by a rule with ``OpType::`` or ``InputDtype:`` or by their name. A JSON file that cannot be read
+counts as a list file: a damaged list must not be left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mixlist.errors import FileError, ListError
+from mixlist.files.jsonc import parse
+from mixlist.files.list_text import read_text, shown_path
+from mixlist.lists.detect_kind import FileKind, detect_text_kind, find_evident_kind
+from mixlist.lists.op_catalog import is_known
+
+_RULE_SUFFIXES = (".txt", ".cfg", ".conf", ".ini")
+_RULE = re.compile(r"^[ \t]*OpType::|::?(Input|Output)Dtype:", re.MULTILINE)
+_RULE_FILE_NAME = re.compile(r"(?P<keep>keep)[-_ ]?dtype|customi[sz]e[-_ ]?dtype", re.IGNORECASE)
+
+# "auto": JSON that cannot be read. "objects": an object of objects, a library only if the folder has another one.
+_Sign = FileKind | Literal["auto", "objects"]
+
+
+@dataclass(frozen=True, slots=True)
+class ListFile:
+    """A list file in a folder, or a library of several files: then ``path`` is the folder and ``members`` its files.
+
+    ``kind`` is ``auto`` for a file that cannot be read.
+    """
+
+    path: str
+    kind: Literal["auto"] | FileKind
+    members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListFolder:
+    """The list files of a folder, and the JSON and text files in it that do not show that they are list files."""
+
+    list_files: tuple[ListFile, ...]
+    other_files: tuple[str, ...]
+
+
+def find_list_files(folder: str | os.PathLike[str]) -> ListFolder:
+    """Return the list files in a folder and its subfolders. Hidden files and folders, and linked folders, are left out.
+
+    Raises FileError if a folder cannot be read, or if there is no list file.
+    """
+    list_files: list[ListFile] = []
+    other_files: list[str] = []
+    for directory, subfolders, names in os.walk(folder, onerror=_raise_unreadable):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        paths = [Path(directory, name) for name in sorted(names) if not name.startswith(".")]
+        signs = {os.fspath(path): _find_sign(path) for path in paths if _has_list_suffix(path)}
+        folder_files = list(_list_files_of(directory, signs))
+        listed = {member for file in folder_files for member in (file.path, *file.members)}
+        list_files += folder_files
+        other_files += [path for path in signs if path not in listed]
+    if not list_files:
+        raise FileError(
+            f"{shown_path(folder)}: the folder holds no list file",
+            hint="name a file, or say with --kind ops-info that the .json files of the folder are one library",
+        )
+    return ListFolder(tuple(list_files), tuple(other_files))
+
+
+def _raise_unreadable(error: OSError) -> None:
+    raise FileError(f"{shown_path(error.filename)}: cannot be read: {error.strerror}") from None
+
+
+def _has_list_suffix(path: Path) -> bool:
+    return path.suffix.lower() in (".json", *_RULE_SUFFIXES)
+
+
+def _list_files_of(directory: str, signs: dict[str, _Sign | None]) -> Iterator[ListFile]:
+    """Yield the list files directly in a folder: first its library (Rule S1.3), then each other file."""
+    has_library = "ops-info" in signs.values()
+    in_library = ("ops-info", "objects", "auto") if has_library else ()
+    if members := tuple(path for path, sign in signs.items() if sign in in_library):
+        yield ListFile(directory, "ops-info", members)
+    for path, sign in signs.items():
+        if sign is not None and sign != "objects" and sign not in in_library:
+            yield ListFile(path, sign)
+
+
+def _find_sign(path: Path) -> _Sign | None:
+    """Return the kind that a file shows; None if it does not show that it is a list file."""
+    is_json = path.suffix.lower() == ".json"
+    try:
+        text = read_text(path)
+        return _find_json_sign(parse(text, "").value) if is_json else _find_rule_sign(text, path.name)
+    except ListError:
+        return "auto" if is_json else None
+    except FileError:
+        # A file that is too large is another one, such as the vocabulary of a model. A file that must not be read is
+        # reported when it is validated.
+        return None if os.access(path, os.R_OK) or not is_json else "auto"
+
+
+def _find_json_sign(value: object) -> _Sign | None:
+    if not isinstance(value, dict):
+        return None
+    if not value:
+        return "modify-mixlist"  # {} is one without edits (Rule S2.1)
+    if kind := find_evident_kind(value):
+        return kind
+    if not all(isinstance(member, dict) for member in value.values()):
+        return None
+    return "ops-info" if any(is_known(op, "onnx") or is_known(op, "ascend") for op in value) else "objects"
+
+
+def _find_rule_sign(text: str, name: str) -> FileKind | None:
+    if match := _RULE_FILE_NAME.search(name):
+        return "keep-dtype" if match["keep"] else "customize-dtypes"
+    return detect_text_kind(text, name) if _RULE.search(text) else None
