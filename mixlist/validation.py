@@ -106,7 +106,7 @@ class Validator:
 
         ``report`` is a report of ``check`` about one file or library, not about a folder. Raises FileError.
         """
-        files: Sequence[ListPath] = report.members or [report.path]
+        files: Sequence[ListPath] = report.members or ["-" if report.path == shown_path("-") else report.path]
         if not report.members and is_directory(report.path):
             files = library_files(report.path)
         corrected_files = (self._correct_file(os.fspath(path), report) for path in files)
@@ -116,6 +116,7 @@ class Validator:
         findings = [finding for finding in report.findings if finding.path == shown_path(path)]
         if not findings:
             return None
+        _rewind_standard_input(path)
         before = read_bytes(path)
         try:
             text = decode(before, shown_path(path))
@@ -146,10 +147,10 @@ class Validator:
             if not (op in self.library.lists or "::" in op or is_known(op, "onnx") or is_known(op, "ascend"))
         ]
         # MatMul over an Ascend library is another operator than an ONNX MatMul, so the meaning is not certain (ML405).
-        known = [op for op in self.library.lists if self.space == "onnx" or op not in ambiguous_names()]
+        right_names = [op for op in self.library.lists if self.space == "onnx" or op not in ambiguous_names()]
         new_names: dict[str, str] = {}
         for op in misspelled[:MAX_SIMILAR]:
-            name = sure_correction(op, known)
+            name = sure_correction(op, right_names)
             if name is not None and name not in (*ops, *new_names.values()) and op not in self._model_ops:
                 new_names[op] = name
         return new_names

@@ -63,6 +63,8 @@ def test_the_hook_matches_the_names_of_list_files() -> None:
         "mixlist.json",
         "aic-ascend910b-ops-info.json",
         "a/modify_mixlist_v2.json",
+        "keep_dtype.txt",
+        "a/customize_dtypes_910b.cfg",
     ):
         assert pattern.search(name), name
     assert not pattern.search("package.json")

@@ -71,6 +71,7 @@ def _with_library(place: Path) -> None:
 
 
 _LIST = b'{"white-list": {"to-add": [' + b", ".join(b'"Operator%d"' % k for k in range(2000)) + b"]}}"
+_BASELINE = b'{"format": "mixlist.baseline/1", "findings": []}\n'
 _SET = ["ops-info", "set"]
 _FLAGS = [f"{op}=false" for op in OPS]
 WRITERS: dict[str, Writer] = {
@@ -91,6 +92,8 @@ WRITERS: dict[str, Writer] = {
     "tune state": Writer([*_TUNE, "-o", "new.json", "--state", "place/f"], check_part=_read_trials),
     "train html": Writer([*_TRAIN, "--html", "place/f"], {"f": _OLD}),
     "train state": Writer([*_TRAIN, "--state", "place/f"], check_part=lambda data: np.load(io.BytesIO(data))),
+    "validate paths": Writer(["validate", "place/f.json", "--fix"], {"f.json": b"// old\n" + _LIST}),
+    "validate write_baseline": Writer(["validate", "m.json", "--write-baseline", "place/f"], {"f": _BASELINE}),
     "fmt paths": Writer(["fmt", "place/f.json"], {"f.json": _LIST}),
     "ops-info set library": Writer([*_SET, "place/lib", *_FLAGS, "--backup", "backup"], prepare=_with_library),
     "ops-info set backup": Writer([*_SET, "lib", *_FLAGS, "--backup", "place/new"]),
@@ -130,6 +133,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_external(folder / "external.onnx", 0, 64)
     onnx.save(model(TEXT), folder / "search.onnx")
     np.savez(folder / "search.npz", **FEEDS[1])
+    (folder / "m.json").write_text('{"white-list": {"to-add": ["Add", "Add"]}}')
     (folder / "rules.txt").write_text("g::InputDtype:float32,OutputDtype:float32\n")
     onnx.save(noisy(), folder / "step.onnx")
     np.savez(folder / "train.npz", **samples(40))

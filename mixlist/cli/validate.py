@@ -10,7 +10,7 @@ import click
 
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, format_option
-from mixlist.cli.parameters import CONFIG, INPUT, INPUT_OR_DASH, MODEL, PathType, refuse_second_standard_input
+from mixlist.cli.parameters import CONFIG, INPUT, MODEL, PathType, refuse_second_standard_input
 from mixlist.errors import UsageError
 from mixlist.report.number_text import pluralize
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     "validate",
     cls=FileCheckingCommand,
     params=[
-        click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=INPUT_OR_DASH),
+        click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PathType("edits", allow_dash=True)),
         KIND,
         format_option(
             *("text", "json", "github", "sarif"),
@@ -134,10 +134,11 @@ def _refuse_contradictions(
 
 def _write_diffs(run: ValidateRun) -> int:
     """Write the differences that --fix would make; return the exit status."""
+    from mixlist.files.list_text import shown_path
     from mixlist.report.text_diff import unified_diff
 
     for file in run.corrected_files:
-        sys.stdout.writelines(unified_diff(file.path, file.before.decode(), file.after.decode()))
+        sys.stdout.writelines(unified_diff(shown_path(file.path), file.before.decode(), file.after.decode()))
     return 2 if run.has_unusable_path else int(bool(run.corrected_files))
 
 

@@ -91,16 +91,16 @@ class Baselines:
 
         A new baseline is written first. All its findings are known.
         """
-        path, known = self._path, self._baseline
+        path, baseline = self._path, self._baseline
         if self._new_path is not None:
             path = self._new_path
             counts = _comparison(run, path).merged_with(self._replaced)
             write_baseline(path, counts)
             sys.stderr.write(f"wrote {escape_commands(path)}: {pluralize(sum(counts.values()), 'finding')}\n")
-            known = Baseline(path, counts, {})
-        if path is None or known is None:
+            baseline = Baseline(path, counts, {})
+        if path is None or baseline is None:
             return None
-        run.reports, known_count = _comparison(run, path).without_known(known)
+        run.reports, known_count = _comparison(run, path).without_known(baseline)
         return known_count
 
 

@@ -115,9 +115,9 @@ class BaselineRun:
         for report in self.reports:
             new_findings = []
             for finding in report.findings:
-                known = self._known_finding(finding, report)
-                if finding.code not in UNREADABLE_CODES and remaining[known] > 0:
-                    remaining[known] -= 1
+                key = self._known_finding(finding, report)
+                if finding.code not in UNREADABLE_CODES and remaining[key] > 0:
+                    remaining[key] -= 1
                     known_count += 1
                 else:
                     new_findings.append(finding)
@@ -131,8 +131,8 @@ class BaselineRun:
     def merged_with(self, baseline: Baseline | None) -> Counter[KnownFinding]:
         """Return the findings for a new baseline: those of the reports, and the entries that are not compared."""
         other_entries = baseline.counts if baseline is not None else {}
-        kept = {finding: count for finding, count in other_entries.items() if not self._is_compared(finding)}
-        return self.known_findings() + Counter(kept)
+        unjudged = {finding: count for finding, count in other_entries.items() if not self._is_compared(finding)}
+        return self.known_findings() + Counter(unjudged)
 
     def _is_compared(self, known: KnownFinding) -> bool:
         if not self.selection.includes(known.code) or known.path in self._unreadable_paths:

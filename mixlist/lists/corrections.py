@@ -29,7 +29,7 @@ _BLANKS_AFTER = re.compile(r"[ \t]*")
 
 _Step = Callable[[str], tuple[str, int]]  # returns a corrected text and the number of corrections
 
-# By code: the verb and the thing of the message about a correction, such as "removed 2 comments".
+# By code: the verb and the noun of the message about a correction, such as "removed 2 comments".
 _MESSAGES = {
     "ML006": ("removed", "comment"),
     "ML007": ("removed", "trailing comma"),
@@ -82,8 +82,8 @@ def correct_text(
 
 
 def _describe(code: str, count: int, details: Sequence[str]) -> str:
-    verb, thing = _MESSAGES[code]
-    return f"{verb} {count} {thing}{'' if count == 1 else 's'}{': ' if details else ''}{', '.join(details)}"
+    verb, noun = _MESSAGES[code]
+    return f"{verb} {count} {noun}{'' if count == 1 else 's'}{': ' if details else ''}{', '.join(details)}"
 
 
 def _json_steps(path: str, kind: str, new_names: Mapping[str, str]) -> dict[str, _Step]:
@@ -130,13 +130,13 @@ def _with_blanks(without_comments: str, text: str, start: int, end: int) -> tupl
     """
     line_start = max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1
     before = without_comments[line_start:start]
-    rest = _LINE_REST.match(without_comments, end)
-    if rest is None:  # the line goes on: remove the blanks between the comment and the next token
+    line_rest = _LINE_REST.match(without_comments, end)
+    if line_rest is None:  # the line goes on: remove the blanks between the comment and the next token
         blanks = _BLANKS_AFTER.match(text, end)
         return start, blanks.end() if blanks else end
     if not before.strip(" \t"):
-        return line_start, rest.end()
-    return line_start + len(before.rstrip(" \t")), rest.start(1)
+        return line_start, line_rest.end()
+    return line_start + len(before.rstrip(" \t")), line_rest.start(1)
 
 
 def _token_spans(document: Document, kind: str) -> list[tuple[int, int]]:

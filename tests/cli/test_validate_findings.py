@@ -1,0 +1,227 @@
+"""``mixlist validate``: choose, count, correct and remember findings; folders; hints that suit the command."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from mixlist.cli.command_index import load_command
+from mixlist.files.package_data import data_folder
+from tests.support.systems import posix_only
+
+COMMENTED = '{\n  // why\n  "black-list": {"to-add": ["Sofmax", "Add", "Add",]}\n}\n'
+BAD = '{"black-list": {"to-add": ["Add"]}, "white-list": {"to-add": ["Add"]}}\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "commented.json").write_text(COMMENTED)
+    (tmp_path / "lists" / "bad.json").write_text(BAD)
+    (tmp_path / "lists" / "package.json").write_text('{"name": "x"}')
+    return tmp_path
+
+
+def codes_in(completed, form: str) -> list[str]:
+    """Return the codes of the findings in an output, sorted."""
+    if form == "text":
+        return sorted(re.findall(r"(?:error|warning) (ML\d+):", completed.out))
+    if form == "github":
+        return sorted(re.findall(r"title=mixlist (ML\d+)", completed.out))
+    result = json.loads(completed.out)
+    if form == "sarif":
+        return sorted(entry["ruleId"] for entry in result["runs"][0]["results"])
+    jsonschema.validate(result, json.loads((data_folder("schemas") / "validate.json").read_text("utf-8")))
+    return sorted(finding["code"] for file in result["files"] for finding in file["findings"])
+
+
+@pytest.mark.parametrize("form", ["text", "json", "github", "sarif"])
+def test_every_format_has_the_selected_findings(run, folder: Path, form: str) -> None:
+    arguments = ("validate", "lists", "--ops-info", "onnx", "--format", form)
+    assert codes_in(run(*arguments), form) == ["ML006", "ML007", "ML104", "ML105", "ML108"]
+    completed = run(*arguments, "--select", "ML1", "--ignore", "ML105", "--ignore", "ML108")
+    assert (codes_in(completed, form), completed.status) == (["ML104"], 1)
+    completed = run(*arguments, "--ignore", "ML1", "--select", "ML1,ML0")
+    assert (codes_in(completed, form), completed.status) == (["ML006", "ML007"], 0)
+    assert run(*arguments, "--write-baseline", "b.json").status == 0
+    (folder / "lists" / "commented.json").write_text("\n" + COMMENTED.replace('["Sofmax"', '["Exp", "Exp", "Sofmax"'))
+    completed = run(*arguments, "--baseline", "b.json")
+    assert (codes_in(completed, form), completed.status) == (["ML105"], 0)
+    (folder / "lists" / "bad.json").write_text("{}")
+    completed = run(*arguments, "--baseline", "b.json", "--strict")
+    assert (codes_in(completed, form), completed.status) == (["ML014", "ML105"], 1)
+
+
+def test_the_kind_of_every_file_is_shown(run, folder: Path) -> None:
+    completed = run("validate", "lists")
+    lines = completed.out.splitlines()
+    assert "lists/bad.json: modify-mixlist, 1 error" in lines
+    assert "lists/commented.json: modify-mixlist, 3 warnings" in lines
+    assert "lists/package.json: no list file, skipped" in lines
+    assert completed.err == "2 files checked: 1 error, 3 warnings\n"
+    assert json.loads(run("validate", "lists", "--format", "json").out)["skipped"] == ["lists/package.json"]
+
+
+def test_statistics_count_the_codes(run, folder: Path) -> None:
+    completed = run("validate", "lists", "--statistics")
+    rows = [re.split("  +", line) for line in completed.out.splitlines()[2:6]]
+    assert [row[:2] for row in rows] == [["1", "ML006"], ["1", "ML007"], ["1", "ML104"], ["1", "ML105"]]
+    assert rows[3][2:] == ["warning", "name given twice"]
+    result = json.loads(run("validate", "lists", "--statistics", "--format", "json").out)
+    assert result["statistics"][0] == {"code": "ML006", "severity": "warning", "count": 1}
+
+
+def test_quiet_prints_findings_only(run, folder: Path) -> None:
+    completed = run("validate", "lists", "-q", "--select", "ML104")
+    assert completed.err == ""
+    assert completed.out.startswith("lists/bad.json:1:63: error ML104") and completed.out.count("\n") == 2
+
+
+def test_fix_corrects_files_and_says_what_is_left(run, folder: Path) -> None:
+    before = (folder / "lists" / "bad.json").read_bytes()
+    completed = run("validate", "lists", "--ops-info", "onnx", "--fix")
+    assert (folder / "lists" / "commented.json").read_text() == '{\n  "black-list": {"to-add": ["Softmax", "Add"]}\n}\n'
+    assert (folder / "lists" / "bad.json").read_bytes() == before
+    assert 'lists/commented.json:3:29: corrected ML108: renamed 1 op type: "Sofmax" to "Softmax"' in completed.out
+    assert codes_in(completed, "text") == ["ML104"]
+    assert completed.err == "2 files checked: 1 error, 0 warnings, 4 corrected\n"
+    assert completed.status == 1
+    assert run("validate", "lists/commented.json", "--ops-info", "onnx", "--fix", "--strict").status == 0
+
+
+def test_fix_corrects_selected_codes_only(run, folder: Path) -> None:
+    completed = run("validate", "lists", "--fix", "--select", "ML006", "--format", "json")
+    assert (folder / "lists" / "commented.json").read_text() == COMMENTED.replace("  // why\n", "")
+    (correction,) = json.loads(completed.out)["corrected"]
+    assert correction == {
+        "code": "ML006",
+        "path": "lists/commented.json",
+        "line": 2,
+        "count": 1,
+        "message": "removed 1 comment",
+    }
+
+
+def test_a_name_that_may_be_right_is_not_corrected(run, folder: Path, model_path: Path) -> None:
+    """The right name is in the file already, or the operator exists in the other name space or in the model."""
+    import onnx
+
+    model = onnx.load(model_path)
+    model.graph.node[1].op_type, model.graph.node[1].domain = "Sofmax", "own"
+    model.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    onnx.save(model, model_path)
+    path = folder / "m.json"
+    for names, options in (
+        (["Sofmax", "Softmax"], []),
+        (["Sofmax", "Softmaxx"], []),
+        (["BatchMatMulV2"], []),
+        (["Sofmax"], ["--model", model_path]),
+    ):
+        text = json.dumps({"black-list": {"to-add": names}})
+        path.write_text(text)
+        run("validate", path, "--ops-info", "onnx", "--fix", *options)
+        expected = text.replace('"Sofmax"', '"Softmax"') if len(names) == 2 and names[1] == "Softmaxx" else text
+        assert path.read_text() == expected, names
+
+
+def test_a_diff_changes_nothing_and_can_be_applied(run, folder: Path) -> None:
+    path = folder / "lists" / "commented.json"
+    path.write_bytes(COMMENTED.replace("\n", "\r\n").replace("  //", "\t//").rstrip().encode())
+    before = path.read_bytes()
+    completed = run("validate", "lists", "--ops-info", "onnx", "--diff", "--fix")
+    assert (completed.status, path.read_bytes()) == (1, before)
+    assert "-\t// why" in completed.out
+    assert run("validate", "lists/bad.json", "--diff").status == 0
+    assert run("validate", "-", "--diff", stdin=COMMENTED).out.startswith("--- <stdin>")
+    assert run("validate", "lists", "--diff", "--format", "json").status == 2
+
+
+@posix_only
+def test_patch_accepts_the_diff(run, folder: Path) -> None:
+    completed = run("validate", "lists/commented.json", "--diff")
+    subprocess.run(["git", "apply", "-p0"], input=completed.out, text=True, check=True, capture_output=True)
+    assert "why" not in (folder / "lists" / "commented.json").read_text()
+
+
+def test_standard_input_cannot_be_corrected_in_place(run, folder: Path) -> None:
+    completed = run("validate", "-", "--fix", stdin=COMMENTED)
+    assert (completed.status, "--diff" in completed.err) == (2, True)
+
+
+def test_a_baseline_is_written_and_read(run, folder: Path) -> None:
+    completed = run("validate", "lists", "--write-baseline", "lists/b.json")
+    assert (completed.status, codes_in(completed, "text")) == (0, [])
+    assert "wrote lists/b.json: 4 findings\n" in completed.err
+    completed = run("validate", "lists", "--baseline", "lists/b.json", "--strict")
+    assert (completed.status, completed.err) == (0, "2 files checked: 0 errors, 0 warnings, 4 in the baseline\n")
+    assert "lists/bad.json: modify-mixlist, no new findings" in completed.out
+    result = json.loads(run("validate", "lists", "--baseline", "lists/b.json", "--format", "json").out)
+    assert result["in_baseline"] == 4
+    # The same file can be read and written.
+    (folder / "lists" / "bad.json").write_text("{}")
+    arguments = ("--baseline", "lists/b.json", "--write-baseline", "lists/b.json")
+    assert run("validate", "lists/bad.json", *arguments).status == 0
+    assert run("validate", "lists", "--baseline", "lists/b.json").err.endswith("3 in the baseline\n")
+
+
+@pytest.mark.parametrize("path", ["lists/bad.json", "lists/package.json", "lists", "no/b.json"])
+def test_a_baseline_does_not_replace_another_file(run, folder: Path, path: str) -> None:
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    completed = run("validate", "lists", "--write-baseline", path)
+    assert (completed.status, completed.out) == (2, "")
+    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+
+
+def test_a_file_that_cannot_be_read_is_not_in_a_baseline(run, folder: Path) -> None:
+    (folder / "lists" / "bad.json").write_text("{")
+    completed = run("validate", "lists", "--write-baseline", "b.json")
+    assert (completed.status, codes_in(completed, "text")) == (1, ["ML001"])
+    assert run("validate", "nothing.json", "--write-baseline", "b.json").status == 2
+
+
+# --- hints ---
+
+
+def hints_of(completed) -> list[str]:
+    return re.findall(r"hint: (.+)", completed.out + completed.err)
+
+
+def test_hints_name_options_that_the_command_has(run, folder: Path, model_path: Path) -> None:
+    (folder / "library.json").write_text('{"MatMul": {"precision_reduce": {"flag": "true"}}}')
+    (folder / "rules.txt").write_text("a::InputDtype:,OutputDtype:fp16\n")
+    own = {name for parameter in load_command("validate").params for name in parameter.opts}
+    for arguments in (
+        ("lists/bad.json", "--kind", "ops-info"),
+        ("library.json", "--kind", "modify-mixlist"),
+        ("rules.txt", "--kind", "keep-dtype"),
+        ("lists/bad.json", "--ops-info", "lists/bad.json"),
+        (model_path,),
+        ("lists/bad.json", "--ops-info", model_path),
+    ):
+        (hint,) = hints_of(run("validate", *arguments))
+        assert set(re.findall(r"--[a-z-]+", hint.partition("(")[0])) <= own or "an option of resolve and apply" in hint
+        assert "--mixlist" not in hint
+
+
+def test_a_name_of_the_other_name_space_has_one_hint(run, folder: Path) -> None:
+    (folder / "m.json").write_text('{"black-list": {"to-add": ["Gemm"]}}')
+    completed = run("validate", "m.json", "--ops-info", "ascend910b")
+    assert hints_of(completed) == ["there it is MatMulV2"]
+    assert codes_in(completed, "text") == ["ML404"]
+    for command in (("lists", "--ops-info", "ascend910b"), ("diff", "ascend910b", "ascend910b", "--target-mixlist")):
+        options = ("--mixlist", "m.json") if command[0] == "lists" else ("m.json",)
+        assert hints_of(run(*command, *options)).count("there it is MatMulV2") == 1
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "list.json", "list.txt"])
+def test_a_model_is_called_a_model(run, folder: Path, model_path: Path, name: str) -> None:
+    (folder / name).write_bytes(model_path.read_bytes())
+    completed = run("validate", name)
+    assert (completed.status, codes_in(completed, "text")) == (1, ["ML013"])
+    assert "the file is an ONNX model" in run("resolve", model_path, "--mixlist", name).err

@@ -1,0 +1,94 @@
+"""Folders of list files: the kind of each file, and the files that are no list files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import mixlist
+from mixlist.errors import FileError
+from mixlist.lists.list_folder import find_list_files
+
+LIBRARY = '{"Add": {"precision_reduce": {"flag": "true"}}}'
+FILES = {
+    "lists/m.json": '{"black-list": {"to-add": ["Add"]}}',
+    "lists/empty.json": "{}",
+    "lists/damaged.json": "{",
+    "lists/package.json": '{"name": "x", "scripts": {"a": "b"}}',
+    "lists/tags.json": '["a"]',
+    "lists/keep_dtype.cfg": "/fc/MatMul\n",
+    "lists/rules.txt": "OpType::Add\n",
+    "lists/types.ini": "a::InputDtype:,OutputDtype:fp16\n",
+    "lists/README.txt": "read me\n",
+    "lists/README.md": "OpType::Add\n",
+    "lists/.hidden.json": "{",
+    "lists/.git/x.json": "{",
+    "lists/b/ops.json": LIBRARY,
+    "lists/b/objects.json": '{"Own": {}}',
+    "lists/b/damaged.json": "{",
+    "lists/b/m.json": '{"white-list": {}}',
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path / "lists"
+
+
+def test_every_file_is_taken_for_its_kind(folder: Path) -> None:
+    found = find_list_files(folder)
+    kinds = {Path(file.path).relative_to(folder).as_posix(): file.kind for file in found.list_files}
+    assert kinds == {
+        "damaged.json": "auto",
+        "empty.json": "modify-mixlist",
+        "keep_dtype.cfg": "keep-dtype",
+        "m.json": "modify-mixlist",
+        "rules.txt": "keep-dtype",
+        "types.ini": "customize-dtypes",
+        "b": "ops-info",
+        "b/m.json": "modify-mixlist",
+    }
+    (library,) = (file for file in found.list_files if file.kind == "ops-info")
+    assert [Path(path).name for path in library.members] == ["damaged.json", "objects.json", "ops.json"]
+    assert [Path(path).name for path in found.other_files] == ["README.txt", "package.json", "tags.json"]
+
+
+def test_a_report_of_a_folder_has_a_report_for_each_file(folder: Path) -> None:
+    report = mixlist.validate(folder)
+    assert report.kind == "folder" and len(report.parts) == 8
+    codes = {(Path(part.path).name, finding.code) for part in report.parts for finding in part.findings}
+    assert codes == {("damaged.json", "ML001"), ("b", "ML001")}
+    assert len(report.findings) == 2
+    by_file = {Path(part.path).relative_to(folder).as_posix(): part.kind for part in report.by_file()}
+    assert by_file["b/damaged.json"] == "ops-info"
+
+
+def test_a_folder_that_is_one_library_has_one_report(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(LIBRARY)
+    (tmp_path / "b.json").write_text(LIBRARY.replace("true", "false"))
+    report = mixlist.validate(tmp_path)
+    assert (report.kind, [finding.code for finding in report.findings]) == ("ops-info", ["ML206"])
+
+
+def test_the_names_of_a_library_in_a_mixed_folder_are_not_loaded_with_the_other_files(folder: Path) -> None:
+    (folder / "b" / "damaged.json").unlink()
+    (folder / "damaged.json").unlink()
+    assert mixlist.validate(folder, ops_info="onnx").findings == ()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "package.json", ".m.json"])
+def test_a_folder_without_a_list_file_is_an_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(FILES["lists/package.json"])
+    with pytest.raises(FileError, match="holds no list file"):
+        find_list_files(tmp_path)
+
+
+def test_a_vocabulary_that_is_too_large_is_no_list_file(tmp_path: Path) -> None:
+    (tmp_path / "m.json").write_text("{}")
+    (tmp_path / "vocabulary.json").write_text('["' + '","'.join("a" * 500_001) + '"]')
+    found = find_list_files(tmp_path)
+    assert [Path(path).name for path in found.other_files] == ["vocabulary.json"]
