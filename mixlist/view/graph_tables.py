@@ -234,13 +234,14 @@ class _GraphWriter:
         new_casts = (cast for casts in self.layout.casts.values() for cast in casts if cast.makes_graph_output)
         cast_types = {cast.value: cast.elem for cast in new_casts}
         for value in root.outputs:
-            terminal = self._add_terminal(value, OUTPUT, "outputs")
+            terminal = self._add_terminal(value, OUTPUT, "outputs", cast_types.get(value))
             self._add_edge(value, terminal, 0, (NEW_CAST, cast_types[value]) if value in cast_types else None)
 
-    def _add_terminal(self, value: Value, operator: str, group: str) -> int:
+    def _add_terminal(self, value: Value, operator: str, group: str, cast_elem: int | None = None) -> int:
+        """Append a terminal; return its number. ``cast_elem``: the type of the new Cast that makes the output."""
         number = self.tables.texts.number
-        elem = dtypes.element(value.type)
-        precision = dtypes.type_name(self.solution.decided_types[value.id]) if elem in dtypes.FLOATS else "none"
+        elem = self.solution.decided_types[value.id] if cast_elem is None else cast_elem
+        precision = dtypes.type_name(elem) if elem in dtypes.FLOATS else "none"
         none, empty = number("none"), number("")
         self.tables.nodes.append(
             NodeRow(value.name, empty, number(operator), none, number(precision), empty, empty, 0, NO_NODE, NO_NODE)

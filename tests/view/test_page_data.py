@@ -56,6 +56,15 @@ def test_nodes_are_those_of_the_plan_and_the_terminals(data: dict[str, Any]) -> 
         assert texts == [node.scope, node.op_type, node.list, node.precision, node.rule, node.reason]
 
 
+def test_an_output_has_the_type_that_the_mixed_model_gives_it() -> None:
+    data = page_data(white=["MatMul", "Exp"])
+    row = rows(data, "nodes")[data["nodes"]["name"].index("y")]
+    assert data["texts"][row["precision"]] == "float32"
+    (edge,) = [edge for edge in rows(data, "edges") if data["nodes"]["name"][edge["node"]] == "y"]
+    assert data["texts"][data["tensors"]["type"][edge["tensor"]]] == "float16"
+    assert (edge["cast"], data["texts"][edge["type"]]) == (1, "float32")
+
+
 def test_groups_follow_scopes_and_bodies(data: dict[str, Any]) -> None:
     groups = data["groups"]
     names = {

@@ -58,7 +58,7 @@ function colorModes(model, results) {
 // The decade of the largest error and the two below it have a color each, and so have all smaller errors.
 function errorMode(results) {
   const errors = [...results.values()].filter(result => result.error).map(result => toNumber(result.error.error));
-  const largest = Math.max(...errors.filter(error => Number.isFinite(error) && error > 0), 1e-12);
+  const largest = errors.filter(error => Number.isFinite(error)).reduce((a, b) => Math.max(a, b), 1e-12);
   const top = Math.floor(Math.log10(largest));
   const limits = [top, top - 1, top - 2];
   const of = node => {

@@ -26,7 +26,12 @@ class Details {
   show(...content) { this.box.replaceChildren(...content.flat(Infinity).filter(Boolean)); this.box.scrollTop = 0; }
 
   link(member, text) {
-    return make("button", { class: "link name", type: "button", onclick: () => this.actions.select({ member }, true) }, text ?? (isGroup(member) ? this.model.label(member) : this.model.name(member)));
+    const follow = () => {
+      const isInside = this.box.contains(document.activeElement);
+      this.actions.select({ member }, true);
+      if (isInside) this.box.focus({ preventScroll: true }); // the button with the focus is gone
+    };
+    return make("button", { class: "link name", type: "button", onclick: follow }, text ?? (isGroup(member) ? this.model.label(member) : this.model.name(member)));
   }
 
   facts(rows) {
@@ -80,7 +85,7 @@ class Details {
         ["batches", String(finding.batches)], ["low by", finding.source], ["keep it high", finding.suggestion],
       ]));
     }
-    if (result.error) parts.push(this.facts([["adds an error of", `${formatNumber(result.error.error)} (normalized)`], ["keep it high", result.error.suggestion]]));
+    if (result.error) parts.push(this.facts([["adds an error of", `${formatNumber(result.error.error)} (normalized)`], ["keep it high", result.findings.some(finding => finding.suggestion === result.error.suggestion) ? "" : result.error.suggestion]]));
     for (const range of result.ranges) parts.push(this.facts([[this.model.data.tensors.name[range.tensor], `up to ${formatNumber(range.reference)} in float32, ${formatNumber(range.mixed)} in the mixed model`]]));
     return parts;
   }
@@ -148,7 +153,7 @@ class Details {
     ].flat();
   }
 
-  model_() {
+  wholeModel() {
     const { model } = this, { check, differences } = model.data;
     const nodes = Array.from({ length: model.nodeCount }, (_, node) => node);
     const counts = differences && Object.entries(differences.counts).map(([name, number]) => `${number} ${name}`).join(", ");

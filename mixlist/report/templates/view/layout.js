@@ -24,7 +24,7 @@ class Layout {
 
   // Return the layout of one group; positions are relative to the upper left corner of its box.
   layoutOf(group) {
-    const members = this.model.members[group].filter(member => isGroup(member) || this.model.isDrawn(member));
+    const members = this.model.members[group].filter(member => this.model.isDrawn(member));
     const sizes = new Map(members.map(member => [member, this.sizeOf(member)]));
     const key = members.map(member => `${sizes.get(member).width}x${sizes.get(member).height}`).join();
     const cached = this.cache.get(group);

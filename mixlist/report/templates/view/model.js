@@ -34,13 +34,15 @@ class Model {
       const producer = data.tensors.producer[tensor];
       if (producer >= 0) this.outgoing[producer].push(edge);
     });
+    this.drawnSize = this.parent.map(() => 0);
+    data.nodes.group.forEach((group, node) => { if (this.text("op", node) !== "Constant") for (let g = group; g >= 0; g = this.parent[g]) this.drawnSize[g]++; });
     this.casts = this.countCasts();
   }
 
   text(column, node) { return this.texts[this.data.nodes[column][node]]; }
   name(node) { return this.data.nodes.name[node]; }
   isTerminal(node) { return node >= this.nodeCount; }
-  isDrawn(node) { return this.text("op", node) !== "Constant"; }
+  isDrawn(member) { return isGroup(member) ? this.drawnSize[groupOf(member)] > 0 : this.text("op", member) !== "Constant"; }
   producer(edge) { return this.data.tensors.producer[this.data.edges.tensor[edge]]; }
   reader(edge) { return this.data.edges.node[edge]; }
   tensorType(tensor) { return this.texts[this.data.tensors.type[tensor]]; }

@@ -6,8 +6,9 @@ class NetworkChart {
     Object.assign(this, { canvas, caption, drawing, points, limit, choose });
     const powers = points.map(point => point.power).filter(Number.isFinite);
     if (limit) powers.push(Math.log10(limit));
-    this.low = Math.floor(Math.min(...powers, 0) - 0.2);
-    this.high = Math.ceil(Math.max(...powers, this.low + 1) + 0.2);
+    // The axis has whole decades, with some room above and below.
+    this.low = Math.floor(powers.reduce((a, b) => Math.min(a, b), powers[0] ?? 0) - 0.2);
+    this.high = Math.ceil(powers.reduce((a, b) => Math.max(a, b), this.low + 1) + 0.2);
     new ResizeObserver(() => this.draw()).observe(canvas);
     canvas.addEventListener("pointermove", event => { const point = this.nearest(event); if (point) caption.textContent = point.text; });
     canvas.addEventListener("click", event => { const point = this.nearest(event); if (point) choose(point.node); });

@@ -23,8 +23,8 @@ class Page {
     this.tree = new Tree(get("tree"), this.model, actions);
     this.openSingleGroups();
     this.setUpControls();
-    this.setMode(this.model.data.differences ? "difference" : this.model.data.check?.findings.length ? "finding" : "precision");
-    this.details.model_();
+    this.setMode(this.model.data.differences ? "difference" : [...this.results.values()].some(result => result.severity < 2) ? "finding" : "precision");
+    this.details.wholeModel();
   }
 
   // The layout comes after the first paint, which shows everything but the graph.
@@ -77,7 +77,10 @@ class Page {
     else if (!this.unfold([group])) return;
     this.tree.current = memberOf(group);
     this.refresh(memberOf(group));
-    if (this.selected === memberOf(group)) this.details.group(group);
+    if (this.selected !== memberOf(group)) return;
+    const hadFocus = document.activeElement?.id === "toggle-group";
+    this.details.group(group);
+    if (hadFocus) get("toggle-group").focus();
   }
 
   unfoldAll() {
@@ -108,9 +111,9 @@ class Page {
       drawing.state.edges = new Set([...model.incoming[member], ...model.outgoing[member]]);
     }
     if (center && member !== null) this.reveal(member);
-    else this.showTree();
+    else this.tree.select(member);
     if (target?.edge) this.details.edge(target.edge);
-    else if (member === null) this.details.model_();
+    else if (member === null) this.details.wholeModel();
     else isGroup(member) ? this.details.group(groupOf(member)) : this.details.node(member);
     this.chart?.draw(member);
     drawing.request();
@@ -123,7 +126,7 @@ class Page {
     if (folded.length && this.visibleCount(new Set(folded)) > MAX_VISIBLE) this.open.clear();
     for (const group of this.model.ancestors(member)) this.open.add(group);
     if (folded.length) this.refresh();
-    else this.showTree();
+    else this.tree.select(member);
     this.drawing.center(member);
     this.tree.reveal(member);
   }

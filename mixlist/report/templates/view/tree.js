@@ -16,7 +16,7 @@ class Tree {
     });
   }
 
-  // Show all members of unfolded groups. `mark(member)` returns the classes of a row's sign for the color.
+  // Show all members of unfolded groups. `swatch(node)` returns the CSS variable of a node's color.
   show(selected, swatch) {
     const { model, actions } = this, rows = [];
     const hadFocus = this.box.contains(document.activeElement);
@@ -45,6 +45,12 @@ class Tree {
       "aria-expanded": group ? String(open) : null, "aria-selected": String(member === selected), tabindex: member === this.current ? 0 : -1,
       style: `padding-left: ${0.4 + 0.9 * (level - 1)}rem`, title: group ? null : model.name(member),
     }, texts);
+  }
+
+  // Mark the row of a member as selected, without drawing the rows again.
+  select(member) {
+    this.box.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
+    this.element(member)?.setAttribute("aria-selected", "true");
   }
 
   element(member) { return this.box.querySelector(`[data-member="${member}"]`); }
