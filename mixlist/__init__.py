@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from mixlist.checker.run import check as check
     from mixlist.diagnostics import Diagnostic as Diagnostic
     from mixlist.errors import MixlistError as MixlistError
+    from mixlist.interop.registry import export as export
+    from mixlist.interop.registry import register_exporter as register_exporter
+    from mixlist.interop.result import ExportException as ExportException
+    from mixlist.interop.result import ExportResult as ExportResult
     from mixlist.lists.diff import diff as diff
     from mixlist.lists.load import load_policy as load_policy
     from mixlist.lists.policy import Policy as Policy
@@ -53,6 +57,8 @@ _MODULE_OF = {
     "ConstantReport": "mixlist.rewriter",
     "Decision": "mixlist.resolver",
     "Diagnostic": "mixlist.diagnostics",
+    "ExportException": "mixlist.interop.result",
+    "ExportResult": "mixlist.interop.result",
     "FileReport": "mixlist.lists.validate_file",
     "Limits": "mixlist.checker.limits",
     "MixlistError": "mixlist.errors",
@@ -72,8 +78,10 @@ _MODULE_OF = {
     "bench": "mixlist.benchmark.run",
     "check": "mixlist.checker.run",
     "diff": "mixlist.lists.diff",
+    "export": "mixlist.interop.registry",
     "load_policy": "mixlist.lists.load",
     "read_data": "mixlist.runtime.feeds",
+    "register_exporter": "mixlist.interop.registry",
     "resolve": "mixlist.resolver",
     "rewrite": "mixlist.rewriter",
     "train": "mixlist.training.run",

@@ -20,6 +20,7 @@ DATA = [{"x": np.array([1, 2], np.float32)}]
 MODEL_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "resolve": lambda policy: mixlist.resolve(model(TEXT), policy),
     "check": lambda policy: mixlist.check(model(TEXT), policy, DATA),
+    "export": lambda policy: mixlist.export(model(TEXT), policy, "ort"),
     "tune": lambda policy: mixlist.tune(model(TEXT), policy, DATA),
     "train": lambda policy: mixlist.train(classifier(), policy, clusters()),
 }
@@ -53,6 +54,7 @@ def test_results_print_as_one_line(tmp_path: Path) -> None:
         *(policy, plan, mixlist.rewrite(path, plan), mixlist.check(path, policy, DATA), mixlist.validate(lists)),
         *(mixlist.tune(path, policy, DATA), mixlist.bench(path, policy, DATA, rounds=2)),
         mixlist.train(classifier(), mixed(), clusters(64), epochs=1, runs=1),
+        *(mixlist.export(path, policy, tool) for tool in ("ort", "modelopt", "atc")),
     ]
     for result in results:
         text = repr(result).replace(str(tmp_path), "")

@@ -90,6 +90,7 @@ WRITERS: dict[str, Writer] = {
         [*_TUNE, "-o", "new.json", "--customize-dtypes", "rules.txt", "--node-rules", "place/f"], {"f": _OLD}
     ),
     "tune state": Writer([*_TUNE, "-o", "new.json", "--state", "place/f"], check_part=_read_trials),
+    "export output": Writer(["export", "m.onnx", "--for", "atc", "--library", "ascend310p", "-o", "place/new"]),
     "train html": Writer([*_TRAIN, "--html", "place/f"], {"f": _OLD}),
     "train state": Writer([*_TRAIN, "--state", "place/f"], check_part=lambda data: np.load(io.BytesIO(data))),
     "validate paths": Writer(["validate", "place/f.json", "--fix"], {"f.json": b"// old\n" + _LIST}),

@@ -1,0 +1,79 @@
+"""``mixlist export``: print the lists that make another tool decide as mixlist does."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from mixlist.cli.command_files import FileCheckingCommand
+from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
+from mixlist.cli.parameters import CONFIG, LIBRARY, MODEL, PathType
+from mixlist.errors import UsageError
+
+_FILES = ("modify_mixlist.json", "keep_dtype.cfg", "customize_dtypes.cfg", "atc.sh")
+_OUTPUT_FOLDER = PathType("writes into", files=_FILES)
+
+
+@click.command(
+    "export",
+    cls=FileCheckingCommand,
+    params=[
+        click.Argument(["model"], type=MODEL),
+        click.Option(
+            ["--for", "tool"],
+            metavar="TOOL",
+            required=True,
+            help="modelopt (ModelOpt AutoCast), ort (onnxruntime.transformers), onnxconverter (onnxconverter-common), "
+            "atc (the Ascend compiler), or a tool that an installed package adds.",
+        ),
+        click.Option(
+            ["-o", "--output"],
+            metavar="DIR",
+            type=_OUTPUT_FOLDER,
+            help="With --for atc: write the files that atc reads, and its command, into this new folder.",
+        ),
+        click.Option(
+            ["--library"],
+            metavar="PATH|PRESET",
+            type=LIBRARY,
+            help="With --for atc: the operator library of the chip.  [default: that of --ops-info, else ascend910b]",
+        ),
+        *PLAN_OPTIONS,
+        format_option("json", "text", description="text: a program or command that runs the tool, and the exceptions."),
+        CONFIG,
+    ],
+)
+def command(
+    model: str, tool: str, output: str | None, library: str | None, output_format: str, **option_values: object
+) -> None:
+    """Print the lists that make another tool decide the precision of each node as mixlist does.
+
+    "exceptions" names the nodes that the tool decides otherwise, with the reason. MODEL is not changed.
+
+    \b
+    Example:
+      mixlist export model.onnx --for ort --mixlist modify.json
+      mixlist export model.onnx --for modelopt --format text
+      mixlist export model.onnx --for atc --ops-info ascend910b -o atc_lists
+    """
+    from mixlist.files.new_folder import refuse_used_folder
+    from mixlist.interop.registry import export, find_exporter
+    from mixlist.report import export_terminal, json_output, terminal
+
+    find_exporter(tool)  # before any work, refuse a tool that does not exist
+    if output is not None and tool != "atc":
+        raise UsageError(f"--output is for --for atc: {tool} takes lists as arguments", hint="use --format text")
+    if output is not None:
+        refuse_used_folder(Path(output))
+    plan = resolve_with_progress(model, pop_policy(option_values), pop_type_hints(option_values))
+    result = export(None, plan, tool, library=library)
+    terminal.write_findings(result.warnings)
+    if output is not None:
+        for path in result.save(Path(output)):
+            sys.stderr.write(f"wrote {terminal.escape_commands(str(path))}\n")
+    if output_format == "json":
+        json_output.write_json(result.to_json(), sys.stdout)
+    else:
+        export_terminal.write_export(result, sys.stdout)

@@ -1,0 +1,90 @@
+"""The export for atc: lists in Ascend names under which mixlist's rules for Ascend decide as the plan does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import mixlist
+from tests.support.builders import keep, model, policy
+
+TEXT = """g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w = {1,2,3,4,1,2,3,4,1,2,3,4,1,2,3,4}> {
+ [m] a = MatMul(x, w) [r] b = Relu(a) [e] c = Exp(b) [s] d = Softmax(c) [n] y = MatMul(d, w) }"""
+
+
+def resolve_files(folder: Path, source: object, library: str) -> dict[str, str]:
+    """Return the precision of each node under the files of an export, as atc would read them."""
+    names = {
+        "mixlist": "modify_mixlist.json",
+        "keep_dtype": "keep_dtype.cfg",
+        "customize_dtypes": "customize_dtypes.cfg",
+    }
+    files = {option: folder / name for option, name in names.items() if (folder / name).exists()}
+    options = {"ops_info": library, "constants": "ieee", "protect": "none", **files}
+    plan = mixlist.resolve(source, mixlist.load_policy(**options))  # type: ignore[arg-type]
+    return {node.name: node.precision for node in plan.nodes}
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        policy(white=["MatMul", "Relu", "Exp", "Softmax"]),
+        policy(white=["MatMul"], black=["Exp"]),
+        policy(white=["Exp"], black=["MatMul", "Relu"]),
+        policy(white=["MatMul", "Exp"], rules=keep("n")),
+        policy(white=["MatMul", "Exp"], gray_policy="promote", rules=keep("r")),
+    ],
+    ids=["all low", "black Exp", "black MatMul", "one of two", "promote"],
+)
+def test_the_files_give_the_precisions_of_the_plan(lists: mixlist.Policy, tmp_path: Path) -> None:
+    source = model(TEXT)
+    result = mixlist.export(source, lists, "atc")
+    result.save(tmp_path / "lists")
+    assert not result.exceptions
+    wanted = {node.name: node.precision for node in mixlist.resolve(source, lists).nodes}
+    assert resolve_files(tmp_path / "lists", source, "ascend910b") == wanted
+
+
+def test_a_plan_over_the_same_library_keeps_the_lists_of_the_user(tmp_path: Path) -> None:
+    edits = {"black-list": {"to-add": ["BatchMatMulV2"]}, "white-list": {"to-remove": ["BatchMatMulV2"]}}
+    (tmp_path / "modify.json").write_text(json.dumps(edits))
+    lists = mixlist.load_policy(ops_info="ascend310p", mixlist=tmp_path / "modify.json")
+    result = mixlist.export(model(TEXT), lists, "atc")
+    assert (result.lists["library"], result.lists["modify_mixlist"]) == ("ascend310p", edits)
+    assert result.lists["keep_dtype"] == [] and not result.exceptions
+
+
+def test_the_command_names_only_the_files_that_exist(tmp_path: Path) -> None:
+    result = mixlist.export(model(TEXT), policy(white=["MatMul", "Exp"], rules=keep("n")), "atc")
+    paths = result.save(tmp_path / "new")
+    assert {path.name for path in paths} == set(result.files)
+    for name, text in result.files.items():
+        assert (tmp_path / "new" / name).read_text() == text
+        assert (f"={name}" in result.call) == (name != "atc.sh")
+    assert "--framework=5" in result.call and "--precision_mode_v2=mixed_float16" in result.call
+
+
+def test_an_unnamed_node_that_needs_a_rule_is_an_exception() -> None:
+    source = model("g (float[2] x) => (float[2] y) { [low] a = Exp(x) y = Exp(a) }")
+    result = mixlist.export(source, policy(white=["Exp"], rules=keep("Exp_0")), "atc")
+    assert [str(item.node) for item in result.exceptions] == ["Exp_0"]
+    assert "no rule can name it" in result.exceptions[0].why
+
+
+def test_a_library_in_onnx_names_is_refused() -> None:
+    with pytest.raises(mixlist.MixlistError, match="is in ONNX names, and atc has Ascend names"):
+        mixlist.export(model(TEXT), policy(), "atc", library="onnx")
+    with pytest.raises(mixlist.MixlistError, match="ort has no operator library"):
+        mixlist.export(model(TEXT), policy(), "ort", library="ascend910b")
+
+
+def test_a_folder_that_holds_something_is_refused_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("text")
+    result = mixlist.export(model(TEXT), policy(black=["MatMul"]), "atc")
+    with pytest.raises(mixlist.MixlistError, match="is not empty"):
+        result.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    with pytest.raises(mixlist.MixlistError, match="ort reads no files"):
+        mixlist.export(model(TEXT), policy(), "ort").save(tmp_path / "new")

@@ -1,0 +1,192 @@
+"""The smallest block lists, and the exceptions that they need, for ort, onnxconverter and modelopt."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from onnx import parser
+
+import mixlist
+from mixlist.interop import ExportResult, export
+from tests.support.builders import keep, model, policy
+
+CHAIN = """g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w = {1,2,3,4,1,2,3,4,1,2,3,4,1,2,3,4}> {
+ [first] a = MatMul(x, w) [e] b = Exp(a) [second] y = MatMul(b, w) }"""
+BLOCK_TOOLS = ("ort", "onnxconverter")
+TOOLS = (*BLOCK_TOOLS, "modelopt")
+
+
+def reasons(result: ExportResult) -> dict[str, str]:
+    """Return the reason of each exception, by the name of the node."""
+    return {str(item.node): item.why for item in result.exceptions}
+
+
+def lists(result: ExportResult) -> tuple[list[str], list[str]]:
+    """Return the list of op types and the list of names, whatever the tool calls them."""
+    keys = (
+        ("op_types_to_exclude", "nodes_to_exclude")
+        if result.tool == "modelopt"
+        else ("op_block_list", "node_block_list")
+    )
+    op_types, names = (result.lists[key] for key in keys)
+    assert isinstance(op_types, list) and isinstance(names, list)
+    return op_types, names
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_an_op_type_whose_nodes_all_stay_high_is_listed_as_op_type(tool: str) -> None:
+    result = export(model(CHAIN), policy(white=["MatMul"], black=["Exp"]), tool)
+    assert lists(result) == (["Exp"], [])
+    assert not result.exceptions
+
+
+@pytest.mark.parametrize(("tool", "name"), [*((tool, "second") for tool in BLOCK_TOOLS), ("modelopt", "^second$")])
+def test_a_node_of_an_op_type_with_low_nodes_is_listed_by_name(tool: str, name: str) -> None:
+    result = export(model(CHAIN), policy(white=["MatMul", "Exp"], rules=keep("second")), tool)
+    assert lists(result) == ([], [name])
+
+
+def test_modelopt_gets_names_as_anchored_regular_expressions() -> None:
+    graph = "g (float[2] x) => (float[2] y) { [low] a = Neg(x) [high] y = Neg(a) }"
+    named = model(graph)
+    named.graph.node[0].name, named.graph.node[1].name = "/model.10/Neg_1", "/model.1/Neg(0)"
+    result = export(named, policy(white=["Neg"], rules=keep("/model.1/Neg(0)")), "modelopt")
+    assert result.lists["nodes_to_exclude"] == [r"^/model\.1/Neg\(0\)$"]
+    assert r"'^/model\.1/Neg\(0\)$'" in result.call
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_an_unnamed_node_that_no_list_can_hold_is_an_exception(tool: str) -> None:
+    graph = model("g (float[2] x) => (float[2] y) { [low] a = Neg(x) b = Exp(a) y = Neg(b) }")
+    # float32 for the second Neg: gray after a black Exp. The first one is white by its node rule.
+    result = export(graph, policy(black=["Exp"], white=["Neg"], rules=keep("Neg_0")), tool)
+    assert lists(result) == (["Exp"], [])
+    assert "has no name, so that no list can hold it" in reasons(result)["Neg_0"]
+    assert "give every node a name" in reasons(result)["Neg_0"]
+
+
+@pytest.mark.parametrize("tool", ["ort", "modelopt"])
+def test_a_low_node_that_shares_the_name_of_a_listed_node_is_an_exception(tool: str) -> None:
+    text = "g (float[2] x) => (float[2] y) { [same] a = Neg(x) [n] b = Neg(a) [other] y = Exp(b) }"
+    graph, lists_of_model = model(text), policy(white=["Exp", "Neg"], rules=keep("same"))
+    assert not export(graph, lists_of_model, tool).exceptions
+    graph.graph.node[2].name = "same"  # a node rule cannot name it now, so the plan is made before
+    plan = mixlist.resolve(model(text), lists_of_model)
+    for planned in plan.solution.graph.nodes:
+        planned.proto.name = graph.graph.node[planned.position].name
+    assert "has the name of a node that stays high precision" in reasons(export(None, plan, tool))["same"]
+
+
+def test_op_types_of_two_domains_count_as_one() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 20, "com.microsoft" : 1]>
+    g (float[2] x) => (float[2] y) { [a] b = Gelu(x) [c] y = com.microsoft.Gelu(b) }"""
+    result = export(model(text, check=False), policy(white=["Gelu"], black=["com.microsoft::Gelu"]), "ort")
+    assert lists(result) == ([], ["c"])
+
+
+@pytest.mark.parametrize(("tool", "stays"), [("ort", False), ("onnxconverter", True), ("modelopt", False)])
+def test_a_low_resize_is_an_exception_where_the_tool_would_convert_its_scales(tool: str, stays: bool) -> None:
+    graph = model(
+        """g (float[1, 1, 2, 2] x) => (float[1, 1, 4, 4] y) <float[4] s = {1, 1, 2, 2}> { [r] y = Resize(x, , s) }"""
+    )
+    result = export(graph, policy(white=["Resize"]), tool)
+    assert (lists(result)[0] == ["Resize"]) == stays
+    assert ("its input 2 must be float32" in reasons(result).get("r", "")) == stays
+
+
+@pytest.mark.parametrize("tool", BLOCK_TOOLS)
+def test_a_cast_to_float32_is_listed_because_the_converter_would_change_or_keep_it_wrongly(tool: str) -> None:
+    graph = model("g (int64[2] x) => (float[2] y) { [c] a = Cast<to = 1>(x) [e] y = Exp(a) }")
+    assert lists(export(graph, policy(white=["Exp"]), tool)) == (["Cast"], [])
+    # AutoCast casts the output of a Cast for each reader, so no list needs it.
+    assert lists(export(graph, policy(white=["Exp"]), "modelopt")) == ([], [])
+
+
+def test_a_constant_that_a_high_node_reads_is_listed() -> None:
+    graph = model(
+        """g (float[1] x) => (float[1] y) {
+        [k] k = Constant<value = float[1] {1e-9}>() [a] b = Add(x, k) [e] y = Exp(b) }"""
+    )
+    assert lists(export(graph, policy(white=["Exp"], black=["Add"]), "ort")) == (["Add", "Constant"], [])
+
+
+def test_a_shared_initializer_is_an_exception_where_the_tool_has_one_copy() -> None:
+    graph = model("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { [a] b = Add(x, w) [m] y = Mul(b, w) }")
+    lists_of_model = policy(white=["Mul"], black=["Add"])
+    assert "it is rounded for this node too" in reasons(export(graph, lists_of_model, "ort"))["a"]
+    assert "the result is invalid" in reasons(export(graph, lists_of_model, "onnxconverter"))["m"]
+    assert not export(graph, lists_of_model, "modelopt").exceptions
+
+
+FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
+g (float[2] x) => (float[2] y) { [call] a = f.F(x) [e] y = Exp(a) }
+<opset_import: ["" : 17], domain: "f"> F (u) => (v) { [inner] v = Exp(u) }"""
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_low_node_in_a_function_is_an_exception(tool: str) -> None:
+    result = export(model(FUNCTION), policy(white=["Exp"]), tool)
+    assert "inlines functions first" in reasons(result)["function:f:F/inner"]
+
+
+BRANCHES = """g (float[2] x, bool c) => (float[2] y) { [a] a = Exp(x)
+ [i] y = If(c) <then_branch = t () => (float[2] o) { [p] p = Exp(a) [n] o = Neg(p) },
+  else_branch = e () => (float[2] q) { [r] q = Exp(a) }> }"""
+
+
+def test_nodes_in_bodies_are_exceptions_of_each_tool_by_its_own_reason() -> None:
+    mixed = policy(white=["Exp"], black=["Neg"])
+    assert "writes its Casts into the main graph" in reasons(export(model(BRANCHES), mixed, "ort"))["i/then_branch/n"]
+    inside = reasons(export(model(BRANCHES), mixed, "modelopt"))
+    assert inside.keys() >= {"i/then_branch/p", "i/else_branch/r"} and "a" not in inside
+    assert lists(export(model(BRANCHES), policy(white=["Exp", "Neg"]), "ort")) == ([], [])
+
+
+def test_a_body_without_low_nodes_is_kept_by_blocking_its_node() -> None:
+    high = policy(black=["Exp", "Neg"])
+    result = export(model(BRANCHES), high, "onnxconverter")
+    assert lists(result)[0] == ["Exp", "If", "Neg"]
+    assert "reads 'a', which the tool converts" in reasons(result)["i/then_branch/p"]
+
+
+def test_a_bfloat16_plan_is_refused_by_tools_for_float16() -> None:
+    low = policy(white=["Exp"], mode="mixed_bfloat16")
+    for tool in BLOCK_TOOLS:
+        with pytest.raises(mixlist.MixlistError, match=r"converts to float16 only.*\n.*modelopt"):
+            export(model(CHAIN), low, tool)
+    assert export(model(CHAIN), low, "modelopt").arguments["low_precision_type"] == "bf16"
+
+
+LAYER_NORM = """<ir_version: 8, opset_import: ["" : 13]> g (float[2, 4] x) => (float[2, 4] y)
+<float two = {2}, float eps = {1e-5}, float[4] s = {1, 1, 1, 1}> {
+ [m] m = ReduceMean<axes = [-1]>(x) [d] d = Sub(x, m) [p] p = Pow(d, two) [v] v = ReduceMean<axes = [-1]>(p)
+ [a] a = Add(v, eps) [q] q = Sqrt(a) [n] n = Div(d, q) [w] y = Mul(n, s) }"""
+
+
+def test_a_layer_normalization_that_autocast_fuses_stays_in_float32_with_its_nodes() -> None:
+    graph = onnx.shape_inference.infer_shapes(parser.parse_model(LAYER_NORM))
+    ops = ("ReduceMean", "Sub", "Pow", "Add", "Sqrt", "Div", "Mul")
+    result = export(graph, policy(black=ops), "modelopt")
+    assert "LayerNormalization" in lists(result)[0]
+    assert set(reasons(result)) == set("mdpvaqnw")
+    assert "in float32" in reasons(result)["q"]
+    assert "LayerNormalization" not in lists(export(graph, policy(white=ops), "modelopt"))[0]
+
+
+def test_casts_of_the_model_that_autocast_merges_or_removes_are_exceptions() -> None:
+    graph = model(
+        """g (int64[2] i, float[2] x) => (float[2] y, float16[2] z) {
+        [c] a = Cast<to = 1>(i) [e] y = Exp(a) [h] z = Cast<to = 10>(x) }"""
+    )
+    found = reasons(export(graph, policy(white=["Exp"]), "modelopt"))
+    assert "merges it" in found["c"] and "removes Casts" in found["h"]
+
+
+def test_a_reduced_mask_is_an_exception_because_tools_clamp_it() -> None:
+    graph = model(
+        """g (float[1, 4] x) => (float[1, 4] y) <float[1, 4] k = {0, 0, 0, -1000000000}> {
+        [a] s = Add(x, k) [p] y = Softmax(s) }"""
+    )
+    for tool in TOOLS:
+        result = export(graph, policy(white=["Add", "Softmax"], protect=["masks"]), tool)
+        assert "fully masked row can become NaN" in reasons(result)["a"]
