@@ -85,13 +85,15 @@ def _find_need(planned: PlannedNode, float_inputs: FloatInputs) -> Need:
     """Return the state that AutoCast must give to a node of the main graph.
 
     A control-flow node is excluded, because its bodies stay in float32. An operator with a fixed output type needs
-    nothing: AutoCast casts its output for each reader. A Cast needs its state only if it reads a float.
+    nothing: AutoCast casts its output for each reader. A Cast to float32 is excluded, or AutoCast would replace it.
     """
     node, slots = planned.node, planned.slots
     if node.bodies:
         return "high"
     if planned.need == "low":
         return "high" if float_inputs.breaks(planned) or planned.op_type in _NEVER_LOW else "low"
+    if planned.op_type == "Cast":
+        return planned.need
     if planned.op_type == "Constant" or (node.signature is not None and node.signature.has_fixed_output):
         return "high" if slots.high_inputs else "any"
     return planned.need
