@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 class Diagnostic:
     """One finding about a file or a model.
 
-    ``code`` is the stable name of the kind of finding, such as ``ML103``; docs/codes.md explains each code. ``path``,
+    ``code`` is the stable name of the kind of finding, such as ``ML103``; docs/codes explains each code. ``path``,
     ``line`` and ``column`` give the place of the finding, and are None where it is not known; lines and columns count
     from 1. ``hint`` says what to do. The finding of a check about a node's output is another class,
     ``checker.result.NodeFinding``.

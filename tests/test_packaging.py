@@ -60,7 +60,7 @@ def test_the_wheel_holds_the_data_and_no_tests(wheel: Path) -> None:
             assert files
             for path in files:
                 assert archive.read(f"mixlist/{path.relative_to(ROOT).as_posix()}") == path.read_bytes()
-    assert {"mixlist/py.typed", "mixlist/docs/codes.md", "mixlist/demo_data/digits.onnx"} <= names
+    assert {"mixlist/py.typed", "mixlist/docs/codes/ml1.md", "mixlist/demo_data/digits.onnx"} <= names
     assert {
         f"mixlist/report/templates/{name}" for name in ("check.html", "macros.html", "page.css", "check.js")
     } <= names

@@ -13,15 +13,16 @@ from mixlist.files.package_data import data_folder
 # A file with one of these findings cannot be read. Without this finding it would pass unread.
 UNREADABLE_CODES = frozenset(f"ML{number:03}" for number in (1, 2, 3, 4, 8, 9, 10, 12, 13))
 
-# A section of docs/codes.md: its code, its title and its first paragraph.
+# A section of a page in docs/codes: its code, its title and its first paragraph.
 _SECTION = re.compile(r"^## (ML\d+): (.+)\n+((?:.+\n)*?)(?=\n|\Z)", re.MULTILINE)
 
 
 @cache
 def code_texts() -> Mapping[str, tuple[str, str]]:
-    """Return the title and the first paragraph of each section of docs/codes.md (in the package), by code."""
-    text = (data_folder("docs") / "codes.md").read_text(encoding="utf-8")
-    return {code: (title, " ".join(body.split()) or title) for code, title, body in _SECTION.findall(text)}
+    """Return the title and the first paragraph of each section of docs/codes (in the package), by code."""
+    pages = (data_folder("docs") / "codes").glob("ml*.md")
+    sections = (section for page in pages for section in _SECTION.findall(page.read_text(encoding="utf-8")))
+    return {code: (title, " ".join(body.split()) or title) for code, title, body in sections}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,6 @@ def _split_codes(option: str, texts: str | Iterable[str]) -> tuple[str, ...]:
         if not any(code.startswith(beginning) for code in code_texts()):
             raise UsageError(
                 f"{option} {beginning}: no code of a finding begins so",
-                hint="write a code, such as ML105, or its beginning, such as ML1; docs/codes.md explains every code",
+                hint="write a code, such as ML105, or its beginning, such as ML1; docs/codes explains every code",
             )
     return tuple(beginnings)

@@ -81,7 +81,7 @@ def test_sarif_has_rules_and_locations(run, files: Path) -> None:
         assert place["artifactLocation"]["uri"] in ("bad.json", "doubtful.json")
         assert place["region"]["startLine"] >= 1
     for rule in rules:
-        assert rule["shortDescription"]["text"] != rule["id"], "docs/codes.md gives every rule a title"
+        assert rule["shortDescription"]["text"] != rule["id"], "docs/codes gives every rule a title"
 
 
 def test_after_a_missing_file_the_other_files_are_checked(run, files: Path) -> None:

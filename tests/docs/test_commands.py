@@ -2,8 +2,12 @@
 
 A ``console`` block holds commands (``$ mixlist ...``) and their outputs: both streams of a command, as a terminal shows
 them. A line ``...`` stands for any lines that are left out, and ``...`` in a line for any text. A block after a line
-that is only the name of a file in backticks and a colon is that file, which later commands read. The commands of a
-document run in one folder, which begins with the files of ``mixlist/demo_data``.
+that is only the name of a file in backticks and a colon is that file, which later commands read. The file
+``NAME.onnxtxt`` is a model in ONNX's text form; commands read it as ``NAME.onnx``. A command ``$ python FILE`` runs
+such a file. The commands of a document run in one folder, which begins with the files of ``mixlist/demo_data``.
+
+``MIXLIST_UPDATE_DOCUMENTS=1`` writes the printed outputs into the documents, in place of those shown. It changes no
+output that has ``...``, and shows no output where there is none. A new output begins as a line ``?``.
 """
 
 from __future__ import annotations
@@ -12,11 +16,14 @@ import contextlib
 import io
 import os
 import re
+import runpy
 import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
+import onnx.parser
 import pytest
 
 from mixlist.cli import main
@@ -27,6 +34,7 @@ DOCUMENTS = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md"])
 BLOCK = re.compile(
     r"(?:^`(?P<file>[\w./-]+)`:\n\n)?^(?P<fence>```+)(?P<language>\S*)[^\n]*\n(?P<text>.*?)^(?P=fence)$", re.M | re.S
 )
+UPDATE = bool(os.environ.get("MIXLIST_UPDATE_DOCUMENTS"))
 # Commands in blocks that are not run: files of CI services, and help texts of which the site generates its own.
 NOT_RUN = ("yaml", "{commands}")
 
@@ -68,20 +76,38 @@ def output_pattern(shown: str) -> str:
 
 
 def run_command(command: str) -> str:
-    """Run a command of mixlist as a user would, and return what it prints to both streams."""
-    arguments = shlex.split(command)
-    assert arguments[0] == "mixlist", command
+    """Run a command of mixlist, or a Python file, as a user would, and return what it prints to both streams."""
+    program, *arguments = shlex.split(command)
+    assert program in ("mixlist", "python"), command
     output = io.StringIO()
     target = None
     if ">" in arguments:
         *arguments, _, target = arguments
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        status = main(arguments[1:])
+        if program == "python":
+            runpy.run_path(arguments[0], run_name="__main__")
+            status = 0
+        else:
+            status = main(arguments)
     assert status in (0, 1, 2), f"{command}: exit status {status}\n{output.getvalue()}"
     if target is not None:
         Path(target).write_text(output.getvalue(), "utf-8")
         return ""
     return output.getvalue()
+
+
+def write_file(block: Block) -> None:
+    """Write the file that a block shows; of a model in text form write the binary form, too."""
+    path = Path(block.file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(block.text, "utf-8")
+    if path.suffix == ".onnxtxt":
+        onnx.save(onnx.parser.parse_model(block.text), path.with_suffix(".onnx"))
+
+
+def shown_output(shown: str, printed: str) -> str:
+    """Return the output that an updated document shows. An output that is left out, in full or in part, stays so."""
+    return shown if not shown.strip() or "..." in shown else printed.rstrip("\n") + "\n"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -95,16 +121,18 @@ def test_every_command_prints_what_the_document_shows(
     monkeypatch.setenv("COLUMNS", "100")
     for block in blocks_of(document):
         if block.file:
-            path = tmp_path / block.file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(block.text, "utf-8")
+            write_file(block)
         if block.language != "console":
             continue
+        updated = ""
         for command, shown in commands_of(block):
             printed = run_command(command)
-            if shown.strip():
+            updated += f"$ {command}\n{shown_output(shown, printed)}"
+            if shown.strip() and not UPDATE:
                 place = f"{os.path.relpath(document, ROOT)}:{block.line}: $ {command}"
                 assert re.fullmatch(output_pattern(shown), printed.rstrip("\n") + "\n"), f"{place}\n{printed}"
+        if UPDATE:
+            document.write_text(document.read_text("utf-8").replace(block.text, updated, 1), "utf-8")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS[1:], ids=lambda path: str(path.relative_to(ROOT)))
