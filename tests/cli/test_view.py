@@ -81,7 +81,7 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_written(
     page = tmp_path / "page.html"
     for options, message in (
         (["--check", lists], "other.json: this is not the JSON of a check (mixlist.check/1)"),
-        (["--check", model_path], "small.onnx: this is not JSON"),
+        (["--check", model_path], "small.onnx:1:1: error ML013: the file is an ONNX model"),
         (["--check", tmp_path / "missing"], "missing: no such file"),
         (["--against", model_path], "small.onnx"),
         (["--check", "-", "--against", "-"], "'-' (standard input) is given twice"),

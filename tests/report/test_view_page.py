@@ -96,7 +96,8 @@ def show(page: browser.Page, path: Path) -> Path:
     page.open(path)
     page.ask(
         "new Promise(done => { const wait = () => "
-        "performance.getEntriesByName('graph-drawn').length ? done() : setTimeout(wait, 10); wait(); })"
+        "performance.getEntriesByName('graph-drawn').length && performance.getEntriesByType('paint').length"
+        " ? done() : setTimeout(wait, 10); wait(); })"
     )
     return path
 
@@ -364,6 +365,46 @@ def test_the_focus_stays_in_the_details(page: browser.Page, tmp_path: Path) -> N
     page.ask("view.select({member: 1}), document.querySelector('#details .link').focus()")
     page.press("Enter", 13, "\r")
     assert page.ask("document.activeElement.id") == "details"
+
+
+def test_dragging_moves_and_the_wheel_zooms(page: browser.Page, tmp_path: Path) -> None:
+    open_view(page, tmp_path, layered_model(3))
+    place = "[view.drawing.x, view.drawing.y, view.drawing.scale]"
+    x, y, scale = page.ask(place)
+    page.ask(
+        """(() => {
+          const canvas = view.drawing.canvas, r = canvas.getBoundingClientRect();
+          canvas.setPointerCapture = null;
+          for (const [kind, step] of [["down", 0], ["move", 20], ["move", 40], ["up", 40]]) {
+            const at = {clientX: r.left + 30 + step, clientY: r.top + 30 - step, pointerId: 1};
+            canvas.dispatchEvent(new PointerEvent("pointer" + kind, at));
+          }
+        })()"""
+    )
+    assert page.ask(place) == pytest.approx([x + 40, y - 40, scale])
+    assert page.ask("view.selected") is None
+    at = "clientX: r.left + 200, clientY: r.top + 100, deltaY: -400"
+    canvas = "const canvas = view.drawing.canvas, r = canvas.getBoundingClientRect()"
+    page.ask(f"(() => {{ {canvas}; canvas.dispatchEvent(new WheelEvent('wheel', {{{at}}})) }})()")
+    new_x, new_y, new_scale = page.ask(place)
+    assert new_scale > scale
+    # The point under the pointer stays where it is. The browser rounds the position of the pointer to pixels.
+    assert (200 - new_x) / new_scale == pytest.approx((200 - x - 40) / scale, abs=1)
+    assert (100 - new_y) / new_scale == pytest.approx((100 - y + 40) / scale, abs=1)
+
+
+def test_many_edges_across_a_border_are_stubs(page: browser.Page, tmp_path: Path) -> None:
+    model = layered_model(1)
+    for k in range(20):
+        model.graph.node.append(helper.make_node("Relu", ["t0_0"], [f"u{k}"], f"/readers/Relu_{k}"))
+        model.graph.node.append(helper.make_node("Exp", [f"u{k}"], [f"v{k}"], f"/second/Exp_{k}"))
+    open_view(page, tmp_path, model)
+    page.ask("view.unfoldAll()")
+    stubs = page.ask("view.drawing.scene.edges.filter(edge => edge.isStub).length")
+    assert stubs == 60  # into and out of the 20 readers, into the 20 nodes behind them
+    page.ask("view.select({edge: view.drawing.scene.edges.find(edge => edge.isStub)})")
+    assert "1 tensor" in page.ask(DETAILS)
+    assert page.messages == []
 
 
 def test_constants_are_in_the_tree_and_not_in_the_graph(page: browser.Page, tmp_path: Path) -> None:

@@ -312,7 +312,7 @@ class Drawing {
       context.beginPath();
       list.forEach(trace);
       context.strokeStyle = color;
-      context.lineWidth = width;
+      context.lineWidth = Math.max(width, 0.7 / this.scale); // visible at every scale
       context.stroke();
       if (this.scale > 0.2) list.forEach(edge => edge.toDot || this.drawArrow(edge, color));
     };
@@ -335,6 +335,7 @@ class Drawing {
 
   // Write the type and shape on an edge. An edge with Casts has an amber mark at every scale.
   drawEdgeText(edge) {
+    if (edge.isStub) return;
     const { x, y } = edge.at;
     if (this.scale <= EDGE_TEXT_SCALE) {
       if (edge.casts) this.frame({ x: x - 5, y: y - 5, width: 10, height: 10 }, this.palette.amber, this.palette.card, 1, 2);

@@ -1,9 +1,10 @@
 // Place the boxes of all groups that are unfolded. dagre lays out one group at a time: its members are boxes, an unfolded
 // member is a large box. So a layout never has more than 150 boxes (scope_tree.py), and is computed again only when the
-// size of a member has changed. Edges that cross the border of a group go through its inlet or outlet, a small dot.
+// size of a member has changed. Edges that cross the border of a group go through its inlet or outlet, a small dot. If there
+// are many of them, each is a stub, a short arrow at its box: long edges take most of the time, and hide the others.
 
 const INLET = "in", OUTLET = "out";
-const NODE_HEIGHT = 42, GROUP_HEIGHT = 60, HEAD_HEIGHT = 30, PADDING = 14, SHELF_WIDTH = 1400;
+const NODE_HEIGHT = 42, GROUP_HEIGHT = 60, HEAD_HEIGHT = 30, PADDING = 14, SHELF_WIDTH = 1400, MAX_ROUTED = 12, STUB = 14;
 
 class Layout {
   // `measure(text)` returns the width of a text in pixels. `isOpen(group)` says whether a group is unfolded.
@@ -35,7 +36,10 @@ class Layout {
   }
 
   compute(group, members, sizes) {
-    const links = this.linksOf(group), linked = new Set(links.flatMap(link => [link.from, link.to]));
+    const all = this.linksOf(group);
+    const stubEnds = [INLET, OUTLET].filter(end => all.filter(link => link.from === end || link.to === end).length > MAX_ROUTED);
+    const isStub = link => stubEnds.includes(link.from) || stubEnds.includes(link.to);
+    const links = all.filter(link => !isStub(link)), linked = new Set(links.flatMap(link => [link.from, link.to]));
     const graph = new dagre.graphlib.Graph();
     graph.setGraph({ rankdir: "TB", nodesep: 24, ranksep: 34, edgesep: 10, ranker: "tight-tree" });
     for (const end of [INLET, OUTLET]) if (linked.has(end)) graph.setNode(end, { width: 10, height: 10 });
@@ -62,6 +66,7 @@ class Layout {
       for (const point of edge.points) layout.width = Math.max(layout.width, point.x + PADDING);
     }
     this.placeOnShelves(layout, members.filter(member => !linked.has(member)), sizes);
+    for (const link of all.filter(isStub)) layout.edges.push({ ...link, label: "", ...placeStub(layout, link) });
     layout.width = Math.max(layout.width + PADDING, this.measure(this.model.label(memberOf(group))) + 84);
     layout.height += PADDING;
     return layout;
@@ -124,7 +129,7 @@ class Layout {
         // An edge of an unfolded group goes on to the group's inlet or outlet.
         const from = dots.get(edge.from)?.[OUTLET], to = dots.get(edge.to)?.[INLET];
         const points = [...(from ? [from] : []), ...edge.points.map(shift), ...(to ? [to] : [])];
-        return { ...edge, points, at: shift(edge.at), box: bounds(points), toDot: edge.to === OUTLET || Boolean(to) };
+        return { ...edge, points, at: shift(edge.at), box: bounds(points), toDot: !edge.isStub && (edge.to === OUTLET || Boolean(to)) };
       });
       scene.edges.splice(start, 0, ...edges);
       const own = {};
@@ -135,6 +140,13 @@ class Layout {
     const { width, height } = this.layoutOf(0);
     return Object.assign(scene, { width, height });
   }
+}
+
+// Return the points of a stub: into the upper left corner of a box, or out of its lower right corner.
+function placeStub(layout, { from, to }) {
+  const isIn = from === INLET, box = layout.boxes.get(isIn ? to : from);
+  const x = isIn ? box.x + 16 : box.x + box.width - 16, y = isIn ? box.y - STUB : box.y + box.height;
+  return { points: [{ x, y }, { x, y: y + STUB }], at: { x, y: y + STUB / 2 }, isStub: true };
 }
 
 // Return the label of a merged edge, the number of different tensors, and the number of Casts on it. A Cast is marked once:

@@ -38,12 +38,12 @@ class Tree {
   row({ member, level, index, siblings }, selected, swatch) {
     const { model, actions } = this, group = isGroup(member), open = group && actions.isOpen(groupOf(member));
     const texts = group
-      ? [make("span", { class: "sign", "aria-hidden": "true" }, open ? "−" : "+"), make("b", {}, model.label(member)), make("span", { class: "quiet" }, ` ${model.size[groupOf(member)]}`)]
-      : [make("i", { class: "swatch", style: `background: var(${swatch(member)})` }), make("span", {}, model.label(member)), make("span", { class: "quiet" }, ` ${subtitle(model, member)}`)];
+      ? [make("span", { class: "sign", "aria-hidden": "true" }, open ? "−" : "+"), make("b", {}, shorten(model.label(member), 60)), make("span", { class: "quiet" }, ` ${model.size[groupOf(member)]}`)]
+      : [make("i", { class: "swatch", style: `background: var(${swatch(member)})` }), make("span", {}, shorten(model.label(member), 60)), make("span", { class: "quiet" }, ` ${subtitle(model, member)}`)];
     return make("div", {
       role: "treeitem", "data-member": member, "aria-level": level, "aria-posinset": index + 1, "aria-setsize": siblings,
       "aria-expanded": group ? String(open) : null, "aria-selected": String(member === selected), tabindex: member === this.current ? 0 : -1,
-      style: `padding-left: ${0.4 + 0.9 * (level - 1)}rem`, title: group ? null : model.name(member),
+      style: `padding-left: ${0.4 + 0.9 * (level - 1)}rem`, title: group ? model.label(member) : model.name(member),
     }, texts);
   }
 
