@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mixlist.cli.parameters import PathType, used_paths
+from mixlist.cli.parameters import PathType, used_paths, write_found_config
 from mixlist.errors import FileError, UsageError
 from mixlist.files.list_text import is_directory
 from mixlist.lists import presets
@@ -38,6 +38,7 @@ class FileCheckingCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Check the files, then run the command."""
+        write_found_config(ctx)
         check_files(ctx)
         return super().invoke(ctx)
 

@@ -3,7 +3,7 @@
 The keys are the long options of the commands without their dashes (``ops-info``; ``ops_info`` works too). Options of a
 policy are at the top of the file or in the table of a command. Options of a command are in its table. The table wins
 over the top, and the command line wins over both. ``no-keep-io-types = true`` means ``keep-io-types = false``. Paths
-are relative to the file.
+are relative to the file. In ``pyproject.toml`` all of this is in the table ``[tool.mixlist]``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import click
 from mixlist.cli import command_index
 from mixlist.cli.options import POLICY_OPTIONS
 from mixlist.cli.parameters import CONFIG, PathType
+from mixlist.cli.project_config import PROJECT_FILE_NAME, project_table
 from mixlist.errors import UsageError
 from mixlist.files.list_text import read_text, shown_path
 from mixlist.lists import presets
@@ -61,10 +63,10 @@ def read_defaults(path: str, context: click.Context) -> dict[str, object]:
     """
     command = context.command
     values: dict[str, object] = {}
-    for key, value in load_config(path, command.name or "").items():
+    for key, (value, place) in _read_values(path, command.name or "").items():
         option = keys_of(*command.params).get(key.replace("_", "-"))
         if option is not None:  # None: a policy option that this command does not have
-            _check_value(context, option, value, f"{path}: {key.replace('_', '-')}")
+            _check_value(context, option, value, f"{place}: {key.replace('_', '-')}")
             # click needs a list for an option that can be given more than once.
             values[option.name or key] = [value] if option.multiple and not isinstance(value, list) else value
     return values
@@ -77,16 +79,37 @@ def load_config(path: str | os.PathLike[str], command: str) -> dict[str, object]
     Raises FileError if the file cannot be read, ListError if it is not UTF-8, and UsageError, with the line and similar
     names, if the file is not TOML or has an unknown option.
     """
-    text, shown = read_text(path), shown_path(path)
-    folder = Path(os.fspath(path)).parent
-    options: dict[str, object] = {}
-    for table, key, value in _entries(_parse(text, shown)):
+    return {name: value for name, (value, _) in _read_values(path, command).items()}
+
+
+@dataclass(frozen=True)
+class _ConfigText:
+    """The text of a configuration. ``prefix`` is before the names of its tables: ``tool.mixlist.`` in a project."""
+
+    path: str
+    text: str
+    prefix: str
+
+    def place(self, table: str | None, key: str) -> str:
+        """Return the path and the line of a key."""
+        return f"{self.path}:{_line_of_key(self, table, key)}"
+
+
+def _read_values(path: str | os.PathLike[str], command: str) -> dict[str, tuple[object, str]]:
+    """Return the value and the place of each option of ``load_config``."""
+    shown, text = shown_path(path), read_text(path)
+    folder, content = Path(os.fspath(path)).parent, _parse(text, shown)
+    config = _ConfigText(shown, text, "")
+    if os.path.basename(path) == PROJECT_FILE_NAME:  # noqa: PTH119
+        config, content = _ConfigText(shown, text, "tool.mixlist."), project_table(content, shown)
+    options: dict[str, tuple[object, str]] = {}
+    for table, key, value in _entries(content):
         # Every entry is checked, also one of another command: a wrong key is an error whichever command runs.
         name = key.replace("_", "-")
         keys = POLICY_KEYS if table is None else command_keys(table)
-        if problem := _find_problem(table, name, value, keys):
+        if problem := _find_problem(table, name, value, keys, config.prefix):
             message, hint = problem
-            raise UsageError(f"{shown}:{_line_of_key(text, table, key)}: {message}", hint=hint)
+            raise UsageError(f"{config.place(table, key)}: {message}", hint=hint)
         # The top comes first in ``_entries``, so the table of the command overwrites its values.
         if table in (None, command):
             option = keys[name]
@@ -95,11 +118,12 @@ def load_config(path: str | os.PathLike[str], command: str) -> dict[str, object]
             kind = option.type
             # The name of a Python module is no path, and stays as it is.
             is_path = isinstance(kind, PathType) and (isinstance(value, list) or kind.path_in(str(value)) != "")
-            options[name.replace("-", "_")] = _join_folder(name, value, folder) if is_path else value
+            value = _join_folder(name, value, folder) if is_path else value
+            options[name.replace("-", "_")] = value, config.place(table, key)
     return options
 
 
-def _parse(text: str, shown: str) -> dict[str, object]:
+def _parse(text: str, shown: str) -> Mapping[str, object]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -121,12 +145,15 @@ def _entries(data: Mapping[str, object]) -> Iterator[tuple[str | None, str, obje
 
 
 def _find_problem(
-    table: str | None, name: str, value: object, keys: Mapping[str, click.Option]
+    table: str | None, name: str, value: object, keys: Mapping[str, click.Option], prefix: str
 ) -> tuple[str, str] | None:
-    """Return the message and the hint for a wrong entry, or None for a right one."""
+    """Return the message and the hint for a wrong entry, or None for a right one.
+
+    ``prefix`` is before the names of tables.
+    """
     option = keys.get(name)
     if option is None:
-        return _describe_unknown_key(table, name, value, keys)
+        return _describe_unknown_key(table, name, value, keys, prefix)
     # Only what every option refuses, because this also runs for the options of other commands. ``_check_value``
     # compares a value with the type of its option.
     items = value if isinstance(value, list) else [value]
@@ -140,12 +167,17 @@ def _find_problem(
 
 
 def _describe_unknown_key(
-    table: str | None, name: str, value: object, keys: Mapping[str, click.Option]
+    table: str | None, name: str, value: object, keys: Mapping[str, click.Option], prefix: str
 ) -> tuple[str, str]:
     if table is None and isinstance(value, dict):
-        return f"the table [{name}] is not named after a command", _hint(name, "tables are", configurable_commands())
+        return f"the table [{prefix}{name}] is not named after a command", _hint(
+            name, "tables are", configurable_commands()
+        )
     if table is None and (owners := [command for command in configurable_commands() if name in command_keys(command)]):
-        return f"{name} is an option of some commands only", f"put it in the table [{'] or ['.join(owners)}]"
+        return (
+            f"{name} is an option of some commands only",
+            f"put it in the table {' or '.join(f'[{prefix}{owner}]' for owner in owners)}",
+        )
     where = f"the command {table}" if table else "a configuration"
     return f"{where} has no option {name!r}", _hint(name, "it has", keys)
 
@@ -154,17 +186,22 @@ def _hint(name: str, introduction: str, allowed: Iterable[str]) -> str:
     return did_you_mean(name, allowed) or f"{introduction} {', '.join(sorted(allowed))}"
 
 
-def _line_of_key(text: str, table: str | None, key: str) -> int:
+def _line_of_key(config: _ConfigText, table: str | None, key: str) -> int:
     """Return the line of a key if a search in the text finds it, otherwise the line of its table, otherwise 1.
 
     tomllib gives no positions. The search reads headers (``[table]``) and assignments (``key =``) line by line.
     """
-    current: str | None = None
+    prefix_parts = config.prefix.split(".")[:-1]
+    other_table = "\n"  # a table of another tool; no line holds this name
+    current: str | None = other_table if prefix_parts else None
     table_line = 1
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(config.text.split("\n"), start=1):
         # [check] and [check.sub] are the table check.
-        if header := re.match(r"\s*\[+\s*\"?([^\]\"]+?)\"?\s*\]+", line):
-            current = header[1].split(".")[0].strip(' "')
+        if header := re.match(r"\s*\[+([^\]]+)\]", line):
+            parts = [part.strip(" \t\"'") for part in header[1].split(".")]
+            is_own = parts[: len(prefix_parts)] == prefix_parts
+            own_parts = parts[len(prefix_parts) :]
+            current = (own_parts[0] if own_parts else None) if is_own else other_table
             if (table is None and current == key) or current == table:
                 table_line = number
         elif current == table and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[.=]", line):

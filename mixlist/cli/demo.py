@@ -117,12 +117,14 @@ def _run(folder: Path, *, keep: bool, force: bool) -> None:
 def _run_command(folder: Path, *args: str) -> None:
     """Print a command, and run it in a folder. Raises the errors of the command."""
     from mixlist.cli import command_group
+    from mixlist.cli.parameters import NO_CONFIG
 
     # Only the name of the output file is shown: its folder may be a scratch folder with a long random name.
     shown_args = [Path(arg).name if arg.endswith(".onnx") else arg for arg in args]
     print(terminal.paint(f"$ mixlist {' '.join(shown_args)}", "cyan", sys.stdout), flush=True)
     with contextlib.chdir(folder):
-        command_group.run(list(args))
+        # The folder of the data can be inside a project, whose configuration would change the demo.
+        command_group.run([*args, "--config", NO_CONFIG])
 
 
 def _apply_and_run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -204,16 +205,39 @@ def refuse_second_standard_input() -> None:
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
-    """Make the values of a configuration the defaults of the command's options."""
+    """Make the values of a configuration the defaults of the command's options.
+
+    Without ``--config``, the configuration of the project is used, if there is one.
+    """
+    if path == NO_CONFIG or context.resilient_parsing:  # resilient: a shell asks for completions
+        return
+    is_found = path is None
+    if path is None:
+        from mixlist.cli.project_config import find_project_config
+
+        path = find_project_config()
     if path is not None:
         from mixlist.cli.config_file import read_defaults
 
         context.meta[_CONFIG_KEY] = path
         context.default_map = read_defaults(path, context)
+        if is_found and context.default_map:
+            context.meta[_FOUND_CONFIG_KEY] = path
+
+
+def write_found_config(context: click.Context) -> None:
+    """Name the configuration whose options the command uses, unless the user named it or asked for quiet."""
+    path = context.meta.get(_FOUND_CONFIG_KEY)
+    if path is not None and not context.params.get("quiet"):
+        from mixlist.report.terminal import escape_commands
+
+        sys.stderr.write(f"options from {escape_commands(path)}\n")
 
 
 # The key of the configuration's path in ``context.meta``. Commands do not get the path.
 _CONFIG_KEY = "mixlist.config"
+_FOUND_CONFIG_KEY = "mixlist.found_config"  # the key of the path of a configuration that the user did not name
+NO_CONFIG = "none"
 CONFIG = click.Option(
     ["--config"],
     metavar="FILE",
@@ -222,5 +246,7 @@ CONFIG = click.Option(
     is_eager=True,
     expose_value=False,
     callback=_read_config,
-    help="A TOML file with any of these options. Its paths are relative to the file. The command line wins.",
+    help="A TOML file with any of these options. Its paths are relative to the file. The command line wins."
+    " [default: mixlist.toml, or pyproject.toml with [tool.mixlist], in this folder or the nearest one above;"
+    " none: no file]",
 )
