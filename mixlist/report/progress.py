@@ -28,10 +28,11 @@ def bar(activity: str, unit: Unit, size: int | None = None) -> Iterator[Progress
         return
     with _bars(unit) as bars:
         # The first call of ``show`` sets the total.
-        task = bars.add_task(activity, total=None)
+        task = bars.add_task(activity, total=None, left="")
 
         def show(state: Progress) -> None:
-            bars.update(task, completed=state.done, total=state.total, description=_description(state) or activity)
+            description = _description(state) or activity
+            bars.update(task, completed=state.done, total=state.total, description=description, left=time_left(state))
 
         yield show
 
@@ -45,12 +46,29 @@ def _description(state: Progress) -> str:
     return f"seed {step.seed}, {step.kind}: loss {step.loss:.4g}{scale}"
 
 
+def time_left(state: Progress) -> str:
+    """Return the time that the current search of ``tune`` still takes, as text; "" while it is not known."""
+    seconds = state.seconds_left
+    if seconds is None:
+        return ""
+    text = (
+        f"{seconds / 3600:.0f} h"
+        if seconds >= 5400
+        else f"{seconds / 60:.0f} min"
+        if seconds >= 90
+        else f"{seconds:.0f} s"
+    )
+    return f"about {text} left in this search"
+
+
 def _bars(unit: Unit) -> progress.Progress:
     from rich import progress
     from rich.console import Console
 
     first = (progress.TextColumn("{task.description}"), progress.BarColumn())
-    steps = (progress.MofNCompleteColumn(), progress.TimeRemainingColumn())
+    # The number of trials is not known before the end, so the time of a search is forecast in another way.
+    time = progress.TextColumn("{task.fields[left]}") if unit == "trials" else progress.TimeRemainingColumn()
+    steps = (progress.MofNCompleteColumn(), time)
     columns = (progress.DownloadColumn(), progress.TransferSpeedColumn()) if unit == "bytes" else steps
     # Transient: the bar disappears at the end, so that it does not stay above a report.
     return progress.Progress(*first, *columns, console=Console(stderr=True), transient=True)

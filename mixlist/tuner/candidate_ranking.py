@@ -23,6 +23,7 @@ from mixlist.tuner.candidates import Candidate
 _VERBS = {"overflow": "overflows", "saturated": "saturates", "refused": "is refused by ONNX Runtime"}
 # The kinds of evidence against a candidate. The candidates with the smallest number are tried first.
 _OFFENDER, _BEYOND_RANGE, _OTHER = range(3)
+MOST_ORDERS = 2  # that ``CandidateRanking.orders`` returns
 
 
 class CandidateRanking:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from mixlist.graph.refs import NodeRef
 from mixlist.lists.library import ListName
-from mixlist.tuner.candidate_ranking import CandidateRanking
+from mixlist.tuner.candidate_ranking import MOST_ORDERS, CandidateRanking
 from mixlist.tuner.candidates import (
     Candidate,
     Edit,
@@ -60,12 +60,15 @@ class Strategy:
         self.compiler, self.trials, self.ranking, self.cost = trials.compiler, trials, ranking, cost
         self.node_rules = node_rules
         self.objective: Objective = "min-edits"
+        # For the forecast: the number of searches after the current one, None if it is not known.
+        self._searches_after: int | None = None
         self.candidates: dict[Edit, Candidate] = {}
         self.notes: list[str] = []
 
     def run(self, objective: Objective) -> EditSet | None:
         """Search, and return the best set of edits; None if no set keeps the limits."""
         self.objective = objective
+        self._searches_after = None if self.node_rules or objective == "max-speed" else 0
         # Lists first: one op type is easier to keep in a file than many nodes.
         best = self._find_list_edits()
         if best is None:
@@ -73,6 +76,7 @@ class Strategy:
             self.notes = ["no list of op types keeps the limits" + ("" if self.node_rules else "; try --node-rules")]
             if not self.node_rules:
                 return None
+            self._searches_after = 0
             main = self.compiler.solution(NO_EDITS)
             candidates = self._include_exposed_nodes(NO_EDITS, lambda low_nodes: find_node_candidates(main, low_nodes))
             best = self._find_node_edits(NO_EDITS, candidates)
@@ -80,8 +84,9 @@ class Strategy:
                 self.notes.append("rules for single nodes do not keep the limits either")
                 return None
         elif self.node_rules:
-            black_edits = (edit for edit in best if isinstance(edit, ListEdit) and edit.after == "black")
-            for edit in sorted(black_edits, key=self._work_key):
+            black_edits = [edit for edit in best if isinstance(edit, ListEdit) and edit.after == "black"]
+            for index, edit in enumerate(sorted(black_edits, key=self._work_key), start=1):
+                self._searches_after = len(black_edits) - index
                 best = self._replace_by_node_edits(best, edit)
         return self._remove_unneeded(best)
 
@@ -206,17 +211,21 @@ class Strategy:
         ``make_trial_edits`` turns a set of the candidates' edits into the set of edits of a trial.
         """
         results = []
-        for order in self.ranking.orders(candidates):
-            edits = self._find_minimal(order, make_trial_edits)
+        orders = self.ranking.orders(candidates)
+        for index, order in enumerate(orders, start=1):
+            edits = self._find_minimal(order, make_trial_edits, later_orders=len(orders) - index)
             if not edits:  # no set passes, or no edit is needed: another order leads to the same result
                 return None if edits is None else make_trial_edits(edits)
             results.append(make_trial_edits(edits))
         return min(results, key=lambda edits: (self._penalty(edits), sorted(map(str, edits))))
 
     def _find_minimal(
-        self, order: Sequence[Candidate], make_trial_edits: Callable[[EditSet], EditSet]
+        self, order: Sequence[Candidate], make_trial_edits: Callable[[EditSet], EditSet], *, later_orders: int = 0
     ) -> EditSet | None:
         """Return a minimal set of the candidates' edits for which the trial of ``make_trial_edits(set)`` passes."""
+        searches_after = self._searches_after
+        steps_after = None if searches_after is None else later_orders + MOST_ORDERS * searches_after
+        self.trials.forecast.begin_step(steps_after)
         ordered = [candidate.edit for candidate in order]
 
         def passes(edits: EditSet, next_tests: NextTests[Edit]) -> bool:
@@ -238,6 +247,7 @@ class Strategy:
                 remaining | gaining, lambda count: [tested | gaining for tested in next_tests(count)]
             )
 
+        self.trials.forecast.begin_step(0, is_bounded=True)
         order = sorted(edits - gaining, key=self._work_key)
         return search_with_lookahead(lambda test: remove_unneeded(edits - gaining, order, test), passes) | gaining
 

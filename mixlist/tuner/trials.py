@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 
 from mixlist.progress import ProgressCallback, ProgressCounter
 from mixlist.runtime.executors import Workers, wait_for
@@ -18,6 +19,7 @@ from mixlist.runtime.worker_process import WorkerDied
 from mixlist.tuner.candidates import EditSet
 from mixlist.tuner.search_state import SearchState
 from mixlist.tuner.trial_compiler import TrialCompiler
+from mixlist.tuner.trial_forecast import MAX_PREDICTED, TrialForecast
 from mixlist.tuner.trial_verdict import Outcome, TrialJudge, TrialLimits
 from mixlist.tuner.trial_worker import BatchResult, run_batch
 
@@ -48,7 +50,7 @@ class Trials:
 
     ``outcomes``: the outcomes so far, by the edits. ``search_state``: the outcomes of the state file. ``log``: every
     trial in order, for the report. ``batch_order``: the indices of the batches in the order in which the next trial
-    runs them. ``progress`` is called after each trial.
+    runs them. ``progress`` is called after each trial. ``forecast``: the time that the search still takes.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Trials:
     ) -> None:
         self.compiler, self.limits, self.workers, self.search_state = compiler, limits, workers, search_state
         self.progress = ProgressCounter(progress, "trials")
+        self.forecast = TrialForecast()
         self.log: list[Trial] = []
         self.batch_order = list(compiler.judged_batches)
         self.outcomes: dict[EditSet, Outcome] = {}
@@ -70,7 +73,15 @@ class Trials:
 
     def passes(self, edits: EditSet, next_trials: NextTrials | None = None) -> bool:
         """Return True if the model keeps all limits under the edits."""
-        return self.try_edits(edits, next_trials).passed
+        # The prediction of all further trials takes time, and only a progress bar needs it.
+        if edits not in self.outcomes and self.progress.callback is not None:
+            trials_left = None
+            if next_trials is not None:
+                trials_left = sum(trial not in self.outcomes for trial in next_trials(MAX_PREDICTED))
+            self.forecast.begin_trial(trials_left)
+        passed = self.try_edits(edits, next_trials).passed
+        self.forecast.end_trial(passed=passed)
+        return passed
 
     def try_edits(self, edits: EditSet, next_trials: NextTrials | None = None) -> Outcome:
         """Return the outcome of a set of edits; run the trial if there is no outcome yet."""
@@ -102,7 +113,10 @@ class Trials:
     def _try(self, edits: EditSet | None, next_trials: NextTrials | None) -> Outcome:
         """Return the outcome from the state file, or run the trial. None for ``edits`` is the reference."""
         remembered = self.search_state.outcomes.get(_state_key(edits))
+        start = perf_counter()
         outcome = remembered or self._run(edits, next_trials)
+        if remembered is None:
+            self.forecast.add_seconds(perf_counter() - start)
         # The batch that failed goes first next time, because the next trial is likely to fail there too. This also
         # happens for a remembered outcome, so that a search that continues from a state file takes the same course as
         # one without a break.
@@ -122,7 +136,7 @@ class Trials:
         if edits is not None:
             self.outcomes[edits] = outcome  # before the callback, which may stop the search with Ctrl-C
         self.log.append(Trial(_edit_texts(edits), outcome, remembered))
-        self.progress.add(detail=self.log[-1])
+        self.progress.add(detail=self.log[-1], seconds_left=self.forecast.seconds_left)
 
     def _run(self, edits: EditSet | None, next_trials: NextTrials | None) -> Outcome:
         """Run the trial of a set of edits, or of the reference for None."""
