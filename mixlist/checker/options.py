@@ -146,4 +146,5 @@ class CheckOptions(JudgingOptions):
             isolate=bool(self.isolate),
             against=self.against,
             full_statistics=self.full_statistics,
+            baseline=self.baseline,
         )

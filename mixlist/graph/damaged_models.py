@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
+from mixlist.graph.opsets import is_standard_domain
 from mixlist.graph.traversal import is_graph, tensors_in_attribute, walk_messages
 from mixlist.graph.weights import MIXLIST_KEY_PREFIX, external_entries
 from mixlist.ops import dtypes
@@ -32,7 +33,7 @@ def refuse_damaged_model(model: ModelProto, model_name: str) -> None:
         if not 1 <= opset.version <= _MAX_VERSION:
             raise ModelError(f"{model_name} is damaged: opset version {opset.version} of domain {opset.domain!r}")
         # For a later version, onnx would return the newest schema that it knows, which may be the wrong one.
-        if opset.domain in ("", "ai.onnx") and opset.version > newest:
+        if is_standard_domain(opset.domain) and opset.version > newest:
             raise ModelError(
                 f"{model_name} is written in opset {opset.version}; the installed onnx ends at {newest}",
                 hint="install a newer onnx, or export the model at an older opset",

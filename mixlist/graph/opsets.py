@@ -12,16 +12,21 @@ OLDEST_OPSET = 7  # the oldest opset of the standard domain that mixlist handles
 
 def canonical_domain(name: str) -> str:
     """Return "" for ``ai.onnx``, and any other domain as it is: the standard domain has both spellings."""
-    return "" if name == "ai.onnx" else name
+    return "" if is_standard_domain(name) else name
+
+
+def is_standard_domain(name: str) -> bool:
+    """Return whether a domain is the standard one, in either spelling."""
+    return name in ("", "ai.onnx")
 
 
 def standard_opset(model: ModelProto) -> int:
     """Return the version of ONNX's standard domain that a model imports; 13 if the model imports none."""
-    return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 13)
+    return next((entry.version for entry in model.opset_import if is_standard_domain(entry.domain)), 13)
 
 
 def supports_where(model: ModelProto) -> bool:
     """Return True if every scope of a model can use Where and IsNaN, which exist since opset 9."""
     imports = [*model.opset_import, *(entry for body in model.functions for entry in body.opset_import)]
     # Each function has an import of its own, so the oldest one decides. Without an import there is no Where.
-    return min((entry.version for entry in imports if not entry.domain), default=0) >= 9
+    return min((entry.version for entry in imports if is_standard_domain(entry.domain)), default=0) >= 9

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.graph.contrib_shapes import CONTRIB_DOMAIN, Shape, infer_output_shapes, replace_with_standard_node
 from mixlist.graph.model import Graph, Scope
+from mixlist.graph.opsets import is_standard_domain
 from mixlist.graph.traversal import nodes_in, protos_by_scope
 from mixlist.ops import dtypes
 from mixlist.ops.traits import Trait, operators
@@ -105,7 +106,7 @@ class ShapeFolder:
                 # A new declaration needs a type. FLOAT is a placeholder: only shapes are read from this copy.
                 float_info = helper.make_tensor_value_info("", dtypes.FLOAT, None)
                 is_new |= _declare_outputs(proto, node, [(float_info, shape) for shape in output_shapes], shapes)
-            if node.op_type == "If" and node.domain in ("", "ai.onnx"):
+            if node.op_type == "If" and is_standard_domain(node.domain):
                 # With a known condition, the outputs have the shapes of the branch that runs.
                 condition = arrays.get(node.input[0])
                 if condition is not None and condition.size == 1:
@@ -128,7 +129,7 @@ class ShapeFolder:
         import numpy as np
 
         is_function_call = (node.domain, node.op_type) in self.functions
-        if is_function_call or node.output[0] in self.shape_only or node.domain not in ("", "ai.onnx"):
+        if is_function_call or node.output[0] in self.shape_only or not is_standard_domain(node.domain):
             return None
         if node.op_type == "Constant":
             return _constant_value(node)

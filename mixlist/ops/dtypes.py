@@ -110,8 +110,8 @@ def parse_name(name: str) -> Type:
 
     kind, _, content = name.partition("(")
     # seq(float16): the kind, and in parentheses the type of the content.
-    if content and kind in ("seq", "optional"):
-        return (kind, parse_name(content.removesuffix(")")))
+    if content.endswith(")") and kind in ("seq", "optional"):
+        return (kind, parse_name(content[:-1]))
     elem = ELEMENT_BY_NAME.get(name) or _elements_by_onnx_name().get(name.lower(), UNKNOWN)
     if elem == UNKNOWN:
         raise UsageError(f"{name!r} is no tensor type", hint="use float32, float16, int64, seq(float32), ...")

@@ -12,7 +12,7 @@ from mixlist.graph.inferred_shapes import correct_shapes
 from mixlist.graph.load import LoadedModel, is_unchanged, load_model
 from mixlist.graph.model import CAST_MARK, POLICY_KEY
 from mixlist.graph.naming import NameGenerator, names_in
-from mixlist.graph.opsets import standard_opset
+from mixlist.graph.opsets import is_standard_domain, standard_opset
 from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.traversal import nodes_in, protos_by_scope
 from mixlist.ops import dtypes
@@ -184,11 +184,11 @@ def _import_opset(
     another opset than the model. The new Casts are those of the model's opset: if Cast differs between both opsets, the
     function gets the model's opset, provided that its other operators are the same in both.
     """
-    standard_import = next((entry for entry in imports if entry.domain in ("", "ai.onnx")), None)
+    standard_import = next((entry for entry in imports if is_standard_domain(entry.domain)), None)
     if standard_import is None:
         imports.add(domain="", version=model_opset)
     elif not _is_same_operator("Cast", standard_import.version, model_opset):
-        standard_nodes = (node for node in nodes_in(message) if node.domain in ("", "ai.onnx"))
+        standard_nodes = (node for node in nodes_in(message) if is_standard_domain(node.domain))
         # The Casts that mixlist added are those of the model's opset, so they fit after the change.
         authored_nodes = (
             node for node in standard_nodes if not any(entry.key == CAST_MARK for entry in node.metadata_props)

@@ -50,8 +50,8 @@ class Settings:
     )
     schedule: str = option(
         "constant",
-        "The learning rate after the warm-up: constant, falling to zero at the last step (linear, cosine), or falling"
-        " in steps (step).",
+        "The learning rate after the warm-up: constant, falling over all steps to zero after the last one (linear,"
+        " cosine), or falling in steps (step).",
         flag="--lr-schedule",
         choices=SCHEDULES,
     )

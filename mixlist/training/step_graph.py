@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from mixlist.errors import ModelError
 from mixlist.graph.load import LoadedModel, load_model
+from mixlist.graph.opsets import is_standard_domain
 from mixlist.graph.traversal import nodes_in_model
 from mixlist.ops import dtypes
 from mixlist.ops.shape_inference import refuse_large_expansion
@@ -222,7 +223,7 @@ def _refuse_nodes_that_draw(loaded: LoadedModel) -> None:
     for node in nodes_in_model(loaded.proto):
         # The third input of Dropout (from opset 12 on) is training_mode. Without it, a Dropout copies its input.
         is_training_dropout = node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]
-        if node.domain in ("", "ai.onnx") and (node.op_type in _RANDOM_OPERATORS or is_training_dropout):
+        if is_standard_domain(node.domain) and (node.op_type in _RANDOM_OPERATORS or is_training_dropout):
             raise ModelError(
                 f"{loaded.name}: the node {node.name or node.output[0]!r} ({node.op_type}) draws random numbers itself",
                 hint="make the numbers an input, and describe their distribution in the metadata"

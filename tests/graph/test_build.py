@@ -85,6 +85,11 @@ def test_a_hint_that_is_no_type_is_refused() -> None:
         mixlist.resolve(model(CUSTOM), policy(), type_hints={"c": "float12"})
 
 
+def test_a_container_type_needs_its_closing_parenthesis() -> None:
+    with pytest.raises(UsageError, match="'seq\\(float32' is no tensor type"):
+        mixlist.resolve(model(CUSTOM), policy(), type_hints={"c": "seq(float32"})
+
+
 def test_names_of_types_are_parsed_back() -> None:
     for value_type in (1, 10, 16, 11, 7, 9, 8, ("seq", 1), ("optional", ("seq", 10))):
         assert dtypes.parse_name(dtypes.type_name(value_type)) == value_type
