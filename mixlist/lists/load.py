@@ -10,6 +10,7 @@ from typing import TypeVar, cast, get_args
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
+from mixlist.files.list_text import shown_path
 from mixlist.lists import presets
 from mixlist.lists.library import Library, Lists, NameSpace
 from mixlist.lists.modes import find_mode
@@ -81,8 +82,14 @@ def policy_from_options(options: PolicyOptions) -> Policy:
 def replace_mixlist(policy: Policy, mixlist: ListPath) -> Policy:
     """Return a policy with the edits of another modify_mixlist file instead of its own.
 
-    ``warnings`` holds only the warnings about this file. Raises FileError and ListError as ``load_policy`` does.
+    ``warnings`` holds only the warnings about this file. Raises UsageError if the mode of the policy has no lists, and
+    FileError and ListError as ``load_policy`` does.
     """
+    if policy.mode.action != "lists":
+        raise UsageError(
+            f"{shown_path(mixlist)} edits lists, but the precision mode {policy.mode.name} has none",
+            hint="use a mode with lists, such as mixed_float16",
+        )
     edits, file_warnings = read_edits(mixlist)
     lists, edit_warnings = apply_edits(policy.lists.library, edits)
     other = replace(policy, lists=lists, warnings=(*file_warnings, *edit_warnings))

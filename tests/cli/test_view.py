@@ -84,6 +84,10 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_written(
         (["--check", model_path], "small.onnx:1:1: error ML013: the file is an ONNX model"),
         (["--check", tmp_path / "missing"], "missing: no such file"),
         (["--against", model_path], "small.onnx"),
+        (
+            ["--against", lists, "--precision-mode-v2", "fp16"],
+            "other.json edits lists, but the precision mode fp16 has none",
+        ),
         (["--check", "-", "--against", "-"], "'-' (standard input) is given twice"),
     ):
         completed = run("view", model_path, "-o", page, *options)
