@@ -63,7 +63,7 @@ def export_for_atc(plan: Plan, library: str | None = None) -> ExportResult:
         call=call,
         exceptions=tuple(_find_exceptions(plan, ascend_lists)),
         notes=_NOTES,
-        files={**files, "atc.sh": f"#!/bin/sh\n# Run this in this folder, with SOC_VERSION set to your chip.\n{call}"},
+        files={**files, "atc.sh": _show_script(plan.model, arguments)},
         warnings=plan.warnings,
     )
 
@@ -108,6 +108,13 @@ def _show_command(model: str, arguments: dict[str, object]) -> str:
     words = [f"atc --model={quote(model)}", "--output=mixed", '--soc_version="$SOC_VERSION"']
     words += [f"--{name}={value}" for name, value in arguments.items()]
     return " \\\n  ".join(words) + "\n"
+
+
+def _show_script(model: str, arguments: dict[str, object]) -> str:
+    """Return a shell script that calls atc with the files of its own folder, wherever it is called."""
+    files = {name: f'"$(dirname "$0")/{value}"' for name, value in arguments.items() if "." in str(value)}
+    head = "#!/bin/sh\n# Call this where mixlist export was called, with SOC_VERSION set to the name of the chip.\n"
+    return head + _show_command(model, {**arguments, **files})
 
 
 def _find_exceptions(plan: Plan, ascend_lists: AscendLists) -> Iterator[ExportException]:

@@ -158,8 +158,10 @@ def _find_difference(
 
 
 def _describe_merged_cast(graph: PlannedGraph, planned: PlannedNode) -> str:
-    """Return the reason if AutoCast merges a Cast to float32 with the Cast that it adds for low-precision readers."""
-    output = planned.node.outputs[0]
+    """Return the reason if AutoCast removes a Cast without effect, or merges a Cast with one that it adds after it."""
+    source, output = planned.node.inputs[0], planned.node.outputs[0]
+    if source is not None and output is not None and source.type == output.type:
+        return "AutoCast removes it, because its input has its type already"
     if output is None or output.type != dtypes.FLOAT:
         return ""
     readers = graph.readers.get(output, [])

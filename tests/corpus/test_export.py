@@ -1,0 +1,139 @@
+"""``make campaign``: other tools convert all real models with exported lists; each node gets the types of the plan.
+
+Each tool but ONNX Runtime has an environment of its own in the folder of the corpus. It is made once, and holds the
+versions from which the exceptions of the export were derived.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+import mixlist
+from tests.support.converted_types import compare, find_downstream
+
+from .conftest import CAMPAIGN, ROWS
+
+pytestmark = [pytest.mark.skipif(not CAMPAIGN, reason="MIXLIST_CAMPAIGN=1 runs it"), pytest.mark.timeout(3600)]
+MODELS = [row["id"] for row in ROWS]
+POLICIES: dict[str, dict[str, str]] = {
+    "onnx": {},
+    "ascend910b": {"ops_info": "ascend910b"},
+    "mindspore-o2": {"ops_info": "mindspore-o2"},
+    "fp16": {"precision_mode_v2": "fp16"},
+}
+# AutoCast needs few of the packages that nvidia-modelopt requires, so that its requirements are named here.
+REQUIREMENTS = {
+    "onnxconverter": [["onnxconverter-common==1.16.0", "onnx>=1.21"]],
+    "modelopt": [
+        ["--no-deps", "nvidia-modelopt==0.47.0"],
+        ["onnx==1.21.*", "onnxruntime", "onnx-graphsurgeon>=0.6.1", "onnxslim>=0.1.76", "polygraphy>=0.53.4"],
+        ["onnxconverter-common==1.16.0", "onnxscript", "torch==2.13.*", "cppimport", "lief", "ninja", "nvidia-ml-py"],
+        ["omegaconf", "pulp", "pydantic", "PyYAML", "regex", "rich", "safetensors", "scipy", "tqdm"],
+    ],
+}
+SECONDS = 300  # for one conversion
+# The tools end with an error for these models, or do not end in time, whatever the lists are.
+NOT_CONVERTED = {
+    ("onnxconverter", "ddddocr_common_old"): "it does not end",
+    ("modelopt", "ddddocr_common_old"): "it needs TensorRT for operators of ONNX Runtime",
+    ("modelopt", "light_densenet121"): "its own conversion to opset 13 makes the model invalid",
+    ("modelopt", "light_resnet50"): "its own conversion to opset 13 makes the model invalid",
+    ("modelopt", "silero_vad_v6"): "it raises KeyError for bodies of control flow",
+    ("modelopt", "slanet_1m"): "it raises KeyError for bodies of control flow",
+}
+
+
+@pytest.fixture(scope="session")
+def interpreter(corpus: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Return a function from a tool to the Python of its environment."""
+
+    def find(tool: str) -> str:
+        if tool not in REQUIREMENTS:
+            return sys.executable
+        folder = corpus.folder / "tools" / tool
+        python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+        if not (folder / "complete").exists():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=SECONDS)
+            for requirements in REQUIREMENTS[tool]:
+                command = [str(python), "-m", "pip", "install", "--quiet", *requirements]
+                subprocess.run(command, check=True, timeout=1800)
+            (folder / "complete").touch()
+        return str(python)
+
+    return find
+
+
+def name_all_nodes(graph: onnx.GraphProto, prefix: str = "") -> None:
+    """Give every node a name, as the exceptions for unnamed nodes advise."""
+    for position, node in enumerate(graph.node):
+        node.name = node.name or f"{prefix}{node.op_type}__{position}"
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                name_all_nodes(attribute.g, f"{node.name}_{attribute.name}_")
+
+
+def run_tool(result: mixlist.ExportResult, python: str, folder: Path) -> str:
+    """Run the program or command of an export in a folder; return the last line of the error, if there is one."""
+    if result.tool == "modelopt":
+        command = [python, *shlex.split(result.call.replace("\\\n", " "))[1:]]
+    else:
+        (folder / "program.py").write_text(result.call)
+        command = [python, "program.py"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, env=environment)
+    except subprocess.TimeoutExpired:
+        return f"it did not end in {SECONDS} s"
+    return done.stderr.strip().splitlines()[-1] if done.returncode else ""
+
+
+# One process makes the environment of a tool, and then uses it for all models.
+@pytest.mark.parametrize("model_id", MODELS)
+@pytest.mark.parametrize(
+    "tool", [pytest.param(tool, marks=pytest.mark.xdist_group(tool)) for tool in ("ort", *REQUIREMENTS)]
+)
+def test_a_tool_gives_each_node_the_types_of_the_plan_or_an_exception_names_it(
+    tool: str, model_id: str, corpus: Any, interpreter: Callable[[str], str], tmp_path: Path
+) -> None:
+    source, python = onnx.load(corpus.path(model_id)), interpreter(tool)
+    name_all_nodes(source.graph)
+    onnx.save(source, tmp_path / "model.onnx")
+    for name, options in POLICIES.items():
+        plan = mixlist.resolve(tmp_path / "model.onnx", mixlist.load_policy(**options))  # type: ignore[arg-type]
+        result = mixlist.export(None, plan, tool)
+        error = run_tool(result, python, tmp_path)
+        if (tool, model_id) in NOT_CONVERTED:
+            assert error, "the tool converts the model: remove it from NOT_CONVERTED"
+            print(f"{tool} {model_id}: not converted: {error[:120]}")
+            return
+        assert not error
+        mixed = mixlist.rewrite(source, plan).model
+        comparison = compare(mixed, onnx.load(tmp_path / "mixed.onnx"))
+        exceptions = {str(item.node) for item in result.exceptions}
+        invalid = any("the result" in item.why and "invalid" in item.why for item in result.exceptions)
+        # In an invalid result, the nodes after an exception have wrong types, too.
+        allowed = find_downstream(mixed, exceptions) if invalid else exceptions
+        counts = f"{comparison.equal} equal, {len(comparison.unlike)} of other types, {len(comparison.missing)} removed"
+        print(f"{tool} {model_id} {name}: {counts}, {len(exceptions)} exceptions{', invalid' if invalid else ''}")
+        assert comparison.equal > 0
+        assert set(comparison.unlike) <= allowed
+        assert set(comparison.missing) <= allowed
+
+
+@pytest.mark.parametrize("model_id", MODELS)
+def test_lists_for_atc_decide_as_the_plan_or_an_exception_names_the_node(model_id: str, corpus: Any) -> None:
+    for name, options in POLICIES.items():
+        plan = mixlist.resolve(corpus.path(model_id), mixlist.load_policy(**options))  # type: ignore[arg-type]
+        result = mixlist.export(None, plan, "atc")
+        lines = {key: len(result.lists[key]) for key in ("keep_dtype", "customize_dtypes")}  # type: ignore[arg-type]
+        print(f"atc {model_id} {name}: {lines}, {len(result.exceptions)} exceptions")
+        assert not [item for item in result.exceptions if "the plan" in item.why]
