@@ -113,7 +113,7 @@ def command(
         run.check(path)
     if show_diff:
         return _write_diffs(run)
-    known_count = baselines.leave_out_known(run)
+    known_count = baselines.leave_out_known(run, quiet=quiet)
     _write(output_format, run, known_count, statistics, quiet)
     if not quiet:
         _write_summary(run, known_count)

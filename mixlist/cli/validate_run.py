@@ -64,7 +64,10 @@ class ValidateRun:
             report_error(error_for_validate(error))
             self.has_unusable_path = True
             return
-        self.reports += map(report_for_validate, report.parts or [report])
+        # A file can be named twice: by its path and by its folder.
+        known_paths = {os.path.normpath(other.path) for other in self.reports}
+        parts = [part for part in report.parts or [report] if os.path.normpath(part.path) not in known_paths]
+        self.reports += map(report_for_validate, parts)
         self.skipped += report.skipped
 
     def _correct(self, report: FileReport) -> bool:
@@ -86,17 +89,18 @@ class Baselines:
         self._baseline = None if path is None else read_baseline(path)
         self._replaced = read_baseline(new_path) if new_path is not None and Path(new_path).is_file() else None
 
-    def leave_out_known(self, run: ValidateRun) -> int | None:
+    def leave_out_known(self, run: ValidateRun, *, quiet: bool) -> int | None:
         """Remove the known findings from a run, and return their number; None if no baseline is used.
 
-        A new baseline is written first. All its findings are known.
+        A new baseline is written first. All its findings are known. Unless ``quiet``, standard error names the file.
         """
         path, baseline = self._path, self._baseline
         if self._new_path is not None:
             path = self._new_path
             counts = _comparison(run, path).merged_with(self._replaced)
             write_baseline(path, counts)
-            sys.stderr.write(f"wrote {escape_commands(path)}: {pluralize(sum(counts.values()), 'finding')}\n")
+            if not quiet:
+                sys.stderr.write(f"wrote {escape_commands(path)}: {pluralize(sum(counts.values()), 'finding')}\n")
             baseline = Baseline(path, counts, {})
         if path is None or baseline is None:
             return None
@@ -106,4 +110,5 @@ class Baselines:
 
 def _comparison(run: ValidateRun, path: str) -> BaselineRun:
     folder = Path(os.path.abspath(path)).parent  # noqa: PTH100 - resolve() would follow a link to the baseline
-    return BaselineRun(run.reports, folder, run.validator.selection, run.validator.library_path)
+    has_model = run.validator.model is not None
+    return BaselineRun(run.reports, folder, run.validator.selection, run.validator.library_path, has_model)

@@ -30,6 +30,9 @@ from mixlist.lists.options import ListPath
 from mixlist.lists.validate_file import FileReport
 
 FORMAT = "mixlist.baseline/1"
+# Codes, or their beginnings, of findings that occur only if the list is checked against a library or a model.
+_CODES_WITH_LIBRARY = ("ML106", "ML107", "ML108", "ML4")
+_CODES_WITH_MODEL = ("ML305", "ML306", "ML406", "ML407", "ML409", "ML5")
 _PLACE = re.compile(r"(?<=[ :(])\d+:\d+|(?<=line )\d+")  # 3:9 and "line 3" in a message
 
 
@@ -86,14 +89,16 @@ def _read_entry(entry: object, place: FilePlace) -> tuple[KnownFinding, int]:
 class BaselineRun:
     """The reports of one run of ``validate``, for comparison with a baseline in ``folder``.
 
-    ``library`` is the library of ``--ops-info``, whose path is in messages. Only entries whose file was checked and
-    whose code is selected are compared. An entry of a file that does not exist any more is compared too.
+    ``library`` is the library of the check, whose path is in messages, and None without one. Only entries whose file
+    was checked and whose code can occur in this run are compared: the code is selected, and needs no library or model
+    that the run does not have. An entry of a file that does not exist any more is compared too.
     """
 
     reports: Sequence[FileReport]
     folder: Path
     selection: CodeSelection
     library: ListPath | None = None
+    has_model: bool = False
 
     def known_findings(self) -> Counter[KnownFinding]:
         """Return the findings of the reports as a baseline holds them, with how often each occurs."""
@@ -135,7 +140,10 @@ class BaselineRun:
         return self.known_findings() + Counter(unjudged)
 
     def _is_compared(self, known: KnownFinding) -> bool:
-        if not self.selection.includes(known.code) or known.path in self._unreadable_paths:
+        needs_missing_input = (self.library is None and known.code.startswith(_CODES_WITH_LIBRARY)) or (
+            not self.has_model and known.code.startswith(_CODES_WITH_MODEL)
+        )
+        if needs_missing_input or not self.selection.includes(known.code) or known.path in self._unreadable_paths:
             return False
         return known.path in self._checked_paths or not os.path.exists(self.folder / known.path)  # noqa: PTH110
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from mixlist.diagnostics import Diagnostic, FilePlace
+from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
 from mixlist.errors import FileError, ListError, raise_for_errors
 from mixlist.files.json_scanner import quoted
 from mixlist.files.jsonc import Document, read
@@ -76,18 +76,22 @@ def library_from_documents(name: str, documents: Iterable[Document]) -> tuple[Li
     lists: dict[str, ListName] = {}
     first_documents: dict[str, Document] = {}  # the first document that has the op type
     findings: list[Diagnostic] = []
+    conflicts: list[tuple[str, Document, ListName]] = []
     for document in documents:
         findings += document.findings
         findings += check_structure(document, "ops-info")
         for op, list_name in _read_lists(document, findings).items():
             # An op type in two files is an error only if the two lists differ (Rule S1.3).
             if lists.setdefault(op, list_name) != list_name:
-                findings.append(_conflict_finding(op, first_documents[op], lists[op], document, list_name))
+                conflicts.append((op, document, list_name))
             first_documents.setdefault(op, document)
 
     def locate(op: str) -> FilePlace | None:
         return _place_of(first_documents[op], op) if op in first_documents else None
 
+    findings += findings_for(
+        conflicts, lambda conflict: _conflict_finding(first_documents[conflict[0]], lists[conflict[0]], *conflict)
+    )
     return Library(name, lists, locate=locate), findings
 
 
@@ -163,8 +167,8 @@ def _place_of(document: Document, op: str) -> FilePlace:
 
 
 def _conflict_finding(
-    op: str, first_document: Document, first_list: ListName, document: Document, list_name: ListName
+    first_document: Document, first_list: ListName, op: str, document: Document, list_name: ListName
 ) -> Diagnostic:
     message = f"{quoted(op)} is {list_name} here but {first_list} at {_place_of(first_document, op)}"
-    hint = "the files of a directory are one library: remove or correct one of the two"
+    hint = "the files of a directory are one library: correct one of the two, or name the file of one library"
     return _place_of(document, op).finding("ML206", "error", message, hint)

@@ -68,6 +68,10 @@ def test_the_kind_of_every_file_is_shown(run, folder: Path) -> None:
     assert json.loads(run("validate", "lists", "--format", "json").out)["skipped"] == ["lists/package.json"]
 
 
+def test_a_file_that_is_named_twice_is_reported_once(run, folder: Path) -> None:
+    assert run("validate", "lists/bad.json", "lists", "./lists/bad.json").err.startswith("2 files checked: 1 error")
+
+
 def test_statistics_count_the_codes(run, folder: Path) -> None:
     completed = run("validate", "lists", "--statistics")
     rows = [re.split("  +", line) for line in completed.out.splitlines()[2:6]]

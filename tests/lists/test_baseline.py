@@ -84,6 +84,20 @@ def test_entries_of_other_files_and_codes_are_not_judged(baseline: Path, tmp_pat
     assert outcome(baseline, other) == (["ML014", "ML014"], 0)
 
 
+def test_entries_that_need_a_library_or_model_are_judged_only_with_one(tmp_path: Path) -> None:
+    (tmp_path / "m.json").write_text('{"white-list": {"to-add": ["NoSuchOp"]}}')
+    path = tmp_path / "b.json"
+    report = mixlist.validate(tmp_path / "m.json", ops_info="onnx")
+    write_baseline(str(path), run_of(tmp_path, report).known_findings())
+    known = read_baseline(str(path))
+    (tmp_path / "m.json").write_text("{}")
+    report = mixlist.validate(tmp_path / "m.json")
+    for library, new_count in ((None, 0), ("onnx", 1)):
+        run = BaselineRun([report], tmp_path, read_selection((), ()), library)
+        reports, _ = run.without_known(known)
+        assert sum(len(report.findings) for report in reports) == new_count
+
+
 def test_a_file_that_cannot_be_read_is_never_known(baseline: Path, tmp_path: Path) -> None:
     (tmp_path / "m.json").write_text("{")
     report = mixlist.validate(tmp_path / "m.json")
