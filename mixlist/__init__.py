@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from mixlist.interop.registry import register_exporter as register_exporter
     from mixlist.interop.result import ExportException as ExportException
     from mixlist.interop.result import ExportResult as ExportResult
+    from mixlist.interop.recover import recover as recover
+    from mixlist.interop.recover_result import RecoveredEdit as RecoveredEdit
+    from mixlist.interop.recover_result import RecoverReport as RecoverReport
+    from mixlist.interop.recover_result import UnmatchedNode as UnmatchedNode
+    from mixlist.interop.recover_result import UnrecoveredNode as UnrecoveredNode
     from mixlist.lists.diff import diff as diff
     from mixlist.lists.load import load_policy as load_policy
     from mixlist.lists.policy import Policy as Policy
@@ -68,6 +73,8 @@ _MODULE_OF = {
     "Plan": "mixlist.resolver.plan",
     "Policy": "mixlist.lists.policy",
     "Progress": "mixlist.progress",
+    "RecoverReport": "mixlist.interop.recover_result",
+    "RecoveredEdit": "mixlist.interop.recover_result",
     "RewriteResult": "mixlist.rewriter",
     "TensorRange": "mixlist.checker.result",
     "TrainReport": "mixlist.training.result",
@@ -75,6 +82,8 @@ _MODULE_OF = {
     "TunedEdit": "mixlist.tuner.result",
     "TunedList": "mixlist.tuner.result",
     "ValueCounts": "mixlist.checker.result",
+    "UnmatchedNode": "mixlist.interop.recover_result",
+    "UnrecoveredNode": "mixlist.interop.recover_result",
     "bench": "mixlist.benchmark.run",
     "check": "mixlist.checker.run",
     "diff": "mixlist.lists.diff",
@@ -82,6 +91,7 @@ _MODULE_OF = {
     "load_policy": "mixlist.lists.load",
     "read_data": "mixlist.runtime.feeds",
     "register_exporter": "mixlist.interop.registry",
+    "recover": "mixlist.interop.recover",
     "resolve": "mixlist.resolver",
     "rewrite": "mixlist.rewriter",
     "train": "mixlist.training.run",

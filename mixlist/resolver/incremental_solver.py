@@ -114,8 +114,9 @@ class IncrementalSolver:
         moved = [op for op, move in policy.lists.moves.items() if self.base.lists.moves.get(op) != move]
         for operator in {operator for op in moved for operator in self._operators_by_name.get(op, ())}:
             changes.update(self._changes_of_operator(operator, policy, classifier))
-        # The policy's own rules come before those of the base, and a node rule wins over a list.
-        for rule in policy.rules[: len(policy.rules) - len(self.base.rules)]:
+        # The policy's own rules come before those of the base, and a node rule wins over a list. Of several rules that
+        # name a node the first one decides (Rule S6.3), so it is applied last.
+        for rule in reversed(policy.rules[: len(policy.rules) - len(self.base.rules)]):
             changes.update(self._changes_of_rule(rule))
         return changes
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.diagnostics import Diagnostic, warnings_as_text
-from mixlist.errors import FileError, UsageError
-from mixlist.files.atomic_writes import write_atomically
+from mixlist.errors import UsageError
+from mixlist.lists.save_lists import save_list_files
 
 
 @dataclass(frozen=True)
@@ -124,18 +123,9 @@ def _save(
     node_rules: str | os.PathLike[str] | None,
     force: bool,
 ) -> None:
-    if node_rules is None and any(edit.node for edit in result.edits):
-        raise UsageError("the result has node rules, and no file was named for them", hint="pass node_rules")
-    if node_rules is not None and os.path.realpath(path) == os.path.realpath(node_rules):
-        raise UsageError(f"{os.fspath(path)} would hold both the lists and the node rules", hint="give two files")
-    # The rules come first: if their file cannot be written, there is no list without its rules.
-    texts = {} if node_rules is None else {os.fspath(node_rules): result.customize_dtypes}
-    texts[os.fspath(path)] = result.modify_mixlist
-    for name in texts:
-        if not force and Path(name).exists():
-            raise FileError(f"{name} exists", hint="remove it, or replace it with --force")
-    for name, text in texts.items():
-        write_atomically(name, text.encode())
+    has_node_rules = any(edit.node for edit in result.edits)
+    texts = result.modify_mixlist, node_rules, result.customize_dtypes
+    save_list_files(path, *texts, has_node_rules=has_node_rules, force=force)
 
 
 def _fields_to_json(result: TuneReport | TunedList) -> dict[str, object]:

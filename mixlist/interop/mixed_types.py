@@ -1,0 +1,179 @@
+"""Read the types that another tool gave the nodes of a model.
+
+The types of a node are those of its type groups: slots that share a type parameter of the operator's schema. They come
+from ONNX's inference of the mixed model, whatever its declarations say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mixlist.graph.model import Graph, Node, Value
+from mixlist.interop.model_matching import GraphMatch, reachable_matches
+from mixlist.ops import dtypes
+from mixlist.ops.signature import Assignment
+from mixlist.ops.traits import Trait, operators
+
+_NO_ARITHMETIC = operators(Trait.NO_ARITHMETIC)
+
+
+class UnreadableTypesError(Exception):
+    """No lists and rules can give a node the types that the mixed model has. The text says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class PairTypes:
+    """The types that ``node`` of the original has in the mixed model, as ``partner``, in one kind of call."""
+
+    node: Node
+    partner: Node
+    target: Assignment
+
+
+@dataclass(eq=False)
+class MixedTypes:
+    """The types that the nodes of the original have in the mixed model.
+
+    ``pairs``: the pairs of each match that compute with floats, in order of computation. ``assignments``: the types by
+    node. ``ambiguous``: nodes of functions to which calls give different types; they are not in ``assignments``.
+    ``problems``: the nodes that lists and node rules cannot give their types, each with its graph, its partner and the
+    reason; they are in nothing else.
+    """
+
+    pairs: dict[GraphMatch, list[PairTypes]] = field(default_factory=dict)
+    assignments: dict[Node, Assignment] = field(default_factory=dict)
+    ambiguous: set[Node] = field(default_factory=set)
+    problems: dict[Node, tuple[Graph, Node, str]] = field(default_factory=dict)
+
+
+def read_mixed_types(main: GraphMatch) -> MixedTypes:
+    """Return the types of all paired nodes that compute with floats."""
+    types = MixedTypes()
+    for match in reachable_matches(main):
+        pairs = types.pairs[match] = []
+        for node in match.original.nodes:
+            partner = match.partners.get(node)
+            try:
+                target = _read_assignment(node, partner, match) if partner is not None else None
+            except UnreadableTypesError as error:
+                types.problems.setdefault(node, (match.original, partner or node, str(error)))
+                continue
+            if partner is not None and target is not None:
+                pairs.append(PairTypes(node, partner, target))
+    # A node of a function may have a problem in one kind of call only.
+    for match, pairs in types.pairs.items():
+        types.pairs[match] = [pair for pair in pairs if pair.node not in types.problems]
+        for pair in types.pairs[match]:
+            if types.assignments.setdefault(pair.node, pair.target) != pair.target:
+                types.ambiguous.add(pair.node)
+    for node in types.ambiguous:
+        del types.assignments[node]
+    return types
+
+
+def _read_assignment(node: Node, partner: Node, match: GraphMatch) -> Assignment | None:
+    """Return the types that a node of the original has in the mixed model; None for a node without types to vary.
+
+    Raises UnreadableTypesError if the node cannot have them.
+    """
+    signature = node.signature
+    if signature is None or node.bodies or _only_makes_values(node):
+        return None
+    if signature.has_fixed_output or not signature.groups:
+        _check_fixed_types(node, partner, match)
+        return None
+    elements = tuple(_read_groups(node, partner))
+    assignment = signature.assign(elements)
+    if assignment.refused:
+        refused_type = dtypes.type_name(elements[assignment.refused[0]])
+        raise UnreadableTypesError(_explain_refusal(node, refused_type, match))
+    return assignment
+
+
+def _only_makes_values(node: Node) -> bool:
+    """Return whether a node only converts or fills in values: a Cast, Constant or ConstantOfShape.
+
+    Its readers decide the type in which the value is used.
+    """
+    signature = node.signature
+    return signature is not None and signature.has_fixed_output and not node.domain and node.op_type in _NO_ARITHMETIC
+
+
+def computes_float(node: Node) -> bool:
+    """Return whether a node computes with a float type that lists or node rules can change.
+
+    Casts and Constants do not compute, and control flow and calls have no precision of their own.
+    """
+    signature = node.signature
+    return signature is not None and bool(signature.groups) and not signature.has_fixed_output and not node.bodies
+
+
+def find_low_type(types: MixedTypes) -> int:
+    """Return the low type to which most nodes were changed; float16 if none was."""
+    counts = Counter(
+        elem
+        for node, assignment in types.assignments.items()
+        if node.signature is not None
+        for group, elem in zip(node.signature.groups, assignment.elements, strict=True)
+        if elem != group.authored
+    )
+    return max(dtypes.FLOAT16, dtypes.BFLOAT16, key=lambda elem: counts[elem])  # of equal counts the first one
+
+
+def _read_groups(node: Node, partner: Node) -> Iterator[int]:
+    """Yield the element type of each type group of ``node`` in the mixed model."""
+    assert node.signature is not None
+    for group in node.signature.groups:
+        # If a converter of opsets replaced the operator, only the precision of the new operator is known.
+        if node.op_type != partner.op_type:
+            primary = partner.signature.primary_group if partner.signature is not None else None
+            yield primary.authored if primary is not None else group.authored
+            continue
+        slot_types = {
+            *_slot_elements(partner.inputs, partner.input_types, group.inputs),
+            *_slot_elements(partner.outputs, [v.type if v is not None else 0 for v in partner.outputs], group.outputs),
+        }
+        elements = slot_types & dtypes.MIXABLE
+        if len(elements) > 1:
+            both = " and ".join(sorted(map(dtypes.type_name, elements)))
+            raise UnreadableTypesError(f"it computes with {both} on type parameter {group.parameter}")
+        if slot_types - dtypes.MIXABLE or not elements:
+            raise UnreadableTypesError(f"its type on parameter {group.parameter} is not known in the mixed model")
+        yield elements.pop()
+
+
+def _explain_refusal(node: Node, type_name: str, match: GraphMatch) -> str:
+    """Return why a node cannot have a type that it has in the mixed model."""
+    before, after = (graph.opsets.get(node.domain) for graph in (match.original, match.mixed))
+    higher = f"; the mixed model has opset {after}" if after != before else ""
+    return f"{node.op_type} cannot be {type_name} at opset {before} of the original{higher}"
+
+
+def _slot_elements(values: Sequence[Value | None], types: Sequence[dtypes.Type], slots: Sequence[int]) -> Iterator[int]:
+    """Yield the element types of those of ``slots`` that have a value."""
+    for slot in slots:
+        if slot < len(values) and values[slot] is not None:
+            yield dtypes.element(types[slot])
+
+
+def _check_fixed_types(node: Node, partner: Node, match: GraphMatch) -> None:
+    """Raise UnreadableTypesError if a node whose types no list changes has other float types in the mixed model."""
+    signature = node.signature
+    assert signature is not None
+    if signature.reads_any_type and not signature.has_fixed_output:
+        return  # Shape, IsNaN: their input has any type, and their output no float type
+    pairs = list(zip(node.outputs, partner.outputs, strict=False))
+    if not signature.has_fixed_output:
+        pairs += zip(node.inputs, partner.inputs, strict=False)
+    for value, other in pairs:
+        before, after = (dtypes.element(v.type) if v is not None else dtypes.UNKNOWN for v in (value, other))
+        if before != after and before in dtypes.MIXABLE and after in dtypes.MIXABLE:
+            if signature.has_fixed_output:
+                cause = f"an attribute fixes the output type of {node.op_type} (Rule S4.13)"
+            elif signature.schema is None:
+                cause = f"no schema of {node.op_type} is known, so it keeps its types (Rule S4.14)"
+            else:
+                cause = _explain_refusal(node, dtypes.type_name(after), match)
+            raise UnreadableTypesError(cause)

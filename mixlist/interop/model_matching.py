@@ -1,0 +1,113 @@
+"""Pair the nodes of a model with those of the model that another tool made from it.
+
+Tools insert Casts, rename tensors, name nodes that had no name, remove nodes, and convert the opset. A node is paired
+by the first of these that identifies one node of each model:
+
+1. its name, if both nodes have the same operator;
+2. the name of its first output: in the mixed model, the node that makes this tensor, possibly through Casts;
+3. its place in the graph (``structure_matching``).
+
+A node that none of them identifies stays without a partner. Bodies and functions are paired if the nodes that own or
+call them are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from mixlist.graph.model import Graph, Node, Scope
+from mixlist.interop.structure_matching import StructureMatcher, are_same_operator, find_source
+
+
+@dataclass(eq=False)
+class GraphMatch:
+    """The pairs of nodes of a main graph, or of one kind of call of a function.
+
+    ``partners``: the node of the mixed model, by the node of the original. ``calls``: the match of the bodies of a
+    function, by the node of the original that calls it.
+    """
+
+    original: Graph
+    mixed: Graph
+    partners: dict[Node, Node] = field(default_factory=dict)
+    calls: dict[Node, GraphMatch] = field(default_factory=dict)
+
+
+def match_models(original: Graph, mixed: Graph) -> GraphMatch:
+    """Return the pairs of the main graphs, and through ``calls`` those of all functions."""
+    matches: dict[tuple[Graph, Graph], GraphMatch] = {}
+    main = _match_graphs(original, mixed, matches)
+    waiting = [main]
+    for match in waiting:  # the loop also reaches what it appends
+        for node, partner in match.partners.items():
+            if node.function is None or partner.function is None:
+                continue
+            if (node.function, partner.function) not in matches:
+                waiting.append(_match_graphs(node.function, partner.function, matches))
+            match.calls[node] = matches[node.function, partner.function]
+    return main
+
+
+def reachable_matches(main: GraphMatch) -> list[GraphMatch]:
+    """Return a match and those of all functions below it, each once, in order of first call."""
+    reached: dict[GraphMatch, None] = {}
+    waiting = [main]
+    for match in waiting:
+        if match not in reached:
+            reached[match] = None
+            waiting.extend(match.calls.values())
+    return list(reached)
+
+
+def _match_graphs(original: Graph, mixed: Graph, matches: dict[tuple[Graph, Graph], GraphMatch]) -> GraphMatch:
+    """Pair the nodes of two graphs, scope by scope from the outside, and add the match to ``matches``."""
+    match = matches[original, mixed] = GraphMatch(original, mixed)
+    partners = match.partners
+    matcher = StructureMatcher(original, mixed, partners)
+    waiting = [(original.root, mixed.root)]
+    for scope, other_scope in waiting:
+        _match_by_name(scope, other_scope, partners)
+        _match_by_output(scope, other_scope, partners)
+        matcher.match_scopes(scope, other_scope)
+        for node in scope.nodes:
+            other_bodies = partners[node].bodies if node in partners else {}
+            waiting.extend((body, other_bodies[name]) for name, body in node.bodies.items() if name in other_bodies)
+    return match
+
+
+def _match_by_name(original: Scope, mixed: Scope, partners: dict[Node, Node]) -> None:
+    """Pair the nodes of one name and one operator, if no other node of their scopes has this name."""
+    mixed_nodes = _nodes_by_unique_name(mixed)
+    for name, node in _nodes_by_unique_name(original).items():
+        other = mixed_nodes.get(name)
+        if other is not None and are_same_operator(node, other):
+            partners[node] = other
+
+
+def _nodes_by_unique_name(scope: Scope) -> dict[str, Node]:
+    uses = Counter(node.proto.name for node in scope.nodes)
+    return {node.proto.name: node for node in scope.nodes if node.proto.name and uses[node.proto.name] == 1}
+
+
+def _match_by_output(original: Scope, mixed: Scope, partners: dict[Node, Node]) -> None:
+    """Pair the nodes of one operator whose first outputs have one name.
+
+    A tool may put a Cast between the node and the tensor. A converter of opsets replaces operators, such as Upsample by
+    Resize: the nodes of such a pair need the same name too.
+    """
+    paired = set(partners.values())
+    for node in original.nodes:
+        output = next((value for value in node.outputs if value is not None), None)
+        tensor = mixed.values.get(output.name) if output is not None and node not in partners else None
+        if output is None or tensor is None:
+            continue
+        # The partner of a Cast or Identity of the user is the node that makes the tensor itself.
+        source = tensor if node.op_type in ("Cast", "Identity") else find_source(tensor)
+        other = source.producer
+        if other is None or other in paired or source.output_slot != output.output_slot:
+            continue
+        has_same_name = node.proto.name != "" and node.proto.name == other.proto.name
+        if are_same_operator(node, other) or has_same_name:
+            partners[node] = other
+            paired.add(other)

@@ -1,0 +1,161 @@
+"""Find the smallest lists and node rules under which a model gets given types.
+
+1. Choose the list of each op type, so that the fewest nodes need a rule (``recover_lists``).
+2. Decide the model under these lists and rules, and add rules for nodes that still differ: where loops feed back, or
+   where a gray policy looks at more than one producer.
+3. Leave out every edit that is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from mixlist.graph.model import Graph, Node
+from mixlist.interop.mixed_types import MixedTypes
+from mixlist.interop.model_matching import GraphMatch
+from mixlist.interop.recover_lists import Misfits, choose_lists, find_list_misfits, find_misfits
+from mixlist.interop.recover_rules import RecoveredRule, RuleWriter
+from mixlist.lists.library import Lists
+from mixlist.lists.policy import Policy
+from mixlist.ops.signature import Assignment
+from mixlist.resolver import Resolver
+from mixlist.resolver.decisions import GraphSolution
+from mixlist.resolver.incremental_solver import IncrementalSolver
+from mixlist.tuner.minimal_sets import remove_unneeded
+
+_MAX_ROUNDS = 3  # nodes without a partner get their types from the lists, so the lists are chosen again
+_MAX_REPAIRS = 20  # rounds that add rules only where a difference begins; a last one adds all
+# Leaving out one edit takes a decision of the model. The edits of a larger set are needed by construction: without one
+# of them, one of its nodes has other types while all other nodes have theirs.
+_MAX_LEFT_OUT = 300
+
+
+@dataclass(frozen=True, eq=False)
+class Difference:
+    """A node of the original whose decided types are not those of the mixed model."""
+
+    graph: Graph
+    node: Node
+    partner: Node
+    decided: Assignment | None
+    target: Assignment
+    follows: Node | None  # the node whose type it follows, if it is gray
+
+
+@dataclass(frozen=True)
+class RecoveredEdits:
+    """A policy with the chosen lists and the rules, and what still differs.
+
+    ``refusals``: see ``Misfits.refusals``.
+    """
+
+    policy: Policy
+    rules: tuple[RecoveredRule, ...]
+    differences: tuple[Difference, ...]
+    refusals: frozenset[str] = frozenset()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Return the number of nodes that differ, and the number of edits."""
+        return len(self.differences), len(self.rules) + len(self.policy.lists.moves)
+
+
+class EditSearch:
+    """Finds the edits for one model. ``types``: the types that its nodes have in the mixed model."""
+
+    def __init__(self, resolver: Resolver, match: GraphMatch, types: MixedTypes) -> None:
+        self.resolver, self.match, self.types = resolver, match, types
+        # No rule can give a sequence another type than the rest of its group.
+        self.pinned = {node: types for node, types in types.assignments.items() if not has_containers(node)}
+
+    def search(self, policy: Policy) -> RecoveredEdits:
+        """Return the edits over the library of a policy, which has no edits and rules."""
+        solver = self.resolver.make_incremental_solver(policy)
+        chosen, misfits = self._choose_lists(policy)
+        return self._leave_out(policy, self._add_rules(chosen, misfits, solver), solver)
+
+    def find_differences(self, policy: Policy, solver: IncrementalSolver | None = None) -> tuple[Difference, ...]:
+        """Return the nodes that a policy gives other types than the mixed model has."""
+        solution = (solver or self.resolver.make_incremental_solver(policy)).solve(policy)
+        return tuple(find_differences(solution, self.match, self.types))
+
+    def _choose_lists(self, policy: Policy) -> tuple[Policy, Misfits]:
+        """Return the policy with the chosen lists, and the misfits."""
+        chosen = policy
+        for _ in range(_MAX_ROUNDS):
+            misfits = find_misfits(self.resolver.graph, chosen, self.resolver.constant_ranges, self.pinned)
+            before, chosen = chosen, choose_lists(policy, misfits)
+            if chosen.lists.moves == before.lists.moves:
+                break
+        return chosen, misfits
+
+    def _add_rules(self, chosen: Policy, misfits: Misfits, solver: IncrementalSolver) -> RecoveredEdits:
+        """Add rules until no node differs that a rule can name."""
+        writer = RuleWriter(self.resolver.graph, chosen, self.pinned)
+        needed = {node: None for node in find_list_misfits(chosen, misfits) if writer.can_name(node)}
+        for repair in range(_MAX_REPAIRS + 1):
+            rules = writer.write(needed)
+            policy = _with_rules(chosen, rules)
+            differences = self.find_differences(policy, solver)
+            differing = {difference.node for difference in differences}
+            # A node that follows a node that differs may have its types once that node has.
+            first = [d.node for d in differences if d.follows not in differing or repair == _MAX_REPAIRS - 1]
+            new = [node for node in first if writer.can_name(node) and node not in needed]
+            if not new:
+                break
+            needed.update(dict.fromkeys(new))
+        return RecoveredEdits(policy, rules, differences, frozenset(misfits.refusals))
+
+    def _leave_out(self, base: Policy, edits: RecoveredEdits, solver: IncrementalSolver) -> RecoveredEdits:
+        """Return the edits without those that are not needed. ``base``: the policy without edits."""
+        moves = edits.policy.lists.moves
+        elements: list[str | RecoveredRule] = [*moves, *edits.rules]  # the last ones are left out first
+        if len(elements) > _MAX_LEFT_OUT:
+            return edits
+        accepted = {difference.node for difference in edits.differences}
+
+        def keep(kept: frozenset[str | RecoveredRule]) -> RecoveredEdits:
+            kept_moves = {name: move for name, move in moves.items() if name in kept}
+            lists = Lists(base.lists.library, kept_moves, frozenset(kept_moves))
+            kept_rules = tuple(rule for rule in edits.rules if rule in kept)
+            policy = _with_rules(replace(base, lists=lists), kept_rules)
+            return replace(edits, policy=policy, rules=kept_rules, differences=self.find_differences(policy, solver))
+
+        def passes(kept: frozenset[str | RecoveredRule]) -> bool:
+            return accepted.issuperset(difference.node for difference in keep(kept).differences)
+
+        return keep(remove_unneeded(frozenset(elements), elements, passes))
+
+
+def _with_rules(policy: Policy, rules: Iterable[RecoveredRule]) -> Policy:
+    return replace(policy, rules=tuple(recovered.rule for recovered in rules))
+
+
+def find_differences(solution: GraphSolution, main: GraphMatch, types: MixedTypes) -> list[Difference]:
+    """Return the nodes that a solution gives other types than the mixed model has, each once, in order."""
+    differences: dict[Node, Difference] = {}
+    waiting = [(solution, main)]
+    visited = set(waiting)
+    for current, match in waiting:  # the loop also reaches what it appends
+        for pair in types.pairs[match]:
+            decided = current.assignments[pair.node.id]
+            # A signature makes one Assignment for equal types: most nodes need no comparison of the types.
+            if decided is pair.target or (decided is not None and decided.elements == pair.target.elements):
+                continue
+            followed = current.followed_values[pair.node.id]
+            follows = followed.producer if followed is not None else None
+            difference = Difference(current.graph, pair.node, pair.partner, decided, pair.target, follows)
+            differences.setdefault(pair.node, difference)
+        for node, called in match.calls.items():
+            callee = current.callees.get(node.id)
+            if callee is not None and (callee, called) not in visited:
+                visited.add((callee, called))
+                waiting.append((callee, called))
+    return list(differences.values())
+
+
+def has_containers(node: Node) -> bool:
+    """Return whether a node reads or makes a sequence or optional."""
+    signature = node.signature
+    return signature is not None and any(isinstance(t, tuple) for t in (*signature.inputs, *signature.outputs))

@@ -1,0 +1,108 @@
+"""Describe a recovery: its edits, the nodes that have other types, and the nodes without a counterpart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from mixlist.graph.model import Graph, Node
+from mixlist.graph.naming import node_ref
+from mixlist.graph.traversal import reachable_graphs
+from mixlist.interop.mixed_types import MixedTypes, computes_float
+from mixlist.interop.model_matching import GraphMatch, reachable_matches
+from mixlist.interop.recover_edits import Difference, RecoveredEdits, has_containers
+from mixlist.interop.recover_result import RecoveredEdit, UnmatchedNode, UnrecoveredNode
+from mixlist.ops import dtypes
+from mixlist.ops.names import ascend_names, onnx_names
+from mixlist.ops.signature import Assignment
+from mixlist.ops.traits import Trait, operators
+
+_VALUE_MOVERS = operators(Trait.MOVES_VALUES)
+
+
+def describe_edits(
+    edits: RecoveredEdits, types: MixedTypes, without_rules: Sequence[Difference]
+) -> Iterator[RecoveredEdit]:
+    """Yield the edits: op types first, then rules. ``without_rules``: the nodes that differ under the lists alone."""
+    names = [_list_names(node, edits.policy.space) for node in types.assignments]
+    for op, move in sorted(edits.policy.lists.moves.items()):
+        yield RecoveredEdit("list", op, move.before, move.after, sum(op in accepted for accepted in names))
+    decided = {difference.node: difference.decided for difference in without_rules}
+    for written in edits.rules:
+        before = {_precision(node, decided.get(node, types.assignments[node])) for node in written.nodes}
+        after = {_precision(node, types.assignments[node]) for node in written.nodes}
+        name = f"OpType::{written.rule.pattern}" if written.rule.by == "type" else written.rule.pattern
+        yield RecoveredEdit("rule", name, ", ".join(sorted(before)), ", ".join(sorted(after)), len(written.nodes))
+
+
+def describe_exceptions(
+    main: GraphMatch, types: MixedTypes, differences: Iterable[Difference]
+) -> Iterator[UnrecoveredNode]:
+    """Yield the nodes that do not get the types of the mixed model, and those that no node corresponds to."""
+    for node, (graph, partner, why) in types.problems.items():
+        yield _unrecovered(graph, node, "original", _mixed_precision(partner), "", why)
+    for difference in differences:
+        node = difference.node
+        if has_containers(node):
+            why = "it reads or makes a sequence or optional, whose elements all have one type (Rule S4.29)"
+        elif node in types.ambiguous:
+            why = "calls of its function give it different types, and a node rule is for all calls"
+        else:
+            why = "no node rule can name it: its name is not unique, or reads as a pattern"
+        precisions = _precision(node, difference.target), _precision(node, difference.decided)
+        yield _unrecovered(difference.graph, node, "original", *precisions, why)
+    for graph, node in _nodes_without_partner(main.mixed, _paired_nodes(main, of_mixed=True)):
+        if node.domain or node.op_type not in _VALUE_MOVERS:
+            why = "no node of the original corresponds to it"
+            yield _unrecovered(graph, node, "mixed", _mixed_precision(node), "", why)
+
+
+def describe_unmatched(main: GraphMatch) -> Iterator[UnmatchedNode]:
+    """Yield the nodes of the original that compute with floats and have no counterpart."""
+    for graph, node in _nodes_without_partner(main.original, _paired_nodes(main, of_mixed=False)):
+        ref = node_ref(graph, node)
+        yield UnmatchedNode(ref.scope, ref.name, node.op_type)
+
+
+def _paired_nodes(main: GraphMatch, *, of_mixed: bool) -> set[Node]:
+    """Return the nodes of one of the two models that have a partner."""
+    matches = reachable_matches(main)
+    return {node for match in matches for node in (match.partners.values() if of_mixed else match.partners)}
+
+
+def _nodes_without_partner(main: Graph, paired: set[Node]) -> Iterator[tuple[Graph, Node]]:
+    """Yield the nodes of a model that compute with floats and are not in ``paired``, each name once.
+
+    A function has one Graph for each kind of call. Its node counts as paired if it is in one of them.
+    """
+    graphs = reachable_graphs(main)
+    paired_refs = {node_ref(graph, node) for graph in graphs for node in graph.nodes if node in paired}
+    for graph in graphs:
+        for node in graph.nodes:
+            if computes_float(node) and node_ref(graph, node) not in paired_refs:
+                paired_refs.add(node_ref(graph, node))
+                yield graph, node
+
+
+def _list_names(node: Node, space: str) -> tuple[str, ...]:
+    """Return the names by which the lists of a name space can mean a node."""
+    return ascend_names(node.domain, node.op_type) if space == "ascend" else onnx_names(node.domain, node.op_type)
+
+
+def _precision(node: Node, assignment: Assignment | None) -> str:
+    """Return the type of the node's main slots."""
+    signature = node.signature
+    primary = signature.primary_group if signature is not None else None
+    if signature is None or primary is None or assignment is None:
+        return ""
+    return dtypes.type_name(assignment.elements[signature.groups.index(primary)])
+
+
+def _mixed_precision(node: Node) -> str:
+    """Return the types of the outputs of a node of the mixed model; each type once."""
+    elements = dict.fromkeys(dtypes.element(value.type) for value in node.outputs if value is not None)
+    return ", ".join(dtypes.type_name(elem) for elem in elements if elem in dtypes.FLOATS)
+
+
+def _unrecovered(graph: Graph, node: Node, model: str, precision: str, decided: str, why: str) -> UnrecoveredNode:
+    ref = node_ref(graph, node)
+    return UnrecoveredNode(ref.scope, ref.name, node.op_type, model, precision, decided, why)

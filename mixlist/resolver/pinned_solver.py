@@ -1,0 +1,97 @@
+"""Decide a model in which the types of many nodes are given, and ask which types a list would give to one node alone.
+
+The search for the lists behind given types needs the answer for every node and every list, with all other nodes in
+their given types. Each answer takes one step of the solver, so all answers together take linear time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from mixlist.graph.model import Graph, Node
+from mixlist.lists.policy import Policy
+from mixlist.ops.signature import Assignment
+from mixlist.patterns.constant_ranges import ConstantRanges
+from mixlist.resolver.classification import Classification, Classifier
+from mixlist.resolver.decisions import GraphSolution
+from mixlist.resolver.mask_protection import MaskTreatment, find_mask_notes
+from mixlist.resolver.node_rules import NodeRules
+from mixlist.resolver.node_types import decide_node
+from mixlist.resolver.position_protection import keep_positions
+from mixlist.resolver.solver import GraphSolver, ModelSolver
+from mixlist.resolver.solver_state import CallContext
+
+
+@dataclass(frozen=True)
+class LoneDecision:
+    """The types that a list would give to one node, and the name of the rule that decides.
+
+    ``assignment`` is None if the node follows a value that has no type yet.
+    """
+
+    assignment: Assignment | None
+    rule: str
+
+
+class _PinnedTypes(NodeRules):
+    """Node rules that give nodes their types directly, whatever their names are."""
+
+    def __init__(self, policy: Policy, assignments: Mapping[Node, Assignment]) -> None:
+        super().__init__(replace(policy, rules=()))
+        self._assignments = assignments
+
+    def match(self, graph: Graph) -> dict[int, Classification]:
+        pinned = Classification("none", "rule", "node-rule")
+        return {node.id: pinned for node in graph.nodes if node in self._assignments}
+
+    def find_assignment(self, graph: Graph, node: Node) -> Assignment:
+        return self._assignments[node]
+
+
+class PinnedSolver(ModelSolver):
+    """Decides a model under a policy without node rules; the nodes of ``assignments`` have these types.
+
+    No node of ``assignments`` may read or make a sequence or an optional.
+    """
+
+    def __init__(self, policy: Policy, ranges: ConstantRanges, assignments: Mapping[Node, Assignment]) -> None:
+        super().__init__(Classifier(policy), _PinnedTypes(policy, assignments), ranges)
+        self._solvers: dict[GraphSolution, GraphSolver] = {}
+        self._mask_notes: dict[GraphSolution, dict[Node, str]] = {}
+
+    def solve_graph(self, graph: Graph, call: CallContext, treatment: MaskTreatment) -> GraphSolution:
+        solver = GraphSolver(self, graph)
+        solution = solver.run(call, treatment)
+        self._solvers[solution] = solver
+        self._mask_notes[solution] = dict(find_mask_notes(treatment.kept_groups))
+        return solution
+
+    def decide_alone(self, solution: GraphSolution, node: Node, classification: Classification) -> LoneDecision:
+        """Return the types of a pinned node under ``classification``, with the types of all other nodes as they are.
+
+        The solution is not changed.
+        """
+        state = self._solvers[solution].state
+        # Save what the step changes.
+        types_before = [(value.id, solution.decided_types[value.id]) for value in node.outputs if value is not None]
+        before = solution.classifications[node.id], solution.assignments[node.id]
+        marks_before = {value_id for value_id, _ in types_before} & solution.high_by_black
+        # Run the step, with the classification that the node would have under the list.
+        note = self._mask_notes[solution].get(node)
+        solution.classifications[node.id] = replace(classification, mask_note=note)
+        keep_positions(solution, [node])
+        solution.assignments[node.id] = None
+        decide_node(node, state)
+        rule = solution.rule_overrides.get(node.id, solution.classifications[node.id].rule)
+        decision = LoneDecision(solution.assignments[node.id], rule)
+        # Bring everything back. A pinned node has no notes and follows no value.
+        solution.classifications[node.id], solution.assignments[node.id] = before
+        solution.followed_values[node.id] = None
+        solution.rule_overrides.pop(node.id, None)
+        solution.reason_notes.pop(node.id, None)
+        for value_id, elem in types_before:
+            solution.decided_types[value_id] = elem
+            solution.high_by_black.discard(value_id)
+        solution.high_by_black.update(marks_before)
+        return decision
