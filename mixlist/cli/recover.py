@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         click.Argument(["mixed"], metavar="MIXED", type=MODEL),
         click.Option(
             ["-o", "--output"],
-            metavar="LIST",
+            metavar="OUT",
             type=PathType("writes", must_be_new=True),
             required=True,
             help="The modify_mixlist file to write.",

@@ -1,4 +1,4 @@
-"""Read the types that another tool gave the nodes of a model.
+"""Read the types that another tool gave the nodes of a model (Rule S11.2).
 
 The types of a node are those of its type groups: slots that share a type parameter of the operator's schema. They come
 from ONNX's inference of the mixed model, whatever its declarations say.
@@ -23,6 +23,10 @@ class UnreadableTypesError(Exception):
     """No lists and rules can give a node the types that the mixed model has. The text says why."""
 
 
+class RefusedTypesError(UnreadableTypesError):
+    """The operator does not have these types at the opset of the original."""
+
+
 @dataclass(frozen=True, eq=False)
 class PairTypes:
     """The types that ``node`` of the original has in the mixed model, as ``partner``, in one kind of call."""
@@ -39,13 +43,15 @@ class MixedTypes:
     ``pairs``: the pairs of each match that compute with floats, in order of computation. ``assignments``: the types by
     node. ``ambiguous``: nodes of functions to which calls give different types; they are not in ``assignments``.
     ``problems``: the nodes that lists and node rules cannot give their types, each with its graph, its partner and the
-    reason; they are in nothing else.
+    reason; they are in nothing else. ``refused``: those of ``problems`` whose operator lacks the types at the opset of
+    the original.
     """
 
     pairs: dict[GraphMatch, list[PairTypes]] = field(default_factory=dict)
     assignments: dict[Node, Assignment] = field(default_factory=dict)
     ambiguous: set[Node] = field(default_factory=set)
     problems: dict[Node, tuple[Graph, Node, str]] = field(default_factory=dict)
+    refused: set[Node] = field(default_factory=set)
 
 
 def read_mixed_types(main: GraphMatch) -> MixedTypes:
@@ -59,6 +65,7 @@ def read_mixed_types(main: GraphMatch) -> MixedTypes:
                 target = _read_assignment(node, partner, match) if partner is not None else None
             except UnreadableTypesError as error:
                 types.problems.setdefault(node, (match.original, partner or node, str(error)))
+                types.refused.update([node] if isinstance(error, RefusedTypesError) else [])
                 continue
             if partner is not None and target is not None:
                 pairs.append(PairTypes(node, partner, target))
@@ -88,7 +95,7 @@ def _read_assignment(node: Node, partner: Node, match: GraphMatch) -> Assignment
     assignment = signature.assign(elements)
     if assignment.refused:
         refused_type = dtypes.type_name(elements[assignment.refused[0]])
-        raise UnreadableTypesError(_explain_refusal(node, refused_type, match))
+        raise RefusedTypesError(_explain_refusal(node, refused_type, match))
     return assignment
 
 
@@ -167,13 +174,13 @@ def _check_fixed_types(node: Node, partner: Node, match: GraphMatch) -> None:
     pairs = list(zip(node.outputs, partner.outputs, strict=False))
     if not signature.has_fixed_output:
         pairs += zip(node.inputs, partner.inputs, strict=False)
-    for value, other in pairs:
-        before, after = (dtypes.element(v.type) if v is not None else dtypes.UNKNOWN for v in (value, other))
+    for value, mixed_value in pairs:
+        before, after = (dtypes.element(v.type) if v is not None else dtypes.UNKNOWN for v in (value, mixed_value))
         if before != after and before in dtypes.MIXABLE and after in dtypes.MIXABLE:
             if signature.has_fixed_output:
                 cause = f"an attribute fixes the output type of {node.op_type} (Rule S4.13)"
             elif signature.schema is None:
                 cause = f"no schema of {node.op_type} is known, so it keeps its types (Rule S4.14)"
             else:
-                cause = _explain_refusal(node, dtypes.type_name(after), match)
+                raise RefusedTypesError(_explain_refusal(node, dtypes.type_name(after), match))
             raise UnreadableTypesError(cause)

@@ -1,4 +1,4 @@
-"""Pair the nodes of a model with those of the model that another tool made from it.
+"""Pair the nodes of a model with those of the model that another tool made from it (Rule S11.1).
 
 Tools insert Casts, rename tensors, name nodes that had no name, remove nodes, and convert the opset. A node is paired
 by the first of these that identifies one node of each model:
@@ -66,13 +66,13 @@ def _match_graphs(original: Graph, mixed: Graph, matches: dict[tuple[Graph, Grap
     partners = match.partners
     matcher = StructureMatcher(original, mixed, partners)
     waiting = [(original.root, mixed.root)]
-    for scope, other_scope in waiting:
-        _match_by_name(scope, other_scope, partners)
-        _match_by_output(scope, other_scope, partners)
-        matcher.match_scopes(scope, other_scope)
+    for scope, mixed_scope in waiting:
+        _match_by_name(scope, mixed_scope, partners)
+        _match_by_output(scope, mixed_scope, partners)
+        matcher.match_scopes(scope, mixed_scope)
         for node in scope.nodes:
-            other_bodies = partners[node].bodies if node in partners else {}
-            waiting.extend((body, other_bodies[name]) for name, body in node.bodies.items() if name in other_bodies)
+            mixed_bodies = partners[node].bodies if node in partners else {}
+            waiting.extend((body, mixed_bodies[name]) for name, body in node.bodies.items() if name in mixed_bodies)
     return match
 
 
@@ -80,9 +80,9 @@ def _match_by_name(original: Scope, mixed: Scope, partners: dict[Node, Node]) ->
     """Pair the nodes of one name and one operator, if no other node of their scopes has this name."""
     mixed_nodes = _nodes_by_unique_name(mixed)
     for name, node in _nodes_by_unique_name(original).items():
-        other = mixed_nodes.get(name)
-        if other is not None and are_same_operator(node, other):
-            partners[node] = other
+        candidate = mixed_nodes.get(name)
+        if candidate is not None and are_same_operator(node, candidate):
+            partners[node] = candidate
 
 
 def _nodes_by_unique_name(scope: Scope) -> dict[str, Node]:
@@ -104,10 +104,10 @@ def _match_by_output(original: Scope, mixed: Scope, partners: dict[Node, Node]) 
             continue
         # The partner of a Cast or Identity of the user is the node that makes the tensor itself.
         source = tensor if node.op_type in ("Cast", "Identity") else find_source(tensor)
-        other = source.producer
-        if other is None or other in paired or source.output_slot != output.output_slot:
+        candidate = source.producer
+        if candidate is None or candidate in paired or source.output_slot != output.output_slot:
             continue
-        has_same_name = node.proto.name != "" and node.proto.name == other.proto.name
-        if are_same_operator(node, other) or has_same_name:
-            partners[node] = other
-            paired.add(other)
+        has_same_name = node.proto.name != "" and node.proto.name == candidate.proto.name
+        if are_same_operator(node, candidate) or has_same_name:
+            partners[node] = candidate
+            paired.add(candidate)

@@ -14,11 +14,13 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 
+from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import ModelError
 from mixlist.graph.build import build_graph
 from mixlist.graph.gc_pause import pause_gc
 from mixlist.graph.load import LoadedModel, load_model
-from mixlist.interop.mixed_types import find_low_type, read_mixed_types
+from mixlist.graph.opsets import standard_opset
+from mixlist.interop.mixed_types import computes_float, find_low_type, read_mixed_types
 from mixlist.interop.model_matching import match_models
 from mixlist.interop.recover_edits import EditSearch
 from mixlist.interop.recover_report import describe_edits, describe_exceptions, describe_unmatched
@@ -85,7 +87,7 @@ class _Recovery:
         mixed_graph = build_graph(self.mixed.proto, show_marked_casts=True)
         self.match = match_models(self.resolver.graph, mixed_graph)
         self.types = read_mixed_types(self.match)
-        if not self.match.partners:
+        if not self.match.partners and any(map(computes_float, self.resolver.graph.nodes)):
             raise ModelError(
                 f"no node of {self.mixed.name} corresponds to a node of {self.resolver.loaded.name}",
                 hint="give the model that the other tool has read, then the model that it has written",
@@ -121,8 +123,22 @@ class _Recovery:
             unmatched=tuple(describe_unmatched(self.match)),
             modify_mixlist=lists_text,
             customize_dtypes=rules_text,
-            warnings=base.warnings,
+            warnings=(*base.warnings, *self._warn_opset()),
         )
+
+    def _warn_opset(self) -> Iterator[Diagnostic]:
+        """Warn if the mixed model has another opset, and types that the opset of the original does not admit."""
+        before, after = (standard_opset(loaded.proto) for loaded in (self.resolver.loaded, self.mixed))
+        if self.types.refused and before != after:
+            count = len(self.types.refused)
+            message = (
+                f"{count} {'node has' if count == 1 else 'nodes have'} types that opset {before} of the original does"
+                f" not admit; {self.mixed.name} has opset {after}"
+            )
+            hint = (
+                f"convert the original first: mixlist apply ORIGINAL -o NEW --opset {after} --precision-mode-v2 origin"
+            )
+            yield warning("ML613", message, hint=hint)
 
 
 def _other_settings(

@@ -1,4 +1,4 @@
-"""Find the smallest lists and node rules under which a model gets given types.
+"""Find the smallest lists and node rules under which a model gets given types (Rule S11.3).
 
 1. Choose the list of each op type, so that the fewest nodes need a rule (``recover_lists``).
 2. Decide the model under these lists and rules, and add rules for nodes that still differ: where loops feed back, or
@@ -56,9 +56,9 @@ class RecoveredEdits:
     refusals: frozenset[str] = frozenset()
 
     @property
-    def size(self) -> tuple[int, int]:
-        """Return the number of nodes that differ, and the number of edits."""
-        return len(self.differences), len(self.rules) + len(self.policy.lists.moves)
+    def size(self) -> tuple[int, int, int]:
+        """Return the number of nodes that differ, of edits, and of rules, which are harder to keep than op types."""
+        return len(self.differences), len(self.rules) + len(self.policy.lists.moves), len(self.rules)
 
 
 class EditSearch:
@@ -72,8 +72,8 @@ class EditSearch:
     def search(self, policy: Policy) -> RecoveredEdits:
         """Return the edits over the library of a policy, which has no edits and rules."""
         solver = self.resolver.make_incremental_solver(policy)
-        chosen, misfits = self._choose_lists(policy)
-        return self._leave_out(policy, self._add_rules(chosen, misfits, solver), solver)
+        with_lists, misfits = self._choose_lists(policy)
+        return self._leave_out(policy, self._add_rules(with_lists, misfits, solver), solver)
 
     def find_differences(self, policy: Policy, solver: IncrementalSolver | None = None) -> tuple[Difference, ...]:
         """Return the nodes that a policy gives other types than the mixed model has."""
@@ -82,21 +82,21 @@ class EditSearch:
 
     def _choose_lists(self, policy: Policy) -> tuple[Policy, Misfits]:
         """Return the policy with the chosen lists, and the misfits."""
-        chosen = policy
+        with_lists = policy
         for _ in range(_MAX_ROUNDS):
-            misfits = find_misfits(self.resolver.graph, chosen, self.resolver.constant_ranges, self.pinned)
-            before, chosen = chosen, choose_lists(policy, misfits)
-            if chosen.lists.moves == before.lists.moves:
+            misfits = find_misfits(self.resolver.graph, with_lists, self.resolver.constant_ranges, self.pinned)
+            before, with_lists = with_lists, choose_lists(policy, misfits)
+            if with_lists.lists.moves == before.lists.moves:
                 break
-        return chosen, misfits
+        return with_lists, misfits
 
-    def _add_rules(self, chosen: Policy, misfits: Misfits, solver: IncrementalSolver) -> RecoveredEdits:
+    def _add_rules(self, with_lists: Policy, misfits: Misfits, solver: IncrementalSolver) -> RecoveredEdits:
         """Add rules until no node differs that a rule can name."""
-        writer = RuleWriter(self.resolver.graph, chosen, self.pinned)
-        needed = {node: None for node in find_list_misfits(chosen, misfits) if writer.can_name(node)}
+        writer = RuleWriter(self.resolver.graph, with_lists, self.pinned)
+        needed = {node: None for node in find_list_misfits(with_lists, misfits) if writer.can_name(node)}
         for repair in range(_MAX_REPAIRS + 1):
             rules = writer.write(needed)
-            policy = _with_rules(chosen, rules)
+            policy = _with_rules(with_lists, rules)
             differences = self.find_differences(policy, solver)
             differing = {difference.node for difference in differences}
             # A node that follows a node that differs may have its types once that node has.
@@ -115,17 +115,19 @@ class EditSearch:
             return edits
         accepted = {difference.node for difference in edits.differences}
 
-        def keep(kept: frozenset[str | RecoveredRule]) -> RecoveredEdits:
-            kept_moves = {name: move for name, move in moves.items() if name in kept}
-            lists = Lists(base.lists.library, kept_moves, frozenset(kept_moves))
-            kept_rules = tuple(rule for rule in edits.rules if rule in kept)
-            policy = _with_rules(replace(base, lists=lists), kept_rules)
-            return replace(edits, policy=policy, rules=kept_rules, differences=self.find_differences(policy, solver))
+        def edits_with(remaining: frozenset[str | RecoveredRule]) -> RecoveredEdits:
+            remaining_moves = {name: move for name, move in moves.items() if name in remaining}
+            lists = Lists(base.lists.library, remaining_moves, frozenset(remaining_moves))
+            remaining_rules = tuple(rule for rule in edits.rules if rule in remaining)
+            policy = _with_rules(replace(base, lists=lists), remaining_rules)
+            return replace(
+                edits, policy=policy, rules=remaining_rules, differences=self.find_differences(policy, solver)
+            )
 
-        def passes(kept: frozenset[str | RecoveredRule]) -> bool:
-            return accepted.issuperset(difference.node for difference in keep(kept).differences)
+        def passes(remaining: frozenset[str | RecoveredRule]) -> bool:
+            return accepted.issuperset(difference.node for difference in edits_with(remaining).differences)
 
-        return keep(remove_unneeded(frozenset(elements), elements, passes))
+        return edits_with(remove_unneeded(frozenset(elements), elements, passes))
 
 
 def _with_rules(policy: Policy, rules: Iterable[RecoveredRule]) -> Policy:

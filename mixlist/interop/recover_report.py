@@ -1,4 +1,4 @@
-"""Describe a recovery: its edits, the nodes that have other types, and the nodes without a counterpart."""
+"""Describe a recovery: its edits, the nodes that have other types, and those without a counterpart (Rule S11.4)."""
 
 from __future__ import annotations
 

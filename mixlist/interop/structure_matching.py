@@ -1,4 +1,4 @@
-"""Pair nodes of two models by their place in the graph, for models without common names.
+"""Pair nodes of two models by their place in the graph, for models without common names (Rule S11.1).
 
 Two nodes are paired *forward* if they have the same operator and attributes and read corresponding tensors, and no
 other node of their scopes does. Two nodes are paired *backward* if paired nodes, or the outputs of their scopes, read
@@ -45,12 +45,12 @@ def _passes_value(node: Node) -> bool:
     return node.op_type == "Identity" or all(v is not None and dtypes.element(v.type) in dtypes.MIXABLE for v in ends)
 
 
-def are_same_operator(node: Node, other: Node) -> bool:
+def are_same_operator(node: Node, partner: Node) -> bool:
     """Return whether two nodes have the same operator, or both call a function.
 
     A tool that specializes functions for their calls renames them.
     """
-    return operator_of(node) == operator_of(other)
+    return operator_of(node) == operator_of(partner)
 
 
 def operator_of(node: Node) -> tuple[str, str]:
@@ -74,25 +74,25 @@ class StructureMatcher:
             self._input_partners.update(zip(original.inputs, mixed.inputs, strict=True))
         self.paired = set(self.partners.values())
         nodes = [node for node in original.nodes if node not in self.partners and _has_place(node)]
-        others = [node for node in mixed.nodes if node not in self.paired and _has_place(node)]
-        if not nodes or not others:
+        mixed_nodes = [node for node in mixed.nodes if node not in self.paired and _has_place(node)]
+        if not nodes or not mixed_nodes:
             return
         named_pairs = len(self.partners)
         for _ in range(_MAX_ROUNDS):
             before = len(self.partners)
-            self._match_forward(nodes, others)
+            self._match_forward(nodes, mixed_nodes)
             self._match_backward(original, mixed)
             if len(self.partners) == before:
                 break
         if len(self.partners) > named_pairs:
             self._drop_inconsistent_pairs(nodes)
 
-    def _match_forward(self, nodes: list[Node], others: list[Node]) -> None:
+    def _match_forward(self, nodes: list[Node], mixed_nodes: list[Node]) -> None:
         """Pair the nodes that alone read the corresponding tensors with their operator, from inputs to outputs."""
         by_key: dict[NodeKey, list[Node]] = {}
-        for other in others:
-            if other not in self.paired:
-                by_key.setdefault(self._key(other), []).append(other)
+        for partner in mixed_nodes:
+            if partner not in self.paired:
+                by_key.setdefault(self._key(partner), []).append(partner)
         waiting = [node for node in nodes if node not in self.partners]
         uses = Counter(self._key(node) for node in waiting)
         for node in waiting:  # in topological order, so that a new pair serves the nodes that read it
@@ -110,21 +110,21 @@ class StructureMatcher:
                 (proposed,) = proposals[node]
                 if proposed not in self.paired and are_same_operator(node, proposed) and _has_place(node):
                     self._pair(node, proposed)
-            other = self.partners.get(node)
-            if other is not None and len(node.inputs) == len(other.inputs):
-                _propose_producers(zip(node.inputs, other.inputs, strict=True), proposals)
+            partner = self.partners.get(node)
+            if partner is not None and len(node.inputs) == len(partner.inputs):
+                _propose_producers(zip(node.inputs, partner.inputs, strict=True), proposals)
 
     def _drop_inconsistent_pairs(self, nodes: list[Node]) -> None:
         """Take back the pairs of ``nodes`` that read tensors which do not correspond."""
         for node in nodes:  # in topological order, so that the readers of a dropped pair see it
-            other = self.partners.get(node)
-            if other is not None and self._translated_key(node) != self._key(other):
+            partner = self.partners.get(node)
+            if partner is not None and self._translated_key(node) != self._key(partner):
                 del self.partners[node]
-                self.paired.discard(other)
+                self.paired.discard(partner)
 
-    def _pair(self, node: Node, other: Node) -> None:
-        self.partners[node] = other
-        self.paired.add(other)
+    def _pair(self, node: Node, partner: Node) -> None:
+        self.partners[node] = partner
+        self.paired.add(partner)
 
     # --- keys: what a node computes, and from which tensors ---
 
@@ -181,11 +181,11 @@ def _propose_producers(
     pairs: Iterable[tuple[Value | None, Value | None]], proposals: dict[Node, dict[Node, None]]
 ) -> None:
     """Propose to pair the producers of two tensors that correspond."""
-    for value, other in pairs:
-        if value is None or other is None:
+    for value, partner in pairs:
+        if value is None or partner is None:
             continue
-        source, other_source = find_source(value), find_source(other)
-        if source.producer is None or other_source.producer is None:
+        source, mixed_source = find_source(value), find_source(partner)
+        if source.producer is None or mixed_source.producer is None:
             continue
-        if source.output_slot == other_source.output_slot:
-            proposals.setdefault(source.producer, {})[other_source.producer] = None
+        if source.output_slot == mixed_source.output_slot:
+            proposals.setdefault(source.producer, {})[mixed_source.producer] = None

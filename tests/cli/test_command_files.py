@@ -31,7 +31,7 @@ def test_every_command_declares_its_files() -> None:
         assert isinstance(command, FileCheckingCommand), command.name
         for parameter in command.params:
             names_file = parameter.metavar in (
-                *("FILE", "PATH", "DIR", "PATH...", "PATH|PRESET", "OUT", "MIXED", "FILE.py:NAME"),
+                *("FILE", "PATH", "DIR", "PATH...", "PATH|PRESET", "OUT", "ORIGINAL", "MIXED", "FILE.py:NAME"),
             )
             is_path = isinstance(parameter.type, click.Path | click.File)
             assert isinstance(parameter.type, PathType) is (names_file or is_path), (command.name, parameter.name)
@@ -107,6 +107,12 @@ _READ: dict[str, dict[str, list[str]]] = {
     "check": _MODEL | _PLAN | _DATA | _LABELS | {"--against=other.onnx": ["other.onnx", "other.bin"]},
     "bench": _MODEL | _PLAN | _DATA | {"model.onnx other.onnx": ["other.onnx", "other.bin"]},
     "tune": _MODEL | _PLAN | _DATA | _LABELS | {"--validate-on=more.npz": ["more.npz"]},
+    "recover": _MODEL
+    | {
+        "--ops-info=library.json": ["library.json"],
+        "--config=config.toml": ["config.toml"],
+        "--type-hints=hints.json": ["hints.json"],
+    },
     "train": _MODEL
     | _POLICY
     | {"--data=batch.npz": ["batch.npz"], "--eval-data=more.npz": ["more.npz"], "--init=init.npz": ["init.npz"]},
@@ -124,9 +130,10 @@ _WRITTEN: dict[str, list[str]] = {
         "-o {partial}",
         "-o new.json --node-rules {partial}",
     ],
+    "recover": ["-o {} --node-rules new.txt --force", "-o new.json --force --node-rules {}"],
     "train": ["--html {}", "--state {}"],
 }
-_REQUIRED = {"train": ["--data=batch.npz"]}
+_REQUIRED = {"train": ["--data=batch.npz"], "recover": ["other.onnx"]}
 
 
 def _arguments(command: str, option: str) -> list[str]:
@@ -202,6 +209,7 @@ def test_an_output_that_is_an_input_is_refused(
         "tune model.onnx -o a --state a",
         "tune model.onnx -o a.json --node-rules a.partial.json",
         "tune model.onnx -o a.json --state a.partial.json",
+        "recover model.onnx other.onnx -o a --node-rules a",
         "train model.onnx --data batch.npz --html a --state a",
     ],
 )
@@ -291,6 +299,8 @@ _UNWRITABLE: list[Sequence[str]] = [
     ("tune", "model.onnx", "--data=batches", "-o", "{}"),
     ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--node-rules={}"),
     ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--state={}"),
+    ("recover", "model.onnx", "other.onnx", "-o", "{}", "--node-rules=new.txt"),
+    ("recover", "model.onnx", "other.onnx", "-o", "new.json", "--node-rules={}"),
     ("train", "model.onnx", "--data=batch.npz", "--html={}"),
     ("train", "model.onnx", "--data=batch.npz", "--state={}"),
 ]
