@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from mixlist.checker.run import check as check
     from mixlist.diagnostics import Diagnostic as Diagnostic
     from mixlist.errors import MixlistError as MixlistError
-    from mixlist.interop.registry import export as export
-    from mixlist.interop.registry import register_exporter as register_exporter
-    from mixlist.interop.result import ExportException as ExportException
-    from mixlist.interop.result import ExportResult as ExportResult
     from mixlist.interop.recover import recover as recover
     from mixlist.interop.recover_result import RecoveredEdit as RecoveredEdit
     from mixlist.interop.recover_result import RecoverReport as RecoverReport
     from mixlist.interop.recover_result import UnmatchedNode as UnmatchedNode
     from mixlist.interop.recover_result import UnrecoveredNode as UnrecoveredNode
+    from mixlist.interop.registry import export as export
+    from mixlist.interop.registry import register_exporter as register_exporter
+    from mixlist.interop.result import ExportException as ExportException
+    from mixlist.interop.result import ExportResult as ExportResult
     from mixlist.lists.diff import diff as diff
     from mixlist.lists.load import load_policy as load_policy
     from mixlist.lists.policy import Policy as Policy

@@ -24,7 +24,13 @@ class UnreadableTypesError(Exception):
 
 
 class RefusedTypesError(UnreadableTypesError):
-    """The operator does not have these types at the opset of the original."""
+    """The operator does not have the type ``elem``, which it has in the mixed model, at the opset of the original."""
+
+    def __init__(self, node: Node, elem: int, match: GraphMatch) -> None:
+        before, after = (graph.opsets.get(node.domain) for graph in (match.original, match.mixed))
+        higher = f"; the mixed model has opset {after}" if after != before else ""
+        super().__init__(f"{node.op_type} cannot be {dtypes.type_name(elem)} at opset {before} of the original{higher}")
+        self.elem = elem
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,15 +49,15 @@ class MixedTypes:
     ``pairs``: the pairs of each match that compute with floats, in order of computation. ``assignments``: the types by
     node. ``ambiguous``: nodes of functions to which calls give different types; they are not in ``assignments``.
     ``problems``: the nodes that lists and node rules cannot give their types, each with its graph, its partner and the
-    reason; they are in nothing else. ``refused``: those of ``problems`` whose operator lacks the types at the opset of
-    the original.
+    reason; they are in nothing else. ``refused``: for those of ``problems`` whose operator lacks a type at the opset of
+    the original, this type.
     """
 
     pairs: dict[GraphMatch, list[PairTypes]] = field(default_factory=dict)
     assignments: dict[Node, Assignment] = field(default_factory=dict)
     ambiguous: set[Node] = field(default_factory=set)
     problems: dict[Node, tuple[Graph, Node, str]] = field(default_factory=dict)
-    refused: set[Node] = field(default_factory=set)
+    refused: dict[Node, int] = field(default_factory=dict)
 
 
 def read_mixed_types(main: GraphMatch) -> MixedTypes:
@@ -65,7 +71,8 @@ def read_mixed_types(main: GraphMatch) -> MixedTypes:
                 target = _read_assignment(node, partner, match) if partner is not None else None
             except UnreadableTypesError as error:
                 types.problems.setdefault(node, (match.original, partner or node, str(error)))
-                types.refused.update([node] if isinstance(error, RefusedTypesError) else [])
+                if isinstance(error, RefusedTypesError):
+                    types.refused[node] = error.elem
                 continue
             if partner is not None and target is not None:
                 pairs.append(PairTypes(node, partner, target))
@@ -94,8 +101,7 @@ def _read_assignment(node: Node, partner: Node, match: GraphMatch) -> Assignment
     elements = tuple(_read_groups(node, partner))
     assignment = signature.assign(elements)
     if assignment.refused:
-        refused_type = dtypes.type_name(elements[assignment.refused[0]])
-        raise RefusedTypesError(_explain_refusal(node, refused_type, match))
+        raise RefusedTypesError(node, elements[assignment.refused[0]], match)
     return assignment
 
 
@@ -126,6 +132,7 @@ def find_low_type(types: MixedTypes) -> int:
         for group, elem in zip(node.signature.groups, assignment.elements, strict=True)
         if elem != group.authored
     )
+    counts.update(types.refused.values())
     return max(dtypes.FLOAT16, dtypes.BFLOAT16, key=lambda elem: counts[elem])  # of equal counts the first one
 
 
@@ -149,13 +156,6 @@ def _read_groups(node: Node, partner: Node) -> Iterator[int]:
         if slot_types - dtypes.MIXABLE or not elements:
             raise UnreadableTypesError(f"its type on parameter {group.parameter} is not known in the mixed model")
         yield elements.pop()
-
-
-def _explain_refusal(node: Node, type_name: str, match: GraphMatch) -> str:
-    """Return why a node cannot have a type that it has in the mixed model."""
-    before, after = (graph.opsets.get(node.domain) for graph in (match.original, match.mixed))
-    higher = f"; the mixed model has opset {after}" if after != before else ""
-    return f"{node.op_type} cannot be {type_name} at opset {before} of the original{higher}"
 
 
 def _slot_elements(values: Sequence[Value | None], types: Sequence[dtypes.Type], slots: Sequence[int]) -> Iterator[int]:
@@ -182,5 +182,5 @@ def _check_fixed_types(node: Node, partner: Node, match: GraphMatch) -> None:
             elif signature.schema is None:
                 cause = f"no schema of {node.op_type} is known, so it keeps its types (Rule S4.14)"
             else:
-                raise RefusedTypesError(_explain_refusal(node, dtypes.type_name(after), match))
+                raise RefusedTypesError(node, after, match)
             raise UnreadableTypesError(cause)

@@ -284,6 +284,7 @@ def test_types_that_the_opset_of_the_original_does_not_admit_warn() -> None:
     assert exceptions(report) == {
         "relu": "Mish cannot be bfloat16 at opset 18 of the original; the mixed model has opset 22"
     }
+    assert report.precision_mode_v2 == "mixed_bfloat16"
     (warning,) = [warning for warning in report.warnings if warning.code == "ML613"]
     assert "--opset 22" in str(warning.hint)
 
