@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     from mixlist.interop.registry import register_exporter as register_exporter
     from mixlist.interop.result import ExportException as ExportException
     from mixlist.interop.result import ExportResult as ExportResult
+    from mixlist.lists.diff import ListDiff as ListDiff
     from mixlist.lists.diff import diff as diff
     from mixlist.lists.load import load_policy as load_policy
     from mixlist.lists.policy import Policy as Policy
     from mixlist.lists.validate_file import FileReport as FileReport
     from mixlist.progress import Progress as Progress
+    from mixlist.report.result_page import html as html
     from mixlist.resolver import Decision as Decision
     from mixlist.resolver import resolve as resolve
     from mixlist.resolver.plan import Plan as Plan
@@ -66,6 +68,7 @@ _MODULE_OF = {
     "ExportResult": "mixlist.interop.result",
     "FileReport": "mixlist.lists.validate_file",
     "Limits": "mixlist.checker.limits",
+    "ListDiff": "mixlist.lists.diff",
     "MixlistError": "mixlist.errors",
     "NodeError": "mixlist.checker.result",
     "NodeFinding": "mixlist.checker.result",
@@ -88,6 +91,7 @@ _MODULE_OF = {
     "check": "mixlist.checker.run",
     "diff": "mixlist.lists.diff",
     "export": "mixlist.interop.registry",
+    "html": "mixlist.report.result_page",
     "load_policy": "mixlist.lists.load",
     "read_data": "mixlist.runtime.feeds",
     "register_exporter": "mixlist.interop.registry",

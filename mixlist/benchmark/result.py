@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mixlist.benchmark.graph_changes import GraphChanges
 from mixlist.benchmark.paired_statistics import Ratio, Spread
 from mixlist.diagnostics import Diagnostic, warnings_as_text
+from mixlist.notebook_table import notebook_facts
 
 if TYPE_CHECKING:
     from mixlist.cost.estimate import Work
@@ -63,6 +64,26 @@ class BenchReport:
     def __repr__(self) -> str:
         ratio = "not timed" if self.ratio is None else f"{self.ratio.value:.3g} times as long as the original"
         return f"<BenchReport of {self.other.name!r}: {ratio}; rounds {self.rounds}, warnings {len(self.warnings)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        ratio = self.ratio
+        ratio_text = "" if ratio is None else f"{ratio.value:.3g}; {ratio.low:.3g} to {ratio.high:.3g}"
+        confidence = "" if ratio is None else f" ({100 * ratio.confidence:.3g} % confidence)"
+        times = [
+            f"{model.name}: {model.failure or (f'{1000 * model.seconds.median:.3g} ms' if model.seconds else '-')}"
+            for model in (self.original, self.other)
+        ]
+        return notebook_facts(
+            f"bench of {self.other.name}",
+            {
+                "median time of a run": times,
+                "time as a multiple of the original": ratio_text + confidence,
+                "run": f"on {self.provider}, rounds: {self.rounds}",
+                "notes": self.notes,
+                "page": "mixlist.html(report)",
+            },
+        )
 
     @property
     def failed(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.files.strict_json import to_strict_json
 from mixlist.graph.refs import NodeRef, NodeResult, qualified_name
+from mixlist.notebook_table import limited, notebook_facts
 
 Verdict = Literal["pass", "fail", "inconclusive"]  # of check, tune and train (Rules S8.20, S8.21)
 FindingKind = Literal[
@@ -242,6 +243,25 @@ class CheckReport:
     def __repr__(self) -> str:
         counts = f"batches {self.batches}, findings {len(self.nodes)}, warnings {len(self.warnings)}"
         return f"<CheckReport of {self.model!r}: {self.verdict}; {counts}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        first = [finding for finding in self.nodes if finding.first]
+        outputs = [
+            f"{output.name}: {output.verdict}" + (f", misses {', '.join(output.failed_limits)}" * (not output.passed))
+            for output in self.outputs
+        ]
+        return notebook_facts(
+            f"check of {self.model}: {self.verdict}",
+            {
+                "why": self.reasons,
+                "run": f"{self.precision}, {self.mode} on {self.provider}, batches: {self.batches}",
+                "first offenders": limited([f"{f.ref} ({f.op_type}): {f.kind}" for f in first]),
+                "to keep them high": limited(list(dict.fromkeys(f.suggestion for f in first if f.suggestion))),
+                "outputs": limited(outputs),
+                "page": "mixlist.html(report)",
+            },
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the ``mixlist.check/1`` object of schemas/check.json; infinities and NaN become strings."""

@@ -13,9 +13,9 @@ from mixlist.benchmark.options import BenchOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.data_options import DataOptions, make_batches, parse_sizes, pop_data_options
 from mixlist.cli.declared_options import build_options, declared_options
-from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
+from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
 from mixlist.cli.parameters import CONFIG, MODEL, OptionValues, options_on_command_line
-from mixlist.cli.result_output import write_report
+from mixlist.cli.result_output import write_page_file, write_report_and_page
 from mixlist.errors import ModelError, UsageError
 from mixlist.report import terminal
 
@@ -37,12 +37,19 @@ if TYPE_CHECKING:
             ["--estimate"], is_flag=True, help="Run nothing: count operations and bytes from shapes, for any machine."
         ),
         format_option("text", "json"),
+        HTML,
         *PLAN_OPTIONS,
         CONFIG,
     ],
 )
 def command(
-    model: str, other: str | None, profiles: str | None, estimate: bool, output_format: str, **option_values: object
+    model: str,
+    other: str | None,
+    profiles: str | None,
+    estimate: bool,
+    output_format: str,
+    html: str | None,
+    **option_values: object,
 ) -> None:
     """Time MODEL in mixed precision, or the model OTHER, against MODEL.
 
@@ -51,12 +58,12 @@ def command(
 
     \b
     Example:
-      mixlist bench model.onnx --data batches/ --mixlist modify.json
+      mixlist bench model.onnx --data batches/ --mixlist modify.json --html report.html
       mixlist bench model.onnx mixed.onnx --random 1 --dim batch=8 --provider cuda
       mixlist bench model.onnx --estimate --dim batch=8 --format json
     """
     from mixlist.benchmark.run import run_bench
-    from mixlist.report import bench_terminal
+    from mixlist.report import bench_html, bench_terminal
     from mixlist.report.progress import bar
 
     # ``FileCheckingCommand`` has refused existing files without --force, so the command does not need the value.
@@ -65,13 +72,13 @@ def command(
     options = build_options(BenchOptions(), option_values, profiles=Path(profiles) if profiles is not None else None)
     original, compared = _models(model, other, option_values)
     if estimate:
-        _write_estimate(original, compared, data, output_format)
+        _write_estimate(original, compared, data, output_format, html)
         return
     with bar("timing", "rounds") as progress:
         batches = make_batches(data, original.proto, options.rounds)
         report = run_bench(original, compared, batches, replace(options, progress=progress))
     terminal.write_findings(report.warnings)
-    write_report(report, output_format, bench_terminal.write_bench)
+    write_report_and_page(report, output_format, html, bench_html.render, bench_terminal.write_bench)
     # A model that could not be timed is an error, but the times of the other model are written first.
     for timed_model in (report.original, report.other):
         if timed_model.failure:
@@ -92,10 +99,12 @@ def _models(model: str, other: str | None, option_values: OptionValues) -> tuple
     return load_input_model(model), load_input_model(other)
 
 
-def _write_estimate(original: LoadedModel, compared: Plan | LoadedModel, data: DataOptions, output_format: str) -> None:
+def _write_estimate(
+    original: LoadedModel, compared: Plan | LoadedModel, data: DataOptions, output_format: str, html: str | None
+) -> None:
     from mixlist.benchmark.result import estimate_json
     from mixlist.cost.estimate import estimate_work
-    from mixlist.report import bench_terminal, json_output
+    from mixlist.report import bench_html, bench_terminal, json_output
     from mixlist.resolver.plan import Plan
     from mixlist.rewriter import rewrite
     from mixlist.runtime.inputs import model_inputs
@@ -123,6 +132,8 @@ def _write_estimate(original: LoadedModel, compared: Plan | LoadedModel, data: D
         warnings = (*warnings, *assumptions)
     works = estimate_work(original, dims, shapes), estimate_work(compared, dims, shapes)
     terminal.write_findings(warnings)
+    if html is not None:
+        write_page_file(bench_html.render_estimate(*works, warnings), html)
     if output_format == "json":
         json_output.write_json(estimate_json(*works, warnings), sys.stdout)
     else:

@@ -57,7 +57,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     """
     from mixlist.checker.label_accuracy import read_labels
     from mixlist.checker.run import run_check
-    from mixlist.report import check_html, check_terminal
+    from mixlist.report import check_html, check_terminal, terminal
     from mixlist.report.progress import bar
     from mixlist.runtime.subprocess_session import SessionProcess
 
@@ -86,6 +86,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     # ``tune`` edits lists, so it can help only in a mode that reads them, and with a model that they made.
     if report.verdict == "fail" and options.against is None and policy.mode.action == "lists":
         report = replace(report, next_command=_tune_command(source))
+    terminal.write_findings(report.warnings)
     write_report_and_page(report, output_format, html, check_html.render, check_terminal.write_check)
     return int(report.verdict != "pass")
 
@@ -98,4 +99,4 @@ def _tune_command(source: LoadedModel) -> str:
     from mixlist.emulation.emulate import has_low_types
 
     rules = ("--node-rules", "nodes.txt") if has_low_types(source.proto) else ()
-    return next_command(load_command("tune"), "-o", "modify.json", *rules, excluded=("output_format",))
+    return next_command(load_command("tune"), "-o", "modify.json", *rules, excluded=("output_format", "html"))

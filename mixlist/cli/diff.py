@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand
-from mixlist.cli.options import OP_NAMES, build_policy, format_option
+from mixlist.cli.options import HTML, OP_NAMES, build_policy, format_option
 from mixlist.cli.parameters import CONFIG, INPUT_OR_DASH, LIBRARY, MODEL, refuse_second_standard_input
-from mixlist.cli.result_output import write_rows
+from mixlist.cli.result_output import write_page_file, write_rows
 
 if TYPE_CHECKING:
     from mixlist.lists.policy import Policy
-
-_COLUMNS = ("scope", "name", "op_type", "base", "target", "reason")
+    from mixlist.report.diff_html import NodeDifferences
 
 
 @click.command(
@@ -34,6 +33,7 @@ _COLUMNS = ("scope", "name", "op_type", "base", "target", "reason")
             help="Show the nodes of this ONNX model whose precision changes, instead of the edits.",
         ),
         format_option("text", "json", "csv", description="With --model."),
+        HTML,
         CONFIG,
     ],
 )
@@ -45,6 +45,7 @@ def command(
     op_names: str | None,
     model: str | None,
     output_format: str,
+    html: str | None,
 ) -> None:
     """Print the modify_mixlist that turns the lists of BASE into those of TARGET.
 
@@ -54,12 +55,12 @@ def command(
     \b
     Example:
       mixlist diff ascend910 ascend910b > modify.json
-      mixlist diff ascend910b ascend910b --target-mixlist modify.json --model model.onnx
+      mixlist diff ascend910b ascend910b --target-mixlist modify.json --model model.onnx --html diff.html
     """
     from mixlist.lists.diff import diff
     from mixlist.lists.fmt import format_text
     from mixlist.ops.name_warnings import find_name_warnings
-    from mixlist.report import terminal
+    from mixlist.report import diff_html, terminal
     from mixlist.report.json_output import escaped_json
 
     refuse_second_standard_input()
@@ -67,26 +68,33 @@ def command(
     before = build_policy({"ops_info": base, "mixlist": base_mixlist, "op_names": op_names})
     after = build_policy({"ops_info": target, "mixlist": target_mixlist, "op_names": op_names})
     names = (*find_name_warnings(before), *find_name_warnings(after))
-    terminal.write_findings((*before.warnings, *after.warnings, *names))
+    warnings = (*before.warnings, *after.warnings, *names)
+    terminal.write_findings(warnings)
     edits = diff(before, after)
-    if model is None:
+    nodes = None if model is None else _changed_nodes(model, before, after)
+    if html is not None:
+        write_page_file(diff_html.render(edits, nodes, warnings), html)
+    if nodes is None:
         # The canonical form of ``mixlist fmt``, so that the output can be saved as a list file.
         sys.stdout.write(escaped_json(format_text(json.dumps(edits), "diff", "modify-mixlist")))
         return
-    nodes = _changed_nodes(model, before, after)
-    node_objects = [dict(zip(_COLUMNS, row, strict=True)) for row in nodes]
-    write_rows(output_format, _COLUMNS, nodes, {"format": "mixlist.diff/1", "mixlist": edits, "nodes": node_objects})
+    node_objects = [dict(zip(diff_html.NODE_COLUMNS, row, strict=True)) for row in nodes.rows]
+    as_json = {"format": "mixlist.diff/1", "mixlist": edits, "nodes": node_objects}
+    write_rows(output_format, diff_html.NODE_COLUMNS, nodes.rows, as_json)
 
 
-def _changed_nodes(model: str, before: Policy, after: Policy) -> list[tuple[str, ...]]:
-    """Return a row under ``_COLUMNS`` for each node whose precision differs, with the reason under ``after``."""
+def _changed_nodes(model: str, before: Policy, after: Policy) -> NodeDifferences:
+    """Return the nodes whose precision differs, with the reason under ``after``."""
     from mixlist import resolve
+    from mixlist.report.diff_html import NodeDifferences
 
     # A node of a function can be missing in one of the plans: its scope has a number if the lists make several
     # specializations of the function (Rule S4.31).
     old = {node.ref: node.precision for node in resolve(model, before).nodes}
-    return [
+    nodes = resolve(model, after).nodes
+    rows = [
         (node.scope, node.name, node.op_type, old.get(node.ref, ""), node.precision, node.reason)
-        for node in resolve(model, after).nodes
+        for node in nodes
         if node.precision != old.get(node.ref)
     ]
+    return NodeDifferences(model, len(nodes), rows)

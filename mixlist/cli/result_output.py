@@ -27,19 +27,23 @@ def write_report_and_page(
     render_html: Callable[[Report], str],
     write_text: Callable[[Report, TextIO], None],
 ) -> None:
-    """Write the warnings of the report to standard error, the page to the file ``html``, if any, and the report.
+    """Write the page to the file ``html``, if any, and the report to standard output.
 
     ``render_html`` returns the page. ``write_text`` writes the report as text.
     """
-    from mixlist.report import html_page, terminal
-
-    terminal.write_findings(report.warnings)
     try:
         if html is not None:
-            html_page.write_page(render_html(report), html)
-            sys.stderr.write(f"wrote {terminal.escape_commands(html)}\n")
+            write_page_file(render_html(report), html)
     finally:  # the report of a long run is written even if the page cannot be written
         write_report(report, output_format, write_text)
+
+
+def write_page_file(page: str, path: str) -> None:
+    """Write a page to a file, and say so on standard error."""
+    from mixlist.report import html_page, terminal
+
+    html_page.write_page(page, path)
+    sys.stderr.write(f"wrote {terminal.escape_commands(path)}\n")
 
 
 def write_rows(

@@ -81,7 +81,7 @@ def command(
       mixlist train step.onnx --data train.npz --loss-scaler npu --loss-scale 1024 --scaler-arg incr_every_n_steps=100
       mixlist train step.onnx --data train.npz --trace-overflow --tune-scale --state state.npz --html report.html
     """
-    from mixlist.report import train_html, train_terminal
+    from mixlist.report import terminal, train_html, train_terminal
     from mixlist.report.progress import bar
     from mixlist.training.run import run_train
     from mixlist.training.scalers import make_scaler
@@ -98,6 +98,7 @@ def command(
     with bar("training", "steps") as progress:
         options = replace(options, scaler_parameters=parameters, progress=progress)
         report = run_train(load_input_model(step), policy, data, options)
+    terminal.write_findings(report.warnings)
     write_report_and_page(report, output_format, html, train_html.render, train_terminal.write_train)
     return int(report.verdict != "pass")
 

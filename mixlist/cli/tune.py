@@ -16,9 +16,9 @@ from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.data_options import DataOptions, make_batches, pop_data_options, read_files
 from mixlist.cli.declared_options import build_options, declared_options
 from mixlist.cli.next_command import next_command
-from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints
+from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, pop_policy, pop_type_hints
 from mixlist.cli.parameters import CONFIG, MODEL, PathType
-from mixlist.cli.result_output import write_report
+from mixlist.cli.result_output import write_report_and_page
 from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch, keep_jobs_or_scheduler
 from mixlist.errors import UsageError
 from mixlist.report import terminal
@@ -67,6 +67,7 @@ _RULES_PATH = PathType("writes", must_be_new=True, other_output=_partial_name)
         *declared_options(Limits),
         click.Option(["--trace"], is_flag=True, help="Write a line for every trial to standard error."),
         format_option("text", "json"),
+        HTML,
         CONFIG,
     ],
 )
@@ -80,6 +81,7 @@ def command(
     state: str | None,
     trace: bool,
     output_format: str,
+    html: str | None,
     **option_values: object,
 ) -> int:
     """Find the smallest change of the lists under which MODEL keeps the limits of 'mixlist check' on data.
@@ -96,12 +98,12 @@ def command(
 
     \b
     Example:
-      mixlist tune model.onnx -o modify.json --data batches/
+      mixlist tune model.onnx -o modify.json --data batches/ --html report.html
       mixlist tune model.onnx -o modify.json --data batches/ --node-rules nodes.txt --state search.jsonl --trace
       mixlist tune model.onnx -o modify.json --ops-info mindspore-o3 --random 4 --dim batch=8 --objective max-low
     """
     from mixlist.checker.label_accuracy import read_labels
-    from mixlist.report.tune_terminal import write_tune
+    from mixlist.report import tune_html, tune_terminal
     from mixlist.tuner.run import run_tune
 
     # These checks are cheap, so they come before the lists and the model are read.
@@ -136,7 +138,7 @@ def command(
         saved = _save(report, output, rules, force)
         sys.stderr.write(f"{escape_commands(saved)}\n")
     finally:  # the report is written even if a file cannot be written
-        write_report(report, output_format, write_tune)
+        write_report_and_page(report, output_format, html, tune_html.render, tune_terminal.write_tune)
     return int(report.verdict != "pass")
 
 
@@ -148,7 +150,7 @@ def _alternative_command(report: TuneReport, output: str) -> str:
     rules = Path(output).with_suffix(".nodes.txt")
     # --force, because the running command writes OUT too.
     arguments = ("--objective", alternative.objective, "--node-rules", str(rules), "--force")
-    return next_command(command, *arguments, excluded=("objective", "force", "output_format", "trace"))
+    return next_command(command, *arguments, excluded=("objective", "force", "output_format", "html", "trace"))
 
 
 def _refuse_shared_data(batches: Batches, validation_batches: Batches | None) -> None:

@@ -16,11 +16,33 @@ from __future__ import annotations
 
 from mixlist.errors import UsageError
 from mixlist.lists.detect_kind import ACTION_KEYS, LIST_KEYS
-from mixlist.lists.library import Lists
+from mixlist.lists.library import Lists, Move
 from mixlist.lists.policy import Policy
+from mixlist.notebook_table import notebook_rows
 
 
-def diff(base: Policy, target: Policy) -> dict[str, dict[str, list[str]]]:
+class ListDiff(dict[str, dict[str, list[str]]]):
+    """A modify_mixlist object that turns the lists of ``base`` into those of ``target``, ready for ``json.dump``.
+
+    ``base`` and ``target``: the names of the two libraries. ``base_edits`` and ``target_edits``: the number of op types
+    that a modify_mixlist moves in each of them. ``moves``: the move of each op type between the two, sorted by name.
+    """
+
+    def __init__(self, base: Lists, target: Lists) -> None:
+        super().__init__(diff_lists(base, target))
+        self.base, self.target = base.library.name, target.library.name
+        self.base_edits, self.target_edits = len(base.moves), len(target.moves)
+        lists = [(op, base.list_of(op), target.list_of(op)) for op in sorted(_ops(base) | _ops(target))]
+        self.moves = tuple(Move(op, before, after, None) for op, before, after in lists if before != after)
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        rows = [(move.op, move.before, move.after) for move in self.moves]
+        title = f"from {self.base} to {self.target}: {len(rows)} op types"
+        return notebook_rows(title, ("op type", "from", "to"), rows)
+
+
+def diff(base: Policy, target: Policy) -> ListDiff:
     """Return the modify_mixlist object that turns the lists of ``base`` into those of ``target``.
 
     ``diff_lists`` describes its form. Raises UsageError if the two libraries have names of different name spaces.
@@ -32,7 +54,7 @@ def diff(base: Policy, target: Policy) -> dict[str, dict[str, list[str]]]:
             " no modify_mixlist turns one into the other",
             hint="compare libraries of one name space; --op-names sets the name space of files",
         )
-    return diff_lists(base.lists, target.lists)
+    return ListDiff(base.lists, target.lists)
 
 
 def diff_lists(base: Lists, target: Lists) -> dict[str, dict[str, list[str]]]:

@@ -13,6 +13,7 @@ from mixlist.files.list_text import is_directory, read_text, shown_path
 from mixlist.lists import modify_mixlist, node_rules, ops_info
 from mixlist.lists.detect_kind import FileKind, detect_json_kind, detect_text_kind
 from mixlist.lists.library import Library, NameSpace
+from mixlist.notebook_table import notebook_rows
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -33,6 +34,12 @@ class FileReport:
 
     def __repr__(self) -> str:
         return f"<FileReport of {self.path!r}: {self.kind}; findings {len(self.findings)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        rows = [(finding.place, finding.code, finding.severity, finding.message) for finding in self.findings]
+        title = f"{self.path}: {self.kind}, findings: {len(rows)}"
+        return notebook_rows(title, ("place", "code", "severity", "message"), rows)
 
     def by_file(self) -> list[FileReport]:
         """Return one report for each file that has findings; without findings, only this report.

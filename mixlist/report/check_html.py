@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from shlex import quote
 
 from mixlist.checker.result import CheckReport, FindingKind, NodeError
 from mixlist.report import check_texts, range_chart
@@ -194,8 +195,8 @@ def _next_steps(report: CheckReport) -> list[Step]:
     if report.verdict == "pass":
         return [
             Step(
-                "The lists keep every limit on this data. Write the mixed model with the same options:"
-                " mixlist apply MODEL -o OUT. To measure its speed: mixlist bench MODEL OUT."
+                "The lists keep every limit on this data. To write the mixed model, with the same options:",
+                f"mixlist apply {quote(report.model)} -o mixed.onnx",
             )
         ]
     steps = []

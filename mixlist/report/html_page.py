@@ -70,7 +70,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Step:
-    """What the reader should do next: a sentence, and a command line or ""."""
+    """The next step for the reader: a sentence, and a command line or ""."""
 
     text: str
     command: str = ""

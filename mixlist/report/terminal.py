@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TextIO
 
 from mixlist.diagnostics import Diagnostic
+from mixlist.text_escapes import escape_unprintable
 
 Color = Literal["red", "yellow", "green", "cyan", "bold", "dim"]
 _ANSI = {"red": "31", "yellow": "33", "green": "32", "cyan": "36", "bold": "1", "dim": "2"}
@@ -92,8 +93,7 @@ def escape_commands(text: str) -> str:
     Control characters are escaped. GitHub's runner takes ``::`` at the beginning of a line, and ``##[`` anywhere, for a
     command, so the first colon and the second ``#`` are escaped there.
     """
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    text = escape_unprintable(text)
     if "##[" in text:
         text = text.replace("##[", "#\\x23[")
     # The runner removes the blanks around a line before it looks for the colons.

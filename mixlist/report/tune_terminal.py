@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, TextIO
 
-from mixlist.report import check_texts
-from mixlist.report.number_text import format_cosine, format_number, format_share, pluralize
+from mixlist.report import check_texts, tune_texts
+from mixlist.report.number_text import format_number, format_share, pluralize
 from mixlist.report.terminal import (
     MAX_ROWS,
     escape_commands,
@@ -19,18 +18,16 @@ from mixlist.report.terminal import (
 )
 
 if TYPE_CHECKING:
-    from mixlist.checker.result import CheckReport, OutputFinding
-    from mixlist.tuner.result import TunedEdit, TunedList, TuneReport
+    from mixlist.checker.result import CheckReport
+    from mixlist.tuner.result import TunedList, TuneReport
     from mixlist.tuner.trials import Trial
-
-COLUMNS = ("edit", "from", "to", "nodes", "matrix work", "why", "without it")
 
 
 def write_tune(report: TuneReport, stream: TextIO) -> None:
     """Write the report, the recommended result first. Its warnings are not in this text, because they go to stderr."""
     alternative = report.alternative
-    lines = report.reasons if alternative is None else (*report.reasons, _compare_results(report, alternative))
-    write_verdict(report.verdict, _headline(report), lines, stream)
+    lines = tune_texts.reasons(report)
+    write_verdict(report.verdict, tune_texts.headline(report), lines, stream)
     # The recommended result comes first.
     if alternative is not None and alternative.recommended:
         _write_alternative(report, alternative, stream)
@@ -38,13 +35,10 @@ def write_tune(report: TuneReport, stream: TextIO) -> None:
     _write_low_share(report.low_share.get("tuned"), report, stream)
     if alternative is not None and not alternative.recommended:
         _write_alternative(report, alternative, stream)
-    # Without a final check, ``report.check`` is the check of the lists before any edit.
-    first_title = "Final check" if "final check" in report.seconds else "The lists without edits"
-    for title, check in ((first_title, report.check), (_validation_title(report), report.validation)):
-        if check is not None:
-            _write_check(title, check, stream)
-            if report.verdict != "inconclusive":  # no list changes how much can be compared
-                _write_worst_nodes(check, stream)
+    for title, check in tune_texts.check_titles(report):
+        _write_check(title, check, stream)
+        if report.verdict != "inconclusive":  # no list changes how much can be compared
+            _write_worst_nodes(check, stream)
     _write_search(report, stream)
 
 
@@ -56,26 +50,6 @@ def trial_line(number: int, trial: Trial) -> str:
     return f"{number:>4} {verdict}  [{tried}]{reason}{'  (from the state)' * trial.remembered}"
 
 
-def _headline(report: TuneReport) -> str:
-    if not report.modify_mixlist and report.verdict == "inconclusive":
-        return f"{report.model}: too little can be compared to find a list"
-    if not report.modify_mixlist:
-        return f"{report.model}: no list was found"
-    if not report.edits:
-        return f"{report.model} needs no edit"
-    return f"{report.model} with {pluralize(len(report.edits), 'edit')}"
-
-
-def _compare_results(report: TuneReport, alternative: TunedList) -> str:
-    """Return the gain of the alternative result, and whether it is recommended."""
-    by_lists, by_rules = format_share(report.low_share.get("tuned")), format_share(alternative.low_share)
-    advice = "recommended" if alternative.recommended else "not recommended, because it does not pass the validation"
-    return (
-        f"lists alone keep {by_lists} of the matrix and convolution work in low precision,"
-        f" rules of single nodes keep {by_rules} ({advice})"
-    )
-
-
 def _write_alternative(report: TuneReport, alternative: TunedList, stream: TextIO) -> None:
     """Write the result with node rules, and the command that writes its files."""
     title = "with rules of single nodes"
@@ -84,7 +58,7 @@ def _write_alternative(report: TuneReport, alternative: TunedList, stream: TextI
     for title, check in (("final check", alternative.check), ("validation", alternative.validation)):
         if check is not None:
             verdict = paint(check.verdict, verdict_color(check.verdict), stream)
-            stream.write(f"  {title}: {verdict}, {_conditions(check)}\n")
+            stream.write(f"  {title}: {verdict}, {tune_texts.check_conditions(check)}\n")
     if report.next_command:
         stream.write(f"  to write this result: {escape_commands(report.next_command)}\n")
 
@@ -93,31 +67,8 @@ def _write_edits(title: str, report: TuneReport | TunedList, stream: TextIO) -> 
     if not report.edits:
         return
     write_heading(title, stream)
-    write_table(COLUMNS, [_row(edit) for edit in report.edits], stream)
-    if report.minimal:
-        stream.write("  Each edit is needed: the last column shows the failure without it.\n")
-    else:
-        stream.write("  Some edits may not be needed: the search did not end.\n")
-
-
-def _row(edit: TunedEdit) -> tuple[str, ...]:
-    subject = f"{edit.node} ({edit.op})" if edit.node else edit.op
-    return (
-        subject,
-        edit.before,
-        edit.after,
-        str(edit.nodes),
-        _format_moved_work(edit.cost),
-        edit.why or "-",
-        edit.without or "-",
-    )
-
-
-def _format_moved_work(cost: float | None) -> str:
-    """Return the matrix work that an edit moves: ``-12 %`` leaves low precision, ``+3 %`` enters low precision."""
-    if cost is None:
-        return "-"
-    return format_share(0.0) if cost == 0 else f"{'-' if cost > 0 else '+'}{format_share(abs(cost))}"
+    write_table(tune_texts.EDIT_COLUMNS, tune_texts.edit_rows(report), stream)
+    stream.write(f"  {tune_texts.describe_need(report)}\n")
 
 
 def _write_low_share(after: float | None, report: TuneReport, stream: TextIO) -> None:
@@ -136,10 +87,10 @@ def _write_low_share(after: float | None, report: TuneReport, stream: TextIO) ->
 def _write_check(title: str, check: CheckReport, stream: TextIO) -> None:
     write_heading(title, stream)
     verdict = paint(check.verdict, verdict_color(check.verdict), stream)
-    stream.write(f"  {verdict}: {_conditions(check)}\n")
+    stream.write(f"  {verdict}: {tune_texts.check_conditions(check)}\n")
     # Of the outputs only the worst one, because ``mixlist check`` with the result shows all of them.
     if check.outputs:
-        stream.write(f"  {_describe_worst_output(max(check.outputs, key=_error_rank))}\n")
+        stream.write(f"  {escape_commands(tune_texts.describe_worst_output(check))}\n")
     if check.task is not None:
         before, after = format_share(check.task.reference), format_share(check.task.mixed)
         stream.write(f"  right answers: {before} before, {after} after, of {pluralize(check.task.count, 'label')}\n")
@@ -159,35 +110,7 @@ def _write_worst_nodes(check: CheckReport, stream: TextIO) -> None:
         stream.write(f"  {escape_commands(str(error.ref))} {added}; to keep it high: {remedy}\n")
 
 
-def _validation_title(report: TuneReport) -> str:
-    if not report.held_out:
-        return "Validation"
-    return f"Validation on {pluralize(len(report.held_out), 'batch')} that the search did not use"
-
-
-def _conditions(check: CheckReport) -> str:
-    return f"{check_texts.conditions(check)}, {check_texts.describe_exceptions(check)}"
-
-
-def _describe_worst_output(output: OutputFinding) -> str:
-    if output.normalized_error is None:
-        return f"no value was compared of output {escape_commands(output.name)}"
-    error = f"normalized error {format_number(output.normalized_error, 2)}, cosine {format_cosine(output.cosine)}"
-    differing = f"; {format_share(output.mismatches)} of its values differ" if output.mismatches is not None else ""
-    return f"worst output: {escape_commands(output.name)}, {error}{differing}"
-
-
-def _error_rank(output: OutputFinding) -> tuple[bool, float]:
-    """Return a key that is largest for outputs that miss a limit, then for those with the largest error."""
-    error = output.normalized_error
-    if error is None:
-        return not output.passed, 0.0
-    # NaN compares as false with every number, so it would make max() depend on the order.
-    return not output.passed, math.inf if math.isnan(error) else error
-
-
 def _write_search(report: TuneReport, stream: TextIO) -> None:
     write_heading("Search", stream)
-    remembered = f", {report.remembered} more read from the state" if report.remembered else ""
-    stream.write(f"  {report.objective}: {pluralize(report.trials, 'trial')}{remembered}\n")
+    stream.write(f"  {tune_texts.describe_search(report)}\n")
     write_seconds(report.seconds, stream)

@@ -10,6 +10,7 @@ from typing import Any
 from mixlist.diagnostics import Diagnostic
 from mixlist.graph.gc_pause import pause_gc
 from mixlist.lists.policy import Policy
+from mixlist.notebook_table import notebook_rows
 from mixlist.resolver.decisions import Decision, ModelSolution
 from mixlist.resolver.describe_decisions import describe_decisions, find_chain
 
@@ -30,6 +31,12 @@ class Plan:
     def __repr__(self) -> str:
         counts = ", ".join(f"{precision} {count}" for precision, count in self.counts.items())
         return f"<Plan of {self.model!r}: {counts}; warnings {len(self.warnings)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows: the number of nodes by list and precision."""
+        number_of = Counter((node.list, node.precision) for node in self.nodes)
+        rows = [(name, precision, str(number)) for (name, precision), number in sorted(number_of.items())]
+        return notebook_rows(f"plan of {self.model}", ("list", "precision", "nodes"), rows)
 
     @cached_property
     def nodes(self) -> tuple[Decision, ...]:

@@ -14,6 +14,7 @@ from mixlist.graph.load import LoadedModel
 from mixlist.graph.save import SaveOptions, save_model, set_inline
 from mixlist.graph.traversal import tensors_in_model
 from mixlist.graph.weights import declared_byte_size, is_external, stored_type
+from mixlist.notebook_table import notebook_facts
 from mixlist.progress import ProgressCallback, ProgressCounter
 from mixlist.rewriter.constant_conversion import find_constant_warnings
 from mixlist.rewriter.tensor_conversion import ConstantReport, external_tensor_key, stream_tensor
@@ -47,6 +48,12 @@ class RewriteResult:
     def __repr__(self) -> str:
         counts = f"low {self.low} of {self.eligible}, Casts {self.casts_inserted}"
         return f"<RewriteResult of {self.loaded.name!r}: {counts}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        nodes = [f"{precision}: {number}" for precision, number in self.counts.items()]
+        facts = {"nodes by precision": nodes, "Casts inserted": str(self.casts_inserted)}
+        return notebook_facts(f"mixed model of {self.loaded.name}", facts)
 
     @property
     def model(self) -> Any:  # ModelProto or onnx_ir.Model: the caller knows the type that it passed in

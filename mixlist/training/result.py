@@ -9,6 +9,7 @@ from typing import Literal
 from mixlist.checker.result import NodeFinding, Verdict
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.files.strict_json import to_strict_json
+from mixlist.notebook_table import limited, notebook_facts
 
 
 @dataclass
@@ -128,6 +129,20 @@ class TrainReport:
         counts = f"runs {len(self.runs)}, steps {self.steps}, warnings {len(self.warnings)}"
         return f"<TrainReport of {self.model!r}: {self.verdict}; {counts}>"
 
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        metrics = [f"seed {run.seed}: {_shown(run.float32.metric)}, {_shown(run.mixed.metric)}" for run in self.runs]
+        return notebook_facts(
+            f"train of {self.model}: {self.verdict}",
+            {
+                "why": self.reasons,
+                "run": f"{self.precision}, {self.mode} on {self.provider}, runs: {len(self.runs)}, steps: {self.steps}",
+                f"{self.metric} in float32, mixed": limited(metrics),
+                "rate of exceptions": f"{100 * self.exception_rate:.3g} %",
+                "page": "mixlist.html(report)",
+            },
+        )
+
     @property
     def bad(self) -> dict[str, int]:
         """Return the number of steps with a gradient that was not finite, by parameter; the largest number first."""
@@ -146,3 +161,7 @@ class TrainReport:
             for name in ("scale", "skipped", "exceptions", "tries", "bad"):
                 del run["float32"][name]
         return {"format": "mixlist.train/1", **to_strict_json(document)}
+
+
+def _shown(metric: float | None) -> str:
+    return "-" if metric is None else f"{metric:.4g}"

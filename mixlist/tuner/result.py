@@ -9,6 +9,7 @@ from mixlist.checker.result import CheckReport, Verdict
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.errors import UsageError
 from mixlist.lists.save_lists import save_list_files
+from mixlist.notebook_table import limited, notebook_facts
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,22 @@ class TuneReport:
     def __repr__(self) -> str:
         counts = f"edits {len(self.edits)}, trials {self.trials}, warnings {len(self.warnings)}"
         return f"<TuneReport of {self.model!r}: {self.verdict}; {counts}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        edits = [f"{edit.node or edit.op}: {edit.before} to {edit.after}" for edit in self.edits]
+        base, tuned = self.low_share.get("base"), self.low_share.get("tuned")
+        shares = "" if base is None or tuned is None else f"{100 * base:.3g} % before, {100 * tuned:.3g} % after"
+        return notebook_facts(
+            f"tune of {self.model}: {self.verdict}",
+            {
+                "why": self.reasons,
+                "edits": limited(edits),
+                "matrix work in low precision": shares,
+                "search": f"{self.objective}, trials: {self.trials}",
+                "page": "mixlist.html(report)",
+            },
+        )
 
     def save(
         self, path: str | os.PathLike[str], node_rules: str | os.PathLike[str] | None = None, *, force: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -215,3 +216,15 @@ def test_names_from_the_model_cannot_steer_the_terminal(run, tmp_path: Path) -> 
     completed = run("bench", tmp_path / "m.onnx", "--estimate")
     assert "\x1b" not in completed.out
     assert "a\\x1b[2Jb" in completed.out
+
+
+@pytest.mark.parametrize(("options", "badge"), [(QUICK, "[A-Z ]+"), (("--estimate",), "ESTIMATE")])
+def test_the_page_has_the_result_too(run, model_path: Path, tmp_path: Path, options: tuple, badge: str) -> None:
+    page = tmp_path / "page.html"
+    completed = run("bench", model_path, "--random", 1, "--dim", "N=2", *options, "--html", page)
+    assert completed.status == 0
+    assert f"wrote {page}\n" in completed.err
+    text = page.read_text("utf-8")
+    assert re.search(f"<title>{badge}: {re.escape(str(model_path))}, mixed", text)
+    assert completed.out.splitlines()[0].partition(" ")[0] in text
+    assert "MatMul" in text

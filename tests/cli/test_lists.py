@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,22 @@ def test_diff_shows_the_nodes_that_change(run, library: Path, model_path: Path) 
     changed = {node["name"]: (node["base"], node["target"]) for node in result["nodes"]}
     assert changed == {"first": ("float16", "float32"), "second": ("float16", "float32")}
     assert "first" in run(*options).out
+
+
+def test_the_page_of_diff_has_totals_op_types_and_nodes(run, library: Path, model_path: Path) -> None:
+    page = library.parent / "page.html"
+    arguments = ("diff", "onnx", "mindspore-o3", "--html", page)
+    completed = run(*arguments)
+    assert completed.status == 0
+    assert json.loads(completed.out)  # standard output stays the modify_mixlist
+    assert f"wrote {page}\n" in completed.err
+    text = page.read_text("utf-8")
+    assert "<title>DIFFERENT: onnx → mindspore-o3 – mixlist diff</title>" in text
+    assert re.search(r"\d+ op types on another list", text)
+    assert "add --model MODEL" in text
+    completed = run(*arguments, "--model", model_path, "--format", "csv")
+    nodes = completed.out.splitlines()[1:]
+    text = page.read_text("utf-8")
+    assert nodes
+    assert re.search(rf"{len(nodes)} of \d+ nodes of {re.escape(str(model_path))} with another precision", text)
+    assert all(f">{line.split(',')[1]}</th>" in text for line in nodes)

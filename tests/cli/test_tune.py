@@ -335,3 +335,30 @@ def test_the_json_has_both_results(run, planted: Path, data: Path, tmp_path: Pat
     with_node_rules = run("tune", planted, "-o", tmp_path / "o.json", *options)
     report = parse_tune_result(with_node_rules.out)
     assert (report["alternative"], report["next_command"]) == (None, "")
+
+
+def test_the_page_has_the_edits_and_the_files(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    out, page = tmp_path / "modify.json", tmp_path / "page.html"
+    completed = run("tune", planted, "-o", out, "--data", data, "--html", page)
+    assert completed.status == 0
+    assert completed.err.endswith(f"wrote {out}\nwrote {page}\n")
+    text = page.read_text("utf-8")
+    assert f"<title>PASS: {planted} – mixlist tune</title>" in text
+    (op,) = json.loads(out.read_text("utf-8"))["black-list"]["to-add"]
+    assert f'<th scope="row" class="name">{op}</th>' in text
+    assert "Each edit is needed" in text
+    assert f"mixlist apply {planted} --mixlist FILE -o mixed.onnx" in text
+
+
+def test_the_report_is_printed_if_the_page_cannot_be_written(
+    run, planted: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, content: bytes) -> None:
+        raise mixlist.errors.FileError(f"{path}: cannot be written: No space left on device")
+
+    monkeypatch.setattr("mixlist.report.html_page.write_atomically", refuse)
+    out = tmp_path / "modify.json"
+    completed = run("tune", planted, "-o", out, "--data", data, "--html", tmp_path / "page.html")
+    assert completed.status == 2
+    assert "page.html: cannot be written: No space" in completed.err
+    assert completed.out.startswith("PASS") and out.exists()

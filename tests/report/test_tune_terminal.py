@@ -10,41 +10,7 @@ from mixlist.tuner.result import TunedEdit, TuneReport
 from mixlist.tuner.trial_verdict import Outcome
 from mixlist.tuner.trials import Trial
 from tests.support.check_reports import FAILING, PASSING, output
-
-EXP = TunedEdit(
-    "Exp", "", "white", "black", "/a/Exp overflows", 3, 0.0, "overflow at /a/Exp, in 1 or more of 4 batches"
-)
-CONV = TunedEdit(
-    "Conv", "/b/Conv", "float16", "float32", "/b/Conv adds an error of 0.1", 1, 0.125, "output 'y': cosine"
-)
-GAIN = TunedEdit("Gemm", "", "black", "white", "", 2, -0.5, "keeps the limits too")
-
-TUNED = TuneReport(
-    model="good.onnx",
-    objective="min-edits",
-    verdict="pass",
-    complete=True,
-    minimal=True,
-    reasons=("the lists keep every limit",),
-    edits=(EXP, CONV),
-    modify_mixlist='{"black-list": {"to-add": ["Exp"]}}\n',
-    customize_dtypes="/b/Conv::InputDtype:float32,OutputDtype:float32\n",
-    low_share={"base": 1.0, "tuned": 0.875},
-    trials=12,
-    remembered=5,
-    check=PASSING,
-    seconds={"base check": 1.0, "search": 2.5, "final check": 0.25},
-)
-WITHOUT_LIST = replace(
-    TUNED,
-    verdict="fail",
-    minimal=False,
-    reasons=("no list of op types keeps the limits",),
-    edits=(),
-    modify_mixlist="",
-    check=FAILING,
-    seconds={"base check": 1.0, "search": 2.5},
-)
+from tests.support.tune_reports import CONV, EXP, GAIN, TUNED, WITHOUT_LIST
 
 
 def report_text(report: TuneReport) -> str:

@@ -1,4 +1,34 @@
-"""JavaScript expressions that examine a page in the browser."""
+"""Examinations of pages: of the tags in Python, and JavaScript expressions for the browser."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+
+class TagChecker(HTMLParser):
+    """Check that tags nest, and collect the tags that can run or load something."""
+
+    VOID = ("meta", "img", "br", "input", "link")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.active: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("script", "img", "link", "iframe") or any(name.startswith("on") for name, _ in attrs):
+            self.active.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
 
 PHONE_WIDTH = 380  # CSS pixels
 
@@ -34,3 +64,7 @@ HIDDEN_LABELS = """(() => {
   return boxes.filter(([text, box], at) => box.left < 0 || box.right > innerWidth
     || boxes.some(([, other], index) => index > at && cover(box, other))).map(([text]) => text);
 })()"""
+
+# The data cells of tables that have neither a title of their column nor a title of their row.
+CELLS_WITHOUT_TITLE = """[...document.querySelectorAll("td")].filter(cell =>
+  !cell.parentElement.querySelector("th[scope=row]")).map(cell => cell.textContent)"""
