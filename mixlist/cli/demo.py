@@ -20,6 +20,7 @@ from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.parameters import PathType
 from mixlist.errors import FileError
 from mixlist.files import package_data
+from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.report import terminal
 
@@ -44,29 +45,43 @@ class MixedModel:
 
 
 _MODEL_FILES = ("digits.mixed.onnx", "digits.unedited.onnx", "digits.all_low.onnx")
-_OUTPUT_FOLDER = PathType("writes into", must_be_new=True, files=_MODEL_FILES)
+# The files of ``demo_data`` that the documents use in their commands.
+_BUNDLED_FILES = (
+    "digits.onnx",
+    "digits.npz",
+    "digits_mixlist.json",
+    "digits_cnn_step.onnx",
+    "digits_transformer_step.onnx",
+    "digits_train.npz",
+    "digits_eval.npz",
+)
+_OUTPUT_FOLDER = PathType("writes into", must_be_new=True, files=(*_MODEL_FILES, *_BUNDLED_FILES))
 
 
 @click.command("demo", cls=FileCheckingCommand)
-@click.option("-o", "--output", metavar="DIR", type=_OUTPUT_FOLDER, help="Keep the rewritten models in this folder.")
-@click.option("--force", is_flag=True, help="Replace existing models in the folder.")
+@click.option(
+    "-o", "--output", metavar="DIR", type=_OUTPUT_FOLDER, help="Keep the models, the list and the data in this folder."
+)
+@click.option("--force", is_flag=True, help="Replace existing files in the folder.")
 def command(output: str | None, force: bool) -> None:
     """Validate, resolve, apply and run the bundled model.
 
     The demo shows every step on a small network that reads handwritten digits: it validates a list, resolves, rewrites
-    and runs the network, and compares the results. Without --output it keeps no file.
+    and runs the network, and compares the results. Without --output it keeps no file. With --output you can try the
+    commands of the documents in the folder.
 
     \b
     Example:
       mixlist demo
+      mixlist demo -o demo
     """
     run(Path(output) if output else None, force=force)
 
 
 def run(output: Path | None = None, *, force: bool = False) -> None:
-    """Run the demo, and keep the rewritten models in the folder ``output``, if any.
+    """Run the demo, and keep the rewritten models and the bundled files in the folder ``output``, if any.
 
-    ``force``: replace models that are in the folder already.
+    ``force``: replace files that are in the folder already.
     """
     if output is None:
         with ScratchFolder() as folder:
@@ -110,8 +125,14 @@ def _run(folder: Path, *, keep: bool, force: bool) -> None:
     forced = _apply_and_run("all low (fp16)", model, folder / _MODEL_FILES[2], force, pixels, precision_mode_v2="fp16")
     _show_outcome(model, _run_original(model, pixels), [unedited, edited, forced], labels)
     if keep:
-        print(f"\nThe models are in {folder}.")
+        _copy_bundled_files(folder)
+        print(f"\nThe models, the list and the data are in {folder}.")
     print("\nNext, with your own model: mixlist resolve MODEL.onnx, then mixlist apply MODEL.onnx -o MIXED.onnx")
+
+
+def _copy_bundled_files(folder: Path) -> None:
+    for name in _BUNDLED_FILES:
+        write_atomically(folder / name, (package_data.data_folder("demo_data") / name).read_bytes())
 
 
 def _run_command(folder: Path, *args: str) -> None:

@@ -16,7 +16,10 @@ from onnx import helper, numpy_helper
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.command_index import COMMANDS, load_command
 from mixlist.cli.parameters import CONFIG, PathType
+from mixlist.files.package_data import data_folder
 from tests.support.systems import needs_proc, posix_only
+
+DEMO_FILES = [path.name for path in data_folder("demo_data").iterdir() if path.suffix != ".md"]
 
 
 def _commands() -> Iterator[click.Command]:
@@ -258,7 +261,7 @@ def test_a_search_may_replace_the_list_that_it_started_from(
 @pytest.mark.parametrize(
     ("arguments", "existing", "other_files"),
     [
-        ("demo -o out", "digits.unedited.onnx", ["digits.all_low.onnx", "digits.mixed.onnx"]),
+        ("demo -o out", "digits.unedited.onnx", [*DEMO_FILES, "digits.all_low.onnx", "digits.mixed.onnx"]),
         ("bench model.onnx --data=batches --rounds 1 --warmup 1 --profile out", "other.json", ["original.json"]),
     ],
 )

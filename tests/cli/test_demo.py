@@ -92,13 +92,13 @@ def test_the_demo_prints_what_its_commands_print_and_leaves_no_files(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_demo_writes_its_models_into_the_output_folder(tmp_path: Path) -> None:
+def test_the_demo_writes_its_models_and_data_into_the_output_folder(tmp_path: Path) -> None:
     demo.run(tmp_path / "kept")
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
-        "digits.all_low.onnx",
-        "digits.mixed.onnx",
-        "digits.unedited.onnx",
-    ]
+    files = {path.name: path.read_bytes() for path in (tmp_path / "kept").iterdir()}
+    bundled = {path.name: path.read_bytes() for path in DATA.iterdir() if path.suffix != ".md"}
+    assert {"digits.onnx", "digits_mixlist.json", "digits_train.npz"} <= set(bundled)
+    assert {name: files.pop(name) for name in bundled} == bundled
+    assert sorted(files) == ["digits.all_low.onnx", "digits.mixed.onnx", "digits.unedited.onnx"]
 
 
 def test_an_output_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:

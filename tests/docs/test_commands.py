@@ -3,8 +3,11 @@
 A ``console`` block holds commands (``$ mixlist ...``) and their outputs: both streams of a command, as a terminal shows
 them. A line ``...`` stands for any lines that are left out, and ``...`` in a line for any text. A block after a line
 that is only the name of a file in backticks and a colon is that file, which later commands read. The file
-``NAME.onnxtxt`` is a model in ONNX's text form; commands read it as ``NAME.onnx``. A command ``$ python FILE`` runs
-such a file. The commands of a document run in one folder, which begins with the files of ``mixlist/demo_data``.
+``NAME.onnxtxt`` is a model in ONNX's text form; commands read it as ``NAME.onnx``. The commands of a document run in one
+folder, which begins with the files of ``mixlist/demo_data``.
+
+Besides ``mixlist``, a console block may have ``python FILE``, ``cat FILE`` and ``echo $?``. A document with a script
+that imports torch is skipped if the extra is not installed.
 
 ``MIXLIST_UPDATE_DOCUMENTS=1`` writes the printed outputs into the documents, in place of those shown. It changes no
 output that has ``...``, and shows no output where there is none. A new output begins as a line ``?``.
@@ -75,25 +78,41 @@ def output_pattern(shown: str) -> str:
     return "".join(lines)
 
 
-def run_command(command: str) -> str:
-    """Run a command of mixlist, or a Python file, as a user would, and return what it prints to both streams."""
-    program, *arguments = shlex.split(command)
-    assert program in ("mixlist", "python"), command
-    output = io.StringIO()
-    target = None
-    if ">" in arguments:
-        *arguments, _, target = arguments
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        if program == "python":
-            runpy.run_path(arguments[0], run_name="__main__")
-            status = 0
-        else:
-            status = main(arguments)
-    assert status in (0, 1, 2), f"{command}: exit status {status}\n{output.getvalue()}"
-    if target is not None:
-        Path(target).write_text(output.getvalue(), "utf-8")
-        return ""
-    return output.getvalue()
+@dataclass
+class Console:
+    """A terminal in the current folder: runs one command after the other, and keeps the last exit status."""
+
+    status: int = 0
+
+    def run(self, command: str) -> str:
+        """Run a command as a user would, and return what it prints to both streams."""
+        if command == "echo $?":
+            return f"{self.status}\n"
+        program, *arguments = shlex.split(command)
+        target = None
+        if ">" in arguments:
+            *arguments, _, target = arguments
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            self.status = run_program(program, arguments)
+        assert self.status in (0, 1, 2), f"{command}: exit status {self.status}\n{output.getvalue()}"
+        if target is not None:
+            Path(target).write_text(output.getvalue(), "utf-8")
+            return ""
+        return output.getvalue()
+
+
+def run_program(program: str, arguments: list[str]) -> int:
+    """Run ``mixlist``, or one of the two other programs that documents use, in this process. Return its status."""
+    if program == "mixlist":
+        return main(arguments)
+    (path,) = arguments
+    if program == "python":
+        runpy.run_path(path, run_name="__main__")
+    else:
+        assert program == "cat", program
+        print(Path(path).read_text("utf-8").rstrip("\n"))
+    return 0
 
 
 def write_file(block: Block) -> None:
@@ -119,14 +138,18 @@ def test_every_command_prints_what_the_document_shows(
             shutil.copy(source, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    for block in blocks_of(document):
+    blocks = blocks_of(document)
+    if any(block.file and "import torch" in block.text for block in blocks):
+        pytest.importorskip("torch", reason="the scripts of this document need the extra torch")
+    console = Console()
+    for block in blocks:
         if block.file:
             write_file(block)
         if block.language != "console":
             continue
         updated = ""
         for command, shown in commands_of(block):
-            printed = run_command(command)
+            printed = console.run(command)
             updated += f"$ {command}\n{shown_output(shown, printed)}"
             if shown.strip() and not UPDATE:
                 place = f"{os.path.relpath(document, ROOT)}:{block.line}: $ {command}"
