@@ -1,4 +1,4 @@
-"""The wheel: its files, and commands that give the same output as in the checkout."""
+"""The wheel and the sdist: their files, their page on a package index, and commands as in the checkout."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from readme_renderer import markdown
+
+from tests.support.action_steps import run_step
 
 ROOT = Path(__file__).parents[1]
 # Commands run outside the checkout and without its PYTHONPATH, so that they import only installed packages.
@@ -26,21 +30,32 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Build what a release uploads: the sdist, and the wheel that is built from the sdist."""
+    folder = tmp_path_factory.mktemp("release")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    ((sdist,), (built,)) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return sdist, built
+
+
+@pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the bin folder of a new environment, which has mixlist from the wheel.
+    """Return the bin folder of a new environment, into which the GitHub Action installed mixlist from the wheel.
 
     Its dependencies come from the running environment: a .pth file names their folder. Python does not read the .pth
     files in that folder, so an editable mixlist there is not imported.
     """
-    home = tmp_path_factory.mktemp("clean") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, env=CLEAN)
-    python = home / "bin" / "python"
-    install = [str(python), "-m", "pip", "install", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run(install, check=True, env=CLEAN, capture_output=True)
-    query = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    folder = tmp_path_factory.mktemp("action")
+    no_download = {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PYTHONPATH": ""}
+    runner = {"RUNNER_TEMP": str(folder), "RUNNER_OS": "Linux", "GITHUB_ACTION_PATH": str(wheel)}
+    end = run_step("install", {}, folder, python=sys.executable, **runner, **no_download)
+    assert end.status == 0, end.err
+    (scripts,) = map(Path, end.added_paths)
+    query = [str(scripts / "python"), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     site_packages = Path(subprocess.run(query, check=True, env=CLEAN, capture_output=True, text=True).stdout.strip())
     (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return home / "bin"
+    return scripts
 
 
 def call(*command: str | Path, cwd: Path) -> str:
@@ -69,6 +84,27 @@ def test_the_wheel_holds_the_data_and_no_tests(wheel: Path) -> None:
     for license_file in ("LICENSE", "mixlist/report/third_party/dagre.LICENSE"):
         assert any(name.endswith(f".dist-info/licenses/{license_file}") for name in names)
     assert not [name for name in names if name.startswith(("tests", "tools", "benchmarks"))]
+
+
+def test_the_sdist_builds_the_same_wheel_as_the_checkout(distributions: tuple[Path, Path], wheel: Path) -> None:
+    sdist, built = distributions
+    assert built.name == wheel.name
+    with zipfile.ZipFile(built) as from_sdist, zipfile.ZipFile(wheel) as from_checkout:
+        assert set(from_sdist.namelist()) == set(from_checkout.namelist())
+        assert [name for name in from_sdist.namelist() if from_sdist.read(name) != from_checkout.read(name)] == []
+    with tarfile.open(sdist) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    assert {"README.md", "CHANGELOG.md", "LICENSE", "docs/index.md", "tests/test_packaging.py", "Makefile"} <= names
+
+
+def test_a_package_index_accepts_the_distributions_and_renders_the_readme(distributions: tuple[Path, Path]) -> None:
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, distributions)]
+    completed = subprocess.run(command, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout
+    page = markdown.render((ROOT / "README.md").read_text("utf-8"))
+    assert page is not None
+    for tag in ("<h1", "<pre", "<table"):
+        assert tag in page, tag
 
 
 def test_the_environment_imports_mixlist_from_the_wheel(installed: Path, tmp_path: Path) -> None:

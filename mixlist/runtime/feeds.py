@@ -121,10 +121,10 @@ def read_data(
 ) -> Batches:
     """Return the batches of a model in files and directories, for ``check``, ``tune`` and ``bench``.
 
-    shapes: the shapes of ``.bin`` files by input name.
-    mean, scale, resize, bgr, dims: how images become values (Rule S8.29): value = (pixel - mean) x scale, with one
-        number for all channels or one for each; ``stretch``, ``crop`` or ``pad``; whether the channels are blue, green
-        and red; and the sizes that the model leaves open.
+    - shapes: the shapes of ``.bin`` files by input name.
+    - mean, scale, resize, bgr, dims: how images become values (Rule S8.29): value = (pixel - mean) x scale, with one
+      number for all channels or one for each; ``stretch``, ``crop`` or ``pad``; whether the channels are blue, green
+      and red; and the sizes that the model leaves open.
 
     Without these keyword arguments, ``check`` reads the same batches from the paths themselves. Raises FileError for a
     path that is not data, UsageError for arguments that do not fit the model, and the errors of ``load_model``.
