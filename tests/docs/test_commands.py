@@ -3,8 +3,8 @@
 A ``console`` block holds commands (``$ mixlist ...``) and their outputs: both streams of a command, as a terminal shows
 them. A line ``...`` stands for any lines that are left out, and ``...`` in a line for any text. A block after a line
 that is only the name of a file in backticks and a colon is that file, which later commands read. The file
-``NAME.onnxtxt`` is a model in ONNX's text form; commands read it as ``NAME.onnx``. The commands of a document run in one
-folder, which begins with the files of ``mixlist/demo_data``.
+``NAME.onnxtxt`` is a model in ONNX's text form; commands read it as ``NAME.onnx``. The commands of a document run in
+one folder, which begins with the files of ``mixlist/demo_data``.
 
 Besides ``mixlist``, a console block may have ``python FILE``, ``cat FILE`` and ``echo $?``. A document with a script
 that imports torch is skipped if the extra is not installed.
