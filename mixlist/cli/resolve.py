@@ -32,7 +32,7 @@ FILTERS = (
     _filter_option("precision", "TYPE", "Show only nodes of this precision, such as float32."),
     _filter_option("rule", "RULE", "Show only nodes that this rule decides, such as follow or S4.6."),
     _filter_option(
-        "scope", "PATH", "Show only nodes whose name or scope begins with this path. '*' and '?' match as in a shell."
+        "scope", "PREFIX", "Show only nodes whose name or scope begins with this text. '*' and '?' match as in a shell."
     ),
 )
 

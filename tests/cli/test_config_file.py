@@ -12,7 +12,8 @@ from mixlist.cli.command_index import COMMANDS, load_command
 from mixlist.cli.config_file import load_config
 from mixlist.errors import FileError, ListError, MixlistError, UsageError
 
-CONFIGURABLE = ["validate", "lists", "resolve", "view", "apply", "diff", "recover", "check", "bench", "tune", "train"]
+CONFIGURABLE = ["validate", "lists", "resolve", "view", "apply", "export", "diff", "recover"]
+CONFIGURABLE += ["check", "bench", "tune", "train"]
 POLICY = ["ops-info", "mixlist", "precision-mode", "precision-mode-v2", "keep-dtype", "customize-dtypes", "op-names"]
 POLICY += ["gray-policy", "constants", "protect"]
 
