@@ -128,7 +128,8 @@ class NodeRules:
                 )
             elif rule not in self._matched_rules:
                 message = f"no node is called {rule.pattern!r}: the rule does nothing"
-                yield rule.place.finding("ML305", "warning", message, "mixlist resolve lists all node names")
+                hint = "'mixlist resolve MODEL --format csv' lists all nodes"
+                yield rule.place.finding("ML305", "warning", message, hint)
 
     def _report_fixed_node(self, rule: NodeRule, graph: Graph, node: Node) -> None:
         """Note a warning for a line of keep_dtype that names a node with nothing to vary; else raise ListError."""
