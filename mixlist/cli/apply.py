@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
+from mixlist.cli.name_completion import complete_interface
 from mixlist.cli.options import PLAN_OPTIONS, pop_policy, pop_type_hints, resolve_with_progress
 from mixlist.cli.parameters import CONFIG, MODEL, OUTPUT_OR_DASH, PathType
 
@@ -41,6 +42,7 @@ _OUTPUT_PATH = PathType("writes", must_be_new=True)
             metavar="NAME",
             multiple=True,
             help="An input or output that keeps its type, with --no-keep-io-types.",
+            shell_complete=complete_interface,
         ),
         click.Option(
             ["--external-data"],

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mixlist.cli.name_completion import COMPLETER_OF_FIELD
 from mixlist.cli.parameters import (
     INPUT,
     INPUT_OR_DASH,
@@ -69,6 +70,7 @@ def _click_option(name: str, form: CommandLineForm) -> click.Option:
         is_flag=True if form.kind == "flag" else None,
         multiple=form.repeatable,
         help=description,
+        shell_complete=COMPLETER_OF_FIELD.get(name),
     )
 
 

@@ -6,11 +6,14 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import click
 
 from mixlist.errors import UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 OptionValues: TypeAlias = dict[str, object]  # the values of a command's options by parameter name
 FileUse: TypeAlias = Literal["reads", "reads model", "reads library", "edits", "writes", "appends", "writes into"]
@@ -85,11 +88,21 @@ class PythonFunctionType(PathType):
         return module if module.endswith(".py") else ""
 
 
+class LibraryType(PathType):
+    """The name of a built-in library, or the path of another one."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the names of the built-in libraries for the completion of a shell, or let it complete a path."""
+        from mixlist.cli.name_completion import complete_library
+
+        return complete_library(ctx, param, incomplete)
+
+
 INPUT = PathType("reads")
 INPUT_OR_DASH = PathType("reads", allow_dash=True)  # '-' is standard input
 MODEL = PathType("reads model")
 PYTHON_FUNCTION = PythonFunctionType("reads")
-LIBRARY = PathType("reads library", allow_dash=True)
+LIBRARY = LibraryType("reads library", allow_dash=True)
 OUTPUT = PathType("writes")
 OUTPUT_OR_DASH = PathType("writes", allow_dash=True)  # '-' is standard output
 

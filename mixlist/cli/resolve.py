@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand
+from mixlist.cli.name_completion import complete_node, complete_op_type, complete_rule, complete_scope
 from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
 from mixlist.cli.parameters import CONFIG, MODEL
 from mixlist.lists.library import ListName
@@ -27,12 +28,22 @@ def _filter_option(name: str, metavar: str, description: str, **attributes: Any)
 
 # Nodes are shown if they match one value of each of these options that is given.
 FILTERS = (
-    _filter_option("op", "TYPE", "Show only nodes of this op type. May be repeated, like the next four options."),
+    _filter_option(
+        "op",
+        "TYPE",
+        "Show only nodes of this op type. May be repeated, like the next four options.",
+        shell_complete=complete_op_type,
+    ),
     _filter_option("list", "LIST", "Show only nodes of this list.", type=click.Choice([*get_args(ListName), "none"])),
     _filter_option("precision", "TYPE", "Show only nodes of this precision, such as float32."),
-    _filter_option("rule", "RULE", "Show only nodes that this rule decides, such as follow or S4.6."),
     _filter_option(
-        "scope", "PREFIX", "Show only nodes whose name or scope begins with this text. '*' and '?' match as in a shell."
+        "rule", "RULE", "Show only nodes that this rule decides, such as follow or S4.6.", shell_complete=complete_rule
+    ),
+    _filter_option(
+        "scope",
+        "PREFIX",
+        "Show only nodes whose name or scope begins with this text. '*' and '?' match as in a shell.",
+        shell_complete=complete_scope,
     ),
 )
 
@@ -50,6 +61,7 @@ FILTERS = (
             ["--explain"],
             metavar="NODE",
             help="Follow the decision from this node to the node that caused it (NAME, SCOPE/NAME or ./NAME).",
+            shell_complete=complete_node,
         ),
         click.Option(
             ["--provider"],
