@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mixlist.benchmark.graph_changes import GraphChanges
 from mixlist.benchmark.paired_statistics import Ratio, Spread
 from mixlist.diagnostics import Diagnostic, warnings_as_text
+from mixlist.flat_rows import Row, choose_table, flat_row
 from mixlist.notebook_table import notebook_facts
 
 if TYPE_CHECKING:
@@ -89,6 +90,36 @@ class BenchReport:
     def failed(self) -> bool:
         """Return True if one of the two models could not be timed."""
         return bool(self.original.failure or self.other.failure)
+
+    def to_rows(self, table: str = "models") -> list[Row]:
+        """Return the flat rows of a table, for pandas or polars.
+
+        ``table``: ``models`` (one row for each model: times in seconds, memory in bytes, nodes, and the ratio of the
+        other model) or ``operators`` (one row for each op type of each model, if there is a profile). The column
+        ``role`` is ``original`` or ``other``. Raises UsageError for another table.
+        """
+        models = {"original": self.original, "other": self.other}
+        return choose_table(
+            table,
+            {
+                "models": lambda: [self._model_row(role, model) for role, model in models.items()],
+                "operators": lambda: [
+                    {"role": role, "model": model.name, **flat_row(op)}
+                    for role, model in models.items()
+                    for op in (model.profile.ops if model.profile is not None else ())
+                ],
+            },
+        )
+
+    def _model_row(self, role: str, model: TimedModel) -> Row:
+        from mixlist.runtime.profile_reader import Profile
+
+        row = flat_row(model, seconds=Spread, graph=GraphChanges, profile=Profile)
+        del row["profile_ops"]  # the table ``operators``
+        # The ratio is that of the other model to the original.
+        ratio = self.ratio if role == "other" else None
+        parts: Row = {f"ratio_{name}": getattr(ratio, name, None) for name in ("value", "low", "high", "confidence")}
+        return {"role": role, **row, **parts}
 
     def to_json(self) -> dict[str, object]:
         """Return the ``mixlist.bench/1`` object."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.files.strict_json import to_strict_json
+from mixlist.flat_rows import Row, choose_table, flat_row
 from mixlist.graph.refs import NodeRef, NodeResult, qualified_name
 from mixlist.notebook_table import limited, notebook_facts
 
@@ -260,6 +261,22 @@ class CheckReport:
                 "to keep them high": limited(list(dict.fromkeys(f.suggestion for f in first if f.suggestion))),
                 "outputs": limited(outputs),
                 "page": "mixlist.html(report)",
+            },
+        )
+
+    def to_rows(self, table: str = "nodes") -> list[Row]:
+        """Return the flat rows of a table, for pandas or polars.
+
+        ``table``: ``nodes`` (one row for each finding), ``outputs``, ``tensors`` or ``layerwise``. The columns are the
+        fields of NodeFinding, OutputFinding, TensorRange and NodeError. Raises UsageError for another table.
+        """
+        return choose_table(
+            table,
+            {
+                "nodes": lambda: [flat_row(finding, low_source=LowSource) for finding in self.nodes],
+                "outputs": lambda: [flat_row(output) for output in self.outputs],
+                "tensors": lambda: [flat_row(tensor, counts=ValueCounts) for tensor in self.tensors],
+                "layerwise": lambda: [flat_row(error) for error in self.layerwise],
             },
         )
 

@@ -15,6 +15,7 @@ Op types whose list does not change are left out.
 from __future__ import annotations
 
 from mixlist.errors import UsageError
+from mixlist.flat_rows import Row
 from mixlist.lists.detect_kind import ACTION_KEYS, LIST_KEYS
 from mixlist.lists.library import Lists, Move
 from mixlist.lists.policy import Policy
@@ -35,6 +36,10 @@ class ListDiff(dict[str, dict[str, list[str]]]):
         lists = [(op, base.list_of(op), target.list_of(op)) for op in sorted(_ops(base) | _ops(target))]
         self.moves = tuple(Move(op, before, after, None) for op, before, after in lists if before != after)
 
+    def to_rows(self) -> list[Row]:
+        """Return a flat row for each op type that moves, for pandas or polars: ``op``, ``before`` and ``after``."""
+        return [{"op": move.op, "before": move.before, "after": move.after} for move in self.moves]
+
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""
         rows = [(move.op, move.before, move.after) for move in self.moves]
@@ -45,7 +50,8 @@ class ListDiff(dict[str, dict[str, list[str]]]):
 def diff(base: Policy, target: Policy) -> ListDiff:
     """Return the modify_mixlist object that turns the lists of ``base`` into those of ``target``.
 
-    ``diff_lists`` describes its form. Raises UsageError if the two libraries have names of different name spaces.
+    ``diff_lists`` describes its form. The object has a method ``to_rows`` too. Raises UsageError if the two libraries
+    have names of different name spaces.
     """
     if base.space != target.space:
         base_name, target_name = base.lists.library.name, target.lists.library.name

@@ -10,6 +10,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
 from mixlist.files.jsonc import Document, parse
 from mixlist.files.list_text import is_directory, read_text, shown_path
+from mixlist.flat_rows import Row, flat_row
 from mixlist.lists import modify_mixlist, node_rules, ops_info
 from mixlist.lists.detect_kind import FileKind, detect_json_kind, detect_text_kind
 from mixlist.lists.library import Library, NameSpace
@@ -40,6 +41,10 @@ class FileReport:
         rows = [(finding.place, finding.code, finding.severity, finding.message) for finding in self.findings]
         title = f"{self.path}: {self.kind}, findings: {len(rows)}"
         return notebook_rows(title, ("place", "code", "severity", "message"), rows)
+
+    def to_rows(self) -> list[Row]:
+        """Return a flat row for each finding, for pandas or polars, with the fields of Diagnostic."""
+        return [flat_row(finding) for finding in self.findings]
 
     def by_file(self) -> list[FileReport]:
         """Return one report for each file that has findings; without findings, only this report.

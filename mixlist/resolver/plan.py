@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from mixlist.diagnostics import Diagnostic
+from mixlist.flat_rows import Row, flat_row
 from mixlist.graph.gc_pause import pause_gc
 from mixlist.lists.policy import Policy
 from mixlist.notebook_table import notebook_rows
@@ -57,6 +58,15 @@ class Plan:
         names if no node has the name, and with the candidates if several scopes have such a node.
         """
         return find_chain(self.nodes, name)
+
+    def to_rows(self) -> list[Row]:
+        """Return a flat row for each node, for pandas or polars: the keys of ``nodes`` in JSON, and ``callers``."""
+        rows = []
+        for node in self.nodes:
+            row = flat_row(node)
+            del row["follows_refs"]  # ``follows`` has the names of these nodes
+            rows.append(row)
+        return rows
 
     def to_json(self) -> dict[str, Any]:
         """Return the ``mixlist.resolve/1`` object of schemas/resolve.json."""

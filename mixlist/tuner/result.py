@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.errors import UsageError
+from mixlist.flat_rows import Row, choose_table, flat_row
 from mixlist.lists.save_lists import save_list_files
 from mixlist.notebook_table import limited, notebook_facts
 
@@ -57,6 +59,10 @@ class TunedList:
     ) -> None:
         """Write the two files, as ``TuneReport.save`` does."""
         _save(self, path, node_rules, force)
+
+    def to_rows(self) -> list[Row]:
+        """Return a flat row for each edit, for pandas or polars, with the fields of TunedEdit."""
+        return [flat_row(edit) for edit in self.edits]
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,9 +135,31 @@ class TuneReport:
             raise UsageError(f"there is no list to write: {self.reasons[0]}")
         _save(self, path, node_rules, force)
 
+    def to_rows(self, table: str = "edits") -> list[Row]:
+        """Return the flat rows of a table, for pandas or polars.
+
+        ``table``: ``edits`` (one row for each edit, with the fields of TunedEdit) or ``trials`` (one row for each entry
+        of ``log``: ``edits``, ``passed``, ``why`` and ``remembered``). Raises UsageError for another table.
+        """
+        return choose_table(
+            table,
+            {
+                "edits": lambda: [flat_row(edit) for edit in self.edits],
+                "trials": lambda: [_trial_row(entry) for entry in self.log],
+            },
+        )
+
     def to_json(self) -> dict[str, object]:
         """Return the ``mixlist.tune/1`` object of schemas/tune.json."""
         return {"format": "mixlist.tune/1", **_fields_to_json(self), "warnings": warnings_as_text(self.warnings)}
+
+
+def _trial_row(entry: Mapping[str, object]) -> Row:
+    """Return a row for an entry of the log, whose edits are a list of texts."""
+    edits, why = entry["edits"], entry["why"]
+    assert isinstance(edits, list) and isinstance(why, str)
+    text = "; ".join(map(str, edits))
+    return {"edits": text, "passed": bool(entry["passed"]), "why": why, "remembered": bool(entry["remembered"])}
 
 
 def _save(
