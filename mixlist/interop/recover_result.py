@@ -9,6 +9,7 @@ from typing import Literal
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.graph.refs import NodeResult
 from mixlist.lists.save_lists import save_list_files
+from mixlist.notebook_table import limited, notebook_facts
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,15 @@ class RecoverReport:
         state = "complete" if self.complete else f"exceptions {len(self.exceptions)}"
         counts = f"matched {self.matched}, edits {len(self.edits)}, unmatched {len(self.unmatched)}"
         return f"<RecoverReport of {self.mixed!r}: {state}; {counts}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        facts = {
+            "complete": "yes" if self.complete else "no",
+            "edits": limited([f"{edit.name}: {edit.before} to {edit.after}" for edit in self.edits]),
+            "exceptions": limited([f"{node.ref}: {node.why}" for node in self.exceptions]),
+        }
+        return notebook_facts(f"recover of {self.mixed} from {self.original}", facts)
 
     def save(
         self, path: str | os.PathLike[str], node_rules: str | os.PathLike[str] | None = None, *, force: bool = False

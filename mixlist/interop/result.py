@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.graph.refs import NodeRef
+from mixlist.notebook_table import limited, notebook_facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,15 @@ class ExportResult:
         lengths = [(name, len(entries)) for name, entries in self.lists.items() if isinstance(entries, list)]
         sizes = "".join(f"{name} {length}, " for name, length in lengths)
         return f"<ExportResult for {self.tool}: {sizes}exceptions {len(self.exceptions)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        lists = {
+            name: limited(list(map(str, entries))) for name, entries in self.lists.items() if isinstance(entries, list)
+        }
+        exceptions = limited([f"{item.node}: {item.why}" for item in self.exceptions])
+        facts = {**lists, "call": self.call.splitlines(), "exceptions": exceptions, "notes": self.notes}
+        return notebook_facts(f"export of {self.model} for {self.tool}", facts)
 
     def to_json(self) -> dict[str, object]:
         """Return the ``mixlist.export/1`` object of schemas/export.json."""

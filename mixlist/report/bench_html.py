@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from shlex import quote
 from typing import TYPE_CHECKING, TypeVar
 
 from mixlist.report import bench_texts
-from mixlist.report.html_page import Badge, Bar, PageHead, Step, render_page
+from mixlist.report.html_page import Badge, Bar, PageHead, Step, model_argument, render_page
 from mixlist.report.number_text import format_amount, format_bytes, format_duration, format_number
 
 if TYPE_CHECKING:
@@ -137,7 +136,7 @@ def _next_steps(report: BenchReport) -> list[Step]:
     """Return what the reader should do next, which depends on the ratio and on missing kernels."""
     if report.ratio is None:
         return [Step("Remove the reason why a model was not timed, which is above, and measure again.")]
-    steps, other, model = [], report.other, quote(report.original.name)
+    steps, other, model = [], report.other, model_argument(report.original.name)
     resolve = f"mixlist resolve {model}"
     missing = other.low_nodes - other.low_kernels
     if missing and not report.ratio.high < 1:

@@ -6,11 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from shlex import quote
 
 from mixlist.checker.result import CheckReport, FindingKind, NodeError
 from mixlist.report import check_texts, range_chart
-from mixlist.report.html_page import VERDICT_BADGES, PageHead, Step, bars, render_page
+from mixlist.report.html_page import VERDICT_BADGES, PageHead, Step, bars, model_argument, render_page
 from mixlist.report.number_text import format_number, format_power
 from mixlist.report.terminal import escape_commands
 
@@ -196,7 +195,7 @@ def _next_steps(report: CheckReport) -> list[Step]:
         return [
             Step(
                 "The lists keep every limit on this data. To write the mixed model, with the same options:",
-                f"mixlist apply {quote(report.model)} -o mixed.onnx",
+                f"mixlist apply {model_argument(report.model)} -o mixed.onnx",
             )
         ]
     steps = []

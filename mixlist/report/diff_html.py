@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from shlex import quote
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.diff import ListDiff
 from mixlist.lists.fmt import format_text
-from mixlist.report.html_page import Badge, PageHead, Step, render_page
+from mixlist.report.html_page import Badge, PageHead, Step, model_argument, render_page
 from mixlist.report.number_text import pluralize
 
 NODE_COLUMNS = ("scope", "name", "op_type", "base", "target", "reason")
@@ -92,10 +92,7 @@ def _next_steps(diff: ListDiff, nodes: NodeDifferences | None) -> list[Step]:
     if nodes is None:
         steps.append(Step("To see which nodes of a model change, add --model MODEL to the command."))
     elif nodes.rows:
-        steps.append(
-            Step(
-                "To see the nodes in the graph, and what decides them:",
-                f"mixlist view {quote(nodes.model)} --ops-info {quote(diff.base)} --against FILE -o view.html",
-            )
-        )
+        model, library = model_argument(nodes.model), shlex.quote(diff.base)
+        command = f"mixlist view {model} --ops-info {library} --against FILE -o view.html"
+        steps.append(Step("To see the nodes in the graph, and what decides them:", command))
     return steps

@@ -9,6 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import shlex
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +76,13 @@ class Step:
 
     text: str
     command: str = ""
+
+
+def model_argument(model: str) -> str:
+    """Return the model as an argument of a command line; ``MODEL`` for a model that was not read from a file."""
+    if not model.endswith(".onnx"):
+        return "MODEL"
+    return subprocess.list2cmdline([model]) if os.name == "nt" else shlex.quote(model)
 
 
 def bars(values: Mapping[str, float], form: str, *, code: bool = False) -> list[Bar]:

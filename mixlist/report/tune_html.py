@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from shlex import quote
-
 from mixlist.report import check_texts, tune_texts
 from mixlist.report.check_html import node_error_rows
-from mixlist.report.html_page import VERDICT_BADGES, Bar, PageHead, Step, bars, render_page
+from mixlist.report.html_page import VERDICT_BADGES, Bar, PageHead, Step, bars, model_argument, render_page
 from mixlist.report.number_text import format_share
 from mixlist.tuner.result import TunedList, TuneReport
 
@@ -77,7 +75,7 @@ def _next_steps(report: TuneReport) -> list[Step]:
                 " or set limits that the model can keep."
             )
         ]
-    steps, apply = [], f"mixlist apply {quote(report.model)}"
+    steps, apply = [], f"mixlist apply {model_argument(report.model)}"
     if report.next_command:
         steps.append(Step("Recommended: write the result with rules of single nodes.", report.next_command))
     if report.verdict == "fail":

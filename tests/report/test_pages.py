@@ -13,7 +13,7 @@ import mixlist
 from mixlist.lists.diff import ListDiff
 from mixlist.lists.library import Library, Lists
 from mixlist.report import bench_html, diff_html
-from mixlist.report.html_page import write_page
+from mixlist.report.html_page import model_argument, write_page
 from tests.support import bench_reports, browser, check_reports, train_reports, tune_reports
 from tests.support.builders import model
 from tests.support.check_reports import EVIL
@@ -91,6 +91,16 @@ def test_links_and_ids_belong_together(name: str) -> None:
     ids = re.findall(' id="(.*?)"', PAGES[name])
     assert len(ids) == len(set(ids))
     assert set(re.findall('href="#(.*?)"', PAGES[name])) <= set(ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"), [("m.onnx", "m.onnx"), ("my model.onnx", "'my model.onnx'"), ("main_graph", "MODEL")]
+)
+def test_commands_name_the_file_of_a_model(name: str, argument: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.name", "posix")
+    assert model_argument(name) == argument
+    command = f"mixlist apply {argument} -o mixed.onnx".replace("'", "&#39;")
+    assert command in mixlist.html(replace(check_reports.PASSING, model=name))
 
 
 def test_the_page_of_a_plan_shows_its_graph() -> None:
