@@ -140,6 +140,13 @@ def _judge(original: str, converted: str, mixlist_result: str) -> dict[str, Any]
     return {"casts": casts[1] - casts[0], "differ": difference, "invalid": _invalid(before, after, converted)}
 
 
+def count_casts(path: Path) -> int:
+    """Return the number of Casts in a model file, in all its graphs."""
+    import onnx
+
+    return sum(node.op_type == "Cast" for node in _nodes(onnx.load(path, load_external_data=False).graph))
+
+
 def _plan(model_path: str) -> dict[str, str]:
     """Return the precision of each node that has one, from the file ``plan`` in the model's folder."""
     precisions: dict[str, str] = json.loads(Path(model_path).with_name("plan").read_text(encoding="utf-8"))
@@ -148,6 +155,11 @@ def _plan(model_path: str) -> dict[str, str]:
 
 def _invalid(before: Any, after: Any, path: str) -> str:
     """Return why the model ``after``, the file at ``path``, is not valid; "" if it is valid."""
+    return find_checker_fault(before, after) or find_load_fault(path)
+
+
+def find_checker_fault(before: Any, after: Any) -> str:
+    """Return why onnx's checker refuses the model ``after``; "" if not. The check is full if ``before`` passes it."""
     from onnx import checker
 
     try:
@@ -159,6 +171,11 @@ def _invalid(before: Any, after: Any, path: str) -> str:
         checker.check_model(after, full_check=full)
     except Exception as error:
         return f"the checker refuses it: {_first_line(str(error))}"
+    return ""
+
+
+def find_load_fault(path: str) -> str:
+    """Return why ONNX Runtime's CPU provider does not load a model file; "" if it does."""
     load = "import onnxruntime as o, sys; p = o.SessionOptions(); p.graph_optimization_level = o.GraphOptimizationLevel"
     load += "(int(sys.argv[2])); o.InferenceSession(sys.argv[1], p, providers=['CPUExecutionProvider'])"
     for level in ("99", "0"):  # all optimizations, none
