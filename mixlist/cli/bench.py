@@ -74,8 +74,8 @@ def command(
     if estimate:
         _write_estimate(original, compared, data, output_format, html)
         return
+    batches = make_batches(data, original.proto, options.rounds)
     with bar("timing", "rounds") as progress:
-        batches = make_batches(data, original.proto, options.rounds)
         report = run_bench(original, compared, batches, replace(options, progress=progress))
     terminal.write_findings(report.warnings)
     write_report_and_page(report, output_format, html, bench_html.render, bench_terminal.write_bench)

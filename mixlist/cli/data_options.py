@@ -136,9 +136,7 @@ def make_batches(options: DataOptions, proto: ModelProto, limit: int | None = No
             _refuse_unused("the data has none", "shapes")
         return batches
     if options.loader is not None:
-        from mixlist.runtime.python_loader import run_loader
-
-        return as_batches(run_loader(options.loader), proto, limit)
+        return as_batches(_read_loader(options.loader, limit), proto, limit)
     if options.random is None:
         raise UsageError(
             "there is no data to run the model on",
@@ -150,6 +148,19 @@ def make_batches(options: DataOptions, proto: ModelProto, limit: int | None = No
     ranges = split_assignments(options.ranges, "--range", "INPUT=LOW:HIGH", _RANGE_EXAMPLE)
     bounds = {name: _parse_bounds(text, name) for name, text in ranges}
     return make_random_batches(proto, options.random, options.seed, dims, bounds)
+
+
+def _read_loader(loader: str, limit: int | None) -> Iterator[object]:
+    """Yield the batches of a loader, with a progress bar: its code may take long."""
+    from mixlist.progress import ProgressCounter
+    from mixlist.report.progress import bar
+    from mixlist.runtime.python_loader import run_loader
+
+    with bar("reading data", "batches") as progress:
+        counter = ProgressCounter(progress, "batches", limit)
+        for batch in run_loader(loader):
+            counter.add()
+            yield batch
 
 
 def read_files(paths: tuple[str, ...], options: DataOptions, proto: ModelProto) -> Batches:
