@@ -87,12 +87,14 @@ def _import_module(place: str) -> ModuleType:
         raise FileError(f"{place}: there is no such file", hint=_EXAMPLE)
     # As for ``python loader.py``: the file can import its neighbors.
     sys.path.insert(0, os.fspath(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A name of its own: the file may be called like a module that is loaded already, such as random.py.
+    name = f"mixlist_loader_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise FileError(f"{place} is not a Python file", hint=_EXAMPLE)
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and pickles look their module up here.
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 

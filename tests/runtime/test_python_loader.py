@@ -58,6 +58,15 @@ def test_what_a_loader_can_be(folder: Path, content: str, form: str) -> None:
     assert first_values(run_loader(form)) == [0, 1, 2]
 
 
+def test_a_file_may_have_the_name_of_a_module(folder: Path) -> None:
+    random = sys.modules["random"]
+    (folder / "random.py").write_text(
+        "from dataclasses import dataclass\n\n\n@dataclass\nclass A:\n    x: int\n\n\nbatches = [{'x': [A(3).x]}]\n"
+    )
+    assert first_values(run_loader("random.py:batches")) == [3]
+    assert sys.modules["random"] is random
+
+
 def test_a_dict_is_one_batch(folder: Path) -> None:
     (folder / "loader.py").write_text("def batches():\n    return {'x': [7, 8]}\n")
     assert first_values(run_loader("loader.py:batches")) == [7]
