@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from mixlist.checker.result import TensorRange as TensorRange
     from mixlist.checker.result import ValueCounts as ValueCounts
     from mixlist.checker.run import check as check
+    from mixlist.comparison.result import DiffReport as DiffReport
+    from mixlist.comparison.result import NodeChange as NodeChange
+    from mixlist.comparison.result import SideResult as SideResult
+    from mixlist.comparison.run import diff as diff
     from mixlist.diagnostics import Diagnostic as Diagnostic
     from mixlist.errors import MixlistError as MixlistError
     from mixlist.interop.recover import recover as recover
@@ -34,9 +38,9 @@ if TYPE_CHECKING:
     from mixlist.interop.result import ExportException as ExportException
     from mixlist.interop.result import ExportResult as ExportResult
     from mixlist.lists.diff import ListDiff as ListDiff
-    from mixlist.lists.diff import diff as diff
     from mixlist.lists.load import load_policy as load_policy
     from mixlist.lists.policy import Policy as Policy
+    from mixlist.lists.setting_changes import SettingChange as SettingChange
     from mixlist.lists.validate_file import FileReport as FileReport
     from mixlist.progress import Progress as Progress
     from mixlist.report.result_page import html as html
@@ -64,12 +68,14 @@ _MODULE_OF = {
     "ConstantReport": "mixlist.rewriter",
     "Decision": "mixlist.resolver",
     "Diagnostic": "mixlist.diagnostics",
+    "DiffReport": "mixlist.comparison.result",
     "ExportException": "mixlist.interop.result",
     "ExportResult": "mixlist.interop.result",
     "FileReport": "mixlist.lists.validate_file",
     "Limits": "mixlist.checker.limits",
     "ListDiff": "mixlist.lists.diff",
     "MixlistError": "mixlist.errors",
+    "NodeChange": "mixlist.comparison.result",
     "NodeError": "mixlist.checker.result",
     "NodeFinding": "mixlist.checker.result",
     "OutputFinding": "mixlist.checker.result",
@@ -79,6 +85,8 @@ _MODULE_OF = {
     "RecoverReport": "mixlist.interop.recover_result",
     "RecoveredEdit": "mixlist.interop.recover_result",
     "RewriteResult": "mixlist.rewriter",
+    "SettingChange": "mixlist.lists.setting_changes",
+    "SideResult": "mixlist.comparison.result",
     "TensorRange": "mixlist.checker.result",
     "TrainReport": "mixlist.training.result",
     "TuneReport": "mixlist.tuner.result",
@@ -89,7 +97,7 @@ _MODULE_OF = {
     "UnrecoveredNode": "mixlist.interop.recover_result",
     "bench": "mixlist.benchmark.run",
     "check": "mixlist.checker.run",
-    "diff": "mixlist.lists.diff",
+    "diff": "mixlist.comparison.run",
     "export": "mixlist.interop.registry",
     "html": "mixlist.report.result_page",
     "load_policy": "mixlist.lists.load",

@@ -42,6 +42,18 @@ RESULTS: dict[str, tuple[Any, tuple[str, ...]]] = {
         ListDiff(Lists(LIBRARY), Lists(Library("b", {"Exp": "gray"}))),
         ("2 op types", "<td", "black", "white", "gray"),
     ),
+    "diff with a model": (
+        mixlist.DiffReport(
+            model=EVIL,
+            mixlist=None,
+            settings=(),
+            nodes=(mixlist.NodeChange("", "/n", EVIL, "float16", "float32", EVIL),),
+            total=30,
+            base=mixlist.SideResult("a", 4),
+            target=mixlist.SideResult("b", 6),
+        ),
+        ("1 of 30 nodes", "float16", "float32", "<td"),
+    ),
     "validate": (FileReport(EVIL, "ops-info", (warning("ML108", EVIL),)), ("findings: 1", "ML108", "warning")),
     "resolve": (PLAN, ("plan of g", "black", "float32", "gray", "<td")),
     "export": (mixlist.export(MODEL, mixlist.load_policy(), "ort"), ("for ort", "op_block_list", "call")),

@@ -42,6 +42,28 @@ def declared_options(*options: type[DataclassInstance]) -> list[click.Parameter]
     return [_click_option(name, form) for kind in options for name, form in command_line_forms(kind).items()]
 
 
+def prefixed_options(
+    options: type[DataclassInstance], prefix: str, title: str, *, without: tuple[str, ...] = ()
+) -> list[click.Parameter]:
+    """Return the options of a dataclass under the names ``--PREFIX-NAME``, for a command that has them several times.
+
+    ``title`` begins their help texts. ``without``: fields that get no option.
+    """
+    return [
+        _click_option(
+            f"{prefix}_{name}",
+            replace(
+                form,
+                flag=f"--{prefix}-{form.flag.removeprefix('--')}",
+                alias="",
+                description=f"{title} {form.description}",
+            ),
+        )
+        for name, form in command_line_forms(options).items()
+        if name not in without
+    ]
+
+
 _FILE_TYPES = {
     "input file": INPUT,
     "model file": MODEL,

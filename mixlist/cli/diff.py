@@ -1,21 +1,40 @@
-"""``mixlist diff``: print the edits between two sets of lists, or the nodes of a model that they change."""
+"""``mixlist diff``: print the edits between two sets of lists, or what changes in a model between two policies."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mixlist.cli.command_files import FileCheckingCommand
-from mixlist.cli.options import HTML, OP_NAMES, build_policy, format_option
-from mixlist.cli.parameters import CONFIG, INPUT_OR_DASH, LIBRARY, MODEL, refuse_second_standard_input
-from mixlist.cli.result_output import write_page_file, write_rows
+from mixlist.checker.limits import Limits
+from mixlist.checker.options import CheckOptions, JudgingOptions
+from mixlist.cli.command_files import FileCheckingCommand, load_input_model
+from mixlist.cli.data_options import DataOptions, make_batches, pop_data_options
+from mixlist.cli.declared_options import build_options, declared_options, prefixed_options
+from mixlist.cli.options import HTML, OP_NAMES, TYPE_HINTS, format_option, pop_side_policy, pop_type_hints
+from mixlist.cli.parameters import (
+    CONFIG,
+    LIBRARY,
+    MODEL,
+    OptionValues,
+    options_on_command_line,
+    refuse_second_standard_input,
+)
+from mixlist.cli.result_output import write_page_file
+from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch, keep_jobs_or_scheduler
+from mixlist.errors import UsageError
+from mixlist.lists.options import PolicyOptions
 
 if TYPE_CHECKING:
+    from mixlist.comparison.result import DiffReport
     from mixlist.lists.policy import Policy
-    from mixlist.report.diff_html import NodeDifferences
+
+MAX_NODES = 50  # the number of nodes in the text without --all
+ALL = click.Option(["--all", "show_all"], is_flag=True, help=f"With --model, show all nodes, not only {MAX_NODES}.")
+# The options of the check of both sides. They need data.
+CHECK_OPTIONS = (*declared_options(DataOptions, JudgingOptions), LARGE_BATCH, *declared_options(Limits))
 
 
 @click.command(
@@ -24,77 +43,120 @@ if TYPE_CHECKING:
     params=[
         click.Argument(["base"], metavar="BASE", type=LIBRARY),
         click.Argument(["target"], metavar="TARGET", type=LIBRARY),
-        click.Option(["--base-mixlist"], type=INPUT_OR_DASH, help="A modify_mixlist file applied to BASE first."),
-        click.Option(["--target-mixlist"], type=INPUT_OR_DASH, help="A modify_mixlist file applied to TARGET first."),
+        # The arguments are the libraries, so there is no --base-ops-info.
+        *prefixed_options(PolicyOptions, "base", "BASE:", without=("ops_info",)),
+        *prefixed_options(PolicyOptions, "target", "TARGET:", without=("ops_info",)),
         OP_NAMES,
-        click.Option(
-            ["--model"],
-            type=MODEL,
-            help="Show the nodes of this ONNX model whose precision changes, instead of the edits.",
-        ),
+        click.Option(["--model"], type=MODEL, help="Show what changes in this ONNX model, instead of the edits."),
+        TYPE_HINTS,
+        ALL,
+        *CHECK_OPTIONS,
         format_option("text", "json", "csv", description="With --model."),
         HTML,
         CONFIG,
     ],
 )
 def command(
-    base: str,
-    target: str,
-    base_mixlist: str | None,
-    target_mixlist: str | None,
-    op_names: str | None,
-    model: str | None,
-    output_format: str,
-    html: str | None,
-) -> None:
+    base: str, target: str, model: str | None, show_all: bool, output_format: str, html: str | None, **values: object
+) -> int:
     """Print the modify_mixlist that turns the lists of BASE into those of TARGET.
 
-    BASE and TARGET are built-in libraries or ops-info paths. Each may have its own modify_mixlist file. With --model,
-    print the nodes whose precision differs.
+    BASE and TARGET are built-in libraries or ops-info paths. Each side may have its own list files, precision mode and
+    other settings. With --model, print what changes in the model: the number of nodes by precision and operator, the
+    number of Casts, and the nodes. With --data too, check both sides on the same batches, and estimate their cost.
+    Exit status 1 with data: the verdict of TARGET is fail or inconclusive. Otherwise 0, also where the sides differ.
 
     \b
     Example:
       mixlist diff ascend910 ascend910b > modify.json
+      mixlist diff onnx onnx --target-gray-policy between --model model.onnx
       mixlist diff ascend910b ascend910b --target-mixlist modify.json --model model.onnx --html diff.html
+      mixlist diff onnx onnx --target-mixlist modify.json --model model.onnx --data batches/
     """
+    refuse_second_standard_input()
+    op_names = values.pop("op_names")
+    before, after = (
+        pop_side_policy(values, side, {"ops_info": library, "op_names": op_names})
+        for side, library in (("base", base), ("target", target))
+    )
+    if model is None:
+        _refuse_options_of_a_model()
+        _write_edits(before, after, html)
+        return 0
+    return _write_comparison(_compare(model, before, after, values), show_all, output_format, html)
+
+
+def _refuse_options_of_a_model() -> None:
+    """Raise UsageError for an option on the command line that has no effect without --model."""
+    for option in (TYPE_HINTS, ALL, *CHECK_OPTIONS):
+        if options_on_command_line(option.name or ""):
+            raise UsageError(f"{option.opts[-1]} needs a model", hint="add --model model.onnx")
+
+
+def _write_edits(before: Policy, after: Policy, html: str | None) -> None:
+    """Write the modify_mixlist to standard output, and the settings that it cannot express to standard error."""
     from mixlist.lists.diff import diff
     from mixlist.lists.fmt import format_text
+    from mixlist.lists.setting_changes import find_setting_changes
     from mixlist.ops.name_warnings import find_name_warnings
     from mixlist.report import diff_html, terminal
+    from mixlist.report.diff_texts import describe_settings
     from mixlist.report.json_output import escaped_json
 
-    refuse_second_standard_input()
-    # Only these three options: the lists alone differ, and all other settings of the two policies are the defaults.
-    before = build_policy({"ops_info": base, "mixlist": base_mixlist, "op_names": op_names})
-    after = build_policy({"ops_info": target, "mixlist": target_mixlist, "op_names": op_names})
     names = (*find_name_warnings(before), *find_name_warnings(after))
-    warnings = (*before.warnings, *after.warnings, *names)
+    warnings = tuple(dict.fromkeys((*before.warnings, *after.warnings, *names)))
     terminal.write_findings(warnings)
     edits = diff(before, after)
-    nodes = None if model is None else _changed_nodes(model, before, after)
+    settings = find_setting_changes(before, after)
+    if text := describe_settings(settings):
+        sys.stderr.write(f"{terminal.escape_commands(text)}; add --model to see the effect\n")
     if html is not None:
-        write_page_file(diff_html.render(edits, nodes, warnings), html)
-    if nodes is None:
-        # The canonical form of ``mixlist fmt``, so that the output can be saved as a list file.
-        sys.stdout.write(escaped_json(format_text(json.dumps(edits), "diff", "modify-mixlist")))
-        return
-    node_objects = [dict(zip(diff_html.NODE_COLUMNS, row, strict=True)) for row in nodes.rows]
-    as_json = {"format": "mixlist.diff/1", "mixlist": edits, "nodes": node_objects}
-    write_rows(output_format, diff_html.NODE_COLUMNS, nodes.rows, as_json)
+        write_page_file(diff_html.render(edits, settings, warnings), html)
+    # The canonical form of ``mixlist fmt``, so that the output can be saved as a list file.
+    sys.stdout.write(escaped_json(format_text(json.dumps(edits), "diff", "modify-mixlist")))
 
 
-def _changed_nodes(model: str, before: Policy, after: Policy) -> NodeDifferences:
-    """Return the nodes whose precision differs, with the reason under ``after``."""
-    from mixlist import resolve
-    from mixlist.report.diff_html import NodeDifferences
+def _compare(model: str, before: Policy, after: Policy, values: OptionValues) -> DiffReport:
+    """Return the changes of a model, with checks of both sides if there is data."""
+    from dataclasses import replace
 
-    # A node of a function can be missing in one of the plans: its scope has a number if the lists make several
-    # specializations of the function (Rule S4.31).
-    old = {node.ref: node.precision for node in resolve(model, before).nodes}
-    nodes = resolve(model, after).nodes
-    rows = [
-        (node.scope, node.name, node.op_type, old.get(node.ref, ""), node.precision, node.reason)
-        for node in nodes
-        if node.precision != old.get(node.ref)
-    ]
-    return NodeDifferences(model, len(nodes), rows)
+    from mixlist.checker.label_accuracy import read_labels
+    from mixlist.comparison.run import compare_policies
+    from mixlist.report import terminal
+    from mixlist.report.progress import bar
+
+    terminal.write_findings(dict.fromkeys((*before.warnings, *after.warnings)))
+    hints = pop_type_hints(values)
+    has_data = any(values[name] not in (None, ()) for name in ("data", "loader", "random"))
+    if not has_data and (names := options_on_command_line(*(option.name or "" for option in CHECK_OPTIONS))):
+        flag = next(option.opts[-1] for option in CHECK_OPTIONS if option.name == names[0])
+        raise UsageError(f"{flag} is for a check of both sides, and there is no data", hint="add --data batches/")
+    apply_large_batch(values)
+    keep_jobs_or_scheduler(values)
+    data, labels = pop_data_options(values), values.pop("labels")
+    source = load_input_model(model)
+    converted: dict[str, Any] = {"limits": build_options(Limits(), values), "type_hints": hints, "isolate": True}
+    converted["labels"] = None if labels is None else read_labels(str(labels))
+    options = build_options(CheckOptions(), values, **converted)
+    batches = make_batches(data, source.proto, options.steps) if has_data else None
+    with bar("checking" if has_data else "scanning weights", "batches" if has_data else "bytes") as progress:
+        return compare_policies(before, after, source, batches, replace(options, progress=progress))
+
+
+def _write_comparison(report: DiffReport, show_all: bool, output_format: str, html: str | None) -> int:
+    """Write the report; return the exit status."""
+    from mixlist.report import diff_html, diff_terminal, json_output, terminal
+
+    terminal.write_findings(report.warnings)
+    try:
+        if html is not None:
+            write_page_file(diff_html.render(report), html)
+    finally:  # the report of a long run is written even if the page cannot be written
+        if output_format == "json":
+            json_output.write_json(report.to_json(), sys.stdout)
+        elif output_format == "csv":
+            diff_terminal.write_diff_csv(report, sys.stdout)
+        else:
+            diff_terminal.write_diff(report, None if show_all else MAX_NODES, sys.stdout)
+    check = report.target.check
+    return int(check is not None and check.verdict != "pass")

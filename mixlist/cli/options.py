@@ -20,6 +20,7 @@ from mixlist.cli.parameters import (
 )
 from mixlist.errors import UsageError
 from mixlist.lists.options import PolicyOptions
+from mixlist.option_fields import command_line_forms
 from mixlist.report.terminal import write_findings
 
 if TYPE_CHECKING:
@@ -74,16 +75,36 @@ def pop_policy(option_values: OptionValues) -> Policy:
     the other name. Raises UsageError if two inputs are standard input.
     """
     refuse_second_standard_input()
-    modes = ("precision_mode", "precision_mode_v2")
+    _keep_mode_of_command_line(option_values)
+    policy = build_policy(option_values)
+    write_findings(policy.warnings)
+    return policy
+
+
+def pop_side_policy(option_values: OptionValues, side: str, common_values: OptionValues) -> Policy:
+    """Remove the options ``--SIDE-...`` of a policy from ``option_values``, and return the policy of this side.
+
+    ``common_values``: the values of policy options that have no such option, or where the side sets none. The warnings
+    of the policy are not written.
+    """
+    _keep_mode_of_command_line(option_values, f"{side}_")
+    names = command_line_forms(PolicyOptions)
+    side_values = {name: option_values.pop(f"{side}_{name}", None) for name in names}
+    return build_policy({**common_values, **{name: value for name, value in side_values.items() if value is not None}})
+
+
+def _keep_mode_of_command_line(option_values: OptionValues, prefix: str = "") -> None:
+    """Drop the mode of a configuration if the command line has the mode under its other name.
+
+    ``prefix`` is before the names of the two parameters.
+    """
+    modes = (f"{prefix}precision_mode", f"{prefix}precision_mode_v2")
     if None not in (option_values[mode] for mode in modes) and len(explicit := options_on_command_line(*modes)) == 1:
         # One mode is on the command line, so the other one is from a configuration. Two modes from one place are an
         # error, which ``policy_from_options`` raises.
         for mode in modes:
             if mode not in explicit:
                 drop_option(option_values, mode)
-    policy = build_policy(option_values)
-    write_findings(policy.warnings)
-    return policy
 
 
 def pop_type_hints(option_values: OptionValues) -> dict[str, str] | None:

@@ -25,14 +25,15 @@ from mixlist.notebook_table import notebook_rows
 class ListDiff(dict[str, dict[str, list[str]]]):
     """A modify_mixlist object that turns the lists of ``base`` into those of ``target``, ready for ``json.dump``.
 
-    ``base`` and ``target``: the names of the two libraries. ``base_edits`` and ``target_edits``: the number of op types
-    that a modify_mixlist moves in each of them. ``moves``: the move of each op type between the two, sorted by name.
+    ``base`` and ``target``: the names of the two libraries. ``base_title`` and ``target_title``: these names with the
+    numbers of op types that a modify_mixlist moves. ``moves``: the move of each op type between the two, sorted by
+    name.
     """
 
     def __init__(self, base: Lists, target: Lists) -> None:
         super().__init__(diff_lists(base, target))
         self.base, self.target = base.library.name, target.library.name
-        self.base_edits, self.target_edits = len(base.moves), len(target.moves)
+        self.base_title, self.target_title = base.title, target.title
         lists = [(op, base.list_of(op), target.list_of(op)) for op in sorted(_ops(base) | _ops(target))]
         self.moves = tuple(Move(op, before, after, None) for op, before, after in lists if before != after)
 

@@ -71,6 +71,12 @@ class Lists:
     named_ops: frozenset[str] = frozenset()
     entry_places: Mapping[str, FilePlace] = field(default_factory=dict, compare=False, repr=False)
 
+    @property
+    def title(self) -> str:
+        """Return the name of the library, and the number of op types that a modify_mixlist moves."""
+        count = len(self.moves)
+        return f"{self.library.name} with {count} edit{'s' * (count != 1)}" if count else self.library.name
+
     def list_of(self, op: str) -> ListName:
         """Return the list of an op type after the edits. An unknown op type is gray (Rule S2.5)."""
         move = self.moves.get(op)

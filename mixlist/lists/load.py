@@ -19,12 +19,9 @@ from mixlist.lists.node_rules import RulesAndFindings, read_customize_dtypes, re
 from mixlist.lists.op_catalog import SPACE_TITLES, guess_space
 from mixlist.lists.ops_info import load_ops_info
 from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, OpNames, PolicyOptions
-from mixlist.lists.policy import GRAY_POLICIES, RULE_SET, Constants, Mode, Policy, Protection
+from mixlist.lists.policy import GRAY_POLICIES, LOWERING_ACTIONS, RULE_SET, Constants, Mode, Policy, Protection
 from mixlist.lists.suggestions import choices_hint
 from mixlist.option_fields import with_fields
-
-# The actions that make nodes low precision; only these need protections.
-_LOWERING_ACTIONS = ("lists", "force", "cube")
 
 AllowedValue = TypeVar("AllowedValue")
 
@@ -196,7 +193,7 @@ def _digest(policy: Policy) -> str:
         "constants": policy.constants,
         "rules": [[rule.by, rule.pattern, rule.keep, rule.inputs, rule.outputs] for rule in policy.rules],
     }
-    if policy.mode.action in _LOWERING_ACTIONS:
+    if policy.mode.action in LOWERING_ACTIONS:
         meaning["protect"] = sorted(policy.protect)
     if policy.mode.action == "lists":
         meaning |= {

@@ -14,6 +14,8 @@ GRAY_POLICIES: tuple[GrayPolicy, ...] = get_args(GrayPolicy)
 Constants = Literal["keep", "ieee", "clamp"]
 Protection = Literal["masks", "positions"]
 Action = Literal["lists", "force", "origin", "raise", "cube"]
+# The actions that make nodes low precision; only these need protections.
+LOWERING_ACTIONS: tuple[Action, ...] = ("lists", "force", "cube")
 
 # The version of the rules in docs/semantics.md that decide a precision. Raise it by one in each release in which a rule
 # changes the decision for a node. It is part of the digest of a policy, so that a model or a search state that was

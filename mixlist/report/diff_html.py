@@ -6,66 +6,62 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.diff import ListDiff
 from mixlist.lists.fmt import format_text
+from mixlist.report import diff_texts
 from mixlist.report.html_page import Badge, PageHead, Step, model_argument, render_page
 from mixlist.report.number_text import pluralize
 
-NODE_COLUMNS = ("scope", "name", "op_type", "base", "target", "reason")
+if TYPE_CHECKING:
+    from mixlist.comparison.result import DiffReport
+    from mixlist.lists.setting_changes import SettingChange
+
 # The number of nodes in the folded table.
 _MAX_NODES = 1000
 
 
-@dataclass(frozen=True)
-class NodeDifferences:
-    """The nodes of a model whose precision differs: rows under ``NODE_COLUMNS``. ``total``: the number of all nodes."""
-
-    model: str
-    total: int
-    rows: Sequence[tuple[str, ...]]
-
-
-def render(diff: ListDiff, nodes: NodeDifferences | None = None, warnings: Sequence[Diagnostic] = ()) -> str:
-    """Return the page. ``nodes``: the difference in a model, if there is one."""
-    differs = bool(diff) or bool(nodes and nodes.rows)
+def render(
+    result: ListDiff | DiffReport, settings: Sequence[SettingChange] = (), warnings: Sequence[Diagnostic] = ()
+) -> str:
+    """Return the page. A DiffReport has its own ``settings``, which differ apart from the lists, and ``warnings``."""
+    edits, report = (result, None) if isinstance(result, ListDiff) else (result.mixlist, result)
+    if report is not None:
+        settings, warnings = report.settings, report.warnings
+    differs = bool(edits or settings or (report and report.nodes))
     badge = Badge("DIFFERENT", "note", "≠") if differs else Badge("EQUAL", "note", "=")
-    head = PageHead(
-        "diff",
-        badge,
-        f"{_name(diff.base, diff.base_edits)} → {_name(diff.target, diff.target_edits)}",
-        _totals(diff, nodes),
-        warnings,
-    )
+    if isinstance(result, ListDiff):
+        names = result.base_title, result.target_title
+    else:
+        names = result.base.lists, result.target.lists
+    moves = edits.moves if edits is not None else ()
+    nodes = report.nodes if report is not None else ()
     values = {
-        "diff": diff,
-        "nodes": nodes,
-        "steps": _next_steps(diff, nodes),
-        "move_counts": _count_rows((move.before, move.after) for move in diff.moves),
-        "move_rows": [(move.op, move.before, move.after) for move in diff.moves],
-        "node_counts": []
-        if nodes is None
-        else _count_rows((op, base, target) for _, _, op, base, target, _ in nodes.rows),
-        "node_rows": [] if nodes is None else [_node_row(row) for row in nodes.rows[:_MAX_NODES]],
-        "modify_mixlist": format_text(json.dumps(diff), "diff", "modify-mixlist"),
+        "report": report,
+        "has_edits": bool(edits),
+        "steps": _next_steps(edits, report, settings),
+        "move_counts": _count_rows((move.before, move.after) for move in moves),
+        "move_rows": [(move.op, move.before, move.after) for move in moves],
+        "setting_rows": [(change.setting, change.base, change.target) for change in settings],
+        "side_rows": diff_texts.side_rows(report) if report is not None else [],
+        "reasons": diff_texts.reasons(report) if report is not None else [],
+        "node_counts": _count_rows((node.operator, node.base, node.target) for node in nodes),
+        "node_rows": [(str(n.ref), n.operator, n.base, n.target, n.reason) for n in nodes[:_MAX_NODES]],
+        "modify_mixlist": format_text(json.dumps(edits or {}), "diff", "modify-mixlist"),
     }
+    head = PageHead("diff", badge, " → ".join(names), _totals(edits, report), warnings)
     return render_page("diff.html", head, values)
 
 
-def _totals(diff: ListDiff, nodes: NodeDifferences | None) -> list[str]:
+def _totals(edits: ListDiff | None, report: DiffReport | None) -> list[str]:
     """Return the number of op types and nodes that differ, as sentences."""
-    totals = [f"{pluralize(len(diff.moves), 'op type')} on another list" if diff.moves else "all lists are equal"]
-    if nodes is not None:
-        share = f"{len(nodes.rows)} of {pluralize(nodes.total, 'node')}"
-        totals.append(f"{share} of {nodes.model} with another precision")
-    return totals
-
-
-def _name(library: str, edits: int) -> str:
-    """Return the name of a library, and the number of op types that a modify_mixlist moves."""
-    return f"{library} with {pluralize(edits, 'edit')}" if edits else library
+    if edits is None:
+        totals = ["the libraries have names of different name spaces"]
+    else:
+        totals = [f"{pluralize(len(edits.moves), 'op type')} on another list" if edits.moves else "all lists are equal"]
+    return [*totals, diff_texts.headline(report)] if report is not None else totals
 
 
 def _count_rows(keys: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -73,26 +69,21 @@ def _count_rows(keys: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
     return [(*key, str(number)) for key, number in Counter(keys).most_common()]
 
 
-def _node_row(row: tuple[str, ...]) -> tuple[str, ...]:
-    scope, name, op_type, base, target, reason = row
-    return f"{scope}/{name}" if scope else name, op_type, base, target, reason
-
-
-def _next_steps(diff: ListDiff, nodes: NodeDifferences | None) -> list[Step]:
+def _next_steps(edits: ListDiff | None, report: DiffReport | None, settings: Sequence[SettingChange]) -> list[Step]:
     """Return what the reader should do next."""
-    if not diff:
-        return [Step("The lists are equal: nothing is to be changed.")]
-    base = _name(diff.base, diff.base_edits)
-    steps = [
-        Step(
-            f"The modify_mixlist below turns the lists of {base} into those of"
-            f" {_name(diff.target, diff.target_edits)}. Save it to a file, and give it as --mixlist."
-        )
-    ]
-    if nodes is None:
+    steps = []
+    if settings:
+        steps.append(Step(f"{diff_texts.describe_settings(settings)}."))
+    if edits:
+        lists = f"the lists of {edits.base_title} into those of {edits.target_title}"
+        steps.append(Step(f"The modify_mixlist below turns {lists}. Save it to a file, and give it as --mixlist."))
+    elif edits is not None:
+        steps.append(Step("The lists are equal: nothing is to be changed in them."))
+    if report is None and (edits or settings):
         steps.append(Step("To see which nodes of a model change, add --model MODEL to the command."))
-    elif nodes.rows:
-        model, library = model_argument(nodes.model), shlex.quote(diff.base)
+    # The page of the graph compares two modify_mixlist files, so the other settings must be equal.
+    elif report is not None and report.nodes and edits and not settings:
+        model, library = model_argument(report.model), shlex.quote(edits.base)
         command = f"mixlist view {model} --ops-info {library} --against FILE -o view.html"
         steps.append(Step("To see the nodes in the graph, and what decides them:", command))
     return steps

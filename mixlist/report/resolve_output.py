@@ -35,7 +35,7 @@ def write_summary(nodes: Sequence[Decision], stream: TextIO) -> None:
     for node in nodes:
         groups[node.list, node.precision, node.rule][operator_name(node.domain, node.op_type)] += 1
     rows = [
-        (*group, str(operators.total()), _operators_text(operators))
+        (*group, str(operators.total()), operators_text(operators))
         for group, operators in sorted(groups.items(), key=lambda item: (-item[1].total(), item[0]))
     ]
     if rows:
@@ -46,7 +46,7 @@ def write_summary(nodes: Sequence[Decision], stream: TextIO) -> None:
     stream.write(f"{len(nodes)} nodes: {by_precision}\n" if nodes else "no node matches\n")
 
 
-def _operators_text(operators: Counter[str]) -> str:
+def operators_text(operators: Counter[str]) -> str:
     """Return the most frequent operators with their numbers: "MatMul 8, Conv 2 and 3 more"."""
     text = ", ".join(f"{name} {count}" for name, count in operators.most_common(_MAX_OPERATORS))
     more = len(operators) - _MAX_OPERATORS

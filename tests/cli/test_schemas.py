@@ -22,6 +22,7 @@ COMMANDS = [
     ("lists", "--format", "json", "--mixlist", "{modify}"),
     ("presets", "--format", "json"),
     ("diff", "onnx", "onnx", "--target-mixlist", "{modify}", "--model", "{model}", "--format", "json"),
+    ("diff", "onnx", "ascend910b", "--model", "{model}", "--random", "2", "--dim", "N=3", "--format", "json"),
     ("diff", "onnx", "onnx", "--target-mixlist", "{modify}"),
     ("export", "{model}", "--for", "ort"),
     ("export", "{model}", "--for", "modelopt", "--mixlist", "{modify}"),

@@ -12,7 +12,7 @@ import pytest
 import mixlist
 from mixlist.lists.diff import ListDiff
 from mixlist.lists.library import Library, Lists
-from mixlist.report import bench_html, diff_html
+from mixlist.report import bench_html
 from mixlist.report.html_page import model_argument, write_page
 from tests.support import bench_reports, browser, check_reports, train_reports, tune_reports
 from tests.support.builders import model
@@ -25,7 +25,15 @@ EVIL_MODEL = replace(bench_reports.SLOWER.other, name=EVIL, failure=EVIL)
 LISTS = ListDiff(
     Lists(Library(EVIL, {"Exp": "white", EVIL: "black"})), Lists(Library("b", {"Exp": "black", EVIL: "gray"}))
 )
-NODES = diff_html.NodeDifferences("m.onnx", 30, [(EVIL, "/n", "Exp", "float16", "float32", EVIL)] * 25)
+CHANGES = mixlist.DiffReport(
+    model=EVIL,
+    mixlist=LISTS,
+    settings=(mixlist.SettingChange("gray policy", EVIL, "between"),),
+    nodes=(mixlist.NodeChange(EVIL, "/n", "Exp", "float16", "float32", EVIL),) * 25,
+    total=30,
+    base=mixlist.SideResult(EVIL, 4, check_reports.PASSING, bench_reports.work(EVIL, False)),
+    target=mixlist.SideResult("b", 6, check_reports.large(50), bench_reports.work("b", True)),
+)
 PAGES = {
     "check": mixlist.html(check_reports.large(50)),
     "check-passing": mixlist.html(check_reports.PASSING),
@@ -43,7 +51,8 @@ PAGES = {
     "bench-not-timed": mixlist.html(replace(bench_reports.NOT_TIMED, other=EVIL_MODEL)),
     "estimate": bench_html.render_estimate(bench_reports.work(EVIL, False), bench_reports.work("b", True)),
     "diff": mixlist.html(LISTS),
-    "diff-nodes": diff_html.render(LISTS, NODES),
+    "diff-nodes": mixlist.html(CHANGES),
+    "diff-name-spaces": mixlist.html(replace(CHANGES, mixlist=None)),
     "diff-equal": mixlist.html(ListDiff(Lists(Library("a", {})), Lists(Library("a", {})))),
 }
 BADGES = {

@@ -1,0 +1,124 @@
+"""Compare two policies: their lists, and with a model its nodes, Casts, accuracy and cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, overload
+
+from mixlist.comparison.result import DiffReport, NodeChange, SideResult
+from mixlist.errors import UsageError
+from mixlist.lists.diff import ListDiff
+from mixlist.lists.diff import diff as diff_policies
+from mixlist.lists.policy import Policy, require_policy
+from mixlist.lists.setting_changes import find_setting_changes
+
+if TYPE_CHECKING:
+    from mixlist.checker.keyword_arguments import Model
+    from mixlist.checker.options import CheckOptions
+    from mixlist.checker.result import CheckReport
+    from mixlist.cost.estimate import Work
+    from mixlist.graph.load import LoadedModel
+    from mixlist.resolver.plan import Plan
+    from mixlist.runtime.feeds import Batches
+
+
+@overload
+def diff(base: Policy, target: Policy) -> ListDiff: ...
+@overload
+def diff(base: Policy, target: Policy, model: Model, data: Any = None, **check_options: Any) -> DiffReport: ...
+def diff(
+    base: Policy, target: Policy, model: Model | None = None, data: Any = None, **check_options: Any
+) -> ListDiff | DiffReport:
+    """Return the difference of two policies.
+
+    Without ``model``, it is the modify_mixlist object that turns the lists of ``base`` into those of ``target``. With
+    ``model``, it is a DiffReport: the changes of nodes and Casts, and with ``data`` a check of each policy on the same
+    batches, and the estimated cost. ``data`` and ``check_options`` are those of ``mixlist.check``.
+
+    Raises UsageError for data without a model, and, without a model, for libraries of different name spaces.
+    """
+    from mixlist.checker.options import CheckOptions
+
+    require_policy(base)
+    require_policy(target)
+    if model is None:
+        if data is not None or check_options:
+            raise UsageError("data and options of a check need a model", hint="pass model=...")
+        return diff_policies(base, target)
+    options = CheckOptions(**check_options)
+    if options.against is not None:
+        raise UsageError("a diff judges two policies, and no other model", hint="leave against out")
+    from mixlist.graph.load import load_model
+    from mixlist.runtime.feeds import as_batches
+
+    source = load_model(model)
+    batches = None if data is None else as_batches(data, source.proto, options.steps)
+    return compare_policies(base, target, source, batches, options)
+
+
+def compare_policies(
+    base: Policy, target: Policy, source: LoadedModel, batches: Batches | None, options: CheckOptions
+) -> DiffReport:
+    """Return the changes of a model between two policies. Without batches, nothing is checked or estimated."""
+    from mixlist.resolver import Resolver
+
+    resolver = Resolver(source, type_hints=options.type_hints, progress=options.progress if batches is None else None)
+    plans = resolver.plan(base), resolver.plan(target)
+    sides = [SideResult(plan.policy.lists.title, _count_casts(plan)) for plan in plans]
+    if batches is not None:
+        checks = [_check(source, policy, batches, options) for policy in (base, target)]
+        works = [_estimate(source, plan, batches) for plan in plans]
+        sides = [replace(side, check=check, work=work) for side, check, work in zip(sides, checks, works, strict=True)]
+    found_warnings = [*plans[0].warnings, *plans[1].warnings]
+    found_warnings += [warning for side in sides if side.check for warning in side.check.warnings]
+    return DiffReport(
+        model=source.name,
+        mixlist=diff_policies(base, target) if base.space == target.space else None,
+        settings=find_setting_changes(base, target),
+        nodes=_changed_nodes(*plans),
+        total=len(plans[1].nodes),
+        base=sides[0],
+        target=sides[1],
+        # A warning about both sides appears once.
+        warnings=tuple(dict.fromkeys(found_warnings)),
+    )
+
+
+def _changed_nodes(base: Plan, target: Plan) -> tuple[NodeChange, ...]:
+    """Return the nodes of ``target`` whose precision is another one under ``base``."""
+    # A node of a function can be missing under base: its scope has a number if the lists make several specializations
+    # of the function (Rule S4.31).
+    precisions = {node.ref: node.precision for node in base.nodes}
+    changed = [node for node in target.nodes if node.precision != precisions.get(node.ref)]
+    return tuple(
+        NodeChange(
+            *(node.scope, node.name, node.op_type),
+            *(precisions.get(node.ref, ""), node.precision, node.reason, node.domain),
+        )
+        for node in changed
+    )
+
+
+def _count_casts(plan: Plan) -> int:
+    """Return the number of Casts that ``rewrite`` inserts."""
+    from mixlist.rewriter.rewrite_model import lay_out_plan
+
+    return sum(len(casts) for _, layout in lay_out_plan(plan) for casts in layout.casts.values())
+
+
+def _check(source: LoadedModel, policy: Policy, batches: Batches, options: CheckOptions) -> CheckReport:
+    from mixlist.checker.run import run_check
+
+    return run_check(source, policy, batches, options)
+
+
+def _estimate(source: LoadedModel, plan: Plan, batches: Batches) -> Work:
+    """Return the work of the mixed model in the shapes of the first batch."""
+    from mixlist.cost.estimate import estimate_work
+    from mixlist.rewriter import rewrite
+
+    mixed = replace(source, proto=rewrite(source, plan).proto, name=f"{source.name}, mixed")
+    # A sequence input is a list, which has no shape.
+    feed = next(iter(batches))
+    shapes = {name: value.shape for name, value in feed.items() if hasattr(value, "shape")}
+    return estimate_work(mixed, inputs=shapes)

@@ -1,0 +1,109 @@
+"""``mixlist diff``: options of both sides, totals, and the comparison on data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mixlist.cli.command_index import load_command
+from mixlist.cli.options import POLICY_OPTIONS
+
+BLACK_MATMUL = '{"black-list": {"to-add": ["MatMul"]}, "white-list": {"to-remove": ["MatMul"]}}'
+DATA = ("--random", "2", "--dim", "N=3")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the working folder; it has the list file black.json."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "black.json").write_text(BLACK_MATMUL)
+    return tmp_path
+
+
+def test_each_side_has_every_policy_option() -> None:
+    flags = {flag for option in load_command("diff").params for flag in option.opts}
+    for option in POLICY_OPTIONS:
+        if option.name != "ops_info":  # the arguments BASE and TARGET
+            name = option.opts[-1].removeprefix("--")
+            assert {f"--base-{name}", f"--target-{name}"} <= flags
+
+
+def test_settings_that_no_list_expresses_are_named_on_standard_error(run, folder: Path) -> None:
+    (folder / "keep.cfg").write_text("first\n")
+    completed = run("diff", "onnx", "onnx", "--target-gray-policy", "between", "--base-keep-dtype", "keep.cfg")
+    assert completed.status == 0
+    assert json.loads(completed.out) == {}
+    assert "no modify_mixlist can express: gray policy (ascend -> between), node rules (1, 1 of" in completed.err
+    assert "express" not in run("diff", "onnx", "onnx", "--target-mixlist", "black.json").err
+
+
+def test_totals_come_before_at_most_50_nodes(run, folder: Path) -> None:
+    import onnx
+
+    nodes = "".join(f"[n{i}] t{i + 1} = MatMul(t{i}, t{i})" for i in range(60))
+    text = f'<ir_version: 8, opset_import: ["": 17]> g (float[2, 2] t0) => (float[2, 2] t60) {{ {nodes} }}'
+    onnx.save(onnx.parser.parse_model(text), folder / "m.onnx")
+    arguments = ("diff", "onnx", "onnx", "--target-mixlist", "black.json", "--model", "m.onnx")
+    lines = run(*arguments).out.splitlines()
+    assert lines[0] == "60 of 60 nodes of m.onnx with another precision; Casts 2 -> 0"
+    assert lines[4].split() == ["float16", "float32", "60", "MatMul", "60"]
+    assert sum(line.startswith("n") for line in lines) == 51  # with the titles of the columns
+    assert "10 more" in lines[-1]
+    assert sum(line.startswith("n") for line in run(*arguments, "--all").out.splitlines()) == 61
+    assert len(run(*arguments, "--format", "csv").out.splitlines()) == 61
+
+
+def test_data_compare_both_sides(run, folder: Path, model_path: Path) -> None:
+    arguments = ("diff", "onnx", "onnx", "--target-mixlist", "black.json", "--model", model_path, *DATA)
+    completed = run(*arguments, "--html", "page.html")
+    assert completed.status == 0
+    rows = [line.split() for line in completed.out.splitlines()]
+    assert ["verdict", "pass", "pass"] in rows
+    assert ["matrix", "operations", "in", "low", "precision", "100", "%", "0", "%"] in rows
+    assert "Accuracy and cost" in (folder / "page.html").read_text("utf-8")
+    result = json.loads(run(*arguments, "--format", "json").out)
+    assert [result["check"][side]["format"] for side in ("base", "target")] == ["mixlist.check/1"] * 2
+    assert (result["estimate"]["base"]["low_share"], result["estimate"]["target"]["low_share"]) == (1, 0)
+    assert result["totals"]["casts"] == {"base": 2, "target": 0}
+
+
+@pytest.mark.parametrize(("failing", "status"), [("base", 0), ("target", 1)])
+def test_the_exit_status_is_that_of_the_target(run, folder: Path, model_path: Path, failing: str, status: int) -> None:
+    # Under a limit of zero only the side that computes everything in float32 passes.
+    passing = {"base": "target", "target": "base"}[failing]
+    options = (f"--{passing}-mixlist", "black.json", "--max-normalized-error", "0", "--min-cosine", "-1")
+    completed = run("diff", "onnx", "onnx", "--model", model_path, *DATA, *options)
+    assert completed.status == status
+    assert f"{failing.upper()}: fail: " in completed.out
+    assert f"{passing.upper()}: " not in completed.out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--data", "batches"), "--data needs a model"),
+        (("--all",), "--all needs a model"),
+        (("--type-hints", "hints.json"), "--type-hints needs a model"),
+        (("--model", "{model}", "--steps", "2"), "--steps is for a check of both sides, and there is no data"),
+        (("--base-mixlist", "-", "--target-mixlist", "-"), "standard input) is given twice"),
+        (("--base-precision-mode", "x", "--base-precision-mode-v2", "y"), "precision"),
+    ],
+)
+def test_options_without_effect_are_refused(run, folder, model_path, options: tuple[str, ...], message: str) -> None:
+    completed = run("diff", "onnx", "onnx", *(option.format(model=model_path) for option in options))
+    assert completed.status == 2
+    assert message in completed.err
+    assert completed.out == ""
+
+
+def test_a_configuration_has_the_options_of_both_sides(run, folder: Path) -> None:
+    (folder / "mixlist.toml").write_text(
+        '[diff]\ntarget-mixlist = "black.json"\ntarget-gray-policy = "between"\nbase-precision-mode = "force_fp16"\n'
+    )
+    completed = run("diff", "onnx", "onnx", "--base-precision-mode-v2", "mixed_float16")
+    assert completed.status == 0
+    assert json.loads(completed.out) == json.loads(BLACK_MATMUL)
+    assert "gray policy (ascend -> between)" in completed.err
+    assert "precision mode" not in completed.err  # the command line wins over the other name of the mode
