@@ -31,12 +31,14 @@ class BlockLists:
         return {op_key: self.op_types, name_key: self.names}
 
 
-def find_block_lists(planned_nodes: Iterable[PlannedNode], needs: Mapping[Node, Need]) -> BlockLists:
+def find_block_lists(
+    planned_nodes: Iterable[PlannedNode], needs: Mapping[Node, Need], by_name_only: tuple[str, ...] = ()
+) -> BlockLists:
     """Return the smallest lists that block every node whose need is "high".
 
     An op type is listed if none of its nodes, in any domain and scope, is needed in low precision. ``needs`` has the
     state of each node; a tool may need another one than the plan, for example for the node of an operator that it
-    cannot convert.
+    cannot convert. ``by_name_only``: op types that the tool must not get as such.
     """
     by_op_type: defaultdict[str, list[PlannedNode]] = defaultdict(list)
     for planned in planned_nodes:
@@ -44,7 +46,7 @@ def find_block_lists(planned_nodes: Iterable[PlannedNode], needs: Mapping[Node, 
     op_types, single_nodes = [], []
     for op_type, members in by_op_type.items():
         states = {needs[planned.node] for planned in members}
-        if "high" in states and "low" not in states:
+        if "high" in states and "low" not in states and op_type not in by_name_only:
             op_types.append(op_type)
         elif "high" in states:
             single_nodes += [planned for planned in members if needs[planned.node] == "high"]

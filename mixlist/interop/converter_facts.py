@@ -76,11 +76,11 @@ def find_needs(graph: PlannedGraph, float_inputs: FloatInputs) -> dict[Node, Nee
 class ConverterModel:
     """The lists for one converter, and the exceptions that both converters have."""
 
-    def __init__(self, plan: Plan, float_inputs: FloatInputs) -> None:
+    def __init__(self, plan: Plan, float_inputs: FloatInputs, by_name_only: tuple[str, ...] = ()) -> None:
         self.graph = PlannedGraph(plan.solution)
         self.float_inputs = float_inputs
         self.needs = find_needs(self.graph, float_inputs)
-        self.lists: BlockLists = find_block_lists(self.graph.nodes, self.needs)
+        self.lists: BlockLists = find_block_lists(self.graph.nodes, self.needs, by_name_only)
         self.skipped = self._find_skipped()
 
     def is_high(self, planned: PlannedNode) -> bool:

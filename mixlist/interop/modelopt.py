@@ -162,6 +162,9 @@ def _describe_merged_cast(graph: PlannedGraph, planned: PlannedNode) -> str:
     source, output = planned.node.inputs[0], planned.node.outputs[0]
     if source is not None and output is not None and source.type == output.type:
         return "AutoCast removes it, because its input has its type already"
+    is_of_constant = source is not None and source.producer is not None and source.producer.op_type == "Constant"
+    if source is not None and is_of_constant and len(graph.readers.get(source, ())) == 1:
+        return f"AutoCast makes the Constant {source.name!r} of its type, and removes it"
     if output is None or output.type != dtypes.FLOAT:
         return ""
     readers = graph.readers.get(output, [])

@@ -3,6 +3,7 @@
 The facts were read from ``float16.py`` of onnxconverter-common 1.16.0:
 
 - A list that is given replaces the tool's default list; op types match in every domain.
+- Casts that are blocked by their op type make an endless loop, because the tool blocks the Casts that it adds, too.
 - An initializer that a blocked node of its graph reads stays in float32, also for the converted nodes that read it.
 - The output of a blocked node is rounded to float16, and blocked readers read a Cast of it. The tool removes this pair
   of Casts only in the main graph, and only if the output has one reader and does not come from a Constant.
@@ -35,7 +36,7 @@ def export_for_onnxconverter(plan: Plan) -> ExportResult:
     Raises UsageError for a plan in bfloat16, to which the tool does not convert.
     """
     require_float16(plan, "onnxconverter-common")
-    model = ConverterModel(plan, FloatInputs({}))
+    model = ConverterModel(plan, FloatInputs({}), by_name_only=("Cast",))
     lists = model.lists.as_lists("op_block_list", "node_block_list")
     arguments: dict[str, Any] = {"keep_io_types": True, "min_positive_val": 5.96e-08, "max_finite_val": 65504.0}
     if any(value.type == dtypes.FLOAT16 for value in plan.solution.graph.values):
@@ -70,6 +71,7 @@ def _find_exceptions(model: ConverterModel) -> Iterator[ExportException]:
     yield from _find_output_readers(model)
     yield from _find_unnamed_nodes(model)
     yield from _find_captures(model)
+    yield from _find_input_readers(model)
 
 
 def _find_shared_initializers(model: ConverterModel) -> Iterator[ExportException]:
@@ -114,6 +116,20 @@ def _find_unnamed_nodes(model: ConverterModel) -> Iterator[ExportException]:
     for value, planned in unnamed:
         if counts[value] > 1:
             yield ExportException(planned.ref, f"has no name and reads the graph input {value.name!r}; {_NAME_ALL}")
+
+
+def _find_input_readers(model: ConverterModel) -> Iterator[ExportException]:
+    """Yield the nodes that read a graph input for which the tool inserts no Cast, or breaks the default value."""
+    main_readers = {v for planned in model.graph.nodes if planned.node.scope.owner is None for v in planned.node.inputs}
+    for planned in model.graph.nodes:
+        values = [v for v in planned.node.inputs if v is not None and v.type == dtypes.FLOAT]
+        if defaults := [v.name for v in values if v.kind == "overridable"]:
+            why = f"reads {defaults[0]!r}, a graph input with a default: the tool converts the default only"
+            yield ExportException(planned.ref, f"{why}, and the result is invalid; remove it from the graph's inputs")
+        inputs = [v for v in values if v.kind == "input" and v.scope.owner is None and v not in main_readers]
+        if inputs and planned.node.scope.owner is not None and not model.is_high(planned):
+            why = f"reads the graph input {inputs[0].name!r} in a body, where the tool inserts no Cast"
+            yield ExportException(planned.ref, f"{why}: the result is invalid")
 
 
 def _find_captures(model: ConverterModel) -> Iterator[ExportException]:

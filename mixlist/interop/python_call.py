@@ -13,6 +13,10 @@ from {module} import convert_float_to_float16
 model = onnx.load({model!r})
 names = {{node.name for node in model.graph.node}}
 types = {{output.name: output.type.tensor_type.elem_type for output in model.graph.output}}
+# A graph output that value_info declares too would end the converter with an error.
+infos = [info for info in model.graph.value_info if info.name not in types]
+del model.graph.value_info[:]
+model.graph.value_info.extend(infos)
 {call}
 # Connect float32 nodes directly, because the converter rounds each tensor between them to float16. Keep one Cast of
 # each tensor, because it adds one for each node that reads the tensor.

@@ -43,7 +43,6 @@ REQUIREMENTS = {
 SECONDS = 300  # for one conversion
 # The tools end with an error for these models, or do not end in time, whatever the lists are.
 NOT_CONVERTED = {
-    ("onnxconverter", "ddddocr_common_old"): "it does not end",
     ("modelopt", "ddddocr_common_old"): "it needs TensorRT for operators of ONNX Runtime",
     ("modelopt", "light_densenet121"): "its own conversion to opset 13 makes the model invalid",
     ("modelopt", "light_resnet50"): "its own conversion to opset 13 makes the model invalid",
@@ -117,9 +116,14 @@ def test_a_tool_gives_each_node_the_types_of_the_plan_or_an_exception_names_it(
             return
         assert not error
         mixed = mixlist.rewrite(source, plan).model
-        comparison = compare(mixed, onnx.load(tmp_path / "mixed.onnx"))
         exceptions = {str(item.node) for item in result.exceptions}
         invalid = any("the result" in item.why and "invalid" in item.why for item in result.exceptions)
+        try:
+            comparison = compare(mixed, onnx.load(tmp_path / "mixed.onnx"))
+        except onnx.shape_inference.InferenceError as problem:
+            assert invalid, f"inference refuses the result: {problem}"
+            print(f"{tool} {model_id} {name}: inference refuses the result, {len(exceptions)} exceptions, invalid")
+            continue
         # In an invalid result, the nodes after an exception have wrong types, too.
         allowed = find_downstream(mixed, exceptions) if invalid else exceptions
         counts = f"{comparison.equal} equal, {len(comparison.unlike)} of other types, {len(comparison.missing)} removed"
