@@ -23,6 +23,7 @@ import numpy as np
 import onnx
 import pytest
 
+import mixlist
 from mixlist.cli.command_index import COMMANDS, load_command
 from mixlist.cli.parameters import PathType
 from mixlist.files.package_data import data_folder
@@ -92,6 +93,15 @@ WRITERS: dict[str, Writer] = {
         {"original.json": _OLD, "mixed.json": _OLD},
         check_part=json.loads,
     ),
+    "bench html": Writer(["bench", "m.onnx", "--random", "1", "--rounds", "2", "--html", "place/f"], {"f": _OLD}),
+    "diff html": Writer(["diff", "lib", "lib", "--html", "place/f"], {"f": _OLD}),
+    "recover output": Writer(
+        ["recover", "m.onnx", "mixed.onnx", "-o", "place/f", "--node-rules", "new.txt", "--force"], {"f": _OLD}
+    ),
+    "recover rules": Writer(
+        ["recover", "m.onnx", "mixed.onnx", "-o", "new.json", "--node-rules", "place/f", "--force"], {"f": _OLD}
+    ),
+    "tune html": Writer([*_TUNE, "-o", "new.json", "--html", "place/f"], {"f": _OLD}),
     "tune output": Writer([*_TUNE, "-o", "place/f"], {"f": _OLD}),
     "tune rules": Writer(
         [*_TUNE, "-o", "new.json", "--customize-dtypes", "rules.txt", "--node-rules", "place/f"], {"f": _OLD}
@@ -136,6 +146,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("inputs")
     onnx.save(onnx.parser.parse_model(MODEL), folder / "m.onnx")
+    plan = mixlist.resolve(folder / "m.onnx", mixlist.load_policy(ops_info="mindspore-o3"))
+    mixlist.rewrite(folder / "m.onnx", plan).save(folder / "mixed.onnx")
     write_external(folder / "external.onnx", 0, 64)
     onnx.save(model(TEXT), folder / "search.onnx")
     np.savez(folder / "search.npz", **FEEDS[1])
