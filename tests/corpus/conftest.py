@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from .tool_environments import make_environment
 
 HERE = Path(__file__).parent
 ROWS: list[dict[str, str]] = json.loads((HERE / "models.json").read_text(encoding="utf-8"))
@@ -48,6 +50,12 @@ def corpus(pytestconfig: pytest.Config) -> Corpus:
         return Corpus(folder, {name: f"not fetched in {FETCH_SECONDS} s" for name in SELECTED if name not in fetched})
     assert done.stdout, f"fetch.py failed:\n{done.stderr}"
     return Corpus(folder, json.loads(done.stdout))
+
+
+@pytest.fixture(scope="session")
+def interpreter(corpus: Corpus) -> Callable[[str], str]:
+    """Return a function from a tool that converts models to the Python of its environment."""
+    return lambda tool: make_environment(tool, corpus.folder / "tools" / tool)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -1,15 +1,10 @@
-"""``make campaign``: other tools convert all real models with exported lists; each node gets the types of the plan.
-
-Each tool but ONNX Runtime has an environment of its own in the folder of the corpus. It is made once, and holds the
-versions from which the exceptions of the export were derived.
-"""
+"""``make campaign``: other tools convert all real models with exported lists; each node gets the types of the plan."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +16,7 @@ import mixlist
 from tests.support.converted_types import compare, find_downstream
 
 from .conftest import CAMPAIGN, ROWS
+from .tool_environments import REQUIREMENTS, SECONDS
 
 pytestmark = [pytest.mark.skipif(not CAMPAIGN, reason="MIXLIST_CAMPAIGN=1 runs it"), pytest.mark.timeout(3600)]
 MODELS = [row["id"] for row in ROWS]
@@ -30,17 +26,6 @@ POLICIES: dict[str, dict[str, str]] = {
     "mindspore-o2": {"ops_info": "mindspore-o2"},
     "fp16": {"precision_mode_v2": "fp16"},
 }
-# AutoCast needs few of the packages that nvidia-modelopt requires, so that its requirements are named here.
-REQUIREMENTS = {
-    "onnxconverter": [["onnxconverter-common==1.16.0", "onnx>=1.21"]],
-    "modelopt": [
-        ["--no-deps", "nvidia-modelopt==0.47.0"],
-        ["onnx==1.21.*", "onnxruntime", "onnx-graphsurgeon>=0.6.1", "onnxslim>=0.1.76", "polygraphy>=0.53.4"],
-        ["onnxconverter-common==1.16.0", "onnxscript", "torch==2.13.*", "cppimport", "lief", "ninja", "nvidia-ml-py"],
-        ["omegaconf", "pulp", "pydantic", "PyYAML", "regex", "rich", "safetensors", "scipy", "tqdm"],
-    ],
-}
-SECONDS = 300  # for one conversion
 # The tools end with an error for these models, or do not end in time, whatever the lists are.
 NOT_CONVERTED = {
     ("modelopt", "ddddocr_common_old"): "it needs TensorRT for operators of ONNX Runtime",
@@ -49,26 +34,6 @@ NOT_CONVERTED = {
     ("modelopt", "silero_vad_v6"): "it raises KeyError for bodies of control flow",
     ("modelopt", "slanet_1m"): "it raises KeyError for bodies of control flow",
 }
-
-
-@pytest.fixture(scope="session")
-def interpreter(corpus: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Return a function from a tool to the Python of its environment."""
-
-    def find(tool: str) -> str:
-        if tool not in REQUIREMENTS:
-            return sys.executable
-        folder = corpus.folder / "tools" / tool
-        python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-        if not (folder / "complete").exists():
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=SECONDS)
-            for requirements in REQUIREMENTS[tool]:
-                command = [str(python), "-m", "pip", "install", "--quiet", *requirements]
-                subprocess.run(command, check=True, timeout=1800)
-            (folder / "complete").touch()
-        return str(python)
-
-    return find
 
 
 def name_all_nodes(graph: onnx.GraphProto, prefix: str = "") -> None:

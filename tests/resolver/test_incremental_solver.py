@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, assume, given, settings
@@ -10,11 +11,11 @@ from hypothesis import strategies as st
 
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
-from mixlist.resolver.decisions import GraphSolution
+from mixlist.resolver.decisions import GraphSolution, find_precision
 from mixlist.resolver.incremental_solver import IncrementalSolver
 from mixlist.tuner.candidates import Candidate, EditSet, edit_policy, find_list_candidates, find_node_candidates
 from mixlist.tuner.rounding_plan import RoundingPlanner
-from tests.support.builders import model, policy
+from tests.support.builders import customize, model, policy
 from tests.support.gate_comparison import models_and_policies
 from tests.support.graphs import Case
 
@@ -131,3 +132,15 @@ def test_the_solution_of_a_function_that_a_change_does_not_reach_is_reused() -> 
     second = comparison.incremental.solve(edit_policy(comparison.base, frozenset([edit])))
     pairs = zip(first.callees.values(), second.callees.values(), strict=True)
     assert [before is after for before, after in pairs] == [True, False] and comparison.reused_count > 0
+
+
+def test_the_first_of_two_rules_that_name_a_node_decides() -> None:
+    """Rule S6.3, for rules that a search adds: a rule by name comes before a rule by op type."""
+    rules = (
+        customize("first", ["float32"], ["float32"]),
+        customize("Exp", ["float16"], ["float16"], by_type=True),
+    )
+    proto = model("g (float[2] x) => (float[2] y) { [first] a = Exp(x) [second] y = Exp(a) }")
+    base = policy(black=["Exp"])
+    solution = Resolver(proto).make_incremental_solver(base).solve(replace(base, rules=rules))
+    assert [find_precision(solution, node) for node in solution.graph.nodes] == ["float32", "float16"]
