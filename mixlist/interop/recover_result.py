@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
 from mixlist.diagnostics import Diagnostic, warnings_as_text
+from mixlist.flat_rows import Row, choose_table, flat_row
 from mixlist.graph.refs import NodeResult
 from mixlist.lists.save_lists import save_list_files
 from mixlist.notebook_table import limited, notebook_facts
@@ -101,6 +102,18 @@ class RecoverReport:
         """
         rules = self.customize_dtypes
         save_list_files(path, self.modify_mixlist, node_rules, rules, has_node_rules=bool(rules), force=force)
+
+    def to_rows(self, table: str = "edits") -> list[Row]:
+        """Return a flat row for each item of ``table``, for pandas or polars.
+
+        ``table``: ``edits``, ``exceptions`` or ``unmatched``. Raises UsageError for another table.
+        """
+        tables = {
+            "edits": lambda: [flat_row(edit) for edit in self.edits],
+            "exceptions": lambda: [flat_row(node) for node in self.exceptions],
+            "unmatched": lambda: [flat_row(node) for node in self.unmatched],
+        }
+        return choose_table(table, tables)
 
     def to_json(self) -> dict[str, object]:
         """Return the ``mixlist.recover/1`` object of schemas/recover.json."""

@@ -49,6 +49,15 @@ SETTINGS: dict[str, dict[str, list[str]]] = {
         "bf16": ["--low_precision_type", "bf16", "--keep_io_types"],
     },
 }
+# The tools end with an error for these models, whatever the settings are.
+NOT_CONVERTED = {
+    ("modelopt", "ddddocr_common_old"): "it needs TensorRT for operators of ONNX Runtime",
+    ("modelopt", "light_densenet121"): "its own conversion to opset 13 makes the model invalid",
+    ("modelopt", "light_resnet50"): "its own conversion to opset 13 makes the model invalid",
+    ("modelopt", "minimol"): "it takes no data whose sizes differ from those that the model declares",
+    ("modelopt", "silero_vad_v6"): "it raises IndexError for bodies of control flow",
+    ("modelopt", "slanet_1m"): "it raises KeyError for bodies of control flow",
+}
 # Operators without a precision of their own (Rule S11.2), and control flow.
 UNCOMPARED = ("Cast", "Constant", "ConstantOfShape", "If", "Loop", "Scan")
 
@@ -66,7 +75,9 @@ def convert(tool: str, arguments: list[str], python: str, folder: Path) -> str:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, env=environment)
     except subprocess.TimeoutExpired:
         return f"it did not end in {SECONDS} s"
-    return done.stderr.strip().splitlines()[-1] if done.returncode else ""
+    if done.returncode == 0:
+        return ""
+    return (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
 
 
 def is_valid(path: Path) -> bool:
@@ -126,7 +137,9 @@ def test_the_recovered_lists_give_the_types_of_the_tool(
     np.savez(tmp_path / "data.npz", **feeds(model_id)[0])  # type: ignore[arg-type]
     for setting, arguments in SETTINGS[tool].items():
         label = f"{tool} {model_id} {setting}"
-        if error := convert(tool, arguments, python, tmp_path):
+        error = convert(tool, arguments, python, tmp_path)
+        assert bool(error) == ((tool, model_id) in NOT_CONVERTED), error
+        if error:
             print(f"{label}: not converted: {error[:120]}")
             continue
         try:

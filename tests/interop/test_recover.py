@@ -402,6 +402,21 @@ def test_files_are_written_together_and_replaced_only_with_force(tmp_path: Path)
     report.save(tmp_path / "list.json", tmp_path / "rules.txt", force=True)
 
 
+def test_rows_of_a_report() -> None:
+    original, mixed = layers(8, {3})
+    report = recover(original, mixed)
+    assert report.to_rows()[-1] == {
+        "kind": "rule",
+        "name": "/layers.3/act/Sigmoid",
+        "before": "float32",
+        "after": "float16",
+        "nodes": 1,
+    }
+    assert report.to_rows("exceptions") == report.to_rows("unmatched") == []
+    with pytest.raises(UsageError, match="there is no table 'nodes'"):
+        report.to_rows("nodes")
+
+
 def test_a_report_prints_as_one_line() -> None:
     original, mixed = layers(8, {3})
     assert repr(mixlist.recover(original, mixed)).startswith("<RecoverReport of 'g': complete; matched 8, edits ")
