@@ -182,7 +182,9 @@ def find_load_fault(path: str) -> str:
         done = subprocess.run([sys.executable, "-c", load, path, level], capture_output=True, text=True)
         if done.returncode >= 0:  # negative: it died of a signal
             break
-    return f"ONNX Runtime refuses it: {_last_line(done.stderr)}" if done.returncode else ""
+    # "...Fail: [ONNXRuntimeError] : 1 : FAIL : Load model from PATH failed:Type Error: ..."
+    reason = _last_line(done.stderr.replace(f"Load model from {path} failed:", "\n"))
+    return f"ONNX Runtime refuses it: {reason}" if done.returncode else ""
 
 
 def _first_line(text: str) -> str:

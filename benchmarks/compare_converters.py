@@ -181,7 +181,10 @@ def _low_share(original: Path, mixed: Path, data: Path) -> float | None:
     """Return the share of matrix products and convolutions in low precision, by their operations."""
     command = [sys.executable, "-m", "mixlist", "bench", str(original), str(mixed), "--estimate", "--data", str(data)]
     done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True)
-    return float(json.loads(done.stdout)["estimate"]["other"]["low_share"]) if done.returncode == 0 else None
+    if done.returncode:
+        return None
+    share: float | None = json.loads(done.stdout)["estimate"]["other"]["low_share"]  # null without known shapes
+    return share
 
 
 # --- the tables ---
