@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("docs/*.md"), ROOT / "CONTRIBUTING.md", ROOT / "README.md"])
+DOCUMENTS = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "CONTRIBUTING.md", ROOT / "README.md"])
 # A path in backticks that begins with a folder of the repository; patterns (*) and arguments are left out.
 PATH_IN_BACKTICKS = re.compile(r"`((?:mixlist|tests|tools|docs|schemas|sample_lists|benchmarks)/[\w./-]*)`")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_path_in_a_document_exists(document: Path) -> None:
     text = document.read_text("utf-8")
     missing = [name for name in PATH_IN_BACKTICKS.findall(text) if not (ROOT / name).exists()]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -103,8 +105,16 @@ def test_a_package_index_accepts_the_distributions_and_renders_the_readme(distri
     assert completed.returncode == 0, completed.stdout
     page = markdown.render((ROOT / "README.md").read_text("utf-8"))
     assert page is not None
-    for tag in ("<h1", "<pre", "<table"):
+    for tag in ("<h1", "<img", "<pre", "<table"):
         assert tag in page, tag
+
+
+def test_the_links_of_the_readme_are_absolute_once_the_repository_has_an_address() -> None:
+    """A package index shows no relative picture. The address is not known before the first release."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text("utf-8"))
+    assert links
+    assert "urls" not in project or all(link.startswith("https://") for link in links)
 
 
 def test_the_environment_imports_mixlist_from_the_wheel(installed: Path, tmp_path: Path) -> None:

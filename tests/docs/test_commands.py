@@ -158,7 +158,7 @@ def test_every_command_prints_what_the_document_shows(
             document.write_text(document.read_text("utf-8").replace(block.text, updated, 1), "utf-8")
 
 
-@pytest.mark.parametrize("document", DOCUMENTS[1:], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_is_in_a_block_that_runs(document: Path) -> None:
     unchecked = [
         f"line {block.line}: {line}"
