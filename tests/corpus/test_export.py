@@ -57,7 +57,8 @@ def run_tool(result: mixlist.ExportResult, python: str, folder: Path) -> str:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, env=environment)
     except subprocess.TimeoutExpired:
         return f"it did not end in {SECONDS} s"
-    return done.stderr.strip().splitlines()[-1] if done.returncode else ""
+    error = done.stderr.strip() or f"it ended with status {done.returncode}"  # a killed process says nothing
+    return error.splitlines()[-1] if done.returncode else ""
 
 
 # One process makes the environment of a tool, and then uses it for all models.
