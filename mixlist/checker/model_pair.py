@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mixlist.checker.session_config import SessionConfig
@@ -118,6 +119,11 @@ class ModelPair:
     conversions: tuple[Conversion, ...]
     conversion_readers: dict[NodeRef, DataflowNode]
     warnings: list[Diagnostic] = field(default_factory=list)
+
+    @cached_property
+    def authored_float64(self) -> frozenset[TensorRef]:
+        """Return the tensors that are float64 in the original."""
+        return frozenset(probe.ref for probe in self.reference.probes if probe.elem == dtypes.DOUBLE)
 
     def conversion_ranges(self, reference: Ranges, mixed: Ranges) -> list[tuple[Conversion, ObservedRange]]:
         """Return the conversions that run in one batch, each with the range of its tensor before the conversion.

@@ -211,9 +211,8 @@ class _CheckRun:
         conversion_ranges = pair.conversion_ranges(reference, mixed)
         mixed = pair.mixed.merge_specializations(mixed)
         if pair.config.float64_reference:
-            # A value of a low tensor that float32 does not hold either is no loss of low precision: it counts as
-            # infinite in the reference too (``preexisting``).
-            reference = {t: r.in_float32() if t in pair.low_type_of else r for t, r in reference.items()}
+            # Rule S8.10: what the original overflows in float32 is no loss of low precision.
+            reference = {t: r if t in pair.authored_float64 else r.in_float32() for t, r in reference.items()}
         batch = BatchRanges(
             index, reference, mixed, pair.low_type_of, pair.config.saturate, conversion_ranges=conversion_ranges
         )

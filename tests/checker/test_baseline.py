@@ -72,6 +72,22 @@ def test_values_beyond_float32_are_preexisting() -> None:
     assert [n.kind for n in report.nodes] == ["preexisting"] and report.exception_rate == 0
 
 
+@pytest.mark.parametrize("baseline", ["float32", "float64"])
+def test_a_float32_node_beyond_float32_is_preexisting(baseline: str) -> None:
+    """Values on both sides, so that they are no mask."""
+    feed = {"x": np.array([1e20, -2e20], np.float32), "z": np.array([1e5, 1.0], np.float32)}
+    text = "g (float[2] x, float[2] z) => (float[2] y, float[2] r) { a = Abs(x) [m] y = Mul(x, a) [r] r = Relu(z) }"
+    report = mixlist.check(model(text), policy(white=["Relu"]), [feed], baseline=baseline)
+    assert {(finding.name, finding.kind) for finding in report.nodes} == {("m", "preexisting"), ("r", "overflow")}
+
+
+def test_a_float64_node_beyond_float32_is_finite() -> None:
+    feed = {"x": np.array([1e100, -1e100]), "z": np.array([1e5, 1.0], np.float32)}
+    text = "g (double[2] x, float[2] z) => (double[2] y, float[2] r) { [m] y = Mul(x, x) [r] r = Relu(z) }"
+    report = mixlist.check(model(text), policy(white=["Relu"]), [feed], baseline="float64")
+    assert {(finding.name, finding.kind) for finding in report.nodes} == {("r", "overflow")}
+
+
 def test_an_unknown_baseline_is_refused() -> None:
     with pytest.raises(UsageError, match="baseline 'float16' is not known"):
         mixlist.check(model(TEXT), policy(), [], baseline="float16")
