@@ -227,8 +227,9 @@ class EmulationBuilder:
             self._set_cast_type(node_proto, source_type, self.target_type)
             return []
         assert value is not None
-        if self.saturate and authored_source in (dtypes.FLOAT, *LOW_TYPES):
-            # The Clip must come before the rounding, so the Cast itself must not round.
+        if self.saturate:
+            # The Clip must come before the rounding, so the Cast itself must not round. ONNX Runtime converts other
+            # types through float32, too.
             self._set_cast_type(node_proto, source_type, dtypes.FLOAT)
             return self._round_output(node_proto, 0, value)
         # The Cast itself rounds: one more Cast goes back to float32.

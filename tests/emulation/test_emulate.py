@@ -43,3 +43,18 @@ def test_a_bit_cast_reads_the_bits_of_its_own_type() -> None:
     bits, y = session.run(None, {"x": x})
     assert (bits == half.view(np.int16)).all()
     assert (y == half.astype(np.float32)).all()
+
+
+def test_a_cast_of_any_type_saturates() -> None:
+    text = """g (int32[3] i, double[3] d, float[3] f) => (float16[3] a, float16[3] b, float16[3] c) {
+      a = Cast<to=10>(i) b = Cast<to=10>(d) c = Cast<to=10>(f) }"""
+    emulated = emulate(load_model(model(text)), saturate=True)
+    feeds = {
+        "i": np.array([70000, -70000, 3], np.int32),
+        "d": np.array([1e300, -np.inf, np.nan]),
+        "f": np.array([65520, 1 / 3, -1e9], np.float32),
+    }
+    a, b, c = onnxruntime.InferenceSession(emulated.SerializeToString()).run(None, feeds)
+    assert a.dtype == np.float32 and a.tolist() == [65504, -65504, 3]
+    assert b[:2].tolist() == [65504, -65504] and np.isnan(b[2])
+    assert c.tolist() == [65504, np.float16(1 / 3), -65504]
