@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Literal
 
 from mixlist.diagnostics import Diagnostic, warnings_as_text
-from mixlist.files.strict_json import to_strict_json
+from mixlist.files.strict_json import JsonObject, to_strict_json
 from mixlist.flat_rows import Row, choose_table, flat_row
 from mixlist.graph.refs import NodeRef, NodeResult, qualified_name
 from mixlist.notebook_table import limited, notebook_facts
@@ -280,9 +280,9 @@ class CheckReport:
             },
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the ``mixlist.check/1`` object of schemas/check.json; infinities and NaN become strings."""
-        plain: dict[str, Any] = asdict(self)
+        plain: JsonObject = asdict(self)
         # ``pass`` is a keyword of Python, so the field cannot have the name that the JSON has.
         for output in plain["outputs"]:
             output["pass"] = output.pop("passed")

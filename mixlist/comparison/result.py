@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mixlist.diagnostics import Diagnostic, warnings_as_text
+from mixlist.files.strict_json import JsonObject
 from mixlist.flat_rows import Row
 from mixlist.graph.refs import NodeResult
 from mixlist.lists.diff import ListDiff
@@ -96,7 +97,7 @@ class DiffReport:
         title = f"{self.model}: {len(self.nodes)} of {self.total} nodes change their precision"
         return notebook_rows(title, ("base", "target", "nodes", "operators"), rows)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the ``mixlist.diff/1`` object of schemas/diff.json."""
         changes = [
             {"base": base, "target": target, "nodes": operators.total(), "operators": dict(operators.most_common())}

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 @overload
 def diff(base: Policy, target: Policy) -> ListDiff: ...
 @overload
-def diff(base: Policy, target: Policy, model: Model, data: Any = None, **check_options: Any) -> DiffReport: ...
+def diff(base: Policy, target: Policy, model: Model, data: object = None, **check_options: Any) -> DiffReport: ...
 def diff(
-    base: Policy, target: Policy, model: Model | None = None, data: Any = None, **check_options: Any
+    base: Policy, target: Policy, model: Model | None = None, data: object = None, **check_options: Any
 ) -> ListDiff | DiffReport:
     """Return the difference of two policies.
 

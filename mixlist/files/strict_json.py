@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+JsonObject: TypeAlias = dict[str, Any]  # the members by name, as json.loads gives them or json.dumps takes them
 
 
 def to_strict_json(members: Mapping[str, object]) -> dict[str, object]:

@@ -12,11 +12,11 @@ dagre 3.1 (third_party/) places the boxes of one group in 0.3 s for 150 boxes; e
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
 from typing import Any
 
+from mixlist.files.strict_json import JsonObject
 from mixlist.report import check_texts
 from mixlist.report.html_page import TEMPLATES, Badge, PageHead, render_page
 from mixlist.report.number_text import pluralize
@@ -28,7 +28,7 @@ _SCRIPTS = ("model", "layout", "colors", "drawing", "details", "tree", "network_
 _THIRD_PARTY = TEMPLATES.parent / "third_party"
 
 
-def view_page(plan: Plan, *, check: Mapping[str, Any] | None = None, against: Plan | None = None) -> str:
+def view_page(plan: Plan, *, check: JsonObject | None = None, against: Plan | None = None) -> str:
     """Return the page of a plan.
 
     ``check``: the ``mixlist.check/1`` object of a check of the same model (``CheckReport.to_json()``). ``against``: a

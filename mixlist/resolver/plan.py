@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from mixlist.diagnostics import Diagnostic
+from mixlist.files.strict_json import JsonObject
 from mixlist.flat_rows import Row, flat_row
 from mixlist.graph.gc_pause import pause_gc
 from mixlist.lists.policy import Policy
@@ -68,7 +68,7 @@ class Plan:
             rows.append(row)
         return rows
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the ``mixlist.resolve/1`` object of schemas/resolve.json."""
         return {
             "format": "mixlist.resolve/1",
@@ -85,7 +85,7 @@ class Plan:
 _NOT_COPIED = ("callers", "follows_refs")
 
 
-def make_node_json(node: Decision) -> dict[str, Any]:
+def make_node_json(node: Decision) -> JsonObject:
     """Return one element of ``nodes`` in the ``mixlist.resolve/1`` object."""
     fields = {name: getattr(node, name) for name in Decision.__slots__ if name not in _NOT_COPIED}
     fields |= {"follows": list(node.follows), "outputs": dict(node.outputs)}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixlist.diagnostics import Diagnostic
+from mixlist.files.strict_json import JsonObject
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.save import SaveOptions, save_model, set_inline
 from mixlist.graph.traversal import tensors_in_model
@@ -132,7 +133,7 @@ class RewriteResult:
         for tensor in self._find_external_tensors(unconverted_only):
             set_inline(tensor, b"".join(self._stream(tensor)))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the ``mixlist.apply/1`` object of schemas/apply.json."""
         return {
             "format": "mixlist.apply/1",

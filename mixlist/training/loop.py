@@ -17,10 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
+from mixlist.files.strict_json import JsonObject
 from mixlist.torch_export.step_names import LOSS_SCALE
 from mixlist.training.dataset import BatchOrder, Dataset
 from mixlist.training.optimizers import Optimizer, Settings
@@ -46,7 +47,7 @@ class TrainingState(TypedDict):
     step: int
     global_step: int
     first_bad: dict[str, Array] | None
-    history: dict[str, Any]  # the fields of a TrainingHistory
+    history: JsonObject  # the fields of a TrainingHistory
 
 
 class Training:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import ml_dtypes
 import numpy as np
@@ -26,6 +26,7 @@ import numpy as np
 from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.regular_files import open_regular
+from mixlist.files.strict_json import JsonObject
 from mixlist.runtime.feeds import digest
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class FinishedTraining(TypedDict):
     ``curve`` has the fields of its TrainingHistory. ``first_bad`` is the feed of its first exception, or None.
     """
 
-    curve: dict[str, Any]
+    curve: JsonObject
     first_bad: dict[str, Array] | None
 
 
@@ -128,7 +129,7 @@ def read_state(path: str | os.PathLike[str], fingerprint: Mapping[str, str]) -> 
     hint = "give the path of another file"
     arrays: dict[str, Array] = {}
 
-    def get_array(value: dict[str, Any]) -> dict[str, Any] | Array:
+    def get_array(value: JsonObject) -> JsonObject | Array:
         """Return the array that a JSON object refers to; return any other object as it is."""
         reference = value.get(_ARRAY_KEY)
         # A tensor of the model may be called "array" too. A dict of tensors by name then has an array or a number under

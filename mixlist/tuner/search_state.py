@@ -12,10 +12,10 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from mixlist.errors import FileError, UsageError
 from mixlist.files.regular_files import open_regular
+from mixlist.files.strict_json import JsonObject
 from mixlist.tuner.trial_verdict import Outcome
 
 FORMAT = "mixlist.tune-state/2"
@@ -104,7 +104,7 @@ def _checksum(entry: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _parse_line(path: Path, number: int, text: str) -> dict[str, Any]:
+def _parse_line(path: Path, number: int, text: str) -> JsonObject:
     """Return the entry of line ``number`` (from 1), without its checksum. Raises FileError if the line is damaged."""
     try:
         entry = json.loads(text)
@@ -115,11 +115,11 @@ def _parse_line(path: Path, number: int, text: str) -> dict[str, Any]:
         raise FileError(
             f"{path}:{number}:1: this is no line of a search's state", hint="name another file with --state"
         )
-    valid_entry: dict[str, Any] = entry
+    valid_entry: JsonObject = entry
     return valid_entry
 
 
-def _is_trial(entry: dict[str, Any]) -> bool:
+def _is_trial(entry: JsonObject) -> bool:
     """Return True if an entry has the fields that ``put`` writes."""
     kinds = {"choice": str, "passed": bool, "why": str, "batch": int | None}
     return entry.keys() == kinds.keys() and all(isinstance(entry[name], kind) for name, kind in kinds.items())

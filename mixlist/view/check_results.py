@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
-from typing import Any
 
 from mixlist.errors import UsageError
 from mixlist.files.list_text import read_bytes, shown_path
+from mixlist.files.strict_json import JsonObject
 from mixlist.graph.refs import NodeRef
 from mixlist.resolver.plan import Plan
 from mixlist.view.graph_tables import GraphTables
@@ -18,7 +17,7 @@ _FORMAT = "mixlist.check/1"
 _HINT = "write it with: mixlist check MODEL ... --per-tensor --layerwise --format json > report.json"
 
 
-def read_check_report(path: str | os.PathLike[str]) -> Mapping[str, Any]:
+def read_check_report(path: str | os.PathLike[str]) -> JsonObject:
     """Return the object in a file that ``mixlist check --format json`` wrote; ``-`` is standard input.
 
     Raises FileError if the file cannot be read, and UsageError if it holds something else.
@@ -33,7 +32,7 @@ def read_check_report(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     return report
 
 
-def match_check_report(report: Mapping[str, Any], plan: Plan, tables: GraphTables) -> dict[str, Any]:
+def match_check_report(report: JsonObject, plan: Plan, tables: GraphTables) -> JsonObject:
     """Return the findings, ranges and errors of a report with the numbers of their nodes and tensors.
 
     Raises UsageError if a part of the report is missing or has another form, or if no node of the report is in the
@@ -51,12 +50,12 @@ class _ReportMatcher:
     ``unmatched``: the names in the report that the model lacks. ``matched``: the number of the other names.
     """
 
-    def __init__(self, report: Mapping[str, Any], plan: Plan, tables: GraphTables) -> None:
+    def __init__(self, report: JsonObject, plan: Plan, tables: GraphTables) -> None:
         self.report, self.plan, self.tables = report, plan, tables
         self.matched = 0
         self.unmatched: list[str] = []
 
-    def match(self) -> dict[str, Any]:
+    def match(self) -> JsonObject:
         """Return the part of the page's data that is about the check."""
         report = self.report
         matched = {
@@ -83,7 +82,7 @@ class _ReportMatcher:
             )
         return matched | {"warnings": self._warnings()}
 
-    def _node(self, entry: Mapping[str, Any]) -> int | None:
+    def _node(self, entry: JsonObject) -> int | None:
         """Return the number of the node of an entry; None if the model has no such node."""
         ref = NodeRef(entry["scope"], entry["name"])
         return self._count(self.tables.node_numbers.get(ref), str(ref))
@@ -95,7 +94,7 @@ class _ReportMatcher:
             self.matched += 1
         return number
 
-    def _findings(self) -> list[dict[str, Any]]:
+    def _findings(self) -> list[JsonObject]:
         return [
             {
                 "node": node,
@@ -114,7 +113,7 @@ class _ReportMatcher:
             if (node := self._node(entry)) is not None
         ]
 
-    def _errors(self) -> list[dict[str, Any]]:
+    def _errors(self) -> list[JsonObject]:
         """Return the error that each low node adds, if the report has them (``--layerwise``)."""
         return [
             {
@@ -127,7 +126,7 @@ class _ReportMatcher:
             if (node := self._node(entry)) is not None
         ]
 
-    def _ranges(self) -> list[dict[str, Any]]:
+    def _ranges(self) -> list[JsonObject]:
         """Return the largest magnitudes of each tensor, if the report has them (``--per-tensor``)."""
         ranges = []
         for entry in self.report["tensors"]:
@@ -162,7 +161,7 @@ class _ReportMatcher:
         return count
 
 
-def _magnitude(entry: Mapping[str, Any], minimum: str, maximum: str, nan: str) -> float | str | None:
+def _magnitude(entry: JsonObject, minimum: str, maximum: str, nan: str) -> float | str | None:
     """Return the largest magnitude of a tensor as JSON has it."""
     if entry.get(nan):
         return "nan"

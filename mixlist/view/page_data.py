@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
+from mixlist.files.strict_json import JsonObject
 from mixlist.resolver.plan import Plan
 from mixlist.rewriter import lay_out_plan
 from mixlist.view.check_results import match_check_report
@@ -14,9 +13,7 @@ from mixlist.view.scope_tree import Group, build_tree
 from mixlist.view.text_table import to_columns
 
 
-def make_page_data(
-    plan: Plan, check_report: Mapping[str, Any] | None = None, other_plan: Plan | None = None
-) -> dict[str, Any]:
+def make_page_data(plan: Plan, check_report: JsonObject | None = None, other_plan: Plan | None = None) -> JsonObject:
     """Return the data of the page.
 
     ``check_report``: the ``mixlist.check/1`` object of a check of the same model. ``other_plan``: a plan of the same
@@ -66,7 +63,7 @@ def _number_groups(tables: GraphTables) -> tuple[dict[str, list[object]], dict[s
     return groups, nodes
 
 
-def _find_differences(plan: Plan, other_plan: Plan, tables: GraphTables) -> dict[str, Any]:
+def _find_differences(plan: Plan, other_plan: Plan, tables: GraphTables) -> JsonObject:
     """Return the nodes whose precision differs, with the other decision, and the counts of the other plan."""
     number = tables.texts.number
     nodes = [
