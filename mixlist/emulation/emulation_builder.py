@@ -15,6 +15,7 @@ from mixlist.graph.build import build_graph
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import NameGenerator, names_in
+from mixlist.graph.opsets import standard_opset
 from mixlist.graph.proto_edits import SortKey, copy_message, reorder_messages
 from mixlist.graph.save import set_inline
 from mixlist.graph.traversal import is_graph, protos_by_scope, reachable_graphs
@@ -71,6 +72,8 @@ class EmulationBuilder:
         self.proto = copy_message(self.loaded.proto)
         # The Casts that mixlist inserted must stay nodes here: each of them rounds.
         self.graph = build_graph(self.proto, show_marked_casts=True)
+        model_opset = standard_opset(self.proto)
+        self.opsets = {body.opsets.get("", model_opset) for body in reachable_graphs(self.graph)}
         functions = self.proto.functions
         self.new_names = NameGenerator(
             chain(names_in(self.proto.graph, *functions), (function.name for function in functions))
@@ -82,7 +85,7 @@ class EmulationBuilder:
     def run(self) -> ModelProto:
         """Rewrite the main graph and a copy of each function body, and return the model."""
         for body in reachable_graphs(self.graph)[1:]:
-            function = copy_message(body.function)
+            function = self.copy_function(body)
             if any(other.function is body.function for other in self.specialized):
                 function.name = self.new_names.make_name(function.name)
             self.specialized[body] = function
@@ -97,6 +100,13 @@ class EmulationBuilder:
         if not self.keep_external:
             self.inline_external()
         return self.proto
+
+    def copy_function(self, body: Graph) -> FunctionProto:
+        """Return a copy of a function that imports the standard domain, of which the new nodes are."""
+        function = copy_message(body.function)
+        if "" not in body.opsets:
+            function.opset_import.add(domain="", version=standard_opset(self.proto))
+        return function
 
     def inline_external(self) -> None:
         """Move external data into the model, so that a session can be made of the model alone."""
@@ -267,17 +277,26 @@ class EmulationBuilder:
         ]
 
     def _make_clip(self, name: str, elem: int) -> list[NodeProto]:
-        """Return the nodes that limit a tensor to the finite range of a low type; the Clip comes last.
+        """Return the nodes that limit a tensor to the finite range of a low type; the last one makes the result.
 
         A NaN stays a NaN.
         """
         largest = FINITE_MAX[elem]
         out = self.new_names.make_name(f"{name}_clipped")
-        if self.graph.opsets.get("", 13) < 11:  # the bounds are attributes before opset 11
+        # The bounds of Clip are attributes before opset 11.
+        has_attributes = {opset < 11 for opset in self.opsets}
+        if has_attributes == {True}:
             return [self.new_names.make_node("Clip", [name], out, min=-largest, max=largest)]
         bounds = {self.new_names.make_name(f"{out}_bound"): number for number in (-largest, largest)}
         nodes = [self.new_names.make_constant(bound, dtypes.FLOAT, [], [number]) for bound, number in bounds.items()]
-        return [*nodes, self.new_names.make_node("Clip", [name, *bounds], out)]
+        if has_attributes == {False}:
+            return [*nodes, self.new_names.make_node("Clip", [name, *bounds], out)]
+        # ONNX Runtime checks a node of a function in the opset of the function, and runs it in that of the model: no
+        # Clip fits both. Max and Min do, and take longer.
+        lowest, highest = bounds
+        raised = self.new_names.make_name(f"{out}_below")
+        nodes.append(self.new_names.make_node("Max", [name, lowest], raised))
+        return [*nodes, self.new_names.make_node("Min", [raised, highest], out)]
 
     def _copy_small_constant(self, value: Value, name: str, elem: int) -> NodeProto | None:
         """Return a Constant with the authored numbers of a small constant; None if the value is not one.

@@ -184,7 +184,7 @@ class GateBuilder(EmulationBuilder):
         """Add a copy of the function for this call; the flags of the gates in it become further inputs."""
         body = call.function
         assert body is not None
-        function = copy_message(body.function)
+        function = self.copy_function(body)
         function.name = target.op_type = self.new_names.make_name(function.name)
         first_gate, self.calls = len(self.gates), (*self.calls, ref)
         self._rewrite_graph(body, function)

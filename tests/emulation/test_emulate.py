@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 
 from mixlist import load_policy
 from mixlist.emulation.emulate import emulate
@@ -58,3 +59,24 @@ def test_a_cast_of_any_type_saturates() -> None:
     assert a.dtype == np.float32 and a.tolist() == [65504, -65504, 3]
     assert b[:2].tolist() == [65504, -65504] and np.isnan(b[2])
     assert c.tolist() == [65504, np.float16(1 / 3), -65504]
+
+
+FUNCTION = """<ir_version: 8, opset_import: ["" : {}, "d" : 1, "com.microsoft" : 1]>
+  g (float16[3] x) => (float16[3] y) {{ y = d.F(x) }}
+  <domain: "d", opset_import: [{}]> F (x) => (y) {{ y = {} }}"""
+
+
+@pytest.mark.parametrize(("model_opset", "function_opset"), [(13, 10), (10, 13), (10, 10), (13, 13)])
+def test_a_function_of_another_opset_saturates(model_opset: int, function_opset: int) -> None:
+    proto = model(FUNCTION.format(model_opset, f'"" : {function_opset}', "Mul(x, x)"), check=False)
+    emulated = emulate(load_model(proto), saturate=True)
+    x = np.array([300, np.nan, -2], np.float32)
+    (y,) = onnxruntime.InferenceSession(emulated.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_array_equal(y, np.array([65504, np.nan, 4], np.float32))
+
+
+def test_a_function_without_the_standard_domain_gets_casts() -> None:
+    proto = model(FUNCTION.format(17, '"com.microsoft" : 1', "com.microsoft.FastGelu(x)"), check=False)
+    session = onnxruntime.InferenceSession(emulate(load_model(proto)).SerializeToString())
+    (y,) = session.run(None, {"x": np.array([300, 0, -300], np.float32)})
+    assert y.tolist() == [300, 0, 0]
