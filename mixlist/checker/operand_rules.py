@@ -111,9 +111,22 @@ def classify_operands(
             record = records.setdefault((reader, conversion.name), new_record)
             # Every operand that loses a value is a first offender: the loss happens here, whatever the inputs are.
             record.is_first_offender |= kind in EXCEPTION_KINDS
-            record.add_ranges(converted_range.before, converted_range.after(batch.saturate))
+            record.add_ranges(_reported_range(converted_range, batch), converted_range.after(batch.saturate))
             record.add_finding(kind, batch.index)
     return is_exception
+
+
+def _reported_range(converted_range: ConvertedRange, batch: BatchRanges) -> ObservedRange:
+    """Return the range that a report shows as the one before the conversion (Rule S8.4).
+
+    This is the range in the mixed model. If an overflow upstream makes it infinite there, its end says nothing about
+    the values that the conversion loses: then it is the range in the reference.
+    """
+    before, reference_ref = converted_range.before, converted_range.conversion.reference_ref
+    if before.finite or reference_ref is None:
+        return before
+    reference = batch.reference.get(reference_ref)
+    return reference if reference is not None and reference.ran and reference.finite else before
 
 
 def _classify_conversion(converted_range: ConvertedRange, batch: BatchRanges) -> FindingKind | None:

@@ -47,7 +47,8 @@ class NodeFinding(NodeResult):
     in the worst batch, None if they were not counted. ``batches``: the indices of the batches with this finding, from
     0.
 
-    ``max_abs_fp32`` and ``max_abs_low``: the largest magnitude in float32 and in the mixed model. A magnitude is inf if
+    ``max_abs_fp32`` and ``max_abs_low``: the largest magnitude in float32 and in the mixed model; of a converted
+    tensor, the largest magnitude before the conversion (Rule S8.4) and after it. A magnitude is inf if
     a value is infinite, and NaN if a value is NaN. If the kind is ``refused``, ``max_abs_low`` is NaN, because nothing
     was computed. ``max_number_fp32`` and ``max_number_low``: the largest magnitudes of the values that are not NaN. In
     a tensor with a NaN these magnitudes come from the first batch of each kind of finding. A magnitude is None if all

@@ -76,6 +76,18 @@ def test_lost_values_are_counted() -> None:
     assert operand_findings(report)["v", "x"].count == 3
 
 
+@pytest.mark.parametrize("black", ["z = Pow(s, two)", "p = Pow(s, two) d = Sub(s, s) z = Add(p, d)"])
+def test_an_operand_behind_an_overflow_shows_the_values_of_the_reference(black: str) -> None:
+    """Rule S8.4: [inf, 1e8, 1] and [nan, 1e8, 1] lose 1e8 in Sigmoid; what is not finite comes from s."""
+    text = f"""g (float[3] x) => (float[3] y) <float two = {{2}}>
+      {{ [s] s = Mul(x, x) {black} [v] y = Sigmoid(z) }}"""
+    report = checked(text, {"x": floats(300, 100, 1)}, white="Mul Sigmoid", black="Pow Sub Add")
+    finding = operand_findings(report)["v", "z"]
+    assert (finding.kind, finding.first, finding.count) == ("overflow", True, 1)
+    assert finding.max_abs_fp32 == finding.max_number_fp32 == pytest.approx(8.1e9)
+    assert finding.max_number_low == np.inf
+
+
 def test_operands_saturate() -> None:
     """Rule S8.4: a mean of 50000 becomes 16377."""
     text = "g (float[4] x) => (float[1] y) { [v] y = ReduceMean<axes=[0]>(x) }"
