@@ -82,8 +82,8 @@ class CandidateRanking:
         for evidence in (self.offenders, self.beyond_range):
             nodes = [node for node in candidate.nodes if node in evidence]
             if nodes:
-                more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
-                return f"{nodes[0]}{more} {evidence[nodes[0]]}"
+                more = f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
+                return f"{nodes[0]} {evidence[nodes[0]]}{more}"
         # 3. The error that a node adds alone. It is infinite if the node makes an infinity of finite reference values.
         error, node = max(((self.errors.get(n, 0.0), n) for n in candidate.nodes), default=(0.0, NodeRef("", "")))
         if not math.isfinite(error):

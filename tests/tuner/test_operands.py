@@ -47,6 +47,13 @@ def test_a_graph_input_that_a_node_reads_converted(mode: str) -> None:
     assert edit.why == ("v overflows" if mode == "inf" else "v saturates") and "overflow at v" in edit.without
 
 
+def test_the_reason_of_an_edit_counts_the_nodes() -> None:
+    """Rule S9.1."""
+    feed = {"x": np.ones((1, 4), FLOAT32), "d": np.full((1, 4), 1e5, FLOAT32)}
+    report = tune(DIVISOR.replace("y = Div(m, d)", "q = Div(m, d) [u] y = Div(q, d)"), feed, "MatMul Div")
+    assert [edit.why for edit in report.edits] == ["v overflows (and 1 more)"]
+
+
 def test_a_float32_tensor_that_a_low_node_reads_converted() -> None:
     """Rule S8.4: the black Mul yields finite float32 values, which overflow when ArgMax reads them in float16."""
     feed = {"x": np.array([[100, 200, 300, 400]], FLOAT32)}
