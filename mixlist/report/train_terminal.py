@@ -76,4 +76,5 @@ def _write_trials(report: TrainReport, stream: TextIO) -> None:
         return
     write_heading("Scales tried", stream)
     write_table(("parameters", "exceptions", "gradients lost"), train_texts.trial_rows(report), stream)
-    stream.write(f"  best: {train_texts.format_parameters(dict(report.scale_choice))}\n")
+    best = f"best: {train_texts.format_parameters(dict(report.scale_choice))}"
+    stream.write(f"  {train_texts.describe_missing_choice(report) or best}\n")

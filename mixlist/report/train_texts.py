@@ -120,6 +120,11 @@ def trial_rows(report: TrainReport) -> list[tuple[str, str, str]]:
     ]
 
 
+def describe_missing_choice(report: TrainReport) -> str:
+    """Return a sentence that no setting of the scaler is good enough; "" if one is."""
+    return "" if report.scale_choice else f"No setting keeps the exception rate below {report.limit:.2%}."
+
+
 def describe_trace(report: TrainReport) -> str:
     """Return a sentence on the scale at which the offenders overflow; "" if nothing was traced."""
     if report.trace_scale is None:
@@ -130,9 +135,10 @@ def describe_trace(report: TrainReport) -> str:
         )
     if report.trace_scale == 1:
         return "These nodes overflow in the first bad step even with the loss unscaled: no loss scale helps."
+    advice = "" if report.scale_trials else ": --tune-scale searches a better one"
     return (
         "In the first bad step nothing overflows with the loss unscaled, and these nodes overflow with the scale"
-        f" {format_number(report.trace_scale)}. The scale is too large: --tune-scale searches a better one."
+        f" {format_number(report.trace_scale)}. The scale is too large{advice}."
     )
 
 

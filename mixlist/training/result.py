@@ -66,9 +66,10 @@ class GradientUnderflow:
 
 @dataclass(frozen=True)
 class TuningRun:
-    """One short training with a setting of the scaler (``--tune-scale``).
+    """One training with a setting of the scaler (``--tune-scale``).
 
     ``parameters`` has the changed parameters of the scaler. ``exceptions`` counts the exceptions in ``steps`` steps.
+    A training that cannot keep the limit of exceptions ends early.
     ``zero`` is the share of gradient values that became zero.
     """
 
@@ -94,7 +95,8 @@ class TrainReport:
     - ``offenders``: the nodes that overflow first in the earliest step with an exception, with the loss multiplied by
       ``trace_scale``. If ``trace_scale`` is 1, the nodes overflow without loss scaling, so no smaller scale helps.
     - ``suggestion``: the text of a modify_mixlist under which that step does not overflow, or "".
-    - ``scale_trials``: the trainings of ``--tune-scale``. ``scale_choice``: the best parameters among them.
+    - ``scale_trials``: the trainings of ``--tune-scale``. ``scale_choice``: the best parameters among them,
+      empty if none keeps the limit of exceptions.
     - ``complete``: False after Ctrl-C.
     - ``seconds``: wall time by phase.
     """

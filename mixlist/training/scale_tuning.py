@@ -2,13 +2,17 @@
 
 1. Initial scales: powers of two. A short training of one seed tries each of them. The best scale has the fewest
    exceptions, then the fewest gradient values that become zero, then the largest value.
-2. Growth intervals: numbers of good steps after which the scale grows, if the scaler has such a parameter. A training
-   of full length, with the best initial scale, tries each interval that is shorter than the training. The best
-   interval has the fewest exceptions, then the smallest value.
+2. A training of full length with the best initial scale. If the scaler has a growth interval, the number of good steps
+   after which the scale grows, one training tries each interval that is shorter than the training. Of the trainings
+   that keep the limit of exceptions, the best one has the fewest, then the smallest interval. If none keeps the limit,
+   the next scale is tried.
 """
 
 from __future__ import annotations
 
+import math
+
+from mixlist.checker.exception_rate import too_many_exceptions
 from mixlist.training.gradient_underflow import UnderflowSampler
 from mixlist.training.job import TrainingJob
 from mixlist.training.result import TuningRun
@@ -23,7 +27,7 @@ GROWTH_INTERVALS = (100, 200, 500, 1000, 2000)  # good steps before the scale gr
 def tune_scale(
     job: TrainingJob, float32_session: StepSession, mixed_session: StepSession, seed: int
 ) -> tuple[tuple[TuningRun, ...], dict[str, float]]:
-    """Return all tuning runs and the best parameters of the scaler.
+    """Return all tuning runs and the best parameters of the scaler, which are empty if no run keeps the limit.
 
     Both are empty for a scaler whose scale is always 1.
     """
@@ -32,30 +36,36 @@ def tune_scale(
     if not scale_parameter:
         return (), {}
 
-    def train_with(parameters: dict[str, float], steps: int) -> TuningRun:
-        """Train ``steps`` steps in mixed precision with these parameters of the scaler."""
+    def train_with(parameters: dict[str, float], steps: int, limit: float = math.inf) -> TuningRun:
+        """Train up to ``steps`` steps in mixed precision; end early when the exception rate cannot keep the limit."""
         # A sampler of its own: the counts of the report must hold no steps of the tuning.
         training = job.new_training(mixed_session, seed, job.new_scaler(**parameters))
         sampler = training.sampler = UnderflowSampler(float32_session, mixed_session, job.policy.mode.low, steps)
+        exceptions = training.history.exceptions
         try:
-            training.run(steps)
+            while training.step < steps and not too_many_exceptions(len(exceptions), steps, limit):
+                training.run(training.step + 1)
         except ScalerError:  # MindSpore's scaler ends a training after many exceptions in a row
             # The worst result there is: every step an exception, every gradient value zero.
             return TuningRun(parameters, steps, steps, 1.0)
         underflow = sampler.result()
-        exceptions = len(training.history.exceptions)
-        return TuningRun(parameters, exceptions, steps, underflow.zero if underflow is not None else 0.0)
+        return TuningRun(parameters, len(exceptions), training.step, underflow.zero if underflow is not None else 0.0)
 
     # Phase 1: initial scales.
     short_steps = min(INITIAL_SCALE_STEPS, job.steps)
     runs = [train_with({scale_parameter: 2.0**exponent}, short_steps) for exponent in INITIAL_SCALE_EXPONENTS]
     # The largest scale of equal ones: it loses the fewest gradient values when gradients become smaller later.
-    best = min(runs, key=lambda run: (run.exceptions, run.zero, -run.parameters[scale_parameter])).parameters
+    ranked = sorted(runs, key=lambda run: (run.exceptions, run.zero, -run.parameters[scale_parameter]))
 
-    # Phase 2: growth intervals. A short training would end before the scale grows, so these have the full length.
-    intervals = [interval for interval in GROWTH_INTERVALS if interval < job.steps]
-    if growth_parameter and intervals:
-        growth_runs = [train_with({**best, growth_parameter: interval}, job.steps) for interval in intervals]
-        runs += growth_runs
-        best = min(growth_runs, key=lambda run: (run.exceptions, run.parameters[growth_parameter])).parameters
-    return tuple(runs), best
+    # Phase 2: the full length. A short training ends before the scale grows, and before rare exceptions.
+    limit = job.options.max_exception_rate
+    intervals = [interval for interval in GROWTH_INTERVALS if growth_parameter and interval < job.steps]
+    for parameters in (run.parameters for run in ranked):
+        settings = [{**parameters, growth_parameter: interval} for interval in intervals] or [parameters]
+        full_runs = [train_with(setting, job.steps, limit) for setting in settings]
+        runs += full_runs
+        accepted = [run for run in full_runs if not too_many_exceptions(run.exceptions, job.steps, limit)]
+        if accepted:
+            # The intervals ascend, so the first of equal ones is the smallest.
+            return tuple(runs), min(accepted, key=lambda run: run.exceptions).parameters
+    return tuple(runs), {}

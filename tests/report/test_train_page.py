@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,12 +50,20 @@ def test_the_terminal_shows_metrics_offenders_and_scales() -> None:
 
 
 def test_options_for_more_detail_are_hints_if_they_were_not_used() -> None:
-    from dataclasses import replace
-
     text = report_text(replace(FAILING, trace_scale=None, offenders=(), scale_trials=(), suggestion=""))
     assert "hint: --trace-overflow" in text
     assert "hint: --tune-scale" in text
     assert "hint:" not in report_text(PASSING)
+
+
+def test_a_scale_that_is_too_large_has_no_advice_to_repeat_the_search() -> None:
+    report = replace(FAILING, trace_scale=1024.0)
+    assert "The scale is too large." in report_text(report)
+    assert "--tune-scale searches a better one" in report_text(replace(report, scale_trials=(), scale_choice={}))
+    for text in (report_text(replace(report, scale_choice={})), render(replace(report, scale_choice={}))):
+        assert "No setting keeps the exception rate below 0.50%." in text
+        assert "--tune-scale" not in text
+        assert "best:" not in text.lower()
 
 
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)

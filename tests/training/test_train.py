@@ -113,7 +113,7 @@ def test_tune_scale_finds_a_scale_that_works() -> None:
                  optimizer=Settings("sgd", lr=1e6))  # fmt: skip
     assert tuned.verdict == "fail"
     assert [tuning_run.parameters["loss_scale"] for tuning_run in tuned.scale_trials] == [
-        2.0**exponent for exponent in (0, 4, 8, 10, 12, 14, 16, 20, 24)
+        2.0**exponent for exponent in (0, 4, 8, 10, 12, 14, 16, 20, 24, 24)
     ]
     assert tuned.scale_choice["loss_scale"] >= 2.0**20
     report = run(
@@ -128,6 +128,26 @@ def test_tune_scale_finds_a_growth_interval_with_fewer_exceptions() -> None:
     assert set(report.scale_choice) == {"init_scale", "growth_interval"}
     with_choice = run(policy=all_low(), scaler="torch", scaler_parameters=report.scale_choice, epochs=15)
     assert with_choice.exception_rate < report.exception_rate / 3
+
+
+def test_tune_scale_recommends_what_keeps_the_limit_to_the_end() -> None:
+    """Rule S10.18: the sample comes in step 50, and its gradient overflows with scales that pass 40 steps."""
+    data = clusters(800)
+    data["x"][0] *= -300
+    options = {"data": data, "batch_size": 8, "epochs": 1, "runs": 1, "max_exception_rate": 0.001, "scaler": "fixed"}
+    report = run(policy=all_low(), scaler_parameters={"loss_scale": 2.0**14}, tune=True, **options)
+    assert report.runs[0].mixed.exceptions == [50]
+    assert [(t.parameters["loss_scale"], t.exceptions, t.steps) for t in report.scale_trials[9:]] == [
+        (2.0**14, 1, 51), (2.0**12, 1, 51), (2.0**10, 1, 51), (2.0**8, 0, 100)
+    ]  # fmt: skip
+    assert report.scale_choice == {"loss_scale": 2.0**8}
+
+
+def test_tune_scale_recommends_nothing_if_every_scale_overflows() -> None:
+    """Rule S10.18."""
+    report = run(with_overflow(), mindspore_o3(), epochs=4, runs=1, tune=True)
+    assert len(report.scale_trials) == 18
+    assert report.scale_choice == {}
 
 
 def with_overflow() -> Any:
