@@ -32,7 +32,8 @@ _OUTPUT_FOLDER = PathType("writes into", files=_FILES)
             ["-o", "--output"],
             metavar="DIR",
             type=_OUTPUT_FOLDER,
-            help="With --for atc: write the files that atc reads, and its command, into this new folder.",
+            help="Write the files that the tool reads into this new folder; of the tools of mixlist, only atc reads "
+            "files. Its command is among them.",
         ),
         click.Option(
             ["--library"],
@@ -63,12 +64,12 @@ def command(
     from mixlist.report import export_terminal, json_output, terminal
 
     find_exporter(tool)  # before any work, refuse a tool that does not exist
-    if output is not None and tool != "atc":
-        raise UsageError(f"--output is for --for atc: {tool} takes lists as arguments", hint="use --format text")
     if output is not None:
         refuse_used_folder(Path(output))
     plan = resolve_with_progress(model, pop_policy(option_values), pop_type_hints(option_values))
     result = export(None, plan, tool, library=library)
+    if output is not None and not result.files:
+        raise UsageError(f"--output: {tool} reads no files, but takes lists as arguments", hint="use --format text")
     terminal.write_findings(result.warnings)
     if output is not None:
         for path in result.save(Path(output)):

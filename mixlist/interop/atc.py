@@ -33,6 +33,7 @@ _NOTES = (
     "atc was not run: the exceptions compare the plan with mixlist's rules for Ascend libraries",
     "atc matches names after its own fusion, so that a rule for a node that is fused has no effect",
 )
+_CLAMP_NOTE = "the plan clamps constants beyond the range of the low type, and atc makes them infinite"
 
 
 def export_for_atc(plan: Plan, library: str | None = None) -> ExportResult:
@@ -62,7 +63,7 @@ def export_for_atc(plan: Plan, library: str | None = None) -> ExportResult:
         arguments=arguments,
         call=call,
         exceptions=tuple(_find_exceptions(plan, ascend_lists)),
-        notes=_NOTES,
+        notes=(*_NOTES, *([_CLAMP_NOTE] if plan.policy.constants == "clamp" else [])),
         files={**files, "atc.sh": _show_script(plan.model, arguments)},
         warnings=plan.warnings,
     )

@@ -22,7 +22,6 @@ CONVERTER_NOTES = (
     "connects these nodes directly afterwards, and the exceptions assume that",
     "the converter adds a Cast of a tensor for each float32 node that reads it, all of one name, and ONNX Runtime "
     "refuses such a model; the program keeps one",
-    "onnxconverter-common makes a graph output float16 if a float32 node makes it; the program corrects the type",
     "the converter raises constants between 0 and 5.96e-08 in magnitude to 5.96e-08; mixlist rounds them",
     "the converter clamps finite constants beyond 65504 to 65504, as --constants clamp does",
 )
@@ -141,10 +140,12 @@ class ConverterModel:
                 continue
             if planned.node.bodies or planned.node.function is not None:
                 continue
+            # A Cast of the model to the low type has the same value in both states, but not the same input.
+            is_free_cast = planned.op_type == "Cast" and planned.need == "any"
             if self.is_high(planned):
-                if planned.need == "high" and (low := _names(slots.low_inputs, slots.low_outputs)):
+                if (planned.need == "high" or is_free_cast) and (low := _names(slots.low_inputs, slots.low_outputs)):
                     yield planned, low, "float32"
-            elif planned.need == "low":
+            elif planned.need == "low" or is_free_cast:
                 float_slots = self.float_inputs.of(planned)
                 high_inputs = [slot for slot in slots.high_inputs if slot not in float_slots]
                 if high := _names(high_inputs, slots.high_outputs):

@@ -20,7 +20,7 @@ from shlex import quote
 from mixlist.graph.model import Node, Value
 from mixlist.interop.block_lists import BlockLists, find_block_lists
 from mixlist.interop.converter_facts import INLINE, FloatInputs
-from mixlist.interop.planned_nodes import Need, PlannedGraph, PlannedNode
+from mixlist.interop.planned_nodes import Need, PlannedGraph, PlannedNode, find_low_inputs
 from mixlist.interop.result import ExportException, ExportResult
 from mixlist.ops import dtypes
 from mixlist.resolver.plan import Plan
@@ -138,7 +138,7 @@ def _find_difference(
         return f"AutoCast replaces {node.domain}::{node.op_type} by {node.op_type} of onnx"
     if planned.op_type == "Cast" and _is_float_cast(node):
         return "AutoCast removes Casts of the model between float types, and casts for each reader instead"
-    if planned.op_type == "Cast" and (why := _describe_merged_cast(graph, planned)):
+    if planned.op_type == "Cast" and (why := _describe_merged_cast(graph, planned, lists)):
         return why
     if planned.need == "low" and needs[node] == "high":
         return (
@@ -154,10 +154,20 @@ def _find_difference(
         return f"AutoCast makes its {', '.join(high)} low precision; the plan has float32 there" if high else ""
     if planned.need == "high" and slots.low_inputs and node in lists.blocked:
         return f"AutoCast makes its input {slots.low_inputs[0]} float32; the plan has the low type there"
-    return ""
+    return _describe_low_inputs(graph, planned, lists)
 
 
-def _describe_merged_cast(graph: PlannedGraph, planned: PlannedNode) -> str:
+def _describe_low_inputs(graph: PlannedGraph, planned: PlannedNode, lists: BlockLists) -> str:
+    """Return the reason if AutoCast gives a node that the model has in a low type another type."""
+    target = dtypes.FLOAT if planned.node in lists.blocked else graph.solution.low_type
+    values = [value for value in find_low_inputs(planned.node) if dtypes.element(value.type) != target]
+    if not values:
+        return ""
+    before, after = dtypes.type_name(dtypes.element(values[0].type)), dtypes.type_name(target)
+    return f"reads {values[0].name!r}, which the model has in {before} and AutoCast makes {after}"
+
+
+def _describe_merged_cast(graph: PlannedGraph, planned: PlannedNode, lists: BlockLists) -> str:
     """Return the reason if AutoCast removes a Cast without effect, or merges a Cast with one that it adds after it."""
     source, output = planned.node.inputs[0], planned.node.outputs[0]
     if source is not None and output is not None and source.type == output.type:
@@ -165,14 +175,35 @@ def _describe_merged_cast(graph: PlannedGraph, planned: PlannedNode) -> str:
     is_of_constant = source is not None and source.producer is not None and source.producer.op_type == "Constant"
     if source is not None and is_of_constant and len(graph.readers.get(source, ())) == 1:
         return f"AutoCast makes the Constant {source.name!r} of its type, and removes it"
-    if output is None or output.type != dtypes.FLOAT:
+    if output is None or output.type not in dtypes.MIXABLE:
         return ""
-    readers = graph.readers.get(output, [])
-    if not any(slot in reader.slots.low_inputs for reader, slot in readers):
+    readers = _find_readers_behind_casts(graph, output)
+    high_readers = [str(reader.ref) for reader, slot in readers if not _is_read_low(reader, slot, lists)]
+    if len(high_readers) == len(readers):
         return ""
-    high_readers = [str(reader.ref) for reader, slot in readers if slot not in reader.slots.low_inputs]
     why = "AutoCast merges it with the Cast that it adds for low-precision readers"
     return f"{why}, and lets {high_readers[0]} read its input: the result can be invalid" if high_readers else why
+
+
+def _is_read_low(reader: PlannedNode, slot: int, lists: BlockLists) -> bool:
+    """Return whether AutoCast makes an input of a node low precision: as planned, or as in the model if not listed."""
+    if slot in reader.slots.low_inputs:
+        return True
+    return reader.node not in lists.blocked and reader.node.inputs[slot] in find_low_inputs(reader.node)
+
+
+def _find_readers_behind_casts(graph: PlannedGraph, output: Value) -> list[tuple[PlannedNode, int]]:
+    """Return the readers of a value, and instead of each Cast that AutoCast removes the readers of that Cast."""
+    readers: list[tuple[PlannedNode, int]] = []
+    values = [output]
+    for value in values:  # the loop also reaches what it appends
+        for reader, slot in graph.readers.get(value, ()):
+            target = reader.node.outputs[0] if reader.op_type == "Cast" and _is_float_cast(reader.node) else None
+            if target is None:
+                readers.append((reader, slot))
+            else:
+                values.append(target)
+    return readers
 
 
 def _find_notes(plan: Plan) -> Iterator[str]:

@@ -20,13 +20,14 @@ from typing import Any
 
 from mixlist.graph.model import Value
 from mixlist.interop.converter_facts import CONVERTER_NOTES, ConverterModel, FloatInputs, require_float16
-from mixlist.interop.planned_nodes import PlannedNode, captured_floats
+from mixlist.interop.planned_nodes import PlannedNode, captured_floats, find_low_inputs
 from mixlist.interop.python_call import show_conversion
 from mixlist.interop.result import ExportException, ExportResult
 from mixlist.ops import dtypes
 from mixlist.resolver.plan import Plan
 
 MEASURED_WITH = "onnxconverter-common 1.16.0"
+_OUTPUT_NOTE = "the converter makes a graph output float16 if a float32 node makes it; the program corrects the type"
 _NAME_ALL = "the tool names its Casts after nodes: give all nodes names, and export again"
 
 
@@ -50,7 +51,7 @@ def export_for_onnxconverter(plan: Plan) -> ExportResult:
         arguments=arguments,
         call=show_conversion("onnxconverter_common.float16", plan.model, {**arguments, **lists}),
         exceptions=(*model.find_exceptions(), *_find_exceptions(model)),
-        notes=CONVERTER_NOTES,
+        notes=(*CONVERTER_NOTES, _OUTPUT_NOTE),
         warnings=plan.warnings,
     )
 
@@ -72,6 +73,7 @@ def _find_exceptions(model: ConverterModel) -> Iterator[ExportException]:
     yield from _find_unnamed_nodes(model)
     yield from _find_captures(model)
     yield from _find_input_readers(model)
+    yield from _find_float16_readers(model)
 
 
 def _find_shared_initializers(model: ConverterModel) -> Iterator[ExportException]:
@@ -130,6 +132,24 @@ def _find_input_readers(model: ConverterModel) -> Iterator[ExportException]:
         if inputs and planned.node.scope.owner is not None and not model.is_high(planned):
             why = f"reads the graph input {inputs[0].name!r} in a body, where the tool inserts no Cast"
             yield ExportException(planned.ref, f"{why}: the result is invalid")
+
+
+def _find_float16_readers(model: ConverterModel) -> Iterator[ExportException]:
+    """Yield the blocked nodes that read tensors which the model has in float16, and the Casts before these."""
+    for planned in model.visited_and_blocked():
+        for value in _float16_inputs(planned):
+            why = f"reads {value.name!r}, which the model has in float16: the tool casts it to float32"
+            makes_float16 = any(output is not None and output.type == dtypes.FLOAT16 for output in planned.node.outputs)
+            invalid = ", and the result is invalid" if makes_float16 and planned.op_type != "Cast" else ""
+            yield ExportException(planned.ref, why + invalid)
+            producer = value.producer
+            if producer is not None and producer.op_type == "Cast" and len(model.graph.readers[value]) == 1:
+                why = f"the tool removes it together with the Cast that it adds before {planned.ref}"
+                yield ExportException(model.graph.by_node[producer].ref, why)
+
+
+def _float16_inputs(planned: PlannedNode) -> list[Value]:
+    return [value for value in find_low_inputs(planned.node) if value.type == dtypes.FLOAT16]
 
 
 def _find_captures(model: ConverterModel) -> Iterator[ExportException]:

@@ -22,6 +22,7 @@ from mixlist.resolver.decisions import GraphSolution, ModelSolution, find_precis
 # "any": the node computes no float, or computes the same in both types.
 Need = Literal["low", "high", "any"]
 _READS_ONLY_SHAPE = operators(Trait.READS_ONLY_SHAPE)
+_LOW_TYPES = (dtypes.FLOAT16, dtypes.BFLOAT16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,12 @@ class PlannedGraph:
                     need = "low" if any(slot in reader.slots.low_inputs for reader, slot in readers) else "any"
                 self.nodes[index] = PlannedNode(planned.node, planned.ref, Slots(), need)
                 self.by_node[planned.node] = self.nodes[index]
+
+
+def find_low_inputs(node: Node) -> list[Value]:
+    """Return the tensors that a node reads in float16 or bfloat16 in the original model, without initializers."""
+    values = (value for value in node.inputs if value is not None and value.kind not in ("initializer", "overridable"))
+    return [value for value in values if dtypes.element(value.type) in _LOW_TYPES]
 
 
 def captured_floats(bodies: Iterable[Scope]) -> list[Value]:

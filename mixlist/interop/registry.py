@@ -33,7 +33,8 @@ _registered: dict[str, Exporter] = {}
 def register_exporter(tool: str, exporter: Exporter) -> None:
     """Add a tool, or replace one: ``exporter`` returns the ExportResult for a Plan.
 
-    ``mixlist.interop.planned_nodes`` and ``mixlist.interop.block_lists`` help an exporter whose tool has block lists.
+    The name is known to ``mixlist.export`` in this process. For the command line, name the function in the entry-point
+    group ``mixlist.exporters`` of an installed package. The guide "A library of one's own" has an example.
     """
     _registered[tool] = exporter
 

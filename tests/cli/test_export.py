@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import onnx
 import pytest
+
+from tests.support.builders import model
 
 
 @pytest.mark.parametrize("tool", ["modelopt", "ort", "onnxconverter", "atc"])
@@ -18,6 +21,33 @@ def test_standard_output_is_json_with_the_lists(run, model_path: Path, tool: str
     if tool != "atc":
         op_types = result["op_types_to_exclude" if tool == "modelopt" else "op_block_list"]
         assert op_types == ["Softmax"]
+
+
+COMMON_KEYS = {"format", "tool", "measured_with", "model", "precision", "arguments", "exceptions", "notes"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "keys"),
+    [
+        ("modelopt", {"nodes_to_exclude", "op_types_to_exclude"}),
+        ("ort", {"op_block_list", "node_block_list"}),
+        ("onnxconverter", {"op_block_list", "node_block_list"}),
+        ("atc", {"library", "modify_mixlist", "keep_dtype", "customize_dtypes"}),
+    ],
+)
+def test_each_tool_has_its_own_keys(run, model_path: Path, tool: str, keys: set[str]) -> None:
+    assert json.loads(run("export", model_path, "--for", tool).out).keys() == COMMON_KEYS | keys
+
+
+def test_an_exception_has_the_node_and_the_reason(run, tmp_path: Path) -> None:
+    text = "g (float[2] x) => (float[2] y) { [low] a = Neg(x) [same] b = Exp(a) y = Neg(b) }"
+    onnx.save(model(text), tmp_path / "unnamed.onnx")
+    (tmp_path / "keep.cfg").write_text("Neg_0\n")
+    (tmp_path / "modify.json").write_text('{"white-list": {"to-add": ["Neg"]}}')
+    files = ("--mixlist", tmp_path / "modify.json", "--keep-dtype", tmp_path / "keep.cfg")
+    (exception,) = json.loads(run("export", tmp_path / "unnamed.onnx", "--for", "ort", *files).out)["exceptions"]
+    assert exception.keys() == {"node", "why"}
+    assert exception["node"] == "Neg_0" and "has no name" in exception["why"]
 
 
 def test_the_text_form_is_a_program_that_python_reads(run, model_path: Path) -> None:
@@ -42,11 +72,53 @@ def test_atc_files_are_written_into_a_new_folder(run, model_path: Path, tmp_path
     assert again.status == 2 and "is not empty" in again.err
 
 
+def test_atc_files_have_ascend_names_and_the_nodes_that_op_types_cannot_name(run, tmp_path: Path) -> None:
+    text = "g (float[2, 2] x) => (float[2, 2] y) { [m] a = MatMul(x, x) [n] b = MatMul(a, a) [s] y = Softmax(b) }"
+    onnx.save(model(text), tmp_path / "m.onnx")
+    (tmp_path / "keep.cfg").write_text("n\n")
+    (tmp_path / "modify.json").write_text(
+        '{"black-list": {"to-remove": ["Softmax"]}, "white-list": {"to-add": ["Softmax"]}}'
+    )
+    files = ("--mixlist", tmp_path / "modify.json", "--keep-dtype", tmp_path / "keep.cfg")
+    assert run("export", tmp_path / "m.onnx", "--for", "atc", *files, "-o", tmp_path / "new").status == 0
+    edits = json.loads((tmp_path / "new" / "modify_mixlist.json").read_text())
+    assert edits["white-list"]["to-add"] == ["SoftmaxV2"]
+    assert (tmp_path / "new" / "keep_dtype.cfg").read_text() == "n\n"
+    command = (tmp_path / "new" / "atc.sh").read_text()
+    for option in ("--framework=5", "--precision_mode_v2=mixed_float16", "modify_mixlist=", "keep_dtype="):
+        assert option in command
+
+
+ADDED_TOOL = """
+import mixlist
+
+def export(plan):
+    names = [node.name for node in plan.nodes if node.precision == "float32"]
+    texts = ("added", "added 1.0", plan.model, plan.policy.mode.low)
+    return mixlist.ExportResult(*texts, {"keep": names}, {}, "added\\n", files={"a.txt": "a"})
+"""
+
+
+def test_an_entry_point_of_an_installed_package_adds_a_tool(
+    run, model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "added_tool.py").write_text(ADDED_TOOL)
+    package = tmp_path / "added_tool-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: added-tool\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[mixlist.exporters]\nadded = added_tool:export\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    completed = run("export", model_path, "--for", "added", "-o", tmp_path / "new")
+    assert completed.status == 0 and json.loads(completed.out)["keep"] == ["third"]
+    assert (tmp_path / "new" / "a.txt").read_text() == "a"
+    assert "modelopt, ort, onnxconverter, atc, added" in run("export", model_path, "--for", "other").err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--for", "tensorrt"], "no tool is called 'tensorrt'"),
-        (["--for", "ort", "-o", "out"], "--output is for --for atc"),
+        (["--for", "ort", "-o", "out"], "--output: ort reads no files"),
         (["--for", "ort", "--library", "ascend910b"], "ort has no operator library"),
         (["--for", "ort", "--precision-mode-v2", "mixed_bfloat16"], "converts to float16 only"),
         ([], "Missing option '--for'"),

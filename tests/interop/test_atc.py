@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import mixlist
+from mixlist.lists.policy import Constants
 from tests.support.builders import keep, model, policy
 
 TEXT = """g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w = {1,2,3,4,1,2,3,4,1,2,3,4,1,2,3,4}> {
@@ -64,6 +66,15 @@ def test_the_command_names_only_the_files_that_exist(tmp_path: Path) -> None:
         assert (tmp_path / "new" / name).read_text() == text
         assert (f"={name}" in result.call) == (name != "atc.sh")
     assert "--framework=5" in result.call and "--precision_mode_v2=mixed_float16" in result.call
+
+
+def test_a_note_says_that_atc_does_not_clamp_constants() -> None:
+    notes = [export_notes(constants) for constants in ("keep", "ieee", "clamp")]
+    assert notes[0] == notes[1] and "atc makes them infinite" in notes[2][-1]
+
+
+def export_notes(constants: Constants) -> tuple[str, ...]:
+    return mixlist.export(model(TEXT), replace(policy(white=["MatMul"]), constants=constants), "atc").notes
 
 
 def test_an_unnamed_node_that_needs_a_rule_is_an_exception() -> None:

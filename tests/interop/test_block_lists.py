@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import parser
 
 import mixlist
@@ -53,6 +58,21 @@ def test_modelopt_gets_names_as_anchored_regular_expressions() -> None:
     result = export(named, policy(white=["Neg"], rules=keep("/model.1/Neg(0)")), "modelopt")
     assert result.lists["nodes_to_exclude"] == [r"^/model\.1/Neg\(0\)$"]
     assert r"'^/model\.1/Neg\(0\)$'" in result.call
+
+
+NAMES = st.text(st.sampled_from("ab01/._[]+*?()|^$\\\\-{} "), min_size=1, max_size=8)
+
+
+@given(high=NAMES, low=NAMES)
+def test_the_regular_expression_of_a_name_matches_this_name_only(high: str, low: str) -> None:
+    graph = model("g (float[2] x) => (float[2] y) { [low] a = Neg(x) [high] y = Neg(a) }")
+    plan = mixlist.resolve(graph, policy(white=["Neg"], rules=keep("high")))
+    for planned, name in zip(plan.solution.graph.nodes, (low, high), strict=True):
+        planned.proto.name = name
+    nodes_to_exclude = lists(export(None, plan, "modelopt"))[1]
+    # AutoCast calls re.match with each one. The shell must give it the same texts as the JSON.
+    assert [bool(re.match(nodes_to_exclude[0], name)) for name in (low, high)] == [low == high, True]
+    assert nodes_to_exclude[0] in shlex.split(export(None, plan, "modelopt").call.replace("\\\n", " "))
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -180,6 +200,43 @@ def test_casts_of_the_model_that_autocast_merges_or_removes_are_exceptions() -> 
     )
     found = reasons(export(graph, policy(white=["Exp"]), "modelopt"))
     assert "merges it" in found["c"] and "removes Casts" in found["h"]
+
+
+def test_a_cast_whose_value_reaches_low_nodes_behind_removed_casts_is_an_exception() -> None:
+    graph = model(
+        """g (int64[2] i) => (float[2] y, float[2] z) {
+        [c] a = Cast<to = 1>(i) [f] b = Cast<to = 1>(a) [n] y = Neg(b) [e] z = Exp(a) }"""
+    )
+    why = reasons(export(graph, policy(white=["Neg"], black=["Exp"]), "modelopt"))
+    # AutoCast removes f, so that its own Cast for n follows c and is merged with it.
+    assert why["c"].endswith("lets e read its input: the result can be invalid")
+    assert "removes Casts" in why["f"] and "n" not in why
+    assert "c" not in reasons(export(graph, policy(black=["Exp", "Neg"]), "modelopt"))
+
+
+# The second Exp and its Casts are float16 in the model.
+FLOAT16_PART = """<ir_version: 8, opset_import: ["" : 22]> g (float[4] x) => (float[4] y) {
+ [e] a = Exp(x) [h] b = Cast<to = 10>(a) [s] c = Exp(b) [g] d = Cast<to = 1>(c) [n] y = Neg(d) }"""
+
+
+def test_float16_parts_of_the_model_are_exceptions_where_a_tool_changes_them() -> None:
+    graph, black = model(FLOAT16_PART), policy(white=["Neg"], black=["Exp"])
+    why = reasons(export(graph, black, "modelopt"))
+    assert why["s"] == "reads 'b', which the model has in float16 and AutoCast makes float32"
+    assert set(why) == {"h", "s", "g"}
+    assert not reasons(export(graph, black, "ort"))
+    why = reasons(export(graph, black, "onnxconverter"))
+    assert "the tool removes it together with the Cast that it adds before s" in why["h"]
+    assert why["s"].endswith("casts it to float32, and the result is invalid")
+    assert why["g"].endswith("casts it to float32")
+    # In float16 lists, the Cast h reads float16, except where the op type Cast is listed.
+    low = policy(white=["Neg", "Exp"])
+    assert "makes its input 0 float32; the plan has float16" in reasons(export(graph, low, "ort"))["h"]
+    assert set(reasons(export(graph, low, "onnxconverter"))) == {"g"}
+    bfloat16 = reasons(export(graph, policy(white=["Neg"], black=["Exp"], mode="mixed_bfloat16"), "modelopt"))
+    assert "AutoCast makes float32" in bfloat16["s"]
+    low = policy(white=["Neg", "Exp"], mode="mixed_bfloat16")
+    assert "AutoCast makes bfloat16" in reasons(export(graph, low, "modelopt"))["s"]
 
 
 def test_a_reduced_mask_is_an_exception_because_tools_clamp_it() -> None:

@@ -27,6 +27,8 @@ BODIES = """g (float[4] x, bool c) => (float[4] y) <float[4] w = {1, 2, 3, 4}> {
   else_branch = e () => (float[4] q) { [r] q = Exp(a) }>
  [s] d = Softmax(b) [l] y = Log(d) }"""
 SHARED = "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { [a] b = Add(x, w) [m] y = Mul(b, w) }"
+FLOAT16_PART = """g (float[4] x) => (float[4] y) {
+ [e] a = Exp(x) [h] b = Cast<to = 10>(a) [s] c = Exp(b) [g] d = Cast<to = 1>(c) [n] y = Neg(d) }"""
 CASES: dict[str, tuple[str, Policy]] = {
     "all low": (FAN_OUT, policy(white=["Add", "Exp", "Sqrt", "Log", "Mul", "Neg"])),
     "all high": (FAN_OUT, policy(black=["Add", "Exp", "Sqrt", "Log", "Mul", "Neg"])),
@@ -37,6 +39,8 @@ CASES: dict[str, tuple[str, Policy]] = {
     "a constant of both": (CONSTANT, policy(white=["Exp", "Mul"], black=["Add"])),
     "scales of Resize": (RESIZE, policy(white=["Resize"], black=["Exp"])),
     "bodies": (BODIES, policy(white=["Exp", "Mul"], black=["Softmax", "Log"])),
+    "a float16 part and black lists": (FLOAT16_PART, policy(white=["Neg"], black=["Exp"])),
+    "a float16 part and white lists": (FLOAT16_PART, policy(white=["Neg", "Exp"])),
     "a shared initializer": (SHARED, policy(white=["Mul"], black=["Add"])),
 }
 
