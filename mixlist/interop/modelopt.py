@@ -7,7 +7,8 @@ The facts were read from ``modelopt/onnx/autocast`` of nvidia-modelopt 0.47.0:
 - A low-precision node has the low type in all float slots, except the scales of a Resize (with bfloat16, its ROI too).
 - A node in a body is low precision only if it reads initializers alone; float32 bodies are always valid.
 - Operators that onnx does not know need TensorRT. Casts of the user between floats are removed.
-- ReduceMean, Sub, Pow, ReduceMean, Add, Sqrt and Div that make a layer normalization become one LayerNormalization.
+- ReduceMean, Sub, Pow, ReduceMean, Add, Sqrt, Div and Mul that make a layer normalization become one operator, but only
+  if the axes of the first ReduceMean are its first attribute. From opset 18 on, they are an input.
 - A node without a name gets one that depends on the changes before.
 """
 
@@ -23,12 +24,16 @@ from mixlist.interop.converter_facts import INLINE, FloatInputs
 from mixlist.interop.planned_nodes import Need, PlannedGraph, PlannedNode, find_low_inputs
 from mixlist.interop.result import ExportException, ExportResult
 from mixlist.ops import dtypes
+from mixlist.resolver.decisions import ModelSolution
 from mixlist.resolver.plan import Plan
 
 MEASURED_WITH = "nvidia-modelopt 0.47.0"
 _SHORT_TYPES = {"float16": "fp16", "bfloat16": "bf16"}
 _KEPT_INPUTS: dict[str, dict[str, tuple[int, ...]]] = {"float16": {"Resize": (2,)}, "bfloat16": {"Resize": (1, 2)}}
 _OLDEST_OPSET = {"float16": 13, "bfloat16": 22}
+_OLDEST_OPSET_WITH_QUANTIZATION = 19
+_OPSET_OF_AXES_INPUT = 18  # ReduceMean has its axes as an input
+_QUANTIZATION = ("QuantizeLinear", "DequantizeLinear")
 _NEVER_LOW = ("Upsample", "NonMaxSuppression", "Celu")
 _LAYER_NORM = "LayerNormalization"
 _NOTES = (
@@ -46,8 +51,7 @@ def export_for_modelopt(plan: Plan) -> ExportResult:
     main_nodes = [planned for planned in graph.nodes if planned.node.scope.owner is None]
     lists = find_block_lists(main_nodes, needs)
     layer_norms = _find_layer_norms(graph)
-    high_layer_norms = [planned for planned, final in layer_norms.items() if needs[final] == "high"]
-    if high_layer_norms and _LAYER_NORM not in lists.op_types:
+    if any(needs[nodes[-1]] == "high" for nodes in layer_norms) and _LAYER_NORM not in lists.op_types:
         lists.op_types = sorted([*lists.op_types, _LAYER_NORM])
     arguments = {
         "low_precision_type": _SHORT_TYPES[low],
@@ -109,9 +113,10 @@ def _find_exceptions(
     for planned in graph.function_nodes:
         if planned.need == "low":
             yield ExportException(planned.ref, f"is in a function, whose call AutoCast gives to TensorRT; {INLINE}")
-    for fused, final in _find_fused_nodes(graph):
-        where = "float32" if needs[final] == "high" else "the low type"
-        yield ExportException(fused.ref, f"AutoCast makes it part of a LayerNormalization, which is in {where}")
+    for nodes in _find_layer_norms(graph):
+        where = "float32" if needs[nodes[-1]] == "high" else "the low type"
+        why = f"AutoCast makes it part of a LayerNormalization, which is in {where}"
+        yield from (ExportException(graph.by_node[node].ref, why) for node in nodes)
     for node in graph.solution.solutions[0].reduced_slots:
         why = (
             "mixlist reduces the mask that it reads (S4.36), and AutoCast clamps it: a fully masked row can become NaN"
@@ -208,12 +213,20 @@ def _find_readers_behind_casts(graph: PlannedGraph, output: Value) -> list[tuple
 
 def _find_notes(plan: Plan) -> Iterator[str]:
     yield from _NOTES
-    opset, oldest = plan.solution.graph.opsets.get("", 0), _OLDEST_OPSET[plan.policy.mode.low]
-    if opset < oldest:
+    opset, converted = plan.solution.graph.opsets.get("", 0), _find_opset(plan.solution)
+    if opset < converted:
         yield (
-            f"AutoCast converts the model from opset {opset} to {oldest} first, which can change nodes; "
-            f"mixlist apply --opset {oldest} does the same before an export"
+            f"AutoCast converts the model from opset {opset} to {converted} first, which can change nodes; "
+            f"mixlist apply --opset {converted} does the same before an export"
         )
+
+
+def _find_opset(solution: ModelSolution) -> int:
+    """Return the opset to which AutoCast converts the model first, or the opset of the model if that is higher."""
+    oldest = _OLDEST_OPSET[solution.policy.mode.low]
+    if any(node.op_type in _QUANTIZATION for node in solution.graph.nodes):
+        oldest = max(oldest, _OLDEST_OPSET_WITH_QUANTIZATION)
+    return max(solution.graph.opsets.get("", 0), oldest)
 
 
 def _is_known(node: Node) -> bool:
@@ -231,17 +244,12 @@ def _is_float_cast(node: Node) -> bool:
     return source.type in dtypes.MIXABLE and target.type in (dtypes.FLOAT, dtypes.FLOAT16)
 
 
-def _find_layer_norms(graph: PlannedGraph) -> dict[PlannedNode, Node]:
-    """Return the first node of each layer normalization that AutoCast makes one operator, with its last node."""
-    matches = {planned: _match_layer_norm(graph, planned.node) for planned in graph.nodes}
-    return {planned: nodes[-1] for planned, nodes in matches.items() if nodes}
-
-
-def _find_fused_nodes(graph: PlannedGraph) -> Iterator[tuple[PlannedNode, Node]]:
-    for planned in graph.nodes:
-        nodes = _match_layer_norm(graph, planned.node)
-        for node in nodes:
-            yield graph.by_node[node], nodes[-1]
+def _find_layer_norms(graph: PlannedGraph) -> list[list[Node]]:
+    """Return the nodes of each layer normalization that AutoCast makes one operator, in order of computation."""
+    if _find_opset(graph.solution) >= _OPSET_OF_AXES_INPUT:
+        return []
+    matches = (_match_layer_norm(graph, planned.node) for planned in graph.nodes)
+    return [nodes for nodes in matches if nodes]
 
 
 def _match_layer_norm(graph: PlannedGraph, mean: Node) -> list[Node]:
@@ -250,7 +258,8 @@ def _match_layer_norm(graph: PlannedGraph, mean: Node) -> list[Node]:
     The chain is ReduceMean, Sub, Pow, ReduceMean, Add, Sqrt, Div and Mul, then Add if the Mul has no other reader.
     Each node reads the one before; the Div reads the Sub, too. AutoCast needs the Mul, because it has the scale.
     """
-    if mean.op_type != "ReduceMean" or mean.scope.owner is not None:
+    attributes = mean.proto.attribute
+    if mean.op_type != "ReduceMean" or mean.scope.owner is not None or not (attributes and attributes[0].ints):
         return []
     subtract = _only_reader(graph, mean, "Sub")
     powers = _readers(graph, subtract, "Pow") if subtract else []

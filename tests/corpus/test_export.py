@@ -26,6 +26,8 @@ POLICIES: dict[str, dict[str, str]] = {
     "mindspore-o2": {"ops_info": "mindspore-o2"},
     "fp16": {"precision_mode_v2": "fp16"},
 }
+# Only AutoCast converts to bfloat16.
+BFLOAT16 = {"bfloat16": {"precision_mode_v2": "mixed_bfloat16", "gray_policy": "promote"}}
 # The tools end with an error for these models, or do not end in time, whatever the lists are.
 NOT_CONVERTED = {
     ("modelopt", "ddddocr_common_old"): "it needs TensorRT for operators of ONNX Runtime",
@@ -72,7 +74,7 @@ def test_a_tool_gives_each_node_the_types_of_the_plan_or_an_exception_names_it(
     source, python = onnx.load(corpus.path(model_id)), interpreter(tool)
     name_all_nodes(source.graph)
     onnx.save(source, tmp_path / "model.onnx")
-    for name, options in POLICIES.items():
+    for name, options in (POLICIES | BFLOAT16 if tool == "modelopt" else POLICIES).items():
         plan = mixlist.resolve(tmp_path / "model.onnx", mixlist.load_policy(**options))  # type: ignore[arg-type]
         result = mixlist.export(None, plan, tool)
         error = run_tool(result, python, tmp_path)

@@ -191,6 +191,18 @@ def test_a_layer_normalization_that_autocast_fuses_stays_in_float32_with_its_nod
     assert set(reasons(result)) == set("mdpvaqnw")
     assert "in float32" in reasons(result)["q"]
     assert "LayerNormalization" not in lists(export(graph, policy(white=ops), "modelopt"))[0]
+    # AutoCast converts the model to opset 22 for bfloat16. There the axes are no attribute, and AutoCast fuses nothing.
+    assert not export(graph, policy(black=ops, mode="mixed_bfloat16"), "modelopt").exceptions
+    del graph.graph.node[0].attribute[:]
+    assert not export(graph, policy(black=ops), "modelopt").exceptions
+
+
+def test_the_note_on_opsets_names_the_one_to_which_autocast_converts() -> None:
+    graph = model(
+        """<ir_version: 8, opset_import: ["" : 13]> g (float[2] x) => (float[2] y) <float s = {0.1}, uint8 z = {0}> {
+        [q] a = QuantizeLinear(x, s, z) [d] y = DequantizeLinear(a, s, z) }"""
+    )
+    assert "from opset 13 to 19 first" in export(graph, policy(), "modelopt").notes[-1]
 
 
 def test_casts_of_the_model_that_autocast_merges_or_removes_are_exceptions() -> None:
