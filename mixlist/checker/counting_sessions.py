@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -252,22 +253,22 @@ def count_output_findings(pair: ModelPair, batches: Batches, records: Mapping[Te
     if not tensors_by_batch:
         return
     tensors = set[TensorRef]().union(*tensors_by_batch.values())
-    mixed = CountingSessionPerType(pair, pair.mixed, mixed_statistics, tensors)
-    reference = CountingSessionPerType(pair, pair.reference, reference_statistics, tensors)
-    # No batch after the last of these first batches has to be read.
-    for index, feed in enumerate(islice(batches, max(tensors_by_batch) + 1)):
-        if index not in tensors_by_batch:
-            continue
-        mixed_totals, reference_totals = mixed.count(feed), reference.count(feed)
-        # In the first batch of one kind, a tensor may also have a finding of another kind, whose first batch came
-        # earlier. That finding is counted again, and ``add_count`` keeps the larger count.
-        for tensor in tensors_by_batch[index]:
-            record = records[tensor]
-            for kind, indices in record.batches.items():
-                if index in indices and kind not in _UNCOUNTED_KINDS:
-                    record.add_count(kind, finding_value_count(kind, tensor, mixed_totals, reference_totals))
-    mixed.close()
-    reference.close()
+    with (
+        closing(CountingSessionPerType(pair, pair.mixed, mixed_statistics, tensors)) as mixed,
+        closing(CountingSessionPerType(pair, pair.reference, reference_statistics, tensors)) as reference,
+    ):
+        # No batch after the last of these first batches has to be read.
+        for index, feed in enumerate(islice(batches, max(tensors_by_batch) + 1)):
+            if index not in tensors_by_batch:
+                continue
+            mixed_totals, reference_totals = mixed.count(feed), reference.count(feed)
+            # In the first batch of one kind, a tensor may also have a finding of another kind, whose first batch came
+            # earlier. That finding is counted again, and ``add_count`` keeps the larger count.
+            for tensor in tensors_by_batch[index]:
+                record = records[tensor]
+                for kind, indices in record.batches.items():
+                    if index in indices and kind not in _UNCOUNTED_KINDS:
+                        record.add_count(kind, finding_value_count(kind, tensor, mixed_totals, reference_totals))
 
 
 def count_operand_findings(pair: ModelPair, batches: Batches, records: Mapping[OperandKey, OperandRecord]) -> None:
@@ -276,15 +277,14 @@ def count_operand_findings(pair: ModelPair, batches: Batches, records: Mapping[O
     if not operands_by_batch:
         return
     conversions = (records[operand].conversion for operands in operands_by_batch.values() for operand in operands)
-    counter = ConversionCounter(pair, conversions)
-    for index, feed in enumerate(islice(batches, max(operands_by_batch) + 1)):
-        counts = counter.count(feed) if index in operands_by_batch else {}
-        for operand in operands_by_batch.get(index, ()):
-            record = records[operand]
-            for kind, indices in record.batches.items():
-                if index in indices and kind not in _UNCOUNTED_KINDS and record.conversion in counts:
-                    record.add_count(kind, operand_value_count(kind, counts[record.conversion]))
-    counter.close()
+    with closing(ConversionCounter(pair, conversions)) as counter:
+        for index, feed in enumerate(islice(batches, max(operands_by_batch) + 1)):
+            counts = counter.count(feed) if index in operands_by_batch else {}
+            for operand in operands_by_batch.get(index, ()):
+                record = records[operand]
+                for kind, indices in record.batches.items():
+                    if index in indices and kind not in _UNCOUNTED_KINDS and record.conversion in counts:
+                        record.add_count(kind, operand_value_count(kind, counts[record.conversion]))
 
 
 def keys_by_first_batch(records: Mapping[Key, FindingRecord]) -> dict[int, set[Key]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -66,20 +67,21 @@ def find_internal_risks(
         return []
     risks: dict[TensorRef, FindingRecord] = {}
     tensors = dict.fromkeys(tensor for tensor, _ in instrumented.columns)
-    for index, feed in enumerate(islice(batches, batch_count)):
-        _, body_ranges = observer.run(feed)
-        for tensor in tensors:
-            body_range, low, node = body_ranges.get(tensor), pair.low_type_of.get(tensor), nodes[tensor.producer]
-            if body_range is None or low is None or not _exceeds_range(body_range, low, node, records):
-                continue
-            # Rule S8.13: an output that is infinite or NaN has a finding of its own. A comparison with NaN is false.
-            output = records.get(tensor)
-            if output is None or output.mixed_magnitude < math.inf:
-                risk = risks.setdefault(tensor, FindingRecord(node, tensor))
-                risk.reference_magnitude = max(risk.reference_magnitude, body_range.magnitude)
-                risk.mixed_magnitude = output.mixed_magnitude if output is not None else 0.0
-                risk.add_finding("internal-risk", index)
-    observer.close()
+    with closing(observer):
+        for index, feed in enumerate(islice(batches, batch_count)):
+            _, body_ranges = observer.run(feed)
+            for tensor in tensors:
+                body_range, low, node = body_ranges.get(tensor), pair.low_type_of.get(tensor), nodes[tensor.producer]
+                if body_range is None or low is None or not _exceeds_range(body_range, low, node, records):
+                    continue
+                # Rule S8.13: an output that is infinite or NaN has a finding of its own. A comparison with NaN is
+                # false.
+                output = records.get(tensor)
+                if output is None or output.mixed_magnitude < math.inf:
+                    risk = risks.setdefault(tensor, FindingRecord(node, tensor))
+                    risk.reference_magnitude = max(risk.reference_magnitude, body_range.magnitude)
+                    risk.mixed_magnitude = output.mixed_magnitude if output is not None else 0.0
+                    risk.add_finding("internal-risk", index)
     return list(risks.values())
 
 

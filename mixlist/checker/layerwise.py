@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -58,19 +59,18 @@ def rank_layers(
     low_nodes = pair.mixed_low_nodes()
     reference_graph = pair.config.as_float32_graph(pair.reference.loaded)
     instrumented = _LayerwiseInstrumenter(reference_graph, low_nodes, masks).run()
-    observer = pair.open_cpu_observer(instrumented)
     sums: dict[TensorRef, _Sums] = {}
-    for feed in islice(batches, batch_count):
-        values = observer.read_statistics(feed, _STATISTIC_NAMES)
-        for tensor in {tensor for tensor, _ in values}:
-            # Each statistic has one value for each iteration and call, which together are one batch.
-            difference, reference, count = (float(values[tensor, name].sum()) for name in _STATISTIC_NAMES)
-            # The count is 0 if the tensor was not computed, or if no value is finite.
-            # Below opset 9 the graph cannot leave out a value that is not finite. Then the sum of the reference is not
-            # finite, and the whole batch does not count.
-            if count and math.isfinite(reference):
-                sums.setdefault(tensor, _Sums()).add(difference, reference)
-    observer.close()
+    with closing(pair.open_cpu_observer(instrumented)) as observer:
+        for feed in islice(batches, batch_count):
+            values = observer.read_statistics(feed, _STATISTIC_NAMES)
+            for tensor in {tensor for tensor, _ in values}:
+                # Each statistic has one value for each iteration and call, which together are one batch.
+                difference, reference, count = (float(values[tensor, name].sum()) for name in _STATISTIC_NAMES)
+                # The count is 0 if the tensor was not computed, or if no value is finite.
+                # Below opset 9 the graph cannot leave out a value that is not finite. Then the sum of the reference is
+                # not finite, and the whole batch does not count.
+                if count and math.isfinite(reference):
+                    sums.setdefault(tensor, _Sums()).add(difference, reference)
     return _rank_errors(sums, {probe.ref: probe.op_type for probe in instrumented.probes})
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -48,23 +49,21 @@ def find_magnitudes_without_nan(
         conversion = operand_records[operand].conversion
         model_tensors = reference_tensors if conversion.in_reference else mixed_tensors
         model_tensors.add(probed_tensor(pair, conversion))
-    # A model without such tensors gets no session: it would be loaded for nothing.
-    sessions = [
-        CountingSession(model, (largest_magnitude(),), tensors) if tensors else None
-        for model, tensors in zip(models, (reference_tensors, mixed_tensors), strict=True)
-    ]
-    # One pass over the batches serves outputs and operands, so that each model runs at most once per batch.
-    for index, feed in enumerate(islice(batches, max((*outputs, *operands)) + 1)):
-        if index not in outputs and index not in operands:
-            continue
-        reference, mixed = (session.count(feed) if session is not None else {} for session in sessions)
-        for tensor in outputs.get(index, ()):
-            records[tensor].add_magnitudes_without_nan(_magnitude(tensor, reference), _magnitude(tensor, mixed))
-        for operand in operands.get(index, ()):
-            _add_operand_magnitudes(pair, operand_records[operand], reference, mixed)
-    for session in sessions:
-        if session is not None:
-            session.close()
+    with ExitStack() as stack:
+        # A model without such tensors gets no session: it would be loaded for nothing.
+        sessions = [
+            stack.enter_context(closing(CountingSession(model, (largest_magnitude(),), tensors))) if tensors else None
+            for model, tensors in zip(models, (reference_tensors, mixed_tensors), strict=True)
+        ]
+        # One pass over the batches serves outputs and operands, so that each model runs at most once per batch.
+        for index, feed in enumerate(islice(batches, max((*outputs, *operands)) + 1)):
+            if index not in outputs and index not in operands:
+                continue
+            reference, mixed = (session.count(feed) if session is not None else {} for session in sessions)
+            for tensor in outputs.get(index, ()):
+                records[tensor].add_magnitudes_without_nan(_magnitude(tensor, reference), _magnitude(tensor, mixed))
+            for operand in operands.get(index, ()):
+                _add_operand_magnitudes(pair, operand_records[operand], reference, mixed)
 
 
 def _add_operand_magnitudes(pair: ModelPair, record: OperandRecord, reference: Totals, mixed: Totals) -> None:

@@ -93,7 +93,8 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
         refuse_large_expansion(against.proto)
     batches = as_batches(data, original.proto, options.steps)
     batch_count = min(len(batches), options.steps if options.steps is not None else len(batches))
-    # Make both models, run all batches, then analyze what they showed. Processes end with the stack, also after errors.
+    # Make both models, run all batches, then analyze what they showed. Sessions and processes end with the stack,
+    # also after errors.
     with ExitStack() as stack:
         workers = None
         if options.jobs is not None or options.scheduler is not None or options.executor is not None:
@@ -115,9 +116,9 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
             except WorkerDied as problem:  # ONNX Runtime died while it loaded a model: the check fails
                 return _report_without_batches(original.name, config, policy, options, [str(problem)])
         check_run = _CheckRun(pair, batches, batch_count, timer, options)
+        stack.callback(check_run.close)
         check_run.run(chain([first_feed] if first_feed is not None else [], feeds))
         check_run.analyze_findings()
-        check_run.close()
     # The report needs no session. The emulated check of a comparison starts after the native sessions are closed, so
     # that their memory is free.
     report = check_run.report(policy)

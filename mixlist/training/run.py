@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -68,16 +69,17 @@ def run_train(model: Model, policy: Policy, data: ArraySource, options: TrainOpt
     job = make_job(load_step_graph(model), policy, data, options)
     timer = PhaseTimer()
     state_file = StateFile(options.state, job.fingerprint() if options.state is not None else {})
-    with timer.phase("prepare"):
-        float32_session = make_float32_session(job.graph, options.provider, options.threads)
-        mixed_session = make_mixed_session(job.graph, policy, options.provider, options.threads)
-        # One batch is evaluated now, so that labels that do not fit the logits are an error before the long run.
-        job.measure(job.new_training(float32_session, options.seed, None), max_batches=1)
-    series = _TrainingSeries(job, float32_session, mixed_session, state_file, timer)
-    series.run()
-    report = series.add_advice(series.make_report())
-    float32_session.close()
-    mixed_session.close()
+    with ExitStack() as stack:  # closes the sessions
+        with timer.phase("prepare"):
+            float32_session = make_float32_session(job.graph, options.provider, options.threads)
+            stack.enter_context(closing(float32_session))
+            mixed_session = make_mixed_session(job.graph, policy, options.provider, options.threads)
+            stack.enter_context(closing(mixed_session))
+            # One batch is evaluated now, so that labels that do not fit the logits are an error before the long run.
+            job.measure(job.new_training(float32_session, options.seed, None), max_batches=1)
+        series = _TrainingSeries(job, float32_session, mixed_session, state_file, timer)
+        series.run()
+        report = series.add_advice(series.make_report())
     return replace(report, seconds=timer.seconds)
 
 

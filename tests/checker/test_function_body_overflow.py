@@ -7,6 +7,7 @@ import pytest
 
 import mixlist
 from tests.support.builders import model, policy
+from tests.support.open_sessions import record_open_sessions
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,27 @@ def test_a_function_body_that_overflows_is_an_internal_risk(text: str, value: fl
     assert report.nodes[0].max_abs_fp32 > 65504 and report.exception_rate == 0
     small_report = mixlist.check(model(graph), policy(**lists), [{"x": feed["x"] / 100}])
     assert small_report.nodes == ()
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["function_body_overflow._exceeds_range", "counting_sessions.finding_value_count", "layerwise._Sums",
+     "magnitudes_without_nan._magnitude"],
+)  # fmt: skip
+def test_an_error_leaves_no_session_open(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = '<ir_version: 8, opset_import: ["" : 18]> g (float[1,4] x) => (float[1,4] y, float[1,4] r) '
+    graph = f"{head}<float[4] one = {{1,1,1,1}}> {{ y = LayerNormalization(x, one) s = Mul(x, x) r = Sub(s, s) }}"
+    open_sessions = record_open_sessions(monkeypatch)
+
+    def fail(*_: object) -> None:
+        assert len(open_sessions) > 2
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"mixlist.checker.{step}", fail)
+    lists = policy(white=["LayerNormalization", "Mul", "Sub"])
+    with pytest.raises(KeyboardInterrupt):
+        mixlist.check(model(graph), lists, [{"x": np.array([[1000, -1000, 500, 0.0]], np.float32)}], layerwise=True)
+    assert not open_sessions
 
 
 @pytest.mark.parametrize("scores", [[60000.0, -60000.0, 1.0], [12.0, 1.0, -65504.0]])

@@ -15,6 +15,7 @@ from mixlist.lists.policy import Policy
 from mixlist.training import Settings, train
 from mixlist.tuner.output_texts import read_tuned_policy
 from tests.support.builders import model
+from tests.support.open_sessions import record_open_sessions
 from tests.support.training_network import all_low, classifier, clusters, mixed, squares
 
 LR = Settings(lr=0.01)
@@ -261,6 +262,18 @@ def test_a_loss_scale_of_rank_1_is_traced() -> None:
     ).type.tensor_type.shape.dim.add().dim_value = 1
     report = run(step, epochs=1, scaler="fixed", scaler_parameters={"loss_scale": 2.0**30}, trace_overflow=True)
     assert report.trace_scale == 2.0**30 and report.offenders
+
+
+def test_an_error_leaves_no_session_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_sessions = record_open_sessions(monkeypatch)
+
+    def fail(_: mixlist.Progress) -> None:
+        assert len(open_sessions) == 3, "steps in float32 and mixed, and the forward pass in float32"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(progress=fail)
+    assert not open_sessions
 
 
 def test_labels_outside_the_classes_are_refused() -> None:
