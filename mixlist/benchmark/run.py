@@ -182,6 +182,11 @@ class _Comparison:
         provider, threads = self.options.provider, self.options.threads
         options = SessionOptions(provider, threads=threads, profile=profile, optimized_model=optimized_model)
         session = TimedSession(measurement.model, options, folder=measurement.loaded.folder)
+        self._load_batches(measurement, session, feeds)
+        return session
+
+    def _load_batches(self, measurement: _Measurement, session: TimedSession, feeds: Sequence[Feed]) -> None:
+        """Send the batches to the process of a model."""
         inputs = model_inputs(measurement.loaded.proto)
         # The two models may declare different input types: convert the batches to those of this model.
         converted_feeds = [make_feed(feed, inputs, f"batch {index}")[0] for index, feed in enumerate(feeds)]
@@ -189,7 +194,6 @@ class _Comparison:
         if session.load_batches(converted_feeds, self.transfers) and not self.transfers:
             self.transfers = True
             self.notes.append("inputs or outputs that are no tensors cannot stay on the device: transfers are timed")
-        return session
 
     # --- timing ---
 
@@ -199,6 +203,11 @@ class _Comparison:
             # 1. Load both models first: a turn of one model must not run while the other one is loaded.
             for measurement in self.measurements:
                 measurement.attempt(self._start_timing, measurement, stack)
+            # If the second model cannot avoid transfers, the first one has its batches on the device: times with and
+            # without transfers cannot be compared.
+            if self.transfers and not self.options.transfers:
+                for measurement in self.measurements:
+                    measurement.attempt(self._load_batches_again, measurement)
             # 2. Warm up, and choose the number of repeats from the time of a warm run.
             warm_seconds = [measurement.attempt(self._warm_up, measurement) for measurement in self.measurements]
             # Both models repeat their runs equally often. The faster model decides how often, because its
@@ -222,6 +231,9 @@ class _Comparison:
 
     def _start_timing(self, measurement: _Measurement, stack: ExitStack) -> None:
         measurement.session = stack.enter_context(self._start_session(measurement, self.feeds))
+
+    def _load_batches_again(self, measurement: _Measurement) -> None:
+        self._load_batches(measurement, measurement.session, self.feeds)
 
     def _warm_up(self, measurement: _Measurement) -> float:
         """Run every batch ``warmup`` times; return the seconds of the fastest run."""

@@ -305,6 +305,34 @@ def test_sequences_are_transferred_in_each_run() -> None:
     assert any("transfers are timed" in note for note in report.notes)
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_both_models_transfer_if_one_must(swapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sequence cannot stay on the device."""
+    transferring = set[TimedSession]()
+    load_batches = TimedSession.load_batches
+
+    def record(session: TimedSession, feeds: Sequence[Any], transfers: bool) -> bool:
+        is_transferred = load_batches(session, feeds, transfers)
+        if is_transferred:
+            transferring.add(session)
+        return is_transferred
+
+    def time_runs(session: TimedSession, batch: int, runs: int) -> float:
+        assert session in transferring
+        return 1.0
+
+    monkeypatch.setattr(TimedSession, "load_batches", record)
+    monkeypatch.setattr(TimedSession, "time_runs", time_runs)
+    texts = ["(float[2] y) { y = Neg (x) }", "(float[2] y, seq(float[2]) s) { y = Neg (x) s = SequenceConstruct (y) }"]
+    models = [model(f"g (float[2] x) => {text}", check=False) for text in texts]
+    first, second = reversed(models) if swapped else models
+    report = run.bench(first, second, [{"x": np.ones(2, np.float32)}], rounds=1)
+    assert (report.original.failure, report.other.failure, report.transfers) == ("", "", True)
+    assert [note for note in report.notes if "transfers" in note] == [
+        "inputs or outputs that are no tensors cannot stay on the device: transfers are timed"
+    ]
+
+
 def test_an_output_may_have_another_shape_than_the_model_declares() -> None:
     """Real models have such outputs. A run warns, and a binding that kept its outputs would fail in the second run."""
     model_proto = model("g (float[6] x, int64[R] s) => (float[6] y) { y = Reshape (x, s) }")
