@@ -110,21 +110,23 @@ def _connect_to_dask(scheduler: str) -> Iterator[Workers]:
 
 
 def wait_for(future: Future[T], resend: Callable[[], Future[T]]) -> T:
-    """Return the result of a task. Raises WorkerDied if the task kills its workers.
+    """Return the result of a task. Raises WorkerDied if the task kills its workers, or its data is lost too often.
 
     This process never cancels the task itself. A cluster cancels a task if it loses the data of the task: a worker died
     before the other workers had the data. ``resend`` sends the data again, starts the task again, and returns its
     future.
     """
-    # A task runs up to MAX_RESENDS + 1 times. The last ``result`` below raises the error of the last time.
-    for _ in range(MAX_RESENDS):
+    resends = 0
+    while True:
         try:
             return future.result()
         except CancelledError:
-            future = resend()
+            if resends == MAX_RESENDS:
+                message = f"the cluster has lost the data of a task {MAX_RESENDS + 1} times"
+                raise WorkerDied(message, hint="the logs of its workers say why they end") from None
+            future, resends = resend(), resends + 1
         except Exception as error:
             if type(error).__name__ in _DEAD_WORKER_ERRORS:
                 message = f"the workers die while they run this model: {error}"
                 raise WorkerDied(message, hint="ONNX Runtime crashes on it") from None
             raise
-    return future.result()
