@@ -73,7 +73,14 @@ class EditSearch:
         """Return the edits over the library of a policy, which has no edits and rules."""
         solver = self.resolver.make_incremental_solver(policy)
         with_lists, misfits = self._choose_lists(policy)
-        return self._leave_out(policy, self._add_rules(with_lists, misfits, solver), solver)
+        list_misfits = find_list_misfits(with_lists, misfits)
+        best = self._leave_out(policy, self._add_rules(with_lists, list_misfits, solver), solver)
+        if policy.gray_policy == "between" and len(best.rules) > 1:
+            # A gray node looks at its readers, too, so that the misfits of each node alone can be far too many. Begin
+            # with the lists of the library and the nodes that differ.
+            edits = self._leave_out(policy, self._add_rules(policy, (), solver), solver)
+            best = min(best, edits, key=lambda candidate: (len(candidate.differences), len(candidate.rules)))
+        return replace(best, refusals=frozenset(misfits.refusals))
 
     def find_differences(self, policy: Policy, solver: IncrementalSolver | None = None) -> tuple[Difference, ...]:
         """Return the nodes that a policy gives other types than the mixed model has."""
@@ -90,10 +97,10 @@ class EditSearch:
                 break
         return with_lists, misfits
 
-    def _add_rules(self, with_lists: Policy, misfits: Misfits, solver: IncrementalSolver) -> RecoveredEdits:
-        """Add rules until no node differs that a rule can name."""
+    def _add_rules(self, with_lists: Policy, misfits: Iterable[Node], solver: IncrementalSolver) -> RecoveredEdits:
+        """Add rules for ``misfits``, then for the nodes that differ, until no node differs that a rule can name."""
         writer = RuleWriter(self.resolver.graph, with_lists, self.pinned)
-        needed = {node: None for node in find_list_misfits(with_lists, misfits) if writer.can_name(node)}
+        needed = {node: None for node in misfits if writer.can_name(node)}
         for repair in range(_MAX_REPAIRS + 1):
             rules = writer.write(needed)
             policy = _with_rules(with_lists, rules)
@@ -105,7 +112,7 @@ class EditSearch:
             if not new:
                 break
             needed.update(dict.fromkeys(new))
-        return RecoveredEdits(policy, rules, differences, frozenset(misfits.refusals))
+        return RecoveredEdits(policy, rules, differences)
 
     def _leave_out(self, base: Policy, edits: RecoveredEdits, solver: IncrementalSolver) -> RecoveredEdits:
         """Return the edits without those that are not needed. ``base``: the policy without edits."""

@@ -18,7 +18,7 @@ from mixlist.errors import MixlistError
 from mixlist.lists.library import ListName
 from mixlist.lists.policy import GRAY_POLICIES, GrayPolicy
 from tests.interop.test_model_matching import forget_names
-from tests.support.builders import apply, policy
+from tests.support.builders import apply, keep, model, policy
 from tests.support.graphs import Case, cases
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "40"))
@@ -103,6 +103,19 @@ def test_a_node_that_matches_without_names_has_its_types(case: Case, lists: dict
     for name, types in recovered_types(case.model, report, "onnx").items():
         if name not in missing:
             assert types == expected[name], name
+
+
+GRAY_CHAIN = """g (float[4, 4] x) => (float[4, 4] y) {
+ [first] a = MatMul(x, x) [r1] b = Relu(a) [r2] c = Relu(b) [r3] d = Relu(c)
+ [second] e = MatMul(d, d) [r4] f = Relu(e) [r5] h = Relu(f) [third] y = MatMul(h, h) }"""
+
+
+def test_one_kept_node_under_the_gray_policy_between_is_one_rule() -> None:
+    """Between looks at readers too, so that the Relus that follow the kept node need no rules (Rule S11.3)."""
+    kept = policy(white=["MatMul"], rules=keep("first"), gray_policy="between")
+    report = mixlist.recover(model(GRAY_CHAIN), apply(model(GRAY_CHAIN), kept), gray_policy="between")
+    assert report.complete and report.differing == 4
+    assert [(edit.kind, edit.name) for edit in report.edits] == [("rule", "first")]
 
 
 @pytest.mark.parametrize("gray_policy", GRAY_POLICIES)
