@@ -8,15 +8,25 @@ neither way covers stay unknown. Source: ContribOperators.md of ONNX Runtime.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from onnx import AttributeProto, NodeProto
 
     Attributes = dict[str, AttributeProto]
 
 Shape = tuple[int, ...]
-InputShapes = Sequence[Shape | None]  # None for an omitted input or an unknown shape
+
+
+class KnownInputs(NamedTuple):
+    """What is known of the inputs of a node, by slot: None for an omitted input, and for what is unknown."""
+
+    shapes: Sequence[Shape | None]
+    arrays: Sequence[NDArray[np.generic] | None]
+
+
 CONTRIB_DOMAIN = "com.microsoft"
 _SKIP_NORMALIZATIONS = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
 # Operators whose output has the shape of the first input.
@@ -40,8 +50,9 @@ def replace_with_standard_node(node: NodeProto) -> bool:
     op = node.op_type
     if len(node.output) > 1:
         return False  # each of the standard operators below has one output
-    # ONNX Runtime writes LayerNormalization into the standard domain also below opset 17, where ONNX has none.
-    is_layer_normalization = op == "LayerNormalization" and not node.domain
+    # ONNX Runtime writes these into the standard domain: LayerNormalization also below opset 17, where ONNX has none,
+    # and SimplifiedLayerNormalization, which ONNX never had.
+    is_layer_normalization = op in ("LayerNormalization", "SimplifiedLayerNormalization") and not node.domain
     if is_layer_normalization or (op in _SHAPE_OF_FIRST_INPUT and node.domain == CONTRIB_DOMAIN):
         _replace_node(node, "Identity", 1)
     elif node.domain != CONTRIB_DOMAIN:
@@ -88,8 +99,8 @@ def _replace_node(
     node.CopyFrom(standard_node)
 
 
-def infer_output_shapes(node: NodeProto, inputs: InputShapes) -> list[Shape | None]:
-    """Return the output shapes of a com.microsoft node for its input shapes; an empty list without a rule."""
+def infer_output_shapes(node: NodeProto, inputs: KnownInputs) -> list[Shape | None]:
+    """Return the output shapes of a com.microsoft node for its inputs; an empty list without a rule."""
     rule = _RULES.get(node.op_type) if node.domain == CONTRIB_DOMAIN else None
     attributes = {a.name: a for a in node.attribute}
     try:
@@ -98,20 +109,20 @@ def infer_output_shapes(node: NodeProto, inputs: InputShapes) -> list[Shape | No
         return []
 
 
-def _skip_normalization(attributes: Attributes, inputs: InputShapes) -> list[Shape | None]:
+def _skip_normalization(attributes: Attributes, inputs: KnownInputs) -> list[Shape | None]:
     """Return the shapes of the output, the mean, the inverse standard deviation, and the normalized sum."""
     (data,) = _known_shapes(inputs, 0)
     return [data, (*data[:-1], 1), (*data[:-1], 1), data]
 
 
-def _embed_normalization(attributes: Attributes, inputs: InputShapes) -> list[Shape | None]:
+def _embed_normalization(attributes: Attributes, inputs: KnownInputs) -> list[Shape | None]:
     """Return the shapes of the output, the mask index, and the normalized sum."""
     ids, word_embedding = _known_shapes(inputs, 0, 2)
     output = (*ids, word_embedding[1])
     return [output, ids[:1], output]
 
 
-def _attention(attributes: Attributes, inputs: InputShapes) -> list[Shape | None]:
+def _attention(attributes: Attributes, inputs: KnownInputs) -> list[Shape | None]:
     """Return the output shape for the data (batch, length, width) and the weights (width, q + k + v)."""
     data, weights = _known_shapes(inputs, 0, 1)
     # Without the attribute, the columns of q, k and v are equally many.
@@ -119,19 +130,27 @@ def _attention(attributes: Attributes, inputs: InputShapes) -> list[Shape | None
     return [(*data[:2], widths[2])]
 
 
-def _grouped_attention(attributes: Attributes, inputs: InputShapes) -> list[Shape | None]:
-    """Return the output shape for the query (batch, length, width).
+def _grouped_attention(attributes: Attributes, inputs: KnownInputs) -> list[Shape | None]:
+    """Return the shapes of the output and of both caches for the query (batch, length, width).
 
     Without a key, the query is packed: its width holds the heads of the query, then those of the key and of the value.
+    A cache is (batch, key heads, length, head size). Its length is the total length, or that of a larger past cache.
     """
     (query,) = _known_shapes(inputs, 0)
     # Grouped attention has fewer heads in the key and in the value than in the query.
     heads, key_heads = attributes["num_heads"].i, attributes["kv_num_heads"].i
-    is_packed = len(inputs) < 2 or inputs[1] is None
-    return [(*query[:2], query[2] * heads // (heads + 2 * key_heads) if is_packed else query[2])]
+    is_packed = len(inputs.shapes) < 2 or inputs.shapes[1] is None
+    width = query[2] * heads // (heads + 2 * key_heads) if is_packed else query[2]
+    total = inputs.arrays[6] if len(inputs.arrays) > 6 else None
+    if total is None:
+        return [(*query[:2], width)]
+    past = inputs.shapes[3]
+    length = max(int(total.reshape(())), past[2] if past is not None else 0)
+    cache = (query[0], key_heads, length, width // heads)
+    return [(*query[:2], width), cache, cache]
 
 
-def _quantized_lstm(attributes: Attributes, inputs: InputShapes) -> list[Shape | None]:
+def _quantized_lstm(attributes: Attributes, inputs: KnownInputs) -> list[Shape | None]:
     """Return the shapes of all hidden states (length, directions, batch, hidden), the last state, and the last cell."""
     # The recurrence weights are (directions, hidden, 4 * hidden); those of the standard LSTM end in hidden.
     data, recurrence = _known_shapes(inputs, 0, 2)
@@ -141,7 +160,7 @@ def _quantized_lstm(attributes: Attributes, inputs: InputShapes) -> list[Shape |
     return [(length, directions, batch, hidden), last, last]
 
 
-def _matmul(attributes: Attributes, inputs: InputShapes) -> list[Shape | None]:
+def _matmul(attributes: Attributes, inputs: KnownInputs) -> list[Shape | None]:
     """Return the shape of a matrix product; the leading dimensions broadcast."""
     import numpy as np
 
@@ -149,9 +168,9 @@ def _matmul(attributes: Attributes, inputs: InputShapes) -> list[Shape | None]:
     return [(*np.broadcast_shapes(left[:-2], right[:-2]), left[-2], right[-1])]
 
 
-def _known_shapes(inputs: InputShapes, *slots: int) -> list[Shape]:
+def _known_shapes(inputs: KnownInputs, *slots: int) -> list[Shape]:
     """Return the shapes of input slots; raise ValueError for an unknown shape, IndexError for a missing slot."""
-    shapes = [inputs[slot] for slot in slots]
+    shapes = [inputs.shapes[slot] for slot in slots]
     if any(shape is None for shape in shapes):
         raise ValueError("the shape of an input is unknown")
     return [shape for shape in shapes if shape is not None]

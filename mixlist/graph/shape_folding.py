@@ -10,7 +10,7 @@ from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING
 
-from mixlist.graph.contrib_shapes import CONTRIB_DOMAIN, Shape, infer_output_shapes, replace_with_standard_node
+from mixlist.graph.contrib_shapes import CONTRIB_DOMAIN, KnownInputs, Shape, infer_output_shapes, replace_with_standard_node
 from mixlist.graph.model import Graph, Scope
 from mixlist.graph.opsets import is_standard_domain
 from mixlist.graph.traversal import nodes_in, protos_by_scope
@@ -102,7 +102,8 @@ class ShapeFolder:
                 # A body comes at the position of its owner, because it reads what the nodes before the owner make.
                 is_new |= self._fold_scope(body, inferred, arrays, shapes)
             if node.domain == CONTRIB_DOMAIN and (node.domain, node.op_type) not in self.functions:
-                output_shapes = infer_output_shapes(node, [shapes.get(name) for name in node.input])
+                known = KnownInputs([shapes.get(n) for n in node.input], [arrays.get(n) for n in node.input])
+                output_shapes = infer_output_shapes(node, known)
                 # A new declaration needs a type. FLOAT is a placeholder: only shapes are read from this copy.
                 float_info = helper.make_tensor_value_info("", dtypes.FLOAT, None)
                 is_new |= _declare_outputs(proto, node, [(float_info, shape) for shape in output_shapes], shapes)

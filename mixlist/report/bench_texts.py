@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.cost.operation_counts import is_matrix_operator
 from mixlist.ops.names import operator_name
-from mixlist.report.number_text import format_amount, format_bytes, format_duration
+from mixlist.report.number_text import format_amount, format_bytes, format_duration, pluralize
 
 if TYPE_CHECKING:
     from mixlist.benchmark.paired_statistics import Ratio
@@ -121,9 +121,14 @@ def estimate_headline(original: Work, other: Work) -> str:
         low = "no matrix product or convolution can be counted"
     else:
         low = "there are no matrix products or convolutions"
+    # A Cast that only the mixed model has and that is not counted would make its sum too small, too.
+    counted_once = {node.ref for node in original.unknown} ^ {node.ref for node in other.unknown}
+    if counted_once:
+        nodes = pluralize(len(counted_once), "node")
+        return f"{other.model}: {low}; the bytes cannot be compared, because {nodes} cannot be counted in one model"
     moved = f"{format_bytes(other.bytes)} moved instead of {format_bytes(original.bytes)}"
     times = f" ({other.bytes / original.bytes:.3g} times)" if original.bytes else ""
-    return f"{other.model}: {low}; {moved}{times}"
+    return f"{other.model}: {low}; {moved}{times}{' by the nodes that are counted' if other.unknown else ''}"
 
 
 def work_rows(original: Work, other: Work) -> list[tuple[str, ...]]:

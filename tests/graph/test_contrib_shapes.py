@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from mixlist.cost.estimate import estimate_work
 from mixlist.files.package_data import data_folder
@@ -128,8 +128,34 @@ def test_grouped_attention(packed: bool) -> None:
     results = dict(zip(names, open_session(proto.SerializeToString()).run(names, feed), strict=True))
     graph = build_graph(proto)
     assert propagate_shapes(graph, {}, {}).shape_of(graph.root.values["o0"]) == results["y_o0"].shape
-    for name in ("o1", "o2"):  # the size of the cache is data, so the cost needs a declaration
-        proto.graph.value_info.append(
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, results[f"y_{name}"].shape)
-        )
+    assert propagate_shapes(graph, {}, {}).shape_of(graph.root.values["o1"]) is None  # the total length is data
+    proto.graph.initializer.append(numpy_helper.from_array(feed["i6"], "i6"))
+    del proto.graph.input[-1]
+    graph = build_graph(proto)
+    for name in ("o1", "o2"):
+        assert propagate_shapes(graph, {}, {}).shape_of(graph.root.values[name]) == results[f"y_{name}"].shape
     assert estimate_work(proto).matrix_flops == 2 * 2 * 4 * 5 * 5 * 8
+
+
+@pytest.mark.parametrize("past_length", [6, 9])
+def test_the_caches_of_grouped_attention_have_the_total_length(past_length: int) -> None:
+    """A past cache of 6 grows to 7; one of 9, which has room for all positions, stays as it is."""
+    inputs = [(1, 1, 32), (1, 1, 16), (1, 1, 16), *[(1, 2, past_length, 8)] * 2, ((1,), I32), ((1,), I32)]
+    proto, feed = build_case("GroupQueryAttention", inputs, 3, {"num_heads": 4, "kv_num_heads": 2})
+    feed["i5"][:], feed["i6"][:] = 6, 7
+    results = open_session(proto.SerializeToString()).run(["y_o1", "y_o2"], feed)
+    proto.graph.initializer.append(numpy_helper.from_array(feed["i6"], "i6"))
+    del proto.graph.input[-1]
+    graph = build_graph(proto)
+    known_shapes = propagate_shapes(graph, {}, {})
+    for name, array in zip(("o1", "o2"), results, strict=True):
+        assert known_shapes.shape_of(graph.root.values[name]) == array.shape
+
+
+def test_a_simplified_normalization_keeps_the_shape() -> None:
+    node = helper.make_node("SimplifiedLayerNormalization", ["x", "g"], ["y"])
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [2, 3]), ("g", [3]))]
+    out = onnx.ValueInfoProto(name="y")
+    proto = helper.make_model(helper.make_graph([node], "g", infos, [out]), opset_imports=[helper.make_opsetid("", 17)])
+    graph = build_graph(proto)
+    assert propagate_shapes(graph, {}, {}).shape_of(graph.root.values["y"]) == (2, 3)
