@@ -26,5 +26,10 @@ def too_many_exceptions(exceptions: int, total: int, limit: float) -> bool:
 
 
 def describe_rate(exceptions: int, total: int, limit: float) -> str:
-    """Return the exception rate and its limit as a part of a sentence: ``0.50%, the limit is 0.50%``."""
-    return f"{exception_rate(exceptions, total):.2%}, the limit is {limit:.2%}"
+    """Return the exception rate and its limit as a part of a sentence: ``0.50%, the limit is 0.50%``.
+
+    A rate below the limit that two digits round up to it has more digits: ``0.4960%, the limit is 0.50%``.
+    """
+    rate = exception_rate(exceptions, total)
+    seems_equal = rate < limit and f"{rate:.2%}" == f"{limit:.2%}"
+    return f"{rate:.{4 if seems_equal else 2}%}, the limit is {limit:.2%}"

@@ -41,7 +41,7 @@ def describe_exceptions(report: TrainReport) -> str:
 
 def run_columns(report: TrainReport) -> tuple[str, ...]:
     """Return the column titles of the table of runs."""
-    values = ("loss in float32", "mixed", f"{report.metric} in float32", "mixed")
+    values = ("training loss in float32", "mixed", f"{report.metric} in float32", "mixed")
     return ("seed", *values, "exceptions", "skipped", "last scale")
 
 
@@ -144,11 +144,18 @@ def describe_trace(report: TrainReport) -> str:
 
 def remedies(report: TrainReport) -> list[str]:
     """Return hints for a training that failed: options that may find a remedy, without those that were used."""
+    if report.verdict != "fail":
+        return []
     options = []
-    if report.verdict == "fail" and report.exception_rate > 0 and report.trace_scale is None:
+    has_exceptions = report.exception_rate > 0
+    if has_exceptions and report.trace_scale is None:
         options.append("--trace-overflow finds the nodes that overflow first, and the lists that keep them high")
+    if not has_exceptions:
+        # An infinity of the forward pass need not reach the gradients: 1/inf is 0.
+        options.append("no gradient overflowed; 'mixlist check' of the step shows overflow inside it")
     # More than 1 % of zeros: a larger loss scale may help, even if no step has an exception.
     lost = report.underflow is not None and report.underflow.zero > 0.01
-    if report.verdict == "fail" and (report.exception_rate > 0 or lost) and not report.scale_trials:
+    helps = has_exceptions and not (report.trace_scale == 1 and report.offenders)
+    if (helps or lost) and not report.scale_trials:
         options.append("--tune-scale searches the scaler's initial scale and its growth interval")
     return options

@@ -66,6 +66,19 @@ def test_a_scale_that_is_too_large_has_no_advice_to_repeat_the_search() -> None:
         assert "best:" not in text.lower()
 
 
+def test_a_failure_without_exceptions_points_to_a_check_of_the_step() -> None:
+    quiet_runs = tuple(replace(run, mixed=replace(run.mixed, exceptions=())) for run in FAILING.runs)
+    report = replace(FAILING, runs=quiet_runs, exception_rate=0.0, offenders=(), trace_scale=None, underflow=None)
+    hints = [line.strip() for line in report_text(replace(report, scale_trials=())).splitlines() if "hint:" in line]
+    assert hints == ["hint: no gradient overflowed; 'mixlist check' of the step shows overflow inside it"]
+
+
+def test_no_search_for_a_scale_is_advised_if_no_scale_helps() -> None:
+    assert FAILING.trace_scale == 1 and FAILING.offenders
+    text = report_text(replace(FAILING, scale_trials=(), underflow=None))
+    assert "no loss scale helps" in text and "--tune-scale" not in text
+
+
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
 def test_any_report_can_be_shown_on_the_terminal(report: TrainReport) -> None:
     assert report_text(report)

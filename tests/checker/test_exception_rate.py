@@ -1,0 +1,15 @@
+"""Exception rates as text."""
+
+from __future__ import annotations
+
+import pytest
+
+from mixlist.checker.exception_rate import describe_rate, too_many_exceptions
+
+
+@pytest.mark.parametrize(
+    ("exceptions", "total", "text"), [(25, 5040, "0.4960%"), (1, 200, "0.50%"), (1, 300, "0.33%"), (3, 100, "3.00%")]
+)
+def test_a_rate_below_the_limit_does_not_look_equal_to_it(exceptions: int, total: int, text: str) -> None:
+    assert describe_rate(exceptions, total, 0.005) == f"{text}, the limit is 0.50%"
+    assert too_many_exceptions(exceptions, total, 0.005) == (exceptions / total >= 0.005)
