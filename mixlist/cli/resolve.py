@@ -60,7 +60,10 @@ FILTERS = (
         click.Option(
             ["--explain"],
             metavar="NODE",
-            help="Follow the decision from this node to the node that caused it (NAME, SCOPE/NAME or ./NAME).",
+            help=(
+                "Follow the decision from this node (NAME, SCOPE/NAME or ./NAME, or the name of its output) to the node"
+                " that caused it."
+            ),
             shell_complete=complete_node,
         ),
         click.Option(

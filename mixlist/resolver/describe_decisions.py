@@ -48,14 +48,14 @@ def _find_named(decisions: Sequence[Decision], name: str) -> Decision:
     for decision in decisions:
         for node_name in accepted_names(decision.ref):
             by_name.setdefault(node_name, []).append(decision)
-    candidates = by_name.get(name, [])
+    candidates = by_name.get(name) or [decision for decision in decisions if name in decision.outputs]
     if not candidates:
         # Do not suggest both `fc` and `./fc`: keep the form that the user typed.
         node_names = [node_name for node_name in by_name if node_name.startswith("./") == name.startswith("./")]
         close_names = get_close_matches(name, node_names, n=3, cutoff=0.4)
         raise UsageError(
-            f"no node is called {name!r}",
-            hint=f"did you mean {', '.join(close_names)}?" if close_names else "mixlist resolve lists all nodes",
+            f"no node and no tensor that a node makes is called {name!r}",
+            hint=f"did you mean {', '.join(close_names)}?" if close_names else "mixlist resolve --all lists all nodes",
         )
     # `./fc` and `i/then_branch/fc` name one node each; `fc` may name nodes of several scopes.
     exact = [decision for decision in candidates if scoped_name(decision.ref) == name]

@@ -136,7 +136,8 @@ def find_reduced_slots(groups: MaskGroups, kept_groups: AbstractSet[MaskGroup]) 
 def _explain_kept_group(group: MaskGroup) -> str:
     """Return the part of a reason that says why the nodes of a group stay as authored."""
     mask = f"a mask of {group.magnitude_text} ({group.source})"
-    return group.misfit or f"{mask} passes through it on the way to {group.destination}"
+    others = f" and {len(group.softmaxes) - 1} more" if len(group.softmaxes) > 1 else ""
+    return group.misfit or f"{mask} passes through it on the way to {group.destination}{others}"
 
 
 def find_mask_warnings(solution: GraphSolution, groups: Iterable[MaskGroup], low_type: int) -> Iterator[Diagnostic]:

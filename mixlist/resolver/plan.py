@@ -54,8 +54,9 @@ class Plan:
     def explain(self, name: str) -> list[Decision]:
         """Return the chain from the named node up to the node that decided for it.
 
-        ``name`` is a node's name, ``scope/name``, or ``./name`` for the main graph. Raises UsageError with the nearest
-        names if no node has the name, and with the candidates if several scopes have such a node.
+        ``name`` is a node's name, ``scope/name``, or ``./name`` for the main graph; if no node has it, the name of a
+        tensor that a node makes. Raises UsageError with the nearest names if there is neither, and with the candidates
+        if several scopes have such a node.
         """
         return find_chain(self.nodes, name)
 

@@ -79,6 +79,15 @@ def test_explain_suggests_names_that_it_accepts() -> None:
     assert plan.explain(".//fc/n")[0].scope == ""
 
 
+def test_explain_takes_the_name_of_a_tensor_that_no_node_has() -> None:
+    """Rule S6.5: ./NAME means the main graph."""
+    plan = resolve_text("g (float[4] x) => (float[4] y) { [a] t = Exp(x) [t2] y = Neg(t) }")
+    assert plan.explain("t")[0].name == "a" and plan.explain("y")[0].name == "t2"
+    with pytest.raises(UsageError, match="no node and no tensor that a node makes is called 'zzzz'") as caught:
+        plan.explain("zzzz")
+    assert caught.value.hint == "mixlist resolve --all lists all nodes"
+
+
 def test_a_name_with_slashes_does_not_hide_a_node_of_a_body() -> None:
     text = """g (float[4] x, bool c) => (float[4] y, float[4] z) {
       [fc_in_i] y = Exp(x)
