@@ -10,7 +10,13 @@ from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING
 
-from mixlist.graph.contrib_shapes import CONTRIB_DOMAIN, KnownInputs, Shape, infer_output_shapes, replace_with_standard_node
+from mixlist.graph.contrib_shapes import (
+    CONTRIB_DOMAIN,
+    KnownInputs,
+    Shape,
+    infer_output_shapes,
+    replace_with_standard_node,
+)
 from mixlist.graph.model import Graph, Scope
 from mixlist.graph.opsets import is_standard_domain
 from mixlist.graph.traversal import nodes_in, protos_by_scope

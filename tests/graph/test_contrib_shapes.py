@@ -154,7 +154,8 @@ def test_the_caches_of_grouped_attention_have_the_total_length(past_length: int)
 
 def test_a_simplified_normalization_keeps_the_shape() -> None:
     node = helper.make_node("SimplifiedLayerNormalization", ["x", "g"], ["y"])
-    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [2, 3]), ("g", [3]))]
+    shapes = {"x": [2, 3], "g": [3]}
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
     out = onnx.ValueInfoProto(name="y")
     proto = helper.make_model(helper.make_graph([node], "g", infos, [out]), opset_imports=[helper.make_opsetid("", 17)])
     graph = build_graph(proto)
