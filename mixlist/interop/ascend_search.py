@@ -153,7 +153,10 @@ class AscendSearch:
         return precisions
 
     def _make_first_policy(self, library: Library) -> Policy:
-        """Return the policy of atc without any edit; with the user's edits and rules if they are over this library."""
+        """Return the policy of atc without any edit; with the user's edits and rules if they are over this library.
+
+        Rules that atc would read otherwise are left out: the search finds rules for their nodes.
+        """
         plan_policy = self._plan.policy
         policy = replace(
             plan_policy,
@@ -167,8 +170,15 @@ class AscendSearch:
             warnings=(),
         )
         if plan_policy.lists.library.name == library.name and plan_policy.space == "ascend":
-            policy = replace(policy, lists=plan_policy.lists, rules=plan_policy.rules)
+            rules = tuple(rule for rule in plan_policy.rules if self._is_rule_of_atc(rule, library))
+            policy = replace(policy, lists=plan_policy.lists, rules=rules)
         return policy
+
+    def _is_rule_of_atc(self, rule: NodeRule, library: Library) -> bool:
+        """Return whether atc reads a rule as mixlist does: without wildcards, scopes, made-up names and ONNX names."""
+        if rule.by == "type":
+            return rule.pattern in library.lists
+        return self._name_counts[rule.pattern] == 1 and is_valid_rule_name(rule.pattern)
 
 
 def _slot_types(slots: tuple[dtypes.Type | None, ...], grouped: set[int]) -> tuple[str | None, ...]:

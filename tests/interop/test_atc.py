@@ -58,6 +58,31 @@ def test_a_plan_over_the_same_library_keeps_the_lists_of_the_user(tmp_path: Path
     assert result.lists["keep_dtype"] == [] and not result.exceptions
 
 
+@pytest.mark.parametrize("line", ["m*", "./m", "OpType::Softmax"], ids=["wildcard", "scope", "ONNX name"])
+def test_a_rule_that_atc_reads_otherwise_becomes_rules_of_names(line: str, tmp_path: Path) -> None:
+    text = TEXT.replace("[n] y", "[m2] y") if line == "m*" else TEXT
+    (tmp_path / "keep.cfg").write_text(f"{line}\n")
+    lists = mixlist.load_policy(ops_info="ascend310p", keep_dtype=tmp_path / "keep.cfg")
+    result = mixlist.export(model(text), lists, "atc")
+    kept = {"m*": ["m", "m2"], "./m": ["m"], "OpType::Softmax": ["s"]}[line]
+    assert result.lists["modify_mixlist"] or result.lists["keep_dtype"] == kept
+    result.save(tmp_path / "lists")
+    wanted = {node.name: node.precision for node in mixlist.resolve(model(text), lists).nodes}
+    assert not result.exceptions
+    assert resolve_files(tmp_path / "lists", model(text), "ascend310p") == wanted
+
+
+def test_a_rule_for_a_name_that_mixlist_gave_is_an_exception(tmp_path: Path) -> None:
+    text = TEXT.replace("[m] ", "")
+    (tmp_path / "keep.cfg").write_text("MatMul_0\n")
+    lists = mixlist.load_policy(ops_info="ascend310p", keep_dtype=tmp_path / "keep.cfg")
+    assert dict(mixlist.resolve(model(text), lists).nodes[0].outputs) == {"a": "float32"}
+    result = mixlist.export(model(text), lists, "atc")
+    assert result.lists["keep_dtype"] == []
+    (reason,) = [item.why for item in result.exceptions if item.node.name == "MatMul_0"]
+    assert reason.startswith("has no name of its own")
+
+
 def test_the_command_names_only_the_files_that_exist(tmp_path: Path) -> None:
     result = mixlist.export(model(TEXT), policy(white=["MatMul", "Exp"], rules=keep("n")), "atc")
     paths = result.save(tmp_path / "new")
