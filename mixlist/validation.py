@@ -6,7 +6,6 @@ they are used, because a file alone needs neither.
 
 from __future__ import annotations
 
-import codecs
 import io
 import os
 import sys
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from mixlist.diagnostics import MAX_SIMILAR, Diagnostic
 from mixlist.errors import ListError
 from mixlist.files.jsonc import parse
-from mixlist.files.list_text import MAX_BYTES, decode, is_directory, read_bytes, shown_path
+from mixlist.files.list_text import MAX_BYTES, byte_order_marks, decode, is_directory, read_bytes, shown_path
 from mixlist.lists.code_selection import CodeSelection, read_selection
 from mixlist.lists.corrections import Correction, correct_text
 from mixlist.lists.detect_kind import FileKind
@@ -126,8 +125,7 @@ class Validator:
             after, corrections = correct_text(text, path, report.kind, findings, new_names)
         except ListError:  # a file that cannot be read has no correction
             return None
-        byte_order_mark = codecs.BOM_UTF8 if before.startswith(codecs.BOM_UTF8) else b""
-        corrected = CorrectedFile(path, before, byte_order_mark + after.encode(), tuple(corrections))
+        corrected = CorrectedFile(path, before, byte_order_marks(before) + after.encode(), tuple(corrections))
         return corrected if corrections else None
 
     def _find_new_names(self, text: str) -> Mapping[str, str]:

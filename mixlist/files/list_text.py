@@ -85,16 +85,21 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     return data
 
 
+def byte_order_marks(data: bytes) -> bytes:
+    """Return the byte-order marks at the beginning of a file, which ``decode`` leaves out."""
+    end = 0
+    # Files that were joined can begin with several marks.
+    while data.startswith(codecs.BOM_UTF8, end):
+        end += len(codecs.BOM_UTF8)
+    return data[:end]
+
+
 def decode(data: bytes, path: str) -> str:
     """Return UTF-8 bytes as text, without byte-order marks. ``path`` is for messages.
 
     Raises ListError at the first byte that is not UTF-8, and FileError if a count of ``_MAX_COUNTS`` is exceeded.
     """
-    start = 0
-    # Files that were joined can begin with several marks.
-    while data.startswith(codecs.BOM_UTF8, start):
-        start += len(codecs.BOM_UTF8)
-    body = data[start:]
+    body = data[len(byte_order_marks(data)) :]
     # UTF-16 and UTF-32 texts start with a byte-order mark. Without the mark, the first character, which is ASCII in a
     # list file, has a NUL among its first two bytes. Two NULs are a damaged file, which its parser reports.
     first = body[:2]

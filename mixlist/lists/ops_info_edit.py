@@ -8,7 +8,6 @@ files.
 from __future__ import annotations
 
 import os
-from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -19,7 +18,7 @@ from mixlist.files import json_edit
 from mixlist.files.folder_lock import lock_folders
 from mixlist.files.json_scanner import quoted
 from mixlist.files.jsonc import Document, parse
-from mixlist.files.list_text import decode, read_bytes, shown_path
+from mixlist.files.list_text import byte_order_marks, decode, read_bytes, shown_path
 from mixlist.lists.library_writes import (
     FLAGS,
     EditedFile,
@@ -122,9 +121,9 @@ def _read_files(paths: Iterable[Path]) -> list[_LibraryFile]:
 
 
 def _write_flags(files: Iterable[_LibraryFile], changes: Mapping[str, str], library: _EditTarget) -> list[Path]:
-    # ``document.text`` has no byte-order mark: put it back.
+    # ``document.text`` has no byte-order marks: put them back.
     edited_files = [
-        EditedFile(file.path, file.data, (BOM_UTF8 if file.data.startswith(BOM_UTF8) else b"") + text.encode())
+        EditedFile(file.path, file.data, byte_order_marks(file.data) + text.encode())
         for file in files
         if (text := _edit_text(file.document, changes)) != file.document.text
     ]

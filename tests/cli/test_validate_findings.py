@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from codecs import BOM_UTF8
 from pathlib import Path
 
 import jsonschema
@@ -97,6 +98,13 @@ def test_fix_corrects_files_and_says_what_is_left(run, folder: Path) -> None:
     assert completed.err == "2 files checked: 1 error, 0 warnings, 4 corrected\n"
     assert completed.status == 1
     assert run("validate", "lists/commented.json", "--ops-info", "onnx", "--fix", "--strict").status == 0
+
+
+def test_fix_keeps_byte_order_marks(run, folder: Path) -> None:
+    path = folder / "lists" / "commented.json"
+    path.write_bytes(BOM_UTF8 * 2 + COMMENTED.encode())
+    run("validate", path, "--fix", "--select", "ML006")
+    assert path.read_bytes() == BOM_UTF8 * 2 + COMMENTED.replace("  // why\n", "").encode()
 
 
 def test_fix_corrects_selected_codes_only(run, folder: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import stat
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +123,11 @@ def test_true_adds_precision_reduce(tmp_path: Path, text: str, expected: str) ->
     assert edit(tmp_path, text, A="true").decode() == expected
 
 
-def test_byte_order_mark_and_line_ends_stay(tmp_path: Path) -> None:
-    text = b"\xef\xbb\xbf" + LIBRARY.replace("\n", "\r\n").encode()
+@pytest.mark.parametrize("marks", [1, 2])
+def test_byte_order_marks_and_line_ends_stay(marks: int, tmp_path: Path) -> None:
+    text = BOM_UTF8 * marks + LIBRARY.replace("\n", "\r\n").encode()
     after = edit(tmp_path, text, Relu="false", Add="none")
-    assert after.startswith(b"\xef\xbb\xbf{\r\n")
+    assert after.startswith(BOM_UTF8 * marks + b"{\r\n")
     assert after.count(b"\n") == after.count(b"\r\n")
 
 
