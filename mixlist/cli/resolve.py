@@ -100,10 +100,11 @@ def command(
     plan = resolve_with_progress(model, pop_policy(option_values), pop_type_hints(option_values))
     terminal.write_findings(plan.warnings)
     if explain is not None:
-        # --explain answers with the chain alone, as JSON or as text: --format csv has no effect on it.
         chain = plan.explain(explain)
         if output_format == "json":
             json_output.write_json(resolve_output.chain_json(plan, chain), sys.stdout)
+        elif output_format == "csv":
+            resolve_output.write_node_csv(chain, sys.stdout)
         else:
             sys.stdout.write(resolve_output.chain_text(chain))
         return
