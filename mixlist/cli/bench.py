@@ -119,7 +119,7 @@ def _write_estimate(
     # for random data (Rule S8.24).
     dims: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
-    if data.data or data.loader is not None or data.random is not None:
+    if data.has_source:
         feed = next(iter(make_batches(data, original.proto, 1)))
         # A sequence input is a list, which has no shape.
         shapes = {name: value.shape for name, value in feed.items() if hasattr(value, "shape")}

@@ -64,6 +64,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     # These checks are cheap, so they come before the worker process and the model.
     apply_large_batch(option_values)
     keep_jobs_or_scheduler(option_values)
+    data = pop_data_options(option_values)
     one_process = option_values["jobs"] is None and option_values["scheduler"] is None
     # Start the worker process now, so that it imports ONNX Runtime while this process reads the model. The click
     # context ends the worker. With --jobs or --scheduler, ``run_check`` starts workers of its own.
@@ -73,7 +74,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     hints = pop_type_hints(option_values)
     source = load_input_model(model)
     steps = cast("int | None", option_values["steps"])
-    batches = make_batches(pop_data_options(option_values), source.proto, steps)
+    batches = make_batches(data, source.proto, steps)
     # The page shows the ranges of all tensors.
     option_values["per_tensor"] = option_values["per_tensor"] or html is not None
     limits = build_options(Limits(), option_values)

@@ -78,6 +78,11 @@ class DataOptions:
         repeatable=True,
     )
 
+    @property
+    def has_source(self) -> bool:
+        """Return True if the user gave data."""
+        return bool(self.data) or self.loader is not None or self.random is not None
+
 
 _SOURCES = ("data", "loader", "random")
 # The options of one source of data, and the source for messages.

@@ -75,6 +75,7 @@ def command(
     """
     refuse_second_standard_input()
     op_names = values.pop("op_names")
+    data = pop_data_options(values) if model is not None else DataOptions()
     before, after = (
         pop_side_policy(values, side, {"ops_info": library, "op_names": op_names})
         for side, library in (("base", base), ("target", target))
@@ -83,7 +84,7 @@ def command(
         _refuse_options_of_a_model()
         _write_edits(before, after, html)
         return 0
-    return _write_comparison(_compare(model, before, after, values), show_all, output_format, html)
+    return _write_comparison(_compare(model, before, after, data, values), show_all, output_format, html)
 
 
 def _refuse_options_of_a_model() -> None:
@@ -116,7 +117,7 @@ def _write_edits(before: Policy, after: Policy, html: str | None) -> None:
     sys.stdout.write(escaped_json(format_text(json.dumps(edits), "diff", "modify-mixlist")))
 
 
-def _compare(model: str, before: Policy, after: Policy, values: OptionValues) -> DiffReport:
+def _compare(model: str, before: Policy, after: Policy, data: DataOptions, values: OptionValues) -> DiffReport:
     """Return the changes of a model, with checks of both sides if there is data."""
     from dataclasses import replace
 
@@ -127,13 +128,13 @@ def _compare(model: str, before: Policy, after: Policy, values: OptionValues) ->
 
     terminal.write_findings(dict.fromkeys((*before.warnings, *after.warnings)))
     hints = pop_type_hints(values)
-    has_data = any(values[name] not in (None, ()) for name in ("data", "loader", "random"))
+    has_data = data.has_source
     if not has_data and (names := options_on_command_line(*(option.name or "" for option in CHECK_OPTIONS))):
         flag = next(option.opts[-1] for option in CHECK_OPTIONS if option.name == names[0])
         raise UsageError(f"{flag} is for a check of both sides, and there is no data", hint="add --data batches/")
     apply_large_batch(values)
     keep_jobs_or_scheduler(values)
-    data, labels = pop_data_options(values), values.pop("labels")
+    labels = values.pop("labels")
     source = load_input_model(model)
     converted: dict[str, Any] = {"limits": build_options(Limits(), values), "type_hints": hints, "isolate": True}
     converted["labels"] = None if labels is None else read_labels(str(labels))

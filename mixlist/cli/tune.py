@@ -111,10 +111,10 @@ def command(
     keep_jobs_or_scheduler(option_values)
     if option_values["max_accuracy_loss"] is not None and labels is None:
         raise UsageError("--max-accuracy-loss needs the right answers", hint="give --labels FILE")
+    data = pop_data_options(option_values)
     policy = pop_policy(option_values)
     hints = pop_type_hints(option_values)
     source = load_input_model(model)
-    data = pop_data_options(option_values)
     batches = make_batches(data, source.proto, cast("int | None", option_values["steps"]))
     validation_batches = read_files(validate_on, data, source.proto) if validate_on else None
     _refuse_shared_data(batches, validation_batches)

@@ -86,6 +86,18 @@ def test_a_pattern_sets_all_open_sizes(call: Run) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["check {}", "bench {}", "tune {} -o m.json", "diff onnx onnx --model {}"],
+)
+def test_two_sources_of_data_are_refused_before_the_model_is_read(run: Run, command: str, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(b"no model")
+    completed = run(*command.format(damaged).split(), "--random", 1, "--data", tmp_path)
+    assert completed.status == 2
+    assert "--data and --random are two sources of data" in completed.err
+
+
 def test_missing_data_is_an_error(call: Run) -> None:
     completed = call()
     assert completed.status == 2

@@ -96,7 +96,9 @@ def test_explain_follows_the_chain_to_the_deciding_node(run, model_path: Path) -
     result = json.loads(run("resolve", model_path, "--explain", "second", "--format", "json").out)
     assert result["format"] == "mixlist.explain/1"
     rows = csv.DictReader(io.StringIO(run("resolve", model_path, "--explain", "second", "--format", "csv").out))
-    assert [(row["name"], row["reason"]) for row in rows] == [(node["name"], node["reason"]) for node in result["chain"]]
+    assert [(row["name"], row["reason"]) for row in rows] == [
+        (node["name"], node["reason"]) for node in result["chain"]
+    ]
     assert [node["name"] for node in result["chain"]] == ["second", "first"]
 
 
