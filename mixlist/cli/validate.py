@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -19,6 +20,16 @@ if TYPE_CHECKING:
     from mixlist.lists.detect_kind import FileKind
 
 
+def _library_option() -> click.Parameter:
+    """Return the option ``--ops-info`` without its default: without the option, no library is compared."""
+    option = copy(OPS_INFO)
+    option.help = (
+        "Also check the lists against this operator library: a file, a directory or a built-in name"
+        " ('mixlist presets')."
+    )
+    return option
+
+
 @click.command(
     "validate",
     cls=FileCheckingCommand,
@@ -31,7 +42,7 @@ if TYPE_CHECKING:
             alias="--output-format",
         ),
         click.Option(["--strict"], is_flag=True, help="Exit with status 1 for warnings, too."),
-        OPS_INFO,
+        _library_option(),
         click.Option(["--model"], type=MODEL, help="Also check the names against this ONNX model."),
         OP_NAMES,
         click.Option(

@@ -24,6 +24,12 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_the_help_names_no_default_library(run) -> None:
+    """Without --ops-info no library is compared."""
+    words = " ".join(run("validate", "--help").out.split())
+    assert "Also check the lists against this operator library" in words and "[default: onnx]" not in words
+
+
 def test_a_valid_file_has_status_0(run, files: Path) -> None:
     completed = run("validate", "good.json")
     assert (completed.status, completed.out) == (0, "good.json: modify-mixlist, no findings\n")
