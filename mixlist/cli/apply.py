@@ -16,6 +16,7 @@ from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.name_completion import complete_interface
 from mixlist.cli.options import PLAN_OPTIONS, pop_policy, pop_type_hints, resolve_with_progress
 from mixlist.cli.parameters import CONFIG, MODEL, OUTPUT_OR_DASH, PathType
+from mixlist.report.number_text import pluralize
 
 if TYPE_CHECKING:
     from mixlist.graph.load import LoadedModel
@@ -129,11 +130,12 @@ def _with_inlining_and_opset(source: LoadedModel, inline: bool, opset: int | Non
     # Functions first: onnx's version converter drops them, so ``convert_opset`` refuses a model that has any.
     proto = source.proto
     if inline and proto.functions:
-        sys.stderr.write(f"inlined {len(proto.functions)} functions\n")
+        count = len(proto.functions)
         proto = inline_functions(proto)
+        sys.stderr.write(f"inlined {pluralize(count, 'function')}\n")
     if opset is not None:
-        sys.stderr.write(f"converted to opset {opset}\n")
         proto = convert_opset(proto, opset)
+        sys.stderr.write(f"converted to opset {opset}\n")
     return replace(source, proto=proto)
 
 

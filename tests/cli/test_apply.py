@@ -96,6 +96,7 @@ def test_opset_is_refused_if_metadata_would_be_lost(run, model_path: Path, outpu
     completed = run("apply", model_path, "-o", output_path, "--opset", "20")
     assert completed.status == 2
     assert "would drop metadata entries" in completed.err
+    assert "converted to opset" not in completed.err
     assert not output_path.exists()
 
 
@@ -110,8 +111,22 @@ def test_inline_functions_leaves_no_function(run, tmp_path: Path, output_path: P
     onnx.save(onnx.parser.parse_model(text), path)
     completed = run("apply", path, "-o", output_path, "--inline-functions")
     assert completed.status == 0
-    assert "inlined 1 function" in completed.err
+    assert "inlined 1 function\n" in completed.err
     assert not onnx.load(output_path).functions
+
+
+def test_functions_that_cannot_be_inlined_are_not_called_inlined(run, tmp_path: Path, output_path: Path) -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+    g (float[2] x) => (float[2] y) { y = local.F (x) }
+    <domain: "local", opset_import: ["" : 17]>
+    F (a) => (b) { b = local.F (a) }
+    """
+    path = tmp_path / "functions.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    completed = run("apply", path, "-o", output_path, "--inline-functions")
+    assert completed.status == 2
+    assert "inlined" not in completed.err.splitlines()[0]
 
 
 def test_existing_output_needs_force(run, model_path: Path, output_path: Path) -> None:
