@@ -53,11 +53,15 @@ def draw_random_inputs(graph: StepGraph, seed: int, step: int, rows: int) -> dic
 
 
 def neutral_random_inputs(graph: StepGraph, rows: int) -> dict[str, Array]:
-    """Return the random inputs that switch dropout and noise off: ``off`` if the metadata has it, else the mean."""
+    """Return the random inputs that switch dropout and noise off, by name, as float32.
+
+    These are full of ``off`` if the metadata has it, else of the mean. Inputs that are not random have the values of a
+    step.
+    """
     return {
-        value.name: np.full(
-            _shape(value, rows), _call_with_distribution(_neutral_value, distribution, value.name), np.float32
-        )
+        value.name: _call_with_distribution(
+            partial(_neutral_values, _shape(value, rows)), distribution, value.name
+        ).astype(np.float32, copy=False)
         for value, distribution in graph.random_inputs
     }
 
@@ -108,18 +112,24 @@ def _number(distribution: Distribution, key: str, default: float | None = None) 
     return float(value)
 
 
-def _neutral_value(distribution: Distribution) -> float:
-    """Return the value that switches a random input off: ``off``, or the mean of a uniform, normal or bernoulli draw.
+def _neutral_values(shape: tuple[int, ...], distribution: Distribution) -> FloatArray:
+    """Return an array of ``off``, or of the mean of a uniform, normal or bernoulli draw.
 
-    For the other kinds, which are not random, it is the entry ``mean``, or 0.
+    The other kinds are not random: the array is the one of a step.
     """
-    # The same default values as in ``_draw``, so that this is the mean of the draws.
-    off, kind = distribution.get("off"), distribution.get("kind")
+    off, kind = distribution.get("off"), distribution["kind"]
     if isinstance(off, int | float):
-        return off
-    if kind == "uniform" and "bound" not in distribution:
-        return (_number(distribution, "low", 0.0) + _number(distribution, "high", 1.0)) / 2
-    return _number(distribution, "p", 0.5) if kind == "bernoulli" else _number(distribution, "mean", 0.0)
+        return np.full(shape, off, np.float32)
+    # The same default values as in ``_draw``, so that this is the mean of the draws.
+    if kind == "bernoulli":
+        mean = _number(distribution, "p", 0.5)
+    elif kind == "uniform" and "bound" not in distribution:
+        mean = (_number(distribution, "low", 0.0) + _number(distribution, "high", 1.0)) / 2
+    elif kind in ("uniform", "normal"):
+        mean = _number(distribution, "mean", 0.0)
+    else:
+        return _draw(np.random.default_rng(0), shape, distribution)
+    return np.full(shape, mean, np.float32)
 
 
 def _draw(generator: np.random.Generator, shape: tuple[int, ...], distribution: Distribution) -> FloatArray:

@@ -130,6 +130,19 @@ def test_the_mean_switches_a_random_input_off(distribution: str, off: float) -> 
     assert (neutral_random_inputs(load_step_graph(model), 3)["keep"] == off).all()
 
 
+@pytest.mark.parametrize(
+    "distribution", ['"kind": "ones"', '"kind": "zeros"', '"kind": "constant", "value": 3',
+                     '"kind": "values", "values": [1, 2, 3, 4, 5, 6]'],
+)  # fmt: skip
+def test_an_input_that_is_not_random_has_its_values_in_an_evaluation(distribution: str) -> None:
+    model = noisy()
+    model.metadata_props[0].value = f"{{{distribution}}}"
+    graph = load_step_graph(model)
+    np.testing.assert_array_equal(neutral_random_inputs(graph, 3)["keep"], draw_random_inputs(graph, 0, 0, 3)["keep"])
+    model.metadata_props[0].value = f'{{{distribution}, "off": 0.5}}'
+    assert (neutral_random_inputs(load_step_graph(model), 3)["keep"] == 0.5).all()
+
+
 def test_an_invalid_distribution_is_refused() -> None:
     model = noisy()
     for text in ('{"kind": "poisson"}', '{"mean": 1}', '{"kind": "normal", "std": "wide"}'):
