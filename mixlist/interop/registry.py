@@ -34,7 +34,7 @@ def register_exporter(tool: str, exporter: Exporter) -> None:
     """Add a tool, or replace one: ``exporter`` returns the ExportResult for a Plan.
 
     The name is known to ``mixlist.export`` in this process. For the command line, name the function in the entry-point
-    group ``mixlist.exporters`` of an installed package. The guide "A library of one's own" has an example.
+    group ``mixlist.exporters`` of an installed package. The guide "A library of your own" has an example.
     """
     _registered[tool] = exporter
 
