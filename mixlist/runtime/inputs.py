@@ -141,9 +141,9 @@ def _quote_names(names: Sequence[str]) -> str:
 
 def _comparison_hint(data: Mapping[str, object], inputs: Sequence[Input]) -> str:
     """Return a hint that lists the inputs of the model and the arrays in the data."""
-    expected = [f"  {model_input}" for model_input in inputs[:_MAX_LISTED]] + ["  ..."] * (len(inputs) > _MAX_LISTED)
-    contained = [f"  {name}: {_describe_value(value)}" for name, value in list(data.items())[:_MAX_LISTED]]
-    return "\n".join(["the model expects", *expected, "the data contains", *(contained or ["  nothing"])])
+    expected = [str(model_input) for model_input in inputs[:_MAX_LISTED]] + ["..."] * (len(inputs) > _MAX_LISTED)
+    contained = [f"{name}: {_describe_value(value)}" for name, value in list(data.items())[:_MAX_LISTED]]
+    return f"the model expects {', '.join(expected)}; the data contains {', '.join(contained) or 'nothing'}"
 
 
 def _convert_value(value: object, value_type: dtypes.Type, shape: Shape | None) -> tuple[object, str | None]:

@@ -78,15 +78,9 @@ def test_wrong_names_show_the_inputs_and_the_data() -> None:
     with pytest.raises(UsageError) as error:
         list(as_batches({"X": ROWS, "ids": np.array([1])}, model(TWO_INPUTS)))
     assert error.value.message == "batch 0: no data for input 'x'; the model has no input 'X' (did you mean x?)"
-    assert error.value.hint is not None
-    assert error.value.hint.split("\n") == [
-        "the model expects",
-        "  x: float32[N, 4]",
-        "  ids: int64[M]",
-        "the data contains",
-        "  X: float32[2, 4]",
-        "  ids: int64[1]",
-    ]
+    assert error.value.hint == (
+        "the model expects x: float32[N, 4], ids: int64[M]; the data contains X: float32[2, 4], ids: int64[1]"
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,7 +114,7 @@ def test_data_that_does_not_fit(kind: str, array: Any, says: str) -> None:
     with pytest.raises(UsageError) as error:
         convert_input(model_with_input(kind), array)
     assert any(text in error.value.message for text in says.split("|"))
-    assert "the model expects\n  x: " in str(error.value.hint)
+    assert "the model expects x: " in str(error.value.hint)
 
 
 # --- casts ---
