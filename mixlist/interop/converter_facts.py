@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mixlist.errors import UsageError
 from mixlist.graph.model import Node, Scope
 from mixlist.interop.block_lists import BlockLists, find_block_lists
-from mixlist.interop.planned_nodes import Need, PlannedGraph, PlannedNode
+from mixlist.interop.planned_nodes import Need, PlannedGraph, PlannedNode, is_authored_low
 from mixlist.interop.result import ExportException
 from mixlist.interop.untyped_values import find_untyped_values
 from mixlist.ops import dtypes
@@ -75,10 +75,15 @@ def find_needs(graph: PlannedGraph, float_inputs: FloatInputs) -> dict[Node, Nee
 class ConverterModel:
     """The lists for one converter, and the exceptions that both converters have."""
 
-    def __init__(self, plan: Plan, float_inputs: FloatInputs, by_name_only: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, plan: Plan, float_inputs: FloatInputs, by_name_only: tuple[str, ...] = (), raises_float16: bool = False
+    ) -> None:
+        """Find the lists. ``raises_float16``: a blocked node becomes float32 even if the model has it in float16."""
         self.graph = PlannedGraph(plan.solution)
         self.float_inputs = float_inputs
         self.needs = find_needs(self.graph, float_inputs)
+        if raises_float16:
+            self.needs |= {node.node: "low" for node in self.graph.nodes if is_authored_low(node, dtypes.FLOAT16)}
         self.lists: BlockLists = find_block_lists(self.graph.nodes, self.needs, by_name_only)
         self.skipped = self._find_skipped()
 

@@ -21,7 +21,7 @@ from shlex import quote
 from mixlist.graph.model import Node, Value
 from mixlist.interop.block_lists import BlockLists, find_block_lists
 from mixlist.interop.converter_facts import INLINE, FloatInputs
-from mixlist.interop.planned_nodes import Need, PlannedGraph, PlannedNode, find_low_inputs
+from mixlist.interop.planned_nodes import Need, PlannedGraph, PlannedNode, find_low_inputs, is_authored_low
 from mixlist.interop.result import ExportException, ExportResult
 from mixlist.ops import dtypes
 from mixlist.resolver.decisions import ModelSolution
@@ -48,6 +48,9 @@ def export_for_modelopt(plan: Plan) -> ExportResult:
     low = plan.policy.mode.low
     float_inputs = FloatInputs(_KEPT_INPUTS[low])
     needs = {planned.node: _find_need(planned, float_inputs) for planned in graph.nodes}
+    # AutoCast makes a listed node float32, also one that the model has in a low type.
+    low_type = plan.solution.low_type
+    needs |= {planned.node: "low" for planned in graph.nodes if is_authored_low(planned, low_type)}
     main_nodes = [planned for planned in graph.nodes if planned.node.scope.owner is None]
     lists = find_block_lists(main_nodes, needs)
     layer_norms = _find_layer_norms(graph)
@@ -165,11 +168,11 @@ def _find_difference(
 def _describe_low_inputs(graph: PlannedGraph, planned: PlannedNode, lists: BlockLists) -> str:
     """Return the reason if AutoCast gives a node that the model has in a low type another type."""
     target = dtypes.FLOAT if planned.node in lists.blocked else graph.solution.low_type
-    values = [value for value in find_low_inputs(planned.node) if dtypes.element(value.type) != target]
-    if not values:
-        return ""
-    before, after = dtypes.type_name(dtypes.element(values[0].type)), dtypes.type_name(target)
-    return f"reads {values[0].name!r}, which the model has in {before} and AutoCast makes {after}"
+    for value, elem in find_low_inputs(planned.node).items():
+        if elem != target:
+            before, after = dtypes.type_name(elem), dtypes.type_name(target)
+            return f"reads {value.name!r}, which the model has in {before} and AutoCast makes {after}"
+    return ""
 
 
 def _describe_merged_cast(graph: PlannedGraph, planned: PlannedNode, lists: BlockLists) -> str:

@@ -37,7 +37,7 @@ def export_for_onnxconverter(plan: Plan) -> ExportResult:
     Raises UsageError for a plan in bfloat16, to which the tool does not convert.
     """
     require_float16(plan, "onnxconverter-common")
-    model = ConverterModel(plan, FloatInputs({}), by_name_only=("Cast",))
+    model = ConverterModel(plan, FloatInputs({}), by_name_only=("Cast",), raises_float16=True)
     lists = model.lists.as_lists("op_block_list", "node_block_list")
     arguments: dict[str, Any] = {"keep_io_types": True, "min_positive_val": 5.96e-08, "max_finite_val": 65504.0}
     if any(value.type == dtypes.FLOAT16 for value in plan.solution.graph.values):
@@ -149,7 +149,7 @@ def _find_float16_readers(model: ConverterModel) -> Iterator[ExportException]:
 
 
 def _float16_inputs(planned: PlannedNode) -> list[Value]:
-    return [value for value in find_low_inputs(planned.node) if value.type == dtypes.FLOAT16]
+    return [value for value, elem in find_low_inputs(planned.node).items() if elem == dtypes.FLOAT16]
 
 
 def _find_captures(model: ConverterModel) -> Iterator[ExportException]:

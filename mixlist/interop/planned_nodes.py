@@ -130,10 +130,23 @@ class PlannedGraph:
                 self.by_node[planned.node] = self.nodes[index]
 
 
-def find_low_inputs(node: Node) -> list[Value]:
-    """Return the tensors that a node reads in float16 or bfloat16 in the original model, without initializers."""
-    values = (value for value in node.inputs if value is not None and value.kind not in ("initializer", "overridable"))
-    return [value for value in values if dtypes.element(value.type) in _LOW_TYPES]
+def find_low_inputs(node: Node) -> dict[Value, int]:
+    """Return the tensors that a node reads in float16 or bfloat16 in the original model, each with this element type.
+
+    Initializers are left out, because tools convert them for each reader.
+    """
+    # The type of the slot counts: behind a Cast of mixlist, it is not that of the value.
+    slots = zip(node.inputs, node.input_types, strict=True)
+    elements = {value: dtypes.element(slot_type) for value, slot_type in slots if value is not None}
+    low_tensors = (value for value, elem in elements.items() if elem in _LOW_TYPES)
+    return {value: elements[value] for value in low_tensors if value.kind not in ("initializer", "overridable")}
+
+
+def is_authored_low(planned: PlannedNode, low_type: int) -> bool:
+    """Return whether the plan keeps a node that computes in ``low_type`` in the original model; no Cast does."""
+    if planned.need != "any" or planned.op_type == "Cast" or planned.node.bodies:
+        return False
+    return low_type in find_low_inputs(planned.node).values()
 
 
 def captured_floats(bodies: Iterable[Scope]) -> list[Value]:
