@@ -116,8 +116,8 @@ def _versions(python: Path) -> str:
 
 def _try_tool(tool: str, python: Path, original: Path, mixed: Path, limit: float) -> Outcome:
     data = original.with_suffix(".npz")
-    command = [str(python), __file__, "--convert", tool, str(original), str(mixed), str(data)]
-    seconds, memory, failure = _run_measured(command, limit)
+    command = [str(python), str(Path(__file__).resolve()), "--convert", tool, str(original), str(mixed), str(data)]
+    seconds, memory, failure = _run_measured(command, limit, mixed.parent)
     if failure or not mixed.exists():
         return Outcome("none", failure or "it wrote no model", seconds=seconds, memory=memory)
     import onnx
@@ -140,11 +140,14 @@ def _try_tool(tool: str, python: Path, original: Path, mixed: Path, limit: float
     )
 
 
-def _run_measured(command: Sequence[str], limit: float) -> tuple[float, float, str]:
-    """Run a command; return its seconds, its peak resident memory in MiB, and its last error line, "" if it worked."""
+def _run_measured(command: Sequence[str], limit: float, folder: Path) -> tuple[float, float, str]:
+    """Run a command in ``folder``, because some tools leave files where they run.
+
+    Return its seconds, its peak resident memory in MiB, and its last error line, "" if it worked.
+    """
     with tempfile.TemporaryFile() as errors:
         start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=errors)
         # wait4() gives the memory of this process alone; it cannot wait with a limit.
         while True:
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
@@ -299,4 +302,4 @@ if __name__ == "__main__":
         parser.add_argument("--models", nargs="*", default=[])
         parser.add_argument("--limit", type=float, default=300)
         arguments = parser.parse_args()
-        main(arguments.corpus, arguments.environments, arguments.models, arguments.limit)
+        main(arguments.corpus.resolve(), arguments.environments.resolve(), arguments.models, arguments.limit)

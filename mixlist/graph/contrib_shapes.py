@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 
 class KnownInputs(NamedTuple):
-    """What is known of the inputs of a node, by slot: None for an omitted input, and for what is unknown."""
+    """The known shapes and values of the inputs of a node, by slot; None for an omitted input, and if unknown."""
 
     shapes: Sequence[Shape | None]
     arrays: Sequence[NDArray[np.generic] | None]
