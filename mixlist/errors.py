@@ -54,8 +54,17 @@ def raise_for_errors(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
     errors = [finding for finding in findings if finding.severity == "error"]
     if not errors:
         return findings
+    raise list_error(errors[0], more_errors=len(errors) - 1, findings=findings)
+
+
+def list_error(finding: Diagnostic, *, more_errors: int = 0, findings: Iterable[Diagnostic] = ()) -> ListError:
+    """Return the error that a finding of severity ``error`` raises.
+
+    ``more_errors`` is the number of other errors in the file. ``findings`` are all findings about it, if there are
+    others.
+    """
     # This message is for users of the Python API. The command line writes all findings instead (cli/error_output.py).
-    first = errors[0]
-    place = f"{first.place}: " if first.place else ""
-    count = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    raise ListError(f"{place}{first.message}{count}", hint=first.hint, diagnostics=tuple(findings))
+    place = f"{finding.place}: " if finding.place else ""
+    count = f" (and {more_errors} more)" if more_errors else ""
+    message = f"{place}{finding.message}{count}"
+    return ListError(message, hint=finding.hint, diagnostics=tuple(findings) or (finding,))

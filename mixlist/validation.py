@@ -51,7 +51,8 @@ def validate(
 
     The kind ``auto`` detects the kind by the content. ``strict`` makes comments and trailing commas errors. With
     ``ops_info`` or ``model``, the names in the file are also checked against that library (with a model alone, against
-    the built-in library ``onnx``), and against the operators and nodes of the model. ``select`` and ``ignore`` hold
+    the built-in library ``onnx``), and against the operators and nodes of the model. With one of these or with
+    ``op_names``, the op types of a library are checked against its name space. ``select`` and ``ignore`` hold
     codes or their beginnings, such as ``["ML1"]``, of the findings to return or to leave out.
 
     Raises FileError if a file cannot be read or a folder has no list file, UsageError for an unknown code, and the
@@ -168,7 +169,9 @@ class Validator:
         if len(members) == 0 or len(members) == len(library_files(list_file.path)):
             return replace(self._check_file(list_file.path, list_file.kind), members=tuple(map(shown_path, members)))
         # The folder holds other .json files too, so it cannot be loaded as a library. Only its files are checked.
-        findings = inspect_library(list_file.path, strict=self.strict, files=members)[1]
+        library, findings = inspect_library(list_file.path, strict=self.strict, files=members)
+        if not any(finding.severity == "error" for finding in findings):
+            findings += self._check_library_names(library)
         report = FileReport(shown_path(list_file.path), "ops-info", tuple(findings))
         return self._select(replace(report, members=tuple(map(shown_path, members))))
 
@@ -176,12 +179,26 @@ class Validator:
         _rewind_standard_input(path)
         report = validate_file(path, kind, strict=self.strict, library=self.library, space=self.space)
         # A file with errors gives no policy whose names could be checked.
-        if self.library_path is None or any(finding.severity == "error" for finding in report.findings):
+        if any(finding.severity == "error" for finding in report.findings):
             return self._select(report)
-        _rewind_standard_input(path, self.library_path)
-        options = _with_file(PolicyOptions(ops_info=self.library_path, op_names=self.op_names), report.kind, path)
-        name_warnings = _check_names(policy_from_options(options), self.model)
+        name_warnings: list[Diagnostic] = []
+        if report.kind == "ops-info":
+            _rewind_standard_input(path)
+            name_warnings += self._check_library_names(inspect_library(path)[0])
+        if self.library_path is not None:
+            _rewind_standard_input(path, self.library_path)
+            options = _with_file(PolicyOptions(ops_info=self.library_path, op_names=self.op_names), report.kind, path)
+            name_warnings += _check_names(policy_from_options(options), self.model)
         return self._select(replace(report, findings=(*report.findings, *name_warnings)))
+
+    def _check_library_names(self, library: Library) -> Sequence[Diagnostic]:
+        """Return the warnings about the op types of a checked library, if an option asks for a check of names."""
+        if self.library_path is None and self.op_names == "auto":
+            return ()
+        from mixlist.ops.unknown_names import find_unknown_library_ops
+
+        space, doubts = find_space(library, self.op_names)
+        return doubts or find_unknown_library_ops(library, space, self._model_ops)
 
     def _select(self, report: FileReport) -> FileReport:
         selected = (finding for finding in report.findings if self.selection.includes(finding.code))
@@ -241,8 +258,9 @@ def _check_names(policy: Policy, model: ModelSource | None) -> Sequence[Diagnost
     """
     if model is None:
         from mixlist.ops.name_warnings import find_name_warnings
+        from mixlist.ops.unknown_names import find_unknown_rule_types
 
-        return find_name_warnings(policy)
+        return [*find_name_warnings(policy), *find_unknown_rule_types(policy)]
     from mixlist.resolver import resolve
 
     try:

@@ -12,17 +12,18 @@ The documents of the formats leave these points open:
 - An empty type means any type.
 - Of two rules for one name, the first one is used.
 - Empty lines mean nothing. A line that starts with ``#`` is a comment, which is skipped with a warning.
+- A ``#`` behind a name belongs to the name, because the name of a node can hold it; ``name #`` gives a warning.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Literal
 
-from mixlist.diagnostics import Diagnostic, FilePlace
+from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
 from mixlist.errors import raise_for_errors
 from mixlist.files.json_scanner import too_much_error
 from mixlist.files.list_text import read_text, shown_path
@@ -50,6 +51,7 @@ _OP_TYPE = "OpType::"
 _NODE_SEPARATOR = "::InputDtype:"
 _TYPE_SEPARATOR = ":InputDtype:"
 _OUTPUTS = "OutputDtype:"
+_COMMENT_IN_NAME = re.compile(r"[ \t]#")
 
 
 class _InvalidLineError(Exception):
@@ -98,12 +100,24 @@ def is_valid_rule_name(name: str) -> bool:
 
 def check_rule_text(text: str, path: str, kind: TextKind) -> list[Diagnostic]:
     """Return every finding about the text of a node rule file, errors too. ``path`` is for messages."""
-    return _parse_rules(text, path, _parse_keep_line if kind == "keep-dtype" else _parse_customize_line)[1]
+    parse_line = _parse_keep_line if kind == "keep-dtype" else _parse_customize_line
+    rules, findings = _parse_rules(text, path, parse_line)
+    return [*findings, *_find_comments_in_names(rules)]
 
 
 def _read_rules(path: _Path, parse_line: Callable[[str, FilePlace], NodeRule]) -> RulesAndFindings:
     rules, findings = _parse_rules(read_text(path), shown_path(path), parse_line)
-    return rules, raise_for_errors(findings)
+    return rules, raise_for_errors([*findings, *_find_comments_in_names(rules)])
+
+
+def _find_comments_in_names(rules: Iterable[NodeRule]) -> list[Diagnostic]:
+    def describe(rule: NodeRule) -> Diagnostic:
+        message = f"this rule is for a node called {rule.pattern!r}: a comment behind a name belongs to the name"
+        return rule.place.finding("ML310", "warning", message, "remove the comment")
+
+    # In a customize_dtypes file the types follow the name, so a comment is an error there.
+    rules_by_name = (rule for rule in rules if rule.keep and rule.by == "name")
+    return findings_for([rule for rule in rules_by_name if _COMMENT_IN_NAME.search(rule.pattern)], describe)
 
 
 def _parse_rules(source: str, path: str, parse_line: Callable[[str, FilePlace], NodeRule]) -> RulesAndFindings:

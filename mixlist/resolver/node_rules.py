@@ -30,12 +30,13 @@ from collections.abc import Iterator
 from weakref import WeakKeyDictionary
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.errors import ListError
+from mixlist.errors import ListError, list_error, raise_for_errors
 from mixlist.graph.model import Graph, Node, Scope
 from mixlist.graph.naming import display_name, scope_path
 from mixlist.graph.refs import NodeRef, accepted_names
 from mixlist.graph.traversal import linked_scopes
 from mixlist.lists.policy import NodeRule, Policy
+from mixlist.lists.suggestions import did_you_mean
 from mixlist.ops import dtypes
 from mixlist.ops.list_lookup import find_list
 from mixlist.ops.names import ascend_names, onnx_names
@@ -58,6 +59,7 @@ class NodeRules:
         self._matched_rules: set[NodeRule] = set()
         self._usable_rules: set[NodeRule] = set()
         self._warnings: dict[NodeRule, Diagnostic] = {}  # of keep_dtype lines without effect (Rule S6.9)
+        self._matched_graphs: list[Graph] = []
 
     def match(self, graph: Graph) -> dict[int, Classification]:
         """Return the classifications of the nodes that a rule names, by node id.
@@ -68,6 +70,7 @@ class NodeRules:
         """
         if id(graph) in self._classifications:  # all specializations of a function have one graph
             return self._classifications[id(graph)]
+        self._matched_graphs.append(graph)
         classifications = self._classifications[id(graph)] = {}
         for rule, node in self._find_matches(graph):
             self._matched_rules.add(rule)
@@ -102,18 +105,23 @@ class NodeRules:
             index = assignment.refused[0]
             parameter, opset = signature.groups[index].parameter, graph.opsets.get(node.domain)
             refused_type = f"{dtypes.type_name(requested_types[index])} on type parameter {parameter}"
-            raise ListError(
-                f"{rule.place}: {_show_node(graph, node)} cannot be {refused_type}: "
+            raise _refused_rule(
+                rule,
+                f"{_show_node(graph, node)} cannot be {refused_type}: "
                 f"the schema of opset {opset} or ONNX's type inference does not allow it",
-                hint="leave that entry blank, or raise the model's opset",
+                "leave that entry blank, or raise the model's opset",
             )
         return assignment
 
-    def find_warnings(self) -> Iterator[Diagnostic]:
-        """Yield a warning per rule without effect; raise ListError for a type that no node has.
+    def find_warnings(self) -> list[Diagnostic]:
+        """Return a warning per rule without effect; raise ListError, with every finding, for a type that no node has.
 
         Call it after ``match`` has seen all graphs of the model.
         """
+        return raise_for_errors(self._find_unused_rules())
+
+    def _find_unused_rules(self) -> Iterator[Diagnostic]:
+        """Yield a finding per rule without effect: an error for a type that no node has, otherwise a warning."""
         yield from self._warnings.values()
         for rule in self._rules:
             if rule in self._usable_rules:
@@ -121,21 +129,26 @@ class NodeRules:
             if rule.by == "type" and rule.keep and rule in self._matched_rules:
                 yield _warn_no_effect(rule, f"no {rule.pattern} has a float type that may vary")
             elif rule.by == "type":
-                is_matched = rule in self._matched_rules
-                cause = "has no float type that a rule can choose" if is_matched else "is not in the model"
-                raise ListError(
-                    f"{rule.place}: op type {rule.pattern!r} {cause}", hint="remove the line or correct the name"
-                )
+                yield self._explain_unused_type(rule)
             elif rule not in self._matched_rules:
                 message = f"no node is called {rule.pattern!r}: the rule does nothing"
                 hint = "'mixlist resolve MODEL --format csv' lists all nodes"
                 yield rule.place.finding("ML305", "warning", message, hint)
 
+    def _explain_unused_type(self, rule: NodeRule) -> Diagnostic:
+        if rule in self._matched_rules:
+            message = f"op type {rule.pattern!r} has no float type that a rule can choose"
+            return rule.place.finding("ML307", "error", message, "remove the line")
+        op_types = {node.op_type for graph in self._matched_graphs for node in graph.nodes}
+        question = did_you_mean(rule.pattern, op_types)
+        hint = question or "remove the line or correct the name"
+        return rule.place.finding("ML307", "error", f"op type {rule.pattern!r} is not in the model", hint)
+
     def _report_fixed_node(self, rule: NodeRule, graph: Graph, node: Node) -> None:
         """Note a warning for a line of keep_dtype that names a node with nothing to vary; else raise ListError."""
         message = f"{_show_node(graph, node)} has no float type that a rule can choose: {_explain_fixed_types(node)}"
         if not rule.keep:
-            raise ListError(f"{rule.place}: {message}", hint=_suggest_remedy(node))
+            raise _refused_rule(rule, message, _suggest_remedy(node))
         self._warnings.setdefault(rule, _warn_no_effect(rule, message))
 
     def _find_matches(self, graph: Graph) -> Iterator[tuple[NodeRule, Node]]:
@@ -155,10 +168,9 @@ class NodeRules:
                     if len(nodes) > 1:
                         shown = ", ".join(f"{n.op_type} with output {n.proto.output[0]!r}" for n in nodes)
                         scope_name = scope.path or "the main graph"
-                        raise ListError(
-                            f"{rule.place}: {len(nodes)} nodes of {scope_name} are called {rule.pattern!r}: {shown}",
-                            hint="give them different names in the model",
-                        )
+                        message = f"{len(nodes)} nodes of {scope_name} are called {rule.pattern!r}: {shown}"
+                        hint = "give them different names in the model"
+                        raise list_error(rule.place.finding("ML309", "error", message, hint))
                     yield from ((rule, node) for node in nodes)
 
     def _is_of_type(self, node: Node, name: str) -> bool:
@@ -235,6 +247,11 @@ def _warn_no_effect(rule: NodeRule, message: str) -> Diagnostic:
     return rule.place.finding("ML306", "warning", f"{message}: the rule does nothing", "remove the line")
 
 
+def _refused_rule(rule: NodeRule, message: str, hint: str | None = None) -> ListError:
+    """Return the error of a rule that a node cannot follow (Rules S6.7 and S6.8)."""
+    return list_error(rule.place.finding("ML308", "error", message, hint))
+
+
 def _show_node(graph: Graph, node: Node) -> str:
     return f"node {NodeRef(scope_path(graph, node.scope), display_name(node))} ({node.op_type})"
 
@@ -255,7 +272,7 @@ def _find_requested_types(rule: NodeRule, graph: Graph, node: Node) -> Iterator[
             if type_name is None:
                 continue
             if slot >= len(slots) or slots[slot] is None:
-                raise ListError(f"{rule.place}: {_show_node(graph, node)} has no {side} {slot}")
+                raise _refused_rule(rule, f"{_show_node(graph, node)} has no {side} {slot}")
             requested[side, slot] = dtypes.ELEMENT_BY_NAME[type_name]
     # Phase 2: one type per group of slots.
     for group in signature.groups:
@@ -263,9 +280,10 @@ def _find_requested_types(rule: NodeRule, graph: Graph, node: Node) -> Iterator[
         group_types = {requested.pop(slot) for slot in group_slots if slot in requested}
         if len(group_types) > 1:
             both = " and ".join(sorted(dtypes.type_name(elem) for elem in group_types))
-            raise ListError(
-                f"{rule.place}: {_show_node(graph, node)}: the slots of type parameter {group.parameter} must agree, "
-                f"but the rule asks for {both}"
+            raise _refused_rule(
+                rule,
+                f"{_show_node(graph, node)}: the slots of type parameter {group.parameter} must agree, "
+                f"but the rule asks for {both}",
             )
         yield group_types.pop() if group_types else group.authored
     # Phase 3: the remaining slots are in no group, so the schema gives their type. The line may only repeat it.
@@ -273,4 +291,4 @@ def _find_requested_types(rule: NodeRule, graph: Graph, node: Node) -> Iterator[
         value_type = (signature.inputs if side == "input" else signature.outputs)[slot]
         if dtypes.element(value_type) != elem:
             contradiction = f"{dtypes.type_name(value_type)} by its schema, not {dtypes.type_name(elem)}"
-            raise ListError(f"{rule.place}: {side} {slot} of {_show_node(graph, node)} is {contradiction}")
+            raise _refused_rule(rule, f"{side} {slot} of {_show_node(graph, node)} is {contradiction}")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mixlist.errors import ListError
+from mixlist.errors import list_error
 from mixlist.graph.model import Node, Value
 from mixlist.ops import dtypes
 from mixlist.resolver import gray_policies
@@ -202,9 +202,9 @@ def _check_node_rule(node: Node, elem: int, state: SolverState) -> None:
     rule_type = state.model_solver.node_rules.find_assignment(state.graph, node).elements[0]
     if rule_type != elem:
         rule = state.model_solver.node_rules.find_rule(state.graph, node)
-        raise ListError(
-            f"{rule.place}: the rule asks for {dtypes.type_name(rule_type)}, but all elements of a sequence or "
-            f"optional share one type, and another node, or an input or output of the graph, makes it "
-            f"{dtypes.type_name(elem)}",
-            hint="give the other nodes of the sequence the same rule",
+        message = (
+            f"the rule asks for {dtypes.type_name(rule_type)}, but all elements of a sequence or optional share one "
+            f"type, and another node, or an input or output of the graph, makes it {dtypes.type_name(elem)}"
         )
+        hint = "give the other nodes of the sequence the same rule"
+        raise list_error(rule.place.finding("ML308", "error", message, hint))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -160,3 +161,89 @@ def test_a_list_alone_is_checked_without_importing_onnx(tmp_path: Path) -> None:
     completed = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "'mixlist.validation'" in completed.stdout
     assert not any(f"'{name}'" in completed.stdout for name in ("mixlist.resolver", "mixlist.graph", "onnx", "numpy"))
+
+
+def codes_of(completed: Any) -> list[str]:
+    return re.findall(r"(?:error|warning) (ML\d+):", completed.out)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "code"),
+    [
+        ("keep-dtype", "OpType::Sofmax\n", "ML307"),
+        ("customize-dtypes", "OpType::Sofmax:InputDtype:float16,OutputDtype:\n", "ML307"),
+        ("customize-dtypes", "first::InputDtype:float16,float32,OutputDtype:\n", "ML308"),
+        ("customize-dtypes", "first::InputDtype:,,float16,OutputDtype:\n", "ML308"),
+    ],
+)
+def test_a_rule_that_resolve_refuses_is_an_error_with_the_model(
+    run, files: Path, model_path: Path, kind: str, text: str, code: str
+) -> None:
+    """Rules S6.6 and S6.7: the errors of a rule against the model are findings of validate, too."""
+    (files / "rules.cfg").write_text(text)
+    completed = run("validate", "rules.cfg", "--kind", kind, "--model", model_path)
+    assert (completed.status, codes_of(completed)) == (1, [code])
+    resolved = run("resolve", model_path, f"--{kind}", "rules.cfg")
+    assert resolved.status == 2 and f"error {code}" in resolved.err
+
+
+def test_every_op_type_that_the_model_lacks_is_reported_with_similar_names(run, files: Path, model_path: Path) -> None:
+    (files / "rules.cfg").write_text("OpType::Sofmax\nnowhere\nOpType::Relu\nOpType::Gelu\n")
+    completed = run("validate", "rules.cfg", "--kind", "keep-dtype", "--model", model_path)
+    assert codes_of(completed) == ["ML307", "ML305", "ML307"]
+    assert "hint: did you mean Softmax?" in completed.out
+
+
+@pytest.mark.parametrize(("library", "op"), [("onnx", "Sofmax"), ("ascend910b", "Sofmax"), ("ascend910b", "Conv2")])
+def test_an_op_type_of_a_rule_that_exists_nowhere_warns_without_a_model(
+    run, files: Path, library: str, op: str
+) -> None:
+    (files / "rules.cfg").write_text(f"OpType::{op}\nOpType::Softmax\nOpType::own.domain::Sofmax\n")
+    completed = run("validate", "rules.cfg", "--kind", "keep-dtype", "--ops-info", library)
+    assert (completed.status, codes_of(completed)) == (0, ["ML307"])
+    assert f'"{op}"' in completed.out
+
+
+def test_a_comment_behind_a_name_warns(run, files: Path) -> None:
+    (files / "rules.cfg").write_text("/fc/MatMul # second\n/fc#2\n")
+    completed = run("validate", "rules.cfg", "--kind", "keep-dtype")
+    assert codes_of(completed) == ["ML310"] and "rules.cfg:1:1" in completed.out
+
+
+OWN_LIBRARY = '{"Conv": {}, "Sofmax": {}, "com.microsoft::Atention": {}, "own.domain::Op": {}}'
+
+
+def test_the_op_types_of_a_library_are_checked_against_its_name_space(run, files: Path, model_path: Path) -> None:
+    (files / "chip.json").write_text(OWN_LIBRARY)
+    assert codes_of(run("validate", "chip.json")) == []
+    for options in (("--op-names", "onnx"), ("--model", model_path), ("--ops-info", "ascend910b")):
+        completed = run("validate", "chip.json", *options)
+        assert (completed.status, codes_of(completed)) == (0, ["ML210", "ML210"])
+        assert "did you mean Softmax" in completed.out and "did you mean Attention" in completed.out
+    assert run("validate", "-", "--op-names", "onnx", "--strict", stdin=OWN_LIBRARY).status == 1
+    # In a folder, too, where the library is next to other files.
+    assert codes_of(run("validate", ".", "--op-names", "onnx", "--select", "ML210")) == ["ML210", "ML210"]
+
+
+def test_names_of_the_other_space_in_a_library_have_a_hint(run, files: Path) -> None:
+    (files / "chip.json").write_text('{"Conv": {}, "BatchMatMulV2": {}, "SoftmaxV2": {}}')
+    completed = run("validate", "chip.json", "--op-names", "ascend")
+    assert codes_of(completed) == ["ML210"] and "there it is Conv2D or Conv3D" in completed.out
+
+
+def test_a_library_of_an_uncertain_name_space_has_only_that_finding(run, files: Path) -> None:
+    (files / "chip.json").write_text('{"Conv": {}, "Conv2D": {}, "Sofmax": {}}')
+    assert codes_of(run("validate", "chip.json", "--ops-info", "onnx")) == ["ML402"]
+
+
+def test_an_op_type_of_the_model_exists(run, files: Path, model_path: Path) -> None:
+    import onnx
+
+    model = onnx.load(model_path)
+    node = model.graph.node.add()
+    node.op_type, node.domain, node.input[:], node.output[:] = "Mish2", "own", ["x"], ["z"]
+    model.opset_import.add(domain="own", version=1)
+    onnx.save(model, files / "own.onnx")
+    (files / "chip.json").write_text('{"Conv": {}, "Mish2": {}}')
+    assert codes_of(run("validate", "chip.json", "--op-names", "onnx")) == ["ML210"]
+    assert codes_of(run("validate", "chip.json", "--model", "own.onnx")) == []
