@@ -26,7 +26,7 @@ extensions = [
     "generated_reference",
 ]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["_extensions"]
+exclude_patterns = ["_extensions", "_static"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 4  # the rules of semantics.md and the finding codes are headings that other pages link to
@@ -40,5 +40,7 @@ smartquotes = False  # "--strict" must not become a dash
 
 html_theme = "furo"
 html_title = f"mixlist {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_show_sphinx = False
 html_copy_source = False

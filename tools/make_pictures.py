@@ -28,6 +28,7 @@ STYLE = """
   .line { stroke: #59636e; fill: none }
   .arrow { fill: #59636e }
   .dashed { stroke-dasharray: 4 3 }
+  .covering { stroke: #ffffff; stroke-width: 4px; paint-order: stroke }
   @media (prefers-color-scheme: dark) {
     .ground { fill: #161b22; stroke: #3d444d }
     text { fill: #e6edf3 }
@@ -36,6 +37,7 @@ STYLE = """
     .cast { fill: #46320f; stroke: #e0a84c }
     .line { stroke: #9198a1 }
     .arrow { fill: #9198a1 }
+    .covering { stroke: #161b22 }
   }
 """
 
@@ -166,8 +168,6 @@ def draw_ranges() -> Picture:
         picture.box(start, y, middle - start, 36, f"{kind} dashed", [])
         picture.box(middle, y, end - middle, 36, kind, [])
         picture.text(middle + 16, y + 23, digits if end - middle > 150 else "")
-    picture.text(place(6e-8) - 10, 177, "subnormal from 6e-8", "small end")
-    picture.text(place(65504) + 10, 177, "up to 65504, 11 bits: 3 digits", "small")
     # The label of a value is in one of two lines, at its dashed line or left of it.
     values = [
         (1e-12, "epsilon 1e-12", 236, "small end"),
@@ -180,6 +180,9 @@ def draw_ranges() -> Picture:
         x = place(magnitude)
         picture.line(x, 50, x, y + 2, "line dashed")
         picture.text(x - 4 if kind.endswith("end") else x + 4, y, name, kind)
+    # After the dashed lines, which these texts cover.
+    picture.text(place(6e-8) - 10, 177, "subnormal from 6e-8", "small end covering")
+    picture.text(place(65504) + 10, 177, "up to 65504, 11 bits: 3 digits", "small covering")
     for exponent in range(-40, 41, 10):
         picture.line(place(10.0**exponent), 266, place(10.0**exponent), 272)
         picture.text(place(10.0**exponent), 288, f"1e{exponent}", "small middle")

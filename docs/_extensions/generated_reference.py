@@ -6,6 +6,7 @@ options of the commands. ``json-result NAME``: the fields of ``schemas/NAME.json
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -33,7 +34,8 @@ class Commands(SphinxDirective):
 def _command_section(command: click.Command, name: str, level: int = 2) -> list[str]:
     """Return the section of a command, and those of its subcommands one level below."""
     context = click.Context(command, info_name=name)
-    description, _, example = (command.help or "").partition("\b\n")
+    # Markdown would read an indented paragraph as code.
+    description, _, example = inspect.cleandoc(command.help or "").partition("\b\n")
     text = [f"{'#' * level} {name}", "", description.replace("*", "\\*"), ""]
     text += ["```text", command.get_usage(context).removeprefix("Usage: "), "```", ""]
     if example:
