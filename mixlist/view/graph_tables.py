@@ -25,8 +25,10 @@ from mixlist.rewriter.cast_layout import CastLayout
 from mixlist.view.scope_tree import Step, name_steps
 from mixlist.view.text_table import TextTable
 
-NO_NODE = -1  # no node makes the tensor (a weight, an input of a body), or no node is followed
+NO_NODE = -1  # no node makes the tensor (a weight, an input of a function), or no node is followed
 NO_CAST, NEW_CAST, CONVERTED_CONSTANT = 0, 1, 2  # how an edge gets another type than its tensor has
+# A longer dimension is shown as an ellipsis: inferred ones can be formulas of hundreds of characters.
+_MAX_DIMENSION_LENGTH = 20
 INPUT, OUTPUT = "graph input", "graph output"  # the operators of terminals
 
 
@@ -49,13 +51,17 @@ class NodeRow(NamedTuple):
 
 
 class TensorRow(NamedTuple):
-    """A tensor. ``type`` and ``shape`` are numbers of texts. ``constant``: 1 for a weight or the output of Constant."""
+    """A tensor. ``type`` and ``shape`` are numbers of texts. ``constant``: 1 for a weight or the output of Constant.
+
+    ``body_input``: 1 for an input of the body of a Loop or Scan. Its ``producer`` is the Loop or Scan.
+    """
 
     name: str
     producer: int
     type: int
     shape: int
     constant: int
+    body_input: int
 
 
 class EdgeRow(NamedTuple):
@@ -207,15 +213,18 @@ class _GraphWriter:
         if value not in self.tensors:
             number, tables = self.tables.texts.number, self.tables
             dimensions = self.dimensions.get(value)
+            is_body_input = value.kind == "input" and value.scope.owner is not None
+            producer = value.scope.owner if is_body_input else value.producer
             self.tensors[value] = len(tables.tensors)
             tables.tensor_numbers[self._scope_path(value.scope), value.name] = len(tables.tensors)
             tables.tensors.append(
                 TensorRow(
                     name=value.name,
-                    producer=self.numbers[value.producer] if value.producer is not None else NO_NODE,
+                    producer=self.numbers[producer] if producer is not None else NO_NODE,
                     type=number(show_type(self.solution, value)),
-                    shape=number("" if dimensions is None else f"[{', '.join(dimensions)}]"),
+                    shape=number("" if dimensions is None else f"[{', '.join(map(_shorten_dimension, dimensions))}]"),
                     constant=int(value.constant_proto is not None),
+                    body_input=int(is_body_input),
                 )
             )
         return self.tensors[value]
@@ -281,3 +290,7 @@ class _GraphWriter:
         if name in self.constant_types:
             return CONVERTED_CONSTANT, self.constant_types[name]
         return None
+
+
+def _shorten_dimension(dimension: str) -> str:
+    return dimension if len(dimension) <= _MAX_DIMENSION_LENGTH else "…"

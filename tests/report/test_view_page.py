@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +17,10 @@ from onnx import TensorProto, helper
 
 import mixlist
 from mixlist.report.html_page import TEMPLATES, write_page
+from mixlist.report.number_text import format_number
 from mixlist.report.view_html import view_page
 from tests.support import browser
-from tests.support.builders import policy
+from tests.support.builders import loop_model, policy
 from tests.support.check_reports import EVIL
 from tests.support.page_checks import CONTRAST
 
@@ -419,6 +422,49 @@ def test_constants_are_in_the_tree_and_not_in_the_graph(page: browser.Page, tmp_
     assert "constants" not in labels(page)
     page.ask("view.select({member: view.model.data.nodes.name.indexOf('last')}, true)")
     assert "from /constants/0" in page.ask(DETAILS)
+
+
+def test_edges_show_type_and_shape_and_casts(page: browser.Page, tmp_path: Path) -> None:
+    open_view(page, tmp_path, layered_model(1))
+    page.ask("view.unfoldAll()")
+    edges = page.ask("view.drawing.scene.edges.map(edge => [edge.label, edge.casts])")
+    assert ["float32 → float16 [N, 8]", 1] in edges
+    assert ["float16 [N, 8]", 0] in edges
+
+
+def test_the_inputs_of_a_loop_body_come_from_the_loop(page: browser.Page, tmp_path: Path) -> None:
+    open_view(page, tmp_path, loop_model())
+    page.ask("view.unfoldAll()")
+    page.ask("view.select({member: view.model.data.nodes.name.indexOf('square')}, true)")
+    assert "from loop, an input of its body" in page.ask(DETAILS)
+    ends = page.ask(
+        "view.drawing.scene.edges.map(edge => [edge.from, edge.to]"
+        ".map(end => typeof end === 'number' ? view.model.label(end) : end))"
+    )
+    assert ["loop", "loop: body"] in ends
+    assert ["loop: body", "loop"] in ends
+    # The edge back to the Loop goes along the side of the body, not through its nodes.
+    x, left = page.ask(
+        """(() => {
+          const scene = view.drawing.scene, body = scene.boxes.find(box => box.open);
+          const back = scene.edges.find(edge => edge.from === body.member && view.model.label(edge.to) === "loop");
+          return [Math.min(...back.points.map(point => point.x)), body.x];
+        })()"""
+    )
+    assert 0 < x - left < 14
+    page.ask("view.select({member: view.model.data.nodes.name.indexOf('loop')})")
+    text = page.ask(DETAILS)
+    assert "Makes" in text
+    assert not re.search(r"^s float", text.partition("Makes")[2], re.MULTILINE)
+    assert page.messages == []
+
+
+def test_numbers_are_written_as_in_the_other_pages(page: browser.Page, tmp_path: Path) -> None:
+    open_view(page, tmp_path, layered_model(1))
+    ordinary = [287513.06, 16622.518, 70000.0, 12.34567, 0.46115, 0.00085461]
+    numbers = [*ordinary, 8.5461e-5, 8.266e10, 0.0, -1.5, math.inf, math.nan]
+    texts = page.ask(f"{json.dumps([x if math.isfinite(x) else str(x) for x in numbers])}.map(formatNumber)")
+    assert texts == [format_number(number) for number in numbers]
 
 
 # --- 10,000 nodes ---

@@ -124,3 +124,16 @@ def apply(original: onnx.ModelProto, rules: Policy, **options: object) -> onnx.M
     result = mixlist.rewrite(original, mixlist.resolve(original, rules), **options)
     assert isinstance(result.model, onnx.ModelProto)
     return result.model
+
+
+def loop_model(size: str = "N") -> onnx.ModelProto:
+    """Return a model with a Loop whose body reads its state, which starts as the output of ``pre``."""
+    text = f"b (int64 i, bool c, float[{size}, 4] s) => (bool co, float[{size}, 4] so) "
+    body = onnx.parser.parse_graph(text + "{ [keep] co = Identity(c) [square] so = Mul(s, s) }")
+    built = model(
+        f"g (float[{size}, 4] x) => (float[{size}, 4] y) {{ [pre] a = Exp(x) [post] y = Relu(l) }}", check=False
+    )
+    built.graph.node.insert(1, onnx.helper.make_node("Loop", ["n", "", "a"], ["l"], "loop", body=body))
+    built.graph.initializer.append(onnx.helper.make_tensor("n", onnx.TensorProto.INT64, [], [3]))
+    onnx.checker.check_model(built, full_check=True)
+    return built

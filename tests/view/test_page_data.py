@@ -10,7 +10,7 @@ import pytest
 import mixlist
 from mixlist.graph.traversal import nodes_in
 from mixlist.view.page_data import make_page_data
-from tests.support.builders import model, policy
+from tests.support.builders import loop_model, model, policy
 
 IF_MODEL = """g (bool c, float[N, 4] x) => (float[N, 4] y) {
    [enc__Exp] e = Exp (x)
@@ -95,6 +95,25 @@ def test_edges_have_types_shapes_and_new_casts(data: dict[str, Any]) -> None:
     assert texts[by_name["w"]["shape"]] == "[4, 4]"
     assert by_name["w"]["producer"] == -1
     assert nodes[by_name["x"]["producer"]] == "x"
+
+
+def test_a_loop_gives_its_body_the_inputs() -> None:
+    data = make_page_data(mixlist.resolve(loop_model(), policy(white=["Mul"], black=["Exp"])))
+    nodes, texts, tensors = data["nodes"]["name"], data["texts"], {row["name"]: row for row in rows(data, "tensors")}
+    for name in ("c", "s"):
+        assert (nodes[tensors[name]["producer"]], tensors[name]["body_input"]) == ("loop", 1)
+    assert (nodes[tensors["l"]["producer"]], tensors["l"]["body_input"]) == ("loop", 0)
+    assert (tensors["n"]["producer"], tensors["n"]["body_input"]) == (-1, 0)
+    number = data["tensors"]["name"].index("s")
+    edges = [edge for edge in rows(data, "edges") if edge["tensor"] == number]
+    assert {(nodes[edge["node"]], edge["cast"], texts[edge["type"]]) for edge in edges} == {("square", 1, "float16")}
+
+
+def test_a_dimension_that_is_a_long_formula_is_an_ellipsis() -> None:
+    built = loop_model("much_longer_than_any_name_of_a_size")
+    data = make_page_data(mixlist.resolve(built, policy(white=["Mul"])))
+    row = rows(data, "tensors")[data["tensors"]["name"].index("x")]
+    assert data["texts"][row["shape"]] == "[…, 4]"
 
 
 def test_the_number_of_casts_is_that_of_rewrite(data: dict[str, Any]) -> None:

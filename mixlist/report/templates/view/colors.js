@@ -21,7 +21,7 @@ function checkByNode(model, severities) {
   for (const entry of check.errors) of(entry.node).error = entry;
   for (const entry of check.ranges) {
     const node = model.data.tensors.producer[entry.tensor];
-    if (node >= 0) of(node).ranges.push(entry);
+    if (node >= 0 && !model.isBodyInput(entry.tensor)) of(node).ranges.push(entry);
   }
   return results;
 }
@@ -88,7 +88,7 @@ function rangeMode(results, largest) {
 function differenceMode(model) {
   const low = model.data.low, other = new Map(model.data.differences.nodes.map(entry => [entry.node, model.texts[entry.precision]]));
   const of = node => (!other.has(node) ? 3 : model.text("precision", node) === low ? 0 : other.get(node) === low ? 1 : 2);
-  const names = [`only here ${low}`, `only there ${low}`, "differs otherwise", "the same"];
+  const names = [`${low} only in this policy`, `${low} only in the other`, "another difference", "the same"];
   const colors = ["--low", "--amber", "--propagated", "--no-precision"];
   return { name: "difference", of, categories: names.map((name, number) => ({ name, color: colors[number] })) };
 }

@@ -13,10 +13,16 @@ function make(tag, attributes = {}, ...children) {
   return node;
 }
 
+// Return a number with four digits, as the other pages show it (number_text.py): 287513, 0.0008546, 8.266e10.
 const formatNumber = value => {
   const number = toNumber(value);
   if (number === null || number === undefined) return "–";
-  return Number.isFinite(number) && number !== 0 && (Math.abs(number) >= 1e6 || Math.abs(number) < 1e-3) ? number.toExponential(2) : String(Number.isFinite(number) ? Number(number.toPrecision(5)) : number).replace("Infinity", "inf");
+  const size = Math.abs(number);
+  if (!Number.isFinite(number)) return String(number).toLowerCase().replace("infinity", "inf");
+  if (size >= 1 && size < 999999.5) return String(Number(number.toFixed(Math.max(0, 4 - String(Math.trunc(size)).length))));
+  if (size === 0 || (size >= 1e-4 && size < 1)) return String(Number(number.toPrecision(4)));
+  const [digits, exponent] = number.toExponential(3).split("e");
+  return `${Number(digits)}e${Number(exponent)}`;
 };
 
 class Details {
@@ -81,12 +87,12 @@ class Details {
       const kind = this.kinds[finding.kind];
       parts.push(make("p", {}, make("span", { class: `tag ${kind?.severity ?? "note"}` }, finding.kind), finding.first ? " first offender: overflow starts here" : "", make("span", { class: "quiet" }, kind ? ` ${kind.text}` : "")));
       parts.push(this.facts([
-        [finding.is_input ? "converted input" : "output", finding.tensor], ["float32", `up to ${formatNumber(finding.reference)}`], ["mixed", `up to ${formatNumber(finding.mixed)}`],
+        [finding.is_input ? "converted input" : "output", finding.tensor], [finding.is_input ? "before its conversion" : "float32", `up to ${formatNumber(finding.reference)}`], ["mixed", `up to ${formatNumber(finding.mixed)}`],
         ["batches", String(finding.batches)], ["low by", finding.source], ["keep it high", finding.suggestion],
       ]));
     }
     if (result.error) parts.push(this.facts([["adds an error of", `${formatNumber(result.error.error)} (normalized)`], ["keep it high", result.findings.some(finding => finding.suggestion === result.error.suggestion) ? "" : result.error.suggestion]]));
-    for (const range of result.ranges) parts.push(this.facts([[this.model.data.tensors.name[range.tensor], `up to ${formatNumber(range.reference)} in float32, ${formatNumber(range.mixed)} in the mixed model`]]));
+    for (const range of result.ranges) parts.push(this.facts([["range", [make("span", { class: "name" }, this.model.data.tensors.name[range.tensor]), `: up to ${formatNumber(range.reference)} in float32, ${formatNumber(range.mixed)} in the mixed model`]]]));
     return parts;
   }
 
@@ -101,7 +107,7 @@ class Details {
     const items = edges.map(edge => {
       const tensor = model.data.edges.tensor[edge], producer = model.producer(edge), cast = model.data.edges.cast[edge];
       const read = cast ? make("span", { class: "tag cast" }, `${cast === NEW_CAST ? "Cast" : "converted"} to ${model.readType(edge)}`) : null;
-      const origin = producer >= 0 ? ["from ", this.link(producer)] : [model.data.tensors.constant[tensor] ? "a constant" : "an input of the body or function"];
+      const origin = producer >= 0 ? ["from ", this.link(producer), model.isBodyInput(tensor) ? ", an input of its body" : ""] : [model.data.tensors.constant[tensor] ? "a constant" : "an input of the function"];
       return make("li", {}, this.tensor(tensor), " ", read, make("div", { class: "quiet" }, ...origin));
     });
     return [make("h3", {}, `Reads ${plural(edges.length, "tensor")}`), make("ul", {}, items)];

@@ -1,7 +1,7 @@
 // Draw the scene on a canvas, and turn pointer, wheel and keys into moves and clicks. Only what is inside the window is
-// drawn. Text appears from a scale on at which it can be read.
+// drawn. Text appears from TEXT_SCALE on, and can be read well from READABLE_SCALE on.
 
-const TEXT_SCALE = 0.35, EDGE_TEXT_SCALE = 0.6, MIN_SCALE = 0.02, MAX_SCALE = 3, CLICK_DISTANCE = 5;
+const TEXT_SCALE = 0.35, EDGE_TEXT_SCALE = 0.6, READABLE_SCALE = 0.85, MIN_SCALE = 0.02, MAX_SCALE = 3, CLICK_DISTANCE = 5;
 
 class Drawing {
   // `actions`: select(target), toggle(group). A target is {member} or {edge}, or null for the background.
@@ -51,7 +51,7 @@ class Drawing {
     if (!scene || !width) return;
     this.scale = Math.max(MIN_SCALE, Math.min(1, (width - 20) / scene.width, (height - 20) / scene.height));
     // A tall graph begins at its inputs at a scale at which it can be read.
-    if (this.scale < 0.5 && scene.width * 0.5 < width) this.scale = Math.min(0.7, (width - 20) / scene.width);
+    if (this.scale < 0.5 && scene.width * 0.5 < width) this.scale = Math.min(READABLE_SCALE, (width - 20) / scene.width);
     this.x = (width - scene.width * this.scale) / 2;
     this.y = Math.max(10, (height - scene.height * this.scale) / 2);
     this.request();
@@ -78,7 +78,7 @@ class Drawing {
   center(member) {
     const box = this.scene?.byMember.get(member);
     if (!box) return;
-    this.scale = Math.max(this.scale, 0.7);
+    this.scale = Math.max(this.scale, READABLE_SCALE);
     this.x = this.canvas.clientWidth / 2 - (box.x + box.width / 2) * this.scale;
     this.y = this.canvas.clientHeight / 2 - (box.y + Math.min(box.height / 2, 200)) * this.scale;
     this.request();

@@ -128,7 +128,10 @@ class Layout {
       const edges = layout.edges.map(edge => {
         // An edge of an unfolded group goes on to the group's inlet or outlet.
         const from = dots.get(edge.from)?.[OUTLET], to = dots.get(edge.to)?.[INLET];
-        const points = [...(from ? [from] : []), ...edge.points.map(shift), ...(to ? [to] : [])];
+        const outside = edge.points.map(shift), last = outside.length - 1;
+        const leaving = from ? [from, ...alongSide(scene.byMember.get(edge.from), from, outside[0])] : [];
+        const entering = to ? [to, ...alongSide(scene.byMember.get(edge.to), to, outside[last])].reverse() : [];
+        const points = [...leaving, ...outside, ...entering];
         return { ...edge, points, at: shift(edge.at), box: bounds(points), toDot: !edge.isStub && (edge.to === OUTLET || Boolean(to)) };
       });
       scene.edges.splice(start, 0, ...edges);
@@ -140,6 +143,14 @@ class Layout {
     const { width, height } = this.layoutOf(0);
     return Object.assign(scene, { width, height });
   }
+}
+
+// Return the corners of the way along the left side of an unfolded group. An edge against the direction of the layout needs
+// them, such as one from the body of a Loop back to the Loop: it would cross the boxes between its `end` and the inlet or
+// outlet of the group (`dot`). Any other edge needs none.
+function alongSide(box, dot, end) {
+  const isAcross = Math.abs(end.y - dot.y) > box.height / 2, x = box.x + PADDING / 2;
+  return isAcross ? [{ x, y: dot.y }, { x, y: end.y }] : [];
 }
 
 // Return the points of a stub: into the upper left corner of a box, or out of its lower right corner.

@@ -28,7 +28,7 @@ class Model {
     const isInput = member => (isGroup(member) ? data.groups.kind[groupOf(member)] === "terminals" && data.groups.label[groupOf(member)] === "inputs" : member >= this.nodeCount && member < this.nodeCount + data.input_count);
     const order = member => (isGroup(member) ? data.groups.order[groupOf(member)] : data.nodes.order[member]) - (isInput(member) ? 1e9 : 0);
     for (const members of this.members) members.sort((a, b) => order(a) - order(b));
-    data.tensors.producer.forEach((node, tensor) => { if (node >= 0) this.outputs[node].push(tensor); });
+    data.tensors.producer.forEach((node, tensor) => { if (node >= 0 && !this.isBodyInput(tensor)) this.outputs[node].push(tensor); });
     data.edges.tensor.forEach((tensor, edge) => {
       this.incoming[data.edges.node[edge]].push(edge);
       const producer = data.tensors.producer[tensor];
@@ -44,6 +44,8 @@ class Model {
   isTerminal(node) { return node >= this.nodeCount; }
   isDrawn(member) { return isGroup(member) ? this.drawnSize[groupOf(member)] > 0 : this.text("op", member) !== "Constant"; }
   producer(edge) { return this.data.tensors.producer[this.data.edges.tensor[edge]]; }
+  // A Loop or Scan gives its body this tensor: the data have the Loop or Scan as the producer.
+  isBodyInput(tensor) { return this.data.tensors.body_input[tensor] === 1; }
   reader(edge) { return this.data.edges.node[edge]; }
   tensorType(tensor) { return this.texts[this.data.tensors.type[tensor]]; }
   tensorShape(tensor) { return this.texts[this.data.tensors.shape[tensor]]; }
@@ -85,13 +87,14 @@ class Model {
     return nodes;
   }
 
-  // Return the number of Casts that apply would insert, per group: a Cast belongs to the node that makes its input.
+  // Return the number of Casts that apply would insert, per group: a Cast belongs to the node that makes its input,
+  // or to the reader if no node of the same body makes it.
   countCasts() {
     const casts = this.parent.map(() => 0), seen = new Set();
     this.data.edges.tensor.forEach((tensor, edge) => {
       if (!this.isCast(edge) || seen.has(this.castKey(edge))) return;
       seen.add(this.castKey(edge));
-      const node = this.producer(edge) >= 0 ? this.producer(edge) : this.reader(edge);
+      const node = this.producer(edge) >= 0 && !this.isBodyInput(tensor) ? this.producer(edge) : this.reader(edge);
       for (let g = this.data.nodes.group[node]; g >= 0; g = this.parent[g]) casts[g]++;
     });
     this.castTotal = seen.size;

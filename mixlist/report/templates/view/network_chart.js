@@ -8,7 +8,10 @@ class NetworkChart {
     if (limit) powers.push(Math.log10(limit));
     // The axis has whole decades, with some room above and below.
     this.low = Math.floor(powers.reduce((a, b) => Math.min(a, b), powers[0] ?? 0) - 0.2);
-    this.high = Math.ceil(powers.reduce((a, b) => Math.max(a, b), this.low + 1) + 0.2);
+    const high = Math.ceil(powers.reduce((a, b) => Math.max(a, b), this.low + 1) + 0.2);
+    this.step = Math.max(1, Math.ceil((high - this.low) / 4));
+    this.high = this.low + Math.ceil((high - this.low) / this.step) * this.step;
+    this.hasInfinity = points.some(point => !Number.isFinite(point.power) && point.power !== -Infinity);
     new ResizeObserver(() => this.draw()).observe(canvas);
     canvas.addEventListener("pointermove", event => { const point = this.nearest(event); if (point) caption.textContent = point.text; });
     canvas.addEventListener("click", event => { const point = this.nearest(event); if (point) choose(point.node); });
@@ -33,10 +36,9 @@ class NetworkChart {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.font = `11px ${this.drawing.font}`;
     context.textAlign = "right";
-    const step = Math.max(1, Math.ceil((this.high - this.low) / 4));
-    for (let power = this.low; power <= this.high; power += step) {
+    for (let power = this.low; power <= this.high; power += this.step) {
       context.fillStyle = palette.quiet;
-      context.fillText(`1e${power}`, 40, this.height(power) + 4);
+      context.fillText(this.hasInfinity && power === this.high ? "inf" : `1e${power}`, 40, this.height(power) + 4);
       context.fillStyle = palette.line;
       context.fillRect(46, this.height(power), canvas.clientWidth - 54, 1);
     }
