@@ -42,7 +42,7 @@ def render(report: CheckReport) -> str:
         "time_bars": bars(report.seconds, "{:.2f} s"),
     }
     head = PageHead("check", VERDICT_BADGES[report.verdict], report.model, report.reasons, report.warnings)
-    return render_page("check.html", head, values | _range_variables(report), script="check.js")
+    return render_page("check.html", head, values | _range_variables(report), scripts=["rows.js", "check.js"])
 
 
 def _range_variables(report: CheckReport) -> dict[str, object]:
@@ -76,7 +76,7 @@ def _range_variables(report: CheckReport) -> dict[str, object]:
         "scale_ends": _without_overlap({text: round(100 * scale.place(power), 2) for text, power in limits.items()}),
         "legend": [(style, text) for style, text in _LEGEND.items() if style in styles],
         "ends_unknown": any(span.low is None and span.high is not None for span in spans),
-        # check.js reads this part as JSON.
+        # The scripts read this part as JSON.
         "data": {
             "precision": report.precision,
             "limits": [_thousandths_of_scale(scale, power) for power in limits.values()],

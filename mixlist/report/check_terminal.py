@@ -58,7 +58,8 @@ def write_offender(texts: Mapping[str, str], precision: str, stream: TextIO) -> 
         f"  {kind}  {paint(escape_commands(texts['node']), 'bold', stream)} ({escape_commands(texts['operator'])})\n"
     )
     details = {
-        texts["place"]: f"{texts['tensor']}: up to {texts['reference']} in float32, {texts['mixed']} in {precision}",
+        texts["place"]: f"{texts['tensor']}: up to {texts['reference']} {texts['reference_title']},"
+        f" {texts['mixed']} in {precision}",
         "batches": ", ".join(filter(None, (texts["batches"], texts["worst"]))),
         "low by": texts["low_by"],
         "to keep it high": texts["suggestion"],

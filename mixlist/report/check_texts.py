@@ -127,6 +127,7 @@ def finding_texts(finding: NodeFinding, report: CheckReport | None = None) -> di
         "place": "input" if finding.input else "output",
         "tensor": finding.tensor,
         "reference": _largest(finding.max_abs_fp32, finding.max_number_fp32),
+        "reference_title": "before its conversion" if finding.input else "in float32",
         # A refused node has no value in the mixed model: its magnitude is NaN, which would read as a result.
         "mixed": "not computed" if finding.kind == "refused" else _largest(finding.max_abs_low, finding.max_number_low),
         "count": format_number(finding.count),

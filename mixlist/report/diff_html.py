@@ -14,13 +14,14 @@ from mixlist.lists.fmt import format_text
 from mixlist.report import diff_texts
 from mixlist.report.html_page import Badge, PageHead, Step, model_argument, render_page
 from mixlist.report.number_text import pluralize
+from mixlist.report.terminal import escape_commands
 
 if TYPE_CHECKING:
-    from mixlist.comparison.result import DiffReport
+    from mixlist.comparison.result import DiffReport, NodeChange
     from mixlist.lists.setting_changes import SettingChange
 
-# The number of nodes in the folded table.
-_MAX_NODES = 1000
+# The titles of the list of nodes.
+_NODE_COLUMNS = ("node", "operator", "from", "to", "reason (target)")
 
 
 def render(
@@ -48,11 +49,17 @@ def render(
         "side_rows": diff_texts.side_rows(report) if report is not None else [],
         "reasons": diff_texts.reasons(report) if report is not None else [],
         "node_counts": _count_rows((node.operator, node.base, node.target) for node in nodes),
-        "node_rows": [(str(n.ref), n.operator, n.base, n.target, n.reason) for n in nodes[:_MAX_NODES]],
+        # diff.js reads this part as JSON.
+        "data": {"columns": _NODE_COLUMNS, "nodes": [_node_row(node) for node in nodes]},
         "modify_mixlist": format_text(json.dumps(edits or {}), "diff", "modify-mixlist"),
     }
     head = PageHead("diff", badge, " → ".join(names), _totals(edits, report), warnings)
-    return render_page("diff.html", head, values)
+    return render_page("diff.html", head, values, scripts=["rows.js", "diff.js"] if nodes else ())
+
+
+def _node_row(node: NodeChange) -> list[str]:
+    texts = (str(node.ref), node.operator, node.base, node.target, node.reason)
+    return [escape_commands(text) for text in texts]
 
 
 def _totals(edits: ListDiff | None, report: DiffReport | None) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -23,10 +24,13 @@ from mixlist.report.terminal import escape_commands
 from mixlist.version import __version__
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
+
     from mixlist.checker.result import Verdict
     from mixlist.diagnostics import Diagnostic
 
 TEMPLATES: Path = PACKAGE / "report" / "templates"
+_OPTION = re.compile(r"--[a-z][a-z0-9-]{1,30}")
 Level = Literal["passing", "failing", "warning", "note"]  # the class of a color in page.css
 
 
@@ -85,6 +89,14 @@ def model_argument(model: str) -> str:
     return subprocess.list2cmdline([model]) if os.name == "nt" else shlex.quote(model)
 
 
+def keep_options_whole(text: str) -> Markup:
+    """Return a sentence, escaped for a page, in which no line breaks inside the name of an option."""
+    from markupsafe import Markup, escape
+
+    # A browser may break a line at a hyphen: "--" would stay on one line, and "data" begin the next.
+    return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', str(escape(escape_commands(text)))))
+
+
 def bars(values: Mapping[str, float], form: str, *, code: bool = False) -> list[Bar]:
     """Return a bar for each value, on a linear scale. ``form`` is the format of the values (``{:.2f} s``)."""
     # If all values are 0, divide by 1: all bars have the length 0.
@@ -98,13 +110,13 @@ def render_page(
     values: Mapping[str, object],
     *,
     styles: Sequence[str] = (),
-    script: str = "",
+    scripts: Sequence[str] = (),
     code: str = "",
 ) -> str:
     """Return a page.
 
-    ``values``: the variables of the template. ``styles`` (next to page.css) and ``script`` are names of files in the
-    folder of the templates. ``code``: the script itself, if it is not one such file.
+    ``values``: the variables of the template. ``styles`` (next to page.css) and ``scripts`` are names of files in the
+    folder of the templates. ``code``: the script itself, if it is not in these files.
     """
     import jinja2
     from markupsafe import Markup
@@ -116,12 +128,9 @@ def render_page(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {
-        function.__name__: function
-        for function in (escape_commands, pluralize, format_share, format_number, format_power)
-    }
-    if script:
-        code = (TEMPLATES / script).read_text("utf-8")
+    filters = (escape_commands, keep_options_whole, pluralize, format_share, format_number, format_power)
+    environment.filters |= {function.__name__: function for function in filters}
+    code += "".join((TEMPLATES / script).read_text("utf-8") for script in scripts)
     # Compact JSON, in the order of the data: a page may have several MB of data.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
     return environment.get_template(template).render(

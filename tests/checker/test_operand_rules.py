@@ -267,7 +267,10 @@ def test_every_report_names_the_input() -> None:
     assert (node["name"], node["input"], node["tensor"], node["max_abs_low"]) == ("v", "d", "d", "inf")
     stream = io.StringIO()
     check_terminal.write_check(report, stream)
-    assert "overflow  v (Div)\n      input:           d: up to 100000 in float32, inf in float16" in stream.getvalue()
+    assert (
+        "overflow  v (Div)\n      input:           d: up to 100000 before its conversion, inf in float16"
+        in stream.getvalue()
+    )
     assert "<dt>input</dt>" in check_html.render(report)
 
 

@@ -13,7 +13,7 @@ import mixlist
 from mixlist.lists.diff import ListDiff
 from mixlist.lists.library import Library, Lists
 from mixlist.report import bench_html
-from mixlist.report.html_page import model_argument, write_page
+from mixlist.report.html_page import keep_options_whole, model_argument, write_page
 from tests.support import bench_reports, browser, check_reports, train_reports, tune_reports
 from tests.support.builders import model
 from tests.support.check_reports import EVIL
@@ -69,6 +69,7 @@ BADGES = {
     "diff": "DIFFERENT",
     "diff-equal": "EQUAL",
 }
+WITH_NODES = ("diff-nodes", "diff-name-spaces")  # pages of diff with a list of nodes
 every_page = pytest.mark.parametrize("name", PAGES)
 
 
@@ -77,8 +78,8 @@ def test_a_page_is_self_contained_and_escapes_names(name: str) -> None:
     page, tags = PAGES[name], TagChecker()
     tags.feed(page)
     assert tags.open == []
-    # The page of a check has a script and its data; check_html tests that names in them are harmless.
-    assert tags.active == (["script", "script"] if name.startswith("check") else [])
+    # A page with long lists has a script and its data; check_html tests that names in them are harmless.
+    assert tags.active == (["script", "script"] if name.startswith("check") or name in WITH_NODES else [])
     assert EVIL not in page
     assert "http" not in re.sub(r"http-equiv=|http://www.w3.org/2000/svg", "", page)
     assert not re.search(r'd="[^"]*(nan|inf)', page)
@@ -167,8 +168,37 @@ def test_a_page_fits_a_phone(page: browser.Page, tmp_path: Path, name: str) -> N
         assert page.ask("[...document.querySelectorAll('.wide')].every(e => e.scrollWidth <= e.clientWidth)") is True
         assert page.ask("[...document.querySelectorAll('.plot svg')].every(s => s.clientWidth > 200)") is True
         assert page.ask(HIDDEN_LABELS) == []
+        # A cell without text would show only the title of its column.
+        assert page.ask("[...document.querySelectorAll('.stack td:empty')].every(td => !td.checkVisibility())") is True
     finally:
         page.resize(1280, 900)
+
+
+@in_browser
+def test_the_page_of_a_diff_has_all_nodes_and_a_search(page: browser.Page, tmp_path: Path) -> None:
+    changes = [
+        mixlist.NodeChange("", f"/layer.{at}/n", "Exp", "float16", "float32", f"black by {EVIL}") for at in range(3000)
+    ]
+    path = tmp_path / "page.html"
+    write_page(mixlist.html(replace(CHANGES, nodes=tuple(changes), total=4000)), path)
+    page.open(path)
+    count, rows = (
+        "document.getElementById('node-count').textContent",
+        "document.querySelectorAll('#node-table tbody tr')",
+    )
+    assert page.ask(count) == "3000 of 3000 nodes"
+    assert page.ask(f"{rows}.length") == 50
+    page.ask("document.getElementById('node-search').focus()")
+    page.write("LAYER.2999 black")
+    assert page.ask(count) == "1 of 3000 nodes"
+    shown = page.ask(f"[...{rows}].map(row => [...row.children].map(cell => cell.textContent))")
+    assert shown == [["/layer.2999/n", "Exp", "float16", "float32", f"black by {EVIL}"]]
+    sections = page.ask("[...document.querySelectorAll('section[id]')].map(section => section.id)")
+    assert sections == ["next", "lists", "settings", "sides", "file", "nodes", "about"]
+
+
+def test_no_line_breaks_inside_an_option() -> None:
+    assert keep_options_whole("give --validate-on <b>") == ('give <span class="option">--validate-on</span> &lt;b&gt;')
 
 
 @in_browser

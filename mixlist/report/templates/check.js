@@ -1,54 +1,10 @@
-"use strict";
-// Show the lists of tensors and findings, with a search. The rows are data of the page (check_html.py), and the script draws
-// STEP rows at a time, because a large model has very many tensors. Names of the model become text nodes, never markup.
-const data = JSON.parse(document.getElementById("data").textContent);
-const STEP = 50;
-
-function element(tag, classes, text) {
-  const node = document.createElement(tag);
-  if (classes) node.className = classes;
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
-
-// Return a cell of a table. On a phone, which has no row of column titles, the page shows `label` in front of the text.
-function cell(label, text, classes) {
-  const node = element("td", classes, text);
-  node.dataset.label = label;
-  return node;
-}
+// Show the lists of tensors and findings (check_html.py), and the tensor under the pointer in the picture of the ranges.
 
 function svgElement(tag, attributes) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
   return node;
 }
-
-// Return a function that fills a table body with rows. It draws STEP of them; a click on the button, or scrolling to the
-// button, draws the next STEP.
-function pager(body, button, draw) {
-  let rows = [], shown = 0;
-  const more = () => {
-    const piece = document.createDocumentFragment();
-    for (const row of rows.slice(shown, shown + STEP)) piece.append(draw(row));
-    shown = Math.min(shown + STEP, rows.length);
-    body.append(piece);
-    button.hidden = shown >= rows.length;
-    button.textContent = `Show more (${rows.length - shown} left)`;
-  };
-  button.addEventListener("click", more);
-  new IntersectionObserver(entries => { if (entries[0].isIntersecting && shown) more(); }).observe(button);
-  return newRows => { rows = newRows; shown = 0; body.replaceChildren(); more(); };
-}
-
-// Return a function that runs `work` once, 80 ms after its last call: a search waits until the user stops typing.
-function debounce(work) {
-  let timer;
-  return () => { clearTimeout(timer); timer = setTimeout(work, 80); };
-}
-
-const words = field => field.value.toLowerCase().split(/\s+/).filter(Boolean);
-const includesAll = (text, queryWords) => queryWords.every(word => text.includes(word));
 
 function rangeRow(row) {
   const tableRow = element("tr");
@@ -63,9 +19,9 @@ function rangeRow(row) {
     // With an unknown smallest value, a pale bar goes to the left edge, and only a mark at the largest value has full color.
     const from = row.low === null ? 0 : row.low, width = Math.max(row.high - from, 4);
     svg.append(svgElement("rect", { class: row.style + (row.low === null ? " open" : ""), x: from, y: 6, width, height: 8 }));
-    if (row.low === null) svg.append(svgElement("rect", { class: row.style, x: Math.max(row.high - 6, 0), y: 4, width: 6, height: 12 }));
+    if (row.low === null && !row.beyond) svg.append(svgElement("rect", { class: row.style, x: Math.max(row.high - 6, 0), y: 4, width: 6, height: 12 }));
     // The largest value is outside the scale: an arrow.
-    if (row.beyond) svg.append(svgElement("path", { class: row.style, d: "M985 2 1000 10 985 18z" }));
+    if (row.beyond) svg.append(svgElement("path", { class: row.style, d: "M960 2 1000 10 960 18z" }));
   }
   scale.append(svg);
   const kind = cell("finding", "");
@@ -163,5 +119,3 @@ function setUpFindings() {
 
 setUpRanges();
 setUpFindings();
-// Paper has no buttons: print every group open.
-window.addEventListener("beforeprint", () => { for (const box of document.querySelectorAll("details")) box.open = true; });
