@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from mixlist.diagnostics import MAX_SIMILAR, Diagnostic
+from mixlist.diagnostics import MAX_SIMILAR, Diagnostic, warning
 from mixlist.errors import ListError
 from mixlist.files.jsonc import parse
 from mixlist.files.list_text import MAX_BYTES, byte_order_marks, decode, is_directory, read_bytes, shown_path
@@ -95,17 +95,24 @@ class Validator:
         if self.kind != "auto" or not is_directory(path):
             return self._check_file(path, self.kind)
         folder = find_list_files(path)
-        parts = tuple(map(self._check_part, folder.list_files))
-        if len(parts) == 1 and parts[0].path == shown_path(path) and not folder.other_files:
+        # A guess is checked only if its warning is reported: without the warning, the file would be taken for certain.
+        leaves_out_guesses = not self.selection.includes("ML015")
+        skipped = [*folder.other_files]
+        skipped += [file.path for file in folder.list_files if file.is_guess and leaves_out_guesses]
+        list_files = (file for file in folder.list_files if not (file.is_guess and leaves_out_guesses))
+        parts = tuple(map(self._check_part, list_files))
+        if len(parts) == 1 and parts[0].path == shown_path(path) and not skipped:
             return parts[0]  # the folder is one library
         findings = tuple(finding for part in parts for finding in part.findings)
-        return FileReport(shown_path(path), "folder", findings, parts, tuple(map(shown_path, folder.other_files)))
+        return FileReport(shown_path(path), "folder", findings, parts, tuple(sorted(map(shown_path, skipped))))
 
     def correct(self, report: FileReport) -> list[CorrectedFile]:
         """Return the files of a report that have findings with a safe correction (see ``lists/corrections.py``).
 
         ``report`` is a report of ``check`` about one file or library, not about a folder. Raises FileError.
         """
+        if any(finding.code == "ML015" for finding in report.findings):
+            return []  # perhaps the file is no list file
         files: Sequence[ListPath] = report.members or ["-" if report.path == shown_path("-") else report.path]
         if not report.members and is_directory(report.path):
             files = library_files(report.path)
@@ -166,6 +173,9 @@ class Validator:
     def _check_part(self, list_file: ListFile) -> FileReport:
         """Return the findings about a list file of a folder."""
         members = list_file.members
+        if list_file.is_guess:
+            report = self._check_file(list_file.path, list_file.kind)
+            return replace(report, findings=(_guess_warning(report.path), *report.findings))
         if len(members) == 0 or len(members) == len(library_files(list_file.path)):
             return replace(self._check_file(list_file.path, list_file.kind), members=tuple(map(shown_path, members)))
         # The folder holds other .json files too, so it cannot be loaded as a library. Only its files are checked.
@@ -223,6 +233,12 @@ def make_validator(
     library = None if library_path is None else load_library(library_path)[0]
     space = None if library is None else find_space(library, op_names)[0]
     return Validator(kind, strict, model, op_names, library_path, library, space, selection)
+
+
+def _guess_warning(path: str) -> Diagnostic:
+    hint = "put keep_dtype into the name of the file; if it is none, leave it out with --ignore ML015"
+    message = "this is taken for a keep_dtype file, because all its lines can be names of nodes"
+    return warning("ML015", message, path=path, hint=hint)
 
 
 def _with_file(options: PolicyOptions, kind: str, path: ListPath) -> PolicyOptions:

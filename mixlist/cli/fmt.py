@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +19,8 @@ from mixlist.report.terminal import write_findings
 if TYPE_CHECKING:
     from mixlist.lists.detect_kind import FileKind
 
+    _Kind = FileKind | Literal["auto"]
+
 
 @click.command(
     "fmt",
@@ -27,33 +31,53 @@ if TYPE_CHECKING:
         KIND,
     ],
 )
-def command(paths: tuple[str, ...], check: bool, kind: FileKind | Literal["auto"]) -> int:
+def command(paths: tuple[str, ...], check: bool, kind: _Kind) -> int:
     """Rewrite list files in the strict canonical form: no comments, no trailing commas, one entry per line.
 
-    The meaning does not change. '-' reads standard input and writes the result to standard output. A directory
-    means all .json files directly in it.
+    The meaning does not change. '-' reads standard input and writes the result to standard output. A folder means
+    the .json list files in it and its subfolders that 'mixlist validate' checks; with --kind, all .json files
+    directly in it.
 
     \b
     Example:
       mixlist fmt modify.json
-      mixlist fmt --check lists/*.json
+      mixlist fmt --check lists/
     """
     from mixlist.cli.error_output import report_error
-    from mixlist.lists.ops_info import library_files
 
     refuse_second_standard_input()
     status = 0
-    # map() calls ``library_files`` when the loop reaches the path, so a wrong path ends the command only after the
-    # files of the paths before it are formatted.
-    for file in chain.from_iterable(map(library_files, paths)):
+    # The files of a path are searched when the loop reaches it, so a wrong path ends the command only after the files
+    # of the paths before it are formatted.
+    for file, file_kind in chain.from_iterable(_files_to_format(path, kind) for path in paths):
         try:
-            status = max(status, int(_format(str(file), kind, check) and check))
+            status = max(status, int(_format(file, file_kind, check) and check))
         except MixlistError as error:
             status = report_error(error)
     return status
 
 
-def _format(path: str, kind: FileKind | Literal["auto"], check: bool) -> bool:
+def _files_to_format(path: str, kind: _Kind) -> Iterator[tuple[str, _Kind]]:
+    """Yield the files that a path means, each with its kind; name the .json files that are skipped."""
+    from mixlist.files.list_text import is_directory, shown_path
+    from mixlist.lists.list_folder import find_list_files
+    from mixlist.lists.ops_info import library_files
+    from mixlist.report.terminal import escape_commands
+
+    if kind != "auto" or not is_directory(path):
+        yield from ((os.fspath(file), kind) for file in library_files(path))
+        return
+    folder = find_list_files(path)
+    for list_file in folder.list_files:
+        files = list_file.members or (list_file.path,)
+        # Node rules have their comments only in the file that a user names.
+        yield from ((file, list_file.kind) for file in files if file.lower().endswith(".json"))
+    for file in folder.other_files:
+        if file.lower().endswith(".json"):
+            sys.stderr.write(f"{escape_commands(shown_path(file))}: no list file, skipped\n")
+
+
+def _format(path: str, kind: _Kind, check: bool) -> bool:
     """Format one file, or with ``check`` only report it; return whether its text differs from the canonical form."""
     from mixlist.files.edit_in_place import replace_unless_changed
     from mixlist.files.list_text import decode, read_bytes, shown_path

@@ -2,7 +2,8 @@
 
 A folder holds other files too, so a file is a list file only if it shows that it is one. JSON files show it by their
 keys, node rule files by a rule with ``OpType::`` or ``InputDtype:`` or by their name. A JSON file that cannot be read
-counts as a list file: a damaged list must not be left out.
+counts as a list file: a damaged list must not be left out. A text file with nothing but what can be names of nodes is
+probably a keep_dtype file, so it counts as one, as a guess that must be reported.
 """
 
 from __future__ import annotations
@@ -17,27 +18,34 @@ from typing import Literal
 from mixlist.errors import FileError, ListError
 from mixlist.files.jsonc import parse
 from mixlist.files.list_text import read_text, shown_path
-from mixlist.lists.detect_kind import FileKind, detect_text_kind, find_evident_kind
+from mixlist.lists.detect_kind import BLANKS, FileKind, detect_text_kind, find_evident_kind
 from mixlist.lists.op_catalog import is_known
 
 _RULE_SUFFIXES = (".txt", ".cfg", ".conf", ".ini")
 _RULE = re.compile(r"^[ \t]*OpType::|::?(Input|Output)Dtype:", re.MULTILINE)
 _RULE_FILE_NAME = re.compile(r"(?P<keep>keep)[-_ ]?dtype|customi[sz]e[-_ ]?dtype", re.IGNORECASE)
 
+# One word with a slash, as exporters name nodes, or with a number at its end, as in MatMul_12. Settings (``a=b``),
+# sections (``[a]``), addresses and names of files (``images/1.png``) are no names of nodes.
+_NODE_NAME = re.compile(r"(?!\[)(?!.*://)(?!.*\.[A-Za-z]\w{1,4}$)[^\s=]*(/[^\s=]*|_\d+)")
+_COMMENT = re.compile(r"(^|[ \t])#.*")
+
 # "auto": JSON that cannot be read. "objects": an object of objects, a library only if the folder has another one.
-_Sign = FileKind | Literal["auto", "objects"]
+# "names": a text file whose lines can all be names of nodes.
+_Sign = FileKind | Literal["auto", "objects", "names"]
 
 
 @dataclass(frozen=True, slots=True)
 class ListFile:
     """A list file in a folder, or a library of several files: then ``path`` is the folder and ``members`` its files.
 
-    ``kind`` is ``auto`` for a file that cannot be read.
+    ``kind`` is ``auto`` for a file that cannot be read. ``is_guess``: the file does not prove that it is a list file.
     """
 
     path: str
     kind: Literal["auto"] | FileKind
     members: tuple[str, ...] = ()
+    is_guess: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +94,9 @@ def _list_files_of(directory: str, signs: dict[str, _Sign | None]) -> Iterator[L
     if members := tuple(path for path, sign in signs.items() if sign in in_library):
         yield ListFile(directory, "ops-info", members)
     for path, sign in signs.items():
-        if sign is not None and sign != "objects" and sign not in in_library:
+        if sign == "names":
+            yield ListFile(path, "keep-dtype", is_guess=True)
+        elif sign is not None and sign != "objects" and sign not in in_library:
             yield ListFile(path, sign)
 
 
@@ -116,7 +126,12 @@ def _find_json_sign(value: object) -> _Sign | None:
     return "ops-info" if any(is_known(op, "onnx") or is_known(op, "ascend") for op in value) else "objects"
 
 
-def _find_rule_sign(text: str, name: str) -> FileKind | None:
+def _find_rule_sign(text: str, name: str) -> FileKind | Literal["names"] | None:
     if match := _RULE_FILE_NAME.search(name):
         return "keep-dtype" if match["keep"] else "customize-dtypes"
-    return detect_text_kind(text, name) if _RULE.search(text) else None
+    kind = detect_text_kind(text, name)
+    if kind is None or _RULE.search(text):
+        return kind
+    lines = (_COMMENT.sub("", line.strip(BLANKS)).strip(BLANKS) for line in text.split("\n"))
+    names = [line for line in lines if line]
+    return "names" if names and all(map(_NODE_NAME.fullmatch, names)) else None

@@ -27,6 +27,7 @@ from mixlist.lists.library_writes import (
     replace_files,
     temporarily_writable,
 )
+from mixlist.lists.op_catalog import is_known
 from mixlist.lists.ops_info import Entries, Entry, entries_of, library_files, library_from_documents
 from mixlist.lists.suggestions import did_you_mean
 
@@ -152,7 +153,13 @@ def _refuse_unknown(changes: Iterable[str], known_ops: Mapping[str, object], nam
     unknown = [op for op in changes if op not in known_ops]
     if not unknown:
         return
-    hint = did_you_mean(unknown[0], known_ops) or "check the name and its case; only op types of the library can be set"
+    op = unknown[0]
+    # A name that exists is not misspelled: the library only lacks it.
+    exists = is_known(op, "onnx") or is_known(op, "ascend")
+    question = None if exists else did_you_mean(op, known_ops)
+    # An entry of the engine's library has more keys than the flag, so mixlist cannot make one (Rule S1.5).
+    addition = f"to add it, write {quoted(op)}: {{}} into the library, then set its flag"
+    hint = f"{question} {addition}" if question else addition
     raise UsageError(f"library {name} has no op type {', '.join(map(quoted, unknown[:5]))}", hint=hint)
 
 

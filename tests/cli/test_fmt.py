@@ -78,14 +78,44 @@ def test_fmt_reports_every_file_that_it_cannot_read(run, folder: Path) -> None:
     assert (folder / "bad.json").read_text() == "{"
 
 
-def test_fmt_reports_a_directory_without_json(run, folder: Path) -> None:
+def test_fmt_reports_a_folder_without_a_list_file(run, folder: Path) -> None:
     (folder / "empty").mkdir()
     completed = run("fmt", "empty")
     assert completed.status == 2
-    assert "empty: the directory holds no .json file" in completed.err
+    assert "empty: the folder holds no list file" in completed.err
 
 
 @posix_only
+def test_fmt_takes_the_list_files_of_a_folder_that_validate_takes(run, folder: Path) -> None:
+    other_texts = {
+        "package.json": '{"version": 3}',
+        "blacks.json": '{"blacks": {"x": []}}',
+        "keep_dtype.cfg": "# a\nb\n",
+    }
+    for name, text in other_texts.items():
+        (folder / name).write_text(text)
+    (folder / "ops").mkdir()
+    (folder / "ops" / "add.json").write_text('{"Add":{}}')
+    completed = run("fmt", "--check", ".")
+    lines = completed.err.splitlines()
+    changed = [line.partition(":")[0] for line in lines if "not in the canonical form" in line]
+    assert (completed.status, changed) == (1, ["loose.json", str(Path("ops/add.json"))])
+    assert [line for line in lines if line.endswith("skipped")] == [
+        "blacks.json: no list file, skipped",
+        "package.json: no list file, skipped",
+    ]
+    assert run("fmt", ".").status == 0 and run("fmt", "--check", ".").status == 0
+    assert {name: (folder / name).read_text() for name in other_texts} == other_texts
+    # A file that is named must be a list file.
+    assert run("fmt", "--check", "package.json").status == 2
+
+
+def test_fmt_refuses_a_damaged_file_of_a_folder(run, folder: Path) -> None:
+    (folder / "damaged.json").write_text("{")
+    completed = run("fmt", "--check", ".")
+    assert completed.status == 2 and "damaged.json:1:2: error ML001" in completed.err
+
+
 def test_fmt_keeps_permissions_and_follows_links(run, folder: Path) -> None:
     (folder / "loose.json").chmod(0o640)
     (folder / "link.json").symlink_to("loose.json")
@@ -136,6 +166,21 @@ def test_ops_info_set_refuses_invalid_arguments(run, library: Path, arguments: t
     assert completed.status == 2
     assert message in completed.err
     assert library.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("op", "question"), [("BatchNormalization", ""), ("LayerNormalizaton", "did you mean LayerNormalization? ")]
+)
+def test_ops_info_set_says_how_to_add_an_op_type(run, tmp_path: Path, op: str, question: str) -> None:
+    """Rule S1.5: only flags are edited. An op type that exists is not taken for a misspelled one."""
+    library = tmp_path / "ops" / "chip.json"
+    library.parent.mkdir()
+    library.write_text('{"LayerNormalization": {}}')
+    completed = run("ops-info", "set", library, f"{op}=false", "--backup", tmp_path / "before")
+    assert completed.status == 2
+    assert f'hint: {question}to add it, write "{op}": {{}} into the library, then set its flag' in completed.err
+    library.write_text(f'{{"LayerNormalization": {{}}, "{op}": {{}}}}')
+    assert run("ops-info", "set", library, f"{op}=false", "--backup", tmp_path / "before").status == 0
 
 
 def test_fmt_does_not_overwrite_an_edit_of_another_program(run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,14 @@ def test_fix_corrects_files_and_says_what_is_left(run, folder: Path) -> None:
     assert run("validate", "lists/commented.json", "--ops-info", "onnx", "--fix", "--strict").status == 0
 
 
+def test_fix_does_not_change_a_file_that_is_a_guess(run, folder: Path) -> None:
+    path = folder / "lists" / "high.cfg"
+    path.write_text("# perhaps no list\n/fc/MatMul\n")
+    completed = run("validate", "lists", "--fix")
+    assert path.read_text() == "# perhaps no list\n/fc/MatMul\n"
+    assert {"ML015", "ML303"} <= set(codes_in(completed, "text"))
+
+
 def test_fix_keeps_byte_order_marks(run, folder: Path) -> None:
     path = folder / "lists" / "commented.json"
     path.write_bytes(BOM_UTF8 * 2 + COMMENTED.encode())

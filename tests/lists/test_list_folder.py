@@ -93,3 +93,45 @@ def test_a_vocabulary_that_is_too_large_is_no_list_file(tmp_path: Path) -> None:
     (tmp_path / "vocabulary.json").write_text('["' + '","'.join("a" * 500_001) + '"]')
     found = find_list_files(tmp_path)
     assert [Path(path).name for path in found.other_files] == ["vocabulary.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_guess"),
+    [
+        ("# keep these\n/fc/MatMul\n\n", True),
+        ("/fc/MatMul # second\r\n  MatMul_12\n", True),
+        ("bert/encoder/layer.0/dense\n", True),
+        ("# only a comment\n", False),
+        ("", False),
+        ("read me\n/fc/MatMul\n", False),
+        ("cat\ndog\n", False),
+        ("[paths]\ndata=/a/b\n", False),
+        ("images/1.png\n", False),
+        ("https://example.org/a_1\n", False),
+        ("numpy==2\n", False),
+    ],
+)
+def test_a_file_whose_lines_can_be_names_of_nodes_is_a_guess(tmp_path: Path, text: str, is_guess: bool) -> None:
+    (tmp_path / "m.json").write_text("{}")
+    (tmp_path / "high.cfg").write_bytes(text.encode())
+    found = find_list_files(tmp_path)
+    guesses = [(Path(file.path).name, file.kind) for file in found.list_files if file.is_guess]
+    assert guesses == ([("high.cfg", "keep-dtype")] if is_guess else [])
+    assert [Path(path).name for path in found.other_files] == ([] if is_guess else ["high.cfg"])
+
+
+def test_a_comment_does_not_hide_a_rule(tmp_path: Path) -> None:
+    (tmp_path / "a.cfg").write_text("# keep these\n# two lines\nOpType::Add\n")
+    (tmp_path / "b.cfg").write_text("# types\na::InputDtype:,OutputDtype:fp16\n")
+    assert [(file.kind, file.is_guess) for file in find_list_files(tmp_path).list_files] == [
+        ("keep-dtype", False),
+        ("customize-dtypes", False),
+    ]
+
+
+def test_a_guess_is_reported_and_checked_but_left_out_without_its_warning(tmp_path: Path) -> None:
+    (tmp_path / "high.cfg").write_text("# keep these\n/fc/MatMul\n/fc/MatMul\n")
+    report = mixlist.validate(tmp_path)
+    assert [finding.code for finding in report.findings] == ["ML015", "ML303", "ML304"] and report.skipped == ()
+    report = mixlist.validate(tmp_path, ignore="ML015")
+    assert report.findings == () and [Path(path).name for path in report.skipped] == ["high.cfg"]
