@@ -432,6 +432,22 @@ def test_edges_show_type_and_shape_and_casts(page: browser.Page, tmp_path: Path)
     assert ["float16 [N, 8]", 0] in edges
 
 
+def test_a_group_holds_the_labels_of_its_edges(page: browser.Page, tmp_path: Path) -> None:
+    open_view(page, tmp_path, layered_model(3))
+    page.ask("view.unfoldAll()")
+    overhangs = page.ask(
+        """(() => {
+          const { boxes, edges } = view.drawing.scene, width = edge => view.drawing.measure(edge.label) * 0.85 + 8;
+          const inner = (edge, box) => view.model.parentOf(edge.from) === groupOf(box.member);
+          return boxes.filter(box => box.open).flatMap(box => edges
+            .filter(edge => !edge.isStub && typeof edge.from === "number" && inner(edge, box))
+            .map(edge => edge.at.x + width(edge) / 2 - box.x - box.width));
+        })()"""
+    )
+    assert len(overhangs) > 20
+    assert max(overhangs) < 0
+
+
 def test_the_inputs_of_a_loop_body_come_from_the_loop(page: browser.Page, tmp_path: Path) -> None:
     open_view(page, tmp_path, loop_model())
     page.ask("view.unfoldAll()")

@@ -64,6 +64,7 @@ class Layout {
       const move = point => ({ x: point.x + PADDING, y: point.y + top });
       layout.edges.push({ ...link, points: edge.points.map(move), at: move(edge) });
       for (const point of edge.points) layout.width = Math.max(layout.width, point.x + PADDING);
+      layout.width = Math.max(layout.width, edge.x + edge.width / 2 + PADDING); // its label
     }
     this.placeOnShelves(layout, members.filter(member => !linked.has(member)), sizes);
     for (const link of all.filter(isStub)) layout.edges.push({ ...link, label: "", ...placeStub(layout, link) });
