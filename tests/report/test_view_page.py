@@ -229,6 +229,7 @@ def test_the_results_of_a_check_are_shown(page: browser.Page, tmp_path: Path) ->
     assert page.ask("view.drawing.state.counts[0]") == [1, 1, 0, 29]
     assert page.ask("document.getElementById('chart-box').hidden") is False
     assert page.ask("view.chart.points.map(point => point.power)") == [-2, -3, -4]
+    assert page.ask("view.chart.points[0].text") == "0.01: /model/layers.0/attn/MatMul_0 (MatMul)"
     text = page.ask(DETAILS)
     assert "an overflow" in text
     assert "does not pass, normalized error 0.5" in text

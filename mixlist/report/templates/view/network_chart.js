@@ -63,7 +63,7 @@ function chartPoints(model, results, mode) {
     const values = isError ? (result?.error ? [toNumber(result.error.error)] : []) : (result?.ranges ?? []).map(range => toNumber(range.reference));
     if (!values.length) continue;
     const value = values.some(Number.isNaN) ? NaN : Math.max(...values);
-    const text = `${model.name(node)} (${model.text("op", node)}): ${formatNumber(value)}`;
+    const text = `${formatNumber(value)}: ${model.name(node)} (${model.text("op", node)})`;
     points.push({ node, power: Math.log10(value), text, color: mode.categories[mode.of(node)].color });
   }
   return points;

@@ -160,7 +160,7 @@ class Page {
     if (!chartMode || this.chart?.mode === chartMode) return;
     get("chart").replaceWith(make("canvas", { id: "chart", "aria-label": "Chart of the values along the network. Stepping through the largest errors shows the same." }));
     const isError = chartMode.name === "error", limit = isError ? 0 : LARGEST[this.model.data.low];
-    get("chart-title").textContent = isError ? "Error that each node adds, along the network" : `Largest magnitude in float32, along the network; the line is the limit of ${this.model.data.low}`;
+    get("chart-title").textContent = isError ? "Error that each node adds, along the network" : `Largest magnitudes in float32; the line is the limit of ${this.model.data.low}`;
     this.chart = new NetworkChart(get("chart"), get("chart-caption"), this.drawing, chartPoints(this.model, this.results, chartMode), limit, node => this.select({ member: node }, true));
     this.chart.mode = chartMode;
     this.chart.draw(this.selected);
