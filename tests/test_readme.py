@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import yaml
+
 from mixlist.cli.command_index import COMMANDS
 
 ROOT = Path(__file__).parents[1]
@@ -24,8 +26,13 @@ def test_the_readme_names_every_command() -> None:
 
 
 def test_every_command_in_the_hooks_exists() -> None:
-    hooks = (ROOT / ".pre-commit-hooks.yaml").read_text("utf-8")
-    assert set(re.findall(r"entry: *mixlist ([a-z-]+)", hooks)) == {"validate", "fmt"}
+    hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
+    assert {hook["id"]: hook["entry"] for hook in hooks} == {
+        "mixlist-validate": "mixlist validate",
+        "mixlist-fmt": "mixlist fmt",
+    }
+    for hook in hooks:
+        assert {"name", "description", "language", "files"} <= hook.keys()
 
 
 def test_the_hook_matches_the_names_of_list_files() -> None:
