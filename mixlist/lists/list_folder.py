@@ -25,9 +25,11 @@ _RULE_SUFFIXES = (".txt", ".cfg", ".conf", ".ini")
 _RULE = re.compile(r"^[ \t]*OpType::|::?(Input|Output)Dtype:", re.MULTILINE)
 _RULE_FILE_NAME = re.compile(r"(?P<keep>keep)[-_ ]?dtype|customi[sz]e[-_ ]?dtype", re.IGNORECASE)
 
-# One word with a slash, as exporters name nodes, or with a number at its end, as in MatMul_12. Settings (``a=b``),
-# sections (``[a]``), addresses and names of files (``images/1.png``) are no names of nodes.
-_NODE_NAME = re.compile(r"(?!\[)(?!.*://)(?!.*\.[A-Za-z]\w{1,4}$)[^\s=]*(/[^\s=]*|_\d+)")
+# A line that can be the name of a node: one word. Settings (``a=b``), sections (``[a]``), addresses and names of files
+# (``images/1.png``) are no names of nodes.
+_NODE_NAME = re.compile(r"(?!\[)(?!.*://)(?!.*\.[A-Za-z]\w{1,4}$)[^\s=]+")
+# A name as exporters make it, with a slash or with a number at its end. Words alone can be anything.
+_EXPORTED_NAME = re.compile(r"/|[A-Za-z_]\d+$")
 _COMMENT = re.compile(r"(^|[ \t])#.*")
 
 # "auto": JSON that cannot be read. "objects": an object of objects, a library only if the folder has another one.
@@ -134,4 +136,5 @@ def _find_rule_sign(text: str, name: str) -> FileKind | Literal["names"] | None:
         return kind
     lines = (_COMMENT.sub("", line.strip(BLANKS)).strip(BLANKS) for line in text.split("\n"))
     names = [line for line in lines if line]
-    return "names" if names and all(map(_NODE_NAME.fullmatch, names)) else None
+    has_exported_name = any(map(_EXPORTED_NAME.search, names))
+    return "names" if has_exported_name and all(map(_NODE_NAME.fullmatch, names)) else None

@@ -101,6 +101,8 @@ def test_a_vocabulary_that_is_too_large_is_no_list_file(tmp_path: Path) -> None:
         ("# keep these\n/fc/MatMul\n\n", True),
         ("/fc/MatMul # second\r\n  MatMul_12\n", True),
         ("bert/encoder/layer.0/dense\n", True),
+        ("n32\nfc\n", True),
+        ("0.5\n12\n", False),
         ("# only a comment\n", False),
         ("", False),
         ("read me\n/fc/MatMul\n", False),
