@@ -14,6 +14,7 @@ from mixlist.cli.name_completion import complete_node, complete_op_type, complet
 from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
 from mixlist.cli.parameters import CONFIG, MODEL
 from mixlist.lists.library import ListName
+from mixlist.lists.suggestions import did_you_mean
 from mixlist.ops.names import operator_name
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def command(
         return
     nodes = _nodes_without_kernel(plan, provider) if provider else plan.nodes
     nodes = tuple(node for node in nodes if _matches(node, filters))
+    _report_missing_op_types(plan, filters["op"])
     if output_format == "json":
         json_output.write_json(resolve_output.plan_json(plan, nodes), sys.stdout)
     elif output_format == "csv":
@@ -118,6 +120,15 @@ def command(
         resolve_output.write_summary(nodes, sys.stdout)
         shown_nodes = nodes if provider or any(filters.values()) else [node for node in nodes if node.changed]
         resolve_output.write_node_table(shown_nodes, None if show_all else MAX_NODES, sys.stdout)
+
+
+def _report_missing_op_types(plan: Plan, op_types: Sequence[str]) -> None:
+    """Write each op type of a filter that no node of the model has to standard error, with the nearest ones."""
+    known = {name for node in plan.nodes for name in (node.op_type, operator_name(node.domain, node.op_type))}
+    for op_type in op_types:
+        if op_type not in known:
+            suggestion = did_you_mean(op_type, known)
+            sys.stderr.write(f"no node is a {op_type}{': ' + suggestion if suggestion else ''}\n")
 
 
 def _matches(node: Decision, filters: Mapping[str, Sequence[str]]) -> bool:

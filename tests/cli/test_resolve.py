@@ -76,6 +76,12 @@ def test_filters_choose_the_nodes_of_every_format(
     assert ("no node matches" in text) == (not expected)
 
 
+def test_an_op_type_that_no_node_has_is_named(run, model_path: Path) -> None:
+    result = run("resolve", model_path, "--op", "matmul", "--op", "Relu", "--op", "Zzz")
+    assert "no node is a matmul: did you mean MatMul?\nno node is a Zzz\n" in result.err
+    assert "Relu" not in result.err
+
+
 def test_text_has_fifty_nodes_unless_all_are_asked_for(run, tmp_path: Path) -> None:
     path = tmp_path / "chain.onnx"
     nodes = [onnx.helper.make_node("MatMul", ["x", "x"], [f"y{i}"], name=f"n{i}") for i in range(60)]
