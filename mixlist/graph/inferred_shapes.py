@@ -1,4 +1,4 @@
-"""Run ONNX's shape inference on a copy of a model without weights: to find shapes and to correct wrong ones."""
+"""Run ONNX's shape inference on a copy of a model without weights, and correct or remove declared shapes."""
 
 from __future__ import annotations
 
@@ -138,3 +138,14 @@ def dimensions_in(graph: GraphProto) -> Iterator[TensorShapeProto.Dimension]:
     """Yield every dimension that a graph and the bodies in it declare."""
     for info in value_infos_in(graph):
         yield from info.type.tensor_type.shape.dim
+
+
+def remove_dimension_names(graph: GraphProto) -> None:
+    """Remove the names of open dimensions from the declared shapes of a graph, in place.
+
+    ONNX Runtime infers that the new cache of a GroupQueryAttention has the length of the past cache. In a branch, which
+    declares no shapes, it then plans one buffer for both, and refuses to run. Without a name, no two lengths are equal.
+    """
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        for dimension in info.type.tensor_type.shape.dim:
+            dimension.ClearField("dim_param")

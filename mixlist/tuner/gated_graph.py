@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mixlist.emulation.emulation_builder import EmulationBuilder
+from mixlist.graph.inferred_shapes import remove_dimension_names
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import names_of_unnamed_nodes, node_ref, scope_path
@@ -77,17 +78,6 @@ class GatedGraph:
         return next((flag for flag in flags if self.gates[flag][1].covers(needed)), None)
 
 
-def _remove_dimension_names(graph: GraphProto) -> None:
-    """Remove the names of open dimensions from the declared shapes of a graph, in place.
-
-    ONNX Runtime infers that the new cache of a GroupQueryAttention has the length of the past cache. In a branch, which
-    declares no shapes, it then plans one buffer for both, and refuses to run. Without a name, no two lengths are equal.
-    """
-    for info in (*graph.input, *graph.value_info, *graph.output):
-        for dimension in info.type.tensor_type.shape.dim:
-            dimension.ClearField("dim_param")
-
-
 class GateBuilder(EmulationBuilder):
     """Builds the gated graph of a model.
 
@@ -124,7 +114,7 @@ class GateBuilder(EmulationBuilder):
         self.inline_external()
         if proto.ir_version < 4:
             remove_initializers_from_inputs(proto)
-        _remove_dimension_names(proto.graph)
+        remove_dimension_names(proto.graph)
         output_names = tuple(output.name for output in proto.graph.output)
         values = self.graph.root.values
         tensor_types = {name: _as_float32(value.type) for name, value in values.items()}
