@@ -41,6 +41,7 @@ from mixlist.graph.load import load_model
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.type_hints import add_type_hints
 from mixlist.lists.policy import Policy
+from mixlist.ops import dtypes
 from mixlist.ops.shape_inference import refuse_large_expansion
 from mixlist.progress import ProgressCounter
 from mixlist.runtime.executors import open_workers
@@ -307,6 +308,11 @@ class _CheckRun:
     def _all_records(self) -> Iterable[FindingRecord]:
         return (*self.operand_records.values(), *self.records.values(), *self.internal_risks)
 
+    def _precision(self, policy: Policy) -> str:
+        """Return the low type of the mixed model. A model that was given as a file need not have that of the policy."""
+        low_types = self.pair.low_types if self.options.against is not None else ()
+        return dtypes.type_name(low_types[0]) if low_types else policy.mode.low
+
     def report(self, policy: Policy) -> CheckReport:
         """Return the verdict and everything behind it (Rules S8.20, S8.21)."""
         pair, options, task = self.pair, self.options, self.task
@@ -331,6 +337,7 @@ class _CheckRun:
         name = pair.reference.loaded.name
         return replace(
             _report_without_batches(name, pair.config, policy, options, reasons, inconclusive_reasons),
+            precision=self._precision(policy),
             batches=self.batches_run,
             exception_rate=exception_rate(self.exceptions, self.judged_batches),
             nodes=node_findings(advisor, pair.nodes, self._all_records()),

@@ -49,7 +49,8 @@ def read_static_shapes(graph: GraphProto) -> dict[str, Shape]:
         tensor = info.type.tensor_type
         if info.type.HasField("tensor_type") and tensor.HasField("shape"):
             dims = tensor.shape.dim
-            if all(dim.HasField("dim_value") for dim in dims):
+            # ONNX infers a negative size where a kernel does not fit into its input.
+            if all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims):
                 shapes[info.name] = tuple(dim.dim_value for dim in dims)
     shapes.update({weight.name: tuple(weight.dims) for weight in graph.initializer})
     return shapes

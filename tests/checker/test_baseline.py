@@ -91,3 +91,11 @@ def test_a_float64_node_beyond_float32_is_finite() -> None:
 def test_an_unknown_baseline_is_refused() -> None:
     with pytest.raises(UsageError, match="baseline 'float16' is not known"):
         mixlist.check(model(TEXT), policy(), [], baseline="float16")
+
+
+def test_a_mixed_model_that_is_given_has_its_own_low_type() -> None:
+    source = model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    lists = policy(white=["Relu"], mode="mixed_bfloat16")
+    mixed = mixlist.rewrite(source, mixlist.resolve(source, lists)).model
+    feed = {"x": np.array([1, 2], np.float32)}
+    assert mixlist.check(source, policy(), [feed], against=mixed).precision == "bfloat16"

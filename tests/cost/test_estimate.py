@@ -374,3 +374,11 @@ def test_shape_propagation_computes_no_large_tensor(text: str, size: int) -> Non
         tracemalloc.stop()
     assert prod(shape) == size
     assert peak < 20 << 20
+
+
+def test_an_input_that_is_smaller_than_a_kernel_has_no_cost() -> None:
+    """ONNX infers a negative size for it; a runtime refuses such an input."""
+    text = "g (float[1, 1, L] x, float[4, 1, 9] w) => (float[1, 4, M] y) { y = Conv (x, w) }"
+    work = estimate_work(model(text), {"L": 4})
+    assert (work.flops, work.bytes, len(work.unknown)) == (0, 0, 1)
+    assert estimate_work(model(text), {"L": 9}).flops == 2 * 4 * 9
