@@ -117,6 +117,9 @@ def command(
     elif output_format == "csv":
         resolve_output.write_node_csv(nodes, sys.stdout)
     else:
+        if provider and not nodes and not any(filters.values()):
+            sys.stdout.write(f"every low-precision node has a kernel of {provider}\n")
+            return
         resolve_output.write_summary(nodes, sys.stdout)
         shown_nodes = nodes if provider or any(filters.values()) else [node for node in nodes if node.changed]
         resolve_output.write_node_table(shown_nodes, None if show_all else MAX_NODES, sys.stdout)

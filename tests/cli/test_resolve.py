@@ -130,6 +130,11 @@ def test_provider_cpu_lists_low_nodes_without_kernel(run, model_path: Path) -> N
     assert sum(result["counts"].values()) == len(named_nodes)
 
 
+def test_a_provider_with_all_kernels_says_so(run, model_path: Path) -> None:
+    text = run("resolve", model_path, "--provider", "cuda").out
+    assert text == "every low-precision node has a kernel of cuda\n"
+
+
 def test_provider_cuda_works_without_a_gpu(run, model_path: Path) -> None:
     completed = run(
         "resolve", model_path, "--provider", "cuda", "--precision-mode-v2", "mixed_bfloat16", "--format", "json"
