@@ -85,7 +85,6 @@ def test_fmt_reports_a_folder_without_a_list_file(run, folder: Path) -> None:
     assert "empty: the folder holds no list file" in completed.err
 
 
-@posix_only
 def test_fmt_takes_the_list_files_of_a_folder_that_validate_takes(run, folder: Path) -> None:
     other_texts = {
         "package.json": '{"version": 3}',
@@ -116,6 +115,7 @@ def test_fmt_refuses_a_damaged_file_of_a_folder(run, folder: Path) -> None:
     assert completed.status == 2 and "damaged.json:1:2: error ML001" in completed.err
 
 
+@posix_only
 def test_fmt_keeps_permissions_and_follows_links(run, folder: Path) -> None:
     (folder / "loose.json").chmod(0o640)
     (folder / "link.json").symlink_to("loose.json")
