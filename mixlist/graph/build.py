@@ -15,10 +15,11 @@ from mixlist.graph.function_attributes import copy_with_resolved_attributes, res
 from mixlist.graph.link import MAX_NESTING, add_value, link_scope, values_read_by
 from mixlist.graph.model import Graph, Node, Scope, Value, function_key
 from mixlist.graph.node_signature import find_signature
-from mixlist.graph.opsets import OLDEST_OPSET, canonical_domain
+from mixlist.graph.opsets import OLDEST_OPSET
 from mixlist.graph.traversal import is_graph, linked_scopes
 from mixlist.graph.type_unification import unify_types
 from mixlist.graph.value_origins import is_constant, is_from_shape, is_random
+from mixlist.lists.op_catalog import canonical_domain
 from mixlist.ops import dtypes
 from mixlist.ops.signature import attribute_type_key
 

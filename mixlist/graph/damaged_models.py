@@ -7,9 +7,9 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
-from mixlist.graph.opsets import is_standard_domain
 from mixlist.graph.traversal import is_graph, tensors_in_attribute, walk_messages
 from mixlist.graph.weights import MIXLIST_KEY_PREFIX, external_entries
+from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.ops import dtypes
 
 if TYPE_CHECKING:

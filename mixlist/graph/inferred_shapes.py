@@ -146,6 +146,5 @@ def remove_dimension_names(graph: GraphProto) -> None:
     ONNX Runtime infers that the new cache of a GroupQueryAttention has the length of the past cache. In a branch, which
     declares no shapes, it then plans one buffer for both, and refuses to run. Without a name, no two lengths are equal.
     """
-    for info in (*graph.input, *graph.value_info, *graph.output):
-        for dimension in info.type.tensor_type.shape.dim:
-            dimension.ClearField("dim_param")
+    for dim in dimensions_in(graph):
+        dim.ClearField("dim_param")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from mixlist.errors import ModelError
 from mixlist.graph import control_flow
 from mixlist.graph.model import CAST_MARK, Graph, Node, Scope, Value, ValueKind
-from mixlist.graph.opsets import canonical_domain
 from mixlist.graph.traversal import is_graph
+from mixlist.lists.op_catalog import canonical_domain
 from mixlist.ops import dtypes
 
 if TYPE_CHECKING:

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mixlist.lists.op_catalog import is_standard_domain
+
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 OLDEST_OPSET = 7  # the oldest opset of the standard domain that mixlist handles (Rule S7.15)
-
-
-def canonical_domain(name: str) -> str:
-    """Return "" for ``ai.onnx``, and any other domain as it is: the standard domain has both spellings."""
-    return "" if is_standard_domain(name) else name
-
-
-def is_standard_domain(name: str) -> bool:
-    """Return whether a domain is the standard one, in either spelling."""
-    return name in ("", "ai.onnx")
 
 
 def standard_opset(model: ModelProto) -> int:

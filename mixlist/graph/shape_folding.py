@@ -18,8 +18,8 @@ from mixlist.graph.contrib_shapes import (
     replace_with_standard_node,
 )
 from mixlist.graph.model import Graph, Scope
-from mixlist.graph.opsets import is_standard_domain
 from mixlist.graph.traversal import nodes_in, protos_by_scope
+from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.ops import dtypes
 from mixlist.ops.traits import Trait, operators
 

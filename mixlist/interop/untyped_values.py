@@ -5,6 +5,7 @@ from __future__ import annotations
 from mixlist.graph.inferred_shapes import copy_without_weights
 from mixlist.graph.model import Graph, Value
 from mixlist.graph.traversal import linked_scopes, protos_by_scope
+from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.ops import dtypes
 from mixlist.ops.shape_inference import infer_shapes
 
@@ -14,7 +15,7 @@ def find_untyped_values(graph: Graph) -> set[Value]:
 
     Without operators of other domains, inference types all values, so that it need not run.
     """
-    if all(node.domain in ("", "ai.onnx") for node in graph.nodes):
+    if all(is_standard_domain(node.domain) for node in graph.nodes):
         return set()
     try:
         inferred = infer_shapes(copy_without_weights(graph.model))

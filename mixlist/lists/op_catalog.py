@@ -39,6 +39,16 @@ def ascend_ops() -> frozenset[str]:
     return frozenset(json.loads((_DATA / "ascend_ops.json").read_text("utf-8"))["ops"])
 
 
+def canonical_domain(name: str) -> str:
+    """Return "" for ``ai.onnx``, and any other domain as it is: the standard domain has both spellings."""
+    return "" if is_standard_domain(name) else name
+
+
+def is_standard_domain(name: str) -> bool:
+    """Return whether a domain is the standard one, in either spelling."""
+    return name in ("", "ai.onnx")
+
+
 def is_known(name: str, space: NameSpace) -> bool:
     """Return True if an op type of that name exists. The ONNX name ``domain::Op`` is searched in its domain."""
     if space == "ascend":
@@ -46,8 +56,7 @@ def is_known(name: str, space: NameSpace) -> bool:
     domain, separator, op = name.rpartition("::")
     if not separator:
         return name in onnx_ops()
-    # "ai.onnx" is the long name of the standard domain "".
-    return op in onnx_domains().get("" if domain == "ai.onnx" else domain, ())
+    return op in onnx_domains().get(canonical_domain(domain), ())
 
 
 def is_known_elsewhere(name: str, space: NameSpace) -> bool:

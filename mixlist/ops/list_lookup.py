@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mixlist.lists.library import ListName, Lists, NameSpace
+from mixlist.lists.op_catalog import canonical_domain
 from mixlist.ops.names import ascend_names, onnx_names, operator_name
 
 _PRECEDENCE: tuple[ListName, ...] = ("black", "gray", "white")  # an earlier list wins over a later one
@@ -47,7 +48,7 @@ def find_list(
     only if an operator has 2D and 3D forms, because finding the rank may need a run of shape inference. Results are not
     cached: call this once for each domain, op type and rank.
     """
-    domain = "" if domain == "ai.onnx" else domain
+    domain = canonical_domain(domain)
     if space == "ascend":
         return _find_by_ascend_name(lists, domain, op_type, rank)
     return _find_by_onnx_name(lists, domain, op_type)

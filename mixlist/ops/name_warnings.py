@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.library import Lists
-from mixlist.lists.op_catalog import is_known
+from mixlist.lists.op_catalog import canonical_domain, is_known
 from mixlist.lists.policy import Policy
 from mixlist.lists.suggestions import closest_names
 from mixlist.ops.names import ambiguous_names, ascend_names, onnx_names, onnx_ops_of
@@ -51,7 +51,7 @@ def find_name_warnings(
 def _names_in_model(policy: Policy, model_ops: Mapping[tuple[str, str], int]) -> set[str]:
     """Return every name by which the policy's lists can mean an operator of the model."""
     if policy.space == "ascend":
-        return {form for domain, op in model_ops for form in ascend_names("" if domain == "ai.onnx" else domain, op)}
+        return {form for domain, op in model_ops for form in ascend_names(canonical_domain(domain), op)}
     return {name for domain, op in model_ops for name in onnx_names(domain, op)}
 
 

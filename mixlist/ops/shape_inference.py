@@ -26,6 +26,7 @@ from threading import Lock, Timer
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from mixlist.errors import ModelError
+from mixlist.lists.op_catalog import canonical_domain
 
 if TYPE_CHECKING:
     from typing import IO
@@ -188,7 +189,7 @@ def _propagated_elements(inferred: ModelProto) -> int | None:
         _add_lengths(scope, lengths, unknown_lengths)
     count = 0
     for node in _all_nodes(inferred.graph.node):
-        operator = ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
+        operator = (canonical_domain(node.domain), node.op_type)
         # onnx infers a body of a function there, and its vectors are not in the lists above.
         if (node.domain, node.op_type) in functions or operator in _expanded_operators():
             return None

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
 from mixlist.files.json_scanner import quoted
 from mixlist.lists.library import Library, NameSpace
-from mixlist.lists.op_catalog import SPACE_TITLES, ascend_ops, is_known, onnx_domains, onnx_ops
+from mixlist.lists.op_catalog import SPACE_TITLES, ascend_ops, canonical_domain, is_known, onnx_domains, onnx_ops
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.lists.suggestions import did_you_mean
 from mixlist.ops.names import ascend_names, onnx_ops_of
@@ -57,7 +57,7 @@ def find_unknown_rule_types(policy: Policy) -> list[Diagnostic]:
 
 def _is_unknown(op: str, space: NameSpace) -> bool:
     domain, separator, _ = op.rpartition("::")
-    if separator and _onnx_domain(domain) not in onnx_domains():
+    if separator and canonical_domain(domain) not in onnx_domains():
         return False
     return not is_known(op, space)
 
@@ -68,11 +68,8 @@ def _hint(op: str, space: NameSpace) -> str:
     counterparts: Sequence[str] = ascend_names("", op) if space == "ascend" else onnx_ops_of(op)
     if counterparts:
         return f"there it is {' or '.join(counterparts)}"
-    known_ops = ascend_ops() if space == "ascend" else onnx_domains()[_onnx_domain(domain)] if domain else onnx_ops()
+    known_ops = (
+        ascend_ops() if space == "ascend" else onnx_domains()[canonical_domain(domain)] if domain else onnx_ops()
+    )
     similar = did_you_mean(bare_op, known_ops)
     return similar or "check the name and its case; if an operator of your own has this name, ignore this warning"
-
-
-def _onnx_domain(domain: str) -> str:
-    """Return a domain as ``onnx_domains`` has it: ``ai.onnx`` is the long name of the standard domain ""."""
-    return "" if domain == "ai.onnx" else domain

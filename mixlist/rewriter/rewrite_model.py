@@ -12,9 +12,10 @@ from mixlist.graph.inferred_shapes import correct_shapes
 from mixlist.graph.load import LoadedModel, is_unchanged, load_model
 from mixlist.graph.model import CAST_MARK, POLICY_KEY
 from mixlist.graph.naming import NameGenerator, names_in
-from mixlist.graph.opsets import is_standard_domain, standard_opset
+from mixlist.graph.opsets import standard_opset
 from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.traversal import nodes_in, protos_by_scope
+from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.ops import dtypes
 from mixlist.ops.schema import find_schema
 from mixlist.resolver import ModelSolution, Plan

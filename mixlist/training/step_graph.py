@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from mixlist.errors import ModelError
 from mixlist.graph.load import LoadedModel, load_model
-from mixlist.graph.opsets import is_standard_domain
 from mixlist.graph.traversal import nodes_in_model
+from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.ops import dtypes
 from mixlist.ops.shape_inference import refuse_large_expansion
 from mixlist.ops.traits import Trait, operators
