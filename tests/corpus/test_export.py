@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import mixlist
 from tests.support.converted_types import compare, find_downstream
 
 from .conftest import CAMPAIGN, ROWS
-from .tool_environments import REQUIREMENTS, SECONDS
+from .tool_environments import NOT_CONVERTED_BY_MODELOPT, REQUIREMENTS, last_error_line
 
 pytestmark = [pytest.mark.skipif(not CAMPAIGN, reason="MIXLIST_CAMPAIGN=1 runs it"), pytest.mark.timeout(3600)]
 MODELS = [row["id"] for row in ROWS]
@@ -28,14 +26,6 @@ POLICIES: dict[str, dict[str, str]] = {
 }
 # Only AutoCast converts to bfloat16.
 BFLOAT16 = {"bfloat16": {"precision_mode_v2": "mixed_bfloat16", "gray_policy": "promote"}}
-# The tools end with an error for these models, or do not end in time, whatever the lists are.
-NOT_CONVERTED = {
-    ("modelopt", "ddddocr_common_old"): "it needs TensorRT for operators of ONNX Runtime",
-    ("modelopt", "light_densenet121"): "its own conversion to opset 13 makes the model invalid",
-    ("modelopt", "light_resnet50"): "its own conversion to opset 13 makes the model invalid",
-    ("modelopt", "silero_vad_v6"): "it raises KeyError for bodies of control flow",
-    ("modelopt", "slanet_1m"): "it raises KeyError for bodies of control flow",
-}
 
 
 def name_all_nodes(graph: onnx.GraphProto, prefix: str = "") -> None:
@@ -54,13 +44,7 @@ def run_tool(result: mixlist.ExportResult, python: str, folder: Path) -> str:
     else:
         (folder / "program.py").write_text(result.call)
         command = [python, "program.py"]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, env=environment)
-    except subprocess.TimeoutExpired:
-        return f"it did not end in {SECONDS} s"
-    error = done.stderr.strip() or f"it ended with status {done.returncode}"  # a killed process says nothing
-    return error.splitlines()[-1] if done.returncode else ""
+    return last_error_line(command, folder)
 
 
 # One process makes the environment of a tool, and then uses it for all models.
@@ -78,8 +62,8 @@ def test_a_tool_gives_each_node_the_types_of_the_plan_or_an_exception_names_it(
         plan = mixlist.resolve(tmp_path / "model.onnx", mixlist.load_policy(**options))  # type: ignore[arg-type]
         result = mixlist.export(None, plan, tool)
         error = run_tool(result, python, tmp_path)
-        if (tool, model_id) in NOT_CONVERTED:
-            assert error, "the tool converts the model: remove it from NOT_CONVERTED"
+        if tool == "modelopt" and model_id in NOT_CONVERTED_BY_MODELOPT:
+            assert error, "the tool converts the model: remove it from NOT_CONVERTED_BY_MODELOPT"
             print(f"{tool} {model_id}: not converted: {error[:120]}")
             return
         assert not error
