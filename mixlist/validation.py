@@ -96,11 +96,9 @@ class Validator:
             return self._check_file(path, self.kind)
         folder = find_list_files(path)
         # A guess is checked only if its warning is reported: without the warning, the file would be taken for certain.
-        leaves_out_guesses = not self.selection.includes("ML015")
-        skipped = [*folder.other_files]
-        skipped += [file.path for file in folder.list_files if file.is_guess and leaves_out_guesses]
-        list_files = (file for file in folder.list_files if not (file.is_guess and leaves_out_guesses))
-        parts = tuple(map(self._check_part, list_files))
+        left_out = [file for file in folder.list_files if file.is_guess and not self.selection.includes("ML015")]
+        parts = tuple(self._check_part(file) for file in folder.list_files if file not in left_out)
+        skipped = [*folder.other_files, *(file.path for file in left_out)]
         if len(parts) == 1 and parts[0].path == shown_path(path) and not skipped:
             return parts[0]  # the folder is one library
         findings = tuple(finding for part in parts for finding in part.findings)

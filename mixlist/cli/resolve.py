@@ -127,6 +127,8 @@ def command(
 
 def _report_missing_op_types(plan: Plan, op_types: Sequence[str]) -> None:
     """Write each op type of a filter that no node of the model has to standard error, with the nearest ones."""
+    if not op_types:
+        return
     known = {name for node in plan.nodes for name in (node.op_type, operator_name(node.domain, node.op_type))}
     for op_type in op_types:
         if op_type not in known:

@@ -16,13 +16,13 @@ from mixlist.graph.model import Node, Scope, Value
 from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import NodeRef
 from mixlist.ops import dtypes
+from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.ops.traits import Trait, operators
 from mixlist.resolver.decisions import GraphSolution, ModelSolution, find_precision
 
 # "any": the node computes no float, or computes the same in both types.
 Need = Literal["low", "high", "any"]
 _READS_ONLY_SHAPE = operators(Trait.READS_ONLY_SHAPE)
-_LOW_TYPES = (dtypes.FLOAT16, dtypes.BFLOAT16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def find_low_inputs(node: Node) -> dict[Value, int]:
     # The type of the slot counts: behind a Cast of mixlist, it is not that of the value.
     slots = zip(node.inputs, node.input_types, strict=True)
     elements = {value: dtypes.element(slot_type) for value, slot_type in slots if value is not None}
-    low_tensors = (value for value, elem in elements.items() if elem in _LOW_TYPES)
+    low_tensors = (value for value, elem in elements.items() if elem in LOW_TYPES)
     return {value: elements[value] for value in low_tensors if value.kind not in ("initializer", "overridable")}
 
 

@@ -101,13 +101,12 @@ def is_valid_rule_name(name: str) -> bool:
 def check_rule_text(text: str, path: str, kind: TextKind) -> list[Diagnostic]:
     """Return every finding about the text of a node rule file, errors too. ``path`` is for messages."""
     parse_line = _parse_keep_line if kind == "keep-dtype" else _parse_customize_line
-    rules, findings = _parse_rules(text, path, parse_line)
-    return [*findings, *_find_comments_in_names(rules)]
+    return _parse_rules(text, path, parse_line)[1]
 
 
 def _read_rules(path: _Path, parse_line: Callable[[str, FilePlace], NodeRule]) -> RulesAndFindings:
     rules, findings = _parse_rules(read_text(path), shown_path(path), parse_line)
-    return rules, raise_for_errors([*findings, *_find_comments_in_names(rules)])
+    return rules, raise_for_errors(findings)
 
 
 def _find_comments_in_names(rules: Iterable[NodeRule]) -> list[Diagnostic]:
@@ -153,7 +152,7 @@ def _parse_rules(source: str, path: str, parse_line: Callable[[str, FilePlace], 
         first = rules.setdefault((rule.by, rule.pattern), rule)
         if first is not rule:
             findings.append(_second_rule_finding(first, rule))
-    return tuple(rules.values()), findings
+    return tuple(rules.values()), [*findings, *_find_comments_in_names(rules.values())]
 
 
 def _second_rule_finding(first: NodeRule, second: NodeRule) -> Diagnostic:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 from mixlist.diagnostics import Diagnostic
@@ -139,10 +140,13 @@ class NodeRules:
         if rule in self._matched_rules:
             message = f"op type {rule.pattern!r} has no float type that a rule can choose"
             return rule.place.finding("ML307", "error", message, "remove the line")
-        op_types = {node.op_type for graph in self._matched_graphs for node in graph.nodes}
-        question = did_you_mean(rule.pattern, op_types)
+        question = did_you_mean(rule.pattern, self._op_types)
         hint = question or "remove the line or correct the name"
         return rule.place.finding("ML307", "error", f"op type {rule.pattern!r} is not in the model", hint)
+
+    @cached_property
+    def _op_types(self) -> set[str]:
+        return {node.op_type for graph in self._matched_graphs for node in graph.nodes}
 
     def _report_fixed_node(self, rule: NodeRule, graph: Graph, node: Node) -> None:
         """Note a warning for a line of keep_dtype that names a node with nothing to vary; else raise ListError."""
