@@ -15,7 +15,8 @@ trials   seconds divided by the number of trials, of two kinds: ``random``, rand
          session and run of the original are timed instead, and ``until`` is the time until it failed; the same holds
          for recurrent models, which may crash the CPU provider in float16. If the conversion fails, only
          the time until it fails counts. Each with one batch, and with 16.
-solve    seconds of ``mixlist.tune`` from the libraries onnx and mindspore-o3, with at most 1e-2 normalized error.
+solve    seconds of ``mixlist.tune`` from the libraries onnx and mindspore-o3, with at most 1e-2 normalized error, and
+         how many plain runs of the float32 model over the same data take as long.
 share    the share of the work of matrix products and convolutions left low, by
          ``mixlist.cost.estimate.estimate_work``, against ``auto_convert_mixed_precision`` with the same data. Its
          ``validate_fn`` accepts a result whose normalized error is at most that of mixlist's result in the check, or
@@ -266,21 +267,33 @@ def _solve(models: Mapping[str, Path]) -> None:
         for name, path in models.items():
             result: dict[str, Any] = worker([__file__, "--worker", "solve", name, str(path), library], LIMIT)
             seconds, trials, summary = result["seconds"], result["trials"], result["summary"]
-            print(f"{library}, {name}: {seconds:.1f} s, {trials} trials, {summary}", flush=True)
+            runs = f"{seconds / result['plain']:.0f} plain runs"
+            print(f"{library}, {name}: {seconds:.1f} s, {runs}, {trials} trials, {summary}", flush=True)
 
 
 def _time_search(name: str, path: Path, library: str) -> dict[str, Any]:
     import mixlist
     from mixlist.checker.limits import Limits
 
+    feeds, plain_session = _feeds(name), _session(path.read_bytes())
+    plain = min(_run_seconds(plain_session, feeds) for _ in range(5))
     start = time.perf_counter()
     limits = Limits(normalized=ERROR, cosine=None)
     policy = mixlist.load_policy(ops_info=library)
-    report = mixlist.tune(path, policy, _feeds(name), limits=limits, node_rules=True)
+    report = mixlist.tune(path, policy, feeds, limits=limits, node_rules=True)
+    seconds = time.perf_counter() - start
     edits = ", ".join(edit.node or f"{edit.op} {edit.before} to {edit.after}" for edit in report.edits) or "no edit"
     shares = " to ".join("none" if s is None else f"{s:.3f}" for s in report.low_share.values())
     summary = f"{report.verdict}: {edits}; low share {shares}"
-    return {"seconds": time.perf_counter() - start, "trials": report.trials, "summary": summary}
+    return {"seconds": seconds, "plain": plain, "trials": report.trials, "summary": summary}
+
+
+def _run_seconds(session: Any, feeds: list[Any]) -> float:
+    """Return the seconds of one run over all batches."""
+    start = time.perf_counter()
+    for feed in feeds:
+        session.run(None, feed)
+    return time.perf_counter() - start
 
 
 # --- the share of the work that stays low ---
