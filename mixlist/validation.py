@@ -235,7 +235,7 @@ def make_validator(
 
 def _guess_warning(path: str) -> Diagnostic:
     hint = "put keep_dtype into the name of the file; if it is none, leave it out with --ignore ML015"
-    message = "this is taken for a keep_dtype file, because all its lines can be names of nodes"
+    message = "every line can be the name of a node, so the file is checked as a keep_dtype file"
     return warning("ML015", message, path=path, hint=hint)
 
 
