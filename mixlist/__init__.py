@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     from mixlist.lists.setting_changes import SettingChange as SettingChange
     from mixlist.lists.validate_file import FileReport as FileReport
     from mixlist.progress import Progress as Progress
+    from mixlist.repairer.result import OutputErrors as OutputErrors
+    from mixlist.repairer.result import RaisedNode as RaisedNode
+    from mixlist.repairer.result import RepairEdit as RepairEdit
+    from mixlist.repairer.result import RepairReport as RepairReport
+    from mixlist.repairer.run import repair as repair
     from mixlist.report.result_page import html as html
     from mixlist.resolver import Decision as Decision
     from mixlist.resolver import resolve as resolve
@@ -78,12 +83,16 @@ _MODULE_OF = {
     "NodeChange": "mixlist.comparison.result",
     "NodeError": "mixlist.checker.result",
     "NodeFinding": "mixlist.checker.result",
+    "OutputErrors": "mixlist.repairer.result",
     "OutputFinding": "mixlist.checker.result",
     "Plan": "mixlist.resolver.plan",
     "Policy": "mixlist.lists.policy",
     "Progress": "mixlist.progress",
+    "RaisedNode": "mixlist.repairer.result",
     "RecoverReport": "mixlist.interop.recover_result",
     "RecoveredEdit": "mixlist.interop.recover_result",
+    "RepairEdit": "mixlist.repairer.result",
+    "RepairReport": "mixlist.repairer.result",
     "RewriteResult": "mixlist.rewriter",
     "SettingChange": "mixlist.lists.setting_changes",
     "SideResult": "mixlist.comparison.result",
@@ -104,6 +113,7 @@ _MODULE_OF = {
     "read_data": "mixlist.runtime.feeds",
     "register_exporter": "mixlist.interop.registry",
     "recover": "mixlist.interop.recover",
+    "repair": "mixlist.repairer.run",
     "resolve": "mixlist.resolver",
     "rewrite": "mixlist.rewriter",
     "train": "mixlist.training.run",

@@ -49,6 +49,7 @@ _REASONS = (
 )
 _OLD = b"the old content\n"
 _TUNE = ["tune", "search.onnx", "--data", "search.npz", "--ops-info", "mindspore-o3", "--jobs", "1", "--force"]
+_REPAIR = ["repair", "half.onnx", "--data", "half.npz", "--jobs", "1", "--force"]
 _TRAIN = ["train", "step.onnx", "--data", "train.npz", "--batch-size", "4", "--epochs", "1"]
 
 
@@ -107,6 +108,9 @@ WRITERS: dict[str, Writer] = {
         [*_TUNE, "-o", "new.json", "--customize-dtypes", "rules.txt", "--node-rules", "place/f"], {"f": _OLD}
     ),
     "tune state": Writer([*_TUNE, "-o", "new.json", "--state", "place/f"], check_part=_read_trials),
+    "repair output": Writer([*_REPAIR, "-o", "place/f"], {"f": _OLD}),
+    "repair rules": Writer([*_REPAIR, "-o", "new.onnx", "--node-rules", "place/f"], {"f": _OLD}),
+    "repair state": Writer([*_REPAIR, "-o", "new.onnx", "--state", "place/f"], check_part=_read_trials),
     "export output": Writer(["export", "m.onnx", "--for", "atc", "--library", "ascend310p", "-o", "place/new"]),
     "train html": Writer([*_TRAIN, "--html", "place/f"], {"f": _OLD}),
     "train state": Writer([*_TRAIN, "--state", "place/f"], check_part=lambda data: np.load(io.BytesIO(data))),
@@ -151,6 +155,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_external(folder / "external.onnx", 0, 64)
     onnx.save(model(TEXT), folder / "search.onnx")
     np.savez(folder / "search.npz", **FEEDS[1])
+    half = model("g (float16[2] x) => (float16[2] y) { [square] a = Mul(x, x) [root] y = Sqrt(a) }")
+    onnx.save(half, folder / "half.onnx")
+    np.savez(folder / "half.npz", x=np.array([1, 1000], np.float16))
     (folder / "m.json").write_text('{"white-list": {"to-add": ["Add", "Add"]}}')
     (folder / "rules.txt").write_text("g::InputDtype:float32,OutputDtype:float32\n")
     onnx.save(noisy(), folder / "step.onnx")

@@ -17,6 +17,7 @@ COMMANDS = {
     "check": "Check a mixed model for overflow and accuracy on data.",
     "bench": "Time the mixed model against the original.",
     "tune": "Find the smallest change of the lists that keeps the limits.",
+    "repair": "Raise the nodes of a float16 model that overflow.",
     "train": "Judge whether a network is safe to train in mixed precision.",
     "export": "Print the lists that make another tool decide as mixlist does.",
     "recover": "Find the lists and node rules behind another tool's mixed model.",

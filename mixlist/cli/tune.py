@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
 from mixlist.checker.limits import Limits
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
-from mixlist.cli.data_options import DataOptions, make_batches, pop_data_options, read_files
+from mixlist.cli.data_options import DataOptions
 from mixlist.cli.declared_options import build_options, declared_options
 from mixlist.cli.next_command import next_command
 from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, pop_policy, pop_type_hints
 from mixlist.cli.parameters import CONFIG, MODEL, PathType
 from mixlist.cli.result_output import write_report_and_page
-from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch, keep_jobs_or_scheduler
-from mixlist.errors import UsageError
+from mixlist.cli.search_command import TRACE, check_search_options, read_search_data, report_trials
+from mixlist.cli.verdict_options import LARGE_BATCH
 from mixlist.report import terminal
 from mixlist.report.terminal import escape_commands
 from mixlist.tuner.options import TuneOptions, default_limits
 
 if TYPE_CHECKING:
-    from mixlist.progress import ProgressCallback
-    from mixlist.runtime.feeds import Batches
     from mixlist.tuner.result import TuneReport
-    from mixlist.tuner.trials import Trial
 
 
 def _partial_name(name: str) -> str:
@@ -65,7 +60,7 @@ _RULES_PATH = PathType("writes", must_be_new=True, other_output=_partial_name)
         *declared_options(DataOptions, TuneOptions),
         LARGE_BATCH,
         *declared_options(Limits),
-        click.Option(["--trace"], is_flag=True, help="Write a line for every trial to standard error."),
+        TRACE,
         format_option("text", "json"),
         HTML,
         CONFIG,
@@ -107,17 +102,11 @@ def command(
     from mixlist.tuner.run import run_tune
 
     # These checks are cheap, so they come before the lists and the model are read.
-    apply_large_batch(option_values)
-    keep_jobs_or_scheduler(option_values)
-    if option_values["max_accuracy_loss"] is not None and labels is None:
-        raise UsageError("--max-accuracy-loss needs the right answers", hint="give --labels FILE")
-    data = pop_data_options(option_values)
+    check_search_options(option_values, labels)
     policy = pop_policy(option_values)
     hints = pop_type_hints(option_values)
     source = load_input_model(model)
-    batches = make_batches(data, source.proto, cast("int | None", option_values["steps"]))
-    validation_batches = read_files(validate_on, data, source.proto) if validate_on else None
-    _refuse_shared_data(batches, validation_batches)
+    batches, validation_batches = read_search_data(option_values, validate_on, source.proto)
     # ``isolate``: the trials run in worker processes, so that a crash of ONNX Runtime does not end the search.
     options = build_options(
         TuneOptions(),
@@ -130,7 +119,7 @@ def command(
         type_hints=hints,
         isolate=True,
     )
-    with _report_trials(trace) as progress:
+    with report_trials(trace) as progress:
         report = run_tune(source, policy, batches, replace(options, progress=progress))
     report = replace(report, next_command=_alternative_command(report, output))
     terminal.write_findings(report.warnings)
@@ -151,28 +140,6 @@ def _alternative_command(report: TuneReport, output: str) -> str:
     # --force, because the running command writes OUT too.
     arguments = ("--objective", alternative.objective, "--node-rules", str(rules), "--force")
     return next_command(command, *arguments, excluded=("objective", "force", "output_format", "html", "trace"))
-
-
-def _refuse_shared_data(batches: Batches, validation_batches: Batches | None) -> None:
-    """Raise UsageError if a file is data of the search and of the validation."""
-    searched = {path.resolve() for path in batches.files()}
-    for path in validation_batches.files() if validation_batches is not None else ():
-        if path.resolve() in searched:
-            hint = "give data that the search does not use"
-            raise UsageError(f"--validate-on: {path} is also data of the search", hint=hint)
-
-
-@contextmanager
-def _report_trials(trace: bool) -> Iterator[ProgressCallback | None]:
-    """Yield a ``progress`` callback that reports each trial: as a line of text, or on the progress bar."""
-    from mixlist.report.progress import bar
-    from mixlist.report.tune_terminal import trial_line
-
-    if trace:
-        yield lambda now: print(trial_line(now.done, cast("Trial", now.detail)), file=sys.stderr, flush=True)
-        return
-    with bar("trials", "trials") as progress:
-        yield progress
 
 
 def _save(report: TuneReport, lists: str, rules: str | None, force: bool) -> str:

@@ -1,7 +1,7 @@
-"""The options of ``tune``.
+"""The options of ``tune``, and those that ``repair`` has too.
 
-To add an option, declare it here as a field of ``TuneOptions``, and read it in ``tuner/run.py``. An option that
-``check`` has too is declared in ``checker/options.py``.
+To add an option, declare it here as a field of ``TuneOptions`` (of ``SearchOptions`` if ``repair`` takes it too), and
+read it in ``tuner/run.py``. An option that ``check`` has too is declared in ``checker/options.py``.
 """
 
 from __future__ import annotations
@@ -21,24 +21,14 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneOptions(JudgingOptions):
-    """The options of ``tune``.
+class SearchOptions(JudgingOptions):
+    """The options of a search on data.
 
-    ``objective``: ``min-edits`` changes as few op types as it can, ``max-low`` keeps as much matrix and convolution
-    work in low precision as it can, ``max-speed`` looks for the least static cost, or on CUDA the shortest time.
-    ``node_rules``: True if single nodes may be kept in float32 too. ``max_accuracy_loss``: by how much the share of
-    right answers may fall. With ``labels``, outputs have no limits except those that are given. ``validate_on``: data
-    for a last check, which the search does not see. Without it, and with four batches or more, the last quarter of the
-    batches is held out for that check (``holdout``). ``state``: a file that stores the outcomes of trials. ``progress``
-    is called with a Progress after each trial.
+    ``max_accuracy_loss``: by how much the share of right answers may fall. With ``labels``, outputs have no limits
+    except those that are given. ``validate_on``: data for a last check, which the search does not see. ``state``: a
+    file that stores the outcomes of trials. ``progress`` is called with a Progress after each trial.
     """
 
-    objective: Objective = option(
-        "min-edits",
-        "Fewest edits, most matrix and convolution work in low precision, or least cost.",
-        choices=OBJECTIVES,
-    )
-    node_rules: bool = False
     max_accuracy_loss: float = option(
         0.0, "By how much the share of right answers may fall, with --labels.", "number", minimum=0, maximum=1
     )
@@ -49,21 +39,10 @@ class TuneOptions(JudgingOptions):
         metavar="PATH",
         repeatable=True,
     )
-    holdout: bool = option(
-        True,
-        "Keep the last quarter of the batches out of the search, for a last check, if there are at least four batches."
-        " No effect with --validate-on.  [default: held out]",
-        "flag",
-        flag="--holdout/--no-holdout",
-    )
     state: str | os.PathLike[str] | None = option(
         None, "Store the trials in this file; a search that was stopped continues from it.", "appended file"
     )
     progress: ProgressCallback | None = None
-
-    def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise UsageError(f"unknown objective {self.objective!r}", hint=f"use one of {', '.join(OBJECTIVES)}")
 
     @property
     def output_limits(self) -> Limits:
@@ -83,6 +62,35 @@ class TuneOptions(JudgingOptions):
             type_hints=self.type_hints,
             isolate=self.isolate,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions(SearchOptions):
+    """The options of ``tune``.
+
+    ``objective``: ``min-edits`` changes as few op types as it can, ``max-low`` keeps as much matrix and convolution
+    work in low precision as it can, ``max-speed`` looks for the least static cost, or on CUDA the shortest time.
+    ``node_rules``: True if single nodes may be kept in float32 too. ``holdout``: without ``validate_on``, and with four
+    batches or more, the last quarter of the batches is held out for the last check.
+    """
+
+    objective: Objective = option(
+        "min-edits",
+        "Fewest edits, most matrix and convolution work in low precision, or least cost.",
+        choices=OBJECTIVES,
+    )
+    node_rules: bool = False
+    holdout: bool = option(
+        True,
+        "Keep the last quarter of the batches out of the search, for a last check, if there are at least four batches."
+        " No effect with --validate-on.  [default: held out]",
+        "flag",
+        flag="--holdout/--no-holdout",
+    )
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise UsageError(f"unknown objective {self.objective!r}", hint=f"use one of {', '.join(OBJECTIVES)}")
 
 
 def default_limits(*, labeled: bool) -> Limits:

@@ -67,6 +67,22 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     """
     if policy.mode.action != "lists":
         raise UsageError(f"the precision mode {policy.mode.name} has no lists to tune", hint="use mixed_float16")
+    return run_search(model, policy, data, options).report
+
+
+@dataclass(frozen=True)
+class Search:
+    """The report of a search, and ``base``, the check under the policy without edits on the data of the search."""
+
+    report: TuneReport
+    base: CheckReport
+
+
+def run_search(model: Model, policy: Policy, data: object, options: TuneOptions) -> Search:
+    """Find the smallest set of edits of a policy under which a model keeps the limits.
+
+    Of a policy without lists, only node rules are edited (``repair`` uses this). Raises the errors of ``tune``.
+    """
     # Prepare everything that can fail at once, before the first long phase.
     timer = PhaseTimer()
     resolver = Resolver(model, type_hints=options.type_hints)
@@ -113,12 +129,12 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
             report = search_runner.run(options.objective, node_rules=options.node_rules, evidence_gaps=gaps)
         finally:
             compiler.close()
-    if report.verdict != "pass":
-        return report
-    if validation is None:
-        return replace(report, warnings=(*report.warnings, *warn_not_validated(feeds, options)))
-    with timer.phase("validation"):  # on data that the search did not see
-        return _validate(report, validation, loaded, policy, options, limits)
+    if report.verdict == "pass" and validation is None:
+        report = replace(report, warnings=(*report.warnings, *warn_not_validated(feeds, options)))
+    elif report.verdict == "pass" and validation is not None:
+        with timer.phase("validation"):  # on data that the search did not see
+            report = _validate(report, validation, loaded, policy, options, limits)
+    return Search(report, base)
 
 
 def _check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, options: TuneOptions) -> CheckReport:

@@ -70,10 +70,13 @@ class Strategy:
         self.objective = objective
         self._searches_after = None if self.node_rules or objective == "max-speed" else 0
         # Lists first: one op type is easier to keep in a file than many nodes.
-        best = self._find_list_edits()
+        has_lists = self.compiler.base.mode.action == "lists"
+        best = self._find_list_edits() if has_lists else None
         if best is None:
             # No list keeps the limits. Rules may: they can also name nodes that have no name in the Ascend library.
-            self.notes = ["no list of op types keeps the limits" + ("" if self.node_rules else "; try --node-rules")]
+            if has_lists:
+                advice = "" if self.node_rules else "; try --node-rules"
+                self.notes = [f"no list of op types keeps the limits{advice}"]
             if not self.node_rules:
                 return None
             self._searches_after = 0
@@ -81,7 +84,7 @@ class Strategy:
             candidates = self._include_exposed_nodes(NO_EDITS, lambda low_nodes: find_node_candidates(main, low_nodes))
             best = self._find_node_edits(NO_EDITS, candidates)
             if best is None:
-                self.notes.append("rules for single nodes do not keep the limits either")
+                self.notes.append(f"rules for single nodes do not keep the limits{' either' if has_lists else ''}")
                 return None
         elif self.node_rules:
             black_edits = [edit for edit in best if isinstance(edit, ListEdit) and edit.after == "black"]

@@ -110,6 +110,14 @@ _READ: dict[str, dict[str, list[str]]] = {
     "check": _MODEL | _PLAN | _DATA | _LABELS | {"--against=other.onnx": ["other.onnx", "other.bin"]},
     "bench": _MODEL | _PLAN | _DATA | {"model.onnx other.onnx": ["other.onnx", "other.bin"]},
     "tune": _MODEL | _PLAN | _DATA | _LABELS | {"--validate-on=more.npz": ["more.npz"]},
+    "repair": _MODEL
+    | _DATA
+    | _LABELS
+    | {
+        "--validate-on=more.npz": ["more.npz"],
+        "--config=config.toml": ["config.toml"],
+        "--type-hints=hints.json": ["hints.json"],
+    },
     "recover": _MODEL
     | {
         "--ops-info=library.json": ["library.json"],
@@ -134,6 +142,7 @@ _WRITTEN: dict[str, list[str]] = {
         "-o {partial}",
         "-o new.json --node-rules {partial}",
     ],
+    "repair": ["-o {} --force", "-o new.onnx --force --node-rules {}", "-o new.onnx --state {}"],
     "recover": ["-o {} --node-rules new.txt --force", "-o new.json --force --node-rules {}"],
     "train": ["--html {}", "--state {}"],
 }
@@ -213,6 +222,7 @@ def test_an_output_that_is_an_input_is_refused(
         "tune model.onnx -o a --state a",
         "tune model.onnx -o a.json --node-rules a.partial.json",
         "tune model.onnx -o a.json --state a.partial.json",
+        "repair model.onnx -o a --node-rules a",
         "recover model.onnx other.onnx -o a --node-rules a",
         "train model.onnx --data batch.npz --html a --state a",
     ],
@@ -304,6 +314,9 @@ _UNWRITABLE: list[Sequence[str]] = [
     ("tune", "model.onnx", "--data=batches", "-o", "{}"),
     ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--node-rules={}"),
     ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--state={}"),
+    ("repair", "model.onnx", "--data=batches", "-o", "{}"),
+    ("repair", "model.onnx", "--data=batches", "-o", "new.onnx", "--node-rules={}"),
+    ("repair", "model.onnx", "--data=batches", "-o", "new.onnx", "--state={}"),
     ("recover", "model.onnx", "other.onnx", "-o", "{}", "--node-rules=new.txt"),
     ("recover", "model.onnx", "other.onnx", "-o", "new.json", "--node-rules={}"),
     ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--html={}"),

@@ -1,0 +1,61 @@
+"""Find the low nodes of a plan, and join raised nodes to connected groups: one group is one edit (Rule S12.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mixlist.graph.dataflow import trace_dataflow
+from mixlist.graph.model import Graph
+from mixlist.graph.naming import node_ref
+from mixlist.graph.refs import NodeRef
+from mixlist.ops import dtypes
+from mixlist.ops.low_precision import LOW_TYPES
+from mixlist.resolver import Plan
+
+
+def find_low_nodes(plan: Plan) -> dict[NodeRef, str]:
+    """Return the precision of each node that a plan computes in float16 or bfloat16, in the order of the plan.
+
+    Casts are left out, because no rule raises them (Rule S4.13).
+    """
+    low_nodes: dict[NodeRef, str] = {}
+    for solution in plan.solution.solutions:
+        for node in solution.graph.nodes:
+            assignment, signature = solution.assignments[node.id], node.signature
+            primary = signature.primary_group if signature is not None else None
+            if assignment is None or signature is None or primary is None or signature.has_fixed_output:
+                continue
+            # Not ``find_precision``: to a policy for float16, a bfloat16 node has no types to vary (Rule S4.9).
+            elem = assignment.elements[signature.groups.index(primary)]
+            if elem in LOW_TYPES:
+                low_nodes[node_ref(solution.graph, node)] = dtypes.type_name(elem)
+    return low_nodes
+
+
+def find_connected_groups(main: Graph, raised: Iterable[NodeRef]) -> list[list[NodeRef]]:
+    """Return the raised nodes in groups; the groups and their nodes are in order of computation.
+
+    Two nodes are in one group if one of them reads an output of the other, directly or through nodes of the group.
+    ``main``: the main graph of the model.
+    """
+    raised = set(raised)
+    ordered = [node for node in trace_dataflow(main) if node.ref in raised]
+    # First all edges, because the state of a loop is read before it is computed.
+    neighbors: dict[NodeRef, set[NodeRef]] = {node.ref: set() for node in ordered}
+    for node in ordered:
+        for producer in {tensor.ref.producer for tensor in node.inputs} & raised:
+            neighbors[node.ref].add(producer)
+            neighbors[producer].add(node.ref)
+    groups: list[list[NodeRef]] = []
+    grouped: set[NodeRef] = set()
+    for node in ordered:
+        if node.ref in grouped:
+            continue
+        reached, waiting = {node.ref}, [node.ref]
+        while waiting:
+            new = neighbors[waiting.pop()] - reached
+            reached |= new
+            waiting += new
+        grouped |= reached
+        groups.append([other.ref for other in ordered if other.ref in reached])
+    return groups
