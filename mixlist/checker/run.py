@@ -79,10 +79,18 @@ def check(model: Model, policy: Policy, data: object, options: CheckOptions) -> 
     return run_check(model, policy, data, options)
 
 
-def run_check(model: Model, policy: Policy, data: object, options: CheckOptions) -> CheckReport:
+def run_check(
+    model: Model,
+    policy: Policy,
+    data: object,
+    options: CheckOptions,
+    *,
+    rank_if: Callable[[CheckReport], bool] = lambda report: True,
+) -> CheckReport:
     """Do what ``check`` does.
 
-    The decorator of ``check`` makes the options from keyword arguments; here they are given.
+    The decorator of ``check`` makes the options from keyword arguments; here they are given. ``rank_if``: nodes are not
+    ranked if this function returns False for the report without a ranking, because a ranking takes as long as a check.
     """
     timer = PhaseTimer()
     # A small file may stand for a huge graph, because calls of functions multiply when they are expanded. Such a model
@@ -119,7 +127,7 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
         check_run = _CheckRun(pair, batches, batch_count, timer, options)
         stack.callback(check_run.close)
         check_run.run(chain([first_feed] if first_feed is not None else [], feeds))
-        check_run.analyze_findings()
+        check_run.analyze_findings(lambda: rank_if(check_run.report(policy)))
     # The report needs no session. The emulated check of a comparison starts after the native sessions are closed, so
     # that their memory is free.
     report = check_run.report(policy)
@@ -254,8 +262,8 @@ class _CheckRun:
         """Return the number of batches that count in the exception rate."""
         return self.batches_run - self.ignored_batches
 
-    def analyze_findings(self) -> None:
-        """Count values, look for overflow inside operators, and rank nodes, if no session crashed.
+    def analyze_findings(self, needs_ranking: Callable[[], bool]) -> None:
+        """Count values, look for overflow inside operators, and rank nodes if needed, unless a session crashed.
 
         Each of these steps runs more sessions. If one of them crashes, the report has a warning instead.
         """
@@ -273,7 +281,7 @@ class _CheckRun:
                 self.internal_risks = find_internal_risks(pair, self.batches, records, examined_batches)
             # The ranking is last: if it crashes, the report has all other details.
             ranked_batches = self._batches_to_rank()
-            if ranked_batches:
+            if ranked_batches and needs_ranking():
                 masks = {tensor for tensor, record in records.items() if "intended" in record.batches}
                 self.layer_errors = rank_layers(pair, self.batches, ranked_batches, masks)
         except (WorkerDied, RunRefused) as problem:

@@ -100,7 +100,14 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
     search_state = SearchState(options.state, _search_key(loaded, policy, feeds, limits, options))
     with timer.phase("base check"):
         # The candidates are ranked by the layerwise errors, and the statistics of trials follow from all ranges.
-        base = run_check(loaded, policy, batches, replace(check_options, layerwise=True, per_tensor=True))
+        base_options = replace(check_options, layerwise=True, per_tensor=True)
+        base = run_check(
+            loaded,
+            policy,
+            batches,
+            base_options,
+            rank_if=lambda report: _needs_search(report, limits, options.objective),
+        )
         # Trials need the float32 ranges of all batches. The base check lacks some if its mixed model did not run.
         reference = base if base.batches == len(feeds) else _check_in_float32(loaded, policy, batches, options)
     # The labels of held-out batches follow those of the search. Data of --validate-on has no labels.
@@ -135,6 +142,11 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
         with timer.phase("validation"):  # on data that the search did not see
             report = _validate(report, validation, loaded, policy, options, limits)
     return Search(report, base)
+
+
+def _needs_search(base: CheckReport, limits: TrialLimits, objective: Objective) -> bool:
+    """Return False if the given lists pass as they are, and no other lists can be better (Rule S9.4)."""
+    return objective != "min-edits" or bool(explain_failed_check(base, limits))
 
 
 def _check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, options: TuneOptions) -> CheckReport:
@@ -267,8 +279,7 @@ class _SearchRunner:
             failed = _SearchResult(None, self.base, tuple(evidence_gaps))
             report = self._report(strategy, objective, failed, try_without=False)
             return replace(report, verdict="inconclusive")
-        if objective == "min-edits" and not explain_failed_check(self.base, self.trials.limits):
-            # The given lists pass as they are. The other objectives may still find better ones (Rule S9.4).
+        if not _needs_search(self.base, self.trials.limits, objective):
             return self._report(strategy, objective, _SearchResult(NO_EDITS, self.base))
         try:
             with self.timer.phase("search"):

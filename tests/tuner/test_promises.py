@@ -137,3 +137,12 @@ def test_a_large_constant_of_a_body_in_a_function_can_enter_a_sequence() -> None
     feed = {"x": np.full(size, 1e5, np.float32), "c": np.array(True)}
     report = tune(text, white=["SequenceConstruct", "Mul"], data=[feed])
     assert report.verdict == "pass" and report.trials > 1
+
+
+def test_nodes_are_ranked_only_for_a_search() -> None:
+    """A ranking takes as long as a check, and lists that pass as they are need no search (Rule S9.4)."""
+    passing = tune(PRODUCT, white=["MatMul"], black=["Mul"])
+    assert passing.verdict == "pass" and not passing.edits and passing.trials == 0
+    assert passing.check is not None and not passing.check.layerwise
+    searched = tune(PRODUCT, white=["MatMul"], black=["Mul"], objective="max-low", state=None)
+    assert searched.trials > 0
