@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Write mixlist/targets/data/kernels_PROVIDER.json: the kernels of the installed ONNX Runtime's providers.
+"""Write mixlist/targets/data/PROVIDER.json: the kernels of the installed ONNX Runtime's providers.
 
     python tools/make_kernels.py [FOLDER]
 
 With onnxruntime-gpu it writes the kernels of cpu and cuda, otherwise those of cpu. ONNX Runtime crashes when it lists
 its kernels and a provider of its build does not load. So onnxruntime-gpu needs a device, and CUDA, cuDNN and TensorRT
 where it finds them. The files have only what mixlist reads: versions, and the float types that each type parameter
-takes.
+takes. tools/make_tensorrt.py writes the table of TensorRT.
 """
 
 from __future__ import annotations
@@ -18,6 +18,14 @@ from typing import Any
 
 from mixlist.targets.kernels import DATA, FLOAT_NAMES, Kernel, read_registered_kernels
 from mixlist.targets.providers import available_providers
+from mixlist.targets.target import FORMAT
+
+# ONNX Runtime inserts Casts around a float16 node of the CPU provider without a kernel, and does so in no other type:
+# InsertCastTransformer of onnxruntime/core/optimizer. Nodes that CUDA does not take go to the CPU provider.
+OTHERWISE = {
+    "cpu": {"float16": "cast", "bfloat16": "refusal"},
+    "cuda": {"float16": "fallback", "bfloat16": "fallback"},
+}
 
 
 def row(kernel: Kernel) -> list[Any]:
@@ -49,16 +57,24 @@ def make(provider: str) -> dict[str, Any]:
     for (domain, op_type), registered in sorted(read_registered_kernels(provider).items()):
         kernels.setdefault(domain, {})[op_type] = sorted(map(row, merge_kernels(registered)), key=json.dumps)
     cuda = f" (CUDA {onnxruntime.cuda_version})" if onnxruntime.cuda_version else ""
-    return {"source": f"{onnxruntime.package_name} {onnxruntime.__version__}{cuda}", "kernels": kernels}
+    return {
+        "format": FORMAT,
+        "name": provider,
+        "source": f"{onnxruntime.package_name} {onnxruntime.__version__}{cuda}",
+        "otherwise": OTHERWISE[provider],
+        "inlines_functions": True,
+        "kernels": kernels,
+    }
 
 
-def text(data: dict[str, Any]) -> str:
-    """Return the content as JSON, one operator a line, so that a change is easy to read in a diff."""
+def text(table: dict[str, Any]) -> str:
+    """Return a table as JSON, one operator a line, so that a change is easy to read in a diff."""
     domains = []
-    for domain, operators in data["kernels"].items():
+    for domain, operators in table["kernels"].items():
         lines = ",\n".join(f"{json.dumps(op)}: {json.dumps(rows)}" for op, rows in operators.items())
         domains.append(f"{json.dumps(domain)}: {{\n{lines}\n}}")
-    return f'{{"source": {json.dumps(data["source"])},\n"kernels": {{{",".join(domains)}}}}}\n'
+    head = "".join(f"{json.dumps(key)}: {json.dumps(value)},\n" for key, value in table.items() if key != "kernels")
+    return f'{{{head}"kernels": {{{",".join(domains)}}}}}\n'
 
 
 def main() -> None:
@@ -66,7 +82,7 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA
     folder.mkdir(parents=True, exist_ok=True)
     for provider in available_providers():
-        (folder / f"kernels_{provider}.json").write_text(text(make(provider)), encoding="utf-8")
+        (folder / f"{provider}.json").write_text(text(make(provider)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,19 +8,22 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.name_completion import complete_interface
-from mixlist.cli.options import PLAN_OPTIONS, pop_policy, pop_type_hints, resolve_with_progress
+from mixlist.cli.options import PLAN_OPTIONS, pop_policy, pop_type_hints, resolve_with_progress, target_option
 from mixlist.cli.parameters import CONFIG, MODEL, OUTPUT_OR_DASH, PathType
 from mixlist.report.number_text import pluralize
 
 if TYPE_CHECKING:
+    from mixlist.files.strict_json import JsonObject
     from mixlist.graph.load import LoadedModel
+    from mixlist.resolver import Plan
     from mixlist.rewriter import RewriteResult
+    from mixlist.targets.model_check import ModelCheck
 
 
 _OUTPUT_PATH = PathType("writes", must_be_new=True)
@@ -56,6 +59,10 @@ _OUTPUT_PATH = PathType("writes", must_be_new=True)
         click.Option(
             ["--opset"], type=int, metavar="N", help="Convert to this opset first; a later opset may allow more types."
         ),
+        target_option(
+            "Write what this target accepts: nodes for which it has no low-precision kernel stay as authored. FILE is a"
+            " table of another target. The exit status is 1 if it refuses OUT."
+        ),
         click.Option(["--force"], is_flag=True, help="Replace an existing OUT."),
         click.Option(["--dry-run"], is_flag=True, help="Do everything except writing OUT."),
         click.Option(
@@ -75,11 +82,12 @@ def command(
     external_data: str,
     inline_functions: bool,
     opset: int | None,
+    target: str | None,
     force: bool,
     dry_run: bool,
     report: str | None,
     **option_values: object,
-) -> None:
+) -> int:
     """Write MODEL to OUT in mixed precision. MODEL never changes; OUT appears whole or not at all.
 
     \b
@@ -87,6 +95,7 @@ def command(
       mixlist apply model.onnx -o mixed.onnx --mixlist modify.json
       mixlist apply model.onnx -o mixed.onnx --ops-info ascend910b --dry-run
       mixlist apply model.onnx -o mixed.onnx --precision-mode-v2 mixed_bfloat16 --report report.json
+      mixlist apply model.onnx -o mixed.onnx --target tensorrt
     """
     from mixlist.graph.save import files_of_model
     from mixlist.graph.traversal import nodes_in_model
@@ -101,26 +110,80 @@ def command(
     before, inputs = Counter(node.op_type for node in nodes_in_model(source.proto)), files_of_model(source)
     # Phases: decide the precision of the nodes, rewrite, save, then report.
     plan = resolve_with_progress(_with_inlining_and_opset(source, inline_functions, opset), policy, hints)
+    use = None if target is None else _TargetUse(target, plan)
+    plan = plan if use is None else use.plan
     result = rewrite_in_place(plan, keep_io_types, keep_io)
     written: tuple[Path, ...] = ()
     if not dry_run:
         with bar("writing weights", "bytes", result.streamed_bytes()) as progress:
             written = result.save(out, force=force, external_data=external_data, progress=progress)
     terminal.write_findings(result.warnings)
+    if use is not None:
+        use.check(result if dry_run else out)
     if report is not None:
-        _write_report(report, result)
+        _write_report(report, result.to_json() if use is None else {**result.to_json(), "target": use.to_json()})
     sizes = _total_size(inputs), None if dry_run else _total_size(written)
     after = Counter(node.op_type for node in nodes_in_model(result.proto))
     apply_terminal.write_summary(plan, result, (before, after), sizes, sys.stderr)
-    # A bfloat16 model is valid, but that provider has few bfloat16 kernels: say before the first run how many are
-    # missing.
-    if plan.policy.mode.low == "bfloat16" and result.low:
-        from mixlist.targets.kernels import find_nodes_without_low_kernel
+    if use is not None:
+        use.write(sys.stderr)
+        return int(use.is_refused)
+    _write_missing_bfloat16(plan, result)
+    return 0
 
-        missing = len(find_nodes_without_low_kernel(plan, "cpu"))
-        sys.stderr.write(
-            f"{missing} of the {result.low} bfloat16 nodes have no bfloat16 kernel in ONNX Runtime's CPU provider\n"
-        )
+
+class _TargetUse:
+    """The option ``--target``: the plan that the target accepts, and the check of the written model."""
+
+    def __init__(self, name: str, plan: Plan) -> None:
+        """Load the target, and decide the plan again with the nodes that must stay as authored."""
+        from mixlist.targets.low_nodes import find_low_nodes, keep_nodes_for_target
+        from mixlist.targets.target import load_target
+
+        self._target = load_target(name)
+        self._kept, self.plan = keep_nodes_for_target(plan, self._target)
+        low_nodes = find_low_nodes(self.plan, self._target)
+        self._refused = [node for node in low_nodes if node.otherwise == "refusal"]
+        self._check: ModelCheck | None = None
+
+    def check(self, model: RewriteResult | Path) -> None:
+        """Check the written file, or without one the rewritten model, by the type rules of the target."""
+        from mixlist.graph.load import load_model
+        from mixlist.targets.model_check import check_model
+
+        if self._target.strongly_typed:
+            loaded = load_model(model) if isinstance(model, Path) else replace(model.loaded, proto=model.proto)
+            self._check = check_model(loaded, self._target)
+
+    @property
+    def is_refused(self) -> bool:
+        """Return True if the target does not accept the model."""
+        return bool(self._refused) or (self._check is not None and not self._check.is_accepted)
+
+    def to_json(self) -> JsonObject:
+        """Return the key ``target`` of the report."""
+        from mixlist.report.target_output import applied_target_json
+
+        return applied_target_json(self._target, self._kept, self._refused, self._check)
+
+    def write(self, stream: TextIO) -> None:
+        """Write what the target does with the model."""
+        from mixlist.report.target_output import write_applied_target
+
+        write_applied_target(self._target, self._kept, self._refused, self._check, stream)
+
+
+def _write_missing_bfloat16(plan: Plan, result: RewriteResult) -> None:
+    """Write how many bfloat16 nodes have no kernel in ONNX Runtime's CPU provider, which has few of them."""
+    if plan.policy.mode.low != "bfloat16" or not result.low:
+        return
+    from mixlist.targets.low_nodes import find_low_nodes
+    from mixlist.targets.target import load_target
+
+    missing = sum(not node.has_kernel for node in find_low_nodes(plan, load_target("cpu")))
+    sys.stderr.write(
+        f"{missing} of the {result.low} bfloat16 nodes have no bfloat16 kernel in ONNX Runtime's CPU provider\n"
+    )
 
 
 def _with_inlining_and_opset(source: LoadedModel, inline: bool, opset: int | None) -> LoadedModel:
@@ -143,14 +206,14 @@ def _total_size(files: Iterable[Path]) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def _write_report(path: str, result: RewriteResult) -> None:
+def _write_report(path: str, content: JsonObject) -> None:
     from mixlist.files.atomic_writes import write_atomically
     from mixlist.report.json_output import write_json
 
     if path == "-":
-        write_json(result.to_json(), sys.stdout)
+        write_json(content, sys.stdout)
         return
     text = io.StringIO()
-    write_json(result.to_json(), text)
+    write_json(content, text)
     # The name of a file in the report can hold a byte that is not UTF-8.
     write_atomically(path, text.getvalue().encode("utf-8", "backslashreplace"))

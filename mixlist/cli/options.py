@@ -11,6 +11,7 @@ from mixlist.cli.declared_options import build_options, declared_options
 from mixlist.cli.parameters import (
     INPUT_OR_DASH,
     OUTPUT,
+    TARGET,
     AliasedOption,
     Choice,
     OptionValues,
@@ -51,6 +52,11 @@ KIND = click.Option(
 HTML = click.Option(
     ["--html"], metavar="FILE", type=OUTPUT, help="Also write the report as one self-contained HTML page."
 )
+
+
+def target_option(description: str, alias: str = "") -> click.Option:
+    """Return the option ``--target``: what it does is the text of the command."""
+    return AliasedOption(["--target", "target"], alias, metavar="cpu|cuda|tensorrt|FILE", type=TARGET, help=description)
 
 
 def format_option(*forms: str, description: str | None = None, alias: str = "") -> click.Option:

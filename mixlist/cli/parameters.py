@@ -98,10 +98,29 @@ class LibraryType(PathType):
         return complete_library(ctx, param, incomplete)
 
 
+class TargetType(PathType):
+    """The name of a target with a table, or the path of a table."""
+
+    def path_in(self, value: str) -> str:
+        from mixlist.targets.target import TARGETS
+
+        return "" if value in TARGETS else value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the names of the targets for the completion of a shell, or let it complete a path."""
+        from click.shell_completion import CompletionItem
+
+        from mixlist.targets.target import TARGETS
+
+        names = [CompletionItem(name) for name in TARGETS if name.startswith(incomplete)]
+        return names or super().shell_complete(ctx, param, incomplete)
+
+
 INPUT = PathType("reads")
 INPUT_OR_DASH = PathType("reads", allow_dash=True)  # '-' is standard input
 MODEL = PathType("reads model")
 PYTHON_FUNCTION = PythonFunctionType("reads")
+TARGET = TargetType("reads")
 LIBRARY = LibraryType("reads library", allow_dash=True)
 OUTPUT = PathType("writes")
 OUTPUT_OR_DASH = PathType("writes", allow_dash=True)  # '-' is standard output

@@ -11,7 +11,14 @@ import click
 
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.name_completion import complete_node, complete_op_type, complete_rule, complete_scope
-from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
+from mixlist.cli.options import (
+    PLAN_OPTIONS,
+    format_option,
+    pop_policy,
+    pop_type_hints,
+    resolve_with_progress,
+    target_option,
+)
 from mixlist.cli.parameters import CONFIG, MODEL
 from mixlist.lists.library import ListName
 from mixlist.lists.suggestions import did_you_mean
@@ -67,10 +74,10 @@ FILTERS = (
             ),
             shell_complete=complete_node,
         ),
-        click.Option(
-            ["--provider"],
-            type=click.Choice(["cuda", "cpu"]),
-            help="Show only low-precision nodes for which this ONNX Runtime provider has no kernel; needs no GPU.",
+        target_option(
+            "Show only low-precision nodes, with whether this target has a kernel for each, and what happens otherwise."
+            " FILE is a table of another target. Needs no GPU.",
+            alias="--provider",
         ),
         CONFIG,
     ],
@@ -80,7 +87,7 @@ def command(
     output_format: str,
     show_all: bool,
     explain: str | None,
-    provider: str | None,
+    target: str | None,
     **option_values: object,
 ) -> None:
     """Show the precision of the nodes and the reasons. This writes no file.
@@ -93,6 +100,7 @@ def command(
       mixlist resolve model.onnx --mixlist modify.json
       mixlist resolve model.onnx --op Softmax --precision float32 --all
       mixlist resolve model.onnx --explain /fc/MatMul
+      mixlist resolve model.onnx --target tensorrt
       mixlist resolve model.onnx --format json | jq '.counts'
     """
     from mixlist.report import json_output, resolve_output, terminal
@@ -109,20 +117,41 @@ def command(
         else:
             sys.stdout.write(resolve_output.chain_text(chain))
         return
-    nodes = _nodes_without_kernel(plan, provider) if provider else plan.nodes
-    nodes = tuple(node for node in nodes if _matches(node, filters))
     _report_missing_op_types(plan, filters["op"])
+    if target is not None:
+        _write_low_nodes(plan, target, filters, output_format, show_all)
+        return
+    nodes = tuple(node for node in plan.nodes if _matches(node, filters))
     if output_format == "json":
         json_output.write_json(resolve_output.plan_json(plan, nodes), sys.stdout)
     elif output_format == "csv":
         resolve_output.write_node_csv(nodes, sys.stdout)
     else:
-        if provider and not nodes and not any(filters.values()):
-            sys.stdout.write(f"every low-precision node has a kernel of {provider}\n")
-            return
         resolve_output.write_summary(nodes, sys.stdout)
-        shown_nodes = nodes if provider or any(filters.values()) else [node for node in nodes if node.changed]
+        shown_nodes = nodes if any(filters.values()) else [node for node in nodes if node.changed]
         resolve_output.write_node_table(shown_nodes, None if show_all else MAX_NODES, sys.stdout)
+
+
+def _write_low_nodes(
+    plan: Plan, target_name: str, filters: Mapping[str, Sequence[str]], output_format: str, show_all: bool
+) -> None:
+    """Write the low-precision nodes that match, with what a target does with each."""
+    from mixlist.report import json_output, target_output
+    from mixlist.targets.low_nodes import find_low_nodes
+    from mixlist.targets.target import load_target
+
+    target = load_target(target_name)
+    if target.source:
+        sys.stderr.write(f"the kernels of {target.name} are those of {target.source}\n")
+    low_nodes = [node for node in find_low_nodes(plan, target) if _matches(node.decision, filters)]
+    if output_format == "json":
+        json_output.write_json(target_output.low_nodes_json(plan, target, low_nodes), sys.stdout)
+    elif output_format == "csv":
+        target_output.write_low_node_csv(low_nodes, sys.stdout)
+    elif not show_all and not any(filters.values()) and all(node.has_kernel for node in low_nodes):
+        sys.stdout.write(f"every low-precision node has a kernel of {target.name}\n")
+    else:
+        target_output.write_low_nodes(low_nodes, None if show_all else MAX_NODES, sys.stdout)
 
 
 def _report_missing_op_types(plan: Plan, op_types: Sequence[str]) -> None:
@@ -144,17 +173,3 @@ def _matches(node: Decision, filters: Mapping[str, Sequence[str]]) -> bool:
     values["rule"] = (node.rule, *(rule for rule in filters["rule"] if node.reason.endswith(f"{rule})")))
     values["scope"] = tuple(path for path in filters["scope"] if fnmatchcase(str(node.ref), f"{path}*"))
     return all(not filters[name] or not set(values[name]).isdisjoint(filters[name]) for name in filters)
-
-
-def _nodes_without_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
-    """Return the low-precision nodes without a kernel in low precision.
-
-    If the installed ONNX Runtime cannot list the kernels of the provider, they come from a table. Then write to
-    standard error which release of ONNX Runtime the table describes.
-    """
-    from mixlist.targets.kernels import find_nodes_without_low_kernel, kernel_release
-
-    nodes = find_nodes_without_low_kernel(plan, provider)
-    if release := kernel_release(provider):
-        sys.stderr.write(f"the kernels of {provider} are those of {release}, not of the installed ONNX Runtime\n")
-    return nodes

@@ -19,7 +19,16 @@ from mixlist.lists.node_rules import RulesAndFindings, read_customize_dtypes, re
 from mixlist.lists.op_catalog import SPACE_TITLES, guess_space
 from mixlist.lists.ops_info import load_ops_info
 from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, OpNames, PolicyOptions
-from mixlist.lists.policy import GRAY_POLICIES, LOWERING_ACTIONS, RULE_SET, Constants, Mode, Policy, Protection
+from mixlist.lists.policy import (
+    GRAY_POLICIES,
+    LOWERING_ACTIONS,
+    RULE_SET,
+    Constants,
+    Mode,
+    NodeRule,
+    Policy,
+    Protection,
+)
 from mixlist.lists.suggestions import choices_hint
 from mixlist.option_fields import with_fields
 
@@ -74,6 +83,12 @@ def policy_from_options(options: PolicyOptions) -> Policy:
     )
     # The digest is computed from the other fields.
     return replace(policy, digest=_digest(policy))
+
+
+def add_rules_first(policy: Policy, rules: tuple[NodeRule, ...]) -> Policy:
+    """Return a policy with node rules that come before its own."""
+    other = replace(policy, rules=(*rules, *policy.rules))
+    return replace(other, digest=_digest(other))
 
 
 def replace_mixlist(policy: Policy, mixlist: ListPath) -> Policy:

@@ -14,7 +14,7 @@ from mixlist.resolver.plan import Plan, make_node_json
 _SUMMARY_COLUMNS = ("list", "precision", "rule", "nodes", "operators")
 _MAX_OPERATORS = 6  # the number of operators in a row of the summary
 _TABLE_COLUMNS = ("node", "op", "list", "precision", "rule", "reason")
-_CSV_COLUMNS = (
+CSV_COLUMNS = (
     "scope",
     "name",
     "op_type",
@@ -68,10 +68,11 @@ def write_node_table(nodes: Sequence[Decision], max_rows: int | None, stream: Te
 
 def write_node_csv(nodes: Sequence[Decision], stream: TextIO) -> None:
     """Write a row for each node. Semicolons join the items of ``follows`` and ``outputs``."""
-    csv_table.write_csv(_CSV_COLUMNS, map(_csv_row, nodes), stream)
+    csv_table.write_csv(CSV_COLUMNS, map(csv_row, nodes), stream)
 
 
-def _csv_row(node: Decision) -> tuple[str, ...]:
+def csv_row(node: Decision) -> tuple[str, ...]:
+    """Return the cells of a node, in the order of CSV_COLUMNS."""
     follows = ";".join(node.follows)
     outputs = ";".join(f"{name}:{dtype}" for name, dtype in node.outputs.items())
     named = (node.scope, node.name, node.op_type, node.domain)

@@ -4,8 +4,8 @@ The kernels come from one of two sources:
 
 - The installed ONNX Runtime (``get_all_opkernel_def``), if all its providers are built into it. The answer is then true
   for the installed build.
-- The file data/kernels_PROVIDER.json, which tools/make_kernels.py writes from one release (``kernel_release``). It is
-  used for CUDA on machines without CUDA, and for every build that loads providers as libraries. ONNX Runtime 1.31.1
+- The file data/PROVIDER.json, which tools/make_kernels.py writes from one release. It is used
+  for CUDA on machines without CUDA, and for every build that loads providers as libraries. ONNX Runtime 1.31.1
   crashes with a segmentation fault when it lists its kernels and one of the provider libraries does not load. Most
   users of onnxruntime-gpu do not have the libraries of TensorRT, and would see this fault.
 
@@ -22,9 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
-from mixlist.graph.traversal import linked_scopes
 from mixlist.ops.schema import find_schema
-from mixlist.resolver import Decision, Plan
 from mixlist.targets.providers import PROVIDERS
 
 DATA = Path(__file__).parent / "data"
@@ -32,6 +30,8 @@ DATA = Path(__file__).parent / "data"
 FLOAT_NAMES = ("float16", "bfloat16", "float", "double")
 # The providers in the CPU wheels of ONNX Runtime, which load no library at run time.
 _BUILT_IN_PROVIDERS = frozenset({"CPUExecutionProvider", "AzureExecutionProvider", "CoreMLExecutionProvider"})
+# Stands for every type parameter of an operator, in tables whose source does not tell them apart.
+ANY_PARAMETER = "*"
 # ONNX Runtime's value for the end of a version range without an end.
 _NO_END = 2**31 - 1
 
@@ -58,65 +58,58 @@ class Kernel:
     def accepts(self, dtype: str, parameters: set[str]) -> bool:
         """Return True if the kernel accepts ``dtype`` for all of ``parameters``.
 
-        A kernel does not restrict a parameter that is absent from ``types``. At least one parameter in ``types`` must
-        accept ``dtype``.
+        The types of ANY_PARAMETER hold for all parameters. Otherwise a kernel does not restrict a parameter that is
+        absent from ``types``. At least one parameter in ``types`` must accept ``dtype``.
         """
         restricted = [self.types[parameter] for parameter in parameters if parameter in self.types]
         return any(dtype in types for types in self.types.values()) and all(dtype in types for types in restricted)
 
 
-class KernelData(TypedDict):
-    """The content of a data file.
+# The kernels in a data file: by domain and op type, one row for each kernel, with its start, its end, and its types as
+# ``{"T": "float16 float"}``.
+KernelRows = dict[str, dict[str, list[tuple[int, int | None, dict[str, str]]]]]
 
-    ``source`` is the release. ``kernels`` holds, by domain and op type, one list for each kernel, with its start, its
-    end, and its types as ``{"T": "float16 float"}``.
-    """
+
+class KernelData(TypedDict):
+    """The part of a data file that this file reads; ``source`` is the release."""
 
     source: str
-    kernels: dict[str, dict[str, list[tuple[int, int | None, dict[str, str]]]]]
+    kernels: KernelRows
 
 
 # The kernels by domain and op type. An empty tuple: the operator has kernels, but none for a float type.
 Registry = Mapping[tuple[str, str], tuple[Kernel, ...]]
 
 
-def find_nodes_without_low_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
-    """Return the decisions of the low-precision nodes for which ``provider`` has no kernel in the low type."""
-    low_type = plan.policy.mode.low
-    decisions = []
-    # These loops visit the nodes in the order of ``plan.nodes``.
-    scopes = ((s.graph, scope) for s in plan.solution.solutions for scope in linked_scopes(s.graph.root))
-    nodes = ((graph.opsets, node) for graph, scope in scopes for node in scope.nodes)
-    for decision, (opsets, node) in zip(plan.nodes, nodes, strict=True):
-        if decision.precision != low_type:
-            continue
-        # A low-precision node can have outputs of other types: the indices of TopK stay int64.
-        low_outputs = tuple(
-            index
-            for index, value in enumerate(node.outputs)
-            if value is not None and decision.outputs[value.name] == low_type
-        )
-        # float16 and bfloat16 have the same names in mixlist and in ONNX Runtime.
-        opset = opsets.get(node.domain, 1)
-        if not has_kernel_for(provider, node.domain, node.op_type, opset, low_type, low_outputs):
-            decisions.append(decision)
-    return tuple(decisions)
-
-
 def has_kernel_for(provider: str, domain: str, op_type: str, opset: int, dtype: str, outputs: tuple[int, ...]) -> bool:
     """Return True if ``provider`` (``cpu`` or ``cuda``) can run the operator in the float type ``dtype``.
 
-    ``dtype`` is one of ``FLOAT_NAMES``: ``float`` is float32. ``outputs`` are the slots of the outputs of this type. If
-    there are none (as with ArgMax and Equal), the kernel must accept the type for at least one parameter.
+    ``dtype`` and ``outputs`` as of ``has_kernel``. ONNX Runtime replaces an operator without a kernel with the
+    operators of its function body.
+    """
+    return has_kernel(_kernels(provider), domain, op_type, opset, dtype, outputs, inlines_functions=True)
 
-    The result is also True if the operator has no kernel, but a function body in ONNX: ONNX Runtime then replaces the
-    operator with those of the body.
+
+def has_kernel(
+    registry: Registry,
+    domain: str,
+    op_type: str,
+    opset: int,
+    dtype: str,
+    outputs: tuple[int, ...],
+    inlines_functions: bool,
+) -> bool:
+    """Return True if a registry has a kernel of the operator in ``dtype``, an element type by onnx's name in schemas.
+
+    ``outputs`` are the slots of the outputs of this type. If there are none (as with ArgMax and Equal), the kernel must
+    accept the type for at least one parameter. With ``inlines_functions``, the result is also True if the operator has
+    no kernel, but a function body in ONNX.
     """
     schema = find_schema(domain, op_type, opset)
-    kernels = _kernels(provider).get((domain, op_type))
+    kernels = registry.get((domain, op_type))
     if schema is None or kernels is None:
-        # mixlist knows no schema, or the provider has no kernel: only a function body can help.
-        onnx_schema = schema.onnx_schema if schema is not None else None
+        # mixlist knows no schema, or the target has no kernel: only a function body can help.
+        onnx_schema = schema.onnx_schema if schema is not None and inlines_functions else None
         return onnx_schema is not None and bool(onnx_schema.has_function or onnx_schema.has_context_dependent_function)
     # From output slots to type parameters: output 0 of MatMul has the parameter T. A variadic output has one formal
     # slot for each of its actual slots.
@@ -130,19 +123,14 @@ def has_any_kernel(provider: str, domain: str, op_type: str) -> bool:
     return (domain, op_type) in _kernels(provider)
 
 
-def kernel_release(provider: str) -> str:
-    """Return the release of the kernels, such as ``onnxruntime 1.31.1``; "" if they are those of the installed one."""
-    return "" if _can_list_kernels(provider) else _read_data_file(provider)["source"]
-
-
 @cache
 def _kernels(provider: str) -> Registry:
-    return (
-        read_registered_kernels(provider) if _can_list_kernels(provider) else parse_registry(_read_data_file(provider))
-    )
+    if can_list_kernels(provider):
+        return read_registered_kernels(provider)
+    return parse_registry(_read_data_file(provider)["kernels"])
 
 
-def _can_list_kernels(provider: str) -> bool:
+def can_list_kernels(provider: str) -> bool:
     """Return True if the installed ONNX Runtime has the provider and can list its kernels without a crash."""
     import onnxruntime
 
@@ -178,17 +166,17 @@ def _float_types(names: Iterable[str]) -> frozenset[str]:
 
 @cache
 def _read_data_file(provider: str) -> KernelData:
-    data: KernelData = json.loads((DATA / f"kernels_{provider}.json").read_text("utf-8"))
+    data: KernelData = json.loads((DATA / f"{provider}.json").read_text("utf-8"))
     return data
 
 
-def parse_registry(data: KernelData) -> Registry:
-    """Return the registry of a data file."""
+def parse_registry(rows: KernelRows) -> Registry:
+    """Return the registry of the rows of a data file."""
     return {
         (domain, op_type): tuple(
             Kernel(start, end, {parameter: frozenset(names.split()) for parameter, names in types.items()})
             for start, end, types in kernels
         )
-        for domain, operators in data["kernels"].items()
+        for domain, operators in rows.items()
         for op_type, kernels in operators.items()
     }

@@ -18,6 +18,7 @@ MODIFY = '{"black-list": {"to-add": ["MatMul"]}, "white-list": {"to-remove": ["M
 COMMANDS = [
     ("resolve", "{model}", "--format", "json"),
     ("resolve", "{model}", "--format", "json", "--provider", "cpu"),
+    ("resolve", "{model}", "--format", "json", "--target", "tensorrt"),
     ("resolve", "{model}", "--format", "json", "--explain", "second"),
     ("lists", "--format", "json", "--mixlist", "{modify}"),
     ("presets", "--format", "json"),
@@ -29,6 +30,7 @@ COMMANDS = [
     ("export", "{model}", "--for", "atc"),
     ("validate", "{modify}", "--ops-info", "onnx", "--format", "json"),
     ("apply", "{model}", "-o", "{out}", "--report", "-"),
+    ("apply", "{model}", "-o", "{out}", "--report", "-", "--target", "tensorrt"),
     ("bench", "{model}", "--random", "1", "--rounds", "1", "--format", "json"),
     ("bench", "{model}", "--estimate", "--format", "json"),
     ("check", "{model}", "--random", "2", "--dim", "N=3", "--per-tensor", "--layerwise", "--format", "json"),

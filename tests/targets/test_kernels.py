@@ -20,10 +20,10 @@ from mixlist.targets.kernels import (
     Kernel,
     Registry,
     has_kernel_for,
-    kernel_release,
     parse_registry,
     read_registered_kernels,
 )
+from mixlist.targets.target import load_target
 
 TOOL = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "make_kernels.py"))
 CAN_LIST_KERNELS = set(onnxruntime.get_available_providers()) <= {"CPUExecutionProvider", "AzureExecutionProvider"}
@@ -31,8 +31,7 @@ needs_kernel_list = pytest.mark.skipif(
     not CAN_LIST_KERNELS, reason="this build of ONNX Runtime may crash when it lists its kernels"
 )
 
-SMALL = {
-    "source": "a release",
+SMALL: dict[str, Any] = {
     "kernels": {
         "": {
             "Two": [[7, 12, {"T": "float16 float"}], [13, None, {"T": "float16 bfloat16", "U": ""}]],
@@ -58,7 +57,7 @@ def all_answers(registry: Registry) -> dict[tuple[Any, ...], bool]:
 
 
 def test_a_data_file_is_read() -> None:
-    registry = parse_registry(SMALL)
+    registry = parse_registry(SMALL["kernels"])
     assert set(registry) == {("", "Two"), ("", "Whole"), ("my", "Two")}
     assert registry["", "Whole"] == ()
     old, new = registry["", "Two"]
@@ -73,7 +72,7 @@ def test_a_data_file_is_read() -> None:
 @needs_kernel_list
 def test_the_file_of_the_tool_gives_the_answers_of_the_runtime(tmp_path: Path) -> None:
     data = json.loads(TOOL["text"](TOOL["make"]("cpu")))
-    live, written = read_registered_kernels("cpu"), parse_registry(data)
+    live, written = read_registered_kernels("cpu"), parse_registry(data["kernels"])
     assert set(written) == set(live)
     assert data["source"] == f"onnxruntime {onnxruntime.__version__}"
     assert len(all_answers(live)) > 10_000
@@ -99,10 +98,10 @@ def test_the_registry_has_every_kernel_of_the_runtime() -> None:
 
 @needs_kernel_list
 def test_the_file_for_the_cpu_has_the_kernels_of_its_release() -> None:
-    data = json.loads((DATA / "kernels_cpu.json").read_text("utf-8"))
+    data = json.loads((DATA / "cpu.json").read_text("utf-8"))
     if f" {onnxruntime.__version__} " not in f"{data['source']} ":
         pytest.skip(f"the file is of {data['source']}")
-    written, live = parse_registry(data), read_registered_kernels("cpu")
+    written, live = parse_registry(data["kernels"]), read_registered_kernels("cpu")
     assert {op: all_answers({op: written[op]}) for op in written} == {op: all_answers({op: live[op]}) for op in live}
 
 
@@ -116,15 +115,17 @@ def with_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     names = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
     monkeypatch.setattr(state, "get_all_opkernel_def", crash)
-    kernels._kernels.cache_clear()
+    for function in (kernels._kernels, load_target):
+        function.cache_clear()
     yield
-    kernels._kernels.cache_clear()
+    for function in (kernels._kernels, load_target):
+        function.cache_clear()
 
 
 @pytest.mark.parametrize("provider", ["cpu", "cuda"])
 def test_a_build_that_may_crash_does_not_list_its_kernels(with_cuda: None, provider: str) -> None:
     assert has_kernel_for(provider, "", "Relu", 17, "float", (0,))
-    assert kernel_release(provider) == "onnxruntime-gpu 1.31.1 (CUDA 13.0)"
+    assert load_target(provider).source == "onnxruntime-gpu 1.31.1 (CUDA 13.0)"
 
 
 # From the kernel list of onnxruntime-gpu 1.31.1: CUDA has no ReduceMax in bfloat16.

@@ -1,0 +1,181 @@
+"""Check a written model by the rules of a strongly typed target.
+
+Rule S13.5: In a model for a strongly typed target,
+
+- the opset is one that the target reads;
+- every tensor has a type that the target has;
+- the slots of a node that share a type parameter have one type, also both float inputs of Pow, and the results of the
+  bodies of one If;
+- no Cast of mixlist lies between a DequantizeLinear and its reader.
+
+Rule S13.6: An operator that the table lacks, or lacks in the type that a node reads, is reported with the first node.
+It is no broken type rule: the user needs a plugin or another operator, and no list helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mixlist.graph.build import build_graph
+from mixlist.graph.load import LoadedModel
+from mixlist.graph.model import CAST_MARK, Graph, Node, Value
+from mixlist.graph.naming import node_ref
+from mixlist.graph.traversal import reachable_graphs
+from mixlist.ops import dtypes
+from mixlist.ops.names import operator_name
+from mixlist.ops.schema import FormalSlot, find_schema
+from mixlist.targets.target import Target
+
+# The input whose type an operator's row in a table is about. It is input 0 for all others, and output 0 where there is
+# no input with a type: Where reads a condition first, OneHot indices and a depth.
+_TYPED_INPUT = {"Where": 1, "OneHot": 2}
+_TYPED_BY_OUTPUT = frozenset({"Constant", "ConstantOfShape", "EyeLike", "RandomNormalLike", "RandomUniformLike"})
+# The parser of TensorRT computes these with one elementwise layer, whose inputs must have one type. ONNX's schema gives
+# them two type parameters.
+_ONE_FLOAT_TYPE = frozenset({"Pow"})
+
+
+@dataclass(frozen=True, slots=True)
+class MissingOperator:
+    """An operator that a target lacks.
+
+    ``types`` has the type that the target lacks for the operator; "" if it has no type of the operator. ``count`` is
+    the number of nodes, and ``first`` the name of the first one.
+    """
+
+    operator: str
+    type: str
+    count: int
+    first: str
+
+    def __str__(self) -> str:
+        operator = f"{self.operator} in {self.type}" if self.type else self.operator
+        nodes = "1 node, it is" if self.count == 1 else f"{self.count} nodes, the first is"
+        return f"{operator} ({nodes} {self.first})"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCheck:
+    """The result of a check: the operators that the target lacks, and each broken type rule as one sentence."""
+
+    missing: tuple[MissingOperator, ...]
+    broken_rules: tuple[str, ...]
+
+    @property
+    def is_accepted(self) -> bool:
+        """Return True if the target lacks no operator and no type rule is broken."""
+        return not self.missing and not self.broken_rules
+
+
+def check_model(loaded: LoadedModel, target: Target) -> ModelCheck:
+    """Check a written model against the table of a strongly typed target (Rules S13.5 and S13.6)."""
+    graphs = reachable_graphs(build_graph(loaded.proto, show_marked_casts=True))
+    broken_rules = [*_check_opset(graphs[0], target)]
+    nodes_by_operator: dict[tuple[str, str], list[str]] = {}
+    for graph in graphs:
+        for node in graph.nodes:
+            name = str(node_ref(graph, node))
+            broken_rules += [f"{name} ({node.op_type}) {fault}" for fault in _check_node(graph, node, target)]
+            missing_type = _find_missing_type(graph, node, target)
+            if missing_type is not None:
+                operator = operator_name(node.domain, node.op_type)
+                nodes_by_operator.setdefault((operator, missing_type), []).append(name)
+    missing = tuple(
+        MissingOperator(operator, missing_type, len(names), names[0])
+        for (operator, missing_type), names in nodes_by_operator.items()
+    )
+    return ModelCheck(missing, tuple(broken_rules))
+
+
+def _check_opset(graph: Graph, target: Target) -> Iterator[str]:
+    opset = graph.opsets.get("", 1)
+    if target.opsets is not None and not target.opsets[0] <= opset <= target.opsets[1]:
+        first, last = target.opsets
+        yield f"the model has opset {opset}, and {target.name} reads {first} to {last}: convert it with --opset"
+
+
+def _check_node(graph: Graph, node: Node, target: Target) -> Iterator[str]:
+    """Yield each type rule that a node breaks."""
+    yield from _check_tensor_types(node, target)
+    if any(prop.key == CAST_MARK for prop in node.proto.metadata_props):
+        source = node.inputs[0]
+        if source is not None and source.producer is not None and source.producer.op_type == "DequantizeLinear":
+            yield f"separates {source.name}, the output of a DequantizeLinear, from its reader"
+    if node.op_type == "If" and not node.domain:
+        yield from _check_branches(node)
+    schema = find_schema(node.domain, node.op_type, graph.opsets.get(node.domain, 1))
+    if schema is None or node.function is not None:
+        return
+    slots = [
+        *zip(schema.formal_slots(schema.inputs, len(node.inputs)), node.inputs, strict=False),
+        *zip(schema.formal_slots(schema.outputs, len(node.outputs)), node.outputs, strict=False),
+    ]
+    for parameter, names in _find_types_by_parameter(slots).items():
+        if len(names) > 1:
+            yield f"has {' and '.join(sorted(names))} where its type parameter {parameter} demands one type"
+    if node.op_type in _ONE_FLOAT_TYPE:
+        names = {dtypes.type_name(v.type) for v in node.inputs if v is not None and v.type in dtypes.FLOATS}
+        if len(names) > 1:
+            yield f"reads {' and '.join(sorted(names))}, and {target.name} demands one float type"
+
+
+def _check_tensor_types(node: Node, target: Target) -> Iterator[str]:
+    """Yield the types of outputs that the target lacks."""
+    for value in node.outputs:
+        if value is None or value.type == dtypes.UNKNOWN or not target.tensor_types:
+            continue
+        if isinstance(value.type, tuple) or _schema_name(value.type) not in target.tensor_types:
+            yield f"makes {value.name} in {dtypes.type_name(value.type)}, a type that {target.name} lacks"
+
+
+def _check_branches(node: Node) -> Iterator[str]:
+    bodies = list(node.bodies.values())
+    for index, types in enumerate(zip(*(body.output_types for body in bodies), strict=False)):
+        names = {dtypes.type_name(value_type) for value_type in types if value_type != dtypes.UNKNOWN}
+        if len(names) > 1:
+            yield f"has branches that make output {index} in {' and '.join(sorted(names))}"
+
+
+def _find_types_by_parameter(slots: list[tuple[FormalSlot, Value | None]]) -> dict[str, set[str]]:
+    """Return the names of the element types of the slots of each type parameter, without unknown ones."""
+    names: dict[str, set[str]] = {}
+    for formal, value in slots:
+        # The repetitions of a heterogeneous slot, such as the states of a Loop, have independent types.
+        is_free = formal.variadic and not formal.homogeneous
+        if value is not None and value.type != dtypes.UNKNOWN and not is_free and "(" not in formal.parameter:
+            names.setdefault(formal.parameter, set()).add(dtypes.type_name(value.type))
+    return names
+
+
+def _find_missing_type(graph: Graph, node: Node, target: Target) -> str | None:
+    """Return the type in which the target lacks the operator: "" for every type, None if the target has it."""
+    if node.function is not None:  # the operators of the function's body are checked
+        return None
+    opset = graph.opsets.get(node.domain, 1)
+    kernels = target.kernels.get((node.domain, node.op_type))
+    if kernels is None:
+        return ""
+    typed_value = _find_typed_value(node)
+    if node.bodies or typed_value is None or typed_value.type == dtypes.UNKNOWN:
+        return None
+    name = _schema_name(typed_value.type)
+    # A strongly typed target that has float64 at its interface computes in float32.
+    name = "float" if name == "double" and "double" in target.tensor_types else name
+    if target.runs(node.domain, node.op_type, opset, name, ()):
+        return None
+    return dtypes.type_name(typed_value.type)
+
+
+def _find_typed_value(node: Node) -> Value | None:
+    """Return the value whose type the row of the operator is about."""
+    index = _TYPED_INPUT.get(node.op_type, 0)
+    if node.op_type not in _TYPED_BY_OUTPUT and index < len(node.inputs):
+        return node.inputs[index]
+    return next(iter(node.outputs), None)
+
+
+def _schema_name(value_type: dtypes.Type) -> str:
+    """Return the name of an element type in onnx's schemas: ``float`` for float32, ``double`` for float64."""
+    name = dtypes.type_name(dtypes.element(value_type))
+    return {"float32": "float", "float64": "double"}.get(name, name)

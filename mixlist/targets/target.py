@@ -1,0 +1,162 @@
+"""Read the table of a target: which operators it runs in which types, and what happens to a node that it cannot run.
+
+A *target* is the program that runs the mixed model: ``cpu`` and ``cuda`` are execution providers of ONNX Runtime,
+``tensorrt`` is the ONNX parser of TensorRT. Scripts in tools/ write their tables into data/, and each table names its
+source with the version. Every other target is a file of the same form, which schemas/target.json describes (Rule
+S13.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Literal, cast
+
+from mixlist.errors import ListError, UsageError, raise_for_errors
+from mixlist.files import jsonc
+from mixlist.targets.kernels import (
+    DATA,
+    KernelRows,
+    Registry,
+    can_list_kernels,
+    has_kernel,
+    parse_registry,
+    read_registered_kernels,
+)
+from mixlist.targets.providers import PROVIDERS
+
+# What happens to a node without a kernel: the target runs it in float32 between Casts, ONNX Runtime's CPU provider runs
+# it, or the model does not load.
+Otherwise = Literal["cast", "fallback", "refusal"]
+TARGETS = (*PROVIDERS, "tensorrt")  # the targets with a table in data/
+FORMAT = "mixlist.target/1"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a target runs.
+
+    ``source``: the release that the table describes; "" if the kernels are those of the installed ONNX Runtime.
+    ``otherwise``: by low type, what happens to a node without a kernel in this type.
+    ``inlines_functions``: whether an operator without a kernel runs as its function body in ONNX.
+    ``strongly_typed``: whether the target takes the types as they are, without a conversion of its own.
+    ``opsets``: the first and the last version of the standard domain that the target reads; None for any.
+    ``tensor_types``: the element types that a tensor may have, by onnx's names in schemas; empty for any.
+    ``kernels``: the kernels by domain and op type.
+    """
+
+    name: str
+    source: str
+    otherwise: Mapping[str, Otherwise]
+    kernels: Registry
+    inlines_functions: bool = False
+    strongly_typed: bool = False
+    opsets: tuple[int, int] | None = None
+    tensor_types: frozenset[str] = frozenset()
+
+    def runs(self, domain: str, op_type: str, opset: int, dtype: str, outputs: tuple[int, ...]) -> bool:
+        """Return True if the target has a kernel of the operator in ``dtype``; arguments as of ``has_kernel``."""
+        return has_kernel(self.kernels, domain, op_type, opset, dtype, outputs, self.inlines_functions)
+
+    def find_otherwise(self, domain: str, op_type: str, opset: int, low: str, outputs: tuple[int, ...]) -> Otherwise:
+        """Return what happens to a node for which the target has no kernel in the type ``low`` (Rule S13.3)."""
+        otherwise = self.otherwise.get(low, "refusal")
+        if otherwise == "cast" and not self.runs(domain, op_type, opset, "float", outputs):
+            return "refusal"
+        if otherwise == "fallback":
+            cpu = load_target("cpu")
+            runs_on_cpu = cpu.runs(domain, op_type, opset, low, outputs)
+            if not runs_on_cpu and cpu.find_otherwise(domain, op_type, opset, low, outputs) == "refusal":
+                return "refusal"
+        return otherwise
+
+
+@cache
+def load_target(name: str) -> Target:
+    """Return the target with the table ``name``, or that of the file ``name``.
+
+    The kernels of ``cpu`` and ``cuda`` are those of the installed ONNX Runtime where it can list them. Raises
+    UsageError if ``name`` is no table and no file, FileError if the file cannot be read, and ListError if it is no
+    table.
+    """
+    if name not in TARGETS:
+        if not Path(name).exists():
+            hint = f"write one of {', '.join(TARGETS)}, or the path of a table"
+            raise UsageError(f"there is no target {name} and no file of this name", hint=hint)
+        return _read_table(name)
+    target = _read_table(str(DATA / f"{name}.json"))
+    if name in PROVIDERS and can_list_kernels(name):
+        return replace(target, source="", kernels=read_registered_kernels(name))
+    return target
+
+
+def _read_table(path: str) -> Target:
+    """Return the target of a file; the docstring of ``load_target`` names the errors."""
+    document = jsonc.read(path, strict=True)
+    raise_for_errors(document.findings)
+    steps, problem = _find_problem(document.value)
+    if problem:
+        line, column = document.line_column(steps)
+        message = f"{document.path}:{line}:{column}: {problem}"
+        raise ListError(message, hint="docs/reference/files.md describes the form; schemas/target.json has its schema")
+    table = cast(Mapping[str, object], document.value)
+    opsets = cast("list[int] | None", table.get("opsets"))
+    return Target(
+        name=str(table["name"]),
+        source=str(table["source"]),
+        otherwise=cast(Mapping[str, Otherwise], table["otherwise"]),
+        kernels=parse_registry(cast(KernelRows, table["kernels"])),
+        inlines_functions=table.get("inlines_functions") is True,
+        strongly_typed=table.get("strongly_typed") is True,
+        opsets=None if opsets is None else (opsets[0], opsets[1]),
+        tensor_types=frozenset(str(table.get("tensor_types", "")).split()),
+    )
+
+
+def _find_problem(table: object) -> tuple[tuple[str | int, ...], str]:
+    """Return the place and the text of the first fault of a table; an empty text if it has none."""
+    if not isinstance(table, dict) or table.get("format") != FORMAT:
+        return (), f'this is no table of a target: the key "format" must be "{FORMAT}"'
+    for key, kind, description in (
+        ("name", str, "a text"),
+        ("source", str, "a text"),
+        ("otherwise", dict, "an object"),
+        ("kernels", dict, "an object"),
+    ):
+        if not isinstance(table.get(key), kind):
+            return ((key,) if key in table else ()), f'"{key}" must be {description}'
+    for low, outcome in table["otherwise"].items():
+        if low not in ("float16", "bfloat16") or outcome not in ("cast", "fallback", "refusal"):
+            return ("otherwise", low), '"otherwise" must map float16 and bfloat16 to "cast", "fallback" or "refusal"'
+    opsets = table.get("opsets", [1, 1])
+    if not (isinstance(opsets, list) and len(opsets) == 2 and all(type(version) is int for version in opsets)):
+        return ("opsets",), '"opsets" must be the first and the last version, such as [9, 24]'
+    if not isinstance(table.get("tensor_types", ""), str):
+        return ("tensor_types",), '"tensor_types" must be a text with names of types, such as "float float16 int64"'
+    return _find_kernel_problem(table["kernels"])
+
+
+def _find_kernel_problem(kernels: Mapping[str, object]) -> tuple[tuple[str | int, ...], str]:
+    """Return the place and the text of the first fault in ``kernels``."""
+    for domain, operators in kernels.items():
+        if not isinstance(operators, dict):
+            return ("kernels", domain), "a domain must map op types to their kernels"
+        for op_type, rows in operators.items():
+            if not isinstance(rows, list):
+                return ("kernels", domain, op_type), "the kernels of an operator must be a list"
+            for index, row in enumerate(rows):
+                if not _is_kernel_row(row):
+                    form = '[first version, last version or null, {"T": "float16 float"}]'
+                    return ("kernels", domain, op_type, index), f"a kernel must be {form}"
+    return (), ""
+
+
+def _is_kernel_row(row: object) -> bool:
+    """Return True for ``[7, 12, {"T": "float16 float"}]``."""
+    if not isinstance(row, list) or len(row) != 3:
+        return False
+    start, end, types = row
+    has_versions = type(start) is int and (end is None or type(end) is int)
+    return has_versions and isinstance(types, dict) and all(isinstance(names, str) for names in types.values())

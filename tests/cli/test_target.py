@@ -1,0 +1,163 @@
+"""``--target`` of ``resolve`` and ``apply``: nodes with and without a kernel, and the model that a target accepts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+# The list of TensorRT has GridSample and Mish in float32 and float16, and not in bfloat16.
+GRAPH = """<ir_version: 10, opset_import: ["": 22]>
+g (float[1,2,4,4] x, float[1,3,3,2] points, float[4,4] w) => (float[1,2,3,3] y, float[1,2,4,4] z) {
+    [product] a = MatMul (x, w)
+    [sample] y = GridSample (a, points)
+    [mish] m = Mish (a)
+    [relu] z = Relu (m)
+}"""
+QUANTIZED = """<ir_version: 10, opset_import: ["": 20]>
+g (int8[4,4] q, float[4,4] x) => (float[4,4] y, float[4,4] z) <float s = {0.5}> {
+    [dequantize] a = DequantizeLinear (q, s)
+    [inner] y = MatMul (a, x)
+    [outer] z = MatMul (x, x)
+}"""
+LISTS = ("--ops-info", "onnx", "--gray-policy", "promote")
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Callable[[str], Path]:
+    """Return a function that writes a model."""
+
+    def save_model(text: str) -> Path:
+        path = tmp_path / "model.onnx"
+        onnx.save(onnx.parser.parse_model(text), path)
+        return path
+
+    return save_model
+
+
+def types_of(path: Path) -> dict[str, str]:
+    """Return the type of the first output of each node of the main graph, by onnx's own inference."""
+    model = onnx.shape_inference.infer_shapes(onnx.load(path))
+    infos = [*model.graph.value_info, *model.graph.output, *model.graph.input]
+    types = {info.name: onnx.TensorProto.DataType.Name(info.type.tensor_type.elem_type) for info in infos}
+    return {node.name: types[node.output[0]] for node in model.graph.node}
+
+
+def test_json_and_csv_have_each_low_node(run, model_path: Path) -> None:
+    """Rule S13.2"""
+    result = json.loads(run("resolve", model_path, "--target", "tensorrt", "--format", "json").out)
+    assert result["target"]["name"] == "tensorrt" and "TensorRT" in result["target"]["source"]
+    assert [(n["name"], n["kernel"], n["otherwise"]) for n in result["nodes"]] == [
+        ("first", True, None),
+        ("second", True, None),
+    ]
+    rows = list(csv.DictReader(io.StringIO(run("resolve", model_path, "--target", "cpu", "--format", "csv").out)))
+    assert [(row["name"], row["kernel"], row["otherwise"]) for row in rows] == [
+        ("first", "false", "cast"),
+        ("second", "false", "cast"),
+    ]
+
+
+def test_text_has_each_low_node_with_those_without_a_kernel_first(run, tmp_path: Path, model_path: Path) -> None:
+    table = {"format": "mixlist.target/1", "name": "npu", "source": "NPU 3.1", "otherwise": {"float16": "cast"}}
+    kernels = {"": {"MatMul": [[1, 22, {"T": "float16 float"}]], "Relu": [[1, 22, {"T": "float"}]]}}
+    path = tmp_path / "npu.json"
+    path.write_text(json.dumps({**table, "kernels": kernels}))
+    completed = run("resolve", model_path, "--target", path)
+    assert "the kernels of npu are those of NPU 3.1" in completed.err
+    lines = [line.split() for line in completed.out.splitlines()]
+    assert lines[2:4] == [["no", "cast", "1", "Relu", "1"], ["yes", "1", "MatMul", "1"]]
+    assert [line[:4] for line in lines[-2:]] == [["second", "Relu", "no", "cast"], ["first", "MatMul", "yes", "white"]]
+
+
+def test_provider_is_an_alias(run, model_path: Path) -> None:
+    alias, name = (
+        run("resolve", model_path, option, "cuda", "--format", "json").out for option in ("--provider", "--target")
+    )
+    assert alias == name and json.loads(name)["target"]["name"] == "cuda"
+    assert "--provider" not in run("resolve", "--help").out
+
+
+def test_an_unknown_target_is_refused(run, model_path: Path, tmp_path: Path) -> None:
+    for command in (("resolve", model_path), ("apply", model_path, "-o", tmp_path / "out.onnx")):
+        completed = run(*command, "--target", "tensor-rt")
+        assert completed.status == 2
+        assert "no target tensor-rt" in completed.err and "cpu, cuda, tensorrt" in completed.err
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_apply_keeps_nodes_without_a_kernel_as_authored(run, save: Callable[[str], Path], tmp_path: Path) -> None:
+    """Rule S13.4: in bfloat16 the parser has neither GridSample nor Mish."""
+    out = tmp_path / "out.onnx"
+    arguments = ("apply", save(GRAPH), "-o", out, *LISTS, "--protect", "none", "--target", "tensorrt")
+    completed = run(*arguments, "--precision-mode-v2", "mixed_bfloat16", "--report", "-")
+    assert completed.status == 0
+    report = json.loads(completed.out)["target"]
+    assert set(report["kept"]) >= {"./mish"} and report["missing_operators"] == [] and report["broken_rules"] == []
+    types = types_of(out)
+    assert (types["product"], types["mish"], types["sample"]) == ("BFLOAT16", "FLOAT", "FLOAT")
+    assert "the model keeps the type rules of tensorrt" in completed.err
+    assert run(*arguments, "--force", "--precision-mode-v2", "mixed_float16").status == 0
+    assert types_of(out)["mish"] == "FLOAT16"
+
+
+def test_apply_keeps_quantized_units_whole(run, save: Callable[[str], Path], tmp_path: Path) -> None:
+    """Rule S13.4"""
+    model, out = save(QUANTIZED), tmp_path / "out.onnx"
+    completed = run("apply", model, "-o", out, *LISTS, "--target", "tensorrt")
+    assert completed.status == 0
+    readers = [node.op_type for node in onnx.load(out).graph.node if "a" in node.input]
+    assert readers == ["MatMul"]
+    types = types_of(out)
+    assert types["inner"] == "FLOAT" and "FLOAT16" in types.values()
+
+
+def test_apply_writes_the_file_and_names_the_operators_that_the_parser_lacks(
+    run, save: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Rule S13.6"""
+    model, out = save(GRAPH.replace("Relu (m)", "Bernoulli (m)")), tmp_path / "out.onnx"
+    completed = run("apply", model, "-o", out, *LISTS, "--target", "tensorrt")
+    assert completed.status == 1 and out.exists()
+    assert "lacks 1 operator of the model:\n  Bernoulli (1 node, it is relu)\n" in completed.err
+    assert run("apply", model, "-o", tmp_path / "other.onnx", *LISTS).status == 0
+
+
+def test_a_node_rule_that_breaks_a_type_rule_is_named(run, save: Callable[[str], Path], tmp_path: Path) -> None:
+    """Rule S13.5"""
+    model = save(
+        '<ir_version: 10, opset_import: ["": 20]> g (float[2] x, float[2] e) => (float[2] y) { [p] y = Pow (x, e) }'
+    )
+    rules, out = tmp_path / "rules.txt", tmp_path / "out.onnx"
+    rules.write_text("p::InputDtype:float16,float32,OutputDtype:float16\n")
+    completed = run("apply", model, "-o", out, "--customize-dtypes", rules, "--target", "tensorrt", "--report", "-")
+    assert completed.status == 1 and out.exists()
+    (sentence,) = json.loads(completed.out)["target"]["broken_rules"]
+    assert sentence == "p (Pow) reads float16 and float32, and tensorrt demands one float type"
+    assert sentence in completed.err
+
+
+def test_a_dry_run_checks_the_model_too(run, save: Callable[[str], Path], tmp_path: Path) -> None:
+    model, out = save(GRAPH.replace("Relu (m)", "Bernoulli (m)")), tmp_path / "out.onnx"
+    completed = run("apply", model, "-o", out, *LISTS, "--target", "tensorrt", "--dry-run")
+    assert completed.status == 1 and not out.exists()
+    assert "Bernoulli (1 node" in completed.err
+
+
+def test_a_low_node_without_a_kernel_is_refused_where_it_was_authored_low(
+    run, save: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Rule S13.3: ONNX Runtime's CPU provider loads no bfloat16 MatMul, and the file is not changed for it."""
+    model = save(
+        '<ir_version: 10, opset_import: ["": 20]> g (bfloat16[2,2] x) => (bfloat16[2,2] y) { [p] y = MatMul (x, x) }'
+    )
+    completed = run(
+        "apply", model, "-o", tmp_path / "out.onnx", "--precision-mode-v2", "mixed_bfloat16", "--target", "cpu"
+    )
+    assert completed.status == 1
+    assert "cpu refuses low-precision nodes: MatMul 1" in completed.err

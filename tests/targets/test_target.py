@@ -1,0 +1,140 @@
+"""The tables of targets: their form, the tool that writes the one of TensorRT, and the faults of a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from mixlist.errors import ListError, UsageError
+from mixlist.files.package_data import data_folder
+from mixlist.targets.kernels import DATA
+from mixlist.targets.target import TARGETS, load_target
+
+SCHEMA = json.loads((data_folder("schemas") / "target.json").read_text("utf-8"))
+TOOLS = Path(__file__).parents[2] / "tools"
+TABLE = {
+    "format": "mixlist.target/1",
+    "name": "npu",
+    "source": "NPU 3.1, list of operators",
+    "otherwise": {"float16": "cast", "bfloat16": "fallback"},
+    "kernels": {"": {"MatMul": [[1, 22, {"T": "float16 float"}]], "Sin": [[1, 22, {"*": "float"}]]}},
+}
+OPERATORS_MD = """# Supported ONNX Operators
+
+TensorRT 10.15 supports operators in the inclusive range of opset 9 to opset 24. See the chart.
+
+TensorRT supports the following ONNX data types: DOUBLE, FLOAT32, FLOAT16, INT64, and BOOL
+
+| Operator | Supported | Supported Types | Restrictions |
+|----------|-----------|-----------------|--------------|
+| Abs      | Y         | FP32, FP16, INT64 |
+| Bernoulli | N        |
+| Selu     | Y         | FP32, FP16, | an `axis`, FP8 |
+| Xor      | Y         | BOOL
+"""
+
+
+def write(folder: Path, **changes: object) -> str:
+    path = folder / "npu.json"
+    path.write_text(json.dumps({**TABLE, **changes}))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_each_table_has_the_form_and_a_source(name: str) -> None:
+    """Rule S13.1"""
+    table = json.loads((DATA / f"{name}.json").read_text("utf-8"))
+    Draft202012Validator(SCHEMA).validate(table)
+    assert table["name"] == name and any(character.isdigit() for character in table["source"])
+    assert load_target(name).name == name
+
+
+def test_the_tool_reads_the_list_of_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(TOOLS)
+    import make_tensorrt
+
+    table = make_tensorrt.make(OPERATORS_MD)
+    Draft202012Validator(SCHEMA).validate(json.loads(make_tensorrt.text(table)))
+    assert table["source"].startswith("TensorRT 10.15") and table["opsets"] == [9, 24]
+    assert table["tensor_types"] == "double float float16 int64 bool"
+    assert table["kernels"] == {
+        "": {
+            "Abs": [[1, 24, {"*": "float float16 int64"}]],
+            "Selu": [[1, 24, {"*": "float float16"}]],
+            "Xor": [[1, 24, {"*": "bool"}]],
+        }
+    }
+    with pytest.raises(SystemExit, match=r"name no version"):
+        make_tensorrt.make("another text")
+    for name in ("make_tensorrt", "make_kernels"):
+        sys.modules.pop(name)
+
+
+# From docs/operators.md of onnx-tensorrt, TensorRT 10.15.
+@pytest.mark.parametrize(
+    ("op_type", "dtype", "expected"),
+    [
+        ("MatMul", "float16", True),
+        ("MatMul", "bfloat16", True),
+        ("GridSample", "float16", True),
+        ("GridSample", "bfloat16", False),
+        ("STFT", "float", True),
+        ("STFT", "float16", False),
+        ("Clip", "int64", False),
+        ("Relu", "int64", True),
+        ("Bernoulli", "float", False),
+    ],
+)
+def test_the_operators_of_tensorrt(op_type: str, dtype: str, expected: bool) -> None:
+    """Rule S13.2: an operator of the table has a kernel in the types of its row, and no other one has."""
+    assert load_target("tensorrt").runs("", op_type, 20, dtype, ()) == expected
+
+
+def test_a_file_is_a_target(tmp_path: Path) -> None:
+    path = write(tmp_path, opsets=[9, 22], strongly_typed=True, tensor_types="float float16")
+    Draft202012Validator(SCHEMA).validate(json.loads(Path(path).read_text()))
+    target = load_target(path)
+    assert (target.name, target.source, target.opsets) == ("npu", "NPU 3.1, list of operators", (9, 22))
+    assert target.strongly_typed and target.tensor_types == {"float", "float16"}
+    assert target.runs("", "MatMul", 20, "float16", (0,)) and not target.runs("", "Sin", 20, "float16", (0,))
+
+
+def test_what_happens_to_a_node_without_a_kernel(tmp_path: Path) -> None:
+    """Rule S13.3"""
+    target = load_target(write(tmp_path))
+    assert target.find_otherwise("", "Sin", 20, "float16", (0,)) == "cast"
+    assert target.find_otherwise("", "Cos", 20, "float16", (0,)) == "refusal"  # no float32 kernel either
+    # ONNX Runtime's CPU provider has bfloat16 kernels of Reshape, and none of Sin.
+    assert target.find_otherwise("", "Reshape", 20, "bfloat16", (0,)) == "fallback"
+    assert target.find_otherwise("", "Sin", 20, "bfloat16", (0,)) == "refusal"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": "other"}, r"npu\.json:1:1: .*mixlist\.target/1"),
+        ({"name": 3}, r'npu\.json:1:\d+: "name" must be a text'),
+        ({"kernels": []}, r'"kernels" must be an object'),
+        ({"otherwise": {"float16": "crash"}}, r'"cast", "fallback" or "refusal"'),
+        ({"otherwise": {"float64": "cast"}}, r"must map float16 and bfloat16"),
+        ({"opsets": [9]}, r'"opsets" must be'),
+        ({"tensor_types": ["float"]}, r'"tensor_types" must be'),
+        ({"kernels": {"": {"MatMul": [[1, {"T": "float"}]]}}}, r"a kernel must be"),
+        ({"kernels": {"": {"MatMul": [["1", None, {"T": "float"}]]}}}, r"a kernel must be"),
+        ({"kernels": {"": {"MatMul": {}}}}, r"must be a list"),
+        ({"kernels": {"": []}}, r"a domain must map"),
+    ],
+)
+def test_a_fault_of_a_file_has_its_place(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ListError, match=message):
+        load_target(write(tmp_path, **changes))
+
+
+def test_an_unknown_target_names_the_others() -> None:
+    with pytest.raises(UsageError, match="no target tensorr ") as caught:
+        load_target("tensorr")
+    assert "cpu, cuda, tensorrt" in str(caught.value.hint)
