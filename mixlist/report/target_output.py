@@ -57,14 +57,14 @@ def low_nodes_json(plan: Plan, target: Target, low_nodes: Sequence[LowNode]) -> 
 
 
 def applied_target_json(
-    target: Target, kept: Sequence[LowNode], refused: Sequence[LowNode], check: ModelCheck | None
+    target: Target, kept_nodes: Sequence[LowNode], refused: Sequence[LowNode], check: ModelCheck | None
 ) -> JsonObject:
     """Return the key ``target`` of the report of ``apply``; ``check`` is None if the target is not strongly typed."""
     missing = [] if check is None else check.missing
     return {
         "name": target.name,
         "source": target.source,
-        "kept": [node.name for node in kept],
+        "kept": [node.name for node in kept_nodes],
         "refused": [node.name for node in refused],
         "missing_operators": [
             {"operator": m.operator, "type": m.type or None, "nodes": m.count, "first": m.first} for m in missing
@@ -74,16 +74,16 @@ def applied_target_json(
 
 
 def write_applied_target(
-    target: Target, kept: Sequence[LowNode], refused: Sequence[LowNode], check: ModelCheck | None, stream: TextIO
+    target: Target, kept_nodes: Sequence[LowNode], refused: Sequence[LowNode], check: ModelCheck | None, stream: TextIO
 ) -> None:
     """Write which nodes stay as authored for a target, which it refuses, and what its check of the model says."""
     source = f" ({target.source})" if target.source else ""
-    without_kernel = Counter(_operator(node) for node in kept if not node.has_kernel)
+    without_kernel = Counter(_operator(node) for node in kept_nodes if not node.has_kernel)
     if without_kernel:
         nodes = pluralize(without_kernel.total(), "node")
         text = f"{target.name}{source} has no low-precision kernel for {operators_text(without_kernel)}"
         stream.write(f"{text}: {nodes} stay as authored\n")
-    if quantized := len(kept) - without_kernel.total():
+    if quantized := len(kept_nodes) - without_kernel.total():
         stream.write(f"{pluralize(quantized, 'node')} behind DequantizeLinear stay as authored\n")
     if refused:
         operators = Counter(map(_operator, refused))

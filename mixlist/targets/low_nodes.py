@@ -94,17 +94,17 @@ def keep_nodes_for_target(plan: Plan, target: Target) -> tuple[tuple[LowNode, ..
 
     The plan is decided again until no such node is left, because a node that stays can give another node a Cast.
     """
-    kept: dict[str, LowNode] = {}
+    kept_nodes: dict[str, LowNode] = {}
     resolver: Resolver | None = None
     while True:
         nodes = [
             node
             for node in find_low_nodes(plan, target)
-            if node.name not in kept and (not node.has_kernel or node.follows_quantized)
+            if node.name not in kept_nodes and (not node.has_kernel or node.follows_quantized)
         ]
         if not nodes:
-            return tuple(kept.values()), plan
-        kept.update((node.name, node) for node in nodes)
+            return tuple(kept_nodes.values()), plan
+        kept_nodes.update((node.name, node) for node in nodes)
         place = FilePlace(f"--target {target.name}", 1, 1)
         rules = tuple(NodeRule("name", node.name, True, place) for node in nodes)
         if resolver is None:

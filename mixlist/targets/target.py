@@ -36,7 +36,7 @@ FORMAT = "mixlist.target/1"
 
 @dataclass(frozen=True)
 class Target:
-    """What a target runs.
+    """The table of a target.
 
     ``source``: the release that the table describes; "" if the kernels are those of the installed ONNX Runtime.
     ``otherwise``: by low type, what happens to a node without a kernel in this type.
