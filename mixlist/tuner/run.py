@@ -99,15 +99,7 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
     feeds = list(batches)
     search_state = SearchState(options.state, _search_key(loaded, policy, feeds, limits, options))
     with timer.phase("base check"):
-        # The candidates are ranked by the layerwise errors, and the statistics of trials follow from all ranges.
-        base_options = replace(check_options, layerwise=True, per_tensor=True)
-        base = run_check(
-            loaded,
-            policy,
-            batches,
-            base_options,
-            rank_if=lambda report: _needs_search(report, limits, options.objective),
-        )
+        base = _check_base(loaded, policy, batches, limits, options)
         # Trials need the float32 ranges of all batches. The base check lacks some if its mixed model did not run.
         reference = base if base.batches == len(feeds) else _check_in_float32(loaded, policy, batches, options)
     # The labels of held-out batches follow those of the search. Data of --validate-on has no labels.
@@ -142,6 +134,19 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
         with timer.phase("validation"):  # on data that the search did not see
             report = _validate(report, validation, loaded, policy, options, limits)
     return Search(report, base)
+
+
+def _check_base(
+    loaded: LoadedModel, policy: Policy, batches: Batches, limits: TrialLimits, options: TuneOptions
+) -> CheckReport:
+    """Return the check under the base lists. Its nodes are ranked by layerwise errors if a search follows."""
+
+    def needs_search(report: CheckReport) -> bool:
+        return _needs_search(report, limits, options.objective)
+
+    # The statistics of trials follow from the ranges of all tensors.
+    check_options = replace(options.check_options(), layerwise=True, per_tensor=True)
+    return run_check(loaded, policy, batches, check_options, rank_if=needs_search)
 
 
 def _needs_search(base: CheckReport, limits: TrialLimits, objective: Objective) -> bool:
