@@ -29,8 +29,12 @@ _ENTRY_KEYS = ("precision_reduce", "input0", "output0", "attr", "opFile", "opInt
 def detect_text_kind(text: str, path: str) -> TextKind | None:
     """Return the kind of a node rule file; None for a JSON file, also an invalid one.
 
-    A file is JSON if it starts like JSON, is empty or blank, or has a name that ends with ``.json``.
+    A file is JSON if it starts like JSON, is blank, or has a name that ends with ``.json``. A file without any byte holds
+    node rules too: ``tune`` writes one if no node needs a rule. Empty standard input counts as JSON, and so as an error:
+    the program before the pipe may have failed.
     """
+    if not text and path != "<stdin>" and not path.lower().endswith(".json"):
+        return "customize-dtypes"
     if path.lower().endswith(".json") or not text.strip(BLANKS + "\n") or _JSON_START.match(text):
         return None
     # Every valid rule of customize_dtypes has ``InputDtype:``. ``OutputDtype:`` alone is an error of such a rule.

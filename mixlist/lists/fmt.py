@@ -34,8 +34,6 @@ def format_text(text: str, path: str, kind: Literal["auto"] | FileKind = "auto")
     that its kind does not allow. Comments are lost: ``find_lost_comments`` returns a warning about them.
     """
     if kind == "auto":
-        if _is_empty_rule_file(text, path):
-            return ""
         kind = detect_text_kind(text, path) or "auto"
     if kind in ("keep-dtype", "customize-dtypes"):
         return "".join(f"{line}\n" for line in _unique_rules(text))
@@ -50,8 +48,6 @@ def format_text(text: str, path: str, kind: Literal["auto"] | FileKind = "auto")
 
 def find_lost_comments(text: str, path: str) -> list[Diagnostic]:
     """Return a warning if the canonical form of the text loses comments. Raises ListError as ``format_text`` does."""
-    if _is_empty_rule_file(text, path):
-        return []
     if detect_text_kind(text, path):
         lines = enumerate(text.split("\n"), start=1)
         places = [(number, line.index("#") + 1) for number, line in lines if line.lstrip(BLANKS).startswith("#")]
@@ -63,11 +59,6 @@ def find_lost_comments(text: str, path: str) -> list[Diagnostic]:
     count = "a comment" if len(places) == 1 else f"{len(places)} comments"
     hint = "the strict form has no comments: keep them in another file"
     return [Diagnostic("ML011", "warning", f"the strict form of the file loses {count}", path, *places[0], hint)]
-
-
-def _is_empty_rule_file(text: str, path: str) -> bool:
-    """Return True for an empty file that is not called .json: a node rule file without rules."""
-    return not text and not path.lower().endswith(".json")
 
 
 def _unique_rules(text: str) -> list[str]:

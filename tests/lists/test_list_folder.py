@@ -135,5 +135,7 @@ def test_a_guess_is_reported_and_checked_but_left_out_without_its_warning(tmp_pa
     (tmp_path / "high.cfg").write_text("# keep these\n/fc/MatMul\n/fc/MatMul\n")
     report = mixlist.validate(tmp_path)
     assert [finding.code for finding in report.findings] == ["ML015", "ML303", "ML304"] and report.skipped == ()
+    message = "every line can be the name of a node, so the file is checked as a keep_dtype file"
+    assert report.findings[0].message == message
     report = mixlist.validate(tmp_path, ignore="ML015")
     assert report.findings == () and [Path(path).name for path in report.skipped] == ["high.cfg"]

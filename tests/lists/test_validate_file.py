@@ -17,7 +17,7 @@ import pytest
 
 from mixlist.errors import FileError
 from mixlist.lists.library import Library
-from mixlist.lists.validate_file import validate_file
+from mixlist.lists.validate_file import FileReport, validate_file
 from tests.support.systems import linux_only
 
 HERE = Path(__file__).parent
@@ -158,3 +158,12 @@ def test_a_file_of_the_maximum_size_is_read_and_a_larger_one_refused(tmp_path: P
     path.write_text("\n".join([*names, "one", "two"]))
     with pytest.raises(FileError, match="more than 100,000 lines"):
         validate_file(path)
+
+
+def test_an_empty_text_file_holds_no_node_rules_and_no_error(tmp_path: Path) -> None:
+    """``tune --node-rules`` writes such a file if no node needs a rule. Blank files and .json files are errors."""
+    (tmp_path / "rules.txt").write_text("")
+    assert validate_file(tmp_path / "rules.txt") == FileReport(str(tmp_path / "rules.txt"), "customize-dtypes", ())
+    for name, text in (("blank.txt", "\n"), ("empty.json", "")):
+        (tmp_path / name).write_text(text)
+        assert [finding.code for finding in validate_file(tmp_path / name).findings] == ["ML003"]
