@@ -31,6 +31,7 @@ from mixlist.ops import dtypes
 from mixlist.ops.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
+from mixlist.rewriter.result import NOTHING_LOW
 from mixlist.rewriter.specialized_functions import ORIGIN_KEY
 from mixlist.runtime.inputs import model_inputs
 
@@ -40,11 +41,6 @@ if TYPE_CHECKING:
     from mixlist.graph.proto_types import ModelSource
     from mixlist.runtime.session import Feed
 
-_NOTHING_LOW = warning(
-    "ML605",
-    "no node is low: the mixed model is the original",
-    hint="mixlist resolve shows the reason for each node, with the same options",
-)
 _RUNS_PER_SPECIALIZATION = 2**32  # more than the iterations and calls that any run has
 
 
@@ -220,7 +216,7 @@ def make_model_pair(
     mixed, instrumented, conversions = _observe_mixed(loaded, main, config)
     low_type_of = {mixed.original_ref(probe.ref): probe.elem for probe in mixed.probes if probe.elem in LOW_TYPES}
     if not low_type_of and not conversions:
-        warnings.append(_NOTHING_LOW)
+        warnings.append(NOTHING_LOW)
     nodes = trace_dataflow(main)
     if config.float64_reference and (float32_nodes := describe_float32_nodes(nodes)):
         warnings.append(warning("ML608", float32_nodes))

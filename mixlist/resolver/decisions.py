@@ -167,3 +167,11 @@ def find_precision(solution: GraphSolution, node: Node) -> str:
     slots = node.outputs if signature.has_fixed_output else node.inputs
     elem = next((dtypes.element(value.type) for value in slots if value is not None), dtypes.UNKNOWN)
     return dtypes.type_name(elem) if elem in dtypes.FLOATS and node.op_type != "Constant" else "none"
+
+
+def is_changed(solution: GraphSolution, node: Node) -> bool:
+    """Return whether some slot of the node has another type than the authored one."""
+    assignment, signature = solution.assignments[node.id], node.signature
+    if assignment is None or signature is None:
+        return False
+    return any(elem != g.authored for elem, g in zip(assignment.elements, signature.groups, strict=True))

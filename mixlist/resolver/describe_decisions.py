@@ -13,7 +13,7 @@ from mixlist.graph.model import Node, Scope, Value
 from mixlist.graph.naming import display_name, scope_path
 from mixlist.graph.refs import NodeRef, accepted_names, scoped_name
 from mixlist.graph.traversal import linked_scopes
-from mixlist.resolver.decisions import Decision, GraphSolution, ModelSolution, find_precision
+from mixlist.resolver.decisions import Decision, GraphSolution, ModelSolution, find_precision, is_changed
 from mixlist.resolver.reasons import ReasonWriter, find_rule_name, show_type
 
 _RULES_WITHOUT_FOLLOWING = ("schema", "mask", "constant")  # these keep a gray node as authored
@@ -110,7 +110,7 @@ def _describe_graph(
                 domain=node.domain,
                 list=solution.classifications[node.id].list_name,
                 precision=find_precision(solution, node),
-                changed=_is_changed(solution, node),
+                changed=is_changed(solution, node),
                 rule=find_rule_name(solution, node),
                 follows=follows,
                 outputs={value.name: show_type(solution, value) for value in node.outputs if value is not None},
@@ -157,11 +157,3 @@ def _find_followed_producer(solution: GraphSolution, node: Node) -> Node | Value
     if value is None or classification.kind != "gray" or is_kept:
         return None
     return value.producer or value.scope.owner or value
-
-
-def _is_changed(solution: GraphSolution, node: Node) -> bool:
-    """Return whether some slot of the node has another type than the authored one."""
-    assignment, signature = solution.assignments[node.id], node.signature
-    if assignment is None or signature is None:
-        return False
-    return any(elem != g.authored for elem, g in zip(assignment.elements, signature.groups, strict=True))

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mixlist.diagnostics import Diagnostic
+from mixlist.diagnostics import Diagnostic, warning
 from mixlist.files.strict_json import JsonObject
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.save import SaveOptions, save_model, set_inline
@@ -22,6 +22,12 @@ from mixlist.rewriter.tensor_conversion import ConstantReport, external_tensor_k
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
+
+NOTHING_LOW = warning(
+    "ML605",
+    "no node is low: the mixed model is the original",
+    hint="mixlist resolve shows the reason for each node, with the same options",
+)
 
 
 @dataclass(repr=False)

@@ -19,11 +19,11 @@ from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.ops import dtypes
 from mixlist.ops.schema import find_schema
 from mixlist.resolver import ModelSolution, Plan
-from mixlist.resolver.decisions import GraphSolution, find_precision
+from mixlist.resolver.decisions import GraphSolution, find_precision, is_changed
 from mixlist.rewriter.cast_layout import CastLayout, KeptIoTypes, lay_out_casts
 from mixlist.rewriter.constant_conversion import convert_constants, find_sensitive_readers
 from mixlist.rewriter.layout_writer import LayoutWriter
-from mixlist.rewriter.result import RewriteResult
+from mixlist.rewriter.result import NOTHING_LOW, RewriteResult
 from mixlist.rewriter.specialized_functions import FunctionNames, replace_functions
 from mixlist.rewriter.tensor_conversion import ConstantReport
 
@@ -119,10 +119,14 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
     # Phase 2: finish the model as a whole.
     replace_functions(model, model_solution, functions)
     correct_shapes(model)
-    _write_policy_metadata(model, model_solution)
-    nodes = ((solution, node) for solution in model_solution.solutions for node in solution.graph.nodes)
+    nodes = [(solution, node) for solution in model_solution.solutions for node in solution.graph.nodes]
+    has_changes = any(is_changed(solution, node) for solution, node in nodes)
+    if has_changes:
+        _write_policy_metadata(model, model_solution)
     counts = Counter(find_precision(solution, node) for solution, node in nodes)
     low_name = dtypes.type_name(model_solution.low_type)
+    # In the mode origin the user asks for no low node.
+    is_original = not has_changes and not counts[low_name] and model_solution.policy.mode.action != "origin"
     return RewriteResult(
         loaded=loaded,
         proto=model,
@@ -134,7 +138,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
         _reports=reports,
         _clamp=clamp,
         _sensitive_readers=sensitive_readers,
-        _plan_warnings=plan.warnings,
+        _plan_warnings=(*plan.warnings, *([NOTHING_LOW] if is_original else ())),
     )
 
 

@@ -18,6 +18,7 @@ from mixlist.graph.save import content_digest
 from mixlist.lists.modes import NEW_MODES
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
+from mixlist.rewriter.result import NOTHING_LOW
 from mixlist.runtime import executors
 from mixlist.runtime.feeds import Batches, as_batches, digest
 from mixlist.runtime.phase_timer import PhaseTimer
@@ -382,6 +383,7 @@ class _SearchRunner:
         reasons = result.failures or ("the lists keep every limit",)
         edits = result.edits or NO_EDITS
         explained = explain_edits(edits, strategy, try_without=try_without)
+        nothing_low = [item for item in result.check.warnings if item.code == NOTHING_LOW.code]
         report = TuneReport(
             model=self.compiler.resolver.loaded.name,
             objective=objective,
@@ -397,7 +399,8 @@ class _SearchRunner:
             trials=0,
             remembered=0,
             check=result.check,
-            warnings=(*self.base.warnings, *(warning("ML612", note) for note in strategy.notes if note not in reasons)),
+            # The base check gives the other warnings. Only the edits of the result may leave nothing low.
+            warnings=(*dict.fromkeys((*self.base.warnings, *nothing_low)), *(warning("ML612", note) for note in strategy.notes if note not in reasons)),
             seconds=self.timer.seconds,
         )
         return self._with_trial_log(report)

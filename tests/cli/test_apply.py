@@ -89,6 +89,25 @@ def test_opset_converts_the_model(run, model_path: Path, output_path: Path) -> N
     assert run("apply", model_path, "-o", output_path, "--opset", "999", "--force").status == 2
 
 
+def test_a_mere_conversion_is_no_output_of_mixlist(run, model_path: Path, output_path: Path) -> None:
+    """Rule S7.11: the guides advise to convert to a later opset first, so that must not warn (ML501, ML607)."""
+    completed = run("apply", model_path, "-o", output_path, "--opset", "20", "--precision-mode-v2", "origin")
+    assert completed.status == 0 and "warning" not in completed.err
+    completed = run("check", output_path, "--random", "1", "--dim", "N=2")
+    assert completed.status == 0 and "warning" not in completed.err
+
+
+def test_lists_under_which_no_node_is_low_warn(run, model_path: Path, output_path: Path) -> None:
+    """The same warning as of check (ML605), also in the report."""
+    (model_path.parent / "high.json").write_text('{"black-list": {"to-add": ["MatMul"]}}')
+    lists = ("--mixlist", model_path.parent / "high.json")
+    completed = run("apply", model_path, "-o", output_path, *lists, "--report", "-")
+    assert completed.status == 0
+    text = "warning ML605: no node is low: the mixed model is the original"
+    assert text in completed.err and text in run("check", model_path, "--random", "1", *lists).err
+    assert ["ML605" in warning for warning in json.loads(completed.out)["warnings"]] == [True]
+
+
 def test_opset_is_refused_if_metadata_would_be_lost(run, model_path: Path, output_path: Path) -> None:
     model = onnx.load(model_path)
     model.graph.node[0].metadata_props.add(key="a", value="b")
