@@ -19,7 +19,7 @@ from mixlist.cli.parameters import CONFIG, MODEL, PathType
 from mixlist.cli.result_output import write_report_and_page
 from mixlist.cli.search_command import TRACE, check_search_options, read_search_data, report_trials
 from mixlist.cli.verdict_options import LARGE_BATCH
-from mixlist.report import terminal
+from mixlist.report import terminal, tune_texts
 from mixlist.report.terminal import escape_commands
 from mixlist.tuner.options import TuneOptions, default_limits
 
@@ -121,7 +121,7 @@ def command(
     )
     with report_trials(trace) as progress:
         report = run_tune(source, policy, batches, replace(options, progress=progress))
-    report = replace(report, next_command=_alternative_command(report, output))
+    report = replace(report, next_command=_recommended_command(report, output, rules))
     terminal.write_findings(report.warnings)
     try:
         saved = _save(report, output, rules, force)
@@ -131,14 +131,21 @@ def command(
     return int(report.verdict != "pass")
 
 
-def _alternative_command(report: TuneReport, output: str) -> str:
-    """Return the command line that writes the alternative result if it is recommended, else ""."""
+def _recommended_command(report: TuneReport, output: str, rules: str | None) -> str:
+    """Return the command line for a better result, "" if there is none.
+
+    It writes the alternative result if that is recommended. If a search with node rules leaves no matrix work in low
+    precision, it searches for the result that keeps the most.
+    """
     alternative = report.alternative
-    if alternative is None or not alternative.recommended:
+    if alternative is not None and alternative.recommended:
+        rules = str(Path(output).with_suffix(".nodes.txt"))
+        arguments = ["--objective", alternative.objective, "--node-rules", rules]
+    elif rules is not None and report.objective != "max-low" and tune_texts.keeps_no_work(report):
+        arguments = ["--objective", "max-low"]
+    else:
         return ""
-    rules = Path(output).with_suffix(".nodes.txt")
-    # --force, because the running command writes OUT too.
-    arguments = ("--objective", alternative.objective, "--node-rules", str(rules), "--force")
+    arguments.append("--force")  # the running command writes OUT too
     return next_command(command, *arguments, excluded=("objective", "force", "output_format", "html", "trace"))
 
 
@@ -150,7 +157,8 @@ def _save(report: TuneReport, lists: str, rules: str | None, force: bool) -> str
     if not report.complete:
         partial = _partial_name(lists), None if rules is None else _partial_name(rules)
         report.save(*partial, force=True)
-        return f"interrupted: {_name_files(*partial)}; {lists} is unchanged"
+        unchanged = f"; {lists} is unchanged" if Path(lists).exists() else ""
+        return f"interrupted: {_name_files(*partial)}{unchanged}"
     report.save(lists, rules, force=force)
     # The files are written with every verdict, because the list keeps the limits on the data of the search.
     remarks = {

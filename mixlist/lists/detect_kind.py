@@ -29,9 +29,9 @@ _ENTRY_KEYS = ("precision_reduce", "input0", "output0", "attr", "opFile", "opInt
 def detect_text_kind(text: str, path: str) -> TextKind | None:
     """Return the kind of a node rule file; None for a JSON file, also an invalid one.
 
-    A file is JSON if it starts like JSON, is blank, or has a name that ends with ``.json``. A file without any byte holds
-    node rules too: ``tune`` writes one if no node needs a rule. Empty standard input counts as JSON, and so as an error:
-    the program before the pipe may have failed.
+    A file is JSON if it starts like JSON, is blank, or has a name that ends with ``.json``. A file without any byte
+    holds node rules too: ``tune`` writes one if no node needs a rule. Empty standard input counts as JSON, which is an
+    error: the program before the pipe may have failed.
     """
     if not text and path != "<stdin>" and not path.lower().endswith(".json"):
         return "customize-dtypes"

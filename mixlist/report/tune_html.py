@@ -76,7 +76,7 @@ def _next_steps(report: TuneReport) -> list[Step]:
             )
         ]
     steps, apply = [], f"mixlist apply {model_argument(report.model)}"
-    if report.next_command:
+    if report.next_command and report.alternative is not None:
         steps.append(Step("Recommended: write the result with rules of single nodes.", report.next_command))
     if report.verdict == "fail":
         steps.append(
@@ -98,11 +98,10 @@ def _next_steps(report: TuneReport) -> list[Step]:
             )
         )
     has_rules = report.alternative is not None or any(edit.node for edit in report.edits)
-    if report.low_share.get("base") and not report.low_share.get("tuned") and not has_rules:
-        steps.append(
-            Step(
-                "None of the matrix and convolution work stays in low precision, so the list gains little. Rules for"
-                " single nodes may keep more of it: --node-rules FILE."
-            )
-        )
+    if tune_texts.keeps_no_work(report):
+        gain = "None of the matrix and convolution work stays in low precision, so the list gains little."
+        if report.alternative is None and report.next_command:
+            steps.append(Step(f"{gain} This command keeps the most of it:", report.next_command))
+        elif not has_rules:
+            steps.append(Step(f"{gain} Rules for single nodes may keep more of it: --node-rules FILE."))
     return steps

@@ -82,6 +82,8 @@ def _write_low_share(after: float | None, report: TuneReport, stream: TextIO) ->
     if not after:
         warning = paint("none of that work stays in low precision", "yellow", stream)
         stream.write(f"  {warning}: the list is safe, but gains little\n")
+        if report.alternative is None and report.next_command:
+            stream.write(f"  to keep the most of it: {escape_commands(report.next_command)}\n")
 
 
 def _write_check(title: str, check: CheckReport, stream: TextIO) -> None:

@@ -22,15 +22,25 @@ def headline(report: TuneReport) -> str:
     if not report.modify_mixlist:
         return f"{report.model}: no list was found"
     if not report.edits:
-        return f"{report.model} needs no edit"
+        # A list without edits can still fail on the data that validates it.
+        on_search_data = " on the data of the search" if report.verdict != "pass" else ""
+        return f"{report.model} needs no edit{on_search_data}"
     return f"{report.model} with {pluralize(len(report.edits), 'edit')}"
 
 
 def reasons(report: TuneReport) -> tuple[str, ...]:
-    """Return the reasons of the verdict, and the gain of an alternative result."""
-    if report.alternative is None:
-        return report.reasons
-    return (*report.reasons, _compare_results(report, report.alternative))
+    """Return the reasons of the verdict, what helps if held-out batches fail, and the gain of an alternative result."""
+    lines = [*report.reasons]
+    if report.held_out and report.complete and report.verdict == "fail":
+        lines.append("the search did not use these batches: give more data, or search on all of it with --no-holdout")
+    if report.alternative is not None:
+        lines.append(_compare_results(report, report.alternative))
+    return tuple(lines)
+
+
+def keeps_no_work(report: TuneReport) -> bool:
+    """Return whether the list takes all matrix and convolution work out of low precision."""
+    return bool(report.modify_mixlist and report.low_share.get("base") and not report.low_share.get("tuned"))
 
 
 def _compare_results(report: TuneReport, alternative: TunedList) -> str:
@@ -107,10 +117,13 @@ def _error_rank(output: OutputFinding) -> tuple[bool, float]:
 
 
 def describe_need(result: TuneReport | TunedList) -> str:
-    """Return a sentence that says whether every edit is needed."""
+    """Say whether every edit is needed, and which nodes the table counts."""
+    need = "Some edits may not be needed: the search did not end."
     if result.minimal:
-        return "Each edit is needed: the last column shows the failure without it."
-    return "Some edits may not be needed: the search did not end."
+        need = "Each edit is needed: the last column shows the failure without it."
+    if any(edit.nodes > 1 for edit in result.edits):
+        need += ' "nodes" counts the gray nodes that follow too.'
+    return need
 
 
 def describe_search(report: TuneReport) -> str:

@@ -78,7 +78,8 @@ class TuneReport:
     came from the state file. ``check``: the final check, None after Ctrl-C. ``validation``: the check on validation
     data. ``held_out``: the names of the batches that were held out of the search for it. ``alternative``: another
     result with node rules, if lists alone keep too little work in low precision. ``next_command``: the command line
-    that writes the alternative, "" from Python.
+    that writes the alternative or, if a search with node rules keeps no matrix work low, that searches for the most;
+    "" from Python.
     """
 
     model: str

@@ -383,7 +383,9 @@ class _SearchRunner:
         reasons = result.failures or ("the lists keep every limit",)
         edits = result.edits or NO_EDITS
         explained = explain_edits(edits, strategy, try_without=try_without)
+        # Of the final check, only this warning can be new: the base check gives the others.
         nothing_low = [item for item in result.check.warnings if item.code == NOTHING_LOW.code]
+        notes = [warning("ML612", note) for note in strategy.notes if note not in reasons]
         report = TuneReport(
             model=self.compiler.resolver.loaded.name,
             objective=objective,
@@ -399,8 +401,7 @@ class _SearchRunner:
             trials=0,
             remembered=0,
             check=result.check,
-            # The base check gives the other warnings. Only the edits of the result may leave nothing low.
-            warnings=(*dict.fromkeys((*self.base.warnings, *nothing_low)), *(warning("ML612", note) for note in strategy.notes if note not in reasons)),
+            warnings=tuple(dict.fromkeys((*self.base.warnings, *nothing_low, *notes))),
             seconds=self.timer.seconds,
         )
         return self._with_trial_log(report)

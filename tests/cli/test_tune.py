@@ -47,7 +47,8 @@ def test_the_written_list_passes_the_check(run, planted: Path, data: Path, tmp_p
     assert completed.out.startswith(f"PASS  {planted} with 1 edit\n")
     assert "overflow at product" in completed.out
     assert "none of that work stays in low precision" in completed.out
-    assert completed.err.startswith("warning ML611: the list was not validated: there are 3")
+    assert completed.err.startswith("warning ML605: no node is low: the mixed model is the original")
+    assert "warning ML611: the list was not validated: there are 3" in completed.err
     assert completed.err.endswith(f"\nwrote {out}\n")
     assert json.loads(out.read_text()) == BLACK
     assert run("validate", out, "--strict", "--model", planted).status == 0
@@ -238,8 +239,8 @@ def test_the_trace_has_a_line_for_each_trial(run, planted: Path, data: Path, tmp
     completed = run("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--trace", "--format", "json")
     lines = completed.err.splitlines()
     report = parse_tune_result(completed.out)
-    assert len(lines) == len(report["log"]) + 3, (
-        "a warning with its hint and the line about the files follow the trials"
+    assert len(lines) == len(report["log"]) + 5, (
+        "two warnings with their hints and the line about the files follow the trials"
     )
     assert lines[0] == "   1 pass  [everything in float32]"
     assert lines[1].startswith("   2 fail  [no edit]  overflow at product")
@@ -282,7 +283,9 @@ def test_a_quarter_is_held_out(run, planted: Path, tmp_path: Path) -> None:
     arguments = ("tune", planted, "-o", tmp_path / "m.json", "--data", folder, "--force")
     completed = run(*arguments)
     assert completed.status == 1
+    assert completed.out.startswith(f"FAIL  {planted} needs no edit on the data of the search\n")
     assert "on the batches that were held out: 1 of 1 batches overflow" in completed.out
+    assert "give more data, or search on all of it with --no-holdout" in completed.out
     assert "Validation on 1 batch that the search did not use" in completed.out
     assert "but not on the validation data" in completed.err
     report = parse_tune_result(run(*arguments, "--format", "json").out)
@@ -335,6 +338,25 @@ def test_the_json_has_both_results(run, planted: Path, data: Path, tmp_path: Pat
     with_node_rules = run("tune", planted, "-o", tmp_path / "o.json", *options)
     report = parse_tune_result(with_node_rules.out)
     assert (report["alternative"], report["next_command"]) == (None, "")
+
+
+def test_rules_that_keep_no_work_name_the_objective_that_keeps_the_most(run, tmp_path: Path) -> None:
+    """One edit of an op type is fewer than two rules, but leaves nothing low."""
+    weights = ", ".join(["300"] * 16)
+    text = f"""twice (float[N, 4] x) => (float[N, 4] y, float[N, 4] z) <float[4, 4] w = {{{weights}}}>
+    {{ [first] a = MatMul (x, w) y = Tanh (a) [second] b = MatMul (x, w) z = Tanh (b) }}"""
+    planted, data = tmp_path / "twice.onnx", write_batches(tmp_path / "large", (300,))
+    onnx.save(model(text), planted)
+    rules = tmp_path / "rules.txt"
+    arguments = ("tune", planted, "-o", tmp_path / "m.json", "--node-rules", rules, "--data", data)
+    completed = run(*arguments)
+    assert (completed.status, rules.read_text()) == (0, "")
+    assert "warning ML605: no node is low" in completed.err
+    (line,) = [line for line in completed.out.splitlines() if "to keep the most of it: " in line]
+    command = shlex.split(line.partition(": ")[2])
+    assert command[-3:] == ["--objective", "max-low", "--force"]
+    again = run(*command[1:])
+    assert again.status == 0 and "to keep the most of it" not in again.out
 
 
 def test_the_page_has_the_edits_and_the_files(run, planted: Path, data: Path, tmp_path: Path) -> None:

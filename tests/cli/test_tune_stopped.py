@@ -8,13 +8,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
+from mixlist.cli import tune
 from tests.support.builders import model
+from tests.support.tune_reports import TUNED
 from tests.support.tune_result import parse_tune_result
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +89,16 @@ def read_until(process: subprocess.Popen[str], verdict: str, skip: int = 0) -> N
         if at >= skip and f" {verdict} " in line:
             return
     raise AssertionError(f"the search ended without a {verdict}")
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_only_a_file_that_exists_is_called_unchanged(exists: bool, tmp_path: Path) -> None:
+    lists = tmp_path / "modify.json"
+    if exists:
+        lists.write_text("old")
+    text = tune._save(replace(TUNED, complete=False), str(lists), str(tmp_path / "nodes.txt"), force=False)
+    partial = f"interrupted: wrote {tmp_path / 'modify.partial.json'} and {tmp_path / 'nodes.partial.txt'}"
+    assert text == partial + (f"; {lists} is unchanged" if exists else "")
 
 
 def test_ctrl_c_writes_the_best_list_so_far(run, long_search: tuple[str, ...], tmp_path: Path) -> None:

@@ -43,6 +43,12 @@ def test_an_edit_has_its_lists_its_cost_and_its_reason() -> None:
     assert rows["Exp"].endswith("overflow at /a/Exp, in 1 or more of 4 batches")
 
 
+def test_the_table_says_that_nodes_counts_those_that_follow() -> None:
+    text = '"nodes" counts the gray nodes that follow too.'
+    assert text in report_text(TUNED)
+    assert text not in report_text(replace(TUNED, edits=(CONV,)))
+
+
 def test_an_interrupted_search_is_reported() -> None:
     text = report_text(
         replace(TUNED, verdict="fail", complete=False, minimal=False, check=None, reasons=("interrupted",))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import onnx
 import pytest
 
 from tests.support.rewriter_cases import Case, case
