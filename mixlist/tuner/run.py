@@ -13,15 +13,15 @@ from mixlist.checker.label_accuracy import warn_unused_labels
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.checker.run import run_check
 from mixlist.diagnostics import warning
-from mixlist.errors import ModelError, UsageError
+from mixlist.errors import UsageError
 from mixlist.graph.save import content_digest
-from mixlist.lists.modes import NEW_MODES
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.rewriter.result import NOTHING_LOW
 from mixlist.runtime import executors
-from mixlist.runtime.feeds import Batches, as_batches, digest
+from mixlist.runtime.feeds import as_batches, digest
 from mixlist.runtime.phase_timer import PhaseTimer
+from mixlist.tuner.base_check import check_base, check_in_float32, needs_search
 from mixlist.tuner.candidate_ranking import CandidateRanking
 from mixlist.tuner.candidates import EditSet
 from mixlist.tuner.cost_model import CostModel
@@ -100,9 +100,9 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
     feeds = list(batches)
     search_state = SearchState(options.state, _search_key(loaded, policy, feeds, limits, options))
     with timer.phase("base check"):
-        base = _check_base(loaded, policy, batches, limits, options)
+        base = check_base(loaded, policy, batches, limits, options)
         # Trials need the float32 ranges of all batches. The base check lacks some if its mixed model did not run.
-        reference = base if base.batches == len(feeds) else _check_in_float32(loaded, policy, batches, options)
+        reference = base if base.batches == len(feeds) else check_in_float32(loaded, policy, batches, options)
     # The labels of held-out batches follow those of the search. Data of --validate-on has no labels.
     if validation is not None and validation.held_out and options.labels is not None and reference.task is not None:
         base, validation = _split_labels(base, validation, options.labels, reference.task.used)
@@ -135,38 +135,6 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
         with timer.phase("validation"):  # on data that the search did not see
             report = _validate(report, validation, loaded, policy, options, limits)
     return Search(report, base)
-
-
-def _check_base(
-    loaded: LoadedModel, policy: Policy, batches: Batches, limits: TrialLimits, options: TuneOptions
-) -> CheckReport:
-    """Return the check under the base lists. Its nodes are ranked by layerwise errors if a search follows."""
-
-    def needs_search(report: CheckReport) -> bool:
-        return _needs_search(report, limits, options.objective)
-
-    # The statistics of trials follow from the ranges of all tensors.
-    check_options = replace(options.check_options(), layerwise=True, per_tensor=True)
-    return run_check(loaded, policy, batches, check_options, rank_if=needs_search)
-
-
-def _needs_search(base: CheckReport, limits: TrialLimits, objective: Objective) -> bool:
-    """Return False if the given lists pass as they are, and no other lists can be better (Rule S9.4)."""
-    return objective != "min-edits" or bool(explain_failed_check(base, limits))
-
-
-def _check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, options: TuneOptions) -> CheckReport:
-    """Return a check of the model against itself, with every node in float32.
-
-    It replaces the base check as the source of float32 ranges. Raises ModelError if the model does not run in float32
-    either.
-    """
-    # This mode makes every node float32 (Rule S3.6), and no rule may make one low again.
-    float32_policy = replace(policy, mode=NEW_MODES["cube_fp16in_fp32out"], rules=())
-    report = run_check(loaded, float32_policy, batches, replace(options.check_options(), per_tensor=True))
-    if not report.batches:
-        raise ModelError(f"{loaded.name} cannot be tuned: {report.reasons[0]}")
-    return report
 
 
 def _split_labels(
@@ -285,7 +253,7 @@ class _SearchRunner:
             failed = _SearchResult(None, self.base, tuple(evidence_gaps))
             report = self._report(strategy, objective, failed, try_without=False)
             return replace(report, verdict="inconclusive")
-        if not _needs_search(self.base, self.trials.limits, objective):
+        if not needs_search(self.base, self.trials.limits, objective):
             return self._report(strategy, objective, _SearchResult(NO_EDITS, self.base))
         try:
             with self.timer.phase("search"):
