@@ -11,6 +11,8 @@ import click
 from mixlist.cli.command_index import COMMANDS, help_text, load_command
 from mixlist.version import __version__
 
+_MAX_OWNERS = 4  # the number of commands that a message names
+
 
 class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -53,5 +55,21 @@ def run(args: list[str]) -> int:
         with mixlist.make_context("mixlist", list(args)) as context:
             # A command without a verdict returns None.
             return int(mixlist.invoke(context) or 0)
+    except click.NoSuchOption as error:
+        raise _name_commands_with_option(error) from None
     except click.exceptions.Exit as done:
         return done.exit_code
+
+
+def _name_commands_with_option(error: click.NoSuchOption) -> click.NoSuchOption:
+    """Return the error with the commands that have the option; an error for an option of no command as it is."""
+    owners = [name for name in COMMANDS if error.option_name in _option_names(load_command(name))]
+    # With many owners, the option is one of nearly all commands, and the similar ones that click names say more.
+    if not 0 < len(owners) <= _MAX_OWNERS:
+        return error
+    message = f"No such option {error.option_name!r}: it is an option of {' and '.join(owners)}."
+    return click.NoSuchOption(error.option_name, message, ctx=error.ctx)
+
+
+def _option_names(command: click.Command) -> set[str]:
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
 from collections.abc import Container, Iterator
 
 import click
+
+from mixlist.text_escapes import quote_argument
 
 # The sources of values that the user sets: the command line, and a configuration.
 _USER_SOURCES = (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.DEFAULT_MAP)
@@ -27,8 +26,7 @@ def next_command(command: click.Command, *extra_arguments: str, excluded: Contai
         if not accepted_names.isdisjoint(parameter.opts) and parameter.name not in excluded
         for argument in _arguments_of(context, parameter)
     ]
-    line = ["mixlist", command.name or "", *arguments, *extra_arguments]
-    return subprocess.list2cmdline(line) if os.name == "nt" else shlex.join(line)
+    return " ".join(map(quote_argument, ["mixlist", command.name or "", *arguments, *extra_arguments]))
 
 
 def _arguments_of(context: click.Context, parameter: click.Parameter) -> Iterator[str]:

@@ -48,4 +48,7 @@ def refuse_used_folder(folder: Path) -> None:
     except OSError as error:
         raise FileError(f"{folder}: this folder cannot be written: {error.strerror or error}") from None
     if is_used:
-        raise UsageError(f"{folder} is not empty", hint="name a new folder")
+        raise UsageError(
+            f"{folder} is not empty",
+            hint="name a new folder, or remove this one first",
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from mixlist.report import diff_texts
 from mixlist.report.html_page import Badge, PageHead, Step, model_argument, render_page
 from mixlist.report.number_text import pluralize
 from mixlist.report.terminal import escape_commands
+from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
     from mixlist.comparison.result import DiffReport, NodeChange
@@ -90,7 +90,7 @@ def _next_steps(edits: ListDiff | None, report: DiffReport | None, settings: Seq
         steps.append(Step("To see which nodes of a model change, add --model MODEL to the command."))
     # The page of the graph compares two modify_mixlist files, so the other settings must be equal.
     elif report is not None and report.nodes and edits and not settings:
-        model, library = model_argument(report.model), shlex.quote(edits.base)
+        model, library = model_argument(report.model), quote_argument(edits.base)
         command = f"mixlist view {model} --ops-info {library} --against FILE -o view.html"
         steps.append(Step("To see the nodes in the graph, and what decides them:", command))
     return steps

@@ -10,8 +10,6 @@ import base64
 import hashlib
 import os
 import re
-import shlex
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.package_data import PACKAGE
 from mixlist.report.number_text import format_number, format_power, format_share, pluralize
 from mixlist.report.terminal import escape_commands
+from mixlist.text_escapes import quote_argument
 from mixlist.version import __version__
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def model_argument(model: str) -> str:
     """Return the model as an argument of a command line; ``MODEL`` for a model that was not read from a file."""
     if not model.endswith(".onnx"):
         return "MODEL"
-    return subprocess.list2cmdline([model]) if os.name == "nt" else shlex.quote(model)
+    return quote_argument(model)
 
 
 def keep_options_whole(text: str) -> Markup:

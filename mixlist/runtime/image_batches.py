@@ -23,6 +23,7 @@ from mixlist.ops import dtypes
 from mixlist.runtime.batch_files import BatchSource
 from mixlist.runtime.inputs import Input
 from mixlist.runtime.random_feeds import expand_sizes
+from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -163,7 +164,9 @@ def _check_options(image_input: _ImageInput, model_input: Input) -> _ImageInput:
         shape = model_input.shape or ()
         names = [shape[axis] or f"{model_input.name}.{len(shape) + axis}" for axis in axes]
         message = f"--resize needs the height and the width, which input {model_input} leaves open"
-        hint = f"set them: {' '.join(f'--dim {name}=224' for name in names if isinstance(name, str))}"
+        hint = "set them: " + " ".join(
+            f"--dim {quote_argument(f'{name}=224')}" for name in names if isinstance(name, str)
+        )
         raise UsageError(message, hint=hint)
     if 0 in (image_input.batch, image_input.height, image_input.width):
         raise UsageError(f"input {model_input} would take no pixels: a size is 0", hint="give other sizes with --dim")

@@ -31,6 +31,7 @@ from mixlist.patterns.integer_inputs import IntegerRange, find_integer_ranges
 from mixlist.runtime.array_casts import BOOL, STRING, integer_bounds, numpy_type
 from mixlist.runtime.available_memory import format_gigabytes
 from mixlist.runtime.inputs import Input, model_inputs
+from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
     import numpy as np
@@ -135,10 +136,10 @@ def decide_shapes(
         names = list(dict.fromkeys(missing))
         raise UsageError(
             f"{purpose} needs sizes that the model leaves open: {', '.join(names)}",
-            hint="set them, for example: " + " ".join(f"--dim {name}=16" for name in names[:6]),
+            hint="set them, for example: " + " ".join(f"--dim {quote_argument(f'{name}=16')}" for name in names[:6]),
         )
     return shapes, [
-        warning("ML601", f"size {name} is not given: 1 is used", hint=f"set it with --dim {name}=N")
+        warning("ML601", f"size {name} is not given: 1 is used", hint=f"set it with --dim {quote_argument(name)}=N")
         for name in dict.fromkeys(assumed)
     ]
 

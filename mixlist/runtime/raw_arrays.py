@@ -15,6 +15,7 @@ from mixlist.files.regular_files import open_regular
 from mixlist.ops import dtypes
 from mixlist.runtime.array_casts import BOOL, STRING, numpy_type
 from mixlist.runtime.inputs import Input, describe_type
+from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Array
@@ -67,7 +68,7 @@ def _choose_shape(path: Path, model_input: Input, shapes: Mapping[str, tuple[int
     example = _shape_text([size if isinstance(size, int) else 8 for size in declared or (2, 8)])
     raise UsageError(
         f"{path} has no shape, and input {model_input} leaves sizes open",
-        hint=f"give the shape of one batch, for example --shape {name}={example}",
+        hint=f"give the shape of one batch, for example --shape {quote_argument(f'{name}={example}')}",
     )
 
 

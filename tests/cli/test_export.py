@@ -69,7 +69,7 @@ def test_atc_files_are_written_into_a_new_folder(run, model_path: Path, tmp_path
     assert (folder / "atc.sh").exists() and f"wrote {folder / 'atc.sh'}" in completed.err
     assert run("validate", *sorted(folder.glob("*.json"))).status == 0
     again = run("export", model_path, "--for", "atc", "-o", folder)
-    assert again.status == 2 and "is not empty" in again.err
+    assert again.status == 2 and "is not empty\n  hint: name a new folder, or remove this one first" in again.err
 
 
 def test_atc_files_have_ascend_names_and_the_nodes_that_op_types_cannot_name(run, tmp_path: Path) -> None:

@@ -74,6 +74,14 @@ def test_an_unknown_command_has_a_hint_with_the_most_similar_one(run) -> None:
     assert completed.out == ""
 
 
+def test_an_option_of_another_command_is_named_with_it(run) -> None:
+    completed = run("resolve", "m.onnx", "--no-keep-io-types")
+    assert completed.status == 2
+    assert "No such option '--no-keep-io-types': it is an option of apply." in completed.err
+    assert "Did you mean" not in completed.err
+    assert "Did you mean" in run("resolve", "m.onnx", "--presision").err
+
+
 def test_unknown_option_and_missing_argument_are_wrong_usage(run) -> None:
     assert run("lists", "--nothing").status == 2
     assert run("--nothing").status == 2

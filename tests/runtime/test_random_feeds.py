@@ -91,6 +91,17 @@ def test_one_error_lists_all_missing_sizes() -> None:
     assert error.value.hint == "set them, for example: --dim H=16 --dim x.3=16 --dim L=16"
 
 
+def test_hints_quote_the_names_that_a_shell_would_change() -> None:
+    """Some exporters call a size ``?``: unquoted, it would match the names of files."""
+    proto = model("g (float[N, 2] x) => (float[N, 2] y) { y = Relu (x) }")
+    first, second = proto.graph.input[0].type.tensor_type.shape.dim
+    first.dim_param, second.dim_param = "batch size", "?"
+    with pytest.raises(UsageError) as error:
+        make_random_batches(proto, 1)
+    assert error.value.hint == "set them, for example: --dim '?=16'"
+    assert make_random_batches(proto, 1, dims={"?": 2}).warnings[0].hint == "set it with --dim 'batch size'=N"
+
+
 def test_a_size_may_be_zero() -> None:
     feed = first_batch("float[N, 4] x, int64[N] i, string[N] s, bool[N] b", dims={"N": 0})
     assert {value.size for value in feed.values()} == {0}
