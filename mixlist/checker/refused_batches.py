@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mixlist.checker.evidence import holds_only_nan
 from mixlist.checker.finding_records import FindingRecord
 from mixlist.emulation.observer import Ranges
+from mixlist.errors import ModelError
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import TensorRef
 from mixlist.runtime.feeds import has_empty_array
@@ -24,6 +25,15 @@ def describe_batch(name: str, feed: Feed) -> str:
     """Return the name of a batch for an error message, with the inputs that most likely cause the error."""
     problems = [f"input {input_name!r} {problem}" for input_name, value in feed.items() if (problem := _problem(value))]
     return f"{name}, whose {' and '.join(problems)}" if problems else name
+
+
+def reference_refused(name: str, feed: Feed, refused: RunRefused) -> ModelError:
+    """Return the error for a batch that the reference refuses; for random data with the sizes that may not fit."""
+    hint = None
+    if name.startswith("random "):
+        shapes = ", ".join(f"{input_name} {list(value.shape)}" for input_name, value in feed.items())
+        hint = f"the inputs are {shapes}: give open sizes that fit together with --dim, or real data with --data"
+    return ModelError(f"{describe_batch(name, feed)}: {refused.message}", hint=hint)
 
 
 def _problem(value: Array) -> str:

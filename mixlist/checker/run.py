@@ -30,13 +30,13 @@ from mixlist.checker.model_pair import ModelPair, make_model_pair
 from mixlist.checker.native_comparison import compare_with_emulation
 from mixlist.checker.operand_rules import classify_operands
 from mixlist.checker.options import CheckOptions
-from mixlist.checker.refused_batches import RefusedBatches, describe_batch
+from mixlist.checker.refused_batches import RefusedBatches, describe_batch, reference_refused
 from mixlist.checker.result import CheckReport, NodeError, TensorRange
 from mixlist.checker.session_config import SessionConfig
 from mixlist.diagnostics import warning
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import ObservedBatch, Ranges
-from mixlist.errors import ModelError, UsageError
+from mixlist.errors import UsageError
 from mixlist.graph.load import load_model
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.type_hints import add_type_hints
@@ -191,7 +191,7 @@ class _CheckRun:
                 reference_outputs, reference = pending_reference()
         except RunRefused as refused:
             # Rule S8.25: without a reference there is nothing to compare with, so the check ends with an error.
-            raise ModelError(f"{describe_batch(self.batches.names()[index], feed)}: {refused.message}") from refused
+            raise reference_refused(self.batches.names()[index], feed, refused) from refused
         try:
             with self.timer.phase("mixed"):
                 mixed_outputs, mixed = pending_mixed()

@@ -8,12 +8,17 @@ from collections.abc import Iterable, Sequence
 from mixlist.checker.exception_rate import describe_rate, too_many_exceptions
 from mixlist.report.number_text import format_number, format_share, pluralize
 from mixlist.training.result import SeedRun, TrainReport
+from mixlist.training.verdict import MIN_RUNS
 
 EMULATED = (
     "Emulated: instead of the mixed step, a float32 step graph ran. It rounds every low-precision value to the low"
     " type. The mixed step itself would show neither overflow nor underflow, because ONNX Runtime's CPU provider"
     " computes most float16 nodes in float32."
 )
+
+# If more of the gradient values become zero with every scale, the reason is not the scale.
+_MOST_LOST = 0.5
+_CHECK_STEP = "'mixlist check' of the step shows overflow inside it"
 
 
 def headline(report: TrainReport) -> str:
@@ -122,7 +127,14 @@ def trial_rows(report: TrainReport) -> list[tuple[str, str, str]]:
 
 def describe_missing_choice(report: TrainReport) -> str:
     """Return a sentence that no setting of the scaler is good enough; "" if one is."""
-    return "" if report.scale_choice else f"No setting keeps the exception rate below {report.limit:.2%}."
+    if not report.scale_choice:
+        return f"No setting keeps the exception rate below {report.limit:.2%}."
+    # An infinity of the forward pass can make gradients zero, whatever the scale is: 1/inf is 0.
+    least = min(trial.zero for trial in report.scale_trials)
+    if least > _MOST_LOST:
+        lost = f"at least {format_share(least)} of the gradient values become zero"
+        return f"No scale helps: with each of them, {lost}. {_CHECK_STEP}."
+    return ""
 
 
 def describe_trace(report: TrainReport) -> str:
@@ -148,13 +160,19 @@ def remedies(report: TrainReport) -> list[str]:
         return []
     options = []
     has_exceptions = report.exception_rate > 0
+    # If nothing else failed, there is nothing to remedy but the number of runs.
+    if report.complete and len(report.runs) < MIN_RUNS and len(report.reasons) == 1:
+        return [f"give --runs {MIN_RUNS} or more"]
     if has_exceptions and report.trace_scale is None:
         options.append("--trace-overflow finds the nodes that overflow first, and the lists that keep them high")
     if not has_exceptions:
         # An infinity of the forward pass need not reach the gradients: 1/inf is 0.
-        options.append("no gradient overflowed; 'mixlist check' of the step shows overflow inside it")
+        options.append(f"no gradient overflowed; {_CHECK_STEP}")
     # More than 1 % of zeros: a larger loss scale may help, even if no step has an exception.
-    lost = report.underflow is not None and report.underflow.zero > 0.01
+    shares = report.underflow
+    lost = shares is not None and shares.zero > 0.01
+    if shares is not None and not has_exceptions and min(shares.zero, shares.zero_unscaled) > _MOST_LOST:
+        lost = False  # the scale of this training has not helped
     helps = has_exceptions and not (report.trace_scale == 1 and report.offenders)
     if (helps or lost) and not report.scale_trials:
         options.append("--tune-scale searches the scaler's initial scale and its growth interval")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+
+from tests.support.builders import model
 
 
 @pytest.mark.parametrize(
@@ -61,3 +64,11 @@ def test_labels_in_float64_are_refused(run, model_path: Path, tmp_path: Path) ->
     completed = run("check", model_path, "--random", 1, "--dim", "N=3", "--labels", tmp_path / "labels.npy")
     assert completed.status == 2
     assert "float64" in completed.err
+
+
+def test_random_sizes_that_do_not_fit_are_named(run, tmp_path: Path) -> None:
+    path = tmp_path / "sum.onnx"
+    onnx.save(model("g (float[N, a] x, float[N, b] z) => (float[N, c] y) { [sum] y = Add (x, z) }"), path)
+    completed = run("check", path, "--random", "1", "--dim", "N=2", "--dim", "a=12", "--dim", "b=16")
+    assert completed.status == 2 and "sum" in completed.err
+    assert "hint: the inputs are x [2, 12], z [2, 16]: give open sizes that fit together with --dim" in completed.err

@@ -73,6 +73,22 @@ def test_a_failure_without_exceptions_points_to_a_check_of_the_step() -> None:
     assert hints == ["hint: no gradient overflowed; 'mixlist check' of the step shows overflow inside it"]
 
 
+def test_too_few_runs_alone_have_no_advice_on_overflow() -> None:
+    reason = "1 of at least 3 runs: too few to show that accuracy is constant"
+    report = replace(PASSING, verdict="fail", reasons=(reason,), runs=PASSING.runs[:1])
+    hints = [line.strip() for line in report_text(report).splitlines() if "hint:" in line]
+    assert hints == ["hint: give --runs 3 or more"]
+
+
+def test_no_scale_helps_if_every_scale_loses_most_gradients() -> None:
+    """This is so if the forward pass overflows and the infinity does not reach the gradients."""
+    trials = tuple(replace(trial, zero=0.88) for trial in FAILING.scale_trials)
+    report = replace(FAILING, scale_trials=trials)
+    text = "No scale helps: with each of them, at least 88 % of the gradient values become zero."
+    assert text in report_text(report) and "best:" not in report_text(report)
+    assert text in render(report) and text not in report_text(FAILING)
+
+
 def test_no_search_for_a_scale_is_advised_if_no_scale_helps() -> None:
     assert FAILING.trace_scale == 1 and FAILING.offenders
     text = report_text(replace(FAILING, scale_trials=(), underflow=None))
