@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         ),
         click.Option(
             ["--protect"],
-            metavar="masks,positions|none",
+            metavar="masks,positions,quantized|none",
             help="Values that no list makes low precision."
             "  [default: that of the library, or less if that needs fewer edits]",
         ),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mixlist.graph.proto_types import ModelSource
 
 _MODES = {dtypes.FLOAT16: "mixed_float16", dtypes.BFLOAT16: "mixed_bfloat16"}
-_PROTECTION_OF_RULE: dict[str, Protection] = {"mask": "masks", "position": "positions"}
+_PROTECTION_OF_RULE: dict[str, Protection] = {"mask": "masks", "position": "positions", "quantized": "quantized"}
 
 
 def recover(

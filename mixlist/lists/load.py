@@ -171,7 +171,7 @@ def _protections(text: str | None, library: Library, space: NameSpace) -> frozen
         return frozenset() if is_other_preset or space == "ascend" else frozenset(everything)
     if text == "none":
         return frozenset()
-    lead = "the allowed values are none, or one or both of"
+    lead = "the allowed values are none, or some of"
     return frozenset([_check_choice("--protect", name.strip(), everything, lead) for name in text.split(",")])
 
 

@@ -26,7 +26,7 @@ class PolicyOptions:
     ``mixlist``: a modify_mixlist file. ``keep_dtype`` and ``customize_dtypes``: node rule files. For each of these
     paths, ``-`` means standard input.
     ``precision_mode``: a mode by its old name. ``precision_mode_v2``: a mode by its new name (Rule S3.1).
-    ``protect``: ``none``, or one or both of ``masks,positions``; with None the library decides (Rule S4.34).
+    ``protect``: ``none``, or some of ``masks,positions,quantized``; with None the library decides (Rule S4.34).
     ``strict``: if True, comments and trailing commas in the files are errors.
     """
 
@@ -52,7 +52,7 @@ class PolicyOptions:
     )
     protect: str | None = option(
         None,
-        "Values that no list makes low precision.  [default: both, none for the lists of an engine or a framework]",
-        metavar="masks,positions|none",
+        "Patterns that no list makes low precision.  [default: all, none for the lists of an engine or a framework]",
+        metavar="masks,positions,quantized|none",
     )
     strict: bool = False

@@ -12,7 +12,7 @@ from mixlist.lists.library import Lists, NameSpace
 GrayPolicy = Literal["ascend", "between", "black-wins", "promote"]
 GRAY_POLICIES: tuple[GrayPolicy, ...] = get_args(GrayPolicy)
 Constants = Literal["keep", "ieee", "clamp"]
-Protection = Literal["masks", "positions"]
+Protection = Literal["masks", "positions", "quantized"]
 Action = Literal["lists", "force", "origin", "raise", "cube"]
 # The actions that make nodes low precision; only these need protections.
 LOWERING_ACTIONS: tuple[Action, ...] = ("lists", "force", "cube")
@@ -71,7 +71,7 @@ class Policy:
 
     ``rules`` are in order of precedence: customize_dtypes by name, then by op type, then keep_dtype.
     ``constants`` says what happens to constants that are out of the range of the low type (Rule S4.19).
-    ``protect`` names the values that no list makes low precision (Rule S4.34).
+    ``protect`` names the patterns that no list makes low precision (Rule S4.34).
     ``space`` is the name space of the lists; with ``op_names`` "auto" it was guessed (Rule S5.1).
     ``digest`` identifies the meaning of the policy and the version ``RULE_SET`` of the rules. It is the same on every
     machine, and does not depend on the names of files.

@@ -1,1 +1,1 @@
-"""Prove facts about values from the graph alone: ranges of constants, masks, positions, ranges of integer inputs."""
+"""Prove facts from the graph: ranges of constants, masks, positions, quantized units, ranges of integer inputs."""

@@ -8,7 +8,7 @@ and no node that cannot be low precision. A path ends at each of these:
 - a Cast, a graph input, shape arithmetic, the call of a function, a node without a precision (S4.1),
 - a node that a node rule names,
 - a white node that cannot be low precision,
-- a white or gray node that S4.38 keeps, a node that S4.40 keeps,
+- a white or gray node that S4.38 or S4.41 keeps, a node that S4.40 keeps,
 - control flow that cannot take the low type.
 
 An op type of the library's *clear* list, which only the built-in library `tensorflow` has, is also low precision if a

@@ -27,6 +27,7 @@ from mixlist.resolver.function_calls import settle_constant_arguments
 from mixlist.resolver.mask_protection import MaskTreatment, find_mask_notes
 from mixlist.resolver.node_rules import NodeRules
 from mixlist.resolver.position_protection import keep_positions
+from mixlist.resolver.quantized_protection import add_unit_nodes, keep_quantized_units
 from mixlist.resolver.schedule import Schedule
 from mixlist.resolver.solver import GraphSolver, ModelSolver
 from mixlist.resolver.solver_state import CallContext
@@ -258,7 +259,9 @@ class _IncrementalModelSolver(ModelSolver):
         changed = {difference.node for difference in differences if difference.graph_id == id(graph)}
         for node in changed:
             solver.solution.classifications[node.id] = current.get(node, base_nodes[node.id]).classification
-        # A new classification lacks the protection of positions, so apply it again.
+        # A new classification lacks the protections, so apply them again. A node rule also moves the rest of its unit.
+        changed = add_unit_nodes(graph, changed, solver.state.policy)
+        keep_quantized_units(solver.state, changed)
         keep_positions(solver.solution, changed)
         # A call runs again if something changed in the function, or in the functions that the function calls.
         changed_ids = {difference.graph_id for difference in differences if difference.graph_id != id(graph)}

@@ -19,6 +19,7 @@ from mixlist.resolver.mask_protection import MaskTreatment, find_mask_notes
 from mixlist.resolver.node_rules import NodeRules
 from mixlist.resolver.node_types import decide_node
 from mixlist.resolver.position_protection import keep_positions
+from mixlist.resolver.quantized_protection import keep_quantized_units
 from mixlist.resolver.solver import GraphSolver, ModelSolver
 from mixlist.resolver.solver_state import CallContext
 
@@ -80,6 +81,7 @@ class PinnedSolver(ModelSolver):
         # Run the step, with the classification that the node would have under the list.
         note = self._mask_notes[solution].get(node)
         solution.classifications[node.id] = replace(classification, mask_note=note)
+        keep_quantized_units(state, [node])
         keep_positions(solution, [node])
         solution.assignments[node.id] = None
         decide_node(node, state)

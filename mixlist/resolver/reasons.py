@@ -18,6 +18,7 @@ from mixlist.ops.schema import next_opset_allowing
 from mixlist.resolver.classification import Classification, explain_unknown_types, find_unknown_inputs
 from mixlist.resolver.decisions import GraphSolution, ModelSolution, find_precision
 from mixlist.resolver.gray_policies import can_be_followed
+from mixlist.resolver.quantized_protection import find_unit_of_rule
 from mixlist.resolver.sequence_groups import is_container
 
 
@@ -98,6 +99,8 @@ class ReasonWriter:
             return f"all its float inputs come from shapes and constants: shape arithmetic stays {kept_type} (S4.3)"
         if rule == "position":
             return self._explain_position(node, kept_type)
+        if rule == "quantized":
+            return self._explain_quantized(node, kept_type)
         if rule == "unknown-type":
             unknown = explain_unknown_types(find_unknown_inputs(node))
             return f"{unknown}, so it stays as authored; --type-hints can give the type (S4.40)"
@@ -199,6 +202,16 @@ class ReasonWriter:
         return (
             f"{effect}, which come from the integers of {position.source!r}, and {exact}: it stays {kept_type} (S4.38)"
         )
+
+    def _explain_quantized(self, node: Node, kept_type: str) -> str:
+        unit, named = find_unit_of_rule(self.solution, node, self.policy)
+        first, last = display_name(unit.nodes[0]), display_name(unit.nodes[-1])
+        part = f"it is part of the quantized unit of {unit.operator.op_type} {display_name(unit.operator)}"
+        if self.solution.classifications[node.id].kind != "authored" and named is not None:
+            place = self.rules.find_rule(self.solution.graph, named).place
+            return f"{part}, which the rule for {display_name(named)} makes {kept_type} ({place}; S4.41)"
+        between = f"from {first} to {last}, which an integer kernel can compute"
+        return f"{part}, {between}: it stays {kept_type} (S4.41)"
 
     def _cite_mask_rule(self, node: Node) -> str:
         """Return the number of the rule that keeps a node with a mask, and why the mask is not reduced instead."""

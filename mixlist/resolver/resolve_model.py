@@ -24,6 +24,7 @@ from mixlist.resolver.mask_protection import find_mask_warnings, find_masks_at_r
 from mixlist.resolver.node_rules import NodeRules
 from mixlist.resolver.plan import Plan
 from mixlist.resolver.position_protection import find_position_warnings
+from mixlist.resolver.quantized_protection import find_unit_warnings
 from mixlist.resolver.solver import ModelSolver
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def _find_warnings(model_solution: ModelSolution, ranges: ConstantRanges) -> Ite
     # After all graphs were matched: only then is it known which rules name no node.
     yield from model_solution.node_rules.find_warnings()
     yield from find_position_warnings(model_solution)
+    yield from find_unit_warnings(model_solution)
     yield from _warn_broken_masks(model_solution, ranges)
     yield from _warn_unknown_types(model_solution)
 

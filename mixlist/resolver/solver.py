@@ -40,6 +40,7 @@ from mixlist.resolver.mask_protection import (
 from mixlist.resolver.node_rules import NodeRules
 from mixlist.resolver.node_types import decide_node
 from mixlist.resolver.position_protection import find_protected_positions, keep_positions
+from mixlist.resolver.quantized_protection import keep_quantized_units
 from mixlist.resolver.schedule import DecisionStep, Schedule, find_read_values
 from mixlist.resolver.sequence_groups import SequenceGroup, find_sequence_group, find_sequence_groups, has_fixed_types
 from mixlist.resolver.sequence_types import decide_sequence_group, decide_sequence_node
@@ -187,11 +188,12 @@ class GraphSolver:
         mark_high_by_black(inputs, call.high_by_black, state)
         state.call_frame = call.call_frame
         self._decide_inputs(call)
-        # The order counts: a node rule wins over positions (Rule S4.38), and mask notes belong to the final
-        # classification of a node.
+        # The order counts: a node rule moves quantized units (Rule S4.41) and wins over positions (Rule S4.38), and
+        # mask notes belong to the final classification of a node.
         for node_id, classification in state.model_solver.node_rules.match(self.graph).items():
             solution.classifications[node_id] = classification
         solution.positions, solution.masks = call.positions, call.masks
+        keep_quantized_units(state, self.graph.nodes)
         keep_positions(solution, self.graph.nodes)
         for node, mask_note in find_mask_notes(treatment.kept_groups):
             solution.classifications[node.id] = replace(solution.classifications[node.id], mask_note=mask_note)

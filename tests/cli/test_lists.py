@@ -93,7 +93,7 @@ def test_an_invalid_mixlist_is_an_error(run, library: Path) -> None:
         (("--mixlist", "nothing.json"), "nothing.json: no such file"),
         (("--mixlist", "."), "is a directory"),
         (("--gray-policy", "grey"), "'grey'"),
-        (("--protect", "masks,quantized"), "--protect has no value 'quantized'"),
+        (("--protect", "masks,units"), "--protect has no value 'units'"),
         (("--op-names", "onnx", "--ops-info", "ascend910b"), "has ascend names"),
     ],
 )

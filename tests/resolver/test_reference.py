@@ -32,7 +32,7 @@ GRAY_POLICIES_DRAWN = ["ascend", *GRAY_POLICIES]
 MODES = ["mixed_float16"] * 5 + ["mixed_bfloat16"] * 2 + ["fp16", "origin", "cube_fp16in_fp32out", "allow_fp32_to_fp16"]
 LISTS = ["gray", "white", "black", "gray"]
 Protections = tuple[Protection, ...]
-PROTECTIONS: list[Protections] = [(), ("positions",), ("masks",), ("masks", "positions")]
+PROTECTIONS: list[Protections] = [(), ("positions",), ("masks",), ("quantized",), ("masks", "positions", "quantized")]
 
 
 @st.composite
@@ -151,6 +151,13 @@ def test_mixlist_treats_masks_as_the_reference(part: int) -> None:
     """Rules S4.34 to S4.37: the decisions, the reduced constants, and their magnitudes."""
     masked = partial(policies, protections=[p for p in PROTECTIONS if "masks" in p])
     judge_graphs(part, ("masks",), masked, EXAMPLES // 2)
+
+
+@pytest.mark.parametrize("part", range(len(GRAY_POLICIES_DRAWN)))
+def test_mixlist_keeps_quantized_units_as_the_reference(part: int) -> None:
+    """Rules S4.41 and S4.42, also with node rules, which move whole units."""
+    protected = partial(policies, protections=[p for p in PROTECTIONS if "quantized" in p])
+    judge_graphs(part, ("quantized",), protected, EXAMPLES // 4)
 
 
 @pytest.mark.parametrize("part", range(len(GRAY_POLICIES_DRAWN)))

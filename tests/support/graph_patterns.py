@@ -1,4 +1,4 @@
-"""Patterns on which decisions depend: positions, bfloat16 tensors, and tensors of unknown type.
+"""Patterns on which decisions depend: positions, quantized units, bfloat16 tensors, and tensors of unknown type.
 
 These graphs serve the comparison of decisions: a runtime need not run them.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.support.graph_constants import plain
 from tests.support.graph_ops import NewValues
-from tests.support.graph_scope import BFLOAT16, BOOL, FLOAT, INT64, Scope, Value
+from tests.support.graph_scope import BFLOAT16, BOOL, FLOAT, INT8, INT64, Scope, Value
 
 CUSTOM_DOMAIN = "test.custom"
 CONTRIB_DOMAIN = "com.microsoft"
@@ -79,6 +79,46 @@ def _grid(s: Scope, x: Value) -> Value | None:
     grid = s.emit_one("Reshape", [x, s.constant([1, -1, 2, 2], INT64)], plain((1, "M", 2, 2)))
     image = s.emit_one("Reshape", [s.gen.pick(images), s.constant([1, 1, 2, 4], INT64)], plain((1, 1, 2, 4)))
     return s.emit_one("GridSample", [image, grid], plain((1, 1, "M", 2))) if grid and image else None
+
+
+# -- quantized units (Rule S4.41) ---------------------------------------------------------------------
+def quantized_unit(s: Scope) -> NewValues:
+    """An operator between DequantizeLinear and QuantizeLinear; now and then one of them is missing."""
+    values = s.floats()
+    if not values:
+        return None
+    s.gen.features.add("quantized unit")
+    x = _dequantized(s, s.gen.pick(values))
+    for _ in range(s.gen.integer(0, 2)):
+        x = s.emit_one(s.gen.pick(["Identity", "Relu"]), [x], plain(x.shape)) if x and s.gen.chance(30) else x
+    if x is None:
+        return None
+    second = _second_operand(s, x)
+    op = s.gen.pick(["Add", "Mul", "Max", "Neg", "Softmax", "Identity"])
+    y = s.emit_one(op, [x, second] if second and op in ("Add", "Mul", "Max") else [x], plain(x.shape))
+    for _ in range(s.gen.integer(0, 2)):
+        y = s.emit_one(s.gen.pick(["Relu", "Identity", "Neg"]), [y], plain(x.shape)) if y and s.gen.chance(50) else y
+    return _dequantized(s, y) if y and s.gen.chance(80) else y
+
+
+def _dequantized(s: Scope, x: Value) -> Value | None:
+    """The tensor, quantized and dequantized, or only dequantized as if a caller had quantized it."""
+    scale, zero = s.constant(0.05), s.constant(0, INT8)
+    q = s.emit_one("QuantizeLinear", [x, scale, zero], Value("", INT8, x.shape, 0.0, 0.0))
+    return s.emit_one("DequantizeLinear", [q, scale, zero], plain(x.shape)) if q else None
+
+
+def _second_operand(s: Scope, x: Value) -> Value | None:
+    """A dequantized tensor or weight, a constant, or a tensor that is not dequantized."""
+    kind = s.gen.pick(["weight", "dequantized", "constant", "data"])
+    if kind == "weight":
+        return s.emit_one("DequantizeLinear", [s.constant(3, INT8), s.constant(0.05)], plain(()))
+    if kind == "constant":
+        return s.constant(0.5)
+    fits = [v for v in s.floats() if v.shape == x.shape]
+    if not fits:
+        return None
+    return _dequantized(s, s.gen.pick(fits)) if kind == "dequantized" else s.gen.pick(fits)
 
 
 # -- bfloat16 (Rules S3.8, S4.9) ----------------------------------------------------------------------

@@ -19,12 +19,13 @@ from onnx import TensorProto, helper, numpy_helper
 if TYPE_CHECKING:
     from tests.support.graphs import Generator
 
-FLOAT, FLOAT16, BFLOAT16, DOUBLE, INT64, BOOL = (
+FLOAT, FLOAT16, BFLOAT16, DOUBLE, INT64, INT8, BOOL = (
     TensorProto.FLOAT,
     TensorProto.FLOAT16,
     TensorProto.BFLOAT16,
     TensorProto.DOUBLE,
     TensorProto.INT64,
+    TensorProto.INT8,
     TensorProto.BOOL,
 )
 MAX_BOUND = 8.0
@@ -39,6 +40,7 @@ NUMPY = {
     BFLOAT16: ml_dtypes.bfloat16,
     DOUBLE: np.float64,
     INT64: np.int64,
+    INT8: np.int8,
     BOOL: np.bool_,
 }
 

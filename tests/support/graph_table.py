@@ -97,6 +97,7 @@ DECISIONS = {  # families of operators only for graphs whose decisions are compa
     "masks": [Op(graph_masks.masked_softmax, weight=16)],
     "bfloat16": [Op(graph_patterns.bfloat16, since=13, weight=16)],
     "positions": [Op(graph_patterns.positions, weight=16)],
+    "quantized": [Op(graph_patterns.quantized_unit, since=10, weight=16)],
     "types": [
         Op(graph_patterns.contrib, weight=6),
         Op(graph_patterns.value_of_unknown_type, weight=6),

@@ -26,6 +26,7 @@ from tests.support.reference_positions import Positions
 from tests.support.reference_rules import rule_for, ruled_types
 from tests.support.reference_signature import Group, admits, can_be, float_slots, groups, has_fixed_output, type_name
 from tests.support.reference_types import expand
+from tests.support.reference_units import find_units
 from tests.support.scopes import dtype_name
 
 AUTHORED = 0  # the requested type of a node that keeps its authored type
@@ -61,6 +62,7 @@ class Reference:
         self.rules = {node: rule_for(node, policy) for node in self.nodes}
         self.shared_by: dict[Value, Shared] = {v: s for s in self._all_shared() for v in s.members}
         self.shared_of_node = {node: s for s in self.flow.sequences for node in s.nodes}
+        self.units = self._units()
         self.between = self._between() if policy.gray_policy == "between" else None
         self.state: dict[Shared, int | None] = {}
         self.types: Types = {}
@@ -73,6 +75,26 @@ class Reference:
         if self.policy.mode.action in ("raise", "origin") or "positions" not in self.policy.protect:
             return set()
         return Positions(self.nodes, self.flow, self.constants).nodes
+
+    def _units(self) -> dict[Node, int]:
+        """Return the nodes of quantized units that no rule names, each with its type or AUTHORED (Rule S4.41)."""
+        if self.policy.mode.action in ("raise", "origin") or "quantized" not in self.policy.protect:
+            return {}
+        units = find_units(self.nodes, self.constants)
+        moves = [next((m for m in map(self._moved_type, unit) if m is not None), AUTHORED) for unit in units]
+        types: dict[Node, set[int]] = {}
+        for unit, move in zip(units, moves, strict=True):
+            for node in unit:
+                types.setdefault(node, set()).add(move)
+        kept = {node for node in types if self.rules[node] is not None or not self._varies(node)}
+        return {n: next(iter(t)) if len(t) == 1 else AUTHORED for n, t in types.items() if n not in kept}
+
+    def _moved_type(self, node: Node) -> int | None:
+        """Return the type to which a rule of customize_dtypes moves the unit of the node that it names."""
+        rule = self._customized(node)
+        chosen = ruled_types(self.groups[node], rule) if rule is not None else {}
+        changed = {chosen.get(g.param, g.elem) for g in self.groups[node] if chosen.get(g.param, g.elem) != g.elem}
+        return self.low if self.low in changed else FLOAT if FLOAT in changed else None
 
     def _masks(self) -> Masks:
         """Return the masks that are protected, in the modes that lower nodes (Rule S4.34)."""
@@ -299,6 +321,8 @@ class Reference:
             return AUTHORED
         if node in self.protected:
             return AUTHORED
+        if node in self.units:
+            return self.units[node]
         if action == "raise":
             return FLOAT
         if action in ("force", "cube"):
@@ -324,7 +348,9 @@ class Reference:
         """Return whether the black list decides the node."""
         comes_first = self.rules[node] is not None or self.policy.mode.action != "lists"
         arithmetic = self.constants.is_shape_arithmetic(node)
-        return self.list_of(node) == "black" and not comes_first and not arithmetic and self._varies(node)
+        is_moved = self.units.get(node, AUTHORED) != AUTHORED and node not in self.protected
+        is_kept_otherwise = comes_first or arithmetic or is_moved
+        return self.list_of(node) == "black" and not is_kept_otherwise and self._varies(node)
 
     def _varies(self, node: Node) -> bool:
         """Return whether the node has a slot whose type may change (Rule S4.1)."""
@@ -339,8 +365,11 @@ class Reference:
     def _between(self) -> Between:
         def color(node: Node) -> str:
             listed = self.list_of(node)
+            if node in self.units and node not in self.protected and self.units[node] != AUTHORED:
+                listed = "white" if self.units[node] == self.low else "end"
             ends = not self._varies(node) or self.constants.is_shape_arithmetic(node) or self.rules[node] is not None
-            is_kept = (node in self.protected and listed != "black") or self._reads_unknown(node)
+            is_protected = node in self.protected or self.units.get(node) == AUTHORED
+            is_kept = (is_protected and listed != "black") or self._reads_unknown(node)
             is_refused = listed == "white" and not self._can_be_low(node)
             return "end" if ends or is_kept or is_refused else listed
 

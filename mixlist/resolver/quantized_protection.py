@@ -1,0 +1,127 @@
+"""Rule S4.41: a quantized unit stays as authored.
+
+`--protect quantized` turns the rule on. A runtime fuses the nodes of a unit into an integer kernel only if no Cast lies
+between them and their scales have the authored type. So all nodes of a unit stay as authored, whatever their lists say.
+Nodes that another rule keeps (S4.3, S4.38) keep that reason.
+
+A node rule (Rule S4.2) moves the whole unit: if it gives a node of the unit another type, the other nodes get this type
+too, where their schemas allow it. A node of several units moves only if all of these units move.
+
+Example: in ``DequantizeLinear -> Conv -> Relu -> QuantizeLinear`` all four nodes stay float32 although Conv is white.
+
+``patterns.quantized_units`` finds the units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+from mixlist.diagnostics import Diagnostic
+from mixlist.graph.model import Graph, Node
+from mixlist.graph.naming import node_ref
+from mixlist.lists.policy import LOWERING_ACTIONS, Policy
+from mixlist.ops import dtypes
+from mixlist.ops.signature import Assignment
+from mixlist.patterns.quantized_units import QuantizedUnit, UnitsByNode, find_quantized_units
+from mixlist.resolver.classification import DecisionKind
+from mixlist.resolver.decisions import GraphSolution, ModelSolution
+from mixlist.resolver.solver_state import SolverState
+
+_DECIDED_BY_LIST: frozenset[DecisionKind] = frozenset({"low", "authored", "gray", "raise"})  # or by the mode
+# Units do not depend on the policy, so they are found once for all policies of a model.
+_CACHED_UNITS: WeakKeyDictionary[Graph, UnitsByNode] = WeakKeyDictionary()
+
+
+def find_protected_units(graph: Graph, policy: Policy) -> UnitsByNode:
+    """Return the units of a graph; {} if the policy does not protect them."""
+    is_protected = "quantized" in policy.protect and policy.mode.action in LOWERING_ACTIONS
+    return _find_units_once(graph) if is_protected else {}
+
+
+def _find_units_once(graph: Graph) -> UnitsByNode:
+    if graph not in _CACHED_UNITS:
+        _CACHED_UNITS[graph] = find_quantized_units(graph)
+    return _CACHED_UNITS[graph]
+
+
+def add_unit_nodes(graph: Graph, nodes: set[Node], policy: Policy) -> set[Node]:
+    """Return ``nodes`` and the nodes of their units: a node rule on one of them moves them all."""
+    units_by_node = find_protected_units(graph, policy)
+    return nodes.union(*[unit.nodes for node in nodes for unit in units_by_node.get(node.id, ())])
+
+
+def keep_quantized_units(state: SolverState, nodes: Iterable[Node]) -> None:
+    """Classify those of ``nodes`` that belong to a unit: as authored, or as a node rule moves their units.
+
+    The nodes that a node rule names must have their classification already.
+    """
+    solution = state.solution
+    units_by_node = find_protected_units(state.graph, state.policy)
+    if not units_by_node:
+        return
+    kinds = _find_moved_units(state, units_by_node)
+    for node in nodes:
+        units, classification = units_by_node.get(node.id), solution.classifications[node.id]
+        if units and classification.kind in _DECIDED_BY_LIST:
+            kinds_of_units = {kinds.get(unit, "authored") for unit in units}
+            kind = kinds_of_units.pop() if len(kinds_of_units) == 1 else "authored"
+            solution.classifications[node.id] = replace(classification, kind=kind, rule="quantized")
+
+
+def _find_moved_units(state: SolverState, units_by_node: UnitsByNode) -> dict[QuantizedUnit, DecisionKind]:
+    """Return the units that a node rule moves, each with the kind that its other nodes get."""
+    kinds: dict[QuantizedUnit, DecisionKind] = {}
+    rules, classifications = state.model_solver.node_rules, state.solution.classifications
+    for node_id, units in units_by_node.items():
+        if classifications[node_id].kind != "rule":
+            continue
+        node = state.graph.nodes[node_id]
+        kind = _find_kind(node, rules.find_assignment(state.graph, node), state.low_type)
+        if kind is not None:
+            for unit in units:
+                kinds.setdefault(unit, kind)
+    return kinds
+
+
+def _find_kind(node: Node, assignment: Assignment, low_type: int) -> DecisionKind | None:
+    """Return the kind of a unit's nodes if a node rule gives ``assignment`` to a node; None if the unit stays."""
+    assert node.signature is not None
+    changed = [e for e, g in zip(assignment.elements, node.signature.groups, strict=True) if e != g.authored]
+    if low_type in changed:
+        return "low"
+    return "raise" if dtypes.FLOAT in changed else None
+
+
+def find_unit_of_rule(solution: GraphSolution, node: Node, policy: Policy) -> tuple[QuantizedUnit, Node | None]:
+    """Return the first unit of a node, and the first node of the unit that a node rule names, if any."""
+    unit = find_protected_units(solution.graph, policy)[node.id][0]
+    named = (member for member in unit.nodes if solution.classifications[member.id].kind == "rule")
+    return unit, next(named, None)
+
+
+def find_unit_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic]:
+    """Yield a warning if the policy does not protect units, and some of their nodes become low precision."""
+    policy = model_solution.policy
+    if "quantized" in policy.protect or policy.mode.action not in LOWERING_ACTIONS:
+        return
+    lowered: dict[QuantizedUnit, Graph] = {}
+    for solution in model_solution.solutions:
+        for node_id, units in _find_units_once(solution.graph).items():
+            node, assignment = solution.graph.nodes[node_id], solution.assignments[node_id]
+            # A DequantizeLinear alone does not count: a Cast of a low-precision scale would serve other readers too.
+            if assignment is not None and _find_kind(node, assignment, model_solution.low_type) == "low":
+                lowered |= {unit: solution.graph for unit in units if unit.operator is node}
+    if lowered:
+        unit, graph = next(iter(lowered.items()))
+        low_name = dtypes.type_name(model_solution.low_type)
+        is_one = len(lowered) == 1
+        effect = f"is {low_name}" if is_one else f"and {len(lowered) - 1} more are {low_name}"
+        yield Diagnostic(
+            "ML510",
+            "warning",
+            f"{unit.operator.op_type} {node_ref(graph, unit.operator)} {effect} between DequantizeLinear and "
+            f"QuantizeLinear: no integer kernel computes {'it' if is_one else 'them'}",
+            hint="--protect quantized keeps quantized units as authored",
+        )

@@ -1,0 +1,96 @@
+"""Find the quantized units of a model.
+
+Rule S4.41: an operator whose floats come from DequantizeLinear and whose result reaches QuantizeLinear, with the nodes
+between, stays as authored with --protect quantized. Here a parameter of a function is the caller's value itself, so a
+walk ends at the border of the function.
+"""
+
+from __future__ import annotations
+
+from onnx import TensorProto
+
+from mixlist.ops.traits import Trait, operators
+from tests.support.reference_constants import Constants
+from tests.support.reference_model import LISTED, Node, Value
+from tests.support.reference_signature import groups, has_fixed_output
+
+FLOATS = (*LISTED, TensorProto.DOUBLE)
+MOVERS = operators(Trait.MOVES_VALUES)
+
+
+def find_units(nodes: list[Node], constants: Constants) -> list[list[Node]]:
+    """Return the nodes of each unit, in the order of the graph."""
+    order = {node: index for index, node in enumerate(nodes)}
+    units = []
+    for node in nodes:
+        if is_qdq(node, "Dequantize") or is_qdq(node, "Quantize") or not is_operator(node):
+            continue
+        before = [path_to_dequantize(value, node, constants) for value in floats(node.inputs)]
+        data = [
+            path for path, value in zip(before, floats(node.inputs), strict=True) if not constants.is_constant(value)
+        ]
+        behind = paths_to_quantize(node, constants)
+        if data and all(data) and behind:
+            unit = {node, *(n for path in before for n in path), *behind}
+            units.append(sorted(unit, key=order.__getitem__))
+    return units
+
+
+def floats(values: list[Value | None]) -> list[Value]:
+    """Return the values that hold floats."""
+    return [value for value in values if value is not None and value.elem in FLOATS]
+
+
+def is_qdq(node: Node, name: str) -> bool:
+    return node.op == f"{name}Linear" and node.proto.domain in ("", "ai.onnx", "com.microsoft") and node.call is None
+
+
+def has_tensors_only(node: Node) -> bool:
+    return all(value is None or value.is_tensor or value.elem is None for value in (*node.inputs, *node.outputs))
+
+
+def is_operator(node: Node) -> bool:
+    if node.bodies or node.call is not None or has_fixed_output(node) or not has_tensors_only(node):
+        return False
+    return node.schema() is not None or bool(groups(node))
+
+
+def only_data(node: Node, constants: Constants) -> Value | None:
+    """Return the one float that a plain operator reads, constants aside; None if there are more."""
+    if not node.is_standard or node.bodies or not has_tensors_only(node):
+        return None
+    values = floats(node.inputs)
+    varying = [value for value in values if not constants.is_constant(value)] or values
+    return varying[0] if len(varying) == 1 else None
+
+
+def path_to_dequantize(value: Value, reader: Node, constants: Constants) -> list[Node]:
+    """Return the nodes from a value that is read back to its DequantizeLinear; [] if it does not come from one."""
+    node = value.producer
+    if node is None or node.scope.function() is not reader.scope.function():
+        return []
+    if is_qdq(node, "Dequantize"):
+        return [node]
+    moved = only_data(node, constants) if node.op in MOVERS else None
+    path = path_to_dequantize(moved, node, constants) if moved is not None else []
+    return [node, *path] if path else []
+
+
+def paths_to_quantize(node: Node, constants: Constants) -> list[Node]:
+    """Return the QuantizeLinear nodes that the node reaches, and the nodes between."""
+    paths = quantizers(node)
+    for reader, _ in readers_of(node):
+        if reader.op in MOVERS | {"Relu", "Clip"} and only_data(reader, constants) is not None:
+            path = paths_to_quantize(reader, constants)
+            paths += [reader, *path] if path else []
+    return paths
+
+
+def quantizers(node: Node) -> list[Node]:
+    return [reader for reader, slot in readers_of(node) if is_qdq(reader, "Quantize") and slot == 0]
+
+
+def readers_of(node: Node) -> list[tuple[Node, int]]:
+    """Return the readers of a node's floats in the same function, with the slots that read them."""
+    readers = [use for value in floats(node.outputs) for use in value.readers]
+    return [(reader, slot) for reader, slot in readers if reader.scope.function() is node.scope.function()]
