@@ -80,11 +80,10 @@ def write_applied_target(
     source = f" ({target.source})" if target.source else ""
     without_kernel = Counter(_operator(node) for node in kept_nodes if not node.has_kernel)
     if without_kernel:
-        nodes = pluralize(without_kernel.total(), "node")
-        text = f"{target.name}{source} has no low-precision kernel for {operators_text(without_kernel)}"
-        stream.write(f"{text}: {nodes} stay as authored\n")
+        operators = operators_text(without_kernel)
+        stream.write(f"{target.name}{source} has no low-precision kernel for {operators}, which stay as authored\n")
     if quantized := len(kept_nodes) - without_kernel.total():
-        stream.write(f"{pluralize(quantized, 'node')} behind DequantizeLinear stay as authored\n")
+        stream.write(f"kept as authored behind DequantizeLinear, without a Cast: {pluralize(quantized, 'node')}\n")
     if refused:
         operators = Counter(map(_operator, refused))
         stream.write(f"{target.name} refuses low-precision nodes: {operators_text(operators)}\n")

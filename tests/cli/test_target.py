@@ -102,6 +102,10 @@ def test_apply_keeps_nodes_without_a_kernel_as_authored(run, save: Callable[[str
     types = types_of(out)
     assert (types["product"], types["mish"], types["sample"]) == ("BFLOAT16", "FLOAT", "FLOAT")
     assert "the model keeps the type rules of tensorrt" in completed.err
+    # The same target and policy give the same file without a warning (Rule S7.9).
+    options = (*LISTS, "--protect", "none", "--target", "tensorrt", "--precision-mode-v2", "mixed_bfloat16")
+    again = run("apply", out, "-o", tmp_path / "again.onnx", *options)
+    assert "warning" not in again.err and (tmp_path / "again.onnx").read_bytes() == out.read_bytes()
     assert run(*arguments, "--force", "--precision-mode-v2", "mixed_float16").status == 0
     assert types_of(out)["mish"] == "FLOAT16"
 

@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+import onnx
+import onnxruntime
 import pytest
 from jsonschema import Draft202012Validator
 
@@ -138,3 +140,20 @@ def test_an_unknown_target_names_the_others() -> None:
     with pytest.raises(UsageError, match="no target tensorr ") as caught:
         load_target("tensorr")
     assert "cpu, cuda, tensorrt" in str(caught.value.hint)
+
+
+# MatMul and Relu have float32 kernels only, Concat has one for each type.
+@pytest.mark.parametrize("op", ["MatMul (x, x)", "Relu (x)", "Concat <axis = 0> (x, x)", "Transpose (x)", "Erf (x)"])
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+def test_the_outcome_on_a_cpu_is_that_of_onnx_runtime(op: str, low: str) -> None:
+    """Rule S13.3: the model loads unless the outcome is a refusal."""
+    head = '<ir_version: 10, opset_import: ["": 20]>'
+    model = onnx.parser.parse_model(f"{head} g ({low}[2,2] x) => ({low}[N,2] y) {{ y = {op} }}")
+    target, subject = load_target("cpu"), ("", op.split()[0], 20, low, (0,))
+    is_refused = not target.runs(*subject) and target.find_otherwise(*subject) == "refusal"
+    try:
+        onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented:
+        assert is_refused
+    else:
+        assert not is_refused
