@@ -80,8 +80,8 @@ def write_applied_target(
     source = f" ({target.source})" if target.source else ""
     without_kernel = Counter(_operator(node) for node in kept_nodes if not node.has_kernel)
     if without_kernel:
-        operators = operators_text(without_kernel)
-        stream.write(f"{target.name}{source} has no low-precision kernel for {operators}, which stay as authored\n")
+        names = operators_text(without_kernel)
+        stream.write(f"{target.name}{source} has no low-precision kernel for {names}, which stay as authored\n")
     if quantized := len(kept_nodes) - without_kernel.total():
         stream.write(f"kept as authored behind DequantizeLinear, without a Cast: {pluralize(quantized, 'node')}\n")
     if refused:
