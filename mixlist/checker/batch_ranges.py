@@ -33,6 +33,7 @@ class BatchRanges:
     it.
 
     ``HiddenOverflowFinder`` fills in the next fields. ``masks``: the tensors that carry a mask to a softmax.
+    ``clipped``: the tensors that only Clips read (Rule S8.30).
     ``input_ranges``: the ranges of the graph inputs on which masks depend. ``hidden_overflows``: tensors with a
     finite value in the reference that overflows in the low type and belongs to no mask. ``lossy_conversions``:
     conversions that lose a finite value, although their range does not show the loss. ``overflowing_conversions``:
@@ -50,6 +51,7 @@ class BatchRanges:
     saturate: bool
     conversion_ranges: Sequence[tuple[Conversion, ObservedRange]] = ()
     masks: Mapping[TensorRef, Mask] = field(default_factory=dict)
+    clipped: AbstractSet[TensorRef] = frozenset()
     input_ranges: Ranges = field(default_factory=dict)
     hidden_overflows: AbstractSet[TensorRef] = frozenset()
     lossy_conversions: AbstractSet[Conversion] = frozenset()

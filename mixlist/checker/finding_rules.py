@@ -15,7 +15,8 @@ infinity nor a NaN.
 - ``near-limit`` (S8.9): the tensor reaches at least half of the largest finite value.
 - ``preexisting`` (S8.10): the tensor is not finite in the reference either, and no mask explains the infinity.
 - ``intended`` (S8.11): the infinities come from constants, or from a mask. A value belongs to a mask if its magnitude
-  is at least 1e37 and such values are on one side only, or if the graph proves the mask (S8.12).
+  is at least 1e37 and such values are on one side only, or if the graph proves the mask (S8.12). Infinities that only
+  Clips read are intended, too (S8.30).
 
 In a tensor with a mask another value may overflow, which no range can show. The values of such an *ambiguous* tensor
 are counted (``hidden_overflow.py``), and a value that the low type does not hold is an overflow.
@@ -167,6 +168,8 @@ class _Classifier:
         batch = self.batch
         explaining_inputs = [source.ref for source in node.inputs if self._explains(source, mixed)]
         is_explained = bool(explaining_inputs)
+        if tensor in batch.clipped and reference.finite and not mixed.nan and not is_explained:
+            return "intended"
         has_hidden_overflow = tensor in batch.hidden_overflows
         # With ``saturate`` a hidden value is clamped. It makes no infinity.
         is_new = has_hidden_overflow and not batch.saturate
@@ -204,7 +207,8 @@ class _Classifier:
         largest_finite = FINITE_MAX[low]
         if batch.saturate and mixed.magnitude >= largest_finite and reference.magnitude >= overflow_bound(low):
             by_design = only_masks_reach(largest_finite, reference, mixed, batch.mask_levels(tensor, low))
-            return "intended" if by_design and tensor not in batch.hidden_overflows else "saturated"
+            by_design = (by_design and tensor not in batch.hidden_overflows) or tensor in batch.clipped
+            return "intended" if by_design else "saturated"
         # A division by infinity gives zero. Then the node that makes the infinity has the finding, not this one.
         reads_infinity = any(not batch.mixed[s.ref].finite for s in node.inputs if s.ref in batch.mixed)
         if 0 < reference.magnitude < SMALLEST_NORMAL[low] or (mixed.magnitude == 0 and reference.magnitude > 0):

@@ -24,6 +24,7 @@ from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import overflow_bound
+from mixlist.patterns.clipped_tensors import find_clipped_tensors
 from mixlist.patterns.proven_masks import Mask, MaskLevels, find_masks
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ class HiddenOverflowFinder:
         self._reference_counter = HiddenValueCounter(reference)
         self._mixed_counter = HiddenValueCounter(mixed) if mixed is not None else None
         self._masks: dict[TensorRef, Mask] | None = None
+        self._clipped: frozenset[TensorRef] = frozenset()
 
     def add_hidden_overflows(self, feed: Feed, batch: BatchRanges, mixed_counts: Totals | None = None) -> BatchRanges:
         """Return the batch with its masks, and with the overflows that its ranges do not show.
@@ -148,9 +150,11 @@ class HiddenOverflowFinder:
         # float16 is too narrow for the usual masks.
         if self._masks is None:
             self._masks = find_masks(self._nodes) if dtypes.FLOAT16 in self._low_types else {}
+            self._clipped = find_clipped_tensors(self._nodes, min(map(overflow_bound, self._low_types), default=0.0))
         # Each step needs the fields that the steps before it fill in: masks decide which ranges are ambiguous, and the
         # overflows found so far decide which tensors with infinities are compared by counts.
-        batch = replace(batch, masks=self._masks, input_ranges=self._mask_input_ranges(feed, batch))
+        input_ranges = self._mask_input_ranges(feed, batch)
+        batch = replace(batch, masks=self._masks, clipped=self._clipped, input_ranges=input_ranges)
         overflowing, lossy = self._find_lossy_conversions(feed, batch)
         batch = replace(batch, overflowing_conversions=overflowing, lossy_conversions=lossy)
         batch = replace(batch, hidden_overflows=self._find_hidden_overflows(feed, batch))

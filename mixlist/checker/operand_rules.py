@@ -137,6 +137,8 @@ def _classify_conversion(converted_range: ConvertedRange, batch: BatchRanges) ->
     conversion, before = converted_range.conversion, converted_range.before
     # An overflow comes first: a tensor may lose values of a mask and others, and have flushed values too.
     if converted_range.loses_end or conversion in batch.overflowing_conversions:
+        if conversion.reference_ref in batch.clipped:  # Rule S8.30
+            return "intended"
         return "saturated" if batch.saturate else "overflow"
     ends_out_of_range = converted_range.ends_out_of_range
     if ends_out_of_range:

@@ -25,7 +25,8 @@ from mixlist.graph.model import Graph, Value
 from mixlist.graph.naming import output_ref
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import dtypes
-from mixlist.ops.low_precision import LOW_TYPES
+from mixlist.ops.low_precision import LOW_TYPES, overflow_bound
+from mixlist.patterns.clipped_tensors import find_clipped_tensors
 from mixlist.patterns.proven_masks import find_masks
 from mixlist.resolver.decisions import GraphSolution, find_reachable_solutions
 from mixlist.tuner.rounding_plan import LocalRoundings, RoundingPoint
@@ -53,6 +54,7 @@ class OverflowClassifier:
     """Finds the overflows in the ambiguous ranges of a model's trials. ``low_type``: the low element type.
 
     ``nodes``: the nodes of the model in order of computation. ``masks``: the tensors that carry masks.
+    ``clipped``: the tensors that only Clips read (Rule S8.30).
     """
 
     def __init__(self, loaded: LoadedModel, graph: Graph, low_type: int, saturate: bool) -> None:
@@ -60,6 +62,7 @@ class OverflowClassifier:
         self.nodes = trace_dataflow(graph)
         # bfloat16 has the range of float32, so the usual mask values fit into it.
         self.masks = find_masks(self.nodes) if low_type == dtypes.FLOAT16 else {}
+        self.clipped = find_clipped_tensors(self.nodes, overflow_bound(low_type))
         self._node_by_ref = {node.ref: node for node in self.nodes}
         self._finder: HiddenOverflowFinder | None = None
         # The tensors with ranges, and what is derived from them: the nodes that make them, the slots that read them,

@@ -200,6 +200,7 @@ class TrialCompiler:
             proto,
             self.tensors,
             self.classifier.masks,
+            self.classifier.clipped,
             self.low_type,
             self.saturate,
             nodes,

@@ -4,9 +4,10 @@
   reduction.
 - **No statistic.** A tensor is *skippable* if it is finite whenever the inputs of its node are. It gets no reduction.
 - **Ranges.** Some tensors are *ambiguous*: an infinity in them need not be an overflow. These are tensors that carry
-  masks, and tensors whose sum is infinite or may become so in the reference already (``MAX_SUMMABLE``). If the
-  accelerator saturates, tensors beyond the range of the low type are ambiguous too. They get the statistics of
-  ``check``. If one of their values is at the limit, ``overflow_classifier`` decides as ``check`` does.
+  masks, tensors that only Clips read, and tensors whose sum is infinite or may become so in the reference already
+  (``MAX_SUMMABLE``). If the accelerator saturates, tensors beyond the range of the low type are ambiguous too. They get
+  the statistics of ``check``. If one of their values is at the limit, ``overflow_classifier`` decides as ``check``
+  does.
 - Tensors near the limit of the low range get ranges too. A trial that keeps such a tensor in float32 may convert it for
   one of its readers, and lose the values beyond the range there (Rule S8.4).
 """
@@ -152,6 +153,7 @@ def add_statistics(
     model: ModelProto,
     tensors: Sequence[TensorRange],
     masks: Mapping[TensorRef, Mask],
+    clipped: AbstractSet[TensorRef],
     low_type: int,
     saturate: bool,
     nodes: Sequence[DataflowNode],
@@ -161,11 +163,13 @@ def add_statistics(
 ) -> tuple[ModelProto, TrialStatistics]:
     """Return a copy of the model with the statistics of a trial, and the places where they are.
 
-    ``tensors``: the ranges of the reference over all batches. ``masks``: the tensors that carry masks. ``nodes``: the
-    nodes whose outputs may be skippable; if it is empty, every tensor gets a range. ``cut_tensors``: as for
-    ``instrument``. ``near_inputs``: the graph inputs with values near the limit of the low range.
+    ``tensors``: the ranges of the reference over all batches. ``masks``: the tensors that carry masks. ``clipped``: the
+    tensors that only Clips read. ``nodes``: the nodes whose outputs may be skippable; if it is empty, every tensor gets
+    a range. ``cut_tensors``: as for ``instrument``. ``near_inputs``: the graph inputs with values near the limit of the
+    low range.
     """
-    selection = _Selection(tensors, masks, low_type, saturate, nodes, find_constant_range, near_inputs)
+    infinite_by_design = {*masks, *clipped}.union(*(mask.joined | mask.factors for mask in masks.values()))
+    selection = _Selection(tensors, infinite_by_design, low_type, saturate, nodes, find_constant_range, near_inputs)
     instrument_more = partial(instrument, needs_own_range=selection.needs_own_range, cut_tensors=cut_tensors)
     # Each pass adds its probes to the graph of the pass before: sums, then ranges (which include a sum), then counts.
     summed = instrument_more(model, (SUM,), selection.is_summed)
@@ -209,12 +213,15 @@ def _sum_columns(instrumented: InstrumentedModel) -> dict[str, tuple[TensorRef, 
 
 
 class _Selection:
-    """Decides which statistics each tensor gets. The parameters are those of ``add_statistics``."""
+    """Decides which statistics each tensor gets. The parameters are those of ``add_statistics``.
+
+    ``infinite_by_design``: the tensors of masks, and those that only Clips read.
+    """
 
     def __init__(
         self,
         tensors: Sequence[TensorRange],
-        masks: Mapping[TensorRef, Mask],
+        infinite_by_design: AbstractSet[TensorRef],
         low_type: int,
         saturate: bool,
         nodes: Sequence[DataflowNode],
@@ -228,20 +235,20 @@ class _Selection:
         # "not <" instead of ">=", because a magnitude may be NaN.
         self.beyond_bound = {(t.producer, t.tensor) for t in tensors if not t.magnitude < bound}
         self.not_finite = {(t.producer, t.tensor) for t in tensors if t.nan or not math.isfinite(t.magnitude)}
-        self.mask_related = {*masks}.union(*(mask.joined | mask.factors for mask in masks.values()))
+        self.infinite_by_design = infinite_by_design
 
     def is_ambiguous(self, probe: Probe) -> bool:
         """Return True if an infinity in a tensor need not be an overflow."""
         # A float64 tensor is never low.
         is_beyond = (probe.ref.producer, probe.tensor) in self.beyond_bound and probe.elem != dtypes.DOUBLE
-        return probe.ref in self.mask_related or is_beyond
+        return probe.ref in self.infinite_by_design or is_beyond
 
     def needs_own_range(self, tensor: TensorRef) -> bool:
         """Return True if a tensor gets a range of its own, although it only repeats another tensor.
 
         A trial may round this tensor and leave the other one as it is.
         """
-        return tensor in self.mask_related or tensor.producer in self.near
+        return tensor in self.infinite_by_design or tensor.producer in self.near
 
     def is_ranged(self, probe: Probe) -> bool:
         """Return True if a tensor gets a range."""
