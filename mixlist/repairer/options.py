@@ -8,12 +8,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from mixlist.errors import UsageError
+from mixlist.option_fields import option
 from mixlist.tuner.options import SearchOptions, TuneOptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepairOptions(SearchOptions):
-    """The options of ``repair``. All of them are options of ``tune``."""
+    """The options of ``repair``. All others are options of ``tune``.
+
+    ``clip``: replace a group of raised nodes by one Clip where the outputs keep their limits with it.
+    """
+
+    clip: bool = option(
+        False,
+        "Replace a group of raised nodes by one Clip, at half of the largest number of the low type, where the outputs"
+        " keep their limits with it.",
+        "flag",
+    )
+
+    def __post_init__(self) -> None:
+        if self.clip and self.labels is not None:
+            raise UsageError("a Clip is judged by the errors of the outputs", hint="leave --labels out, or --clip")
 
     def tune_options(self) -> TuneOptions:
         """Return the options of the search for the nodes to raise.

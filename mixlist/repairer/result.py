@@ -29,15 +29,18 @@ class RaisedNode(NodeResult):
 
 @dataclass(frozen=True)
 class RepairEdit:
-    """One edit: a connected group of nodes that are raised to float32.
+    """One edit: a connected group of nodes that are raised to float32, or a Clip in place of such a group.
 
-    ``nodes``: in order of computation. ``why``: what the data showed. ``without``: what happens if one of the nodes
-    stays low. ``cost``: the share of the model's matrix and convolution work that leaves low precision (0 to 1), None
-    if the model has no such work.
+    ``nodes``: the raised nodes in order of computation, () for a Clip. ``tensor``: the tensor that the Clip bounds, and
+    ``limit`` the magnitude that it leaves; "" and None for raised nodes. ``why``: what the data showed. ``without``:
+    what happens if one of the nodes stays low. ``cost``: the share of the model's matrix and convolution work that
+    leaves low precision (0 to 1), None if the model has no such work.
     """
 
-    kind: Literal["raise"]
+    kind: Literal["raise", "clip"]
     nodes: tuple[RaisedNode, ...]
+    tensor: str
+    limit: float | None
     why: str
     without: str
     cost: float | None
@@ -62,14 +65,15 @@ class RepairReport:
 
     ``precision``: the low type of the model. ``verdict``: ``pass`` if the repaired model keeps every limit, also if
     there was nothing to repair; ``complete``: False after Ctrl-C. ``first_offenders``: where overflow starts in the
-    given model. ``edits``: the groups of raised nodes. ``errors``: the errors of each output before and after.
-    ``low_nodes`` and ``raised_nodes``: how many nodes of the given model compute in low precision, and how many of
-    these are raised. ``low_share``: the share of matrix and convolution work in low precision (0 to 1), with the keys
-    ``base`` and ``repaired``; None if the model has no such work. ``customize_dtypes``: the edits as node rules, ""
-    without edits. ``trials``: how many trials ran. ``remembered``: how many outcomes came from the state file.
-    ``check``: the check of the repaired model, or of the given one if no repair was found. ``validation``: the check on
-    the data of ``validate_on``. ``rewritten``: the repaired model as ``mixlist.rewrite`` returns it, None if there is
-    no repair; without edits it is the given model.
+    given model. ``edits``: the groups of raised nodes, and the Clips. ``errors``: the errors of each output before and
+    after. ``low_nodes`` and ``raised_nodes``: how many nodes of the given model compute in low precision, and how many
+    of these are raised. ``low_share``: the share of matrix and convolution work in low precision (0 to 1), with the
+    keys ``base`` and ``repaired``; None if the model has no such work. ``customize_dtypes``: the raised nodes as node
+    rules, "" without any. ``trials``: how many trials ran. ``remembered``: how many outcomes came from the state file.
+    ``check``: the check of the repaired model (with Clips, against the same Clips in float32), or of the given one if
+    no repair was found. ``validation``: the check on the data of ``validate_on``, before groups are replaced by Clips.
+    ``rewritten``: the repaired model as ``mixlist.rewrite`` returns it, None if there is no repair; without edits it is
+    the given model.
     """
 
     model: str

@@ -1,7 +1,7 @@
 """Repair a model: search the nodes to raise with the machinery of ``tune``, then write them into the model.
 
 The search runs under a policy that changes no node (``origin``). So the given model is the mixed model of the search,
-and its reference is the same model in float32: low weights keep their rounded values (Rules S12.1 to S12.5).
+and its reference is the same model in float32: low weights keep their rounded values (Rules S12.1 to S12.6).
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from mixlist.checker.result import CheckReport, Verdict
+from mixlist.checker.finding_rules import EXCEPTION_KINDS
+from mixlist.checker.result import OutputFinding, Verdict
 from mixlist.errors import ModelError
-from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.graph.refs import NodeRef, unique_names
-from mixlist.lists.load import load_policy
-from mixlist.lists.policy import Policy
 from mixlist.option_fields import field_signature
+from mixlist.repairer.clips import Clip, ClippedRepair, Group, replace_by_clips
 from mixlist.repairer.options import RepairOptions
 from mixlist.repairer.raised_groups import find_connected_groups, find_low_nodes
 from mixlist.repairer.result import OutputErrors, RaisedNode, RepairEdit, RepairReport
-from mixlist.resolver import Plan, Resolver
+from mixlist.repairer.rule_plans import RuleChecks, plan_with_rules, policy_with_rules, with_low_type
+from mixlist.resolver import Resolver
 from mixlist.rewriter import rewrite
+from mixlist.runtime.feeds import as_batches
 from mixlist.tuner.run import Search, run_search
 
 if TYPE_CHECKING:
@@ -47,56 +48,87 @@ def repair(model: Model, data: object, **options: Any) -> RepairReport:
 def run_repair(model: Model, data: object, options: RepairOptions) -> RepairReport:
     """Do what ``repair`` does, with the options in one object."""
     resolver = Resolver(model, type_hints=options.type_hints)
-    authored_plan = resolver.plan(load_policy(precision_mode_v2="origin"))
-    low_nodes = find_low_nodes(authored_plan)
+    loaded, low_nodes = resolver.loaded, find_low_nodes(plan_with_rules(resolver, ""))
     if not low_nodes:
         raise ModelError(
-            f"{resolver.loaded.name} has no node in float16 or bfloat16 that could be raised",
+            f"{loaded.name} has no node in float16 or bfloat16 that could be raised",
             hint="repair is for models that were authored in low precision; mixlist tune finds lists for other models",
         )
-    search = run_search(resolver.loaded, _search_policy(low_nodes), data, options.tune_options())
-    return _Repair(resolver, authored_plan, low_nodes, search).report()
-
-
-def _search_policy(low_nodes: dict[NodeRef, str]) -> Policy:
-    """Return the policy that changes no node, with the low type that most nodes have."""
-    policy = load_policy(precision_mode_v2="origin")
+    # The low type of the search is the one that most nodes have.
     ((precision, _),) = Counter(low_nodes.values()).most_common(1)
-    return replace(policy, mode=replace(policy.mode, low=cast("Any", precision)))
+    batches = as_batches(data, loaded.proto, options.steps)
+    validation = None if options.validate_on is None else as_batches(options.validate_on, loaded.proto)
+    tune_options = replace(options.tune_options(), validate_on=validation)
+    search = run_search(loaded, with_low_type(policy_with_rules(""), precision), batches, tune_options)
+    result = _Repair(resolver, low_nodes, search)
+    if options.clip and result.clipped is not None:
+        # The Clips must keep the limits on the validation data too, so no further validation is needed.
+        all_data = [batches] if validation is None else [batches, validation]
+        checks = RuleChecks(all_data, precision, tune_options.check_options())
+        result.clipped = replace_by_clips(result.clipped, result.clip_candidates(), checks)
+    return result.report()
 
 
 class _Repair:
     """Makes the report of one repair from the search for it.
 
-    ``low_nodes``: the precision of each node of the model that may be raised.
+    ``low_nodes``: the precision of each node of the model that may be raised. ``clipped``: the result of the search
+    and its Clips; None if the search found nothing.
     """
 
-    def __init__(self, resolver: Resolver, authored_plan: Plan, low_nodes: dict[NodeRef, str], search: Search) -> None:
-        self.resolver, self.authored_plan, self.low_nodes = resolver, authored_plan, low_nodes
+    def __init__(self, resolver: Resolver, low_nodes: dict[NodeRef, str], search: Search) -> None:
+        self.resolver, self.low_nodes = resolver, low_nodes
         self.tuned, self.base = search.report, search.base
+        self.op_types = {decision.ref: decision.op_type for decision in plan_with_rules(resolver, "").nodes}
+        names = unique_names(self.low_nodes)
+        edits = {edit.node: edit for edit in self.tuned.edits}
+        self.edits: dict[NodeRef, TunedEdit] = {ref: edits[name] for ref, name in names.items() if name in edits}
+        self.groups: list[Group] = []
+        self.clipped: ClippedRepair | None = None
         # Without a modify_mixlist the search found no set of nodes. After Ctrl-C the nodes so far are not checked.
-        has_result = bool(self.tuned.modify_mixlist) and self.tuned.complete
-        self.plan = self._plan_with_rules(self.tuned.customize_dtypes) if has_result else None
-        raised = low_nodes.keys() - find_low_nodes(self.plan).keys() if self.plan is not None else set()
-        self.groups = find_connected_groups(resolver.graph, raised)
-        self.raised_count = len(raised)
-        # Rule S12.4
-        self.is_excessive = len(raised) > MAX_RAISED_SHARE * len(low_nodes)
+        if self.tuned.modify_mixlist and self.tuned.complete:
+            self.clipped = ClippedRepair(resolver, self.tuned.customize_dtypes)
+            plan = plan_with_rules(resolver, self.tuned.customize_dtypes)
+            raised = low_nodes.keys() - find_low_nodes(plan).keys()
+            self.groups = [tuple(group) for group in find_connected_groups(resolver.graph, raised)]
 
-    def _plan_with_rules(self, customize_dtypes: str) -> Plan:
-        """Return the plan of the repaired model: that of ``apply`` with the node rules that the user gets."""
-        if not customize_dtypes:
-            return self.authored_plan
-        with ScratchFolder() as folder:
-            path = folder / "customize_dtypes.txt"
-            write_scratch(path, customize_dtypes.encode())
-            return self.resolver.plan(load_policy(precision_mode_v2="origin", customize_dtypes=path))
+    def clip_candidates(self) -> dict[Group, Clip]:
+        """Return a Clip for each group in which an output of a node of the main graph overflows first."""
+        candidates = {}
+        for group in self.groups:
+            patterns = {self.edits[ref].node for ref in group if ref in self.edits}
+            lines = self.tuned.customize_dtypes.splitlines()
+            rules = frozenset(line for line in lines if line.rpartition("::InputDtype:")[0] in patterns)
+            tensors = [
+                finding.tensor
+                for finding in self.base.nodes
+                if finding.ref in group and finding.first and finding.kind in EXCEPTION_KINDS and not finding.input
+            ]
+            if tensors and not group[0].scope:
+                candidates[group] = Clip(tensors[0], self.base.precision, rules)
+        return candidates
+
+    @property
+    def raised_count(self) -> int:
+        """The number of nodes that are raised."""
+        return sum(len(group) for group in self.groups if self.clipped is None or group not in self.clipped.clips)
+
+    @property
+    def is_excessive(self) -> bool:
+        """Whether too many nodes must be raised (Rule S12.4)."""
+        return self.raised_count > MAX_RAISED_SHARE * len(self.low_nodes)
 
     def report(self) -> RepairReport:
         """Return the report, with the repaired model if there is one."""
-        tuned, is_repaired = self.tuned, self.plan is not None and not self.is_excessive
+        tuned, repaired = self.tuned, None if self.is_excessive else self.clipped
         verdict: Verdict = "fail" if self.is_excessive else tuned.verdict
-        low_share = tuned.low_share
+        edits = tuple(map(self._edit, self.groups))
+        check = repaired.check if repaired is not None and repaired.check is not None else tuned.check
+        after = () if repaired is None or tuned.check is None else repaired.outputs or tuned.check.outputs
+        rewritten = None
+        if repaired is not None:
+            plan = plan_with_rules(repaired.resolver, repaired.customize_dtypes)
+            rewritten = rewrite(repaired.resolver.loaded, plan)
         return RepairReport(
             model=tuned.model,
             precision=self.base.precision,
@@ -104,35 +136,37 @@ class _Repair:
             complete=tuned.complete,
             reasons=self._reasons(),
             first_offenders=tuple(finding for finding in self.base.nodes if finding.first),
-            edits=tuple(map(self._edit, self.groups)),
-            errors=_output_errors(self.base, tuned.check if is_repaired else None),
+            edits=edits,
+            errors=_output_errors(self.base.outputs, after),
             low_nodes=len(self.low_nodes),
             raised_nodes=self.raised_count,
-            low_share={"base": low_share["base"], "repaired": low_share["tuned"]},
-            customize_dtypes=tuned.customize_dtypes if is_repaired else "",
+            low_share={"base": tuned.low_share["base"], "repaired": self._low_share(edits)},
+            customize_dtypes=repaired.customize_dtypes if repaired is not None else "",
             trials=tuned.trials,
             remembered=tuned.remembered,
-            check=tuned.check,
+            check=check,
             validation=tuned.validation,
             warnings=tuned.warnings,
             seconds=tuned.seconds,
-            rewritten=rewrite(self.resolver.loaded, self.plan) if is_repaired and self.plan is not None else None,
+            rewritten=rewritten,
         )
 
-    def _edit(self, group: Sequence[NodeRef]) -> RepairEdit:
-        """Return the edit that raises a group of nodes, explained by the trials of the search."""
-        nodes = {decision.ref: decision for decision in self.authored_plan.nodes}
-        names = unique_names(nodes)
-        tuned = {edit.node: edit for edit in self.tuned.edits}
-        edits: list[TunedEdit] = [tuned[names[ref]] for ref in group if names.get(ref) in tuned]
+    def _low_share(self, edits: Sequence[RepairEdit]) -> float | None:
+        """Return the share of the matrix work that stays low: what the edits do not take."""
+        base = self.tuned.low_share["base"]
+        return None if base is None else base - sum(edit.cost or 0.0 for edit in edits)
+
+    def _edit(self, group: Group) -> RepairEdit:
+        """Return the edit for a group of nodes, explained by the trials of the search."""
+        edits = [self.edits[ref] for ref in group if ref in self.edits]
+        why = next((edit.why for edit in edits if edit.why), "")
+        clip = self.clipped.clips.get(group) if self.clipped is not None else None
+        if clip is not None:
+            return RepairEdit("clip", (), clip.tensor, clip.limit, why, "", None)
+        without = next((edit.without for edit in edits if edit.without), "")
+        nodes = tuple(RaisedNode(*ref, self.op_types[ref], self.low_nodes[ref]) for ref in group)
         costs = [edit.cost for edit in edits if edit.cost is not None]
-        return RepairEdit(
-            kind="raise",
-            nodes=tuple(RaisedNode(*ref, nodes[ref].op_type, self.low_nodes[ref]) for ref in group),
-            why=next((edit.why for edit in edits if edit.why), ""),
-            without=next((edit.without for edit in edits if edit.without), ""),
-            cost=sum(costs) if costs else None,
-        )
+        return RepairEdit("raise", nodes, "", None, why, without, sum(costs) if costs else None)
 
     def _reasons(self) -> tuple[str, ...]:
         """Return why the verdict is what it is, one sentence each."""
@@ -141,11 +175,20 @@ class _Repair:
             counts = f"{self.raised_count} of {len(self.low_nodes)} {self.base.precision} nodes"
             return (f"{counts} would have to be raised, more than half: the model needs float32 or bfloat16",)
         if tuned.verdict == "pass":
-            state = "the repaired model" if self.raised_count else "nothing to repair: the model as it is"
+            state = "the repaired model" if self.groups else "nothing to repair: the model as it is"
             return (f"{state} keeps every limit",)
-        if tuned.verdict == "fail" and self.plan is None:
+        if tuned.verdict == "inconclusive":
+            return (*tuned.reasons, *self._describe_reference())
+        if tuned.complete and self.clipped is None:
             return (*tuned.reasons, *_explain_failure(tuned))
         return tuned.reasons
+
+    def _describe_reference(self) -> tuple[str, ...]:
+        """Return where the model is not finite in float32 either; () if it is finite everywhere."""
+        finding = next((finding for finding in self.base.nodes if finding.kind == "preexisting"), None)
+        if finding is None:
+            return ()
+        return (f"in float32 the model is not finite either, first at {finding.ref} ({finding.op_type})",)
 
 
 def _explain_failure(tuned: TuneReport) -> tuple[str, ...]:
@@ -158,11 +201,12 @@ def _explain_failure(tuned: TuneReport) -> tuple[str, ...]:
     return (f"with every node raised that a node rule can raise: {largest['why']}",)
 
 
-def _output_errors(base: CheckReport, repaired: CheckReport | None) -> tuple[OutputErrors, ...]:
+def _output_errors(before: Sequence[OutputFinding], after: Sequence[OutputFinding]) -> tuple[OutputErrors, ...]:
     """Return the errors of each output before the repair, and after it if there is a repaired model."""
-    before = {output.name: output for output in base.outputs}
-    after = {output.name: output for output in repaired.outputs} if repaired is not None else {}
-    return tuple(OutputErrors(name, before.get(name), after.get(name)) for name in before | after)
+    errors_before, errors_after = ({output.name: output for output in outputs} for outputs in (before, after))
+    return tuple(
+        OutputErrors(name, errors_before.get(name), errors_after.get(name)) for name in errors_before | errors_after
+    )
 
 
 repair.__signature__ = field_signature(run_repair, RepairOptions)  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mixlist.repairer.result import OutputErrors, RepairEdit, RepairReport
 
 _OFFENDER_COLUMNS = ("what", "node", "op", "where", "float32")
-_EDIT_COLUMNS = ("edit", "node", "op", "matrix work", "why", "without it")
+_EDIT_COLUMNS = ("edit", "what", "op", "matrix work", "why", "without it")
 _ERROR_COLUMNS = ("output", "error before", "error after", "cosine before", "cosine after")
 
 
@@ -31,7 +31,9 @@ def write_repair(report: RepairReport, stream: TextIO) -> None:
         title = f"Where the overflow starts in the {report.precision} model"
         _write_rows(title, _OFFENDER_COLUMNS, [_offender_row(f) for f in report.first_offenders], stream)
     if report.edits:
-        title = f"{pluralize(len(report.edits), 'edit')}: groups of connected nodes that are raised to float32"
+        title = f"{pluralize(len(report.edits), 'edit')}: connected nodes that are raised to float32"
+        if any(edit.kind == "clip" for edit in report.edits):
+            title += ", and Clips of tensors"
         rows = [row for number, edit in enumerate(report.edits, start=1) for row in _edit_rows(number, edit)]
         _write_rows(title, _EDIT_COLUMNS, rows, stream)
         _write_low_share(report, stream)
@@ -66,6 +68,10 @@ def _offender_row(finding: NodeFinding) -> tuple[str, ...]:
 
 def _edit_rows(number: int, edit: RepairEdit) -> list[tuple[str, ...]]:
     """Return a row for each node of an edit; the first one has the texts of the edit."""
+    if edit.kind == "clip":
+        return [
+            (str(number), f"{edit.tensor} between +-{format_number(edit.limit)}", "Clip", "-", edit.why or "-", "-")
+        ]
     cost = "-" if edit.cost is None else format_share(edit.cost)
     texts = [(str(number), cost, edit.why or "-", edit.without or "-"), *[("", "", "", "")] * (len(edit.nodes) - 1)]
     return [
