@@ -80,6 +80,7 @@ def command(
     \b
     Example:
       mixlist repair model_fp16.onnx -o repaired.onnx --data batches/
+      mixlist repair model_fp16.onnx -o repaired.onnx --data batches/ --clip
       mixlist repair model_fp16.onnx -o repaired.onnx --data batches/ --node-rules nodes.txt --format json
       mixlist apply model_fp16.onnx -o repaired.onnx --precision-mode-v2 origin --customize-dtypes nodes.txt
     """

@@ -115,7 +115,7 @@ class _Repair:
 
     @property
     def is_excessive(self) -> bool:
-        """Whether too many nodes must be raised (Rule S12.4)."""
+        """True if too many nodes must be raised (Rule S12.4)."""
         return self.raised_count > MAX_RAISED_SHARE * len(self.low_nodes)
 
     def report(self) -> RepairReport:

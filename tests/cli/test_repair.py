@@ -46,7 +46,8 @@ def test_a_repair_writes_the_model_and_its_rules(run: Run) -> None:
 
 
 def test_the_json_has_offenders_edits_and_errors(run: Run) -> None:
-    completed = run(*REPAIR, "--data", "large.npz", "--format", "json")
+    completed = run(*REPAIR, "--data", "large.npz", "--format", "json", "--state", "trials.jsonl", "--trace")
+    assert "overflow at m" in completed.err
     result = json.loads(completed.out)
     (schema,) = [contents.contents for uri, contents in REGISTRY.items() if uri == "urn:mixlist:schema:repair:1"]
     Draft202012Validator(schema, registry=REGISTRY).validate(result)
@@ -55,6 +56,9 @@ def test_the_json_has_offenders_edits_and_errors(run: Run) -> None:
     (errors,) = result["errors"]
     assert (errors["name"], errors["before"]["pass"], errors["after"]["pass"]) == ("y", False, True)
     assert (result["low_nodes"], result["raised_nodes"]) == (4, 2)
+    # A search that was stopped continues from its state.
+    continued = run(*REPAIR, "--data", "large.npz", "--state", "trials.jsonl", "--force")
+    assert f"  0 trials, {result['trials']} more read from the state\n" in continued.out
 
 
 def test_a_healthy_model_is_written_and_said_to_be_healthy(run: Run) -> None:
@@ -88,13 +92,6 @@ def test_existing_files_need_force(run: Run) -> None:
     assert "--force" in refused.err
     assert Path("out.onnx").read_text() == "mine"
     assert run(*REPAIR, "--data", "small.npz", "--force").status == 0
-
-
-def test_a_stopped_search_continues_from_its_state(run: Run) -> None:
-    first = run(*REPAIR, "--data", "large.npz", "--state", "trials.jsonl", "--trace")
-    assert "overflow at m" in first.err
-    second = run(*REPAIR, "--data", "large.npz", "--state", "trials.jsonl", "--force")
-    assert "0 trials, " in second.out and "read from the state" in second.out
 
 
 def test_a_float32_model_is_refused(run: Run) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import mixlist
 from mixlist.errors import UsageError
+from tests.repairer.test_repair import repair
 from tests.support.builders import model
 
 # Sigmoid yields 1 for 32752 as for 9e4; Sqrt does not.
@@ -30,8 +31,8 @@ def describe(report: mixlist.RepairReport) -> list[Any]:
 
 def test_a_clip_replaces_the_group_whose_outputs_allow_it(tmp_path: Path) -> None:
     network = graph(f"{GATE} {ROOT}", "float16[N] y, float16[N] z")
-    assert describe(mixlist.repair(network, LARGE)) == [["m", "s"], ["p", "q"]]
-    report = mixlist.repair(network, LARGE, clip=True)
+    assert describe(repair(network, LARGE)) == [["m", "s"], ["p", "q"]]
+    report = repair(network, LARGE, clip=True)
     assert (report.verdict, describe(report), report.raised_nodes) == ("pass", ["m", ["p", "q"]], 2)
     assert [edit.limit for edit in report.edits] == [32752, None]
     assert [line.partition("::")[0] for line in report.customize_dtypes.splitlines()] == ["p", "q"]
@@ -52,7 +53,7 @@ def test_a_clip_that_changes_the_outputs_is_not_made() -> None:
     text = "[m] m = Mul(x, x) [t] t = ReduceMax(m) [d] d = Div(m, t) [n] n = Neg(d) [o] o = Neg(n) [a] y = Abs(o)"
     feeds = [{"x": np.array([100, 150, 300], np.float16)}]
     network = graph(text, "float16[N] y")
-    assert describe(mixlist.repair(network, feeds, clip=True)) == [["m", "t", "d"]]
+    assert describe(repair(network, feeds, clip=True)) == [["m", "t", "d"]]
 
 
 def test_a_clip_must_hold_on_the_validation_data_too() -> None:
@@ -62,11 +63,11 @@ def test_a_clip_must_hold_on_the_validation_data_too() -> None:
     )
     network = model(f"g (float16[N] x, float16[N] w) => (float16[N] y) {{ {text} }}")
     same, other = ([{**LARGE[0], "w": np.full(2, w, np.float16)}] for w in (0.01, 3e-5))
-    assert describe(mixlist.repair(network, same, clip=True)) == ["m"]
-    report = mixlist.repair(network, same, clip=True, validate_on=other)
+    assert describe(repair(network, same, clip=True)) == ["m"]
+    report = repair(network, same, clip=True, validate_on=other)
     assert "m" not in describe(report)
 
 
 def test_clips_are_not_for_labels() -> None:
     with pytest.raises(UsageError, match="judged by the errors of the outputs"):
-        mixlist.repair(graph(ROOT, "float16[N] z"), LARGE, clip=True, labels=np.zeros(2, np.int64))
+        repair(graph(ROOT, "float16[N] z"), LARGE, clip=True, labels=np.zeros(2, np.int64))

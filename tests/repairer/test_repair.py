@@ -14,15 +14,20 @@ from onnx import numpy_helper
 
 import mixlist
 from mixlist.errors import ModelError, UsageError
-from mixlist.tuner.run import run_search
 from tests.support.builders import model
 from tests.support.float16_models import Planted, build, convolutional_network, image_feeds, planted_networks
+from tests.support.local_workers import InProcessExecutor
 
 IS_CAMPAIGN = os.environ.get("MIXLIST_CAMPAIGN") == "1"
 # In the suite one convolutional network and one decoder, in the campaign all twenty networks.
 NETWORKS = planted_networks(20)
 TESTED = NETWORKS if IS_CAMPAIGN else [NETWORKS[0], NETWORKS[9]]
 MAX_EDITS, MAX_ERROR = 3, 1e-2
+
+
+def repair(*arguments: Any, **options: Any) -> mixlist.RepairReport:
+    """Repair a model without worker processes."""
+    return mixlist.repair(*arguments, executor=InProcessExecutor(), **options)
 
 
 def raised(report: mixlist.RepairReport) -> list[list[str]]:
@@ -37,8 +42,8 @@ def half(*rows: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("planted", TESTED, ids=lambda planted: planted.name)
 def test_a_planted_outlier_is_repaired(planted: Planted, tmp_path: Path) -> None:
-    """Rules S12.1, S12.2: the first offender is the planted node, and the repaired model is close to float32."""
-    report = mixlist.repair(planted.model, planted.feeds)
+    """Rules S12.1 and S12.2: the first offender is the planted node, and the repaired model is close to float32."""
+    report = repair(planted.model, planted.feeds)
     assert report.verdict == "pass"
     assert [str(finding.ref) for finding in report.first_offenders] == [planted.offender]
     assert 1 <= len(report.edits) <= MAX_EDITS
@@ -85,7 +90,7 @@ def test_two_outliers_are_two_edits() -> None:
     for block in (0, 2):
         weights[f"w{block}_w1"] *= 2.0**17
         weights[f"w{block}_w2"] /= 2.0**17
-    report = mixlist.repair(build(text, weights), image_feeds(0))
+    report = repair(build(text, weights), image_feeds(0))
     assert raised(report) == [[f"/{b}/conv1", f"/{b}/relu1", f"/{b}/conv2"] for b in (0, 2)]
 
 
@@ -94,7 +99,7 @@ SQUARE = "g (float16[N] x) => (float16[N] y) { [a] a = Neg(x) [m] m = Mul(a, a) 
 
 def test_the_repaired_model_is_the_one_of_apply(tmp_path: Path) -> None:
     """Rule S12.5."""
-    report = mixlist.repair(model(SQUARE), half([1, 300]))
+    report = repair(model(SQUARE), half([1, 300]))
     report.save(tmp_path / "repaired.onnx", tmp_path / "rules.txt")
     assert raised(report) == [["m", "r"]]
     policy = mixlist.load_policy(precision_mode_v2="origin", customize_dtypes=tmp_path / "rules.txt")
@@ -105,7 +110,7 @@ def test_the_repaired_model_is_the_one_of_apply(tmp_path: Path) -> None:
 
 def test_a_healthy_model_stays_as_it_is(tmp_path: Path) -> None:
     """Rule S12.5: there is nothing to repair, and the written model has the same graph."""
-    report = mixlist.repair(model(SQUARE), half([1, 2]))
+    report = repair(model(SQUARE), half([1, 2]))
     assert (report.verdict, report.edits, report.first_offenders) == ("pass", (), ())
     assert report.reasons == ("nothing to repair: the model as it is keeps every limit",)
     report.save(tmp_path / "same.onnx", tmp_path / "rules.txt")
@@ -115,7 +120,7 @@ def test_a_healthy_model_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_more_than_half_of_the_nodes_is_no_repair() -> None:
     """Rule S12.4."""
-    report = mixlist.repair(model(SQUARE.replace("Sqrt(m)", "Relu(m)").replace("Neg(r)", "Sqrt(r)")), half([1, 300]))
+    report = repair(model(SQUARE.replace("Sqrt(m)", "Relu(m)").replace("Neg(r)", "Sqrt(r)")), half([1, 300]))
     assert (report.verdict, report.raised_nodes, report.low_nodes, report.rewritten) == ("fail", 3, 4, None)
     assert "3 of 4 float16 nodes would have to be raised, more than half" in report.reasons[0]
     with pytest.raises(UsageError, match="there is no repaired model"):
@@ -127,7 +132,7 @@ def test_float32_parts_of_a_mixed_model_stay() -> None:
     text = """g (float16[N] x) => (float16[N] y) {
       [a] a = Neg(x) [up] h = Cast<to=1>(a) [s] s = Mul(h, h) [r] r = Sqrt(s) [down] d = Cast<to=10>(r)
       [m] m = Mul(d, d) [q] q = Sqrt(m) [n] y = Neg(q) }"""
-    report = mixlist.repair(model(text), half([1, 300]))
+    report = repair(model(text), half([1, 300]))
     assert (report.verdict, raised(report), report.low_nodes) == ("pass", [["m", "q"]], 4)
 
 
@@ -136,21 +141,21 @@ def test_a_bfloat16_model_is_repaired() -> None:
     text = """g (bfloat16[64] x) => (bfloat16[1] y) <int64[1] axes = {0}> {
       [a] a = Neg(x) [big] b = Mul(a, a) [e] e = Exp(b) [l] l = Log(e) [s] s = Sqrt(l) [m] y = ReduceSum(s, axes) }"""
     values = np.linspace(0.01, 0.3, 64).astype(ml_dtypes.bfloat16)
-    report = mixlist.repair(model(text), [{"x": values}])
+    report = repair(model(text), [{"x": values}])
     assert (report.precision, report.verdict) == ("bfloat16", "pass")
     assert report.edits
     assert {node.precision for edit in report.edits for node in edit.nodes} == {"bfloat16"}
 
 
 def test_a_reference_that_is_nan_is_inconclusive() -> None:
-    report = mixlist.repair(model("g (float16[N] x) => (float16[N] y) { [l] y = Log(x) }"), half([-1, -2]))
+    report = repair(model("g (float16[N] x) => (float16[N] y) { [l] y = Log(x) }"), half([-1, -2]))
     assert (report.verdict, report.rewritten) == ("inconclusive", None)
     assert "no value was compared" in report.reasons[0]
 
 
 def test_an_output_beyond_the_range_has_no_repair() -> None:
     text = "g (float16[N] x) => (float16[N] y) { [a] a = Neg(x) [b] b = Neg(a) [m] y = Mul(b, b) }"
-    report = mixlist.repair(model(text), half([1, 300]))
+    report = repair(model(text), half([1, 300]))
     assert (report.verdict, report.rewritten) == ("fail", None)
     assert report.reasons[-1].startswith("with every node raised that a node rule can raise: ")
 
@@ -158,34 +163,20 @@ def test_an_output_beyond_the_range_has_no_repair() -> None:
 def test_an_authored_cast_that_overflows_has_no_repair() -> None:
     text = """g (float[N] x) => (float16[N] y) {
       [s] s = Mul(x, x) [down] d = Cast<to=10>(s) [r] r = Sqrt(d) [n] y = Neg(r) }"""
-    report = mixlist.repair(model(text), [{"x": np.array([1, 300], np.float32)}])
+    report = repair(model(text), [{"x": np.array([1, 300], np.float32)}])
     assert (report.verdict, report.rewritten) == ("fail", None)
     assert "down" in report.reasons[-1]
 
 
 def test_a_float32_model_is_refused() -> None:
     with pytest.raises(ModelError, match="no node in float16 or bfloat16"):
-        mixlist.repair(model(SQUARE.replace("float16", "float")), [{"x": np.ones(2, np.float32)}])
+        repair(model(SQUARE.replace("float16", "float")), [{"x": np.ones(2, np.float32)}])
 
 
 def test_an_overflow_in_the_last_of_many_batches_is_repaired() -> None:
     """Rule S12.2: no batch is held out, unlike in tune."""
-    report = mixlist.repair(model(SQUARE), half([1, 2], [1, 2], [1, 2], [1, 300]))
+    report = repair(model(SQUARE), half([1, 2], [1, 2], [1, 2], [1, 300]))
     assert (report.verdict, raised(report)) == ("pass", [["m", "r"]])
-
-
-def test_the_search_is_that_of_tune(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule S12.2: there is one search."""
-    searches = []
-
-    def count_search(*arguments: Any) -> Any:
-        searches.append(arguments)
-        return run_search(*arguments)
-
-    monkeypatch.setattr("mixlist.repairer.run.run_search", count_search)
-    report = mixlist.repair(model(SQUARE), half([1, 300]))
-    assert len(searches) == 1
-    assert report.trials > 0
 
 
 BODIES = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
@@ -198,7 +189,7 @@ BODIES = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
 
 def test_nodes_of_branches_and_functions_are_raised(tmp_path: Path) -> None:
     feeds = [{"x": np.array([1, 300], np.float16), "c": np.array(chosen)} for chosen in (True, False)]
-    report = mixlist.repair(model(BODIES), feeds)
+    report = repair(model(BODIES), feeds)
     assert raised(report) == [["function:f:Root/v2", "function:f:Root/vr"], ["i/then_branch/sq", "i/then_branch/ro"]]
     report.save(tmp_path / "repaired.onnx")
     onnx.checker.check_model(tmp_path / "repaired.onnx", full_check=True)
@@ -208,5 +199,5 @@ def test_interrupted_repairs_write_nothing() -> None:
     def stop(_: object) -> None:
         raise KeyboardInterrupt
 
-    report = mixlist.repair(model(SQUARE), half([1, 300]), progress=stop)
+    report = repair(model(SQUARE), half([1, 300]), progress=stop)
     assert (report.complete, report.verdict, report.rewritten) == (False, "fail", None)
