@@ -7,6 +7,7 @@ node upstream.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -26,6 +27,9 @@ _VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
 _INT32 = 6  # onnx.TensorProto.INT32, for which ``dtypes`` has no name
 # Types of lengths, indices and conditions. A wrong value of such a type can make ONNX Runtime refuse a run.
 _INTEGERS = frozenset({_INT32, dtypes.INT64, dtypes.BOOL})
+
+# For each rule that keeps the values of a node, the option that turns it off.
+_PROTECTIONS = {"mask": "--protect none", "position": "--protect none", "constant": "--constants ieee"}
 
 
 class _UpstreamLowNode(NamedTuple):
@@ -154,6 +158,21 @@ class Advisor:
             if candidates:
                 nearest[ref] = min(candidates, key=lambda candidate: candidate[:2])
         return nearest
+
+
+def describe_protected_nodes(plan: Plan | None) -> tuple[str, ...]:
+    """Return a sentence on the nodes that the mode fp16 leaves in float32 to protect their values; () without such.
+
+    A user of this mode asks for everything in float16, and must not take a pass for that of a plain conversion.
+    """
+    if plan is None or plan.policy.mode.action != "force":
+        return ()
+    rules = Counter(d.rule for d in plan.nodes if d.rule in _PROTECTIONS and d.precision == "float32")
+    if not rules:
+        return ()
+    options = " ".join(dict.fromkeys(_PROTECTIONS[rule] for rule in rules))
+    subject = "1 node stays" if rules.total() == 1 else f"{rules.total()} nodes stay"
+    return (f"{subject} float32 ({', '.join(sorted(rules))}); lower them as a plain conversion does: {options}",)
 
 
 def _only_follows(decision: Decision) -> bool:

@@ -143,6 +143,11 @@ class ModelPair:
         """Return the low types of the mixed model's tensors and conversions, each once."""
         return tuple(dict.fromkeys((*self.low_type_of.values(), *(conversion.elem for conversion in self.conversions))))
 
+    def precision(self, policy: Policy) -> str:
+        """Return the low type of the mixed model. A model that was given as a file need not have that of the policy."""
+        low_types = self.low_types if self.plan is None else ()
+        return dtypes.type_name(low_types[0]) if low_types else policy.mode.low
+
     @property
     def largest_finite(self) -> float:
         """Return the largest finite value of the mixed model's low type; infinity if nothing is low.

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from mixlist.checker.accuracy import OutputAccuracy
-from mixlist.checker.advice import Advisor
+from mixlist.checker.advice import Advisor, describe_protected_nodes
 from mixlist.checker.batch_ranges import BatchRanges
 from mixlist.checker.counting_sessions import FullStatistics, count_operand_findings, count_output_findings
 from mixlist.checker.evidence import holds_only_nan, missing_evidence
@@ -41,7 +41,6 @@ from mixlist.graph.load import load_model
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.type_hints import add_type_hints
 from mixlist.lists.policy import Policy
-from mixlist.ops import dtypes
 from mixlist.ops.shape_inference import refuse_large_expansion
 from mixlist.progress import ProgressCounter
 from mixlist.runtime.executors import open_workers
@@ -316,11 +315,6 @@ class _CheckRun:
     def _all_records(self) -> Iterable[FindingRecord]:
         return (*self.operand_records.values(), *self.records.values(), *self.internal_risks)
 
-    def _precision(self, policy: Policy) -> str:
-        """Return the low type of the mixed model. A model that was given as a file need not have that of the policy."""
-        low_types = self.pair.low_types if self.options.against is not None else ()
-        return dtypes.type_name(low_types[0]) if low_types else policy.mode.low
-
     def report(self, policy: Policy) -> CheckReport:
         """Return the verdict and everything behind it (Rules S8.20, S8.21)."""
         pair, options, task = self.pair, self.options, self.task
@@ -344,8 +338,10 @@ class _CheckRun:
         advisor = Advisor(pair.plan, pair.nodes, nodes_with_findings)
         name = pair.reference.loaded.name
         return replace(
-            _report_without_batches(name, pair.config, policy, options, reasons, inconclusive_reasons),
-            precision=self._precision(policy),
+            _report_without_batches(
+                name, pair.config, policy, options, reasons, inconclusive_reasons, describe_protected_nodes(pair.plan)
+            ),
+            precision=pair.precision(policy),
             batches=self.batches_run,
             exception_rate=exception_rate(self.exceptions, self.judged_batches),
             nodes=node_findings(advisor, pair.nodes, self._all_records()),
@@ -365,12 +361,14 @@ def _report_without_batches(
     options: CheckOptions,
     fail_reasons: Sequence[str],
     inconclusive_reasons: Sequence[str] = (),
+    pass_notes: Sequence[str] = (),
 ) -> CheckReport:
     """Return the verdict, and the fields of a report that do not depend on batches.
 
-    The check fails if there are ``fail_reasons``. Without them, ``inconclusive_reasons`` make it inconclusive.
+    The check fails if there are ``fail_reasons``. Without them, ``inconclusive_reasons`` make it inconclusive. A check
+    that passes has ``pass_notes`` among its reasons.
     """
-    pass_reasons = ("no batch overflowed and every output keeps its limits",)
+    pass_reasons = ("no batch overflowed and every output keeps its limits", *pass_notes)
     return CheckReport(
         model=model,
         verdict="fail" if fail_reasons else "inconclusive" if inconclusive_reasons else "pass",

@@ -203,3 +203,27 @@ def test_a_slow_model_is_not_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "FAST_RUN_SECONDS", 0.0)
     report = mixlist.check(model(LOSSY), policy(white=["Add", "Sub"]), DATA)
     assert report.verdict == "fail" and report.layerwise == ()
+
+
+CONSTANT = """g (float[1, 4] x) => (float[1, 4] y) <float c = {1000000.0}> { s = Mul(x, c) y = Div(s, c) }"""
+MASK = CONSTANT.replace("y = Div(s, c)", "r = Div(s, c) y = Softmax(r)")
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        (CONSTANT, "2 nodes stay float32 (constant); lower them as a plain conversion does: --constants ieee"),
+        (MASK, "3 nodes stay float32 (mask); lower them as a plain conversion does: --protect none"),
+    ],
+)
+def test_a_pass_of_the_mode_fp16_names_the_nodes_that_stay_float32(text: str, note: str) -> None:
+    """A pass with nodes in float32 is not the pass of a plain conversion, which overflows here."""
+    batch = {"x": np.full((1, 4), 0.5, np.float32)}
+    policy = mixlist.load_policy(ops_info="onnx", precision_mode_v2="fp16")
+    report = mixlist.check(model(text), policy, [batch])
+    assert (report.verdict, report.reasons[1:]) == ("pass", (note,))
+    plain = mixlist.load_policy(ops_info="onnx", precision_mode_v2="fp16", constants="ieee", protect="none")
+    assert mixlist.check(model(text), plain, [batch]).verdict == "fail"
+    # With lists, nobody asks for everything in float16.
+    lists = mixlist.check(model(text), mixlist.load_policy(ops_info="onnx"), [batch])
+    assert (lists.verdict, len(lists.reasons)) == ("pass", 1)
