@@ -180,9 +180,13 @@ def _write_missing_bfloat16(plan: Plan, result: RewriteResult) -> None:
     from mixlist.targets.low_nodes import find_low_nodes
     from mixlist.targets.target import load_target
 
-    missing = sum(not node.has_kernel for node in find_low_nodes(plan, load_target("cpu")))
+    low_nodes = find_low_nodes(plan, load_target("cpu"))
+    missing = sum(not node.has_kernel for node in low_nodes)
+    # For a float16 node without a kernel that provider inserts Casts, for a bfloat16 node it does not.
+    is_refused = any(node.otherwise == "refusal" for node in low_nodes)
+    effect = ", so it does not load the model: --target cpu keeps them as authored" if is_refused else ""
     sys.stderr.write(
-        f"{missing} of the {result.low} bfloat16 nodes have no bfloat16 kernel in ONNX Runtime's CPU provider\n"
+        f"{missing} of the {result.low} bfloat16 nodes have no bfloat16 kernel in ONNX Runtime's CPU provider{effect}\n"
     )
 
 

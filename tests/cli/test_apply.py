@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto
 
@@ -78,7 +79,17 @@ def test_the_report_lists_counts_and_constants(run, model_path: Path, output_pat
 def test_bfloat16_warns_about_missing_kernels(run, model_path: Path, output_path: Path) -> None:
     completed = run("apply", model_path, "-o", output_path, "--precision-mode-v2", "mixed_bfloat16")
     assert completed.status == 0
-    assert "have no bfloat16 kernel in ONNX Runtime's CPU provider" in completed.err
+    text = (
+        "have no bfloat16 kernel in ONNX Runtime's CPU provider, so it does not load the model: --target cpu keeps them"
+    )
+    assert text in completed.err
+    with pytest.raises(Exception, match="Could not find an implementation"):
+        onnxruntime.InferenceSession(output_path, providers=["CPUExecutionProvider"])
+    kept = run(
+        "apply", model_path, "-o", output_path, "--force", "--target", "cpu", "--precision-mode-v2", "mixed_bfloat16"
+    )
+    assert kept.status == 0
+    onnxruntime.InferenceSession(output_path, providers=["CPUExecutionProvider"])
 
 
 def test_opset_converts_the_model(run, model_path: Path, output_path: Path) -> None:
