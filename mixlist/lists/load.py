@@ -85,9 +85,11 @@ def policy_from_options(options: PolicyOptions) -> Policy:
     return replace(policy, digest=_digest(policy))
 
 
-def add_rules_first(policy: Policy, rules: tuple[NodeRule, ...]) -> Policy:
-    """Return a policy with node rules that come before its own."""
-    other = replace(policy, rules=(*rules, *policy.rules))
+def strengthen_policy(
+    policy: Policy, *, rules: tuple[NodeRule, ...] = (), protect: frozenset[Protection] = frozenset()
+) -> Policy:
+    """Return a policy with node rules that come before its own, and with more protections."""
+    other = replace(policy, rules=(*rules, *policy.rules), protect=policy.protect | protect)
     return replace(other, digest=_digest(other))
 
 

@@ -78,12 +78,9 @@ def write_applied_target(
 ) -> None:
     """Write which nodes stay as authored for a target, which it refuses, and what its check of the model says."""
     source = f" ({target.source})" if target.source else ""
-    without_kernel = Counter(_operator(node) for node in kept_nodes if not node.has_kernel)
-    if without_kernel:
-        names = operators_text(without_kernel)
+    if kept_nodes:
+        names = operators_text(Counter(map(_operator, kept_nodes)))
         stream.write(f"{target.name}{source} has no low-precision kernel for {names}, which stay as authored\n")
-    if quantized := len(kept_nodes) - without_kernel.total():
-        stream.write(f"kept as authored behind DequantizeLinear, without a Cast: {pluralize(quantized, 'node')}\n")
     if refused:
         operators = Counter(map(_operator, refused))
         stream.write(f"{target.name} refuses low-precision nodes: {operators_text(operators)}\n")

@@ -5,8 +5,8 @@ Rule S13.2: A low-precision node has a kernel if the target runs its operator, a
 Rule S13.3: A node without a kernel has one of three outcomes. ``cast``: the target runs it in float32 between Casts.
 ``fallback``: ONNX Runtime's CPU provider runs it. ``refusal``: the model does not load.
 
-Rule S13.4: ``apply --target`` keeps a node as authored where the target has no kernel for it in the low type, and where
-a Cast would come between a DequantizeLinear and the node.
+Rule S13.4: ``apply --target`` keeps a node as authored where the target has no kernel for it in the low type. For a
+strongly typed target, quantized units stay whole, as with ``--protect quantized`` (Rule S4.41).
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mixlist.diagnostics import FilePlace
-from mixlist.graph.model import Node
+from mixlist.graph.model import Graph, Node
 from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import scoped_name
 from mixlist.graph.traversal import linked_scopes
-from mixlist.lists.load import add_rules_first
+from mixlist.lists.load import strengthen_policy
 from mixlist.lists.policy import NodeRule
 from mixlist.ops import dtypes
 from mixlist.resolver import Decision, Plan, Resolver
-from mixlist.resolver.decisions import GraphSolution
 from mixlist.targets.target import Otherwise, Target
 
 
@@ -31,13 +30,11 @@ from mixlist.targets.target import Otherwise, Target
 class LowNode:
     """A low-precision node, and what a target does with it.
 
-    ``otherwise``: what happens to the node; None if the target has a kernel for it. ``follows_quantized``: whether the
-    node needs a Cast behind a DequantizeLinear. ``name`` is the node's name in node rules.
+    ``otherwise``: what happens to the node; None if the target has a kernel for it. ``name``: its name in node rules.
     """
 
     decision: Decision
     otherwise: Otherwise | None
-    follows_quantized: bool
     name: str
 
     @property
@@ -50,7 +47,7 @@ def find_low_nodes(plan: Plan, target: Target) -> tuple[LowNode, ...]:
     """Return the low-precision nodes of a plan in its order, with what ``target`` does with each (Rule S13.2)."""
     low = plan.policy.mode.low
     low_nodes = []
-    for decision, (solution, node) in zip(plan.nodes, _nodes_of(plan), strict=True):
+    for decision, (graph, node) in zip(plan.nodes, _nodes_of(plan), strict=True):
         if decision.precision != low:
             continue
         # A low-precision node can have outputs of other types: the indices of TopK stay int64.
@@ -59,56 +56,41 @@ def find_low_nodes(plan: Plan, target: Target) -> tuple[LowNode, ...]:
             for index, value in enumerate(node.outputs)
             if value is not None and decision.outputs[value.name] == low
         )
-        graph = solution.graph
         # float16 and bfloat16 have the same names in mixlist and in onnx.
         subject = (node.domain, node.op_type, graph.opsets.get(node.domain, 1), low, low_outputs)
         otherwise = None if target.runs(*subject) else target.find_otherwise(*subject)
         name = scoped_name(node_ref(graph, node))
-        low_nodes.append(LowNode(decision, otherwise, _follows_quantized(solution, node), name))
+        low_nodes.append(LowNode(decision, otherwise, name))
     return tuple(low_nodes)
 
 
-def _nodes_of(plan: Plan) -> Iterator[tuple[GraphSolution, Node]]:
-    """Yield the nodes of a plan, in the order of ``plan.nodes``."""
+def _nodes_of(plan: Plan) -> Iterator[tuple[Graph, Node]]:
+    """Yield the nodes of a plan with their Graphs, in the order of ``plan.nodes``."""
     for solution in plan.solution.solutions:
         for scope in linked_scopes(solution.graph.root):
             for node in scope.nodes:
-                yield solution, node
-
-
-def _follows_quantized(solution: GraphSolution, node: Node) -> bool:
-    """Return True if a low-precision node reads a DequantizeLinear whose output has another float type."""
-    assignment = solution.assignments[node.id]
-    if assignment is None:
-        return False
-    for value, required in zip(node.inputs, assignment.inputs, strict=True):
-        if value is None or required is None or value.producer is None:
-            continue
-        if value.producer.op_type == "DequantizeLinear" and solution.decided_types[value.id] != required:
-            return True
-    return False
+                yield solution.graph, node
 
 
 def keep_nodes_for_target(plan: Plan, target: Target) -> tuple[tuple[LowNode, ...], Plan]:
     """Return the low nodes that must stay as authored for ``target``, and the plan in which they do (Rule S13.4).
 
-    The plan is decided again until no such node is left, because a node that stays can give another node a Cast.
+    The plan is decided again until no such node is left, because a node that stays can change others.
     """
-    kept_nodes: dict[str, LowNode] = {}
+    hints = plan.solution.graph.type_hints
+    type_hints = {name: dtypes.type_name(value_type) for name, value_type in hints.items()}
     resolver: Resolver | None = None
+    if target.strongly_typed and "quantized" not in plan.policy.protect:
+        resolver = Resolver(plan.solution.loaded, type_hints=type_hints)
+        plan = resolver.plan(strengthen_policy(plan.policy, protect=frozenset({"quantized"})))
+    kept_nodes: dict[str, LowNode] = {}
     while True:
-        nodes = [
-            node
-            for node in find_low_nodes(plan, target)
-            if node.name not in kept_nodes and (not node.has_kernel or node.follows_quantized)
-        ]
+        low_nodes = find_low_nodes(plan, target)
+        nodes = [node for node in low_nodes if node.name not in kept_nodes and not node.has_kernel]
         if not nodes:
             return tuple(kept_nodes.values()), plan
         kept_nodes.update((node.name, node) for node in nodes)
         place = FilePlace(f"--target {target.name}", 1, 1)
         rules = tuple(NodeRule("name", node.name, True, place) for node in nodes)
-        if resolver is None:
-            hints = plan.solution.graph.type_hints
-            type_hints = {name: dtypes.type_name(value_type) for name, value_type in hints.items()}
-            resolver = Resolver(plan.solution.loaded, type_hints=type_hints)
-        plan = resolver.plan(add_rules_first(plan.policy, rules))
+        resolver = resolver or Resolver(plan.solution.loaded, type_hints=type_hints)
+        plan = resolver.plan(strengthen_policy(plan.policy, rules=rules))

@@ -6,7 +6,7 @@ Rule S13.5: In a model for a strongly typed target,
 - every tensor has a type that the target has;
 - the slots of a node that share a type parameter have one type, also both float inputs of Pow, and the results of the
   bodies of one If;
-- no Cast of mixlist lies between a DequantizeLinear and its reader.
+- no Cast of mixlist lies inside a quantized unit (Rule S4.41).
 
 Rule S13.6: An operator that the table lacks, or lacks in the type that a node reads, is reported with the first node.
 It is no broken type rule: the user needs a plugin or another operator, and no list helps.
@@ -19,12 +19,13 @@ from dataclasses import dataclass
 
 from mixlist.graph.build import build_graph
 from mixlist.graph.load import LoadedModel
-from mixlist.graph.model import CAST_MARK, Graph, Node, Value
+from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.naming import node_ref
-from mixlist.graph.traversal import reachable_graphs
+from mixlist.graph.traversal import nodes_in_model, reachable_graphs
 from mixlist.ops import dtypes
 from mixlist.ops.names import operator_name
 from mixlist.ops.schema import FormalSlot, find_schema
+from mixlist.patterns.quantized_units import QuantizedUnit, find_quantized_units
 from mixlist.targets.target import Target
 
 # The input whose type an operator's row in a table is about. It is input 0 for all others, and output 0 where there is
@@ -71,7 +72,7 @@ class ModelCheck:
 def check_model(loaded: LoadedModel, target: Target) -> ModelCheck:
     """Check a written model against the table of a strongly typed target (Rules S13.5 and S13.6)."""
     graphs = reachable_graphs(build_graph(loaded.proto, show_marked_casts=True))
-    broken_rules = [*_check_opset(graphs[0], target)]
+    broken_rules = [*_check_opset(graphs[0], target), *_check_quantized_units(loaded)]
     nodes_by_operator: dict[tuple[str, str], list[str]] = {}
     for graph in graphs:
         for node in graph.nodes:
@@ -95,13 +96,30 @@ def _check_opset(graph: Graph, target: Target) -> Iterator[str]:
         yield f"the model has opset {opset}, and {target.name} reads {first} to {last}: convert it with --opset"
 
 
+def _check_quantized_units(loaded: LoadedModel) -> Iterator[str]:
+    """Yield each quantized unit with a Cast of mixlist inside."""
+    if not any(node.op_type == "QuantizeLinear" for node in nodes_in_model(loaded.proto)):
+        return
+    # Without the marked Casts the units are those of the authored model.
+    for graph in reachable_graphs(build_graph(loaded.proto)):
+        units = {unit: None for units in find_quantized_units(graph).values() for unit in units}
+        for unit in units:
+            for node, name in _find_casts_inside(unit):
+                place = f"{node_ref(graph, node)} ({node.op_type}) reads {name} through a Cast"
+                yield f"{place}, inside the quantized unit of {node_ref(graph, unit.operator)}"
+
+
+def _find_casts_inside(unit: QuantizedUnit) -> Iterator[tuple[Node, str]]:
+    """Yield each node that reads a tensor of its own unit through a hidden Cast of mixlist, with the tensor's name."""
+    for node in unit.nodes:
+        for value, read_type in zip(node.inputs, node.input_types, strict=True):
+            if value is not None and value.producer in unit.nodes and value.type != read_type:
+                yield node, value.name
+
+
 def _check_node(graph: Graph, node: Node, target: Target) -> Iterator[str]:
     """Yield each type rule that a node breaks."""
     yield from _check_tensor_types(node, target)
-    if any(prop.key == CAST_MARK for prop in node.proto.metadata_props):
-        source = node.inputs[0]
-        if source is not None and source.producer is not None and source.producer.op_type == "DequantizeLinear":
-            yield f"separates {source.name}, the output of a DequantizeLinear, from its reader"
     if node.op_type == "If" and not node.domain:
         yield from _check_branches(node)
     schema = find_schema(node.domain, node.op_type, graph.opsets.get(node.domain, 1))

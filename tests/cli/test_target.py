@@ -19,10 +19,12 @@ g (float[1,2,4,4] x, float[1,3,3,2] points, float[4,4] w) => (float[1,2,3,3] y, 
     [mish] m = Mish (a)
     [relu] z = Relu (m)
 }"""
+# The first MatMul is a quantized unit, the other one is none.
 QUANTIZED = """<ir_version: 10, opset_import: ["": 20]>
-g (int8[4,4] q, float[4,4] x) => (float[4,4] y, float[4,4] z) <float s = {0.5}> {
+g (int8[4,4] q, float[4,4] x) => (int8[4,4] y, float[4,4] z) <float s = {0.5}> {
     [dequantize] a = DequantizeLinear (q, s)
-    [inner] y = MatMul (a, x)
+    [inner] b = MatMul (a, a)
+    [quantize] y = QuantizeLinear (b, s)
     [outer] z = MatMul (x, x)
 }"""
 LISTS = ("--ops-info", "onnx", "--gray-policy", "promote")
@@ -111,14 +113,13 @@ def test_apply_keeps_nodes_without_a_kernel_as_authored(run, save: Callable[[str
 
 
 def test_apply_keeps_quantized_units_whole(run, save: Callable[[str], Path], tmp_path: Path) -> None:
-    """Rule S13.4"""
+    """Rule S13.4: also with ``--protect none``, and without a warning about the unit (ML510)."""
     model, out = save(QUANTIZED), tmp_path / "out.onnx"
-    completed = run("apply", model, "-o", out, *LISTS, "--target", "tensorrt")
-    assert completed.status == 0
-    readers = [node.op_type for node in onnx.load(out).graph.node if "a" in node.input]
-    assert readers == ["MatMul"]
+    completed = run("apply", model, "-o", out, *LISTS, "--protect", "none", "--target", "tensorrt")
+    assert completed.status == 0 and "ML510" not in completed.err
     types = types_of(out)
-    assert types["inner"] == "FLOAT" and "FLOAT16" in types.values()
+    assert (types["inner"], types["outer"]) == ("FLOAT", "FLOAT16")
+    assert [node.op_type for node in onnx.load(out).graph.node if "a" in node.input] == ["MatMul"]
 
 
 def test_apply_writes_the_file_and_names_the_operators_that_the_parser_lacks(

@@ -38,11 +38,11 @@ def test_the_written_model_keeps_the_type_rules(model_id: str, mode: str, corpus
     target = load_target("tensorrt")
     plan = mixlist.resolve(corpus.path(model_id), mixlist.load_policy(precision_mode_v2=mode))
     kept, plan = keep_nodes_for_target(plan, target)
-    assert all(node.has_kernel and not node.follows_quantized for node in find_low_nodes(plan, target))
+    assert all(node.has_kernel for node in find_low_nodes(plan, target))
     out = tmp_path / "mixed.onnx"
     rewrite_in_place(plan).save(out)
     check = check_model(load_model(out), target)
     assert check.broken_rules == ()
     operators = {f"{m.operator} in {m.type}" if m.type else m.operator for m in check.missing}
     assert operators == MISSING.get(model_id, set())
-    assert not {node.decision.op_type for node in kept if node.otherwise != "refusal" and not node.follows_quantized}
+    assert all(node.otherwise == "refusal" for node in kept)

@@ -52,10 +52,11 @@ def test_a_model_that_keeps_all_rules_is_accepted() -> None:
             "i (If) has branches that make output 0 in float16 and float32",
         ),
         (
-            "g (int8[2] q) => (float16[2] y) <float s = {0.5}> {"
-            "[d] x = DequantizeLinear (q, s) [marked] h = Cast <to: int = 10> (x) [r] y = Relu (h) }",
+            "g (int8[2] q) => (int8[2] y) <float s = {0.5}> {"
+            "[d] x = DequantizeLinear (q, s) [marked] h = Cast <to: int = 10> (x)"
+            "[e] r = Exp (h) [marked] f = Cast <to: int = 1> (r) [q] y = QuantizeLinear (f, s) }",
             20,
-            "marked (Cast) separates x, the output of a DequantizeLinear, from its reader",
+            "e (Exp) reads x through a Cast, inside the quantized unit of e",
         ),
         (
             "g (float[2] x) => (uint16[2] y) { [c] y = Cast <to: int = 4> (x) }",
