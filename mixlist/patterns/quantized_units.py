@@ -34,6 +34,13 @@ class QuantizedUnit:
     operator: Node
     nodes: tuple[Node, ...]
 
+    @property
+    def first(self) -> Node:
+        """Return the first DequantizeLinear whose result is no constant, such as a weight."""
+        return next(
+            node for node in self.nodes if not all(value is None or value.is_constant for value in node.outputs)
+        )
+
 
 UnitsByNode = dict[int, list[QuantizedUnit]]  # by the id of a node, the units that it belongs to
 
@@ -42,7 +49,7 @@ def find_quantized_units(graph: Graph) -> UnitsByNode:
     """Return the quantized units of a graph; a unit does not cross the border of a function."""
     units_by_node: UnitsByNode = {}
     # Most models have no QuantizeLinear and need no walk.
-    if not any(_is_qdq(node, "QuantizeLinear") for node in graph.nodes):
+    if not any(node.op_type == "QuantizeLinear" for node in graph.nodes):
         return units_by_node
     readers: dict[Value, list[Node]] = {}
     for node in graph.nodes:

@@ -205,13 +205,14 @@ class ReasonWriter:
 
     def _explain_quantized(self, node: Node, kept_type: str) -> str:
         unit, named = find_unit_of_rule(self.solution, node, self.policy)
-        first, last = display_name(unit.nodes[0]), display_name(unit.nodes[-1])
-        part = f"it is part of the quantized unit of {unit.operator.op_type} {display_name(unit.operator)}"
+        part = "it is the operator of a quantized unit"
+        if node is not unit.operator:
+            part = f"it is part of the quantized unit of {unit.operator.op_type} {display_name(unit.operator)}"
         if self.solution.classifications[node.id].kind != "authored" and named is not None:
             place = self.rules.find_rule(self.solution.graph, named).place
             return f"{part}, which the rule for {display_name(named)} makes {kept_type} ({place}; S4.41)"
-        between = f"from {first} to {last}, which an integer kernel can compute"
-        return f"{part}, {between}: it stays {kept_type} (S4.41)"
+        ends = f"from {display_name(unit.first)} to {display_name(unit.nodes[-1])}"
+        return f"{part}, {ends}, which an integer kernel can compute: it stays {kept_type} (S4.41)"
 
     def _cite_mask_rule(self, node: Node) -> str:
         """Return the number of the rule that keeps a node with a mask, and why the mask is not reduced instead."""

@@ -258,9 +258,24 @@ def test_a_protection_that_the_tool_does_not_have_is_dropped() -> None:
     )
     mixed = apply(original, policy(white=["Mul", "Sin", "Neg"]))
     report = recover(original, mixed)
-    assert report.complete and report.protect == "masks"
+    assert report.complete and report.protect == "masks,quantized"
     kept = recover(original, mixed, protect="masks,positions")
     assert kept.complete and kept.protect == "masks,positions" and kept.customize_dtypes
+
+
+def test_a_tool_that_breaks_quantized_units_needs_no_protection_of_them() -> None:
+    """Rule S4.41: with the protection, rules for single nodes bring the other nodes of the unit back."""
+    original = model(
+        """<ir_version: 10, opset_import: ["" : 19]>
+        g (int8[2, 2] q) => (int8[2, 2] r) <float s = {0.5}, int8 z = {0}, int8[2, 2] w = {1, 2, 3, 4}> {
+          [x] x = DequantizeLinear(q, s, z) [w] v = DequantizeLinear(w, s, z)
+          [m] m = MatMul(x, v) [r] r = QuantizeLinear(m, s, z) }"""
+    )
+    mixed = apply(original, policy(white=["MatMul"], black=["QuantizeLinear"]))
+    report = recover(original, mixed)
+    assert report.complete and report.protect == "masks,positions" and not report.edits
+    kept = recover(original, mixed, protect="quantized")
+    assert kept.complete and kept.protect == "quantized" and "m::" in kept.customize_dtypes
 
 
 # --- exceptions ---

@@ -112,11 +112,10 @@ UNIT = f"{HEAD} {{ {X} [m] m = MatMul (x, v) [q] r = QuantizeLinear (m, s, z) [o
 
 def test_the_reason_names_the_unit() -> None:
     decisions = decide_nodes(UNIT, white=["MatMul"], black=["DequantizeLinear"], protect=["quantized"])
-    reason = (
-        "it is part of the quantized unit of MatMul m, from dx to q, which an integer kernel can compute: "
-        "it stays float32 (S4.41)"
-    )
-    assert {decisions[name].reason for name in ("dx", "dw", "m", "q")} == {reason}
+    ends = "from dx to q, which an integer kernel can compute: it stays float32 (S4.41)"
+    part = f"it is part of the quantized unit of MatMul m, {ends}"
+    assert {decisions[name].reason for name in ("dx", "dw", "q")} == {part}
+    assert decisions["m"].reason == f"it is the operator of a quantized unit, {ends}"
     assert decisions["o"].rule == "black"
 
 
