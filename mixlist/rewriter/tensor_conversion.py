@@ -164,10 +164,14 @@ def convert_tensor(
     elif tensor.name == "value_floats":
         converted.dims.append(len(tensor.floats))  # `value_float` is a scalar, without dimensions
     if weights.is_external(tensor) and not magnitude_limit:
-        converted.data_location = TensorProto.EXTERNAL
+        converted.data_location, converted.data_type = TensorProto.EXTERNAL, tensor.data_type
         converted.external_data.extend(tensor.external_data)
-        # The bytes in the data file are not touched. The entry tells the reader of the data to convert them.
-        converted.external_data.add(key=weights.STORED_TYPE_KEY, value=str(tensor.data_type))
+        # A check stores weights of a low type as the same numbers in float32: convert these.
+        weights.cancel_lossless_conversion(converted, weights.stored_type(converted))
+        if converted.data_type != elem:
+            # The bytes in the data file are not touched. The entry tells the reader of the data to convert them.
+            converted.external_data.add(key=weights.STORED_TYPE_KEY, value=str(converted.data_type))
+            converted.data_type = elem
         return converted, None
     report = ConstantReport(name)
     is_large = weights.stored_element_count(tensor) >= _LARGE_COUNT

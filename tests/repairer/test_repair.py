@@ -179,6 +179,16 @@ def test_an_overflow_in_the_last_of_many_batches_is_repaired() -> None:
     assert (report.verdict, raised(report)) == ("pass", [["m", "r"]])
 
 
+def test_large_weights_of_raised_nodes_are_read_in_float32() -> None:
+    """A check stores a large float16 weight as float32. Raised nodes read these numbers without a conversion."""
+    text = "g (float16[1,128] x, float16[128,128] w) => (float16[1,128] y) { [m] m = MatMul(x, w) [s] s = Sigmoid(m)"
+    network = model(f"{text} [a] a = Neg(s) [b] b = Neg(a) [c] y = Neg(b) }}")
+    del network.graph.input[1:]
+    network.graph.initializer.append(numpy_helper.from_array(np.full((128, 128), 300, np.float16), "w"))
+    report = repair(network, half(np.full((1, 128), 2)))
+    assert (report.verdict, raised(report)) == ("pass", [["m", "s"]])
+
+
 BODIES = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
   g (float16[2] x, bool c) => (float16[2] y) {
     [call] a = f.Root(x)
