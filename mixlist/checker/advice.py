@@ -8,13 +8,14 @@ node upstream.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 from mixlist.checker.result import LowSource
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Node, float_values
+from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import NodeRef, unique_names
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
@@ -100,7 +101,21 @@ class Advisor:
         if decision is None or _is_low(decision):
             return None
         nearest = self._nearest_low_nodes.get(node)
+        if nearest is not None and nearest.has_no_finding:
+            # A divisor that underflows in few places has no finding, but a quotient that is not finite shows it: a
+            # dividend without a finding is finite.
+            nearest = self._nearest_before_divisor(node) or nearest
         return self._describe_source(nearest.node) if nearest is not None else None
+
+    def _nearest_before_divisor(self, node: NodeRef) -> _UpstreamLowNode | None:
+        """Return the nearest low node upstream of the divisor of a Div; None for another node, or without such."""
+        dataflow_node = self._nodes.get(node)
+        if dataflow_node is None or dataflow_node.node.domain or dataflow_node.node.op_type != "Div":
+            return None
+        divisor = dataflow_node.node.inputs[1]
+        if divisor is None or divisor.producer is None:
+            return None
+        return self._nearest_through(node_ref(dataflow_node.graph, divisor.producer), self._nearest_low_nodes)
 
     def integer_source(self, node: NodeRef) -> LowSource | None:
         """Return the low node whose values become an integer that a node depends on, such as a length or an index.
@@ -142,22 +157,28 @@ class Advisor:
         """
         nearest: dict[NodeRef, _UpstreamLowNode] = {}
         for ref, node in self._nodes.items():
-            candidates = []
-            for tensor in node.inputs:
-                producer = tensor.ref.producer
-                decision = self._decisions.get(producer)
-                # A gray node is passed over only if there is a low node upstream of it. A gray node that follows a low
-                # graph input has none, so it is a candidate itself.
-                passed_over = producer in nearest and decision is not None and _only_follows(decision)
-                if decision is not None and _is_low(decision) and not passed_over:
-                    candidates.append(_UpstreamLowNode(producer not in self._nodes_with_findings, 0, producer))
-                elif producer in nearest:
-                    upstream = nearest[producer]
-                    candidates.append(upstream._replace(distance=upstream.distance + 1))
+            upstream = (self._nearest_through(tensor.ref.producer, nearest) for tensor in node.inputs)
+            candidates = [candidate for candidate in upstream if candidate is not None]
             # A node with a finding comes first (False before True), then the nearest one. The names do not count.
             if candidates:
                 nearest[ref] = min(candidates, key=lambda candidate: candidate[:2])
         return nearest
+
+    def _nearest_through(
+        self, producer: NodeRef, nearest: Mapping[NodeRef, _UpstreamLowNode]
+    ) -> _UpstreamLowNode | None:
+        """Return the nearest low node on the way through the producer of an input: the producer itself, if it is one.
+
+        ``nearest``: the nearest low nodes upstream of the producers, as far as they are known.
+        """
+        decision = self._decisions.get(producer)
+        # A gray node is passed over only if there is a low node upstream of it. A gray node that follows a low graph
+        # input has none, so it is a candidate itself.
+        passed_over = producer in nearest and decision is not None and _only_follows(decision)
+        if decision is not None and _is_low(decision) and not passed_over:
+            return _UpstreamLowNode(producer not in self._nodes_with_findings, 0, producer)
+        upstream = nearest.get(producer)
+        return upstream._replace(distance=upstream.distance + 1) if upstream is not None else None
 
 
 def describe_protected_nodes(plan: Plan | None) -> tuple[str, ...]:
