@@ -148,7 +148,7 @@ def _write_low_nodes(
         json_output.write_json(target_output.low_nodes_json(plan, target, low_nodes), sys.stdout)
     elif output_format == "csv":
         target_output.write_low_node_csv(low_nodes, sys.stdout)
-    elif not show_all and not any(filters.values()) and all(node.has_kernel for node in low_nodes):
+    elif low_nodes and not show_all and not any(filters.values()) and all(node.has_kernel for node in low_nodes):
         sys.stdout.write(f"every low-precision node has a kernel of {target.name}\n")
     else:
         target_output.write_low_nodes(low_nodes, None if show_all else MAX_NODES, sys.stdout)

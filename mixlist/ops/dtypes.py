@@ -63,6 +63,11 @@ def _elements_by_onnx_name() -> dict[str, int]:
     return {name.lower(): elem for name, elem in TensorProto.DataType.items()}
 
 
+def find_unknown_schema_names(text: str) -> list[str]:
+    """Return the words of a text that are no element type by onnx's name in schemas, such as ``float`` or ``int64``."""
+    return [name for name in text.split() if name not in _elements_by_onnx_name()]
+
+
 @cache
 def _message_names() -> dict[int, str]:
     """Return the names of element types in messages: ``float32``, ``float64``, ``int64``."""

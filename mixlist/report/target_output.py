@@ -26,7 +26,7 @@ _MAX_SENTENCES = 20  # the number of operators or broken rules that the terminal
 def write_low_nodes(low_nodes: Sequence[LowNode], max_rows: int | None, stream: TextIO) -> None:
     """Write the numbers of nodes with and without a kernel, then a line for each, those without a kernel first."""
     if not low_nodes:
-        stream.write("no low-precision node matches\n")
+        stream.write("no low-precision node\n")
         return
     groups: dict[tuple[str, str], Counter[str]] = {}
     for node in low_nodes:

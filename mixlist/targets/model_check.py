@@ -14,7 +14,7 @@ It is no broken type rule: the user needs a plugin or another operator, and no l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mixlist.graph.build import build_graph
@@ -73,6 +73,8 @@ def check_model(loaded: LoadedModel, target: Target) -> ModelCheck:
     """Check a written model against the table of a strongly typed target (Rules S13.5 and S13.6)."""
     graphs = reachable_graphs(build_graph(loaded.proto, show_marked_casts=True))
     broken_rules = [*_check_opset(graphs[0], target), *_check_quantized_units(loaded)]
+    inputs = graphs[0].root.inputs
+    broken_rules += [f"input {fault}" for fault in _find_lacking_types(inputs, target)]
     nodes_by_operator: dict[tuple[str, str], list[str]] = {}
     for graph in graphs:
         for node in graph.nodes:
@@ -119,7 +121,7 @@ def _find_casts_inside(unit: QuantizedUnit) -> Iterator[tuple[Node, str]]:
 
 def _check_node(graph: Graph, node: Node, target: Target) -> Iterator[str]:
     """Yield each type rule that a node breaks."""
-    yield from _check_tensor_types(node, target)
+    yield from (f"makes {fault}" for fault in _find_lacking_types(node.outputs, target))
     if node.op_type == "If" and not node.domain:
         yield from _check_branches(node)
     schema = find_schema(node.domain, node.op_type, graph.opsets.get(node.domain, 1))
@@ -138,13 +140,13 @@ def _check_node(graph: Graph, node: Node, target: Target) -> Iterator[str]:
             yield f"reads {' and '.join(sorted(names))}, and {target.name} demands one float type"
 
 
-def _check_tensor_types(node: Node, target: Target) -> Iterator[str]:
-    """Yield the types of outputs that the target lacks."""
-    for value in node.outputs:
+def _find_lacking_types(values: Iterable[Value | None], target: Target) -> Iterator[str]:
+    """Yield each tensor of a type that the target lacks, with this type."""
+    for value in values:
         if value is None or value.type == dtypes.UNKNOWN or not target.tensor_types:
             continue
         if isinstance(value.type, tuple) or _schema_name(value.type) not in target.tensor_types:
-            yield f"makes {value.name} in {dtypes.type_name(value.type)}, a type that {target.name} lacks"
+            yield f"{value.name} in {dtypes.type_name(value.type)}, a type that {target.name} lacks"
 
 
 def _check_branches(node: Node) -> Iterator[str]:

@@ -16,6 +16,8 @@ from typing import Literal, cast
 
 from mixlist.errors import ListError, UsageError, raise_for_errors
 from mixlist.files import jsonc
+from mixlist.lists.suggestions import did_you_mean
+from mixlist.ops import dtypes
 from mixlist.targets.kernels import (
     DATA,
     KernelRows,
@@ -32,6 +34,19 @@ from mixlist.targets.providers import PROVIDERS
 Otherwise = Literal["cast", "fallback", "refusal"]
 TARGETS = (*PROVIDERS, "tensorrt")  # the targets with a table in data/
 FORMAT = "mixlist.target/1"
+_REQUIRED = ("name", "source", "otherwise", "kernels")
+_FORMS: dict[str, tuple[type, str]] = {
+    "name": (str, "a text"),
+    "source": (str, "a text"),
+    "otherwise": (dict, "an object"),
+    "inlines_functions": (bool, "true or false"),
+    "strongly_typed": (bool, "true or false"),
+    "opsets": (list, "the first and the last version, such as [9, 24]"),
+    "tensor_types": (str, 'a text with names of types, such as "float float16 int64"'),
+    "kernels": (dict, "an object"),
+}
+_KEYS = ("$schema", "format", *_FORMS)
+_TYPE_NAMES = "write float16, bfloat16, float (float32), double (float64), int64 or another name of ONNX's schemas"
 
 
 @dataclass(frozen=True)
@@ -94,7 +109,7 @@ def load_target(name: str) -> Target:
 
 def _read_table(path: str) -> Target:
     """Return the target of a file; the docstring of ``load_target`` names the errors."""
-    document = jsonc.read(path, strict=True)
+    document = jsonc.read(path)
     raise_for_errors(document.findings)
     steps, problem = _find_problem(document.value)
     if problem:
@@ -119,22 +134,22 @@ def _find_problem(table: object) -> tuple[tuple[str | int, ...], str]:
     """Return the place and the text of the first fault of a table; an empty text if it has none."""
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         return (), f'this is no table of a target: the key "format" must be "{FORMAT}"'
-    for key, kind, description in (
-        ("name", str, "a text"),
-        ("source", str, "a text"),
-        ("otherwise", dict, "an object"),
-        ("kernels", dict, "an object"),
-    ):
-        if not isinstance(table.get(key), kind):
+    for key in table:
+        if key not in _KEYS:
+            suggestion = did_you_mean(key, _KEYS)
+            return (key,), f"a table has no key {key!r}" + (f": {suggestion}" if suggestion else "")
+    for key, (kind, description) in _FORMS.items():
+        value = table.get(key)
+        if not isinstance(value, kind) and (key in table or key in _REQUIRED):
             return ((key,) if key in table else ()), f'"{key}" must be {description}'
     for low, outcome in table["otherwise"].items():
         if low not in ("float16", "bfloat16") or outcome not in ("cast", "fallback", "refusal"):
             return ("otherwise", low), '"otherwise" must map float16 and bfloat16 to "cast", "fallback" or "refusal"'
     opsets = table.get("opsets", [1, 1])
-    if not (isinstance(opsets, list) and len(opsets) == 2 and all(type(version) is int for version in opsets)):
+    if len(opsets) != 2 or not all(type(version) is int for version in opsets):
         return ("opsets",), '"opsets" must be the first and the last version, such as [9, 24]'
-    if not isinstance(table.get("tensor_types", ""), str):
-        return ("tensor_types",), '"tensor_types" must be a text with names of types, such as "float float16 int64"'
+    if unknown_names := dtypes.find_unknown_schema_names(table.get("tensor_types", "")):
+        return ("tensor_types",), f"there is no type {unknown_names[0]!r}: {_TYPE_NAMES}"
     return _find_kernel_problem(table["kernels"])
 
 
@@ -147,14 +162,22 @@ def _find_kernel_problem(kernels: Mapping[str, object]) -> tuple[tuple[str | int
             if not isinstance(rows, list):
                 return ("kernels", domain, op_type), "the kernels of an operator must be a list"
             for index, row in enumerate(rows):
-                if not _is_kernel_row(row):
-                    form = '[first version, last version or null, {"T": "float16 float"}]'
-                    return ("kernels", domain, op_type, index), f"a kernel must be {form}"
+                if problem := _find_row_problem(row):
+                    return ("kernels", domain, op_type, index), problem
     return (), ""
 
 
+def _find_row_problem(row: object) -> str:
+    """Return the fault of a kernel; a kernel without fault is ``[7, 12, {"T": "float16 float"}]``."""
+    if not _is_kernel_row(row):
+        return 'a kernel must be [first version, last version or null, {"T": "float16 float"}]'
+    types = cast("list[dict[str, str]]", row)[2]
+    unknown_names = dtypes.find_unknown_schema_names(" ".join(types.values()))
+    return f"there is no type {unknown_names[0]!r}: {_TYPE_NAMES}" if unknown_names else ""
+
+
 def _is_kernel_row(row: object) -> bool:
-    """Return True for ``[7, 12, {"T": "float16 float"}]``."""
+    """Return True if a value has the form of a kernel."""
     if not isinstance(row, list) or len(row) != 3:
         return False
     start, end, types = row

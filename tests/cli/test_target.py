@@ -77,6 +77,11 @@ def test_text_has_each_low_node_with_those_without_a_kernel_first(run, tmp_path:
     assert [line[:4] for line in lines[-2:]] == [["second", "Relu", "no", "cast"], ["first", "MatMul", "yes", "white"]]
 
 
+def test_a_model_without_low_nodes_says_so(run, model_path: Path) -> None:
+    text = run("resolve", model_path, "--target", "tensorrt", "--precision-mode-v2", "origin").out
+    assert text == "no low-precision node\n"
+
+
 def test_provider_is_an_alias(run, model_path: Path) -> None:
     alias, name = (
         run("resolve", model_path, option, "cuda", "--format", "json").out for option in ("--provider", "--target")

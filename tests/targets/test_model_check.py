@@ -59,6 +59,11 @@ def test_a_model_that_keeps_all_rules_is_accepted() -> None:
             "e (Exp) reads x through a Cast, inside the quantized unit of e",
         ),
         (
+            "g (uint16[2] x) => (float[2] y) { [c] y = Cast <to: int = 1> (x) }",
+            20,
+            "input x in uint16, a type that tensorrt lacks",
+        ),
+        (
             "g (float[2] x) => (uint16[2] y) { [c] y = Cast <to: int = 4> (x) }",
             20,
             "c (Cast) makes y in uint16, a type that tensorrt lacks",
