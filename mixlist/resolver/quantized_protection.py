@@ -21,12 +21,13 @@ from weakref import WeakKeyDictionary
 from mixlist.diagnostics import Diagnostic
 from mixlist.graph.model import Graph, Node
 from mixlist.graph.naming import node_ref
-from mixlist.lists.policy import LOWERING_ACTIONS, Policy
+from mixlist.lists.policy import LOWERING_ACTIONS, NodeRule, Policy
 from mixlist.ops import dtypes
 from mixlist.ops.signature import Assignment
 from mixlist.patterns.quantized_units import QuantizedUnit, UnitsByNode, find_quantized_units
 from mixlist.resolver.classification import DecisionKind
 from mixlist.resolver.decisions import GraphSolution, ModelSolution
+from mixlist.resolver.node_rules import NodeRules
 from mixlist.resolver.solver_state import SolverState
 
 _DECIDED_BY_LIST: frozenset[DecisionKind] = frozenset({"low", "authored", "gray", "raise"})  # or by the mode
@@ -94,11 +95,15 @@ def _find_kind(node: Node, assignment: Assignment, low_type: int) -> DecisionKin
     return "raise" if dtypes.FLOAT in changed else None
 
 
-def find_unit_of_rule(solution: GraphSolution, node: Node, policy: Policy) -> tuple[QuantizedUnit, Node | None]:
-    """Return the first unit of a node, and the first node of the unit that a node rule names, if any."""
+def find_unit_and_rule(
+    solution: GraphSolution, node: Node, policy: Policy, rules: NodeRules
+) -> tuple[QuantizedUnit, NodeRule | None]:
+    """Return the first unit of a node with rule `quantized`, and the node rule that moves this unit, if any."""
     unit = find_protected_units(solution.graph, policy)[node.id][0]
-    named = (member for member in unit.nodes if solution.classifications[member.id].kind == "rule")
-    return unit, next(named, None)
+    if solution.classifications[node.id].kind == "authored":
+        return unit, None
+    named = [member for member in unit.nodes if solution.classifications[member.id].kind == "rule"]
+    return unit, next(rule for member in named if not (rule := rules.find_rule(solution.graph, member)).keep)
 
 
 def find_unit_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic]:

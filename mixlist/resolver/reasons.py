@@ -18,7 +18,7 @@ from mixlist.ops.schema import next_opset_allowing
 from mixlist.resolver.classification import Classification, explain_unknown_types, find_unknown_inputs
 from mixlist.resolver.decisions import GraphSolution, ModelSolution, find_precision
 from mixlist.resolver.gray_policies import can_be_followed
-from mixlist.resolver.quantized_protection import find_unit_of_rule
+from mixlist.resolver.quantized_protection import find_unit_and_rule
 from mixlist.resolver.sequence_groups import is_container
 
 
@@ -204,13 +204,12 @@ class ReasonWriter:
         )
 
     def _explain_quantized(self, node: Node, kept_type: str) -> str:
-        unit, named = find_unit_of_rule(self.solution, node, self.policy)
+        unit, rule = find_unit_and_rule(self.solution, node, self.policy, self.rules)
         part = "it is the operator of a quantized unit"
         if node is not unit.operator:
             part = f"it is part of the quantized unit of {unit.operator.op_type} {display_name(unit.operator)}"
-        if self.solution.classifications[node.id].kind != "authored" and named is not None:
-            place = self.rules.find_rule(self.solution.graph, named).place
-            return f"{part}, which the rule for {display_name(named)} makes {kept_type} ({place}; S4.41)"
+        if rule is not None:
+            return f"{part}, which customize_dtypes makes {kept_type} at another node ({rule.place}; S4.41)"
         ends = f"from {display_name(unit.first)} to {display_name(unit.nodes[-1])}"
         return f"{part}, {ends}, which an integer kernel can compute: it stays {kept_type} (S4.41)"
 
