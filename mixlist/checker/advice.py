@@ -71,10 +71,10 @@ class Advisor:
             return ""
         # Rule S8.26: lists leave the authored type of a node, so only a node rule raises a node that was authored low.
         if not decision.changed:
-            search = "; mixlist tune --node-rules FILE searches such rules" if self._has_lists else ""
+            search = "tune --node-rules FILE searches such rules" if self._has_lists else "repair finds the fewest"
             return (
                 f"the model has the node in {decision.precision}, which no list raises; a rule in a customize_dtypes"
-                f" file does{search}"
+                f" file does; mixlist {search}"
             )
         graph, model_node = dataflow_node.graph, dataflow_node.node
         # An Ascend library has several names for an operator, such as Conv2D and Conv3D: the rank decides.

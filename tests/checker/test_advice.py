@@ -170,6 +170,8 @@ def test_nodes_in_float16_of_the_model_are_raised_by_node_rules_only() -> None:
         assert (report.verdict, report.nodes[0].kind) == ("fail", "overflow")
         assert "mixlist tune --node-rules" in report.nodes[0].suggestion
         assert "black-list" not in report.nodes[0].suggestion
+    report = mixlist.check(model(text), mixlist.load_policy(precision_mode_v2="origin"), data)
+    assert report.nodes[0].suggestion.endswith("does; mixlist repair finds the fewest")
 
 
 def test_a_search_with_node_rules_raises_nodes_in_float16_of_the_model() -> None:
