@@ -2,7 +2,7 @@
 
 ``onnxruntime.quantization`` makes the models, as its users do: first ``quant_pre_process``, then ``quantize_static``.
 ``make campaign`` does so with five models at three opsets, per tensor and per channel, and takes a model that was
-shipped quantized; the tests take one model. ``tests/rewriter/test_integer_kernels.py`` has small graphs.
+shipped quantized; the tests take one model. ``tests/test_integer_kernels.py`` has small graphs.
 """
 
 from __future__ import annotations
