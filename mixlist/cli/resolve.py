@@ -148,8 +148,11 @@ def _write_low_nodes(
         json_output.write_json(target_output.low_nodes_json(plan, target, low_nodes), sys.stdout)
     elif output_format == "csv":
         target_output.write_low_node_csv(low_nodes, sys.stdout)
-    elif low_nodes and not show_all and not any(filters.values()) and all(node.has_kernel for node in low_nodes):
-        sys.stdout.write(f"every low-precision node has a kernel of {target.name}\n")
+    elif not show_all and not any(filters.values()) and all(node.has_kernel for node in low_nodes):
+        low, count = plan.policy.mode.low, len(low_nodes)
+        # A bfloat16 model has no float16 node: "every node has a kernel" would be read as a promise for that model.
+        summary = f"{count} of {count} {low} nodes have a kernel of {target.name}" if count else f"no node is {low}"
+        sys.stdout.write(f"{summary}\n")
     else:
         target_output.write_low_nodes(low_nodes, None if show_all else MAX_NODES, sys.stdout)
 

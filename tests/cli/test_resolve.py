@@ -132,7 +132,7 @@ def test_provider_cpu_lists_low_nodes_without_kernel(run, model_path: Path) -> N
 
 def test_a_provider_with_all_kernels_says_so(run, model_path: Path) -> None:
     text = run("resolve", model_path, "--provider", "cuda").out
-    assert text == "every low-precision node has a kernel of cuda\n"
+    assert text == "2 of 2 float16 nodes have a kernel of cuda\n"
 
 
 def test_provider_cuda_works_without_a_gpu(run, model_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_text_has_each_low_node_with_those_without_a_kernel_first(run, tmp_path:
 
 def test_a_model_without_low_nodes_says_so(run, model_path: Path) -> None:
     text = run("resolve", model_path, "--target", "tensorrt", "--precision-mode-v2", "origin").out
-    assert text == "no low-precision node\n"
+    assert text == "no node is float16\n"
 
 
 def test_provider_is_an_alias(run, model_path: Path) -> None:
