@@ -123,7 +123,9 @@ class _Repair:
         tuned, repaired = self.tuned, None if self.is_excessive else self.clipped
         verdict: Verdict = "fail" if self.is_excessive else tuned.verdict
         edits = tuple(map(self._edit, self.groups))
-        check = repaired.check if repaired is not None and repaired.check is not None else tuned.check
+        check = self.base if self.is_excessive else tuned.check
+        if repaired is not None and repaired.check is not None:
+            check = repaired.check
         after = () if repaired is None or tuned.check is None else repaired.outputs or tuned.check.outputs
         rewritten = None
         if repaired is not None:

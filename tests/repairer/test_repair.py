@@ -92,6 +92,13 @@ def test_two_outliers_are_two_edits() -> None:
         weights[f"w{block}_w2"] /= 2.0**17
     report = repair(build(text, weights), image_feeds(0))
     assert raised(report) == [[f"/{b}/conv1", f"/{b}/relu1", f"/{b}/conv2"] for b in (0, 2)]
+    assert [(row["edit"], row["op_type"]) for row in report.to_rows()] == [
+        (edit, op_type) for edit in (0, 1) for op_type in ("Conv", "Relu", "Conv")
+    ]
+    # The infinity of the first one reaches the second, which only the search finds.
+    assert [row["name"] for row in report.to_rows("first_offenders")] == ["/0/conv1"]
+    assert "6 of 20 float16 nodes raised" in report._repr_html_()
+    assert repr(report) == f"<RepairReport of 'g': pass; edits 2, raised 6 of 20, trials {report.trials}>"
 
 
 SQUARE = "g (float16[N] x) => (float16[N] y) { [a] a = Neg(x) [m] m = Mul(a, a) [r] r = Sqrt(m) [n] y = Neg(r) }"
@@ -123,6 +130,7 @@ def test_more_than_half_of_the_nodes_is_no_repair() -> None:
     report = repair(model(SQUARE.replace("Sqrt(m)", "Relu(m)").replace("Neg(r)", "Sqrt(r)")), half([1, 300]))
     assert (report.verdict, report.raised_nodes, report.low_nodes, report.rewritten) == ("fail", 3, 4, None)
     assert "3 of 4 float16 nodes would have to be raised, more than half" in report.reasons[0]
+    assert report.check is not None and report.check.verdict == "fail"  # that of the given model
     with pytest.raises(UsageError, match="there is no repaired model"):
         report.save("out.onnx")
 
