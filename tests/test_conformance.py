@@ -1,4 +1,4 @@
-"""Rewrite the models of ONNX's own node tests (about 1,900), and check the promises S7 for each.
+"""Rewrite the models of ONNX's own node tests (about 1,600 with onnx 1.19, 1,900 with onnx 1.23), and check the promises S7 for each.
 
 There are two policies: every op is white, or every op is gray behind a low producer. A float16 result loads in ONNX
 Runtime if the original model loads. MIXLIST_EXAMPLES does not apply: every model is tested, except those in EXCLUDED.
@@ -21,11 +21,12 @@ from tests.support.builders import apply, policy
 from tests.support.contract import OPTIMIZER_DEFECTS, check_contract, check_idempotent
 from tests.support.loading import Loader
 from tests.support.scopes import View, subgraphs
+from tests.support.versions import newest_opset
 
 # name of an onnx.backend.test model -> why it is not tested
 EXCLUDED: dict[str, str] = {}
 PARTS = 4
-NEWEST = {"opset": 26, "ir": 13}  # what ONNX Runtime 1.31 reads
+NEWEST = {"opset": newest_opset(), "ir": 13}  # what ONNX Runtime 1.31 reads
 
 
 @cache
@@ -129,7 +130,7 @@ def test_every_model_keeps_the_contract_and_loads(part: int, tmp_path: Path) -> 
                     if is_loaded and mode == "mixed_float16":
                         load_results[f"{name}, {variant.__name__}"] = loader.load(mixed)
     assert failures == {}
-    assert plan_count > 1800 and len(load_results) > 500
+    assert plan_count > 1500 and len(load_results) > 500
     crashed = {name for name, load_result in load_results.items() if load_result == "died"}
     assert all("lstm" in name or "gru" in name for name in crashed)  # ONNX Runtime crashes on recurrent float16 models
     accepted = {

@@ -10,20 +10,23 @@ from mixlist.runtime.model_files import write_model
 if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
 
+_SAVEZ_PARAMETERS = frozenset({"file", "allow_pickle"})
+
 
 def save_feed(target_folder: Path, feed: Feed) -> Path | None:
     """Write a feed as ``feed.npz`` into a folder; return its path, or None if it has sequences or writing fails."""
     import numpy as np
 
-    # A npz file holds arrays only: no sequences, and no empty optionals.
-    if not all(isinstance(value, np.ndarray) for value in feed.values()):
+    # A npz file holds arrays only: no sequences, and no empty optionals. np.savez takes the names of its own parameters
+    # for these parameters, not for arrays.
+    if not all(isinstance(value, np.ndarray) for value in feed.values()) or not _SAVEZ_PARAMETERS.isdisjoint(feed):
         return None
     path = target_folder / "feed.npz"
     # numpy stores arrays of Python strings only with pickle, which ``--data`` refuses: use numpy's string dtype.
     arrays = {name: array.astype(str) if array.dtype == object else array for name, array in feed.items()}
     try:
-        np.savez(path, allow_pickle=False, **arrays)
-    except (OSError, ValueError, TypeError):  # a full disk, or an input with the name of a parameter of savez
+        np.savez(path, **arrays)
+    except (OSError, ValueError):  # a full disk
         return None
     return path
 

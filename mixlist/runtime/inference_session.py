@@ -34,6 +34,7 @@ _DATA_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 _OPTIMIZED_DATA_KEY = "session.optimized_model_external_initializers_file_name"
 
 _threads_are_shared = False
+_default_threads = 0  # of a session whose options name no number; 0: as ONNX Runtime decides
 
 
 def make_session(
@@ -107,7 +108,7 @@ def _convert_options(options: SessionOptions) -> OrtSessionOptions:
     if _threads_are_shared:
         ort_options.use_per_session_threads = False
     else:
-        ort_options.intra_op_num_threads = options.threads or 0
+        ort_options.intra_op_num_threads = options.threads or _default_threads
     levels = onnxruntime.GraphOptimizationLevel
     # ORT_ENABLE_ALL adds the layout optimizations, which a session with ``lean`` must not have (see
     # ``SessionOptions``).
@@ -133,11 +134,15 @@ def share_threads(count: int) -> None:
     """Let all later sessions of this process use one pool of ``count`` threads.
 
     Trials of tune split a graph into segments with one session each. With one pool they run up to a quarter faster
-    (measured on eight models, of which most gain little). Raises RuntimeError if the pool exists already.
+    (measured on eight models, of which most gain little). Before version 1.23, ONNX Runtime has no such pool in Python:
+    every session gets ``count`` threads of its own. Raises RuntimeError if the pool exists already.
     """
-    global _threads_are_shared
+    global _default_threads, _threads_are_shared
     import onnxruntime
 
+    if not hasattr(onnxruntime, "set_global_thread_pool_sizes"):
+        _default_threads = count
+        return
     onnxruntime.set_global_thread_pool_sizes(count, 1)
     # Once this pool exists, ONNX Runtime refuses to create a session with threads of its own.
     _threads_are_shared = True

@@ -21,6 +21,7 @@ from mixlist.progress import Progress
 from mixlist.runtime.session import SessionOptions
 from mixlist.runtime.timed_session import TimedSession
 from tests.support.builders import model, policy
+from tests.support.versions import PROFILES_HAVE_ARENA
 
 DIGITS = data_folder("demo_data") / "digits.onnx"
 SMALL = "g (float[N, 4] x, float[4, 4] w) => (float[N, 4] y) { a = MatMul (x, w)  y = Softmax (a) }"
@@ -253,8 +254,8 @@ def test_memory_is_that_of_the_session() -> None:
     tiny = run.bench(small, small, [{"x": feeds["w"], "w": feeds["w"]}], rounds=1, warmup=1)
     for timed_model in (report.original, report.other):
         assert timed_model.profile is not None
-        assert timed_model.profile.arena is not None
-        assert 64e6 <= timed_model.profile.arena < 200e6
+        assert timed_model.profile.arena is not None or not PROFILES_HAVE_ARENA
+        assert 64e6 <= (timed_model.profile.arena or 64e6) < 200e6
         assert timed_model.host_memory is None or 60e6 <= timed_model.host_memory < 300e6
     assert tiny.original.profile is not None
     assert tiny.original.profile.arena is not None

@@ -15,6 +15,7 @@ import onnxruntime
 import pytest
 from hypothesis import HealthCheck, given, note, reject, settings
 from onnx import helper, numpy_helper
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 import mixlist
 from tests.support.builders import policy
@@ -98,7 +99,12 @@ def test_the_operators_of_the_reference_agree_with_onnx_runtime(case: Case) -> N
             expected = run(case.model, feed, False)
         except Ambiguous:
             reject()
-        for name, y in zip(names, session.run(names, feed), strict=True):
+        try:
+            arrays = session.run(names, feed)
+        except InvalidArgument as error:  # ONNX Runtime 1.22 normalizes no axis of size 1
+            assert "must be larger than 1" in str(error), error
+            reject()
+        for name, y in zip(names, arrays, strict=True):
             finite = np.isfinite(expected[name].value)
             different = np.abs(y[finite].astype(np.float64) - expected[name].value[finite])
             assert (different <= expected[name].radius[finite]).all(), name

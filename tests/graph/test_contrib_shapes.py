@@ -75,7 +75,10 @@ def test_rules_agree_with_the_runtime(case: tuple[Any, ...]) -> None:
         if "Could not find an implementation" in str(error):
             pytest.skip(str(error).splitlines()[0])
         raise
-    expected = {o.name: v.shape for o, v in zip(session.get_outputs(), session.run(None, feed), strict=True)}
+    results = zip(session.get_outputs(), session.run(None, feed), strict=True)
+    # Before version 1.24, ONNX Runtime's CPU kernel leaves the mean and the deviation of a skip normalization out.
+    expected = {output.name: array.shape for output, array in results if array is not None}
+    assert expected
     graph = build_graph(proto)
     known_shapes = propagate_shapes(graph, {}, {})
     assert {name: known_shapes.shape_of(graph.root.values[name]) for name in expected} == expected

@@ -9,10 +9,12 @@ import warnings
 from collections.abc import Sequence
 
 import onnx
+import onnxruntime
 import pytest
 
 import mixlist
 from tests.support.builders import model
+from tests.support.versions import release
 
 ENCODER = """
 encoder (float[2, 4] x, float[2, 2] mask) => (float[2, 4] y)
@@ -78,6 +80,8 @@ def convert(original: onnx.ModelProto, op_block_list: Sequence[str], keep_io_typ
 @pytest.mark.parametrize("keep_io_types", [True, False], ids=["float32 interface", "float16 interface"])
 def test_a_converted_model_is_recovered_without_rules(text: str, blocked: Sequence[str], keep_io_types: bool) -> None:
     """The converter decides by op types, so that lists can express it."""
+    if text == IMAGE and blocked and release(onnxruntime.__version__) < (1, 24):
+        pytest.skip("the converter of ONNX Runtime before 1.24 gives two Casts one name")
     original = model(text)
     report = mixlist.recover(original, convert(original, [*blocked, "Resize"], keep_io_types))
     assert report.complete, report.exceptions

@@ -110,8 +110,10 @@ def test_a_process_that_takes_too_long_is_ended(process: None, monkeypatch: pyte
 
 
 def test_an_error_that_onnx_finds_in_the_process_is_raised(process: None) -> None:
-    with pytest.raises(ValueError, match="parse"):
-        guarded._propagation_process.propagate_values(b"no model")
+    proto = model('<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }')
+    proto.graph.node[0].domain = "unknown"
+    with pytest.raises(ValueError, match="No opset import for domain unknown"):
+        guarded._propagation_process.propagate_values(proto.SerializeToString())
 
 
 def test_missing_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

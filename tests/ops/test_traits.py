@@ -7,6 +7,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import AttributeProto, TensorProto, ValueInfoProto, defs, helper, numpy_helper
@@ -15,6 +16,7 @@ from onnxruntime import InferenceSession
 
 from mixlist.ops.schema import find_schema
 from mixlist.ops.traits import TRAITS, Trait, operators
+from tests.support.versions import release
 
 Array = NDArray[Any]
 ONNX_RUNTIME = {"GroupNormalization", "Multinomial"}  # onnx.reference does not compute them
@@ -173,8 +175,16 @@ def float_elements(values: Sequence[Any]) -> Array:
     return np.concatenate([np.asarray(t, np.float32).reshape(-1) for t in tensors] or [np.zeros(0, np.float32)])
 
 
+# The operators of the table that an installed onnx older than the table lacks.
+MISSING = {
+    op_type
+    for op_type in TRAITS
+    if not find_schema("com.microsoft" if op_type in CONTRIB else "", op_type, defs.onnx_opset_version())
+}
+
+
 def for_each_operator_with(trait: Trait, *but: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("op_type", sorted(operators(trait) - set(but)))
+    return pytest.mark.parametrize("op_type", sorted(operators(trait) - MISSING - set(but)))
 
 
 def test_each_operator_has_one_row() -> None:
@@ -182,8 +192,7 @@ def test_each_operator_has_one_row() -> None:
 
     named = [op_type for op_types, _ in _ROWS for op_type in op_types.split()]
     assert sorted(named) == sorted(TRAITS) and len(named) == len(set(named))
-    for op_type in TRAITS:
-        assert find_schema("com.microsoft" if op_type in CONTRIB else "", op_type, 26), op_type
+    assert MISSING == ({"BitCast"} if release(onnx.__version__) < (1, 21) else set())
 
 
 @for_each_operator_with(Trait.VALUE_PRESERVING)
@@ -333,7 +342,7 @@ def test_without_arithmetic_no_new_fraction_appears(op_type: str) -> None:
 @for_each_operator_with(Trait.COMPUTES_SHAPES)
 def test_shapes_are_computed_from_integers(op_type: str) -> None:
     def to_integers(x: Array) -> Array:
-        return np.round(x).astype(np.float32 if op_type == "Sqrt" else np.int64)
+        return np.round(x).astype(np.float32 if op_type in ("Ceil", "Floor", "Sqrt") else np.int64)
 
     inputs = change_floats(to_integers, inputs_of(op_type))
     attributes = {"to": TensorProto.INT64} if op_type == "Cast" else {}

@@ -187,23 +187,27 @@ def test_cast_like_makes_the_type_of_its_second_input() -> None:
 QDQ = """g (float[4] x) => (float[4] y) <float s = {0.5}, uint8 z = {0}> {
   [w] w = Exp(x) [q] q = QuantizeLinear(w, s, z) [d] d = DequantizeLinear(q, s, z) [n] y = Exp(d) }"""
 
+# Exp of these values is a little above a multiple of 0.5, so that every kernel rounds it alike: up to version 1.28,
+# ONNX Runtime's CPU kernel of QuantizeLinear cuts the fraction of float16 off.
+QUANTIZED_X = {"x": [0.45, 0.93, 1.42, 2.02]}
+
 
 def test_quantize_linear_is_float32_alone_before_opset_19() -> None:
-    result = case(opset(13) + QDQ, feeds=X, **LISTS)
+    result = case(opset(13) + QDQ, feeds=QUANTIZED_X, **LISTS)
     assert result.low == {"w", "n"}
     assert result.casts == [">y", "d>float16", "w>float32", "x>float16"]
     assert result.initializers()["s"] == "float32"
 
 
 def test_quantize_linear_follows_and_dequantize_linear_has_only_a_constant_from_opset_19() -> None:
-    result = case(opset(19) + QDQ, feeds=X, **LISTS)
+    result = case(opset(19) + QDQ, feeds=QUANTIZED_X, **LISTS)
     assert result.low == {"w", "q", "n"}
     assert result.initializers() == {"s": "float32", "z": "uint8", "s_float16": "float16"}
     assert result.casts == [">y", "d>float16", "x>float16"]
 
 
 def test_white_quantization_has_low_floats() -> None:
-    result = case(opset(19) + QDQ, white=["Exp", "QuantizeLinear", "DequantizeLinear"], feeds=X)
+    result = case(opset(19) + QDQ, white=["Exp", "QuantizeLinear", "DequantizeLinear"], feeds=QUANTIZED_X)
     assert result.low == {"w", "q", "d", "n"} and result.casts == [">y", "x>float16"]
     assert result.initializers()["s"] == "float16"
 

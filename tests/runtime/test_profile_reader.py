@@ -14,6 +14,7 @@ from mixlist.files.package_data import data_folder
 from mixlist.runtime.inference_session import open_session
 from mixlist.runtime.profile_reader import parse_events, read_profile
 from mixlist.runtime.session import SessionOptions
+from tests.support.versions import PROFILES_HAVE_ARENA
 
 
 def model_run(ts: int, dur: int) -> dict[str, Any]:
@@ -116,7 +117,7 @@ def test_a_real_profile(tmp_path: Path) -> None:
     assert {"Conv", "MatMul", "Softmax"} <= {op.op_type for op in profile.ops}
     assert {op.op_type: op.calls for op in profile.ops}["Conv"] == 2
     assert profile.providers == {"CPUExecutionProvider": profile.nodes}
-    assert profile.arena is not None
+    assert profile.arena is not None or not PROFILES_HAVE_ARENA
     assert profile.low_nodes == 0
     spans = [e["dur"] for e in json.loads(path.read_text()) if e["name"] == "model_run"]
     assert 0 < profile.seconds * 1e6 <= max(spans)
