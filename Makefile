@@ -19,13 +19,16 @@ MODELS ?= 6000
 STATES ?= 6000
 FAULTS = tests/cli/test_damaged_lists.py tests/test_damaged_model_runs.py tests/test_damaged_states.py tests/test_unwritable_places.py
 
-.PHONY: demo test docs lint check campaign clean
+.PHONY: demo test test-lowest docs lint check campaign clean
 
 demo: .venv/installed       ## validate, resolve, apply and run the bundled model
 	@$(BIN)/mixlist demo
 
 test: .venv/installed-dev   ## the whole test suite in random order, in up to four processes
 	@$(BIN)/python -m pytest -n auto --maxprocesses=4
+
+test-lowest: .venv-lowest/installed   ## the core tests with the lowest versions that pyproject.toml allows
+	MIXLIST_EXAMPLES=20 .venv-lowest/bin/python -m pytest -n auto --maxprocesses=4 @tests/core.txt
 
 docs: .venv/installed-dev   ## the documentation site, into site/; a broken link or a missing page is an error
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs site
@@ -48,16 +51,23 @@ campaign: .venv/installed-dev   ## long tests: references of the rules, random g
 	MIXLIST_LISTS=$(LISTS) MIXLIST_MODEL_RUNS=$(MODELS) MIXLIST_STATES=$(STATES) MIXLIST_CAMPAIGN=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 -rPs $(FAULTS)
 
 clean:
-	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-lowest build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"mixlist needs Python 3.11 or later, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable '.[cpu]'
 	@touch $@
 
 .venv/installed-dev: .venv/installed
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+# numpy 1.26 has no wheel for Python 3.13: use 3.11 or 3.12 here.
+.venv-lowest/installed: pyproject.toml tools/lowest_versions.py
+	$(PYTHON) -m venv .venv-lowest
+	$(PYTHON) tools/lowest_versions.py > .venv-lowest/constraints.txt
+	.venv-lowest/bin/python -m pip install --quiet --constraint .venv-lowest/constraints.txt --editable '.[test]'
 	@touch $@

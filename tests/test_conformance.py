@@ -1,4 +1,4 @@
-"""Rewrite the models of ONNX's own node tests (about 1,600 with onnx 1.19, 1,900 with onnx 1.23), and check the promises S7 for each.
+"""Rewrite the models of ONNX's own node tests (1,600 to 1,900, by the version of onnx), and check the promises S7.
 
 There are two policies: every op is white, or every op is gray behind a low producer. A float16 result loads in ONNX
 Runtime if the original model loads. MIXLIST_EXAMPLES does not apply: every model is tested, except those in EXCLUDED.

@@ -22,6 +22,7 @@ from mixlist.errors import FileError
 from mixlist.files import package_data
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.scratch_folder import ScratchFolder
+from mixlist.installed_runtime import require_onnxruntime
 from mixlist.report import terminal
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def run(output: Path | None = None, *, force: bool = False) -> None:
 def _run(folder: Path, *, keep: bool, force: bool) -> None:
     import numpy as np
 
+    require_onnxruntime()  # before the first step, not in the last one
     data = package_data.data_folder("demo_data")
     model, list_file = data / "digits.onnx", data / "digits_mixlist.json"
     with np.load(data / "digits.npz") as arrays:

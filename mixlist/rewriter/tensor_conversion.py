@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from mixlist.errors import ModelError
 from mixlist.graph.proto_edits import copy_message
+from mixlist.installed_runtime import has_onnxruntime
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import FINITE_MAX, flush_bound, overflow_bound
 
@@ -108,7 +109,7 @@ def _round_to(
     """Return the values rounded to nearest, ties to even: by numpy, or by ONNX Runtime for a large float16 constant."""
     import numpy as np
 
-    if elem == dtypes.FLOAT16 and is_large:
+    if elem == dtypes.FLOAT16 and is_large and has_onnxruntime():
         session = _float16_cast_session()
         return cast("NDArray[np.generic]", session.run(None, {"x": float32_piece})[0])
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):

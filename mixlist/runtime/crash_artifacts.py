@@ -25,7 +25,7 @@ def save_feed(target_folder: Path, feed: Feed) -> Path | None:
     # numpy stores arrays of Python strings only with pickle, which ``--data`` refuses: use numpy's string dtype.
     arrays = {name: array.astype(str) if array.dtype == object else array for name, array in feed.items()}
     try:
-        np.savez(path, **arrays)
+        np.savez(path, **arrays)  # type: ignore[arg-type] # no array has the name of a parameter
     except (OSError, ValueError):  # a full disk
         return None
     return path

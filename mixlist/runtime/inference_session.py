@@ -64,11 +64,11 @@ def open_session(
 
     Raises UsageError if the provider is missing, and ModelError if ONNX Runtime refuses the model.
     """
-    import onnxruntime
-
     provider = options.provider
     if provider not in available_providers():
         raise _provider_error(provider, "the installed onnxruntime does not have it")
+    import onnxruntime  # not before: ``available_providers`` reports that it is missing
+
     ort_options = _convert_options(options)
     if folder is not None:
         # ONNX Runtime does not know the folder of a model that it gets as bytes.

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import IO, TypeVar
 
 from mixlist.errors import ModelError
+from mixlist.installed_runtime import require_onnxruntime
 from mixlist.runtime import pipe_protocol
 
 T = TypeVar("T")
@@ -49,10 +50,12 @@ class WorkerProcess:
 
     threads: the size of one thread pool for all ONNX Runtime sessions in the process; None if each session has its own.
 
-    The process ends when this object is garbage-collected. Only one thread may use this object at a time.
+    The process ends when this object is garbage-collected. Only one thread may use this object at a time. Raises
+    UsageError if ONNX Runtime is not installed.
     """
 
     def __init__(self, threads: int | None = None) -> None:
+        require_onnxruntime()
         # A file and not a pipe: standard error is read only after the process has ended, and a full pipe would block
         # it.
         self._stderr_file = tempfile.TemporaryFile()  # noqa: SIM115 - ``_end_process`` closes it

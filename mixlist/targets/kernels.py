@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
+from mixlist.installed_runtime import has_onnxruntime
 from mixlist.ops.schema import find_schema
 from mixlist.targets.providers import PROVIDERS
 
@@ -132,6 +133,8 @@ def _kernels(provider: str) -> Registry:
 
 def can_list_kernels(provider: str) -> bool:
     """Return True if the installed ONNX Runtime has the provider and can list its kernels without a crash."""
+    if not has_onnxruntime():
+        return False
     import onnxruntime
 
     # One provider that is loaded as a library makes the list unsafe, also for the other providers of that build.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mixlist.installed_runtime import require_onnxruntime
 from mixlist.option_fields import option
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -17,7 +18,11 @@ class ProviderOption:
 
 
 def available_providers() -> tuple[str, ...]:
-    """Return the short names of the providers in the installed ONNX Runtime: ``cpu``, and ``cuda`` if it has CUDA."""
+    """Return the short names of the providers in the installed ONNX Runtime: ``cpu``, and ``cuda`` if it has CUDA.
+
+    Raises UsageError if ONNX Runtime is not installed.
+    """
+    require_onnxruntime()
     import onnxruntime
 
     available = onnxruntime.get_available_providers()

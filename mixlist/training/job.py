@@ -10,6 +10,7 @@ import numpy as np
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
 from mixlist.graph.save import content_digest
+from mixlist.installed_runtime import require_onnxruntime
 from mixlist.lists.policy import Policy
 from mixlist.runtime.array_casts import numpy_type
 from mixlist.runtime.feeds import digest
@@ -98,6 +99,7 @@ class TrainingJob:
         A saved state may be continued only if all texts are equal. The number of runs and the limits of the verdict are
         not among the inputs, so a user may change them.
         """
+        require_onnxruntime()
         import onnxruntime
 
         from mixlist.version import __version__

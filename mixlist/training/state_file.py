@@ -114,7 +114,7 @@ def write_state(path: str | os.PathLike[str], fingerprint: Mapping[str, str], st
     arrays[_DIGEST_ENTRY] = np.array(digest([arrays]))
     # In memory first, since np.savez cannot replace a file as a whole.
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # none of the arrays holds objects, which numpy would pickle
+    np.savez(buffer, **arrays)  # type: ignore[arg-type] # no array has the name of a parameter
     write_atomically(path, buffer.getvalue())
 
 

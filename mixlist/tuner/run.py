@@ -15,6 +15,7 @@ from mixlist.checker.run import run_check
 from mixlist.diagnostics import warning
 from mixlist.errors import UsageError
 from mixlist.graph.save import content_digest
+from mixlist.installed_runtime import require_onnxruntime
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.rewriter.result import NOTHING_LOW
@@ -154,6 +155,7 @@ def _search_key(
     loaded: LoadedModel, policy: Policy, feeds: Sequence[Feed], limits: TrialLimits, options: TuneOptions
 ) -> dict[str, str]:
     """Return everything that the outcomes of trials depend on, by name: digests and texts (Rule S9.11)."""
+    require_onnxruntime()
     import onnxruntime
 
     # The objective is not here: an outcome belongs to a set of edits, under whatever objective it was tried.

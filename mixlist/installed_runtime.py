@@ -1,0 +1,27 @@
+"""Decide whether ONNX Runtime is installed, which is an extra."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from mixlist.errors import UsageError
+
+
+def has_onnxruntime() -> bool:
+    """Return whether ONNX Runtime is installed; do not import it, because the import takes a fifth of a second."""
+    spec = find_spec("onnxruntime")
+    # Removing a package can leave its empty folder behind, which Python takes for a package without a file.
+    return spec is not None and spec.origin is not None
+
+
+def require_onnxruntime() -> None:
+    """Raise UsageError with the command that installs ONNX Runtime if it is missing.
+
+    mixlist does not depend on ONNX Runtime: the packages onnxruntime and onnxruntime-gpu write the same files, so a
+    dependency on one would destroy the other (docs/installation.md).
+    """
+    if not has_onnxruntime():
+        raise UsageError(
+            "ONNX Runtime is not installed, and mixlist needs it to run a model",
+            hint="pip install 'mixlist[cpu]', or 'mixlist[gpu]' for a GPU of NVIDIA",
+        )
