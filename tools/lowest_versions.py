@@ -13,7 +13,7 @@ from pathlib import Path
 def main() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
     for requirement in [*project["dependencies"], *project["optional-dependencies"]["cpu"]]:
-        match = re.match(r"([a-z-]+)>=([0-9.]+)", requirement)
+        match = re.match(r"([a-z0-9-]+)>=([0-9.]+)", requirement)
         if match is None:
             raise SystemExit(f"{requirement}: the requirement has no lower bound")
         print(f"{match[1]}=={match[2]}")
