@@ -177,7 +177,8 @@ def as_batches(data: object, proto: ModelProto, limit: int | None = None) -> Bat
     if isinstance(data, Iterable) and not isinstance(data, Sequence):
         iterator = iter(data)
         first = next(iterator, None)
-        if isinstance(first, Mapping):
+        if first is not None and not isinstance(first, str | os.PathLike):
+            # ``store_batches`` names the first item that is no dict of arrays.
             return Batches(model_inputs(proto), store_batches(chain([first], iterator), limit))
         data = [] if first is None else [first, *iterator]
     # All items must be of one kind. Anything else, also a mix of paths and feeds, is an error.

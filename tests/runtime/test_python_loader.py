@@ -195,6 +195,7 @@ def test_batches_of_other_packages_become_arrays() -> None:
 @pytest.mark.parametrize(
     ("batches", "says"),
     [
+        ([np.zeros(3)], "batch 0 of the data is an object of the type ndarray"),
         ([{"x": [1]}, (1, 2)], "batch 1 of the data is an object of the type tuple"),
         ([{"x": [1]}, {0: [1]}], "batch 1 of the data is a dict with keys that are no names of inputs"),
     ],
