@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from mixlist.checker.finding_records import FindingRecord
 from mixlist.checker.model_pair import ModelPair
 from mixlist.diagnostics import warning
-from mixlist.emulation.graph_statistics import Probe
+from mixlist.emulation.graph_statistics import InstrumentedModel, Probe
 from mixlist.emulation.instrument import Instrumenter
 from mixlist.emulation.observed_range import ObservedRange
+from mixlist.emulation.observer import Ranges
 from mixlist.emulation.packing import ScalarStatistic
 from mixlist.errors import ModelError
 from mixlist.graph.dataflow import DataflowNode
@@ -31,6 +32,7 @@ from mixlist.ops import dtypes
 from mixlist.ops.low_precision import FINITE_MAX
 from mixlist.ops.schema import find_schema
 from mixlist.patterns.proven_masks import SENTINEL
+from mixlist.runtime.refused_run import RunRefused
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, NodeProto
@@ -58,31 +60,40 @@ def find_internal_risks(
     instrumented = _BodyInstrumenter(reference, pair.mixed_low_nodes()).run()
     if not instrumented.columns:
         return []
-    # onnx defines bodies with operators and types for which ONNX Runtime may have no kernel.
+    ranges_by_batch = _run_bodies(pair, instrumented, batches, batch_count)
+    risks: dict[TensorRef, FindingRecord] = {}
+    tensors = dict.fromkeys(tensor for tensor, _ in instrumented.columns)
+    for index, body_ranges in enumerate(ranges_by_batch):
+        for tensor in tensors:
+            body_range, low, node = body_ranges.get(tensor), pair.low_type_of.get(tensor), nodes[tensor.producer]
+            if body_range is None or low is None or not _exceeds_range(body_range, low, node, records):
+                continue
+            # Rule S8.13: an output that is infinite or NaN has a finding of its own. A comparison with NaN is
+            # false.
+            output = records.get(tensor)
+            if output is None or output.mixed_magnitude < math.inf:
+                risk = risks.setdefault(tensor, FindingRecord(node, tensor))
+                risk.reference_magnitude = max(risk.reference_magnitude, body_range.magnitude)
+                risk.mixed_magnitude = output.mixed_magnitude if output is not None else 0.0
+                risk.add_finding("internal-risk", index)
+    return list(risks.values())
+
+
+def _run_bodies(
+    pair: ModelPair, instrumented: InstrumentedModel, batches: Batches, batch_count: int | None
+) -> list[Ranges]:
+    """Return the ranges inside the bodies for each batch; nothing, with a warning, if ONNX Runtime has no kernel."""
+    # onnx defines bodies with operators and types for which ONNX Runtime may have no kernel. A session loads its model
+    # when it is opened or, in segments, when it runs first.
     try:
-        observer = pair.open_cpu_observer(instrumented)
+        with closing(pair.open_cpu_observer(instrumented)) as observer:
+            return [observer.run(feed)[1] for feed in islice(batches, batch_count)]
+    except RunRefused:
+        raise
     except ModelError:
         message = "ONNX Runtime cannot run the function bodies of operators: overflow inside operators is not judged"
         pair.warnings.append(warning("ML606", message))
         return []
-    risks: dict[TensorRef, FindingRecord] = {}
-    tensors = dict.fromkeys(tensor for tensor, _ in instrumented.columns)
-    with closing(observer):
-        for index, feed in enumerate(islice(batches, batch_count)):
-            _, body_ranges = observer.run(feed)
-            for tensor in tensors:
-                body_range, low, node = body_ranges.get(tensor), pair.low_type_of.get(tensor), nodes[tensor.producer]
-                if body_range is None or low is None or not _exceeds_range(body_range, low, node, records):
-                    continue
-                # Rule S8.13: an output that is infinite or NaN has a finding of its own. A comparison with NaN is
-                # false.
-                output = records.get(tensor)
-                if output is None or output.mixed_magnitude < math.inf:
-                    risk = risks.setdefault(tensor, FindingRecord(node, tensor))
-                    risk.reference_magnitude = max(risk.reference_magnitude, body_range.magnitude)
-                    risk.mixed_magnitude = output.mixed_magnitude if output is not None else 0.0
-                    risk.add_finding("internal-risk", index)
-    return list(risks.values())
 
 
 def _exceeds_range(

@@ -101,6 +101,13 @@ class CheckOptions(JudgingOptions):
     compare_emulated: bool = option(
         False, "After a native check, run the emulated one too, and report where the two differ.", "flag"
     )
+    segment_bytes: int | None = option(
+        None,
+        "Run the models in segments with at most N bytes of weights each, which takes less memory and more time."
+        "  [default: whole; in segments if the weights exceed a quarter of the free memory]",
+        "integer",
+        minimum=1,
+    )
     per_tensor: bool = option(False, "Report the range of every tensor (--html always does).", "flag")
     progress: ProgressCallback | None = None
 
@@ -114,6 +121,11 @@ class CheckOptions(JudgingOptions):
             raise UsageError(
                 "a check on the CPU is emulated itself: there is no native check to compare", hint="use --provider cuda"
             )
+        if self.segment_bytes is not None and self.runs_whole:
+            raise UsageError(
+                "segments cannot run on workers or in float64",
+                hint="leave out --segment-bytes, or --jobs, --scheduler and --baseline",
+            )
         if isinstance(self.jobs, int) and self.jobs < 1:
             raise UsageError(f"jobs must be at least 1, not {self.jobs}")
 
@@ -121,6 +133,12 @@ class CheckOptions(JudgingOptions):
     def saturate(self) -> bool:
         """Return True if values out of range become the largest finite value, and not infinity."""
         return self.overflow_mode == "saturate"
+
+    @property
+    def runs_whole(self) -> bool:
+        """Return True if these options exclude segments: workers get whole models, and so does a float64 reference."""
+        on_workers = self.jobs is not None or self.scheduler is not None or self.executor is not None
+        return on_workers or self.baseline == "float64"
 
     @property
     def output_limits(self) -> Limits:
@@ -146,5 +164,6 @@ class CheckOptions(JudgingOptions):
             isolate=bool(self.isolate),
             against=self.against,
             full_statistics=self.full_statistics,
+            segment_bytes=self.segment_bytes,
             baseline=self.baseline,
         )

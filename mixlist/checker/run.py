@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain, islice
@@ -32,10 +31,12 @@ from mixlist.checker.operand_rules import classify_operands
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.refused_batches import RefusedBatches, describe_batch, reference_refused
 from mixlist.checker.result import CheckReport, NodeError, TensorRange
+from mixlist.checker.segment_choice import choose_segment_bytes
 from mixlist.checker.session_config import SessionConfig
+from mixlist.checker.started_runs import PendingRun, start_runs
 from mixlist.diagnostics import warning
 from mixlist.emulation.observed_range import ObservedRange
-from mixlist.emulation.observer import ObservedBatch, Ranges
+from mixlist.emulation.observer import Ranges
 from mixlist.errors import UsageError
 from mixlist.graph.load import load_model
 from mixlist.graph.refs import TensorRef
@@ -53,8 +54,6 @@ from mixlist.runtime.worker_process import WorkerDied
 if TYPE_CHECKING:
     from mixlist.checker.keyword_arguments import Model
     from mixlist.runtime.session import Array, Feed
-
-PendingRun = Callable[[], ObservedBatch]  # waits for a run that has begun
 
 RANKED_BATCHES = 3  # batches on which nodes are ranked without --layerwise
 FAST_RUN_SECONDS = 1.0  # without --layerwise, nodes are ranked only if one run takes at most this long
@@ -115,6 +114,7 @@ def run_check(
                 float64_reference=options.baseline == "float64",
                 skip_optimization=batch_count < BATCHES_FOR_OPTIMIZATION,
                 workers=workers,
+                segment_bytes=choose_segment_bytes(original, options),
             )
             feeds = islice(batches, batch_count)
             # The reference begins with the first batch while the mixed model is made.
@@ -173,7 +173,7 @@ class _CheckRun:
         index = -1
         total = min(len(self.batches), self.options.steps or len(self.batches))
         progress = ProgressCounter(self.options.progress, "batches", total)
-        for index, feed, pending_reference, pending_mixed in _start_runs(self.pair, feeds):
+        for index, feed, pending_reference, pending_mixed in start_runs(self.pair, feeds):
             try:
                 self._add_batch(index, feed, pending_reference, pending_mixed)
             except WorkerDied as problem:  # Rule S8.20: the check fails, with the batches so far in its report
@@ -382,17 +382,3 @@ def _report_without_batches(
         nodes=(),
         outputs=(),
     )
-
-
-def _start_runs(pair: ModelPair, feeds: Iterable[Feed]) -> Iterator[tuple[int, Feed, PendingRun, PendingRun]]:
-    """Yield each batch with its index and its runs in the reference and in the mixed model, which have begun.
-
-    With n workers, n later batches have begun too, so that no worker waits for this process.
-    """
-    batches_ahead = pair.config.workers.count if pair.config.workers is not None else 0
-    started: deque[tuple[int, Feed, PendingRun, PendingRun]] = deque()
-    for index, feed in enumerate(feeds):
-        started.append((index, feed, pair.reference_observer.start(feed), pair.mixed_observer.start(feed)))
-        if len(started) > batches_ahead:
-            yield started.popleft()
-    yield from started

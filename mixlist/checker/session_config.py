@@ -18,8 +18,10 @@ from mixlist.graph.prune import prune_model
 from mixlist.runtime.executors import Workers
 from mixlist.runtime.guarded_session import GuardedSession
 from mixlist.runtime.inputs import model_inputs
+from mixlist.runtime.model_files import external_tensors, is_readable_in_place
 from mixlist.runtime.provider_rounding import start_rounding_tests
 from mixlist.runtime.remote_session import RemoteSession
+from mixlist.runtime.segmented_session import SegmentedSession
 from mixlist.runtime.session import Session, SessionOptions
 from mixlist.runtime.subprocess_session import SessionProcess, SubprocessSession
 
@@ -35,6 +37,7 @@ class SessionConfig:
     values out of range become the largest finite value. ``float64_reference``: the reference runs in float64 where
     operators have kernels for it. ``skip_optimization``: do not let ONNX Runtime optimize models, which for few
     batches takes longer than it saves. ``workers``: run sessions on these workers, and send every model to them whole.
+    ``segment_bytes``: run models in segments of at most so many bytes of weights, None to run them whole.
     """
 
     provider: str
@@ -44,6 +47,7 @@ class SessionConfig:
     skip_optimization: bool = False
     weights: SharedWeights = field(default_factory=SharedWeights)
     workers: Workers | None = None
+    segment_bytes: int | None = None
 
     @property
     def mode(self) -> Literal["emulated", "native"]:
@@ -101,8 +105,11 @@ class SessionConfig:
     def share_weights(self, loaded: LoadedModel, clamp: bool = False) -> LoadedModel:
         """Return the model with its large weights in the folder that all sessions of the check read.
 
-        ``clamp``: weights that are still to be converted to a low type are clamped to its range.
+        ``clamp``: weights that are still to be converted to a low type are clamped to its range. A model that runs in
+        segments is returned as it is, if every session can read its data where they are.
         """
+        if self._stays_in_its_folder(loaded):
+            return loaded
         return self.weights.share(loaded, widened=self.mode == "emulated", clamp=clamp)
 
     def as_float32_graph(self, loaded: LoadedModel) -> ModelProto:
@@ -117,15 +124,35 @@ class SessionConfig:
         return widen_to_float32(loaded, keep_external=is_shared)
 
     def _is_shared(self, loaded: LoadedModel) -> bool:
-        return loaded.folder == self.weights.folder
+        return loaded.folder == self.weights.folder or self._stays_in_its_folder(loaded)
+
+    def _stays_in_its_folder(self, loaded: LoadedModel) -> bool:
+        """Return True for a model that runs in segments, and whose external data ONNX Runtime reads where they are."""
+        # The data of an emulated low tensor must change, and data in the model would be copied with the model.
+        if self.segment_bytes is None or not external_tensors(loaded.proto) or has_low_types(loaded.proto):
+            return False
+        return is_readable_in_place(loaded.proto, loaded.folder)
 
     def _provider_session(self, proto: ModelProto, loaded: LoadedModel) -> Session:
         return self._open(proto, loaded.folder, SessionOptions(provider=self.provider))
 
     def _open(self, proto: ModelProto, folder: Path | None, options: SessionOptions, *, wait: bool = False) -> Session:
+        """Open a session of a model, whole or in segments."""
+        if self.segment_bytes is None:
+            return self._open_whole(proto, folder, options, wait=wait)
+        options = replace(options, prepack=False)
+        return SegmentedSession(
+            proto, self.segment_bytes, lambda part: self._open_whole(part, folder, options, wait=True)
+        )
+
+    def _open_whole(
+        self, proto: ModelProto, folder: Path | None, options: SessionOptions, *, wait: bool = False
+    ) -> Session:
         """Open a session where this configuration says: on workers, in another process, or in this one."""
-        # Every tensor of these models has a probe: ``lean`` releases each tensor as soon as it is reduced.
-        options = replace(options, optimize=not self.skip_optimization, lean=True)
+        # Every tensor of these models has a probe: ``lean`` releases each tensor as soon as it is reduced. For few
+        # batches, to pack weights takes longer than it saves, too.
+        is_short = self.skip_optimization
+        options = replace(options, optimize=not is_short, prepack=options.prepack and not is_short, lean=True)
         if self.workers is not None:
             return RemoteSession(proto, options, self.workers, folder)
         if self.process is not None:
@@ -140,4 +167,4 @@ class SessionConfig:
         """
         # One thread is enough for the tiny models of the tests.
         options = SessionOptions(provider=self.provider, threads=1)
-        return start_rounding_tests(self.provider, lambda proto: self._open(proto, None, options))
+        return start_rounding_tests(self.provider, lambda proto: self._open_whole(proto, None, options))

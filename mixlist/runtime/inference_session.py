@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from onnxruntime import SessionOptions as OrtSessionOptions
 
 # Keys of ONNX Runtime's session configuration: the folder of the external data of a model that is passed as bytes, and
-# the file name of the weights of the optimized model.
+# the file name of the weights of the optimized model. The third key keeps weights in the layout of the file.
 _DATA_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
+_NO_PREPACKING_KEY = "session.disable_prepacking"
 _OPTIMIZED_DATA_KEY = "session.optimized_model_external_initializers_file_name"
 
 _threads_are_shared = False
@@ -114,6 +115,8 @@ def _convert_options(options: SessionOptions) -> OrtSessionOptions:
     # ``SessionOptions``).
     enabled_level = levels.ORT_ENABLE_EXTENDED if options.lean else levels.ORT_ENABLE_ALL
     ort_options.graph_optimization_level = enabled_level if options.optimize else levels.ORT_DISABLE_ALL
+    if not options.prepack:
+        ort_options.add_session_config_entry(_NO_PREPACKING_KEY, "1")
     if options.profile is not None:
         ort_options.enable_profiling = True
         ort_options.profile_file_prefix = os.fspath(options.profile)

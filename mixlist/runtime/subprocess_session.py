@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, ClassVar, Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 from mixlist.errors import ModelError
@@ -99,6 +100,11 @@ class SessionProcess:
         folder = self.scratch_path / str(number) if number else self.scratch_path
         folder.mkdir(exist_ok=True)
         return number, folder
+
+    def release_folder(self, number: int) -> None:
+        """Remove the folder of a session that was released."""
+        if number:  # session 0 has no folder of its own
+            rmtree(self.scratch_path / str(number), ignore_errors=True)
 
     def submit(self, context: RequestContext, request: Callable[[], T]) -> Future[T]:
         """Send a request, and return the future of its answer.
@@ -216,7 +222,13 @@ class SubprocessSession(Session):
             self._process.close()
             return
         with suppress(ModelError):  # the process has ended already
-            self._process.submit(self._context, partial(drop_session, self._number))
+            dropped = self._process.submit(self._context, partial(drop_session, self._number))
+            dropped.add_done_callback(self._remove_model)
+
+    def _remove_model(self, dropped: Future[None]) -> None:
+        """Remove the model's file after the session was released. A crash keeps the files."""
+        if not dropped.cancelled() and dropped.exception() is None:
+            self._process.release_folder(self._number)
 
 
 def _prepare_model_file(

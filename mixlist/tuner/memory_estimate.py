@@ -7,12 +7,9 @@ takes nine times the weights, shared memory included, and each worker six times.
 
 from __future__ import annotations
 
+from mixlist.checker.segment_choice import weight_bytes
 from mixlist.errors import UsageError
 from mixlist.graph.load import LoadedModel
-from mixlist.graph.traversal import tensors_in_model
-from mixlist.graph.weights import declared_byte_size, stored_element_count
-from mixlist.ops.low_precision import LOW_TYPES
-from mixlist.runtime.array_casts import STRING
 from mixlist.runtime.available_memory import format_gigabytes, measure_available_memory
 
 # The memory of the searching process and of one worker, in multiples of the float32 weights. Both are below the
@@ -42,16 +39,6 @@ def refuse_too_large(loaded: LoadedModel, workers: int) -> None:
         f"tuning {loaded.name} takes about {format_gigabytes(needed)} of memory with {workers} worker"
         f"{'s' if workers != 1 else ''}, and {format_gigabytes(free)} are free",
         hint=f"{advice}, or judge single lists with mixlist check, which maps the weights from disk",
-    )
-
-
-def weight_bytes(loaded: LoadedModel) -> int:
-    """Return the bytes of the model's constants, where those of a low type count as float32."""
-    # Strings have no fixed size and are never rounded, so they are left out.
-    numbers = [tensor for tensor in tensors_in_model(loaded.proto) if tensor.data_type != STRING]
-    return sum(
-        4 * stored_element_count(tensor) if tensor.data_type in LOW_TYPES else declared_byte_size(tensor)
-        for tensor in numbers
     )
 
 

@@ -34,7 +34,7 @@ def test_a_function_body_that_overflows_is_an_internal_risk(text: str, value: fl
 
 @pytest.mark.parametrize(
     "step",
-    ["function_body_overflow._exceeds_range", "counting_sessions.finding_value_count", "layerwise._Sums",
+    ["function_body_overflow.islice", "counting_sessions.finding_value_count", "layerwise._Sums",
      "magnitudes_without_nan._magnitude"],
 )  # fmt: skip
 def test_an_error_leaves_no_session_open(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
