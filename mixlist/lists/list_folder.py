@@ -29,7 +29,7 @@ _RULE_FILE_NAME = re.compile(r"(?P<keep>keep)[-_ ]?dtype|customi[sz]e[-_ ]?dtype
 # (``images/1.png``) are no names of nodes.
 _NODE_NAME = re.compile(r"(?!\[)(?!.*://)(?!.*\.[A-Za-z]\w{1,4}$)[^\s=]+")
 # A name as exporters make it, with a slash or with a number at its end. Words alone can be anything.
-_EXPORTED_NAME = re.compile(r"/|[A-Za-z_]\d+$")
+_EXPORTED_NAME = re.compile(r"/|[A-Za-z_]\.?\d+$")
 _COMMENT = re.compile(r"(^|[ \t])#.*")
 
 # "auto": JSON that cannot be read. "objects": an object of objects, a library only if the folder has another one.

@@ -102,6 +102,8 @@ def test_a_vocabulary_that_is_too_large_is_no_list_file(tmp_path: Path) -> None:
         ("/fc/MatMul # second\r\n  MatMul_12\n", True),
         ("bert/encoder/layer.0/dense\n", True),
         ("n32\nfc\n", True),
+        ("p2o.Softmax.0\n", True),
+        ("1.0\n2.5.1\n", False),
         ("0.5\n12\n", False),
         ("# only a comment\n", False),
         ("", False),
