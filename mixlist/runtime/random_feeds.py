@@ -12,7 +12,8 @@ Rule S8.24: A size that the model leaves open comes from the option with the nam
 with its symbolic name, else from the first option with a pattern that matches. A pattern is compared with the symbolic
 name, or with ``INPUT.AXIS`` if the size has no symbolic name. An open size that no option gives is 1 if it is the first
 axis of some input, because that axis is usually the batch. Otherwise it is an error: an image or a sentence of size 1
-would test nothing. The same holds for the sizes of ``bench --estimate``.
+would test nothing. The same holds for the sizes of ``bench --estimate``. The sizes of a decoder follow from
+``past_sequence_length``: see ``decoder_sizes``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from mixlist.ops import dtypes
 from mixlist.patterns.integer_inputs import IntegerRange, find_integer_ranges
 from mixlist.runtime.array_casts import BOOL, STRING, integer_bounds, numpy_type
 from mixlist.runtime.available_memory import format_gigabytes
+from mixlist.runtime.decoder_sizes import add_decoder_sizes, is_as_long_as_the_text
 from mixlist.runtime.inputs import Input, model_inputs
 from mixlist.text_escapes import quote_argument
 
@@ -100,6 +102,11 @@ def plan_random_feeds(proto: ModelProto, dims: Mapping[str, int], ranges: Mappin
         for model_input in integers:
             name = model_input.name
             bounds[name], assumption = _decide_integer_bounds(model_input, graph_ranges.get(name))
+            if bounds[name] == (0, 1) and is_as_long_as_the_text(model_input):
+                # A decoder attends to every word of its cache, except to padding, which random data has none of.
+                bounds[name] = (1, 1)
+                message = f"input {name!r}: integers 1, because it masks a text without padding"
+                assumption = warning("ML601", message, hint=_SET_RANGE)
             warnings.append(assumption)
     return RandomFeedPlan(tuple([(i, shapes[i.name], bounds.get(i.name)) for i in filled_inputs]), tuple(warnings))
 
@@ -112,6 +119,7 @@ def decide_shapes(
     ``dims``: a result of ``expand_sizes``. ``purpose``: what needs the sizes, for the message. Raises UsageError, which
     lists all missing sizes.
     """
+    dims, derived = add_decoder_sizes(inputs, dims)
     first_sizes = {model_input.shape[0] for model_input in inputs if model_input.shape}
     shapes: dict[str, tuple[int, ...]] = {}
     missing: list[str] = []
@@ -138,7 +146,7 @@ def decide_shapes(
             f"{purpose} needs sizes that the model leaves open: {', '.join(names)}",
             hint="set them, for example: " + " ".join(f"--dim {quote_argument(f'{name}=16')}" for name in names[:6]),
         )
-    return shapes, [
+    return shapes, derived + [
         warning("ML601", f"size {name} is not given: 1 is used", hint=f"set it with --dim {quote_argument(name)}=N")
         for name in dict.fromkeys(assumed)
     ]

@@ -260,3 +260,49 @@ def test_many_inputs_that_cannot_be_allocated_together() -> None:
     kinds = ", ".join(f"float[100000000] x{at}" for at in range(4))
     with pytest.raises(UsageError, match=r"takes 0.4 GB for input x0: .* and 1.6 GB for all inputs, more"):
         make_random_batches(model_with_inputs(kinds), 1)
+
+
+# The first layer of a decoder as ONNX Runtime's exporter of language models writes it: the mask gives the lengths.
+DECODER = """<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
+g (int64[batch_size, sequence_length] input_ids, int64[batch_size, total_sequence_length] attention_mask,
+   float[batch_size, 1, past_sequence_length, 8] past_key, float[batch_size, 1, past_sequence_length, 8] past_value)
+=> (float[batch_size, sequence_length, 8] y, float[batch_size, 1, T, 8] present_key,
+    float[batch_size, 1, T, 8] present_value)
+<float[3, 8] table = {1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8}, int64[1] axis = {1}, int64 one = {1}> {
+  hidden = Gather (table, input_ids)
+  sums = ReduceSum <keepdims = 0> (attention_mask, axis)
+  last = Sub (sums, one)
+  lengths = Cast <to = 6> (last)
+  shape = Shape (attention_mask)
+  size = Gather (shape, one)
+  total = Cast <to = 6> (size)
+  y, present_key, present_value = com.microsoft.GroupQueryAttention <num_heads = 1, kv_num_heads = 1>
+    (hidden, hidden, hidden, past_key, past_value, lengths, total)
+}"""
+
+
+def test_the_length_of_a_cache_gives_a_decoder_all_sizes() -> None:
+    """Rule S8.24: one new word follows the cache, and the mask covers both."""
+    proto = model(DECODER, check=False)
+    batches = make_random_batches(proto, 2, dims={"past_sequence_length": 6})
+    feed = next(iter(batches))
+    assert feed["input_ids"].shape == (1, 1) and feed["input_ids"].max() < 3
+    assert feed["attention_mask"].tolist() == [[1] * 7]
+    outputs = LocalSession(make_session(proto)).run(None, feed)
+    assert [array.shape for array in outputs] == [(1, 1, 8), (1, 1, 7, 8), (1, 1, 7, 8)]
+    assert "size total_sequence_length is not given: 7 is used, the cache and the new words together" in messages(
+        batches
+    )
+
+
+def test_options_win_over_the_sizes_of_a_decoder() -> None:
+    sizes = {"past_sequence_length": 6, "sequence_length": 3}
+    assert first_batch(DECODER, dims=sizes)["attention_mask"].tolist() == [[1] * 9]
+    text = "int64[total_length] mask, float[past_sequence_length] past"
+    feed = first_batch(text, dims={"past_sequence_length": 4, "total_length": 9})
+    assert (feed["mask"].shape, feed["past"].shape) == ((9,), (4,))
+
+
+def test_without_the_length_of_the_cache_every_open_size_is_named() -> None:
+    with pytest.raises(UsageError, match="sequence_length, total_sequence_length, past_sequence_length"):
+        first_batch(DECODER, dims={})
