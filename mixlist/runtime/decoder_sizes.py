@@ -41,4 +41,5 @@ def add_decoder_sizes(inputs: Sequence[Input], dims: Mapping[str, int]) -> tuple
 
 def is_as_long_as_the_text(model_input: Input) -> bool:
     """Return whether the last axis of an input has a name of the whole length, as that of an attention mask."""
-    return bool(model_input.shape) and model_input.shape[-1] in _TOTALS
+    shape = model_input.shape or ()
+    return bool(shape) and shape[-1] in _TOTALS
