@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -256,6 +255,8 @@ LARGE = pytest.mark.skipif("MIXLIST_LARGE" not in os.environ, reason="needs 13 G
 @pytest.mark.timeout(900)
 @LARGE
 def test_a_decoder_of_a_billion_parameters_takes_little_memory(tmp_path: Path) -> None:
+    import resource  # Windows has no such module
+
     path = llama_models.write_llama(tmp_path / "m.onnx", llama_models.LARGE)
     feed = llama_models.make_token_ids(llama_models.LARGE, 1, 8)
     np.savez(tmp_path / "batch.npz", input_ids=feed["input_ids"])

@@ -79,7 +79,7 @@ def test_an_option_of_another_command_is_named_with_it(run) -> None:
     assert completed.status == 2
     assert "No such option '--no-keep-io-types': it is an option of apply." in completed.err
     assert "Did you mean" not in completed.err
-    assert "Did you mean" in run("resolve", "m.onnx", "--presision").err
+    assert "--precision" in run("resolve", "m.onnx", "--presision").err
 
 
 def test_unknown_option_and_missing_argument_are_wrong_usage(run) -> None:
