@@ -39,11 +39,15 @@ def refuse_damaged_model(model: ModelProto, model_name: str) -> None:
                 hint="install a newer onnx, or export the model at an older opset",
             )
     for name in _check_and_yield_names(model):
-        if type(name) is bytes:
-            # protobuf returns bytes instead of str for a text that is not UTF-8.
+        if _is_not_utf8(name):
             raise ModelError(
                 f"{model_name} is damaged: the name {name!r} is not UTF-8", hint="check that the file was copied whole"
             )
+
+
+def _is_not_utf8(text: str | bytes) -> bool:
+    # protobuf returns bytes instead of str for a text that is not UTF-8.
+    return type(text) is bytes
 
 
 def _opset_imports(model: ModelProto) -> Iterator[OperatorSetIdProto]:
@@ -62,9 +66,14 @@ def _refuse_invalid_initializer(tensor: TensorProto) -> None:
 
 
 def _refuse_invalid_external_entries(tensor: TensorProto) -> None:
-    """Raise ModelError if an external tensor has a key twice, or one of the keys that are reserved for mixlist."""
+    """Raise ModelError if an external tensor has a key twice, a damaged one, or one that is reserved for mixlist."""
     if tensor.external_data:
-        for key in external_entries(tensor):
+        for key, value in external_entries(tensor).items():
+            if _is_not_utf8(key) or _is_not_utf8(value):
+                raise ModelError(
+                    f"external tensor {tensor.name!r} is damaged: the entry {key!r}: {value!r} is not UTF-8",
+                    hint="check that the file was copied whole",
+                )
             if key.startswith(MIXLIST_KEY_PREFIX):
                 raise ModelError(
                     f"external tensor {tensor.name!r} has the key {key!r}, which is reserved for mixlist",

@@ -226,3 +226,16 @@ def test_harmless_oddities_are_accepted(name: str, tmp_path: Path) -> None:
     path.write_bytes(proto.SerializeToString())
     result = mixlist.rewrite(path, mixlist.resolve(path, mixlist.load_policy()))
     assert node(result.model, "cast").op_type == "Cast"
+
+
+def test_an_external_entry_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    proto = model(TEXT)
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("float_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="LOCATION")
+    for text in (b"location", b"LOCATION"):
+        path = tmp_path / "m.onnx"
+        path.write_bytes(proto.SerializeToString().replace(text, b"\xff" + text[1:]))
+        with pytest.raises(MixlistError, match=r"external tensor 'w' is damaged: the entry .* is not UTF-8"):
+            mixlist.resolve(path, mixlist.load_policy())
