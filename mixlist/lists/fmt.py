@@ -19,6 +19,7 @@ from mixlist.errors import raise_for_errors
 from mixlist.files.json_scanner import TOKEN
 from mixlist.files.jsonc import parse
 from mixlist.lists.detect_kind import ACTION_KEYS, BLANKS, LIST_KEYS, FileKind, detect_json_kind, detect_text_kind
+from mixlist.lists.node_rules import check_rule_text
 from mixlist.lists.schema_check import check_structure
 
 _OPENING, _CLOSING = frozenset("{["), frozenset("}]")
@@ -35,7 +36,9 @@ def format_text(text: str, path: str, kind: Literal["auto"] | FileKind = "auto")
     """
     if kind == "auto":
         kind = detect_text_kind(text, path) or "auto"
-    if kind in ("keep-dtype", "customize-dtypes"):
+    if kind == "keep-dtype" or kind == "customize-dtypes":
+        # A damaged file stays as it is. Other wrong lines are kept for the user to correct.
+        raise_for_errors([finding for finding in check_rule_text(text, path, kind) if finding.code == "ML002"])
         return "".join(f"{line}\n" for line in _unique_rules(text))
     document = parse(text, path)
     kind = detect_json_kind(document) if kind == "auto" else kind

@@ -119,3 +119,9 @@ def test_many_short_strings_cost_little_memory(tmp_path: Path) -> None:
         completed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
         peak_bytes.append(1024 * int(completed.stdout.split()[-1]))
     assert peak_bytes[1] - peak_bytes[0] < 10 * size + 80_000_000
+
+
+def test_a_node_rule_file_with_a_nul_byte_is_not_formatted() -> None:
+    """With it, the canonical form of some files would look like UTF-16."""
+    with pytest.raises(ListError, match="NUL byte"):
+        format_text("\0", "keep.cfg")
