@@ -125,3 +125,9 @@ def test_a_node_rule_file_with_a_nul_byte_is_not_formatted() -> None:
     """With it, the canonical form of some files would look like UTF-16."""
     with pytest.raises(ListError, match="NUL byte"):
         format_text("\0", "keep.cfg")
+
+
+def test_comments_alone_become_an_empty_text_that_stays_empty() -> None:
+    """``fmt -`` may get its own result."""
+    assert format_text("# high\n", "<stdin>") == ""
+    assert format_text("", "<stdin>") == "" and find_lost_comments("", "<stdin>") == []
