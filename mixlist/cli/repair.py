@@ -89,10 +89,10 @@ def command(
     from mixlist.report.repair_terminal import write_repair
 
     # These checks are cheap, so they come before the model is read.
-    check_search_options(option_values, labels)
+    data = check_search_options(option_values, labels)
     hints = pop_type_hints(option_values)
     source = load_input_model(model)
-    batches, validation_batches = read_search_data(option_values, validate_on, source.proto)
+    batches, validation_batches = read_search_data(data, validate_on, source.proto, option_values["steps"])
     # ``isolate``: the trials run in worker processes, so that a crash of ONNX Runtime does not end the search.
     options = build_options(
         RepairOptions(),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from mixlist.cli.data_options import make_batches, pop_data_options, read_files
+from mixlist.cli.data_options import DataOptions, make_batches, pop_data_options, read_files
 from mixlist.cli.parameters import OptionValues
 from mixlist.cli.verdict_options import apply_large_batch, keep_jobs_or_scheduler
 from mixlist.errors import UsageError
@@ -24,20 +24,23 @@ if TYPE_CHECKING:
 TRACE = click.Option(["--trace"], is_flag=True, help="Write a line for every trial to standard error.")
 
 
-def check_search_options(option_values: OptionValues, labels: str | None) -> None:
-    """Refuse options that exclude each other, before anything is read; apply ``--large-batch``."""
+def check_search_options(option_values: OptionValues, labels: str | None) -> DataOptions:
+    """Refuse options that exclude each other, before anything is read; apply ``--large-batch``.
+
+    Returns the data options, and removes them from ``option_values``.
+    """
     apply_large_batch(option_values)
     keep_jobs_or_scheduler(option_values)
     if option_values["max_accuracy_loss"] is not None and labels is None:
         raise UsageError("--max-accuracy-loss needs the right answers", hint="give --labels FILE")
+    return pop_data_options(option_values)
 
 
 def read_search_data(
-    option_values: OptionValues, validate_on: tuple[str, ...], proto: ModelProto
+    data: DataOptions, validate_on: tuple[str, ...], proto: ModelProto, steps: object
 ) -> tuple[Batches, Batches | None]:
-    """Return the batches of the search and those of ``--validate-on``, None without this option."""
-    data = pop_data_options(option_values)
-    batches = make_batches(data, proto, cast("int | None", option_values["steps"]))
+    """Return the batches of the search, at most ``steps``, and those of ``--validate-on``, None without this option."""
+    batches = make_batches(data, proto, cast("int | None", steps))
     validation_batches = read_files(validate_on, data, proto) if validate_on else None
     _refuse_shared_data(batches, validation_batches)
     return batches, validation_batches

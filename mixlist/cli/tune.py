@@ -102,11 +102,11 @@ def command(
     from mixlist.tuner.run import run_tune
 
     # These checks are cheap, so they come before the lists and the model are read.
-    check_search_options(option_values, labels)
+    data = check_search_options(option_values, labels)
     policy = pop_policy(option_values)
     hints = pop_type_hints(option_values)
     source = load_input_model(model)
-    batches, validation_batches = read_search_data(option_values, validate_on, source.proto)
+    batches, validation_batches = read_search_data(data, validate_on, source.proto, option_values["steps"])
     # ``isolate``: the trials run in worker processes, so that a crash of ONNX Runtime does not end the search.
     options = build_options(
         TuneOptions(),

@@ -17,7 +17,7 @@ JUDGING = {
 }  # fmt: skip
 CHECK = {
     "against": None, "full_statistics": False, "baseline": "float32", "layerwise": False, "per_tensor": False,
-    "compare_emulated": False, "progress": None,
+    "compare_emulated": False, "segment_bytes": None, "progress": None,
 }  # fmt: skip
 TUNE = {
     "objective": "min-edits", "node_rules": False, "max_accuracy_loss": 0.0, "validate_on": None,

@@ -111,7 +111,9 @@ def test_an_entry_point_of_an_installed_package_adds_a_tool(
     completed = run("export", model_path, "--for", "added", "-o", tmp_path / "new")
     assert completed.status == 0 and json.loads(completed.out)["keep"] == ["third"]
     assert (tmp_path / "new" / "a.txt").read_text() == "a"
-    assert "modelopt, ort, onnxconverter, atc, added" in run("export", model_path, "--for", "other").err
+    # Another test of this process may have registered a tool, too.
+    tools = run("export", model_path, "--for", "other").err.split("the tools are ")[1]
+    assert {"modelopt", "ort", "onnxconverter", "atc", "added"} <= set(tools.strip().split(", "))
 
 
 @pytest.mark.parametrize(
