@@ -29,13 +29,14 @@ _ENTRY_KEYS = ("precision_reduce", "input0", "output0", "attr", "opFile", "opInt
 def detect_text_kind(text: str, path: str) -> TextKind | None:
     """Return the kind of a node rule file; None for a JSON file, also an invalid one.
 
-    A file is JSON if it starts like JSON, is blank, or has a name that ends with ``.json``. A file without any byte
-    holds node rules too: ``tune`` writes one if no node needs a rule. Empty standard input counts as JSON, which is an
-    error: the program before the pipe may have failed.
+    A file is JSON if its name ends with ``.json``, if it starts like JSON, or if it holds only blanks. Another file
+    without any byte holds no node rule: ``tune`` writes such a file if no node needs a rule.
     """
-    if not text and path != "<stdin>" and not path.lower().endswith(".json"):
+    if path.lower().endswith(".json"):
+        return None
+    if not text:
         return "customize-dtypes"
-    if path.lower().endswith(".json") or not text.strip(BLANKS + "\n") or _JSON_START.match(text):
+    if not text.strip(BLANKS + "\n") or _JSON_START.match(text):
         return None
     # Every valid rule of customize_dtypes has ``InputDtype:``. ``OutputDtype:`` alone is an error of such a rule.
     return "customize-dtypes" if "InputDtype:" in text or "OutputDtype:" in text else "keep-dtype"

@@ -18,15 +18,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import raise_for_errors
 from mixlist.files.json_scanner import TOKEN
 from mixlist.files.jsonc import parse
-from mixlist.lists.detect_kind import (
-    ACTION_KEYS,
-    BLANKS,
-    LIST_KEYS,
-    FileKind,
-    TextKind,
-    detect_json_kind,
-    detect_text_kind,
-)
+from mixlist.lists.detect_kind import ACTION_KEYS, BLANKS, LIST_KEYS, FileKind, detect_json_kind, detect_text_kind
 from mixlist.lists.node_rules import check_rule_text
 from mixlist.lists.schema_check import check_structure
 
@@ -43,9 +35,10 @@ def format_text(text: str, path: str, kind: Literal["auto"] | FileKind = "auto")
     that its kind does not allow. Comments are lost: ``find_lost_comments`` returns a warning about them.
     """
     if kind == "auto":
-        kind = _detect_text_kind(text, path) or "auto"
+        kind = detect_text_kind(text, path) or "auto"
     if kind == "keep-dtype" or kind == "customize-dtypes":
-        # A damaged file stays as it is. Other wrong lines are kept for the user to correct.
+        # A file with a NUL byte (ML002) is damaged, so it is not formatted. Any other error is about one rule: the
+        # result has this rule unchanged, so that the user can correct it.
         raise_for_errors([finding for finding in check_rule_text(text, path, kind) if finding.code == "ML002"])
         return "".join(f"{line}\n" for line in _unique_rules(text))
     document = parse(text, path)
@@ -59,7 +52,7 @@ def format_text(text: str, path: str, kind: Literal["auto"] | FileKind = "auto")
 
 def find_lost_comments(text: str, path: str) -> list[Diagnostic]:
     """Return a warning if the canonical form of the text loses comments. Raises ListError as ``format_text`` does."""
-    if _detect_text_kind(text, path):
+    if detect_text_kind(text, path):
         lines = enumerate(text.split("\n"), start=1)
         places = [(number, line.index("#") + 1) for number, line in lines if line.lstrip(BLANKS).startswith("#")]
     else:
@@ -70,14 +63,6 @@ def find_lost_comments(text: str, path: str) -> list[Diagnostic]:
     count = "a comment" if len(places) == 1 else f"{len(places)} comments"
     hint = "the strict form has no comments: keep them in another file"
     return [Diagnostic("ML011", "warning", f"the strict form of the file loses {count}", path, *places[0], hint)]
-
-
-def _detect_text_kind(text: str, path: str) -> TextKind | None:
-    """Return the kind of a node rule file; unlike for a check, empty standard input is one.
-
-    It is the canonical form of a file with nothing but comments, which a pipe may format again.
-    """
-    return detect_text_kind(text, "" if not text and path == "<stdin>" else path)
 
 
 def _unique_rules(text: str) -> list[str]:

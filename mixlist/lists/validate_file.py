@@ -81,7 +81,8 @@ def validate_file(
     try:
         # Decide the kind: a text is a node rule file or JSON, and JSON is one of two kinds.
         text = read_text(path)
-        if kind == "auto":
+        # Empty standard input is read as JSON, which is an error: the program before the pipe may have failed.
+        if kind == "auto" and (text or name != "<stdin>"):
             kind = detect_text_kind(text, name) or "auto"
         if kind in ("keep-dtype", "customize-dtypes"):
             findings = node_rules.check_rule_text(text, name, kind)

@@ -167,3 +167,9 @@ def test_an_empty_text_file_holds_no_node_rules_and_no_error(tmp_path: Path) -> 
     for name, text in (("blank.txt", "\n"), ("empty.json", "")):
         (tmp_path / name).write_text(text)
         assert [finding.code for finding in validate_file(tmp_path / name).findings] == ["ML003"]
+
+
+def test_empty_standard_input_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program before the pipe may have failed."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    assert [finding.code for finding in validate_file("-").findings] == ["ML003"]
