@@ -30,7 +30,7 @@ from mixlist.checker.native_comparison import compare_with_emulation
 from mixlist.checker.operand_rules import classify_operands
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.refused_batches import RefusedBatches, describe_batch, reference_refused
-from mixlist.checker.result import CheckReport, NodeError, TensorRange
+from mixlist.checker.result import CheckReport, NodeError, OutputFinding, TensorRange, Verdict
 from mixlist.checker.segment_choice import choose_segment_bytes
 from mixlist.checker.session_config import SessionConfig
 from mixlist.checker.started_runs import PendingRun, start_runs
@@ -122,7 +122,7 @@ def run_check(
             try:
                 pair = make_model_pair(original, policy, against, config, first_feed)
             except WorkerDied as problem:  # ONNX Runtime died while it loaded a model: the check fails
-                return _report_without_batches(original.name, config, policy, options, [str(problem)])
+                return _report_crash_at_load(original.name, config, policy, options, str(problem))
         check_run = _CheckRun(pair, batches, batch_count, timer, options)
         stack.callback(check_run.close)
         check_run.run(chain([first_feed] if first_feed is not None else [], feeds))
@@ -318,15 +318,8 @@ class _CheckRun:
     def report(self, policy: Policy) -> CheckReport:
         """Return the verdict and everything behind it (Rules S8.20, S8.21)."""
         pair, options, task = self.pair, self.options, self.task
-        # Reasons of a failure first: a crash, refused batches, too many exceptions, and limits of outputs.
         outputs = tuple(a.finding(options.output_limits, options.max_ignored) for a in self.accuracies)
-        reasons = [*([self.crash] if self.crash else ()), *self.refused_batches.reasons()]
-        if too_many_exceptions(self.exceptions, self.judged_batches, options.max_exception_rate):
-            rate = describe_rate(self.exceptions, self.judged_batches, options.max_exception_rate)
-            reasons.append(f"{self.exceptions} of {self.judged_batches} batches overflow: {rate}")
-        reasons += [f"output {o.name!r} misses {', '.join(o.failed_limits)}" for o in outputs if o.verdict == "fail"]
-        # These reasons count only if there is no reason for a failure.
-        inconclusive_reasons = missing_evidence(outputs, options.max_ignored)
+        verdict, reasons = self._judge(outputs)
         warnings = [*pair.warnings, *self.batches.warnings]
         for part in (*self.accuracies, *(() if task is None else (task,))):
             warnings += part.warnings()
@@ -336,14 +329,16 @@ class _CheckRun:
         # A tensor of a judged batch always has a record; only one with batches has a finding.
         nodes_with_findings = {tensor.producer for tensor, record in self.records.items() if record.batches}
         advisor = Advisor(pair.plan, pair.nodes, nodes_with_findings)
-        name = pair.reference.loaded.name
-        return replace(
-            _report_without_batches(
-                name, pair.config, policy, options, reasons, inconclusive_reasons, describe_protected_nodes(pair.plan)
-            ),
+        return CheckReport(
+            model=pair.reference.loaded.name,
+            verdict=verdict,
+            reasons=reasons,
+            provider=pair.config.provider,
+            mode=pair.config.mode,
             precision=pair.precision(policy),
             batches=self.batches_run,
             exception_rate=exception_rate(self.exceptions, self.judged_batches),
+            limits=options.all_limits(),
             nodes=node_findings(advisor, pair.nodes, self._all_records()),
             outputs=outputs,
             tensors=tensors,
@@ -353,26 +348,36 @@ class _CheckRun:
             seconds=self.timer.seconds,
         )
 
+    def _judge(self, outputs: Sequence[OutputFinding]) -> tuple[Verdict, tuple[str, ...]]:
+        """Return the verdict, and its reasons, one sentence each."""
+        options = self.options
+        # A crash, refused batches, too many exceptions, and limits of outputs.
+        fail_reasons = [*([self.crash] if self.crash else ()), *self.refused_batches.reasons()]
+        if too_many_exceptions(self.exceptions, self.judged_batches, options.max_exception_rate):
+            rate = describe_rate(self.exceptions, self.judged_batches, options.max_exception_rate)
+            fail_reasons.append(f"{self.exceptions} of {self.judged_batches} batches overflow: {rate}")
+        fail_reasons += [
+            f"output {o.name!r} misses {', '.join(o.failed_limits)}" for o in outputs if o.verdict == "fail"
+        ]
+        if fail_reasons:
+            return "fail", tuple(fail_reasons)
+        inconclusive_reasons = missing_evidence(outputs, options.max_ignored)
+        if inconclusive_reasons:
+            return "inconclusive", inconclusive_reasons
+        return "pass", (
+            "no batch overflowed and every output keeps its limits",
+            *describe_protected_nodes(self.pair.plan),
+        )
 
-def _report_without_batches(
-    model: str,
-    config: SessionConfig,
-    policy: Policy,
-    options: CheckOptions,
-    fail_reasons: Sequence[str],
-    inconclusive_reasons: Sequence[str] = (),
-    pass_notes: Sequence[str] = (),
+
+def _report_crash_at_load(
+    model: str, config: SessionConfig, policy: Policy, options: CheckOptions, reason: str
 ) -> CheckReport:
-    """Return the verdict, and the fields of a report that do not depend on batches.
-
-    The check fails if there are ``fail_reasons``. Without them, ``inconclusive_reasons`` make it inconclusive. A check
-    that passes has ``pass_notes`` among its reasons.
-    """
-    pass_reasons = ("no batch overflowed and every output keeps its limits", *pass_notes)
+    """Return the report of a check that fails before its first batch."""
     return CheckReport(
         model=model,
-        verdict="fail" if fail_reasons else "inconclusive" if inconclusive_reasons else "pass",
-        reasons=tuple(fail_reasons or inconclusive_reasons or pass_reasons),
+        verdict="fail",
+        reasons=(reason,),
         provider=config.provider,
         mode=config.mode,
         precision=policy.mode.low,
