@@ -87,10 +87,7 @@ class Strategy:
                 self.notes.append(f"rules for single nodes do not keep the limits{' either' if has_lists else ''}")
                 return None
         elif self.node_rules:
-            black_edits = [edit for edit in best if isinstance(edit, ListEdit) and edit.after == "black"]
-            for index, edit in enumerate(sorted(black_edits, key=self._work_key), start=1):
-                self._searches_after = len(black_edits) - index
-                best = self._replace_by_node_edits(best, edit)
+            best = self._replace_black_edits(best)
         return self._remove_unneeded(best)
 
     # --- edits of lists ---
@@ -187,13 +184,31 @@ class Strategy:
 
     # --- edits of nodes ---
 
-    def _replace_by_node_edits(self, edits: EditSet, edit: ListEdit) -> EditSet:
-        """Return ``edits`` with edits of few nodes instead of ``edit``, if they keep the limits (Rule S9.7)."""
+    def _replace_black_edits(self, edits: EditSet) -> EditSet:
+        """Return ``edits`` with edits of few nodes in place of black op types, if they keep the limits (Rule S9.7)."""
+        black_edits = [edit for edit in edits if isinstance(edit, ListEdit) and edit.after == "black"]
+        pending, waiting = sorted(black_edits, key=self._work_key), []
+        # A gray op type has low nodes only next to others that are low. It waits until rules have replaced those.
+        while pending:
+            for index, edit in enumerate(pending, start=1):
+                self._searches_after = len(pending) - index
+                nodes = self._nodes_made_high(edit, edits)
+                if len(nodes) < 2:  # for a single node a rule would only replace one edit by another
+                    waiting.append(edit)
+                else:
+                    edits = self._replace_by_node_edits(edits, edit, nodes)
+            pending, waiting = (waiting, []) if len(waiting) < len(pending) else ([], [])
+        return edits
+
+    def _nodes_made_high(self, edit: ListEdit, edits: EditSet) -> set[NodeRef]:
+        """Return the nodes that are low without ``edit``, and that it makes high."""
+        return self.compiler.low_nodes(edits - {edit}).intersection(self.candidates[edit].nodes)
+
+    def _replace_by_node_edits(self, edits: EditSet, edit: ListEdit, nodes: set[NodeRef]) -> EditSet:
+        """Return ``edits`` with edits of few of the nodes instead of ``edit``, if they keep the limits (Rule S9.7)."""
         other_edits = edits - {edit}
-        nodes = self.compiler.low_nodes(other_edits).intersection(self.candidates[edit].nodes)
         candidates = find_node_candidates(self.compiler.solution(other_edits), nodes)
-        # For a single node a rule would only replace one edit by another.
-        best = self._find_node_edits(other_edits, candidates) if len(nodes) >= 2 and candidates else None
+        best = self._find_node_edits(other_edits, candidates) if candidates else None
         if best is None:
             return edits
         # Rule S9.7: more work must stay low, which does not count for ``min-edits``, or few nodes must need a rule.
