@@ -74,6 +74,13 @@ class JudgingOptions(ProviderOption):
         None, "Run batches or trials on the workers of this Dask scheduler instead.", metavar="ADDRESS"
     )
     executor: Executor | None = None
+    segment_bytes: int | None = option(
+        None,
+        "Run models in segments with at most N bytes of weights each, which takes less memory and more time."
+        "  [default: whole; in segments if memory is short]",
+        "integer",
+        minimum=1,
+    )
     type_hints: Mapping[str, str] | None = None
     isolate: bool | SessionProcess = False
 
@@ -100,13 +107,6 @@ class CheckOptions(JudgingOptions):
     layerwise: bool = option(False, "Rank nodes by the error that each adds to exact inputs.", "flag")
     compare_emulated: bool = option(
         False, "After a native check, run the emulated one too, and report where the two differ.", "flag"
-    )
-    segment_bytes: int | None = option(
-        None,
-        "Run the models in segments with at most N bytes of weights each, which takes less memory and more time."
-        "  [default: whole; in segments if the weights exceed a quarter of the free memory]",
-        "integer",
-        minimum=1,
     )
     per_tensor: bool = option(False, "Report the range of every tensor (--html always does).", "flag")
     progress: ProgressCallback | None = None

@@ -267,21 +267,17 @@ class EmulationBuilder:
 
     def make_rounding_nodes(self, name: str, elem: int, out: str) -> list[NodeProto]:
         """Return the nodes that round the float32 tensor ``name`` to ``elem`` and write it as the float32 ``out``."""
-        low = self.new_names.make_name(f"{out}_low")
-        clip_nodes = self._make_clip(name, elem) if self.saturate else []
+        clip_nodes = self.make_clip(name, FINITE_MAX[elem]) if self.saturate else []
         clipped = clip_nodes[-1].output[0] if clip_nodes else name
-        return [
-            *clip_nodes,
-            self.new_names.make_cast(clipped, low, elem),
-            self.new_names.make_cast(low, out, dtypes.FLOAT),
-        ]
+        return [*clip_nodes, *self.make_cast_pair(clipped, elem, out)]
 
-    def _make_clip(self, name: str, elem: int) -> list[NodeProto]:
-        """Return the nodes that limit a tensor to the finite range of a low type; the last one makes the result.
+    def make_cast_pair(self, name: str, elem: int, out: str) -> list[NodeProto]:
+        """Return a Cast of the float32 tensor ``name`` to ``elem``, and one back to float32 that makes ``out``."""
+        low = self.new_names.make_name(f"{out}_low")
+        return [self.new_names.make_cast(name, low, elem), self.new_names.make_cast(low, out, dtypes.FLOAT)]
 
-        A NaN stays a NaN.
-        """
-        largest = FINITE_MAX[elem]
+    def make_clip(self, name: str, largest: float) -> list[NodeProto]:
+        """Return the nodes that limit magnitudes to ``largest``; the last one makes the result. A NaN stays a NaN."""
         out = self.new_names.make_name(f"{name}_clipped")
         # The bounds of Clip are attributes before opset 11.
         has_attributes = {opset < 11 for opset in self.opsets}

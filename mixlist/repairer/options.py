@@ -28,6 +28,7 @@ class RepairOptions(SearchOptions):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.clip and self.labels is not None:
             raise UsageError("a Clip is judged by the errors of the outputs", hint="leave --labels out, or --clip")
 

@@ -44,6 +44,15 @@ class SearchOptions(JudgingOptions):
     )
     progress: ProgressCallback | None = None
 
+    def __post_init__(self) -> None:
+        if self.segment_bytes is not None and self.runs_whole:
+            raise UsageError("segments cannot run on a cluster", hint="leave out --segment-bytes, or --scheduler")
+
+    @property
+    def runs_whole(self) -> bool:
+        """Return True if workers may be on other machines, which cannot read the files of this one."""
+        return self.scheduler is not None or self.executor is not None
+
     @property
     def output_limits(self) -> Limits:
         """Return the limits of the outputs; with labels, only those that are given (Rule S9.3)."""
@@ -61,6 +70,7 @@ class SearchOptions(JudgingOptions):
             labels=self.labels,
             type_hints=self.type_hints,
             isolate=self.isolate,
+            segment_bytes=self.segment_bytes,
         )
 
 
@@ -89,6 +99,7 @@ class TuneOptions(SearchOptions):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.objective not in OBJECTIVES:
             raise UsageError(f"unknown objective {self.objective!r}", hint=f"use one of {', '.join(OBJECTIVES)}")
 

@@ -53,12 +53,14 @@ class _TensorRead:
 class OverflowClassifier:
     """Finds the overflows in the ambiguous ranges of a model's trials. ``low_type``: the low element type.
 
+    ``config``: how it runs the reference.
+
     ``nodes``: the nodes of the model in order of computation. ``masks``: the tensors that carry masks.
     ``clipped``: the tensors that only Clips read (Rule S8.30).
     """
 
-    def __init__(self, loaded: LoadedModel, graph: Graph, low_type: int, saturate: bool) -> None:
-        self.loaded, self.low_type, self.saturate = loaded, low_type, saturate
+    def __init__(self, loaded: LoadedModel, graph: Graph, low_type: int, config: SessionConfig) -> None:
+        self.loaded, self.low_type, self.config = loaded, low_type, config
         self.nodes = trace_dataflow(graph)
         # bfloat16 has the range of float32, so the usual mask values fit into it.
         self.masks = find_masks(self.nodes) if low_type == dtypes.FLOAT16 else {}
@@ -83,8 +85,8 @@ class OverflowClassifier:
         if self._finder is None:
             # The finder runs the reference to count values in it. It has no mixed model, so it gets the counts of the
             # trial from ``values.counts``.
-            open_observer = SessionConfig("cpu", None, self.saturate).open_reference_observer
-            reference = ObservedModel(self.loaded, instrument(self.loaded.proto).probes, open_observer)
+            probes = instrument(self.loaded.proto).probes
+            reference = ObservedModel(self.loaded, probes, self.config.open_reference_observer)
             self._finder = HiddenOverflowFinder(self.nodes, {self.low_type}, reference)
         self._set_ranged_tensors(frozenset(values.reference))
         # A tensor in a branch or loop that did not run in this batch has no range.
@@ -98,7 +100,7 @@ class OverflowClassifier:
             values.reference,
             values.mixed,
             self._low_types(main),
-            self.saturate,
+            self.config.saturate,
             conversion_ranges=conversions,
         )
         batch = self._finder.add_hidden_overflows(feed, batch, values.counts)

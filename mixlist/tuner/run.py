@@ -27,11 +27,11 @@ from mixlist.tuner.candidate_ranking import CandidateRanking
 from mixlist.tuner.candidates import EditSet
 from mixlist.tuner.cost_model import CostModel
 from mixlist.tuner.edit_report import explain_edits, is_minimal
-from mixlist.tuner.memory_estimate import refuse_too_large
 from mixlist.tuner.options import Objective, TuneOptions
 from mixlist.tuner.output_texts import read_tuned_policy, render_customize_dtypes, render_modify_mixlist
 from mixlist.tuner.result import TunedList, TuneReport
 from mixlist.tuner.search_state import SearchState
+from mixlist.tuner.segment_choice import choose_segment_bytes
 from mixlist.tuner.strategy import NO_EDITS, Strategy, alternative_objectives
 from mixlist.tuner.trial_compiler import TrialCompiler
 from mixlist.tuner.trial_verdict import TrialLimits, explain_failed_check
@@ -93,7 +93,7 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
     # one of them would run trials ahead that the search may not need.
     core_pairs = (os.cpu_count() or 1) // 2
     worker_arguments = options.jobs, options.scheduler, options.executor, core_pairs
-    refuse_too_large(loaded, executors.count_local_workers(*worker_arguments))
+    segment_bytes = choose_segment_bytes(loaded, options, executors.count_local_workers(*worker_arguments))
     max_accuracy_loss = options.max_accuracy_loss if options.labels is not None else None
     limits = TrialLimits(options.output_limits, options.max_exception_rate, max_accuracy_loss)
     batches, validation = split_batches(as_batches(data, loaded.proto, options.steps), loaded, options)
@@ -118,6 +118,7 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
         compiler = TrialCompiler(
             resolver, policy, feeds, reference.tensors,
             labels=options.labels, saturate=check_options.saturate, threads=workers.threads, limits=limits,
+            segment_bytes=segment_bytes,
         )  # fmt: skip
         try:
             # Most trials make some of the base lists' low nodes high. These gates serve all such trials.

@@ -13,23 +13,25 @@ import numpy as np
 
 from mixlist.checker.evidence import holds_only_nan
 from mixlist.checker.result import TensorRange
+from mixlist.checker.session_config import SessionConfig
 from mixlist.cost.estimate import compute_low_share, estimate_costs
-from mixlist.errors import ModelError
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Graph
 from mixlist.graph.refs import NodeRef, TensorRef
-from mixlist.graph.save import INLINE_LIMIT
+from mixlist.graph.split import count_crossing_bytes
 from mixlist.graph.value_origins import is_random
 from mixlist.lists.policy import Policy
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import overflow_bound
 from mixlist.resolver import Plan, Resolver
 from mixlist.resolver.decisions import GraphSolution
+from mixlist.runtime import weight_cuts
 from mixlist.runtime.feeds import make_emulation_feed
 from mixlist.runtime.inputs import model_inputs
 from mixlist.tuner.candidates import EditSet, edit_policy
-from mixlist.tuner.gated_graph import GateBuilder, GatedGraph
+from mixlist.tuner.gate_builder import GateBuilder
+from mixlist.tuner.gated_graph import GatedGraph
 from mixlist.tuner.graph_partition import choose_cuts, split_graph
 from mixlist.tuner.overflow_classifier import OverflowClassifier
 from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPlanner, RoundingPoint
@@ -48,7 +50,8 @@ class TrialCompiler:
     """Compiles trials of one model, and builds the gated graph that runs them.
 
     ``base``: the policy without edits. ``feeds`` and ``labels``: the data of the trials. ``tensors``: the ranges of the
-    reference. ``limits``: the limits that a trial must keep. Raises ModelError if the gated graph is too large.
+    reference. ``limits``: the limits that a trial must keep. ``segment_bytes``: the most bytes of weights that a worker
+    loads at a time, None if it loads the model whole.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class TrialCompiler:
         saturate: bool = False,
         threads: int | None = None,
         limits: TrialLimits | None = None,
+        segment_bytes: int | None = None,
     ) -> None:
         self.resolver, self.base, self.tensors, self.limits = resolver, base, tensors, limits
         self.saturate, self.threads, self.labels = saturate, threads, labels
@@ -71,7 +75,11 @@ class TrialCompiler:
         self.judged_batches = [index for index, feed in enumerate(self.feeds) if not holds_only_nan(feed)]
         self.low_type = dtypes.ELEMENT_BY_NAME[base.mode.low]
         self.output_names = tuple(output.name for output in resolver.loaded.proto.graph.output)
-        self.classifier = OverflowClassifier(resolver.loaded, resolver.graph, self.low_type, saturate)
+        config = SessionConfig("cpu", None, saturate, segment_bytes=segment_bytes)
+        self.segment_bytes = segment_bytes
+        # Segments leave the weights in files, which all processes map.
+        self.loaded = config.share_weights(resolver.loaded) if segment_bytes is not None else resolver.loaded
+        self.classifier = OverflowClassifier(self.loaded, resolver.graph, self.low_type, config)
         self.costs = estimate_costs(resolver.graph, {}, self.shapes)
         self.instrumented_proto, self.statistics = self._add_statistics(self.classifier.nodes)
         self.solver = resolver.make_incremental_solver(base)
@@ -195,32 +203,34 @@ class TrialCompiler:
 
     def _add_statistics(self, nodes: Sequence[DataflowNode]) -> tuple[ModelProto, TrialStatistics]:
         """Return the model with the statistics of a trial; if ``nodes`` is empty, with those of every tensor."""
-        graph, proto = self.resolver.graph, self.resolver.loaded.proto
+        graph, shape_of = self.resolver.graph, self.costs.known_shapes.shape_of
+        cuts: Sequence[str] = choose_cuts(graph, self.costs)
+        if self.segment_bytes is not None:
+            cuts = weight_cuts.choose_cuts(graph, count_crossing_bytes(graph, shape_of), self.segment_bytes)
         return add_statistics(
-            proto,
+            self.loaded.proto,
             self.tensors,
             self.classifier.masks,
             self.classifier.clipped,
             self.low_type,
             self.saturate,
             nodes,
-            choose_cuts(graph, self.costs),
+            cuts,
             self.resolver.constant_ranges.known_range_of,
             _find_near_inputs(graph, self.feeds, NEAR_RANGE * overflow_bound(self.low_type)),
         )
 
     def _build_graph(self) -> None:
         """Build the gated graph, and write the file from which workers read it."""
-        loaded = replace(self.resolver.loaded, proto=self.instrumented_proto)
+        loaded, in_segments = replace(self.loaded, proto=self.instrumented_proto), self.segment_bytes is not None
         clamp = self.base.constants == "clamp"
-        gated = GateBuilder(loaded, self.gated_roundings, clamp=clamp, saturate=self.saturate).build()
-        if gated.proto.ByteSize() > INLINE_LIMIT:  # ONNX Runtime makes no session from more bytes
-            raise ModelError(
-                f"{loaded.name} is too large to be tuned: its weights, rounded and not rounded, exceed 2 GiB",
-                hint="check single lists with mixlist check",
-            )
+        builder = GateBuilder(
+            loaded, self.gated_roundings, clamp=clamp, saturate=self.saturate, keep_external=in_segments
+        )
+        gated = builder.build()
         payload = Payload(
             segments=split_graph(gated, self.statistics.cut_outputs),
+            weights_folder=loaded.folder if in_segments else None,
             flag_count=len(gated.gates),
             output_names=self.output_names,
             # The statistics follow after the model's own outputs.

@@ -8,7 +8,8 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +22,7 @@ from mixlist.runtime.inference_session import open_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.lru_cache import LruCache
 from mixlist.runtime.refused_run import Refusal, RunRefused
-from mixlist.runtime.session import Array, Feed, SessionOptions
+from mixlist.runtime.session import Array, Feed, Outputs, SessionOptions
 from mixlist.tuner.graph_partition import Segment
 from mixlist.tuner.trial_statistics import AmbiguousValues, TrialStatistics
 
@@ -38,14 +39,16 @@ AnswerCounts = tuple[int, int, int]  # right answers of the reference, right ans
 class Payload:
     """Everything that a TrialRunner needs, sent once to every worker process.
 
-    ``flag_count``: the number of gates of the gated graph. ``output_names``: the names of the model's outputs;
-    ``gated_output_names``: the names of the same outputs in the gated graph. ``one_overflow_fails``: True if a single
-    overflow decides a trial, so that the rest of the batch need not run. ``limits``: the limits for which outputs are
-    measured; None measures everything. ``deterministic``: True if every run of the model computes the same, so that
-    outputs of segments can be reused.
+    ``weights_folder``: the folder of the weights if a worker loads one segment at a time; None if the segments hold
+    their weights and stay loaded. ``flag_count``: the number of gates of the gated graph. ``output_names``: the names
+    of the model's outputs; ``gated_output_names``: the names of the same outputs in the gated graph.
+    ``one_overflow_fails``: True if a single overflow decides a trial, so that the rest of the batch need not run.
+    ``limits``: the limits for which outputs are measured; None measures everything. ``deterministic``: True if every
+    run of the model computes the same, so that outputs of segments can be reused.
     """
 
     segments: tuple[Segment, ...]
+    weights_folder: Path | None
     flag_count: int
     output_names: tuple[str, ...]
     gated_output_names: tuple[str, ...]
@@ -79,8 +82,9 @@ class TrialRunner:
 
     def __init__(self, payload: Payload) -> None:
         self.payload = payload
-        options = SessionOptions(threads=payload.threads, lean=True, reuse_memory=True)
-        self.sessions = [LocalSession(open_session(segment.model, options)) for segment in payload.segments]
+        # The sessions of the segments; none if each is loaded when it runs.
+        in_segments = payload.weights_folder is not None
+        self.sessions = [] if in_segments else [self._load(segment) for segment in payload.segments]
         self.gates = [np.array(segment.gates, np.intp) for segment in payload.segments]
         self.cache: LruCache[Values] = LruCache(CACHE_BYTES, _byte_size)  # outputs of segments, by batch and flags
         self.references: dict[int, Values] = {}  # by batch
@@ -139,7 +143,7 @@ class TrialRunner:
         values: Values = dict(self.payload.feeds[batch])
         # The outputs of a segment depend on the batch and on the flags of all segments so far.
         key: tuple[int | bytes, ...] = (batch,)
-        for session, segment, gates in zip(self.sessions, self.payload.segments, self.gates, strict=True):
+        for index, (segment, gates) in enumerate(zip(self.payload.segments, self.gates, strict=True)):
             segment_flags = flags[gates]
             key = (*key, segment_flags.tobytes())
             outputs = self.cache.get(key)
@@ -148,12 +152,30 @@ class TrialRunner:
                 feed = {name: values[name] for name in segment.input_names if name in values}
                 if segment.flags_input:
                     feed[segment.flags_input] = segment_flags
-                outputs = dict(zip(segment.output_names, session.run(segment.output_names, feed), strict=True))
+                outputs = dict(zip(segment.output_names, self._run_segment(index, feed), strict=True))
                 # With random nodes, two runs of a segment differ, so its outputs are not reused.
                 if self.payload.deterministic:
                     self.cache.put(key, outputs)
             values.update(outputs)
             yield outputs
+
+    def _run_segment(self, index: int, feed: Feed) -> Outputs:
+        """Run a segment; load it for this run if the segments do not stay loaded."""
+        segment = self.payload.segments[index]
+        if self.sessions:
+            return self.sessions[index].run(segment.output_names, feed)
+        with self._load(segment) as session:
+            return session.run(segment.output_names, feed)
+
+    def _load(self, segment: Segment) -> LocalSession:
+        """Load a segment."""
+        folder = self.payload.weights_folder
+        options = SessionOptions(threads=self.payload.threads, lean=True, reuse_memory=True)
+        if folder is not None:
+            # Without packing, weights stay mapped. The optimization would round them when the segment is loaded, also
+            # those that the trial leaves in float32.
+            options = replace(options, optimize=False, prepack=False)
+        return LocalSession(open_session(segment.model, options, folder=folder))
 
     def _count_answers(self, batch: int, reference: Values, mixed: Values) -> AnswerCounts:
         """Return the right answers of the reference and of the trial in a batch, and the number of labels used."""

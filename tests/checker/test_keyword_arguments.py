@@ -13,11 +13,11 @@ from mixlist import training
 JUDGING = {
     "provider": "cpu", "overflow_mode": "inf", "steps": None, "max_exception_rate": 0.005,
     "max_ignored": 0.5, "limits": None, "labels": None, "jobs": None, "scheduler": None, "executor": None,
-    "type_hints": None, "isolate": False,
+    "segment_bytes": None, "type_hints": None, "isolate": False,
 }  # fmt: skip
 CHECK = {
     "against": None, "full_statistics": False, "baseline": "float32", "layerwise": False, "per_tensor": False,
-    "compare_emulated": False, "segment_bytes": None, "progress": None,
+    "compare_emulated": False, "progress": None,
 }  # fmt: skip
 TUNE = {
     "objective": "min-edits", "node_rules": False, "max_accuracy_loss": 0.0, "validate_on": None,

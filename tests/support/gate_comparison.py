@@ -51,10 +51,22 @@ class PlainSession:
 
 
 class GateComparison:
-    """Compare a gated graph with the emulation of rewritten models; ``builds`` counts the built graphs."""
+    """Compare a gated graph with the emulation of rewritten models; ``builds`` counts the built graphs.
 
-    def __init__(self, proto: onnx.ModelProto, rules: Policy, feed: Mapping[str, Any], saturate: bool = False) -> None:
-        self.compiler = TrialCompiler(Resolver(proto), rules, [feed], (), saturate=saturate)
+    ``segment_bytes``: if it is given, the branches of the gated graph round the weights in each run.
+    """
+
+    def __init__(
+        self,
+        proto: onnx.ModelProto,
+        rules: Policy,
+        feed: Mapping[str, Any],
+        saturate: bool = False,
+        segment_bytes: int | None = None,
+    ) -> None:
+        self.compiler = TrialCompiler(
+            Resolver(proto), rules, [feed], (), saturate=saturate, segment_bytes=segment_bytes
+        )
         self.feed, self.saturate = feed, saturate
         self.compiler.add_gates(frozenset())
         self.builds = 0

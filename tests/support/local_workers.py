@@ -52,7 +52,7 @@ def interrupt_at(last: int) -> Callable[[Any], None]:
 
 
 def trials(
-    proto: onnx.ModelProto,
+    proto: onnx.ModelProto | Path,
     rules: Policy,
     feeds: Sequence[Mapping[str, Any]],
     *,
@@ -60,6 +60,7 @@ def trials(
     limits: Limits | None = None,
     exception_rate: float = 0.005,
     base: mixlist.CheckReport | None = None,
+    segment_bytes: int | None = None,
 ) -> Trials:
     """Return trials as ``tune`` makes them; the caller closes ``compiler``.
 
@@ -69,7 +70,14 @@ def trials(
     base = base or mixlist.check(proto, rules, feeds, per_tensor=True, overflow_mode=mode)
     trial_limits = TrialLimits(limits or Limits(), exception_rate)
     compiler = TrialCompiler(
-        Resolver(proto), rules, feeds, base.tensors, saturate=saturate, threads=1, limits=trial_limits
+        Resolver(proto),
+        rules,
+        feeds,
+        base.tensors,
+        saturate=saturate,
+        threads=1,
+        limits=trial_limits,
+        segment_bytes=segment_bytes,
     )
     workers = Workers(InProcessExecutor(), 1, 1, lambda path: Path(path).read_bytes())
     return Trials(compiler, trial_limits, workers, SearchState(None, {}))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from mixlist.graph.refs import NodeRef
 from mixlist.lists.policy import Policy
+from mixlist.tuner import gate_builder
 from tests.support.builders import model, policy
 from tests.support.gate_comparison import (
     PROFILE,
@@ -56,12 +58,20 @@ X = {"x": np.array([[0.1, -2.3, 700.7, 3.0]], np.float32), "c": np.array(True)}
 
 
 def compare_all(text: str | onnx.ModelProto, feed: Mapping[str, Any] = X, **lists: Any) -> GateComparison:
-    """Compare with each single edit, with all of them, with none, and with every op type white."""
+    """Compare with each single edit, with all of them, with none, and with every op type white.
+
+    Compare the graph of trials in segments too, with every constant as a large weight; return the other graph.
+    """
     proto = model(text) if isinstance(text, str) else text
     initializers = {tensor.name for tensor in proto.graph.initializer}
-    comparison = GateComparison(
-        proto, policy(**lists), {i.name: feed[i.name] for i in proto.graph.input if i.name not in initializers}
-    )
+    feed = {i.name: feed[i.name] for i in proto.graph.input if i.name not in initializers}
+    with mock.patch.object(gate_builder, "SMALL_CONSTANT", 0):
+        compare_edits(GateComparison(proto, policy(**lists), feed, segment_bytes=1))
+    return compare_edits(GateComparison(proto, policy(**lists), feed))
+
+
+def compare_edits(comparison: GateComparison) -> GateComparison:
+    """Compare with each single edit, with all of them, with none, and with every op type white."""
     try:
         comparison.compare(frozenset())
         comparison.compare_reference()
@@ -266,6 +276,34 @@ def test_a_float16_weight_that_a_loop_passes_to_a_cast(gray_policy: str) -> None
 @pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16", "fp16"])
 def test_a_weight_that_is_converted_before_a_loop(mode: str, constants: str) -> None:
     compare_all(LOOP, white=["Mul", "Add"], mode=mode, constants=constants)
+
+
+WEIGHTS = "{0.1, -70000, 65519, 1e-9, 3e38, -0.3, 65504, 7e-6}"
+
+
+@pytest.mark.parametrize("constants", ["keep", "ieee", "clamp"])
+@pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16", "fp16"])
+def test_weights_of_all_magnitudes(mode: str, constants: str) -> None:
+    text = f"g (float[1,4] x) => (float[1,2] y) <float[4,2] w = {WEIGHTS}> {{ a = MatMul(x, w) y = Add(a, a) }}"
+    compare_all(text, white=["MatMul", "Add"], mode=mode, constants=constants)
+
+
+@pytest.mark.parametrize("segment_bytes", [None, 1])
+def test_a_mask_whose_magnitude_is_reduced(segment_bytes: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_builder, "SMALL_CONSTANT", 0)
+    text = """g (float[1,4] x) => (float[2,4] y) <float[2,4] m = {0, -3e38, -1e9, 0, -3e38, -3e38, -3e38, -3e38}> {
+      a = Mul(x, x) b = Add(a, m) y = Softmax(b) }"""
+    lists = policy(white=["Mul", "Add", "Softmax"], protect=["masks"])
+    feed = {"x": np.array([[0.1, -2.3, 7.7, 3.0]], np.float32)}
+    comparison = GateComparison(model(text), lists, feed, segment_bytes=segment_bytes)
+    try:
+        comparison.compare(frozenset())
+        assert comparison.compiler.gated_graph is not None
+        assert any(rounding.magnitude_limits for _, rounding in comparison.compiler.gated_graph.gates)
+        for candidate in comparison.candidates():
+            comparison.compare(frozenset([candidate.edit]))
+    finally:
+        comparison.close()
 
 
 def test_unused_outputs_and_inputs_that_are_left_out() -> None:

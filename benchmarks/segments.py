@@ -1,10 +1,11 @@
-"""Measure the memory and time of ``mixlist check`` in segments on a large decoder with random weights.
+"""Measure the memory and time of ``mixlist check`` or ``tune`` in segments on a large decoder with random weights.
 
-python benchmarks/segmented_check.py FOLDER [--size SMALL|LARGE] [--batches N] [--tokens N] [--whole]
+python benchmarks/segments.py FOLDER [--size SMALL|LARGE] [--batches N] [--tokens N] [--whole] [--tune]
 
-Writes the model into FOLDER, unless it is there (LARGE: 4.4 GB). Prints the peak of the summed PSS of the process and
-its children, mapped pages included, and the time against plain runs: one ONNX Runtime session that is loaded and run
-over the same batches. ``--whole`` measures the check without segments too.
+Writes the model into FOLDER, unless it is there (LARGE: 4.4 GB). With ``--tune`` it is a planted case: in one layer
+the up projection is multiplied by 8e4, and the down projection divided by it. Prints the peak of the summed PSS of the
+process and its children, mapped pages included, and the time against plain runs: one ONNX Runtime session that is
+loaded and run over the same batches. ``--whole`` measures the command without segments too.
 """
 
 from __future__ import annotations
@@ -38,22 +39,30 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=8)
     parser.add_argument("--whole", action="store_true")
+    parser.add_argument("--tune", action="store_true")
     arguments = parser.parse_args()
     size = getattr(llama_models, arguments.size)
-    model = arguments.folder / "model.onnx"
+    model = arguments.folder / ("planted.onnx" if arguments.tune else "model.onnx")
     arguments.folder.mkdir(exist_ok=True)
     if not model.exists():
-        llama_models.write_llama(model, size)
+        llama_models.write_llama(model, size, llama_models.PLANTED if arguments.tune else None)
     data = arguments.folder / f"batches_{arguments.batches}_{arguments.tokens}"
     data.mkdir(exist_ok=True)
     paths = [data / f"{index:03}.npz" for index in range(arguments.batches)]
     for index, path in enumerate(paths):
         np.savez(path, **llama_models.make_token_ids(size, 1, arguments.tokens, index))
     plain_seconds = measure("plain run", [sys.executable, "-c", PLAIN, str(model), *map(str, paths)], 0.0)
-    check = [sys.executable, "-m", "mixlist", "check", str(model), "--ops-info", "onnx", "--data", str(data)]
-    measure("check in segments", [*check, "--segment-bytes", str(256 << 20)], plain_seconds)
+    name = "tune" if arguments.tune else "check"
+    command = [sys.executable, "-m", "mixlist", name, str(model), "--ops-info", "onnx", "--data", str(data)]
+    if arguments.tune:
+        rules = arguments.folder / "rules.txt"
+        command += ["-o", str(arguments.folder / "lists.json"), "--node-rules", str(rules), "--force"]
+        command += ["--objective", "max-low"]
+    measure(f"{name} in segments", [*command, "--segment-bytes", str(256 << 20)], plain_seconds)
     if arguments.whole:
-        measure("check, whole", [*check, "--segment-bytes", str(1 << 40)], plain_seconds)
+        measure(f"{name}, whole", [*command, "--segment-bytes", str(1 << 40)], plain_seconds)
+    if arguments.tune:
+        print(rules.read_text())
 
 
 def measure(name: str, command: list[str], plain_seconds: float) -> float:
