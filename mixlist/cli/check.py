@@ -11,13 +11,13 @@ from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.command_index import load_command
-from mixlist.cli.data_options import DataOptions, make_batches, pop_data_options
-from mixlist.cli.declared_options import build_options, declared_options
+from mixlist.cli.data_options import make_batches, pop_data_options
+from mixlist.cli.declared_options import build_options
 from mixlist.cli.next_command import next_command
 from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, pop_policy, pop_type_hints
 from mixlist.cli.parameters import CONFIG, MODEL
 from mixlist.cli.result_output import write_report_and_page
-from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch, keep_jobs_or_scheduler
+from mixlist.cli.verdict_options import apply_large_batch, judging_options, keep_jobs_or_scheduler
 
 if TYPE_CHECKING:
     from mixlist.graph.load import LoadedModel
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     params=[
         click.Argument(["model"], type=MODEL),
         *PLAN_OPTIONS,
-        *declared_options(DataOptions, CheckOptions),
-        LARGE_BATCH,
-        *declared_options(Limits),
+        *judging_options(CheckOptions),
         format_option("text", "json"),
         HTML,
         CONFIG,

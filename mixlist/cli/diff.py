@@ -12,7 +12,7 @@ from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions, JudgingOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.data_options import DataOptions, make_batches, pop_data_options
-from mixlist.cli.declared_options import build_options, declared_options, prefixed_options
+from mixlist.cli.declared_options import build_options, prefixed_options
 from mixlist.cli.options import HTML, OP_NAMES, TYPE_HINTS, format_option, pop_side_policy, pop_type_hints
 from mixlist.cli.parameters import (
     CONFIG,
@@ -23,7 +23,7 @@ from mixlist.cli.parameters import (
     refuse_second_standard_input,
 )
 from mixlist.cli.result_output import write_page_file
-from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch, keep_jobs_or_scheduler
+from mixlist.cli.verdict_options import apply_large_batch, judging_options, keep_jobs_or_scheduler
 from mixlist.errors import UsageError
 from mixlist.lists.options import PolicyOptions
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MAX_NODES = 50  # the number of nodes in the text without --all
 ALL = click.Option(["--all", "show_all"], is_flag=True, help=f"With --model, show all nodes, not only {MAX_NODES}.")
 # The options of the check of both sides. They need data.
-CHECK_OPTIONS = (*declared_options(DataOptions, JudgingOptions), LARGE_BATCH, *declared_options(Limits))
+CHECK_OPTIONS = tuple(judging_options(JudgingOptions))
 
 
 @click.command(

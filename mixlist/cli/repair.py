@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.checker.limits import Limits
-from mixlist.cli.command_files import FileCheckingCommand, load_input_model
-from mixlist.cli.data_options import DataOptions
-from mixlist.cli.declared_options import build_options, declared_options
-from mixlist.cli.options import TYPE_HINTS, format_option, pop_type_hints
+from mixlist.cli.command_files import FileCheckingCommand
+from mixlist.cli.options import TYPE_HINTS
 from mixlist.cli.parameters import CONFIG, MODEL, PathType
 from mixlist.cli.result_output import write_report
-from mixlist.cli.search_command import TRACE, check_search_options, read_search_data, report_trials
-from mixlist.cli.verdict_options import LARGE_BATCH
+from mixlist.cli.search_command import (
+    check_search_options,
+    name_written_files,
+    read_search,
+    report_trials,
+    search_options,
+)
 from mixlist.repairer.options import RepairOptions
 from mixlist.report import terminal
 from mixlist.report.terminal import escape_commands
-from mixlist.tuner.options import default_limits
 
 if TYPE_CHECKING:
     from mixlist.repairer.result import RepairReport
@@ -46,11 +47,7 @@ if TYPE_CHECKING:
         ),
         click.Option(["--force"], is_flag=True, help="Replace existing outputs."),
         TYPE_HINTS,
-        *declared_options(DataOptions, RepairOptions),
-        LARGE_BATCH,
-        *declared_options(Limits),
-        TRACE,
-        format_option("text", "json"),
+        *search_options(RepairOptions),
         CONFIG,
     ],
 )
@@ -59,9 +56,6 @@ def command(
     output: str,
     rules: str | None,
     force: bool,
-    validate_on: tuple[str, ...],
-    labels: str | None,
-    state: str | None,
     trace: bool,
     output_format: str,
     **option_values: object,
@@ -84,26 +78,12 @@ def command(
       mixlist repair model_fp16.onnx -o repaired.onnx --data batches/ --node-rules nodes.txt --format json
       mixlist apply model_fp16.onnx -o repaired.onnx --precision-mode-v2 origin --customize-dtypes nodes.txt
     """
-    from mixlist.checker.label_accuracy import read_labels
     from mixlist.repairer.run import run_repair
     from mixlist.report.repair_terminal import write_repair
 
     # These checks are cheap, so they come before the model is read.
-    data = check_search_options(option_values, labels)
-    hints = pop_type_hints(option_values)
-    source = load_input_model(model)
-    batches, validation_batches = read_search_data(data, validate_on, source.proto, option_values["steps"])
-    # ``isolate``: the trials run in worker processes, so that a crash of ONNX Runtime does not end the search.
-    options = build_options(
-        RepairOptions(),
-        option_values,
-        limits=build_options(default_limits(labeled=labels is not None), option_values),
-        labels=None if labels is None else read_labels(labels),
-        state=state,
-        validate_on=validation_batches,
-        type_hints=hints,
-        isolate=True,
-    )
+    data = check_search_options(option_values)
+    source, batches, options = read_search(model, data, RepairOptions(), option_values)
     with report_trials(trace) as progress:
         report = run_repair(source, batches, replace(options, progress=progress))
     terminal.write_findings(report.warnings)
@@ -119,11 +99,10 @@ def _save(report: RepairReport, output: str, rules: str | None, force: bool) -> 
     if report.rewritten is None:
         return "nothing was written"
     report.save(output, rules, force=force)
-    written = f"wrote {output}" if rules is None else f"wrote {output} and {rules}"
     # The files are written with every verdict, because the model keeps the limits on the data of the search.
     remarks = {
         "pass": "",
         "fail": "; it does not keep the limits on the validation data",
         "inconclusive": "; too little of the validation data could be compared",
     }
-    return written + ("" if report.edits else ": no node changed") + remarks[report.verdict]
+    return name_written_files(output, rules) + ("" if report.edits else ": no node changed") + remarks[report.verdict]

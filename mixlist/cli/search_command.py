@@ -1,49 +1,73 @@
-"""The parts that the commands ``tune`` and ``repair`` share: their data, and the report of trials on standard error."""
+"""The parts that the commands ``tune`` and ``repair`` share: options, input, and what standard error shows."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import click
 
+from mixlist.cli.command_files import load_input_model
 from mixlist.cli.data_options import DataOptions, make_batches, pop_data_options, read_files
+from mixlist.cli.declared_options import build_options
+from mixlist.cli.options import format_option, pop_type_hints
 from mixlist.cli.parameters import OptionValues
-from mixlist.cli.verdict_options import apply_large_batch, keep_jobs_or_scheduler
+from mixlist.cli.verdict_options import apply_large_batch, judging_options, keep_jobs_or_scheduler
 from mixlist.errors import UsageError
+from mixlist.tuner.options import SearchOptions, default_limits
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
+    from mixlist.graph.load import LoadedModel
     from mixlist.progress import ProgressCallback
     from mixlist.runtime.feeds import Batches
     from mixlist.tuner.trials import Trial
 
-TRACE = click.Option(["--trace"], is_flag=True, help="Write a line for every trial to standard error.")
+OptionsOfSearch = TypeVar("OptionsOfSearch", bound=SearchOptions)
 
 
-def check_search_options(option_values: OptionValues, labels: str | None) -> DataOptions:
+def search_options(options: type[SearchOptions]) -> list[click.Parameter]:
+    """Return the options of a search: those of ``options``, of its data and limits, and of its report."""
+    trace = click.Option(["--trace"], is_flag=True, help="Write a line for every trial to standard error.")
+    return [*judging_options(options), trace, format_option("text", "json")]
+
+
+def check_search_options(option_values: OptionValues) -> DataOptions:
     """Refuse options that exclude each other, before anything is read; apply ``--large-batch``.
 
     Returns the data options, and removes them from ``option_values``.
     """
     apply_large_batch(option_values)
     keep_jobs_or_scheduler(option_values)
-    if option_values["max_accuracy_loss"] is not None and labels is None:
+    if option_values["max_accuracy_loss"] is not None and option_values["labels"] is None:
         raise UsageError("--max-accuracy-loss needs the right answers", hint="give --labels FILE")
     return pop_data_options(option_values)
 
 
-def read_search_data(
-    data: DataOptions, validate_on: tuple[str, ...], proto: ModelProto, steps: object
-) -> tuple[Batches, Batches | None]:
-    """Return the batches of the search, at most ``steps``, and those of ``--validate-on``, None without this option."""
-    batches = make_batches(data, proto, cast("int | None", steps))
-    validation_batches = read_files(validate_on, data, proto) if validate_on else None
+def read_search(
+    model: str, data: DataOptions, base: OptionsOfSearch, option_values: OptionValues
+) -> tuple[LoadedModel, Batches, OptionsOfSearch]:
+    """Read the files of a search; return the model, the batches, and ``base`` with the values of the command line."""
+    from mixlist.checker.label_accuracy import read_labels
+
+    type_hints = pop_type_hints(option_values)
+    source = load_input_model(model)
+    batches = make_batches(data, source.proto, cast("int | None", option_values["steps"]))
+    validation_paths = cast("tuple[str, ...]", option_values["validate_on"])
+    validation_batches = read_files(validation_paths, data, source.proto) if validation_paths else None
     _refuse_shared_data(batches, validation_batches)
-    return batches, validation_batches
+    labels = cast("str | None", option_values["labels"])
+    options = build_options(
+        base,
+        option_values,
+        limits=build_options(default_limits(labeled=labels is not None), option_values),
+        labels=None if labels is None else read_labels(labels),
+        validate_on=validation_batches,
+        type_hints=type_hints,
+        isolate=True,  # the trials run in worker processes, so that a crash of ONNX Runtime does not end the search
+    )
+    return source, batches, options
 
 
 def _refuse_shared_data(batches: Batches, validation_batches: Batches | None) -> None:
@@ -66,3 +90,8 @@ def report_trials(trace: bool) -> Iterator[ProgressCallback | None]:
         return
     with bar("trials", "trials") as progress:
         yield progress
+
+
+def name_written_files(output: str, rules: str | None) -> str:
+    """Return ``wrote modify.json and nodes.txt``; ``rules`` is None if there is no file of node rules."""
+    return f"wrote {output}" if rules is None else f"wrote {output} and {rules}"

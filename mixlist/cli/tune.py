@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.checker.limits import Limits
-from mixlist.cli.command_files import FileCheckingCommand, load_input_model
-from mixlist.cli.data_options import DataOptions
-from mixlist.cli.declared_options import build_options, declared_options
+from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.next_command import next_command
-from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, pop_policy, pop_type_hints
+from mixlist.cli.options import HTML, PLAN_OPTIONS, pop_policy
 from mixlist.cli.parameters import CONFIG, MODEL, PathType
 from mixlist.cli.result_output import write_report_and_page
-from mixlist.cli.search_command import TRACE, check_search_options, read_search_data, report_trials
-from mixlist.cli.verdict_options import LARGE_BATCH
+from mixlist.cli.search_command import (
+    check_search_options,
+    name_written_files,
+    read_search,
+    report_trials,
+    search_options,
+)
 from mixlist.report import terminal, tune_texts
 from mixlist.report.terminal import escape_commands
-from mixlist.tuner.options import TuneOptions, default_limits
+from mixlist.tuner.options import TuneOptions
 
 if TYPE_CHECKING:
     from mixlist.tuner.result import TuneReport
@@ -57,11 +59,7 @@ _RULES_PATH = PathType("writes", must_be_new=True, other_output=_partial_name)
         ),
         click.Option(["--force"], is_flag=True, help="Replace existing outputs."),
         *PLAN_OPTIONS,
-        *declared_options(DataOptions, TuneOptions),
-        LARGE_BATCH,
-        *declared_options(Limits),
-        TRACE,
-        format_option("text", "json"),
+        *search_options(TuneOptions),
         HTML,
         CONFIG,
     ],
@@ -71,9 +69,6 @@ def command(
     output: str,
     rules: str | None,
     force: bool,
-    validate_on: tuple[str, ...],
-    labels: str | None,
-    state: str | None,
     trace: bool,
     output_format: str,
     html: str | None,
@@ -97,28 +92,13 @@ def command(
       mixlist tune model.onnx -o modify.json --data batches/ --node-rules nodes.txt --state search.jsonl --trace
       mixlist tune model.onnx -o modify.json --ops-info mindspore-o3 --random 4 --dim batch=8 --objective max-low
     """
-    from mixlist.checker.label_accuracy import read_labels
     from mixlist.report import tune_html, tune_terminal
     from mixlist.tuner.run import run_tune
 
     # These checks are cheap, so they come before the lists and the model are read.
-    data = check_search_options(option_values, labels)
+    data = check_search_options(option_values)
     policy = pop_policy(option_values)
-    hints = pop_type_hints(option_values)
-    source = load_input_model(model)
-    batches, validation_batches = read_search_data(data, validate_on, source.proto, option_values["steps"])
-    # ``isolate``: the trials run in worker processes, so that a crash of ONNX Runtime does not end the search.
-    options = build_options(
-        TuneOptions(),
-        option_values,
-        node_rules=rules is not None,
-        limits=build_options(default_limits(labeled=labels is not None), option_values),
-        labels=None if labels is None else read_labels(labels),
-        state=state,
-        validate_on=validation_batches,
-        type_hints=hints,
-        isolate=True,
-    )
+    source, batches, options = read_search(model, data, TuneOptions(node_rules=rules is not None), option_values)
     with report_trials(trace) as progress:
         report = run_tune(source, policy, batches, replace(options, progress=progress))
     report = replace(report, next_command=_recommended_command(report, output, rules))
@@ -158,7 +138,7 @@ def _save(report: TuneReport, lists: str, rules: str | None, force: bool) -> str
         partial = _partial_name(lists), None if rules is None else _partial_name(rules)
         report.save(*partial, force=True)
         unchanged = f"; {lists} is unchanged" if Path(lists).exists() else ""
-        return f"interrupted: {_name_files(*partial)}{unchanged}"
+        return f"interrupted: {name_written_files(*partial)}{unchanged}"
     report.save(lists, rules, force=force)
     # The files are written with every verdict, because the list keeps the limits on the data of the search.
     remarks = {
@@ -166,9 +146,4 @@ def _save(report: TuneReport, lists: str, rules: str | None, force: bool) -> str
         "fail": "; the list keeps the limits on the data of the search, but not on the validation data",
         "inconclusive": "; too little of the validation data could be compared",
     }
-    return _name_files(lists, rules) + remarks[report.verdict]
-
-
-def _name_files(lists: str, rules: str | None) -> str:
-    """Return ``wrote modify.json and nodes.txt``."""
-    return f"wrote {lists}" if rules is None else f"wrote {lists} and {rules}"
+    return name_written_files(lists, rules) + remarks[report.verdict]

@@ -1,15 +1,24 @@
-"""The option ``--large-batch`` of ``check``, ``tune`` and ``train``, and checks of options that exclude each other."""
+"""The options that decide a verdict, which several commands share, and checks of options that exclude each other."""
 
 from __future__ import annotations
 
 import click
 
 from mixlist.checker.exception_rate import LARGE_BATCH_RATE_LIMIT
+from mixlist.checker.limits import Limits
+from mixlist.checker.options import JudgingOptions
+from mixlist.cli.data_options import DataOptions
+from mixlist.cli.declared_options import declared_options
 from mixlist.cli.parameters import OptionValues, keep_one_option
 
 LARGE_BATCH = click.Option(
     ["--large-batch"], is_flag=True, help="Set --max-exception-rate for a large global batch: 0.1 %."
 )
+
+
+def judging_options(options: type[JudgingOptions]) -> list[click.Parameter]:
+    """Return the options of a command that runs models on data and judges them: data, ``options``, and limits."""
+    return [*declared_options(DataOptions, options), LARGE_BATCH, *declared_options(Limits)]
 
 
 def apply_large_batch(option_values: OptionValues) -> None:
