@@ -47,15 +47,15 @@ def find_connected_groups(main: Graph, raised: Iterable[NodeRef]) -> list[list[N
             neighbors[node.ref].add(producer)
             neighbors[producer].add(node.ref)
     groups: list[list[NodeRef]] = []
-    grouped: set[NodeRef] = set()
+    group_of: dict[NodeRef, list[NodeRef]] = {}
     for node in ordered:
-        if node.ref in grouped:
-            continue
-        reached, waiting = {node.ref}, [node.ref]
-        while waiting:
-            new = neighbors[waiting.pop()] - reached
-            reached |= new
-            waiting += new
-        grouped |= reached
-        groups.append([other.ref for other in ordered if other.ref in reached])
+        # The first node of a group reserves an empty group for all nodes that are connected with it.
+        if node.ref not in group_of:
+            groups.append([])
+            waiting = [node.ref]
+            while waiting:
+                ref = waiting.pop()
+                group_of[ref] = groups[-1]
+                waiting += [neighbor for neighbor in neighbors[ref] if neighbor not in group_of]
+        group_of[node.ref].append(node.ref)
     return groups
