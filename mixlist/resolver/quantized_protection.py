@@ -15,7 +15,7 @@ Example: in ``DequantizeLinear -> Conv -> Relu -> QuantizeLinear`` all four node
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from mixlist.diagnostics import Diagnostic
@@ -58,36 +58,43 @@ def keep_quantized_units(state: SolverState, nodes: Iterable[Node]) -> None:
 
     The nodes that a node rule names must have their classification already.
     """
-    solution = state.solution
+    solution, rules = state.solution, state.model_solver.node_rules
     units_by_node = find_protected_units(state.graph, state.policy)
-    if not units_by_node:
-        return
-    kinds = _find_moved_units(state, units_by_node)
-    for node in nodes:
-        units, classification = units_by_node.get(node.id), solution.classifications[node.id]
-        if units and classification.kind in _DECIDED_BY_LIST:
-            kinds_of_units = {kinds.get(unit, "authored") for unit in units}
-            kind = kinds_of_units.pop() if len(kinds_of_units) == 1 else "authored"
-            solution.classifications[node.id] = replace(classification, kind=kind, rule="quantized")
-
-
-def _find_moved_units(state: SolverState, units_by_node: UnitsByNode) -> dict[QuantizedUnit, DecisionKind]:
-    """Return the units that a node rule moves, each with the kind that its other nodes get."""
+    # Only the units of ``nodes`` are examined, because a caller may ask for one node of a large graph.
     kinds: dict[QuantizedUnit, DecisionKind] = {}
-    rules, classifications = state.model_solver.node_rules, state.solution.classifications
-    for node_id, units in units_by_node.items():
-        if classifications[node_id].kind != "rule":
+    for node in nodes:
+        units, classification = units_by_node.get(node.id, ()), solution.classifications[node.id]
+        if not units or classification.kind not in _DECIDED_BY_LIST:
             continue
-        node = state.graph.nodes[node_id]
-        kind = _find_kind(node, rules.find_assignment(state.graph, node), state.low_type)
-        if kind is not None:
-            for unit in units:
-                kinds.setdefault(unit, kind)
-    return kinds
+        for unit in units:
+            if unit not in kinds:
+                move = _find_move(unit, solution, rules, state.low_type)
+                kinds[unit] = move.kind if move is not None else "authored"
+        kinds_of_units = {kinds[unit] for unit in units}
+        kind = kinds_of_units.pop() if len(kinds_of_units) == 1 else "authored"
+        solution.classifications[node.id] = replace(classification, kind=kind, rule="quantized")
+
+
+@dataclass(frozen=True)
+class _UnitMove:
+    """The move of a unit: a node rule moves its node ``node``, and the nodes that no rule names get ``kind``."""
+
+    node: Node
+    kind: DecisionKind
+
+
+def _find_move(unit: QuantizedUnit, solution: GraphSolution, rules: NodeRules, low_type: int) -> _UnitMove | None:
+    """Return the move of a unit by the first node rule that gives a node another type; None without such a rule."""
+    for node in unit.nodes:
+        if solution.classifications[node.id].kind == "rule":
+            kind = _find_kind(node, rules.find_assignment(solution.graph, node), low_type)
+            if kind is not None:
+                return _UnitMove(node, kind)
+    return None
 
 
 def _find_kind(node: Node, assignment: Assignment, low_type: int) -> DecisionKind | None:
-    """Return the kind of a unit's nodes if a node rule gives ``assignment`` to a node; None if the unit stays."""
+    """Return the kind to which ``assignment`` moves a node of a unit; None if it leaves the node as authored."""
     assert node.signature is not None
     changed = [e for e, g in zip(assignment.elements, node.signature.groups, strict=True) if e != g.authored]
     if low_type in changed:
@@ -100,10 +107,10 @@ def find_unit_and_rule(
 ) -> tuple[QuantizedUnit, NodeRule | None]:
     """Return the first unit of a node with rule `quantized`, and the node rule that moves this unit, if any."""
     unit = find_protected_units(solution.graph, policy)[node.id][0]
-    if solution.classifications[node.id].kind == "authored":
+    if solution.classifications[node.id].kind == "authored":  # also if only another unit of the node moves
         return unit, None
-    named = [member for member in unit.nodes if solution.classifications[member.id].kind == "rule"]
-    return unit, next(rule for member in named if not (rule := rules.find_rule(solution.graph, member)).keep)
+    move = _find_move(unit, solution, rules, dtypes.ELEMENT_BY_NAME[policy.mode.low])
+    return unit, rules.find_rule(solution.graph, move.node) if move is not None else None
 
 
 def find_unit_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic]:

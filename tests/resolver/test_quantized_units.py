@@ -10,8 +10,13 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 import mixlist
+from mixlist.diagnostics import FilePlace
+from mixlist.graph.model import Graph, Node
 from mixlist.lists.policy import GRAY_POLICIES, NodeRule, Policy
+from mixlist.ops.signature import Assignment
 from mixlist.resolver import Resolver
+from mixlist.resolver.classification import Classifier
+from mixlist.resolver.pinned_solver import PinnedSolver
 from tests.resolver.test_incremental_solver import SolverComparison, comparable_decisions
 from tests.resolver.test_reference import policies
 from tests.support.builders import apply, customize, keep, model, policy
@@ -153,6 +158,61 @@ def test_a_node_of_two_units_moves_with_both() -> None:
         precisions[names] = {name: decisions[name].precision for name in ("dx", "dw", "qm", "qn")}
     assert precisions["m"] == {"dx": "float32", "dw": "float16", "qm": "float16", "qn": "float32"}
     assert set(precisions["mn"].values()) == {"float16"}
+
+
+def test_the_rule_for_the_first_node_of_a_unit_decides() -> None:
+    """Rule S4.41: also if the second rule names a node that an earlier unit shares."""
+    text = """<ir_version: 10, opset_import: ["" : 19]>
+    g (int8[2] q) => (int8[2] r, int8[2] o) <float s = {0.5}, float16 h = {14336}, int8 z = {0}> {
+    [d] x = DequantizeLinear (q, s, z) [e] y = DequantizeLinear (q, h, z)
+    [n] m = Neg (y) [qn] r = QuantizeLinear (m, h, z) [p] w = Pow (x, y) [qp] o = QuantizeLinear (w, s, z) }"""
+    rules = (customize("e", [], ["float32"]), customize("d", [], ["float16"]))
+    decisions = decide_nodes(text, protect=["quantized"], rules=rules)
+    assert {name: decision.precision for name, decision in decisions.items()} == {
+        "d": "float16",
+        "e": "float32",
+        "n": "float32",
+        "qn": "float32",
+        "p": "float16",
+        "qp": "float16",
+    }
+
+
+def test_the_reason_names_the_rule_that_moves_the_unit() -> None:
+    """A rule before it that gives its node the authored type moves nothing."""
+    rules = (
+        replace(customize("dx", [], ["float32"]), place=FilePlace("first.cfg", 1, 1)),
+        customize("m", ["float16"], []),
+    )
+    decisions = decide_nodes(UNIT, protect=["quantized"], rules=rules)
+    assert decisions["q"].precision == "float16" and "(custom.cfg:1:1; S4.41)" in decisions["q"].reason
+
+
+def test_the_decision_of_one_node_reads_only_the_rules_of_its_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the time to decide each node of a graph alone is linear in the nodes."""
+    count = 20
+    units = [
+        f"d{i} = DequantizeLinear (q{i}, s, z) n{i} = Neg (d{i}) q{i + 1} = QuantizeLinear (n{i}, s, z)"
+        for i in range(count)
+    ]
+    header = '<ir_version: 10, opset_import: ["" : 19]> g (int8[2] q0) =>'
+    text = f"{header} (int8[2] q{count}) <float s = {{0.5}}, int8 z = {{0}}> {{ {' '.join(units)} }}"
+    resolver, base = Resolver(model(text)), policy(white=["Neg"], protect=["quantized"])
+    nodes = resolver.graph.nodes
+    assignments = {node: node.signature.authored_assignment() for node in nodes if node.signature is not None}
+    solver = PinnedSolver(base, resolver.constant_ranges, assignments)
+    solution = solver.solve(resolver.graph)
+    read: list[Node] = []
+    find_assignment = solver.node_rules.find_assignment
+
+    def recorded(graph: Graph, node: Node) -> Assignment:
+        read.append(node)
+        return find_assignment(graph, node)
+
+    monkeypatch.setattr(solver.node_rules, "find_assignment", recorded)
+    middle = nodes[3 * (count // 2) + 1]
+    assert solver.decide_alone(solution, middle, Classifier(base).classify(resolver.graph, middle)).rule == "quantized"
+    assert [node.id - middle.id for node in read] == [-1, 1]
 
 
 def test_an_unprotected_unit_warns() -> None:
