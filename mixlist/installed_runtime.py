@@ -1,4 +1,4 @@
-"""Decide whether ONNX Runtime is installed, which is an extra."""
+"""Decide whether the packages of an extra are installed: ONNX Runtime, and scipy for training."""
 
 from __future__ import annotations
 
@@ -25,3 +25,9 @@ def require_onnxruntime() -> None:
             "ONNX Runtime is not installed, and mixlist needs it to run a model",
             hint="pip install 'mixlist[cpu]', or 'mixlist[gpu]' for a GPU of NVIDIA",
         )
+
+
+def require_scipy() -> None:
+    """Raise UsageError with the command that installs scipy if it is missing: its quantiles judge a training."""
+    if find_spec("scipy") is None:
+        raise UsageError("scipy is not installed, and mixlist needs it to judge a training", hint="pip install scipy")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from mixlist.checker.exception_rate import describe_rate, too_many_exceptions
 from mixlist.report.number_text import format_number, format_share, pluralize
 from mixlist.training.result import SeedRun, TrainReport
-from mixlist.training.verdict import MIN_RUNS
 
 EMULATED = (
     "Emulated: instead of the mixed step, a float32 step graph ran. It rounds every low-precision value to the low"
@@ -33,20 +31,24 @@ def conditions(report: TrainReport) -> str:
 
 
 def describe_exceptions(report: TrainReport) -> str:
-    """Return the number and rate of steps with an exception; "" if the reasons of the verdict have them already."""
+    """Return the number of steps with an exception, its rates, and the initial scale that has none."""
     total = sum(len(run.mixed.loss) for run in report.runs)
     bad = sum(len(run.mixed.exceptions) for run in report.runs)
-    if too_many_exceptions(bad, total, report.limit):
-        return ""
     tries = sum(run.mixed.tries for run in report.runs)
     repeated = f", {pluralize(tries, 'batch')} repeated" if tries else ""
-    rate = describe_rate(bad, total, report.limit)
-    return f"{bad} of {pluralize(total, 'mixed step')} with an exception: {rate}{repeated}"
+    text = f"{bad} of {pluralize(total, 'mixed step')} with an exception{repeated}"
+    if not bad or report.steady_rate is None:
+        return text
+    rates = f"{report.start_up_rate:.2%} in the start-up, {report.steady_rate:.2%} after it"
+    advice = ""
+    if report.start_up_rate and report.initial_scale is not None:
+        advice = f"; an initial scale of {format_number(report.initial_scale)} has no start-up"
+    return f"{text}: {rates}{advice}"
 
 
 def run_columns(report: TrainReport) -> tuple[str, ...]:
     """Return the column titles of the table of runs."""
-    values = ("training loss in float32", "mixed", f"{report.metric} in float32", "mixed")
+    values = ("training loss in float32", "mixed", f"{report.metric} in float32", "its twin", "mixed")
     return ("seed", *values, "exceptions", "skipped", "last scale")
 
 
@@ -71,8 +73,9 @@ def _run_row(run: SeedRun) -> tuple[str, ...]:
 
 
 def _losses_and_metrics(run: SeedRun) -> tuple[float | None, ...]:
-    """Return the losses and metrics of a run, in float32 and mixed."""
-    return final_loss(run.float32.loss), final_loss(run.mixed.loss), run.float32.metric, run.mixed.metric
+    """Return the losses of a run in float32 and mixed, and the metrics of its three trainings."""
+    losses = final_loss(run.float32.loss), final_loss(run.mixed.loss)
+    return (*losses, run.float32.metric, run.twin.metric, run.mixed.metric)
 
 
 def final_loss(loss: Sequence[float]) -> float | None:
@@ -160,9 +163,6 @@ def remedies(report: TrainReport) -> list[str]:
         return []
     options = []
     has_exceptions = report.exception_rate > 0
-    # If nothing else failed, there is nothing to remedy but the number of runs.
-    if report.complete and len(report.runs) < MIN_RUNS and len(report.reasons) == 1:
-        return [f"give --runs {MIN_RUNS} or more"]
     if has_exceptions and report.trace_scale is None:
         options.append("--trace-overflow finds the nodes that overflow first, and the lists that keep them high")
     if not has_exceptions:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MIN_SAMPLED_STEPS = 8
 # The indices of ``UnderflowSampler.counts``. The file of --state holds this list, so the order is part of its format.
 _VALUES, _ZEROS, _SUBNORMALS, _UNSCALED_ZEROS, _UNSCALED_SUBNORMALS, _STEPS = range(6)
+_ALL_VALUES, _ALL_ZEROS, _ALL_FLOAT32_ZEROS = range(6, 9)
 
 
 class UnderflowSampler:
@@ -37,7 +38,7 @@ class UnderflowSampler:
         self.smallest_normal = SMALLEST_NORMAL[dtypes.ELEMENT_BY_NAME[low_type]]
         self.low_dtype = numpy_type(dtypes.ELEMENT_BY_NAME[low_type])
         self.interval = max(1, steps // MIN_SAMPLED_STEPS)
-        self.counts = [0] * 6
+        self.counts = [0] * 9
 
     def is_sampled(self, step: int) -> bool:
         """Return whether a step is sampled."""
@@ -56,6 +57,9 @@ class UnderflowSampler:
         counted = np.isfinite(reference) & (reference != 0)
         unscaled_gradient = scaled_copy if scale == 1 else self.mixed_session.step(feed, 1.0).gradient
         self.counts[_VALUES] += int(counted.sum())
+        self.counts[_ALL_VALUES] += reference.size
+        self.counts[_ALL_ZEROS] += int((scaled_copy == 0).sum())
+        self.counts[_ALL_FLOAT32_ZEROS] += int((reference == 0).sum())
         for zero_index, subnormal_index, gradient in (
             (_ZEROS, _SUBNORMALS, scaled_copy),
             (_UNSCALED_ZEROS, _UNSCALED_SUBNORMALS, unscaled_gradient),
@@ -71,8 +75,15 @@ class UnderflowSampler:
 
     def result(self) -> GradientUnderflow | None:
         """Return the shares over all steps sampled so far, or None if no step was sampled."""
-        values, *counts, steps = self.counts
+        counts, steps = self.counts, self.counts[_STEPS]
         if not steps:
             return None
-        zero, subnormal, zero_unscaled, subnormal_unscaled = (count / max(values, 1) for count in counts)
-        return GradientUnderflow(zero, subnormal, zero_unscaled, subnormal_unscaled, steps)
+        zero, subnormal, zero_unscaled, subnormal_unscaled = (
+            counts[index] / max(counts[_VALUES], 1)
+            for index in (_ZEROS, _SUBNORMALS, _UNSCALED_ZEROS, _UNSCALED_SUBNORMALS)
+        )
+        zero_gradient_share = {
+            name: counts[index] / max(counts[_ALL_VALUES], 1)
+            for name, index in (("float32", _ALL_FLOAT32_ZEROS), ("mixed", _ALL_ZEROS))
+        }
+        return GradientUnderflow(zero, subnormal, zero_unscaled, subnormal_unscaled, steps, zero_gradient_share)

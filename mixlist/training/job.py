@@ -66,6 +66,11 @@ class TrainingJob:
             advance_on_skip=self.options.advance_on_skip,
         )
 
+    @property
+    def evaluation_steps(self) -> tuple[int, ...]:
+        """The numbers of steps after which the metric is measured: 80, 85, 90, 95 and 100 % (Rule S10.14)."""
+        return tuple(sorted({max(1, round(self.steps * part / 20)) for part in range(16, 21)}))
+
     def measure(self, training: Training, max_batches: int | None = None) -> float:
         """Return the metric with the current parameters, over all evaluation data or the first ``max_batches``."""
         session, batch_size = training.session, self.options.batch_size

@@ -25,7 +25,7 @@ from mixlist.files.strict_json import JsonObject
 from mixlist.torch_export.step_names import LOSS_SCALE
 from mixlist.training.dataset import BatchOrder, Dataset
 from mixlist.training.optimizers import Optimizer, Settings
-from mixlist.training.random_values import draw_initial_value, draw_random_inputs
+from mixlist.training.random_values import draw_initial_value, draw_perturbation, draw_random_inputs
 from mixlist.training.result import TrainingHistory
 from mixlist.training.scalers import Action, NoScaling, Scaler, restore_scaler, scaler_state
 from mixlist.training.step_session import FlatArrays, StepSession
@@ -97,6 +97,10 @@ class Training:
     def values(self) -> dict[str, Array]:
         """Return the current parameters and buffers, by name."""
         return {**self.parameters.views, **self.buffers}
+
+    def make_twin(self) -> None:
+        """Perturb the initial parameters by the rounding error of float16 (Rule S10.1)."""
+        self.parameters.flat *= draw_perturbation(self.seed, self.parameters.flat.size)
 
     def feed(self, step: int) -> dict[str, Array]:
         """Return every input of a step except the loss scale."""

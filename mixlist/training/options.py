@@ -32,7 +32,9 @@ class TrainOptions(ProviderOption):
     - ``eval_data``: samples for the metric, in the same form as ``data``. Without it, the metric uses ``data``.
     - ``steps`` or ``epochs``: the length of each training; give at most one.
     - ``init``: initial values of parameters and buffers by name; the others are drawn from the seed.
-    - ``runs``, ``seed``: the number of seeds, and the first one. Each seed is trained twice.
+    - ``runs``, ``seed``: the number of seeds, and the first one. Each seed is trained three times: in float32, as its
+      twin, and mixed.
+    - ``planned_steps``: the length of the training that is planned. Its rate of exceptions is projected and judged.
     - ``scaler``: a key of ``scalers.SCALERS``. ``scaler_parameters``: its parameters, by the names of its framework.
     - ``trace_overflow``: take the earliest step with an exception, and find the nodes in it that overflow first.
     - ``tune``: search the initial scale of the scaler and its growth interval.
@@ -53,7 +55,7 @@ class TrainOptions(ProviderOption):
     init: ArraySource | None = option(
         None, "A .npz file of initial values by parameter; others are drawn from the seed.", "input file"
     )
-    runs: int = option(3, "The number of seeds; each is trained twice.", "integer", minimum=1)
+    runs: int = option(3, "The number of seeds; each is trained three times.", "integer", minimum=1)
     seed: int = option(0, "The first seed.", "integer", minimum=0)
     metric: str | None = option(
         None,
@@ -71,7 +73,14 @@ class TrainOptions(ProviderOption):
         False, "Count a skipped step for the learning rate and Adam's bias correction, as Keras does.", "flag"
     )
     max_exception_rate: float = option(
-        DEFAULT_RATE_LIMIT, "Fail if at least this share of the steps has an exception.", "number", minimum=0, maximum=1
+        DEFAULT_RATE_LIMIT,
+        "Fail if more than this share of the steps after the start-up has an exception.",
+        "number",
+        minimum=0,
+        maximum=1,
+    )
+    planned_steps: int | None = option(
+        None, "Also judge the rate of exceptions in a training of this length, start-up included.", "integer", minimum=1
     )
     tolerance: float = option(0.005, "How much worse than in float32 the metric may be.", "number", minimum=0)
     trace_overflow: bool = option(False, "Find the nodes that overflow first, and lists that keep them high.", "flag")

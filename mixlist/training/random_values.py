@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 # The second number of the seed of numpy's generator. It differs for each purpose, so that random inputs, initial values
 # and the order of the samples (1, in ``dataset``) are independent.
-_INPUT_STREAM, _INITIAL_STREAM = 2, 3
+_INPUT_STREAM, _INITIAL_STREAM, _TWIN_STREAM = 2, 3, 4
+PERTURBATION = np.float32(2.0**-11)  # the largest relative rounding error of float16
 
 
 def draw_random_inputs(graph: StepGraph, seed: int, step: int, rows: int) -> dict[str, Array]:
@@ -86,6 +87,12 @@ def draw_initial_value(parameter: Parameter, seed: int, index: int) -> Array:
         bound = max(1, math.prod(parameter.shape[1:])) ** -0.5
         values = generator.uniform(-bound, bound, parameter.shape)
     return values.astype(numpy_type(parameter.type))
+
+
+def draw_perturbation(seed: int, size: int) -> FloatArray:
+    """Return a factor for each initial parameter of a twin: 1 plus or minus PERTURBATION, as float32 [size]."""
+    signs = np.random.default_rng([seed, _TWIN_STREAM]).integers(0, 2, size, np.int8).astype(np.float32)
+    return np.float32(1) + PERTURBATION * (2 * signs - 1)
 
 
 def _shape(value: Input, rows: int) -> tuple[int, ...]:

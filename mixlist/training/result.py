@@ -10,6 +10,7 @@ from mixlist.checker.result import NodeFinding, Verdict
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.files.strict_json import to_strict_json
 from mixlist.notebook_table import limited, notebook_facts
+from mixlist.training.comparison import Comparison
 
 
 @dataclass
@@ -17,7 +18,9 @@ class TrainingHistory:
     """The course of one training.
 
     - ``loss``: the unscaled loss of each step.
-    - ``metric``: the metric on the evaluation data after the last step; None if Ctrl-C ended the training earlier.
+    - ``first_metric``: the metric on the evaluation data before the first step.
+    - ``evaluations``: the metric after 80, 85, 90, 95 and 100 % of the steps. ``metric``: their mean; None if Ctrl-C
+      ended the training earlier.
     - ``diverged``: the reason why the training failed (Rule S10.16), as the end of a sentence, or "".
 
     The report shows the other fields for mixed trainings only:
@@ -30,6 +33,8 @@ class TrainingHistory:
     """
 
     loss: list[float] = field(default_factory=list)
+    first_metric: float | None = None
+    evaluations: list[float] = field(default_factory=list)
     metric: float | None = None
     scale: list[float] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)
@@ -41,10 +46,14 @@ class TrainingHistory:
 
 @dataclass(frozen=True)
 class SeedRun:
-    """The two trainings of one seed, on the same batches."""
+    """The trainings of one seed, on the same batches.
+
+    ``twin`` is in float32, too. It starts from slightly other weights: what it differs by is no fault of the precision.
+    """
 
     seed: int
     float32: TrainingHistory
+    twin: TrainingHistory
     mixed: TrainingHistory
 
 
@@ -54,7 +63,8 @@ class GradientUnderflow:
 
     ``zero`` is the share that becomes zero, ``subnormal`` the share that becomes a subnormal number of the low type,
     both with the loss scaled as in training. ``zero_unscaled`` and ``subnormal_unscaled`` are the same with the loss
-    scale 1. ``steps`` is the number of sampled steps of all runs.
+    scale 1. ``steps`` is the number of sampled steps of all runs. ``zero_gradient_share`` has the share of zeros among
+    all gradient values, with the loss scaled, by the type: "float32" and "mixed".
     """
 
     zero: float
@@ -62,6 +72,7 @@ class GradientUnderflow:
     zero_unscaled: float
     subnormal_unscaled: float
     steps: int
+    zero_gradient_share: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -85,8 +96,12 @@ class TrainReport:
 
     - ``reasons``: the reasons of the verdict, one sentence each.
     - ``mode``: how the mixed step ran: "emulated" on the CPU, "native" on CUDA. ``precision``: the low type.
-    - ``exception_rate``: the share of the mixed steps of all runs with a gradient that was not finite. ``limit``: the
-      verdict is fail at this rate or above.
+    - ``exception_rate``: the share of the mixed steps of all runs with a gradient that was not finite.
+      ``start_up_rate`` and ``steady_rate``: the same before and in the steady state (Rule S10.20); ``steady_rate`` is
+      None if there is none. ``limit``: the largest steady rate. ``initial_scale``: the initial scale with which the
+      start-up would have no exception, None if no training has a steady state. ``projected_rate``: the rate of a
+      training of ``planned_steps``, None if they are not given.
+    - ``comparison``: the comparison of the metric with float32, None if no run came to its end.
     - ``steps``: the length of each training.
     - ``metric``: the name of the metric. ``higher``: True if more is better. ``tolerance``: how much worse than in
       float32 it may be.
@@ -108,12 +123,17 @@ class TrainReport:
     mode: Literal["emulated", "native"]
     precision: str
     exception_rate: float
+    start_up_rate: float
+    steady_rate: float | None
+    initial_scale: float | None
+    projected_rate: float | None
     limit: float
     steps: int
     batch_size: int
     metric: str
     higher: bool
     tolerance: float
+    comparison: Comparison | None
     runs: tuple[SeedRun, ...]
     scaler: dict[str, object]
     optimizer: dict[str, object]
@@ -160,8 +180,9 @@ class TrainReport:
         document["warnings"] = warnings_as_text(self.warnings)
         for run in document["runs"]:
             # A float32 training has no loss scaling, so the report leaves out the fields about it.
-            for name in ("scale", "skipped", "exceptions", "tries", "bad"):
-                del run["float32"][name]
+            for kind in ("float32", "twin"):
+                for name in ("scale", "skipped", "exceptions", "tries", "bad"):
+                    del run[kind][name]
         return {"format": "mixlist.train/1", **to_strict_json(document)}
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from mixlist.checker.exception_rate import exception_rate
 from mixlist.checker.keyword_arguments import with_keywords
+from mixlist.installed_runtime import require_scipy
 from mixlist.lists.policy import Policy
 from mixlist.progress import ProgressCounter
 from mixlist.runtime.phase_timer import PhaseTimer
@@ -20,30 +21,29 @@ from mixlist.training.result import SeedRun, TrainingHistory, TrainReport
 from mixlist.training.scale_tuning import tune_scale
 from mixlist.training.scalers import ScalerError, describe_scaler
 from mixlist.training.state_file import StateFile
+from mixlist.training.steady_state import measure_rates
 from mixlist.training.step_graph import load_step_graph
 from mixlist.training.step_session import StepSession, make_float32_session, make_mixed_session
-from mixlist.training.verdict import describe_unjudged_runs, failure_reasons, reason_of_failure
+from mixlist.training.verdict import judge, judged_runs, reason_of_failure
 
 if TYPE_CHECKING:
     from mixlist.checker.keyword_arguments import Model
     from mixlist.runtime.session import Array
 
-# The reason of the verdict "pass".
-PASS_REASON = (
-    "exceptions and metric are within their limits, the metric is constant over the runs, and no training diverges"
-)
+Kind = Literal["float32", "twin", "mixed"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
 class StepProgress:
     """Progress of a training after one step: the ``detail`` of the ``progress`` callback.
 
-    ``kind`` is "float32" or "mixed". ``step`` counts from 1 to ``steps``, the length of the training. ``loss`` is not
-    scaled; ``scale`` is the loss scale of the step.
+    ``step`` counts from 1 to ``steps``, the length of the training. ``loss`` is not scaled; ``scale`` is the loss scale
+    of the step.
     """
 
     seed: int
-    kind: str
+    kind: Kind
     step: int
     steps: int
     loss: float
@@ -66,6 +66,7 @@ def train(model: Model, policy: Policy, data: ArraySource, options: TrainOptions
 
 def run_train(model: Model, policy: Policy, data: ArraySource, options: TrainOptions) -> TrainReport:
     """Do the work of ``train``, with its options in one object."""
+    require_scipy()  # now, not after the trainings
     job = make_job(load_step_graph(model), policy, data, options)
     timer = PhaseTimer()
     state_file = StateFile(options.state, job.fingerprint() if options.state is not None else {})
@@ -84,7 +85,7 @@ def run_train(model: Model, policy: Policy, data: ArraySource, options: TrainOpt
 
 
 class _TrainingSeries:
-    """The trainings of one command: for each seed the float32 training, then the mixed one."""
+    """The trainings of one command: for each seed the float32 training, its twin, and the mixed one."""
 
     def __init__(
         self,
@@ -97,12 +98,12 @@ class _TrainingSeries:
         self.job, self.state_file, self.timer = job, state_file, timer
         self.float32_session, self.mixed_session = float32_session, mixed_session
         self.sampler = UnderflowSampler(float32_session, mixed_session, job.policy.mode.low, job.steps)
-        self.progress = ProgressCounter(job.options.progress, "steps", 2 * job.options.runs * job.steps)
+        self.progress = ProgressCounter(job.options.progress, "steps", len(KINDS) * job.options.runs * job.steps)
         # A continued command adds to the counts of the steps that an earlier command has sampled.
         self.sampler.counts = list(state_file.state["counts"] or self.sampler.counts)
         self.finished: list[SeedRun] = []
         self.interrupted: list[SeedRun] = []  # the run that Ctrl-C ended, with the steps so far; else empty
-        self.histories: dict[str, TrainingHistory] = {}  # of the current seed, by kind: "float32" and "mixed"
+        self.histories: dict[Kind, TrainingHistory] = {}  # of the current seed, by kind
         self.first_bad_feed: dict[str, Array] | None = None  # of the first exception in a mixed training
 
     @property
@@ -116,23 +117,20 @@ class _TrainingSeries:
         # Ctrl-C may come at any step. ``histories`` then has the steps so far, which the report shows.
         try:
             for seed in range(first_seed, first_seed + self.job.options.runs):
-                self.histories = {"float32": TrainingHistory(), "mixed": TrainingHistory()}
-                with self.timer.phase("float32"):
-                    self.run_training(seed, "float32", self.float32_session, None)
-                with self.timer.phase("mixed"):
-                    first_bad_feed = self.run_training(seed, "mixed", self.mixed_session, self.sampler)
+                self.histories = {kind: TrainingHistory() for kind in KINDS}
+                for kind in KINDS:
+                    with self.timer.phase(kind):
+                        first_bad_feed = self.run_training(seed, kind)
                 self.finished.append(SeedRun(seed, **self.histories))
-                self.first_bad_feed = self.first_bad_feed or first_bad_feed
+                self.first_bad_feed = self.first_bad_feed or first_bad_feed  # of the mixed training, which is last
         except KeyboardInterrupt:
             self.interrupted.append(SeedRun(seed, **self.histories))
 
-    def run_training(
-        self, seed: int, kind: str, session: StepSession, sampler: UnderflowSampler | None
-    ) -> dict[str, Array] | None:
+    def run_training(self, seed: int, kind: Kind) -> dict[str, Array] | None:
         """Run one training to its end, from its saved state if there is one; return the feed of its first exception.
 
-        ``kind`` is "float32" or "mixed". The history of the training is put into ``histories[kind]`` before its first
-        step, so that the report of an interrupted training has the steps that were made.
+        The history of the training is put into ``histories[kind]`` before its first step, so that the report of an
+        interrupted training has the steps that were made.
         """
         # An earlier command may have finished this training: the state file has its history then.
         name, job = f"{seed}/{kind}", self.job
@@ -142,11 +140,19 @@ class _TrainingSeries:
             self.progress.skip(job.steps)  # the steps of the earlier command count as done
             return saved_result["first_bad"]
 
-        training = job.new_training(session, seed, job.new_scaler() if kind == "mixed" else None)
-        training.sampler = sampler
+        if kind == "mixed":
+            training = job.new_training(self.mixed_session, seed, job.new_scaler())
+            training.sampler = self.sampler
+        else:
+            training = job.new_training(self.float32_session, seed, None)
+        if kind == "twin":
+            training.make_twin()
         self.state_file.restore(name, training)
         self.progress.skip(training.step)
         history = self.histories[kind] = training.history
+        # Only a metric that is better when lower is compared with what float32 has learned of it (Rule S10.14).
+        if kind == "float32" and not job.metric.higher_is_better and not training.step:
+            history.first_metric = job.measure(training)
         failure_by_scaler = ""  # the end of a sentence, like ``diverged``
         # One step at a time, for the progress callback and the state file.
         while training.step < job.steps:
@@ -155,17 +161,20 @@ class _TrainingSeries:
             except ScalerError as error:
                 failure_by_scaler = f"was ended: {error.message}"
                 break
+            if training.step in job.evaluation_steps:
+                history.evaluations.append(job.measure(training))
             step = StepProgress(seed, kind, training.step, job.steps, history.loss[-1], history.scale[-1])
             self.progress.add(detail=step)
             self.state_file.save_if_due(name, training)
 
-        # A training that has diverged has a metric too, perhaps NaN.
-        history.metric = job.measure(training)
+        # A training that has diverged has a metric too, perhaps NaN. One that the scaler has ended is measured now.
+        values = [job.measure(training)] if failure_by_scaler else history.evaluations
+        history.metric = sum(values) / len(values)
         parameters_finite = all_finite(training.parameters.flat)
         history.diverged = failure_by_scaler or reason_of_failure(history.loss, history.skipped, parameters_finite)
         # A float32 training has no loss scaling. If its gradients are not finite, the network or the data cause it. The
         # exceptions of the mixed training then prove nothing about the precision (Rule S10.16).
-        if kind == "float32" and history.exceptions and not history.diverged:
+        if kind != "mixed" and history.exceptions and not history.diverged:
             exceptions = len(history.exceptions)
             history.diverged = f"has gradients that are not finite in {exceptions} of {training.step} steps"
         self.state_file.save_finished(name, training)
@@ -175,32 +184,39 @@ class _TrainingSeries:
         """Return the report on the runs so far: the verdict, and the measurements that decide it."""
         job, options = self.job, self.job.options
         runs = (*self.finished, *self.interrupted)
-        # The rate in the report is over all runs. The verdict leaves out the seeds that are not judged (Rule S10.19).
         steps = sum(len(run.mixed.loss) for run in runs)
         exceptions = sum(len(run.mixed.exceptions) for run in runs)
-        reasons = failure_reasons(self.finished, self.interrupted, job.metric, options)
+        histories = [run.mixed for run in judged_runs(self.finished, job.metric)]
+        rates = measure_rates(histories, job.new_scaler(), options.planned_steps)
+        underflow = self.sampler.result()
+        judged = judge(self.finished, rates, underflow, job.metric, options)
+        verdict, reasons = judged.verdict, judged.reasons
         if not self.complete:
-            reasons.insert(0, f"interrupted after {len(self.finished)} of {options.runs} runs")
-        # A seed that fails decides the verdict, even if float32 fails for another seed (Rule S10.19).
-        unjudged = describe_unjudged_runs(self.finished, job.metric)
+            verdict = "fail"
+            reasons = (f"interrupted after {len(self.finished)} of {options.runs} runs", *reasons)
         return TrainReport(
             model=job.graph.name,
-            verdict="fail" if reasons else "inconclusive" if unjudged else "pass",
-            reasons=(*reasons, *unjudged) or (PASS_REASON,),
+            verdict=verdict,
+            reasons=reasons,
             provider=options.provider,
             mode="emulated" if options.provider == "cpu" else "native",
             precision=job.policy.mode.low,
             exception_rate=exception_rate(exceptions, steps),
+            start_up_rate=rates.start_up_rate,
+            steady_rate=rates.steady_rate,
+            initial_scale=rates.initial_scale,
+            projected_rate=rates.projected_rate,
             limit=options.max_exception_rate,
             steps=job.steps,
             batch_size=options.batch_size,
             metric=job.metric.name,
             higher=job.metric.higher_is_better,
             tolerance=options.tolerance,
+            comparison=judged.comparison,
             runs=runs,
             scaler=describe_scaler(job.new_scaler()),
             optimizer=asdict(job.settings),
-            underflow=self.sampler.result(),
+            underflow=underflow,
             complete=self.complete,
             warnings=(*job.data_warnings(), *self.mixed_session.warnings),
         )

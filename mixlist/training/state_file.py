@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Array
     from mixlist.training.loop import Training, TrainingState
 
-FORMAT = "mixlist.train-state/4"
+FORMAT = "mixlist.train-state/5"
 SAVE_INTERVAL = 2.0  # seconds between two writes of the state
 _JSON_ENTRY, _DIGEST_ENTRY = "state.json", "sha256"  # entries of the .npz file
 _ARRAY_KEY, _DTYPE_KEY = "array", "dtype"  # keys of a JSON object that refers to an array

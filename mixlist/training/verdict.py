@@ -1,12 +1,9 @@
-"""Decide whether mixed precision passes, by the rules of the Ascend documents and a comparison with float32.
+"""Decide whether mixed precision passes: by its exceptions, and by a comparison with float32 and its twins.
 
-Mixed precision passes if these rules hold:
-
-- S10.13: less than 0.5 % of the steps have an exception (0.1 % for a large global batch).
-- S10.14: the metric is not worse than in float32 by more than the tolerance, as means over the runs.
-- S10.15: there are at least three runs, and the spread of their metric exceeds the spread in float32 by at most twice
-  the tolerance.
-- S10.16: no run diverges, and every run learns: the loss of its last tenth is below the loss of its first tenth.
+- S10.13, S10.20: exceptions of the steady state, and those that no smaller scale prevents.
+- S10.14, S10.15: the metric is not worse than in float32, and as constant over the runs as in float32.
+- S10.16: no run diverges.
+- S10.21: gradients do not become zero.
 
 A seed whose float32 training fails by itself gives nothing to compare with (Rule S10.19). The seed is not judged, and
 the verdict is inconclusive unless another seed fails.
@@ -16,16 +13,82 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mixlist.checker.exception_rate import describe_rate, too_many_exceptions
-from mixlist.training.result import SeedRun
+import numpy as np
+
+from mixlist.checker.exception_rate import describe_rate
+from mixlist.checker.result import Verdict
+from mixlist.training.comparison import Comparison, compare_metrics
+from mixlist.training.result import GradientUnderflow, SeedRun
+from mixlist.training.steady_state import GOOD_STEPS, ExceptionRates, lower_bound
 
 if TYPE_CHECKING:
     from mixlist.training.evaluation import Metric
     from mixlist.training.options import TrainOptions
 
 MIN_RUNS = 3
+# Rule S10.21: the largest share of the gradient values that may become zero, and by how much more of all values may be
+# zero than in float32.
+MOST_LOST, MOST_MORE_ZEROS = 0.5, 0.1
+
+
+@dataclass(frozen=True)
+class TrainingVerdict:
+    """The verdict on a series of trainings, its reasons, and the comparison of the metric (None if there is none)."""
+
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    comparison: Comparison | None
+
+
+def judge(
+    finished: Sequence[SeedRun],
+    rates: ExceptionRates,
+    underflow: GradientUnderflow | None,
+    metric: Metric,
+    options: TrainOptions,
+) -> TrainingVerdict:
+    """Return the verdict on the runs that came to their end (Rule S10.17)."""
+    unjudged = describe_unjudged_runs(finished, metric)
+    runs = judged_runs(finished, metric)
+    failures = _exception_failures(rates, options)
+    failures += [
+        f"seed {run.seed}: training in mixed precision {run.mixed.diverged}" for run in runs if run.mixed.diverged
+    ]
+    failures += [
+        f"seed {run.seed}: {metric.name} is {run.mixed.metric}"
+        for run in runs
+        if run.mixed.metric is not None and not math.isfinite(run.mixed.metric) and not run.mixed.diverged
+    ]
+    if not unjudged:  # the sampled steps are those of all runs
+        failures += _zero_gradient_failures(underflow)
+    open_questions = [*unjudged, *_missing_evidence(finished, runs, rates, options)]
+    comparison = _compare(runs, metric, options.tolerance)
+    if comparison is not None:
+        text = describe_comparison(comparison, metric.name)
+        if comparison.verdict == "fail":
+            failures.append(text)
+        elif comparison.verdict == "inconclusive":
+            open_questions.append(f"{text}{_describe_runs_needed(comparison)}")
+        if not comparison.is_constant:
+            failures.append(
+                f"{metric.name} differs from float32 by {comparison.deviation:.4g} more or less over the runs (standard"
+                f" deviation), the limit is {comparison.largest_deviation:.4g}: it is not constant"
+            )
+    verdict: Verdict = "fail" if failures else "inconclusive" if open_questions else "pass"
+    reasons = (*failures, *open_questions)
+    if not reasons and comparison is not None:
+        text = describe_comparison(comparison, metric.name)
+        passed = f"exceptions stay below their limit, no training diverges, and {text}"
+        reasons = (passed, *_hidden_difference(runs, comparison, metric))
+    return TrainingVerdict(verdict, reasons, comparison)
+
+
+def judged_runs(runs: Sequence[SeedRun], metric: Metric) -> list[SeedRun]:
+    """Return the runs whose float32 trainings give something to compare with (Rule S10.19)."""
+    return [run for run in runs if not _float32_problem(run, metric)]
 
 
 def describe_unjudged_runs(runs: Sequence[SeedRun], metric: Metric) -> list[str]:
@@ -38,71 +101,117 @@ def describe_unjudged_runs(runs: Sequence[SeedRun], metric: Metric) -> list[str]
 
 
 def _float32_problem(run: SeedRun, metric: Metric) -> str:
-    """Return the reason why the float32 training of a run gives nothing to compare with, or ""."""
-    if run.float32.diverged:
-        return f"training in float32 {run.float32.diverged}"
-    if run.float32.metric is not None and not math.isfinite(run.float32.metric):
-        return f"{metric.name} is {run.float32.metric} in float32"
+    """Return the reason why the float32 trainings of a run give nothing to compare with, or ""."""
+    for history, name in ((run.float32, "in float32"), (run.twin, "of the float32 twin")):
+        if history.diverged:
+            return f"training {name} {history.diverged}"
+        if history.metric is not None and not math.isfinite(history.metric):
+            return f"{metric.name} is {history.metric} {name}"
     return ""
 
 
-def failure_reasons(
-    finished: Sequence[SeedRun], interrupted: Sequence[SeedRun], metric: Metric, options: TrainOptions
+def _exception_failures(rates: ExceptionRates, options: TrainOptions) -> list[str]:
+    """Return the reasons of Rule S10.13."""
+    limit, failures = options.max_exception_rate, []
+    always_least = rates.least_scale_steps == rates.start_up_steps + rates.steady_steps
+    for exceptions, steps, where in (
+        (rates.steady_exceptions, rates.steady_steps, " after the start-up"),
+        (rates.least_scale_exceptions, rates.least_scale_steps, "" if always_least else " at the smallest loss scale"),
+    ):
+        if lower_bound(exceptions, steps) > limit:
+            rate = describe_rate(exceptions, steps, limit)
+            failures.append(f"{exceptions} of {steps} steps{where} have an exception: {rate}")
+            break  # steps may be among both; one reason is enough
+    planned, projected = options.planned_steps, rates.projected_rate
+    if planned is not None and projected is not None and projected > 0 and projected >= limit:
+        failures.append(f"of {planned} planned steps {projected:.2%} would have an exception, the limit is {limit:.2%}")
+    return failures
+
+
+def _zero_gradient_failures(underflow: GradientUnderflow | None) -> list[str]:
+    """Return the reason of Rule S10.21."""
+    if underflow is None:
+        return []
+    if underflow.zero > MOST_LOST:
+        return [
+            f"{underflow.zero:.1%} of the gradient values that are not zero in float32 become zero, the limit is"
+            f" {MOST_LOST:.0%}"
+        ]
+    shares = underflow.zero_gradient_share
+    if shares["mixed"] - shares["float32"] > MOST_MORE_ZEROS:
+        return [
+            f"{shares['mixed']:.1%} of the gradient values are zero, in float32 {shares['float32']:.1%}: more than"
+            f" {100 * MOST_MORE_ZEROS:.0f} points above"
+        ]
+    return []
+
+
+def _missing_evidence(
+    finished: Sequence[SeedRun], runs: Sequence[SeedRun], rates: ExceptionRates, options: TrainOptions
 ) -> list[str]:
-    """Return the reasons for the verdict fail, one sentence each; an empty list if no rule fails (Rule S10.17).
-
-    ``finished`` holds the runs that came to their end, ``interrupted`` those that Ctrl-C ended. Runs whose float32
-    training gives nothing to compare with are left out.
-    """
-    reasons = []
-    limit, tolerance = options.max_exception_rate, options.tolerance
-    runs = [run for run in finished if not _float32_problem(run, metric)]
-
-    # Rule S10.13. The steps of an interrupted run count too: an exception is known as soon as its step is done.
-    histories = [run.mixed for run in (*runs, *interrupted) if not run.float32.diverged]
-    steps = sum(len(history.loss) for history in histories)
-    exceptions = sum(len(history.exceptions) for history in histories)
-    if too_many_exceptions(exceptions, steps, limit):
-        rate = describe_rate(exceptions, steps, limit)
-        reasons.append(f"{exceptions} of {steps} steps have an exception: {rate}")
-
-    # Rule S10.16.
-    for run in runs:
-        if run.mixed.diverged:
-            reasons.append(f"seed {run.seed}: training in mixed precision {run.mixed.diverged}")
-
-    # Rules S10.14 and S10.15.
-    float32_metrics = [run.float32.metric for run in runs if run.float32.metric is not None]
-    mixed_metrics = [run.mixed.metric for run in runs if run.mixed.metric is not None]
-    if mixed_metrics and float32_metrics:
-        reasons += _mean_failure_reasons(float32_metrics, mixed_metrics, metric, tolerance)
+    """Return what the verdict lacks: a steady state, or runs."""
+    missing = []
+    if rates.unsteady_trainings:
+        count = rates.unsteady_trainings
+        missing.append(
+            f"{count} of {len(runs)} mixed trainings have no step after {GOOD_STEPS} good steps in a row, so the rate"
+            " of exceptions is not known: give more --steps, or a smaller --loss-scale"
+        )
     # After Ctrl-C there are fewer finished runs than ``options.runs``, and the interruption is a reason already.
     if len(finished) == options.runs < MIN_RUNS:
-        reasons.append(f"{len(finished)} of at least {MIN_RUNS} runs: too few to show that {metric.name} is constant")
-    elif mixed_metrics and _spread(mixed_metrics) > _spread(float32_metrics) + 2 * tolerance:
-        reasons.append(
-            f"{metric.name} varies by {_spread(mixed_metrics):.4g} over the runs, in float32 by"
-            f" {_spread(float32_metrics):.4g}: it is not constant within {2 * tolerance:g}"
-        )
-    return reasons
+        missing.append(f"{len(finished)} of at least {MIN_RUNS} runs: too few to judge a training by")
+    return missing
 
 
-def _mean_failure_reasons(
-    float32_metrics: Sequence[float], mixed_metrics: Sequence[float], metric: Metric, tolerance: float
-) -> list[str]:
-    """Return the reason of Rule S10.14, if the mean of the mixed metrics is worse by more than the tolerance."""
-    float32_mean = sum(float32_metrics) / len(float32_metrics)
-    mixed_mean = sum(mixed_metrics) / len(mixed_metrics)
-    decline = float32_mean - mixed_mean if metric.higher_is_better else mixed_mean - float32_mean
-    if decline <= tolerance:  # False if the mixed metric is NaN, so NaN fails
+def _compare(runs: Sequence[SeedRun], metric: Metric, tolerance: float) -> Comparison | None:
+    """Return the comparison of the metric over the runs, None if no run has all three (Rules S10.14, S10.15)."""
+    compared = [
+        (run.mixed.metric, run.float32.metric, run.twin.metric, _learned(run))
+        for run in runs
+        if run.mixed.metric is not None and math.isfinite(run.mixed.metric)
+    ]
+    if not compared:
+        return None
+    mixed, float32, twins, learned = (np.array(column, np.float64) for column in zip(*compared, strict=True))
+    # More is worse from here on.
+    unit = -1.0 if metric.higher_is_better else 1 / learned
+    return compare_metrics(mixed * unit, float32 * unit, twins * unit, tolerance, relative=not metric.higher_is_better)
+
+
+def _learned(run: SeedRun) -> float:
+    """Return what the float32 training has gained of a metric that is better when lower, or where it stands.
+
+    That is the larger of the two: a training that starts from converged values gains nothing (Rule S10.14).
+    """
+    first, last = run.float32.first_metric, run.float32.metric
+    gained = first - last if first is not None and last is not None and math.isfinite(first) else 0.0
+    return max(gained, abs(last or 0.0), float(np.finfo(np.float32).tiny))
+
+
+def describe_comparison(comparison: Comparison, name: str) -> str:
+    """Return the comparison as a part of a sentence, with both bounds and the margin."""
+    of_loss = " of what float32 has learned" if comparison.relative else ""
+    return (
+        f"{name} is worse than in float32 by {comparison.difference:.2g}{of_loss} (bounds {comparison.lower:.2g} and"
+        f" {comparison.upper:.2g}), the margin is {comparison.margin:.2g}"
+    )
+
+
+def _describe_runs_needed(comparison: Comparison) -> str:
+    if comparison.runs_needed is None:
+        return "; more runs would not decide"
+    return f"; about {comparison.runs_needed} runs would decide (--runs)"
+
+
+def _hidden_difference(runs: Sequence[SeedRun], comparison: Comparison, metric: Metric) -> list[str]:
+    """Return a remark if a loss is worse than float32 varies by itself, but small beside what was learned."""
+    if not comparison.relative or comparison.difference <= comparison.scatter * (1 + 6 / len(runs)):
         return []
-    means = f"{metric.name} is {mixed_mean:.4g}, in float32 {float32_mean:.4g}"
-    return [f"{means}: worse by {decline:.4g}, the tolerance is {tolerance:g}"]
-
-
-def _spread(values: list[float]) -> float:
-    """Return the largest value minus the smallest, 0 for no values."""
-    return max(values) - min(values) if values else 0.0
+    mixed, float32 = ([getattr(run, kind).metric for run in runs] for kind in ("mixed", "float32"))
+    return [
+        f"but {metric.name} is {np.mean(mixed):.3g}, and in float32 {np.mean(float32):.3g}: float32 varies by less, and"
+        " the difference is small only beside what the training has learned; judge it by a smaller --tolerance"
+    ]
 
 
 def reason_of_failure(loss: Sequence[float], skipped: Sequence[int], parameters_finite: bool) -> str:
@@ -118,10 +227,4 @@ def reason_of_failure(loss: Sequence[float], skipped: Sequence[int], parameters_
         return "applied no step: every step was skipped"
     if not parameters_finite or not all(map(math.isfinite, applied_losses)):
         return "diverges: its loss or its parameters are not finite"
-    # The means of a tenth of the steps, because the loss of single batches varies.
-    tenth = max(1, len(applied_losses) // 10)
-    first, last = sum(applied_losses[:tenth]) / tenth, sum(applied_losses[-tenth:]) / tenth
-    # Fewer than 10 losses are too noisy to compare. A loss that starts at 0 cannot fall.
-    if len(applied_losses) >= 10 and last >= first != 0:
-        return f"does not learn: the loss goes from {first:.4g} to {last:.4g}"
     return ""

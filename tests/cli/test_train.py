@@ -53,7 +53,7 @@ def test_a_training_that_passes_has_status_0(run, step: tuple[str, ...]) -> None
     completed = run(*step)
     assert (completed.status, completed.err) == (0, "")
     assert completed.out.startswith(f"PASS  {step[1]} in float16, emulated on cpu, 3 runs of 75 steps\n")
-    assert "0 of 225 mixed steps with an exception: 0.00%, the limit is 0.50%" in completed.out
+    assert "0 of 225 mixed steps with an exception\n" in completed.out
 
 
 def test_json_has_the_verdict_and_the_scaler(run, step: tuple[str, ...]) -> None:
@@ -291,4 +291,4 @@ def test_the_report_is_printed_although_the_page_cannot_be_written(
     completed = run(*step, "--runs", "1", "--epochs", "1", "--html", tmp_path / "report.html", "--format", "json")
     assert completed.status == 2
     assert "report.html: cannot be written: No space" in completed.err
-    assert parse_valid_report(completed.out)["verdict"] == "fail"
+    assert parse_valid_report(completed.out)["verdict"] == "inconclusive"

@@ -33,7 +33,7 @@ def test_the_verdict_and_its_reasons_come_first() -> None:
     assert lines[1:3] == [f"      {reason}" for reason in FAILING.reasons]
     passing = report_text(PASSING).splitlines()
     assert passing[0] == "PASS  good_step.onnx in float16, emulated on cpu, 3 runs of 600 steps"
-    assert passing[2] == "      0 of 1800 mixed steps with an exception: 0.00%, the limit is 0.50%"
+    assert passing[2] == "      0 of 1800 mixed steps with an exception"
 
 
 def test_the_terminal_shows_metrics_offenders_and_scales() -> None:
@@ -73,11 +73,9 @@ def test_a_failure_without_exceptions_points_to_a_check_of_the_step() -> None:
     assert hints == ["hint: no gradient overflowed; 'mixlist check' of the step shows overflow inside it"]
 
 
-def test_too_few_runs_alone_have_no_advice_on_overflow() -> None:
-    reason = "1 of at least 3 runs: too few to show that accuracy is constant"
-    report = replace(PASSING, verdict="fail", reasons=(reason,), runs=PASSING.runs[:1])
-    hints = [line.strip() for line in report_text(report).splitlines() if "hint:" in line]
-    assert hints == ["hint: give --runs 3 or more"]
+def test_an_open_verdict_has_no_advice_on_overflow() -> None:
+    report = replace(PASSING, verdict="inconclusive", reasons=("1 of at least 3 runs",), runs=PASSING.runs[:1])
+    assert "hint:" not in report_text(report)
 
 
 def test_no_scale_helps_if_every_scale_loses_most_gradients() -> None:
