@@ -23,10 +23,10 @@ from mixlist.lists.policy import Policy
 from mixlist.patterns import call_frames
 from mixlist.resolver.decisions import GraphSolution, find_precision
 from mixlist.resolver.reasons import find_rule_name
-from tests.resolver.test_incremental_solver import SolverComparison
 from tests.support.builders import apply, model, policy
 from tests.support.graphs import Case, cases
 from tests.support.resolver_cases import decide_node, decide_nodes, resolve_text
+from tests.support.solver_comparison import SolverComparison
 from tests.test_properties import EXAMPLES, policies
 
 # Nodes that compute a constant k beyond the range of float16; w = 1000, shape = {4}.

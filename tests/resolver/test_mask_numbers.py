@@ -11,7 +11,6 @@ import mixlist
 from mixlist.emulation.emulate import emulate
 from mixlist.graph.load import load_model
 from mixlist.lists.policy import Policy
-from tests.resolver.test_incremental_solver import SolverComparison
 from tests.support.attention import Attention, attention, attentions, mask_policies
 from tests.support.builders import model, policy
 from tests.support.contract import check_idempotent
@@ -19,6 +18,7 @@ from tests.support.evaluation import run_ort, run_reference
 from tests.support.gate_comparison import PROFILE, GateComparison, draw_edits
 from tests.support.mask_cases import WHITE, WHITE_WITH_SOFTMAX, has_nan
 from tests.support.rewriter_cases import case
+from tests.support.solver_comparison import SolverComparison
 
 # A decoder as torch exports it: the padding is filled into a causal mask.
 DECODER = """g (float[1,1,4,4] x, float[1,1,4,4] k, int64[1,4] mask, int64[4] square) => (float[1,1,4,4] y)

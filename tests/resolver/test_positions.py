@@ -18,10 +18,11 @@ from mixlist.lists.policy import GRAY_POLICIES, GrayPolicy
 from mixlist.resolver import Plan, Resolver
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.resolver.reasons import find_rule_name
-from tests.resolver.test_incremental_solver import EXAMPLES, SolverComparison
 from tests.support.builders import apply, customize, keep, model, policy
+from tests.support.gate_comparison import EXAMPLES
 from tests.support.resolver_cases import decide_node, decide_nodes, find_precisions
 from tests.support.rotary import ARITHMETIC, ROTARY, late_positions
+from tests.support.solver_comparison import SolverComparison
 from tests.support.versions import release
 
 MATRIX = {"white": ["MatMul", "Mul", "Add", "Einsum", "Expand"], "protect": ["positions"]}

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixlist
@@ -17,11 +17,12 @@ from mixlist.ops.signature import Assignment
 from mixlist.resolver import Resolver
 from mixlist.resolver.classification import Classifier
 from mixlist.resolver.pinned_solver import PinnedSolver
-from tests.resolver.test_incremental_solver import SolverComparison, comparable_decisions
 from tests.resolver.test_reference import policies
 from tests.support.builders import apply, customize, keep, model, policy
+from tests.support.gate_comparison import PROFILE
 from tests.support.graphs import Case, cases
 from tests.support.resolver_cases import decide_nodes, resolve_text
+from tests.support.solver_comparison import comparable_decisions, compare_drawn_edits
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "30"))
 HEAD = """<ir_version: 10, opset_import: ["" : 19]>
@@ -243,21 +244,11 @@ def models_and_policies(draw: st.DrawFn) -> tuple[Case, Policy]:
     return case, replace(rules, rules=())
 
 
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    derandomize="MIXLIST_SEED" not in os.environ,
-    phases=(Phase.explicit, Phase.generate),  # shrinking takes minutes, without output
-    suppress_health_check=list(HealthCheck),
-)
+@settings(PROFILE, max_examples=EXAMPLES)
 @given(models_and_policies(), st.data())
 def test_earlier_policies_do_not_change_a_unit(job: tuple[Case, Policy], data: st.DataObject) -> None:
     case, rules = job
-    assume("duplicate node name" not in case.features)
-    comparison = SolverComparison(case.model, rules)
-    candidates = comparison.candidates()
-    for _ in range(4):
-        comparison.compare(frozenset(candidate.edit for candidate in candidates if data.draw(st.booleans())))
+    compare_drawn_edits(case, rules, data, 4)
 
 
 def test_rules_that_a_search_drops_move_no_unit() -> None:
