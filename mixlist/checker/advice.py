@@ -108,7 +108,7 @@ class Advisor:
         return self._describe_source(nearest.node) if nearest is not None else None
 
     def _nearest_before_divisor(self, node: NodeRef) -> _UpstreamLowNode | None:
-        """Return the nearest low node upstream of the divisor of a Div; None for another node, or without such."""
+        """Return the nearest low node upstream of the divisor of a Div; None if there is none, or for another node."""
         dataflow_node = self._nodes.get(node)
         if dataflow_node is None or dataflow_node.node.domain or dataflow_node.node.op_type != "Div":
             return None
@@ -184,7 +184,7 @@ class Advisor:
 def describe_protected_nodes(plan: Plan | None) -> tuple[str, ...]:
     """Return a sentence on the nodes that the mode fp16 leaves in float32 to protect their values; () without such.
 
-    A user of this mode asks for everything in float16, and must not take a pass for that of a plain conversion.
+    A user of this mode asks for everything in float16, and must not believe that a plain conversion would pass too.
     """
     if plan is None or plan.policy.mode.action != "force":
         return ()

@@ -27,7 +27,7 @@ def describe_batch(name: str, feed: Feed) -> str:
     return f"{name}, whose {' and '.join(problems)}" if problems else name
 
 
-def reference_refused(name: str, feed: Feed, refused: RunRefused) -> ModelError:
+def make_reference_error(name: str, feed: Feed, refused: RunRefused) -> ModelError:
     """Return the error for a batch that the reference refuses; for random data with the sizes that may not fit."""
     hint = None
     if name.startswith("random "):

@@ -29,7 +29,7 @@ from mixlist.checker.model_pair import ModelPair, make_model_pair
 from mixlist.checker.native_comparison import compare_with_emulation
 from mixlist.checker.operand_rules import classify_operands
 from mixlist.checker.options import CheckOptions
-from mixlist.checker.refused_batches import RefusedBatches, describe_batch, reference_refused
+from mixlist.checker.refused_batches import RefusedBatches, describe_batch, make_reference_error
 from mixlist.checker.result import CheckReport, NodeError, OutputFinding, TensorRange, Verdict
 from mixlist.checker.segment_choice import choose_segment_bytes
 from mixlist.checker.session_config import SessionConfig
@@ -190,7 +190,7 @@ class _CheckRun:
                 reference_outputs, reference = pending_reference()
         except RunRefused as refused:
             # Rule S8.25: without a reference there is nothing to compare with, so the check ends with an error.
-            raise reference_refused(self.batches.names()[index], feed, refused) from refused
+            raise make_reference_error(self.batches.names()[index], feed, refused) from refused
         try:
             with self.timer.phase("mixed"):
                 mixed_outputs, mixed = pending_mixed()

@@ -11,7 +11,7 @@ import click
 from mixlist.cli.command_index import COMMANDS, help_text, load_command
 from mixlist.version import __version__
 
-_MAX_OWNERS = 4  # the number of commands that a message names
+_MAX_OWNERS = 4  # a message names at most this many commands that have an option
 
 
 class _LazyGroup(click.Group):
@@ -64,7 +64,7 @@ def run(args: list[str]) -> int:
 def _name_commands_with_option(error: click.NoSuchOption) -> click.NoSuchOption:
     """Return the error with the commands that have the option; an error for an option of no command as it is."""
     owners = [name for name in COMMANDS if error.option_name in _option_names(load_command(name))]
-    # With many owners, the option is one of nearly all commands, and the similar ones that click names say more.
+    # If many commands have the option, their names do not help. The similar options that click names help more.
     if not 0 < len(owners) <= _MAX_OWNERS:
         return error
     message = f"No such option {error.option_name!r}: it is an option of {' and '.join(owners)}."

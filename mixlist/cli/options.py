@@ -55,7 +55,7 @@ HTML = click.Option(
 
 
 def target_option(description: str, alias: str = "") -> click.Option:
-    """Return the option ``--target``: what it does is the text of the command."""
+    """Return the option ``--target``; ``description`` says what the command does with the target."""
     return AliasedOption(["--target", "target"], alias, metavar="cpu|cuda|tensorrt|FILE", type=TARGET, help=description)
 
 

@@ -19,14 +19,14 @@ def find_clipped_tensors(nodes: Iterable[DataflowNode], bound: float) -> frozens
 
 def _clipped_tensors_of(graph: Graph, bound: float) -> Iterable[TensorRef]:
     clipped: set[Value] = set()
-    # The values that something else reads: another operator, a body or call, or the outputs of a scope.
-    others = {value for scope in {graph.root, *(node.scope for node in graph.nodes)} for value in scope.outputs}
+    # The values that are read otherwise: by another operator, by a body or call, or as the output of a scope.
+    read_otherwise = {value for scope in {graph.root, *(node.scope for node in graph.nodes)} for value in scope.outputs}
     for node in graph.nodes:
         is_clip = _clips_within(node, bound)
         for slot, value in enumerate(node.inputs):
             if value is not None:
-                (clipped if is_clip and slot == 0 else others).add(value)
-    for value in clipped - others:
+                (clipped if is_clip and slot == 0 else read_otherwise).add(value)
+    for value in clipped - read_otherwise:
         if value.producer is not None:
             yield output_ref(graph, value.producer, value.output_slot)
 

@@ -5,8 +5,7 @@ A unit is one operator between DequantizeLinear and QuantizeLinear:
     DequantizeLinear -> Conv -> Relu -> QuantizeLinear
 
 Runtimes fuse such nodes, so that int8 kernels compute them; ONNX Runtime's kernel for this example is QLinearConv. A
-Cast between the nodes prevents it. A DequantizeLinear can belong to several units, and so can every other node but the
-operator.
+Cast between the nodes prevents it. Every node except the operator can belong to several units.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _QDQ_DOMAINS = ("", "com.microsoft")
 
 @dataclass(frozen=True, eq=False)
 class QuantizedUnit:
-    """One quantized unit: ``operator``, and ``nodes``, which are all its nodes with the operator, in topological order.
+    """One quantized unit: its operator, and all its nodes in topological order.
 
     ``nodes`` has each DequantizeLinear that the operator reads, the value movers behind these, the operator, the Relus,
     Clips and value movers behind it, and each QuantizeLinear at the end.
@@ -88,7 +87,7 @@ def _has_container(node: Node) -> bool:
 def _find_nodes_before(operator: Node) -> list[Node]:
     """Return each DequantizeLinear that gives the operator its floats, and the value movers between; [] without a unit.
 
-    Constants may also be floats: a bias often is, and runtimes quantize it themselves.
+    A constant need not come from a DequantizeLinear: a bias often does not, and runtimes quantize it themselves.
     """
     before: list[Node] = []
     has_data = False

@@ -46,8 +46,8 @@ class ClippedRepair:
 
     ``resolver``: the given model with the Clips. ``customize_dtypes``: the rules of the remaining raised nodes.
     ``clips``: the Clips by the group that they replace. ``check``: the check of the repaired model against the model
-    with the same Clips in float32. ``outputs``: its errors against the given model in float32. Both are empty without
-    Clips.
+    with the same Clips in float32. ``outputs``: its errors against the given model in float32. Without Clips, ``check``
+    is None and ``outputs`` is ().
     """
 
     resolver: Resolver
@@ -62,7 +62,7 @@ def replace_by_clips(repair: ClippedRepair, candidates: Mapping[Group, Clip], ch
 
     ``candidates``: the Clips by their group, in the order in which they are tried.
     """
-    given = repair.resolver.loaded
+    unclipped = repair.resolver.loaded
     for group, clip in candidates.items():
         clipped = insert_clip(repair.resolver.loaded, clip)
         if clipped is None:
@@ -75,7 +75,7 @@ def replace_by_clips(repair: ClippedRepair, candidates: Mapping[Group, Clip], ch
             continue
         resolver = Resolver(clipped, type_hints=checks.options.type_hints)
         repaired = rewrite(clipped, plan_with_rules(resolver, rules)).model
-        outputs = [report.outputs for report in checks.run(given, "", repaired)]
+        outputs = [report.outputs for report in checks.run(unclipped, "", repaired)]
         if all(output.passed for output in _flatten(outputs)):
             repair = ClippedRepair(resolver, rules, {**repair.clips, group: clip}, reports[0], outputs[0])
     return repair
@@ -103,4 +103,4 @@ def insert_clip(loaded: LoadedModel, clip: Clip) -> LoadedModel | None:
 
 
 def _flatten(outputs: Sequence[Sequence[OutputFinding]]) -> list[OutputFinding]:
-    return [output for of_data in outputs for output in of_data]
+    return [output for outputs_of_one_check in outputs for output in outputs_of_one_check]

@@ -13,7 +13,7 @@ from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.resolver import Plan
 
 
-def find_low_nodes(plan: Plan) -> dict[NodeRef, str]:
+def find_low_precisions(plan: Plan) -> dict[NodeRef, str]:
     """Return the precision of each node that a plan computes in float16 or bfloat16, in the order of the plan.
 
     Casts are left out, because no rule raises them (Rule S4.13).

@@ -18,7 +18,7 @@ from mixlist.graph.refs import NodeRef, unique_names
 from mixlist.option_fields import field_signature
 from mixlist.repairer.clips import Clip, ClippedRepair, Group, replace_by_clips
 from mixlist.repairer.options import RepairOptions
-from mixlist.repairer.raised_groups import find_connected_groups, find_low_nodes
+from mixlist.repairer.raised_groups import find_connected_groups, find_low_precisions
 from mixlist.repairer.result import OutputErrors, RaisedNode, RepairEdit, RepairReport
 from mixlist.repairer.rule_plans import RuleChecks, plan_with_rules, policy_with_rules, with_low_type
 from mixlist.resolver import Resolver
@@ -48,7 +48,7 @@ def repair(model: Model, data: object, **options: Any) -> RepairReport:
 def run_repair(model: Model, data: object, options: RepairOptions) -> RepairReport:
     """Do what ``repair`` does, with the options in one object."""
     resolver = Resolver(model, type_hints=options.type_hints)
-    loaded, low_nodes = resolver.loaded, find_low_nodes(plan_with_rules(resolver, ""))
+    loaded, low_nodes = resolver.loaded, find_low_precisions(plan_with_rules(resolver, ""))
     if not low_nodes:
         raise ModelError(
             f"{loaded.name} has no node in float16 or bfloat16 that could be raised",
@@ -70,10 +70,10 @@ def run_repair(model: Model, data: object, options: RepairOptions) -> RepairRepo
 
 
 class _Repair:
-    """Makes the report of one repair from the search for it.
+    """The outcome of a search for nodes to raise, of which ``report`` makes the report.
 
-    ``low_nodes``: the precision of each node of the model that may be raised. ``clipped``: the result of the search
-    and its Clips; None if the search found nothing.
+    ``low_nodes``: the precision of each low-precision node of the given model. ``groups``: the raised nodes.
+    ``clipped``: the node rules and Clips of the repair; None if the search found no repair or was stopped.
     """
 
     def __init__(self, resolver: Resolver, low_nodes: dict[NodeRef, str], search: Search) -> None:
@@ -89,7 +89,7 @@ class _Repair:
         if self.tuned.modify_mixlist and self.tuned.complete:
             self.clipped = ClippedRepair(resolver, self.tuned.customize_dtypes)
             plan = plan_with_rules(resolver, self.tuned.customize_dtypes)
-            raised = low_nodes.keys() - find_low_nodes(plan).keys()
+            raised = low_nodes.keys() - find_low_precisions(plan).keys()
             self.groups = [tuple(group) for group in find_connected_groups(resolver.graph, raised)]
 
     def clip_candidates(self) -> dict[Group, Clip]:
@@ -194,8 +194,8 @@ class _Repair:
 
 
 def _explain_failure(tuned: TuneReport) -> tuple[str, ...]:
-    """Return what fails even with every node raised that a rule can raise; () if that was not tried."""
-    # The search ends with this trial if it fails. Every other trial raises fewer nodes.
+    """Return why the trial failed that raises every node that a rule can raise; () without such a trial."""
+    # If this trial fails, the search ends. It has the most edits, because every other trial raises fewer nodes.
     failed = [trial for trial in tuned.log if not trial["passed"] and trial["edits"]]
     if not failed:
         return ()

@@ -14,7 +14,7 @@ EMULATED = (
     " computes most float16 nodes in float32."
 )
 
-# If more of the gradient values become zero with every scale, the reason is not the scale.
+# A share of the gradient values. If more of them become zero with every scale, the scale is not the cause.
 _MOST_LOST = 0.5
 _CHECK_STEP = "'mixlist check' of the step shows overflow inside it"
 

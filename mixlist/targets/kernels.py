@@ -4,10 +4,10 @@ The kernels come from one of two sources:
 
 - The installed ONNX Runtime (``get_all_opkernel_def``), if all its providers are built into it. The answer is then true
   for the installed build.
-- The file data/PROVIDER.json, which tools/make_kernels.py writes from one release. It is used
-  for CUDA on machines without CUDA, and for every build that loads providers as libraries. ONNX Runtime 1.31.1
-  crashes with a segmentation fault when it lists its kernels and one of the provider libraries does not load. Most
-  users of onnxruntime-gpu do not have the libraries of TensorRT, and would see this fault.
+- The file data/PROVIDER.json, which tools/make_kernels.py writes from one release. It is used for CUDA on machines
+  without CUDA, and for every build that loads providers as libraries. ONNX Runtime 1.31.1 crashes with a segmentation
+  fault when it lists its kernels and one of the provider libraries does not load. Most users of onnxruntime-gpu do not
+  have the libraries of TensorRT, and would see this fault.
 
 ONNX Runtime chooses a kernel by its version range: a kernel fits a node if its range starts at the version in which the
 operator last changed, or if its range has an end and contains that version.

@@ -41,7 +41,7 @@ _ONE_FLOAT_TYPE = frozenset({"Pow"})
 class MissingOperator:
     """An operator that a target lacks.
 
-    ``types`` has the type that the target lacks for the operator; "" if it has no type of the operator. ``count`` is
+    ``type`` is the type in which the target lacks the operator; "" if it lacks the operator in every type. ``count`` is
     the number of nodes, and ``first`` the name of the first one.
     """
 
