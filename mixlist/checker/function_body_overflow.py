@@ -88,7 +88,7 @@ def _run_bodies(
     try:
         with closing(pair.open_cpu_observer(instrumented)) as observer:
             return [observer.run(feed)[1] for feed in islice(batches, batch_count)]
-    except RunRefused:
+    except RunRefused:  # it is a ModelError, but the body was loaded: the caller reports the refusal
         raise
     except ModelError:
         message = "ONNX Runtime cannot run the function bodies of operators: overflow inside operators is not judged"

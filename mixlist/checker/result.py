@@ -108,6 +108,13 @@ class OutputFinding:
         # Rule S8.21: too little evidence makes a verdict inconclusive only if no other limit breaks.
         return "inconclusive" if self.failed_limits == ("max_ignored",) else "fail"
 
+    def to_plain(self) -> JsonObject:
+        """Return the fields with the keys of schemas/check.json; infinities and NaN stay numbers."""
+        plain: JsonObject = asdict(self)
+        # ``pass`` is a keyword of Python, so the field cannot have the name that the JSON has.
+        plain["pass"] = plain.pop("passed")
+        return plain
+
 
 @dataclass(frozen=True)
 class ValueCounts:
@@ -284,8 +291,6 @@ class CheckReport:
     def to_json(self) -> JsonObject:
         """Return the ``mixlist.check/1`` object of schemas/check.json; infinities and NaN become strings."""
         plain: JsonObject = asdict(self)
-        # ``pass`` is a keyword of Python, so the field cannot have the name that the JSON has.
-        for output in plain["outputs"]:
-            output["pass"] = output.pop("passed")
+        plain["outputs"] = [output.to_plain() for output in self.outputs]
         plain["warnings"] = warnings_as_text(self.warnings)
         return {"format": "mixlist.check/1", **to_strict_json(plain)}

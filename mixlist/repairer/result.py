@@ -172,16 +172,8 @@ def _to_plain(value: object) -> object:
     if isinstance(value, CheckReport):
         return value.to_json()
     if isinstance(value, OutputErrors):
-        return {"name": value.name, "before": _output_to_plain(value.before), "after": _output_to_plain(value.after)}
+        before, after = (None if output is None else output.to_plain() for output in (value.before, value.after))
+        return {"name": value.name, "before": before, "after": after}
     if isinstance(value, NodeFinding | RepairEdit):
         return asdict(value)
     return [_to_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _output_to_plain(output: OutputFinding | None) -> object:
-    """Return the errors of an output with the keys of schemas/check.json."""
-    if output is None:
-        return None
-    plain = asdict(output)
-    # ``pass`` is a keyword of Python, so the field cannot have the name that the JSON has.
-    return plain | {"pass": plain.pop("passed")}
