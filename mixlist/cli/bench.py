@@ -128,7 +128,7 @@ def _write_estimate(
         dims = expand_sizes(inputs, parse_sizes(data.dims))
         # An input with a default has its shape, and a sequence has none.
         open_inputs = [i for i in inputs if i.shape is not None and not i.optional and not isinstance(i.type, tuple)]
-        shapes, assumptions = decide_shapes(open_inputs, dims, "the estimate")
+        shapes, assumptions = decide_shapes(original.proto, open_inputs, dims, "the estimate")
         warnings = (*warnings, *assumptions)
     works = estimate_work(original, dims, shapes), estimate_work(compared, dims, shapes)
     terminal.write_findings(warnings)

@@ -71,6 +71,12 @@ _LENGTH_SLOTS = {
     ("", "RNN", 4): ("layout", 0),
     ("", "ReverseSequence", 1): ("time_axis", 0),
 }
+# Inputs of an attention with a cache that hold the number of words in the cache and of new words together, and the
+# number to add to it: ``seqlens_k`` has the position of the last word.
+_WORD_COUNT_SLOTS = {
+    ("com.microsoft", "GroupQueryAttention", 5): -1,
+    ("com.microsoft", "GroupQueryAttention", 6): 0,
+}
 # While one operand of a comparison grows, the outcome changes at the other operand, which is a known number. The key is
 # the comparison and the slot of the input. The value is False if the outcome changes just before the operand: ``x < 5``
 # changes between 4 and 5, so ("Less", 0) is False. It is True if the outcome changes just after the operand: ``5 < x``
@@ -221,6 +227,8 @@ class _IntegerUses:
             attribute, default = _LENGTH_SLOTS[key]
             size = self._size(graph, node.inputs[0], _int_attribute(graph, node, attribute, default))
             return (_UseKind.INDEX, IntegerRange(1, size, f"{reader} takes lengths up to {size}")) if size else None
+        if key in _WORD_COUNT_SLOTS:
+            return self._word_count_use(graph, node, _WORD_COUNT_SLOTS[key], reader)
         # The tables above have operators of other domains too. All tests below are about standard operators.
         if node.domain:
             return None
@@ -256,6 +264,19 @@ class _IntegerUses:
             return _UseKind.COMPARED, IntegerRange(upper - 1, upper, f"{reader} compares them with {largest}")
         reason = f"{reader} compares them with {smallest} to {largest}"
         return _UseKind.COMPARED, IntegerRange(max(0, smallest + after), max(0, largest + after), reason)
+
+    def _word_count_use(self, graph: Graph, node: Node, offset: int, reader: str) -> _Use | None:
+        """Return the use as the number of words in the cache and of new words; None if their shapes are unknown."""
+        query, past_key = node.inputs[0], node.inputs[3]
+        new, past = self._size(graph, query, 1), self._size(graph, past_key, 2)
+        if not new:
+            return None
+        # A cache of window size does not show how long the text is. Another cache of the model may show it.
+        is_window = _int_attribute(graph, node, "sliding_window_cache", 0) != 0
+        kind = _UseKind.POSITION if is_window else _UseKind.INDEX
+        words = past + new
+        reason = f"{reader} reads {past} words from its cache, and {new} new"
+        return kind, IntegerRange(words + offset, words + offset, reason)
 
     def _size(self, graph: Graph, value: Value | None, axis: int) -> int:
         """Return the size of a tensor along an axis; 0 if it is unknown."""

@@ -13,7 +13,7 @@ with its symbolic name, else from the first option with a pattern that matches. 
 name, or with ``INPUT.AXIS`` if the size has no symbolic name. An open size that no option gives is 1 if it is the first
 axis of some input, because that axis is usually the batch. Otherwise it is an error: an image or a sentence of size 1
 would test nothing. The same holds for the sizes of ``bench --estimate``. The sizes of a decoder follow from
-``past_sequence_length``: see ``decoder_sizes``.
+``past_sequence_length`` and from its attention nodes: see ``decoder_sizes``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mixlist.ops import dtypes
 from mixlist.patterns.integer_inputs import IntegerRange, find_integer_ranges
 from mixlist.runtime.array_casts import BOOL, STRING, integer_bounds, numpy_type
 from mixlist.runtime.available_memory import format_gigabytes
-from mixlist.runtime.decoder_sizes import add_decoder_sizes, is_as_long_as_the_text
+from mixlist.runtime.decoder_sizes import add_decoder_sizes, check_window_caches, is_as_long_as_the_text
 from mixlist.runtime.inputs import Input, model_inputs
 from mixlist.text_escapes import quote_argument
 
@@ -92,7 +92,8 @@ def plan_random_feeds(proto: ModelProto, dims: Mapping[str, int], ranges: Mappin
     filled_inputs = [i for i in inputs if not i.optional or i.name in ranges or i.name in inputs_in_dims]
     for model_input in filled_inputs:
         _check_input(model_input, ranges.get(model_input.name))
-    shapes, warnings = decide_shapes(filled_inputs, dims, "random data")
+    shapes, warnings = decide_shapes(proto, filled_inputs, dims, "random data")
+    check_window_caches(proto, filled_inputs, shapes)
     _check_batch_size(filled_inputs, shapes)
     # 3. The bounds of integers without an option. They can depend on the shapes: an index is below the size of an axis.
     bounds = dict(ranges)
@@ -112,14 +113,14 @@ def plan_random_feeds(proto: ModelProto, dims: Mapping[str, int], ranges: Mappin
 
 
 def decide_shapes(
-    inputs: Sequence[Input], dims: Mapping[str, int], purpose: str
+    proto: ModelProto, inputs: Sequence[Input], dims: Mapping[str, int], purpose: str
 ) -> tuple[dict[str, tuple[int, ...]], list[Diagnostic]]:
     """Return the shape of each input, and warnings about assumed sizes (Rule S8.24).
 
     ``dims``: a result of ``expand_sizes``. ``purpose``: what needs the sizes, for the message. Raises UsageError, which
     lists all missing sizes.
     """
-    dims, derived = add_decoder_sizes(inputs, dims)
+    dims, derived = add_decoder_sizes(proto, inputs, dims)
     first_sizes = {model_input.shape[0] for model_input in inputs if model_input.shape}
     shapes: dict[str, tuple[int, ...]] = {}
     missing: list[str] = []
@@ -160,7 +161,7 @@ def _decide_integer_bounds(model_input: Input, graph_range: IntegerRange | None)
     type_low, type_high = integer_bounds(numpy_type(dtypes.element(model_input.type)))
     # An int8 index into an axis of 1,000 elements can only reach 127.
     low, high = max(graph_range.smallest, type_low), min(graph_range.largest, type_high)
-    bounds_text = "0 or 1" if (low, high) == (0, 1) else f"from {low} to {high}"
+    bounds_text = "0 or 1" if (low, high) == (0, 1) else str(low) if low == high else f"from {low} to {high}"
     return (low, high), warning("ML601", f"{prefix} {bounds_text}, because {graph_range.reason}", hint=_SET_RANGE)
 
 

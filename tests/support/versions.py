@@ -7,6 +7,7 @@ from functools import cache
 import onnx
 import onnxruntime
 from onnx import defs, helper
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from tests.support.evaluation import ort_session
 
@@ -34,3 +35,6 @@ def newest_opset() -> int:
 
 # Before this version, ONNX Runtime writes no statistics of its memory into profiles.
 PROFILES_HAVE_ARENA = release(onnxruntime.__version__) >= (1, 23)
+
+_ATTENTION_SCHEMAS = [s for s in get_all_operator_schema() if s.name == "GroupQueryAttention"]
+ATTENTION_HAS_WINDOW_CACHES = any("sliding_window_cache" in schema.attributes for schema in _ATTENTION_SCHEMAS)
