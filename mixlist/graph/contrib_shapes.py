@@ -168,6 +168,12 @@ def _matmul(attributes: Attributes, inputs: KnownInputs) -> list[Shape | None]:
     return [(*np.broadcast_shapes(left[:-2], right[:-2]), left[-2], right[-1])]
 
 
+def _block_quantized_matmul(attributes: Attributes, inputs: KnownInputs) -> list[Shape | None]:
+    """Return the shape of a product with a quantized matrix of N columns, which no input has as an axis."""
+    (data,) = _known_shapes(inputs, 0)
+    return [(*data[:-1], attributes["N"].i)]
+
+
 def _known_shapes(inputs: KnownInputs, *slots: int) -> list[Shape]:
     """Return the shapes of input slots; raise ValueError for an unknown shape, IndexError for a missing slot."""
     shapes = [inputs.shapes[slot] for slot in slots]
@@ -183,5 +189,6 @@ _RULES = {  # the function that infers the output shapes, by operator
     "EmbedLayerNormalization": _embed_normalization,
     "GroupQueryAttention": _grouped_attention,
     "MatMulIntegerToFloat": _matmul,
+    "MatMulNBits": _block_quantized_matmul,
     **dict.fromkeys(_SKIP_NORMALIZATIONS, _skip_normalization),
 }

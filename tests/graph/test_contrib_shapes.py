@@ -36,6 +36,12 @@ CASES: list[tuple[str, list[Any], int, dict[str, Any]]] = [
     ("Attention", [(2, 5, 8), (8, 24), (24,)], 1, {"num_heads": 2}),
     ("Attention", [(2, 5, 8), (8, 20), (20,)], 1, {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 4]}),
     ("MultiHeadAttention", [(2, 5, 8), (2, 6, 8), (2, 6, 4)], 1, {"num_heads": 2}),
+    (
+        "MatMulNBits",
+        [(2, 5, 32), ((7, 2, 8), np.uint8), (7, 2)],
+        1,
+        {"K": 32, "N": 7, "bits": 4, "block_size": 16},
+    ),
     ("DynamicQuantizeMatMul", [(2, 5, 7), ((7, 3), np.uint8), (1,), None], 1, {}),
 ]
 
