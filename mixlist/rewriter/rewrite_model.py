@@ -20,6 +20,7 @@ from mixlist.ops import dtypes
 from mixlist.ops.schema import find_schema
 from mixlist.resolver import ModelSolution, Plan
 from mixlist.resolver.decisions import GraphSolution, find_precision, is_changed
+from mixlist.rewriter.cache_types import find_cache_warnings, find_caches
 from mixlist.rewriter.cast_layout import CastLayout, KeptIoTypes, lay_out_casts
 from mixlist.rewriter.constant_conversion import convert_constants, find_sensitive_readers
 from mixlist.rewriter.layout_writer import LayoutWriter
@@ -101,6 +102,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
     reports: dict[Hashable, ConstantReport] = {}
     sensitive_readers: dict[str, str] = {}
     functions: dict[GraphSolution, FunctionProto] = {}
+    caches = find_caches(model.graph)
     # Phase 1: rewrite the main graph, and a copy of a function for each of its specializations.
     for solution in model_solution.solutions:
         # Only the main graph has an empty path.
@@ -138,7 +140,11 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
         _reports=reports,
         _clamp=clamp,
         _sensitive_readers=sensitive_readers,
-        _plan_warnings=(*plan.warnings, *([NOTHING_LOW] if is_original else ())),
+        _plan_warnings=(
+            *plan.warnings,
+            *([NOTHING_LOW] if is_original else ()),
+            *find_cache_warnings(model.graph, caches),
+        ),
     )
 
 
