@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from mixlist.checker.finding_rules import EXCEPTION_KINDS
-from mixlist.checker.result import OutputFinding, Verdict
+from mixlist.checker.result import CheckReport, OutputFinding, Verdict
 from mixlist.errors import ModelError
 from mixlist.graph.refs import NodeRef, unique_names
 from mixlist.option_fields import field_signature
@@ -123,10 +123,7 @@ class _Repair:
         tuned, repaired = self.tuned, None if self.is_excessive else self.clipped
         verdict: Verdict = "fail" if self.is_excessive else tuned.verdict
         edits = tuple(map(self._edit, self.groups))
-        check = self.base if self.is_excessive else tuned.check
-        if repaired is not None and repaired.check is not None:
-            check = repaired.check
-        after = () if repaired is None or tuned.check is None else repaired.outputs or tuned.check.outputs
+        check, after = self._find_check(repaired)
         rewritten = None
         if repaired is not None:
             plan = plan_with_rules(repaired.resolver, repaired.customize_dtypes)
@@ -152,6 +149,17 @@ class _Repair:
             seconds=tuned.seconds,
             rewritten=rewritten,
         )
+
+    def _find_check(self, repaired: ClippedRepair | None) -> tuple[CheckReport | None, tuple[OutputFinding, ...]]:
+        """Return the check of the repaired model and the errors of its outputs; without a repair, another check and ().
+
+        The other check is that of the given model if too many nodes must be raised, else the last one of the search.
+        """
+        if repaired is None:
+            return (self.base if self.is_excessive else self.tuned.check), ()
+        if repaired.check is not None:
+            return repaired.check, repaired.outputs
+        return self.tuned.check, self.tuned.check.outputs if self.tuned.check is not None else ()
 
     def _low_share(self, edits: Sequence[RepairEdit]) -> float | None:
         """Return the share of the matrix work that stays low: what the edits do not take."""
