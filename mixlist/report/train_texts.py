@@ -35,7 +35,7 @@ def describe_exceptions(report: TrainReport) -> str:
     total = sum(len(run.mixed.loss) for run in report.runs)
     bad = sum(len(run.mixed.exceptions) for run in report.runs)
     tries = sum(run.mixed.tries for run in report.runs)
-    repeated = f", {pluralize(tries, 'batch')} repeated" if tries else ""
+    repeated = f", {tries} tried again with the next batch" if tries else ""
     text = f"{bad} of {pluralize(total, 'mixed step')} with an exception{repeated}"
     if not bad or report.steady_rate is None:
         return text

@@ -5,8 +5,8 @@ A step runs in MindSpore's order:
 1. The parameters are float32. The forward pass casts them for its low-precision nodes.
 2. The loss is multiplied by the loss scale before the backward pass.
 3. The gradients leave the graph as float32 and are divided by the scale.
-4. Only then are the gradients examined. If one is not finite, the scaler decides: it skips the step, repeats it with
-   another scale, or applies the update with these gradients.
+4. Only then are the gradients examined. If one is not finite, the scaler decides: it skips the step, tries the update
+   again with the next batch and another scale, or applies the update with these gradients.
 
 A skipped step changes neither the parameters nor the buffers. The global step, which the learning rate follows, and
 Adam's step count advance on a skipped step only with ``advance_on_skip``.
@@ -27,7 +27,7 @@ from mixlist.training.dataset import BatchOrder, Dataset
 from mixlist.training.optimizers import Optimizer, Settings
 from mixlist.training.random_values import draw_initial_value, draw_perturbation, draw_random_inputs
 from mixlist.training.result import TrainingHistory
-from mixlist.training.scalers import Action, NoScaling, Scaler, restore_scaler, scaler_state
+from mixlist.training.scalers import NoScaling, Scaler, restore_scaler, scaler_state
 from mixlist.training.step_session import FlatArrays, StepSession
 
 if TYPE_CHECKING:
@@ -117,32 +117,22 @@ class Training:
             self._run_step()
 
     def _run_step(self) -> None:
-        """Run the next step, and repeat it with a new scale as long as the scaler returns "retry" (Rule S10.2)."""
-        feed = self.feed(self.step)
-        has_exception = False
-        action: Action = "retry"
-        while action == "retry":
-            # A retry runs the same feed, so the step has one batch and one set of random inputs.
-            scale = self.scaler.scale
-            result = self.session.step(feed, scale)
-            gradient = result.gradient  # the session's own array, which is changed in place below
-            # The first try only: later ones would count the same gradients at other scales.
-            if self.sampler is not None and not has_exception and self.sampler.is_sampled(self.step):
-                self.sampler.sample(feed, gradient, scale)
-            # Division before the check (Rule S10.3): a scale below 1 can make a large gradient infinite.
-            if scale != 1:
-                with np.errstate(over="ignore", invalid="ignore"):
-                    gradient /= np.float32(scale)
-            finite = all_finite(gradient)
-            if not finite and not has_exception:
-                self._record_exception(feed, scale)
-                has_exception = True
-            action = self.scaler.update(finite)
-            self.history.tries += action == "retry"
+        """Run the next batch, and apply its gradients if the scaler says so (Rule S10.2)."""
+        feed, scale = self.feed(self.step), self.scaler.scale
+        result = self.session.step(feed, scale)
+        gradient = result.gradient  # the session's own array, which is changed in place below
+        if self.sampler is not None and self.sampler.is_sampled(self.step):
+            self.sampler.sample(feed, gradient, scale)
+        # Division before the check (Rule S10.3): a scale below 1 can make a large gradient infinite.
+        if scale != 1:
+            with np.errstate(over="ignore", invalid="ignore"):
+                gradient /= np.float32(scale)
+        finite = all_finite(gradient)
         self.history.loss.append(result.loss)
         self.history.scale.append(scale)
-        if has_exception:  # once, even if several tries of the step failed (Rule S10.3)
-            self.history.exceptions.append(self.step)
+        if not finite:
+            self._record_exception(feed, scale)
+        action = self.scaler.update(finite)
         if action == "step":
             rate = self.settings.rate(self.global_step, self.steps)
             # A scaler without an overflow check applies infinite gradients too: the user asked for that experiment.
@@ -152,14 +142,17 @@ class Training:
             self.global_step += 1
         else:  # a skipped step changes nothing (Rule S10.4)
             self.history.skipped.append(self.step)
-            if self.advance_on_skip:
+            self.history.tries += action == "retry"
+            # nnabla's update is not over when it tries the next batch.
+            if self.advance_on_skip and action == "skip":
                 # As in Keras, whose optimizer counts skipped steps too: its ``iterations`` are the global step.
                 self.optimizer.updates += 1
                 self.global_step += 1
         self.step += 1
 
     def _record_exception(self, feed: Feed, scale: float) -> None:
-        """Count the step for each parameter whose gradient is not finite; keep the feed of the first such step."""
+        """Note the step, count it for each parameter whose gradient is not finite, and keep the first such feed."""
+        self.history.exceptions.append(self.step)
         if self.first_bad_feed is None:
             # The next update changes the parameters in place, so the feed is copied.
             self.first_bad_feed = {name: np.array(value) for name, value in feed.items()}

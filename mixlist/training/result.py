@@ -28,7 +28,7 @@ class TrainingHistory:
     - ``scale``: the loss scale of each step.
     - ``skipped``: the steps whose update was skipped.
     - ``exceptions``: the steps with a gradient that was not finite.
-    - ``tries``: the number of repetitions of steps with a new scale. The first try of a step does not count.
+    - ``tries``: the number of steps after which the scaler tried the update again with the next batch (nnabla).
     - ``bad``: for each parameter, the number of steps in which its gradient was not finite.
     """
 

@@ -2,7 +2,7 @@
 
 A step is *good* if all its gradients are finite, else *bad* (an exception). ``Scaler.update`` changes the scale after
 each step, good or bad, and returns an action: "step" (apply the update), "skip" (leave the parameters as they are) or
-"retry" (run the same batch again with the new scale).
+"retry" (leave them as they are, and try the update again with the next batch and the new scale).
 
 The names of the classes and parameters, and the default values, are those of the frameworks' sources.
 """
@@ -19,6 +19,7 @@ from mixlist.errors import MixlistError, UsageError
 
 Action = Literal["step", "skip", "retry"]
 FLOAT32_MAX = 3.4e38  # a little below the largest float32 number; the sources for Ascend have this value
+LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
 
 
 class ScalerError(MixlistError):
@@ -162,7 +163,7 @@ class NpuLossScaleOptimizer(Scaler):
             return "skip"
         self.counter += 1
         if self.counter >= self.dynamic_growth_steps:
-            self.scale, self.counter = self.scale * self.multiplier, 0
+            self.scale, self.counter = _grow_in_float32(self.scale, self.multiplier), 0
         return "step"
 
 
@@ -226,15 +227,15 @@ class GradScaler(Scaler):
             return "skip"
         self.tracker += 1
         if self.tracker == self.growth_interval:
-            self.scale, self.tracker = self.scale * self.growth_factor, 0
+            self.scale, self.tracker = _grow_in_float32(self.scale, self.growth_factor), 0
         return "step"
 
 
 @dataclass
 class DynamicLossScalingUpdater(Scaler):
-    """Divide the scale at a bad step and repeat the step, up to 100 times; multiply the scale after N good steps.
+    """Divide the scale at a bad step and try the next batch; multiply the scale after N good steps (Rule S10.11).
 
-    Rule S10.11. Source: nnabla, ``DynamicLossScalingUpdater``.
+    ``update`` raises ScalerError after more than 100 bad tries in a row. Source: nnabla, ``DynamicLossScalingUpdater``.
     """
 
     NAME = "nnabla"
@@ -245,14 +246,18 @@ class DynamicLossScalingUpdater(Scaler):
     scaling_factor: Factor = 2.0
     N: Count = 2000
     counter: int = field(default=0, init=False)  # see ``update``
-    tries: int = field(default=0, init=False)  # bad tries of the current step
+    tries: int = field(default=0, init=False)  # bad tries in a row
 
     def update(self, finite: bool) -> Action:
         if not finite:
             self.scale, self.counter = self.scale / self.scaling_factor, 0
-            # The remainder is 0 after MAX_RETRIES retries: the step is skipped, and the next step may be retried again.
-            self.tries = (self.tries + 1) % (self.MAX_RETRIES + 1)
-            return "retry" if self.tries else "skip"
+            self.tries += 1
+            if self.tries > self.MAX_RETRIES:
+                raise ScalerError(
+                    f"more than {self.MAX_RETRIES} tries in a row overflow: nnabla ends the training here",
+                    hint="the network overflows at every scale: find the nodes with --trace-overflow",
+                )
+            return "retry"
         self.tries = 0
         # nnabla compares the counter before it counts the step. So the scale first grows at good step N + 2, and then
         # after every N + 1 good steps.
@@ -270,6 +275,12 @@ class NoScaling(Scaler):
 
     def update(self, finite: bool) -> Action:
         return "step" if finite else "skip"
+
+
+def _grow_in_float32(scale: float, factor: float) -> float:
+    """Return the scale multiplied by a factor, or the scale itself if float32 cannot hold the product."""
+    product = scale * factor
+    return product if product <= LARGEST_FLOAT32 else scale
 
 
 SCALERS: dict[str, type[Scaler]] = {

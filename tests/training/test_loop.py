@@ -51,14 +51,17 @@ def test_a_scaler_without_overflow_check_applies_bad_steps() -> None:
     assert not all_finite(training.parameters.flat)
 
 
-def test_nnabla_repeats_the_same_batch() -> None:
-    training = make_training("nnabla", parameters={"scale": 2.0**22}, steps=4)
-    training.run(1)
-    assert training.history.skipped == []
-    assert training.history.exceptions == [0]
-    assert training.history.tries > 2
-    assert training.history.scale == [2.0 ** (22 - training.history.tries)]
-    assert len(training.history.loss) == training.step == training.global_step == 1
+def test_nnabla_tries_the_next_batch_and_counts_each_try() -> None:
+    """Rule S10.11: Scaler nnabla."""
+    training = make_training("nnabla", parameters={"scale": 2.0**22}, steps=12)
+    training.run(12)
+    history = training.history
+    assert history.exceptions == history.skipped
+    assert history.exceptions[:3] == [0, 1, 2] and len(history.exceptions) == history.tries < 12
+    bad_so_far = [sum(bad < step for bad in history.exceptions) for step in range(12)]
+    assert history.scale == [2.0 ** (22 - bad) for bad in bad_so_far]
+    assert (len(history.loss), training.step, training.global_step) == (12, 12, 12 - history.tries)
+    assert len(set(history.loss[:3])) == 3  # other batches
 
 
 def test_mindspore_ends_a_training_that_always_overflows() -> None:

@@ -27,6 +27,9 @@ TABLE = [
     ("mindspore", {"init_loss_scale": 2, "scale_window": 5}, "bbb", "kkk", [1, 1, 1]),
     ("torch", {"init_scale": 8, "growth_interval": 2}, "gggbgg", "ssskss", [8, 16, 16, 8, 8, 16]),
     ("torch", {"init_scale": 1, "growth_interval": 2}, "bb", "kk", [0.5, 0.25]),
+    # 2^128 is no float32 number
+    ("torch", {"init_scale": 2.0**126, "growth_interval": 1}, "gggb", "sssk", [2.0**127, 2.0**127, 2.0**127, 2.0**126]),
+    ("npu-tf2", {"initial_scale": 2.0**127, "dynamic_growth_steps": 2}, "gggg", "ssss", [2.0**127] * 4),
     # N = 1: the first growth at the third good step, then at every second one
     ("nnabla", {"N": 1}, "ggggggg", "s" * 7, [8, 8, 16, 16, 32, 32, 64]),
     ("nnabla", {"N": 1}, "ggbggg", "ssrsss", [8, 8, 4, 4, 4, 8]),
@@ -68,9 +71,14 @@ def test_nnabla_grows_first_at_step_n_plus_2_and_then_every_n_plus_1() -> None:
     assert growth_steps == [12, 23, 34, 45]
 
 
-def test_nnabla_retries_a_batch_a_hundred_times_and_then_skips_it() -> None:
+def test_nnabla_ends_after_a_hundred_bad_tries_in_a_row() -> None:
+    """Rule S10.11: Scaler nnabla."""
     scaler = make_scaler("nnabla")
-    assert [scaler.update(False) for _ in range(102)] == ["retry"] * 100 + ["skip", "retry"]
+    assert [scaler.update(False) for _ in range(100)] == ["retry"] * 100
+    with pytest.raises(ScalerError, match="more than 100 tries in a row"):
+        scaler.update(False)
+    other = make_scaler("nnabla")
+    assert [other.update(step % 2 == 0) for step in range(300)].count("retry") == 150
 
 
 def test_mindspore_ends_after_a_thousand_bad_steps_in_a_row() -> None:
@@ -122,9 +130,9 @@ def test_parameters_may_be_texts_of_the_command_line() -> None:
     assert (scaler.scale, scaler.update(False)) == (2000.0, "step")
 
 
-@pytest.mark.parametrize("name", ["torch", "nnabla"])
-def test_a_scaler_whose_scale_is_zero_is_restored(name: str) -> None:
-    scaler = make_scaler(name)
+@pytest.mark.parametrize(("name", "parameters"), [("torch", {}), ("nnabla", {"scaling_factor": 2.0**20})])
+def test_a_scaler_whose_scale_is_zero_is_restored(name: str, parameters: dict) -> None:
+    scaler = make_scaler(name, **parameters)
     while scaler.scale:
         scaler.update(False)
     assert restore_scaler(scaler_state(scaler)) == scaler
