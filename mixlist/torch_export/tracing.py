@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from traceback import extract_tb
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+import torch._decomp.decompositions as rnn_decompositions
 import torch.fx.traceback as traceback
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
@@ -36,6 +37,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mixlist.errors import ModelError, UsageError
 from mixlist.torch_export.decompositions import batch_norm_table, decomposition_table
+from mixlist.torch_export.module_state import replace_tensors, unchanged_module
 from mixlist.torch_export.step_names import GRADIENT_PREFIX, LOSS, LOSS_SCALE, STATE_PREFIX, is_reserved
 
 if TYPE_CHECKING:
@@ -162,8 +164,10 @@ def _make_fake(mode: FakeTensorMode, value: Tensor, *, batched: bool = False) ->
 @contextmanager
 def _plain_operators_only() -> Iterator[None]:
     """Make torch use plain operators: its fused attention and MKLDNN kernels have no counterpart in ONNX."""
-    mkldnn_enabled = torch.backends.mkldnn.enabled
+    mkldnn_enabled, run_layers = torch.backends.mkldnn.enabled, rnn_decompositions._rnn_helper
     torch.backends.mkldnn.enabled = False
+    # LSTM, GRU and RNN call this function of torch.
+    rnn_decompositions._rnn_helper = partial(_run_recurrent_layers, run_layers)
     with (
         sdpa_kernel(SDPBackend.MATH),
         torch.enable_grad(),
@@ -174,6 +178,30 @@ def _plain_operators_only() -> Iterator[None]:
             yield
         finally:
             torch.backends.mkldnn.enabled = mkldnn_enabled
+            rnn_decompositions._rnn_helper = run_layers
+
+
+def _run_recurrent_layers(
+    run_layers: Callable[..., Any], x: Tensor, hidden: list[Any], parameters: list[Any], has_biases: bool,
+    layer_count: int, dropout: float, training: bool, bidirectional: bool, batch_first: bool, run_layer: Any,
+) -> tuple[Tensor, list[Any]]:  # fmt: skip
+    """Run a recurrent network layer by layer with torch's ``run_layers``, with the dropout between the layers.
+
+    Up to 2.15, torch's function never applies the dropout: it compares ``num_layers < i - 1``. The arguments after
+    ``run_layers`` are those of torch's function. ``hidden`` and ``parameters`` have one entry for each layer, or for
+    each direction of it.
+    """
+    directions = 2 if bidirectional else 1
+    last_hidden = []
+    for layer in range(layer_count):
+        part = slice(layer * directions, (layer + 1) * directions)
+        x, layer_hidden = run_layers(
+            x, hidden[part], parameters[part], has_biases, 1, 0.0, False, bidirectional, batch_first, run_layer
+        )
+        last_hidden += layer_hidden
+        if training and dropout and layer < layer_count - 1:
+            x = torch.dropout(x, dropout, train=True)
+    return x, last_hidden
 
 
 def _run_forward(
@@ -184,19 +212,11 @@ def _run_forward(
     ``values`` replaces the parameters and buffers of ``module`` during the call. Each run of a module is appended to
     ``module_runs``.
     """
-    # functional_call replaces the tensors of a module while its ``forward`` runs. loss_fn may call more of the module
-    # than ``forward``, so an outer module calls loss_fn.
-    outer = torch.nn.Module()
-    outer.inner = module
-
-    def forward() -> tuple[object, Tensors]:
+    with unchanged_module(module):
+        replace_tensors(module, values)
         with _record_forward_paths(module, module_runs):
             result = loss_fn(module, **batch)
-        return result, dict(module.named_buffers())
-
-    outer.forward = forward
-    replacements = {f"inner.{name}": value for name, value in values.items()}
-    result, buffers_after = torch.func.functional_call(outer, replacements, ())
+        buffers_after = dict(module.named_buffers())
     loss, metrics = result if isinstance(result, tuple) else (result, {})
     _check_result(loss, metrics)
     return loss, {name: value.detach() for name, value in metrics.items()}, buffers_after
