@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import zipfile
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from mixlist.errors import UsageError
 from mixlist.files.atomic_writes import write_atomically
-from mixlist.torch_export.step_names import INIT_KEY_PREFIX, RANDOM_KEY_PREFIX, STATE_PREFIX, is_reserved
+from mixlist.torch_export.step_names import (
+    INIT_KEY_PREFIX,
+    RANDOM_KEY_PREFIX,
+    STATE_PREFIX,
+    initial_values_path,
+    is_reserved,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -49,7 +57,8 @@ def export_step(
     - the further outputs of ``loss_fn``.
 
     Parameters with ``requires_grad`` False and buffers that do not change become initializers. The graph does not hold
-    the values of trainable parameters; its metadata describes their distribution, see
+    the values of trainable parameters: with ``path``, they are written next to it, as ``step.init.npz`` for
+    ``step.onnx``, from which ``train`` starts. The metadata of the graph describes how the values were drawn, see
     `mixlist.torch_export.init_metadata`.
 
     The graph has opset 18 and IR version 8. The same module gives the same bytes. Needs the extra ``torch``.
@@ -69,6 +78,7 @@ def export_step(
     _check_arguments(module, example_batch)
     model = _export(module, loss_fn, example_batch, dynamic_batch)
     if path is not None:
+        write_atomically(initial_values_path(path), _module_values(module, model))
         write_atomically(path, model.SerializeToString(deterministic=True))
     return model
 
@@ -80,7 +90,7 @@ def _export(
     import onnx
     import onnx_ir as ir
 
-    from mixlist.torch_export import fx_cleanup, init_metadata, onnx_conversion, random_inputs, tracing
+    from mixlist.torch_export import fx_cleanup, init_metadata, initialization, onnx_conversion, random_inputs, tracing
 
     # PyTorch module -> graph of ATen operators -> simplified graph -> random operators become inputs -> ONNX
     step = tracing.trace_step(module, loss_fn, batch, dynamic_batch=dynamic_batch)
@@ -99,8 +109,9 @@ def _export(
     model = onnx_conversion.convert_to_onnx(step.graph_module, inputs, outputs, constants, step.batch_size)
 
     # The metadata: how the trainer draws initial values and random inputs.
+    drawn = initialization.describe_initialization(module)
     metadata: dict[str, Mapping[str, object]] = {
-        INIT_KEY_PREFIX + name: init_metadata.describe_parameter(value.detach().cpu().numpy())
+        INIT_KEY_PREFIX + name: drawn.get(name) or init_metadata.describe_parameter(value.detach().cpu().numpy())
         for name, value in tracing.trainable_parameters(module).items()
     }
     for name, value in buffers.items():
@@ -112,6 +123,20 @@ def _export(
     # full_check infers the shapes too: an inconsistent shape would be an error of this exporter.
     onnx.checker.check_model(proto, full_check=True)
     return proto
+
+
+def _module_values(module: Module, model: onnx.ModelProto) -> bytes:
+    """Return the parameters and buffers of ``module`` that are inputs of ``model``, as a ``.npz`` file."""
+    import numpy as np
+
+    inputs = {value.name for value in model.graph.input}
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:  # not np.savez, which takes no tensor with the name "file"
+        for name in sorted(inputs & tensors.keys()):
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, tensors[name].detach().cpu().numpy())
+    return stream.getvalue()
 
 
 def _check_arguments(module: Module, batch: Mapping[str, Tensor]) -> None:

@@ -7,13 +7,12 @@ A description is a JSON object:
 - ``{"kind": "normal", "std": s}``: drawn around 0, or around ``mean``;
 - ``{"kind": "values", "values": [...]}``: these values; for buffers only.
 
-The kind is estimated from the values of an untrained module. torch draws weights from two families. The values of a
-parameter count as uniform if their largest distance from the mean is less than twice their standard deviation, else as
-normal. (The ratio is sqrt(3) = 1.73 for many uniform draws, and grows with the number of normal draws.) A truncated
-normal distribution becomes a normal one with the measured deviation.
-
-For a trained module, the description has the statistics of its weights, not the weights themselves. Keep the weights in
-a ``.npz`` file by name, for ``--init``.
+`mixlist.torch_export.initialization` finds how the module itself draws a parameter. If it does not know, the kind is
+estimated from the current values, and the description has ``"estimated": true``. torch draws weights from two families.
+The values of a parameter count as uniform if their largest distance from the mean is less than twice their standard
+deviation, else as normal. (The ratio is sqrt(3) = 1.73 for many uniform draws, and grows with the number of normal
+draws.) A training draws from an estimate only if it does not have the values themselves, which ``export_step`` writes
+next to the step graph.
 """
 
 from __future__ import annotations
@@ -30,7 +29,12 @@ Description = dict[str, object]
 
 
 def describe_parameter(values: NDArray[np.float32]) -> Description:
-    """Estimate the distribution of a parameter's values, an array of any shape with at least one value."""
+    """Describe the distribution of a parameter from its current values alone, as an estimate."""
+    return {**describe_draws(values), "estimated": True}
+
+
+def describe_draws(values: NDArray[np.float32]) -> Description:
+    """Return the distribution that values, an array of any shape with at least one value, are drawn from."""
     # Biases and the weights of normalizations start as constants.
     constant = _describe_constant(values)
     if constant is not None:

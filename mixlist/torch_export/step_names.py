@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 LOSS = "loss"  # output: the unscaled loss
 LOSS_SCALE = "loss_scale"  # input: the factor of the loss before the backward pass
 GRADIENT_PREFIX = "grad."  # output grad.w: the gradient of the parameter w
@@ -14,3 +17,8 @@ RANDOM_KEY_PREFIX = "pkg.mixlist.random."  # metadata, + an input: the distribut
 def is_reserved(name: str) -> bool:
     """Return whether a name has a fixed meaning in every step graph, so that no parameter or metric may have it."""
     return name in (LOSS, LOSS_SCALE) or name.startswith((GRADIENT_PREFIX, STATE_PREFIX, RANDOM_PREFIX))
+
+
+def initial_values_path(step_path: str | os.PathLike[str]) -> Path:
+    """Return the file next to a step graph that holds the module's own values: step.init.npz of step.onnx."""
+    return Path(step_path).with_suffix(".init.npz")

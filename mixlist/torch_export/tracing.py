@@ -182,15 +182,15 @@ def _plain_operators_only() -> Iterator[None]:
 
 
 def _run_recurrent_layers(
-    run_layers: Callable[..., Any], x: Tensor, hidden: list[Any], parameters: list[Any], has_biases: bool,
-    layer_count: int, dropout: float, training: bool, bidirectional: bool, batch_first: bool, run_layer: Any,
-) -> tuple[Tensor, list[Any]]:  # fmt: skip
+    run_layers: Callable[..., Any], x: Tensor, hidden: list[Any], parameters: list[Any], *options: Any
+) -> tuple[Tensor, list[Any]]:
     """Run a recurrent network layer by layer with torch's ``run_layers``, with the dropout between the layers.
 
     Up to 2.15, torch's function never applies the dropout: it compares ``num_layers < i - 1``. The arguments after
     ``run_layers`` are those of torch's function. ``hidden`` and ``parameters`` have one entry for each layer, or for
     each direction of it.
     """
+    has_biases, layer_count, dropout, training, bidirectional, batch_first, run_layer = options
     directions = 2 if bidirectional else 1
     last_hidden = []
     for layer in range(layer_count):

@@ -14,17 +14,21 @@ from mixlist.installed_runtime import require_onnxruntime
 from mixlist.lists.policy import Policy
 from mixlist.runtime.array_casts import numpy_type
 from mixlist.runtime.feeds import digest
+from mixlist.torch_export.step_names import initial_values_path
 from mixlist.training.dataset import Dataset, read_arrays, read_dataset
 from mixlist.training.evaluation import Metric, choose_metric, evaluate
 from mixlist.training.loop import Training
 from mixlist.training.optimizers import Settings
-from mixlist.training.options import DEFAULT_EPOCHS, ArraySource, TrainOptions
+from mixlist.training.options import DEFAULT_EPOCHS, DRAWN, ArraySource, TrainOptions
 from mixlist.training.scalers import Scaler, describe_scaler, make_scaler
 from mixlist.training.step_graph import StepGraph
 from mixlist.training.step_session import StepSession
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Array
+
+
+SHARED_START = "all seeds share one start: the initial values are given, not drawn"
 
 
 @dataclass
@@ -75,6 +79,16 @@ class TrainingJob:
         """Return the metric with the current parameters, over all evaluation data or the first ``max_batches``."""
         session, batch_size = training.session, self.options.batch_size
         return evaluate(session, training.values, self.evaluation_data, self.metric, batch_size, max_batches)
+
+    def describe_start(self) -> str:
+        """Return where the trainings start, as a sentence for the report (Rule S10.22)."""
+        parameters = self.graph.parameters
+        shared = [parameter for parameter in parameters if parameter.name in self.initial_values]
+        if len(shared) == len(parameters):
+            return SHARED_START
+        estimated = [p.name for p in parameters if p not in shared and p.distribution.get("estimated")]
+        text = f"each seed draws {len(parameters) - len(shared)} of {len(parameters)} parameters anew"
+        return f"{text}; {len(estimated)} of them from an estimate ({estimated[0]} first)" if estimated else text
 
     def data_warnings(self) -> list[Diagnostic]:
         """Return the warnings on training and evaluation data.
@@ -164,12 +178,25 @@ def _check_batch_size(graph: StepGraph, batch_size: int, training_data: Dataset,
 
 
 def _read_initial_values(graph: StepGraph, init: ArraySource | None) -> dict[str, Array]:
-    """Return the arrays of ``init``, cast to the types of the parameters and buffers; {} without ``init``.
+    """Return the initial values that all seeds share, in the types of the parameters and buffers (Rule S10.22).
 
+    These are the values next to the step graph and those of ``init``. For parameters that are drawn, there are none.
     Raises UsageError for a name or shape that the graph does not have, and for values that are not finite.
     """
+    own_path = initial_values_path(graph.loaded.path) if graph.loaded.path is not None else None
+    values: dict[str, Array] = {}
+    if own_path is not None and own_path.is_file():
+        values = _fit_initial_values(graph, own_path)
     if init is None:
-        return {}
+        return values
+    # A distribution that is an estimate is of no use if the values themselves are there.
+    drawn = {p.name for p in graph.parameters if p.distribution and not p.distribution.get("estimated")}
+    values = {name: value for name, value in values.items() if name not in drawn}
+    return values if init == DRAWN else values | _fit_initial_values(graph, init)
+
+
+def _fit_initial_values(graph: StepGraph, init: ArraySource) -> dict[str, Array]:
+    """Return the arrays of ``init``, cast to the types of the parameters and buffers."""
     arrays, source_name = read_arrays(init, "the initial values")
     parameters = {parameter.name: parameter for parameter in (*graph.parameters, *graph.buffers)}
     values = {}

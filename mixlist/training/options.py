@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mixlist.training.optimizers import Settings
 
 DEFAULT_EPOCHS = 10  # the length of a training if neither steps nor epochs are given
+DRAWN = "drawn"  # the value of ``init`` for initial values that each seed draws anew
 ArraySource: TypeAlias = Mapping[str, object] | str | os.PathLike[str]  # arrays by name, or the path of a .npz file
 
 
@@ -31,7 +32,8 @@ class TrainOptions(ProviderOption):
 
     - ``eval_data``: samples for the metric, in the same form as ``data``. Without it, the metric uses ``data``.
     - ``steps`` or ``epochs``: the length of each training; give at most one.
-    - ``init``: initial values of parameters and buffers by name; the others are drawn from the seed.
+    - ``init``: initial values of parameters and buffers by name; the others are drawn from the seed. "drawn" draws all
+      that the module can draw. Without it, every seed starts from the values next to the step graph, if there are any.
     - ``runs``, ``seed``: the number of seeds, and the first one. Each seed is trained three times: in float32, as its
       twin, and mixed.
     - ``planned_steps``: the length of the training that is planned. Its rate of exceptions is projected and judged.
@@ -53,7 +55,10 @@ class TrainOptions(ProviderOption):
     )
     optimizer: Settings | None = None
     init: ArraySource | None = option(
-        None, "A .npz file of initial values by parameter; others are drawn from the seed.", "input file"
+        None,
+        "A .npz file of initial values by parameter; others are drawn from the seed. drawn: draw all."
+        "  [default: MODEL.init.npz next to the model, else drawn]",
+        "input file",
     )
     runs: int = option(3, "The number of seeds; each is trained three times.", "integer", minimum=1)
     seed: int = option(0, "The first seed.", "integer", minimum=0)

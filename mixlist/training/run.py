@@ -217,6 +217,7 @@ class _TrainingSeries:
             scaler=describe_scaler(job.new_scaler()),
             optimizer=asdict(job.settings),
             underflow=underflow,
+            start=job.describe_start(),
             complete=self.complete,
             warnings=(*job.data_warnings(), *self.mixed_session.warnings),
         )

@@ -210,10 +210,10 @@ def test_the_metadata_describe_the_distribution_of_initial_values() -> None:
     }
     assert descriptions["linear.weight"]["kind"] == "uniform"
     assert descriptions["linear.weight"]["bound"] == pytest.approx(1 / 8, rel=0.01)
-    assert descriptions["table"] == {"kind": "normal", "std": pytest.approx(0.02, rel=0.05)}
+    assert descriptions["table"] == {"kind": "normal", "std": pytest.approx(0.02, rel=0.05), "estimated": True}
     assert descriptions["norm.weight"] == {"kind": "ones"}
     assert descriptions["norm.bias"] == descriptions["norm.running_mean"] == {"kind": "zeros"}
-    assert descriptions["gain"] == {"kind": "constant", "value": pytest.approx(0.1)}
+    assert descriptions["gain"] == {"kind": "constant", "value": pytest.approx(0.1), "estimated": True}
     assert descriptions["history"] == {"kind": "values", "values": list(range(64))}
 
 
