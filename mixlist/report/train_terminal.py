@@ -74,6 +74,8 @@ def _write_trials(report: TrainReport, stream: TextIO) -> None:
     if not report.scale_trials:
         return
     write_heading("Scales tried", stream)
-    write_table(("parameters", "exceptions", "gradients lost"), train_texts.trial_rows(report), stream)
+    write_table(
+        ("parameters", "exceptions", "in a longer training", "gradients lost"), train_texts.trial_rows(report), stream
+    )
     best = f"best: {train_texts.format_parameters(dict(report.scale_choice))}"
     stream.write(f"  {train_texts.describe_missing_choice(report) or best}\n")

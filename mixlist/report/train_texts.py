@@ -16,6 +16,7 @@ EMULATED = (
 
 # A share of the gradient values. If more of them become zero with every scale, the scale is not the cause.
 _MOST_LOST = 0.5
+TRIAL_COLUMNS = ("parameters", "exceptions", "in a longer training", "gradients lost")
 _CHECK_STEP = "'mixlist check' of the step shows overflow inside it"
 
 
@@ -120,10 +121,18 @@ def _format_parameter(value: object) -> str:
     return str(value)
 
 
-def trial_rows(report: TrainReport) -> list[tuple[str, str, str]]:
-    """Return a row for each setting of the scaler that was tried: its parameters, exceptions, and share of zeros."""
+def trial_rows(report: TrainReport) -> list[tuple[str, str, str, str]]:
+    """Return a row for each setting of the scaler that was tried.
+
+    It has its parameters, its exceptions, their rate in a longer training, and the share of gradients that became zero.
+    """
     return [
-        (format_parameters(dict(trial.parameters)), f"{trial.exceptions} of {trial.steps}", format_share(trial.zero))
+        (
+            format_parameters(dict(trial.parameters)),
+            f"{trial.exceptions} of {trial.steps}",
+            f"{trial.projected_rate:.2%}",
+            format_share(trial.zero),
+        )
         for trial in report.scale_trials
     ]
 

@@ -104,6 +104,10 @@ class TrainOptions(ProviderOption):
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
             raise UsageError("steps and epochs both give the length of a training", hint="give one of them")
+        if self.tune and self.scaler in SCALERS and not SCALERS[self.scaler].INITIAL_SCALE_PARAMETER:
+            raise UsageError(
+                f"there is nothing to search: the loss scaler {self.scaler} has no scale", hint="leave out --tune-scale"
+            )
         # The bounds of ``option`` hold for the command line. A Python caller can pass any number.
         counts = [count for count in (self.runs, self.batch_size, self.steps, self.epochs) if count is not None]
         if min(counts) < 1:

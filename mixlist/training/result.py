@@ -81,13 +81,15 @@ class TuningRun:
 
     ``parameters`` has the changed parameters of the scaler. ``exceptions`` counts the exceptions in ``steps`` steps.
     A training that cannot keep the limit of exceptions ends early.
-    ``zero`` is the share of gradient values that became zero.
+    ``zero`` is the share of gradient values that became zero. ``projected_rate``: the steady rate of exceptions of a
+    longer training, 1 if there was no steady state.
     """
 
     parameters: dict[str, float]
     exceptions: int
     steps: int
     zero: float
+    projected_rate: float
 
 
 @dataclass(frozen=True, repr=False)

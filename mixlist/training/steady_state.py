@@ -51,6 +51,8 @@ class ExceptionRates:
     - ``least_scale_exceptions`` of ``least_scale_steps``: at the smallest scale that the scaler can have, or below 1.
     - ``unsteady_trainings``: the number of trainings without a steady state.
     - ``initial_scale``: the smallest scale with which a steady state began; None if no training has one.
+    - ``future_rate``: the steady rate of a longer training, None if it is not known. Each growth of the scale
+      ends in an exception at some time.
     - ``projected_rate``: the rate in a training of ``planned_steps``; None if that is not given or not known.
     """
 
@@ -62,6 +64,7 @@ class ExceptionRates:
     least_scale_steps: int
     unsteady_trainings: int
     initial_scale: float | None
+    future_rate: float | None
     projected_rate: float | None
 
     @property
@@ -85,7 +88,7 @@ def measure_rates(
     # A scale that grows after fewer good steps has an exception before there are more of them.
     good_steps = min(GOOD_STEPS, growth_interval or GOOD_STEPS)
     start_up_exceptions = start_up_steps = steady_exceptions = steady_steps = 0
-    least_exceptions = least_steps = unsteady = longest = 0
+    least_exceptions = least_steps = unsteady = 0
     initial_scales: list[float] = []
     for history in histories:
         steps, exceptions = len(history.loss), set(history.exceptions)
@@ -94,7 +97,6 @@ def measure_rates(
         start_up_exceptions, start_up_steps = start_up_exceptions + early, start_up_steps + steady
         steady_exceptions += len(exceptions) - early
         steady_steps += steps - steady
-        longest = max(longest, steps - steady)
         if steady < steps:
             initial_scales.append(history.scale[steady - 1])
         else:
@@ -102,14 +104,16 @@ def measure_rates(
         at_least = [step for step in range(steps) if history.scale[step] <= least_scale]
         least_steps += len(at_least)
         least_exceptions += len(exceptions.intersection(at_least))
-    projected = None
-    if planned_steps is not None and steady_steps:
-        rate = steady_exceptions / steady_steps
-        if growth_interval >= longest:  # the scale has not grown yet: each growth may end in an exception
-            rate += 1 / (growth_interval + 1)
+    future_rate = projected = None
+    if steady_steps:
+        future_rate = steady_exceptions / steady_steps
+        growth_rate = 1 / (growth_interval + 1) if growth_interval else 0.0
+        if future_rate < growth_rate:  # the scale has not grown as far yet as it can
+            future_rate += growth_rate
+    if planned_steps is not None and future_rate is not None:
         early_steps = min(start_up_steps / len(histories), planned_steps)
         early_exceptions = start_up_exceptions / len(histories)
-        projected = min(1.0, (early_exceptions + rate * (planned_steps - early_steps)) / planned_steps)
+        projected = min(1.0, (early_exceptions + future_rate * (planned_steps - early_steps)) / planned_steps)
     return ExceptionRates(
         start_up_exceptions,
         start_up_steps,
@@ -119,5 +123,6 @@ def measure_rates(
         least_steps,
         unsteady,
         min(initial_scales, default=None),
+        future_rate,
         projected,
     )

@@ -81,7 +81,10 @@ FAILING = replace(
     offenders=(finding("/grad/fc/MatMul"), finding(EVIL)),
     trace_scale=1.0,
     suggestion=SUGGESTION,
-    scale_trials=(TuningRun({"init_scale": 1024.0}, 0, 40, 0.001), TuningRun({"init_scale": 65536.0}, 4, 40, 0.0)),
+    scale_trials=(
+        TuningRun({"init_scale": 1024.0}, 0, 40, 0.001, 0.0005),
+        TuningRun({"init_scale": 65536.0}, 4, 40, 0.0, 0.1),
+    ),
     scale_choice={"init_scale": 1024.0},
     warnings=(
         warning("ML609", "there is no evaluation data: the metric is measured on the training data"),

@@ -79,8 +79,18 @@ def test_a_scale_that_grows_after_fewer_than_ten_steps_has_a_steady_state() -> N
 
 def test_the_projection_has_the_start_up_once() -> None:
     scales = [*[65536.0] * 4, *[4096.0] * 146]
-    rates = rates_of((range(4), scales), planned=10_000, growth_interval=100)
-    assert rates.projected_rate == pytest.approx(4 / 10_000)  # the scale has grown without an exception
     rates = rates_of((range(4), scales), planned=10_000)
+    assert rates.future_rate == pytest.approx(1 / 2001)
     assert rates.projected_rate == pytest.approx((4 + (10_000 - 14) / 2001) / 10_000)
+    fixed = rates_of((range(4), scales), scaler="fixed", loss_scale=65536.0, planned=10_000)
+    assert fixed.projected_rate == pytest.approx(4 / 10_000)
     assert rates_of((range(4), scales), planned=4).projected_rate == 1.0
+
+
+def test_the_exceptions_of_growth_count_once() -> None:
+    grown = rates_of((range(0, 150, 21), [1024.0] * 150), growth_interval=20)
+    assert grown.future_rate == grown.steady_rate == pytest.approx(7 / 139, abs=0.002)
+    assert grown.future_rate > 1 / 21
+    not_grown = rates_of(([100], [1024.0] * 150), growth_interval=100)
+    assert not_grown.steady_rate == pytest.approx(1 / 140)
+    assert not_grown.future_rate == pytest.approx(1 / 140 + 1 / 101)
