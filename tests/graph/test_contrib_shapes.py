@@ -38,7 +38,7 @@ CASES: list[tuple[str, list[Any], int, dict[str, Any]]] = [
     ("MultiHeadAttention", [(2, 5, 8), (2, 6, 8), (2, 6, 4)], 1, {"num_heads": 2}),
     (
         "MatMulNBits",
-        [(2, 5, 32), ((7, 2, 8), np.uint8), (7, 2)],
+        [(2, 5, 32), ((7, 2, 8), np.uint8), (14,)],
         1,
         {"K": 32, "N": 7, "bits": 4, "block_size": 16},
     ),
