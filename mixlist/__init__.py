@@ -57,6 +57,11 @@ if TYPE_CHECKING:
     from mixlist.rewriter import rewrite as rewrite
     from mixlist.runtime.feeds import Batches as Batches
     from mixlist.runtime.feeds import read_data as read_data
+    from mixlist.targets.low_nodes import LowNode as LowNode
+    from mixlist.targets.model_check import MissingOperator as MissingOperator
+    from mixlist.targets.model_check import ModelCheck as ModelCheck
+    from mixlist.targets.target_plan import TargetPlan as TargetPlan
+    from mixlist.targets.target_plan import plan_for_target as plan_for_target
     from mixlist.training.result import TrainReport as TrainReport
     from mixlist.training.run import train as train
     from mixlist.tuner.result import TunedEdit as TunedEdit
@@ -79,7 +84,10 @@ _MODULE_OF = {
     "FileReport": "mixlist.lists.validate_file",
     "Limits": "mixlist.checker.limits",
     "ListDiff": "mixlist.lists.diff",
+    "LowNode": "mixlist.targets.low_nodes",
+    "MissingOperator": "mixlist.targets.model_check",
     "MixlistError": "mixlist.errors",
+    "ModelCheck": "mixlist.targets.model_check",
     "NodeChange": "mixlist.comparison.result",
     "NodeError": "mixlist.checker.result",
     "NodeFinding": "mixlist.checker.result",
@@ -96,6 +104,7 @@ _MODULE_OF = {
     "RewriteResult": "mixlist.rewriter",
     "SettingChange": "mixlist.lists.setting_changes",
     "SideResult": "mixlist.comparison.result",
+    "TargetPlan": "mixlist.targets.target_plan",
     "TensorRange": "mixlist.checker.result",
     "TrainReport": "mixlist.training.result",
     "TuneReport": "mixlist.tuner.result",
@@ -110,6 +119,7 @@ _MODULE_OF = {
     "export": "mixlist.interop.registry",
     "html": "mixlist.report.result_page",
     "load_policy": "mixlist.lists.load",
+    "plan_for_target": "mixlist.targets.target_plan",
     "read_data": "mixlist.runtime.feeds",
     "register_exporter": "mixlist.interop.registry",
     "recover": "mixlist.interop.recover",

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mixlist.resolver import Plan
     from mixlist.rewriter import RewriteResult
     from mixlist.targets.model_check import ModelCheck
+    from mixlist.targets.target_plan import TargetPlan
 
 
 _OUTPUT_PATH = PathType("writes", must_be_new=True)
@@ -99,9 +100,10 @@ def command(
     """
     from mixlist.graph.save import files_of_model
     from mixlist.graph.traversal import nodes_in_model
-    from mixlist.report import apply_terminal, terminal
+    from mixlist.report import apply_terminal, target_output, terminal
     from mixlist.report.progress import bar
     from mixlist.rewriter import rewrite_in_place
+    from mixlist.targets.target_plan import plan_for_target
 
     out = Path(output)
     policy, hints = pop_policy(option_values), pop_type_hints(option_values)
@@ -110,7 +112,7 @@ def command(
     before, inputs = Counter(node.op_type for node in nodes_in_model(source.proto)), files_of_model(source)
     # Phases: decide the precision of the nodes, rewrite, save, then report.
     plan = resolve_with_progress(_with_inlining_and_opset(source, inline_functions, opset), policy, hints)
-    use = None if target is None else _TargetUse(target, plan)
+    use = None if target is None else plan_for_target(plan, target)
     plan = plan if use is None else use.plan
     result = rewrite_in_place(plan, keep_io_types, keep_io)
     written: tuple[Path, ...] = ()
@@ -118,59 +120,23 @@ def command(
         with bar("writing weights", "bytes", result.streamed_bytes()) as progress:
             written = result.save(out, force=force, external_data=external_data, progress=progress)
     terminal.write_findings(result.warnings)
-    if use is not None:
-        use.check(result if dry_run else out)
+    check = None if use is None else _check_for_target(use, result, None if dry_run else out)
     if report is not None:
-        _write_report(report, result.to_json() if use is None else {**result.to_json(), "target": use.to_json()})
+        shown_target = {} if use is None else {"target": target_output.applied_target_json(use, check)}
+        _write_report(report, result.to_json() | shown_target)
     sizes = _total_size(inputs), None if dry_run else _total_size(written)
     after = Counter(node.op_type for node in nodes_in_model(result.proto))
     apply_terminal.write_summary(plan, result, (before, after), sizes, sys.stderr)
     if use is not None:
-        use.write(sys.stderr)
-        return int(use.is_refused)
+        target_output.write_applied_target(use, check, sys.stderr)
+        return int(bool(use.refused) or (check is not None and not check.is_accepted))
     _write_missing_bfloat16(plan, result)
     return 0
 
 
-class _TargetUse:
-    """The option ``--target``: the plan that the target accepts, and the check of the written model."""
-
-    def __init__(self, name: str, plan: Plan) -> None:
-        """Load the target, and decide the plan again with the nodes that must stay as authored."""
-        from mixlist.targets.low_nodes import find_low_nodes, keep_nodes_for_target
-        from mixlist.targets.target import load_target
-
-        self._target = load_target(name)
-        self._kept, self.plan = keep_nodes_for_target(plan, self._target)
-        low_nodes = find_low_nodes(self.plan, self._target)
-        self._refused = [node for node in low_nodes if node.otherwise == "refusal"]
-        self._check: ModelCheck | None = None
-
-    def check(self, model: RewriteResult | Path) -> None:
-        """Check the written file, or without one the rewritten model, by the type rules of the target."""
-        from mixlist.graph.load import load_model
-        from mixlist.targets.model_check import check_model
-
-        if self._target.strongly_typed:
-            loaded = load_model(model) if isinstance(model, Path) else replace(model.loaded, proto=model.proto)
-            self._check = check_model(loaded, self._target)
-
-    @property
-    def is_refused(self) -> bool:
-        """Return True if the target does not accept the model."""
-        return bool(self._refused) or (self._check is not None and not self._check.is_accepted)
-
-    def to_json(self) -> JsonObject:
-        """Return the key ``target`` of the report."""
-        from mixlist.report.target_output import applied_target_json
-
-        return applied_target_json(self._target, self._kept, self._refused, self._check)
-
-    def write(self, stream: TextIO) -> None:
-        """Write what the target does with the model."""
-        from mixlist.report.target_output import write_applied_target
-
-        write_applied_target(self._target, self._kept, self._refused, self._check, stream)
+def _check_for_target(use: TargetPlan, result: RewriteResult, out: Path | None) -> ModelCheck | None:
+    """Check the written file, or without one (a dry run) the rewritten model, by the type rules of the target."""
+    return use.check_model(replace(result.loaded, proto=result.proto) if out is None else out)
 
 
 def _write_missing_bfloat16(plan: Plan, result: RewriteResult) -> None:

@@ -75,8 +75,8 @@ FILTERS = (
             shell_complete=complete_node,
         ),
         target_option(
-            "Show only low-precision nodes, with whether this target has a kernel for each, and what happens otherwise."
-            " FILE is a table of another target. Needs no GPU.",
+            "Show only low-precision nodes, with whether this target has a kernel for each, and what happens otherwise;"
+            " with --explain, say this for NODE. FILE is a table of another target. Needs no GPU.",
             alias="--provider",
         ),
         CONFIG,
@@ -108,6 +108,9 @@ def command(
     filters = {str(option.name): cast(Sequence[str], option_values.pop(str(option.name))) for option in FILTERS}
     plan = resolve_with_progress(model, pop_policy(option_values), pop_type_hints(option_values))
     terminal.write_findings(plan.warnings)
+    if explain is not None and target is not None:
+        _explain_for_target(plan, plan.explain(explain), target, output_format)
+        return
     if explain is not None:
         chain = plan.explain(explain)
         if output_format == "json":
@@ -141,8 +144,7 @@ def _write_low_nodes(
     from mixlist.targets.target import load_target
 
     target = load_target(target_name)
-    if target.source:
-        sys.stderr.write(f"the kernels of {target.name} are those of {target.source}\n")
+    target_output.write_source(target, sys.stderr)
     low_nodes = [node for node in find_low_nodes(plan, target) if _matches(node.decision, filters)]
     if output_format == "json":
         json_output.write_json(target_output.low_nodes_json(plan, target, low_nodes), sys.stdout)
@@ -155,6 +157,26 @@ def _write_low_nodes(
         sys.stdout.write(f"{summary}\n")
     else:
         target_output.write_low_nodes(low_nodes, None if show_all else MAX_NODES, sys.stdout)
+
+
+def _explain_for_target(plan: Plan, chain: Sequence[Decision], target_name: str, output_format: str) -> None:
+    """Write the chain of an explained node, with what a target does with the low-precision nodes of the chain."""
+    from mixlist.report import json_output, resolve_output, target_output
+    from mixlist.targets.low_nodes import find_low_nodes
+    from mixlist.targets.target import load_target
+
+    target = load_target(target_name)
+    target_output.write_source(target, sys.stderr)
+    # Each Decision of the chain is one of ``plan.nodes``, of which the low nodes are a part.
+    low_nodes = {id(node.decision): node for node in find_low_nodes(plan, target)}
+    explained = [(decision, low_nodes.get(id(decision))) for decision in chain]
+    if output_format == "json":
+        json_output.write_json(target_output.explained_json(plan, target, explained), sys.stdout)
+    elif output_format == "csv":
+        target_output.write_explained_csv(explained, sys.stdout)
+    else:
+        sys.stdout.write(resolve_output.chain_text(chain))
+        sys.stdout.write(target_output.explained_text(target, *explained[0]))
 
 
 def _report_missing_op_types(plan: Plan, op_types: Sequence[str]) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 from mixlist.errors import UsageError
-from mixlist.graph.model import Node, Scope, Value
-from mixlist.graph.naming import display_name, scope_path
+from mixlist.graph.model import Graph, Node, Scope, Value
+from mixlist.graph.naming import display_name, node_ref, scope_path
 from mixlist.graph.refs import NodeRef, accepted_names, scoped_name
 from mixlist.graph.traversal import linked_scopes
 from mixlist.resolver.decisions import Decision, GraphSolution, ModelSolution, find_precision, is_changed
@@ -29,11 +29,14 @@ def describe_decisions(model_solution: ModelSolution) -> tuple[Decision, ...]:
     )
 
 
-def find_chain(decisions: Sequence[Decision], name: str) -> list[Decision]:
-    """Return the decisions from the named node up to the one that decided; raise UsageError if no node has the name."""
+def find_chain(decisions: Sequence[Decision], name: str, graph: Graph) -> list[Decision]:
+    """Return the decisions from the named node up to the one that decided; raise UsageError if no node has the name.
+
+    ``graph``: the main graph, whose inputs and constants the error names.
+    """
     # Reversed, so that the first one wins if nodes of one scope share a name.
     by_ref = {decision.ref: decision for decision in reversed(decisions)}
-    chain = [_find_named(decisions, name)]
+    chain = [_find_named(decisions, name, graph)]
     decider, visited = chain[0].decider, {chain[0].ref}
     # Operators on sequences may follow each other in a circle, so the chain also ends before a node that it has.
     while chain[-1].producer is not None and chain[-1].ref != decider and chain[-1].producer not in visited:
@@ -42,7 +45,7 @@ def find_chain(decisions: Sequence[Decision], name: str) -> list[Decision]:
     return chain
 
 
-def _find_named(decisions: Sequence[Decision], name: str) -> Decision:
+def _find_named(decisions: Sequence[Decision], name: str, graph: Graph) -> Decision:
     """Return the decision for the node that a user names (Rules S6.4, S6.5)."""
     by_name: dict[str, list[Decision]] = {}
     for decision in decisions:
@@ -50,6 +53,7 @@ def _find_named(decisions: Sequence[Decision], name: str) -> Decision:
             by_name.setdefault(node_name, []).append(decision)
     candidates = by_name.get(name) or [decision for decision in decisions if name in decision.outputs]
     if not candidates:
+        _refuse_source(graph, name)
         # Do not suggest both `fc` and `./fc`: keep the form that the user typed.
         node_names = [node_name for node_name in by_name if node_name.startswith("./") == name.startswith("./")]
         close_names = get_close_matches(name, node_names, n=3, cutoff=0.4)
@@ -63,6 +67,25 @@ def _find_named(decisions: Sequence[Decision], name: str) -> Decision:
         names = ", ".join(scoped_name(decision.ref) for decision in candidates)
         raise UsageError(f"several nodes are called {name!r}", hint=f"choose one of {names}")
     return (exact or candidates)[0]
+
+
+def _refuse_source(graph: Graph, name: str) -> None:
+    """Raise UsageError if ``name`` is an input or a constant of the main graph, which no node makes."""
+    is_input = any(value.name == name for value in graph.root.inputs)
+    # Bodies also read the tensors of the main graph. Their own inputs have no producer either, and another scope.
+    readers = [
+        node
+        for node in graph.nodes
+        if any(v is not None and v.name == name and v.producer is None and v.scope is graph.root for v in node.inputs)
+    ]
+    if not is_input and not readers:
+        return
+    shown = ", ".join(scoped_name(node_ref(graph, node)) for node in readers[:3])
+    more = f" and {len(readers) - 3} more" if len(readers) > 3 else ""
+    raise UsageError(
+        f"{name!r} is {'an input' if is_input else 'a constant'} of the graph: no node makes it, so no rule decides it",
+        hint=f"explain a node that reads it: {shown}{more}" if readers else "no node reads it",
+    )
 
 
 def _find_callers(model_solution: ModelSolution) -> dict[GraphSolution, list[str]]:

@@ -55,10 +55,10 @@ class Plan:
         """Return the chain from the named node up to the node that decided for it.
 
         ``name`` is a node's name, ``scope/name``, or ``./name`` for the main graph; if no node has it, the name of a
-        tensor that a node makes. Raises UsageError with the nearest names if there is neither, and with the candidates
-        if several scopes have such a node.
+        tensor that a node makes. Raises UsageError with the nearest names if there is neither, with the readers if it
+        is an input or a constant of the main graph, and with the candidates if several scopes have such a node.
         """
-        return find_chain(self.nodes, name)
+        return find_chain(self.nodes, name, self.solution.graph)
 
     def to_rows(self) -> list[Row]:
         """Return a flat row for each node, for pandas or polars: the keys of ``nodes`` in JSON, and ``callers``."""

@@ -171,3 +171,39 @@ def test_a_low_node_without_a_kernel_is_refused_where_it_was_authored_low(
     )
     assert completed.status == 1
     assert "cpu refuses low-precision nodes: MatMul 1" in completed.err
+
+
+def test_explain_says_what_the_target_does_with_the_node(run, save: Callable[[str], Path], tmp_path: Path) -> None:
+    """Rules S13.2, S13.3"""
+    path = save(GRAPH)
+    options = (*LISTS, "--precision-mode-v2", "mixed_bfloat16", "--target", "tensorrt", "--explain")
+
+    def explain(node: str, *more: object) -> str:
+        completed = run("resolve", path, *more, *options, node)
+        assert completed.status == 0
+        assert "the kernels of tensorrt are those of TensorRT" in completed.err
+        return completed.out
+
+    assert explain("mish").endswith(
+        "    tensorrt has no bfloat16 kernel for it: tensorrt does not load the model; apply --target keeps the node as"
+        " authored (S13.3).\n"
+    )
+    assert explain("product").endswith("    tensorrt has a bfloat16 kernel for it (S13.2).\n")
+    high = explain("product", "--keep-dtype", write_text(tmp_path / "keep.cfg", "product\n"))
+    assert high.endswith("    It is not low precision, so tensorrt needs no low-precision kernel for it.\n")
+    content = json.loads(explain("mish", "--format", "json"))
+    assert content["format"] == "mixlist.explain/1" and content["target"]["name"] == "tensorrt"
+    assert [(n["name"], n["kernel"], n["otherwise"]) for n in content["chain"]] == [
+        ("mish", False, "refusal"),
+        ("product", True, None),
+    ]
+    rows = list(csv.DictReader(io.StringIO(explain("mish", "--format", "csv"))))
+    assert [(row["name"], row["kernel"], row["otherwise"]) for row in rows] == [
+        ("mish", "false", "refusal"),
+        ("product", "true", ""),
+    ]
+
+
+def write_text(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path

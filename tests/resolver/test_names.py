@@ -133,3 +133,16 @@ def test_explain_ends_at_the_node_that_follows_names(case: Case) -> None:
                 assert chain[-1].producer is None and node.follows[1] == chain[-1].follows[0]
             else:
                 assert len(chain) == 1
+
+
+def test_a_graph_input_or_constant_is_no_node_and_the_error_names_its_readers() -> None:
+    text = "g (float[2] x, float[2] unread) => (float[2] y) <float[2] w = {1, 2}> { [m] a = Mul(x, w) [e] y = Exp(a) }"
+    plan = mixlist.resolve(model(text), policy())
+    with pytest.raises(UsageError, match="'x' is an input of the graph: no node makes it") as caught:
+        plan.explain("x")
+    assert caught.value.hint == "explain a node that reads it: ./m"
+    with pytest.raises(UsageError, match="'w' is a constant of the graph"):
+        plan.explain("w")
+    with pytest.raises(UsageError) as caught:
+        plan.explain("unread")
+    assert caught.value.hint == "no node reads it"
