@@ -41,6 +41,7 @@ from mixlist.runtime.profile_reader import Profile, read_profile
 from mixlist.runtime.session import SessionOptions
 from mixlist.runtime.timed_session import TimedSession
 from mixlist.targets.providers import PROVIDERS
+from mixlist.targets.refused_bfloat16 import describe_refused_bfloat16
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -296,6 +297,10 @@ class _Comparison:
         )
 
     def _timed_model(self, measurement: _Measurement) -> TimedModel:
+        failure = measurement.failure
+        # ONNX Runtime names the first node without a kernel. Its message does not say that the type is the reason.
+        if failure and self.options.provider == "cpu" and (refusal := describe_refused_bfloat16(measurement.loaded)):
+            failure = f"{failure}; {refusal}"
         low_nodes, low_kernels = count_nodes_with_low_kernel(measurement.loaded, self.options.provider)
         return TimedModel(
             name=measurement.name,
@@ -305,7 +310,7 @@ class _Comparison:
             host_memory=measurement.memory,
             graph=measurement.graph,
             profile=measurement.profile,
-            failure=measurement.failure,
+            failure=failure,
         )
 
 

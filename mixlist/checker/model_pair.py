@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from mixlist.checker.session_config import SessionConfig
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.emulation.conversions import Conversion, find_conversions
+from mixlist.emulation.emulate import has_low_types
 from mixlist.emulation.float64_reference import describe_float32_nodes
 from mixlist.emulation.graph_statistics import InstrumentedModel, Probe
 from mixlist.emulation.instrument import Instrumenter, instrument
@@ -34,6 +36,9 @@ from mixlist.rewriter import rewrite
 from mixlist.rewriter.result import NOTHING_LOW
 from mixlist.rewriter.specialized_functions import ORIGIN_KEY
 from mixlist.runtime.inputs import model_inputs
+from mixlist.runtime.refused_run import RunRefused
+from mixlist.runtime.worker_process import WorkerDied
+from mixlist.targets.refused_bfloat16 import describe_refused_bfloat16
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -156,6 +161,14 @@ class ModelPair:
         """
         return min((FINITE_MAX[low] for low in self.low_types), default=math.inf)
 
+    def naming_the_reference(self) -> AbstractContextManager[None]:
+        """Return a context in which an error of loading says that it is about the reference."""
+        return _naming("the reference", self.reference.loaded, self.plan is None)
+
+    def naming_the_mixed_model(self) -> AbstractContextManager[None]:
+        """Return a context in which an error of loading says that it is about the mixed model."""
+        return _naming("the model of --against", self.mixed.loaded, self.plan is None)
+
     def mixed_low_nodes(self) -> dict[NodeRef, Node]:
         """Return the nodes of the mixed model that compute an output of a low type.
 
@@ -183,6 +196,19 @@ class ModelPair:
         self.mixed_observer.close()
 
 
+@contextmanager
+def _naming(role: str, loaded: LoadedModel, has_two_files: bool) -> Iterator[None]:
+    """Add the role and the file of a model to an error about it, if the user gave two models."""
+    try:
+        yield
+    except (RunRefused, WorkerDied):  # these are findings of the check
+        raise
+    except ModelError as error:
+        if not has_two_files:
+            raise
+        raise ModelError(f"{role}, {loaded.name}: {error.message}", hint=error.hint) from error
+
+
 @pause_gc()
 def make_model_pair(
     model: ModelSource | LoadedModel,
@@ -202,7 +228,8 @@ def make_model_pair(
     # process makes the mixed model.
     shared = config.share_weights(original)
     reference, instrumented = _observe_reference(shared, config)
-    reference_observer = config.open_reference_observer(shared, instrumented, _output_names(shared))
+    with _naming("the reference", original, against is not None):
+        reference_observer = config.open_reference_observer(shared, instrumented, _output_names(shared))
     wait_for_rounding_tests = config.start_rounding_tests()
     reference_observer.start_ahead(first_feed)
 
@@ -225,7 +252,10 @@ def make_model_pair(
     nodes = trace_dataflow(main)
     if config.float64_reference and (float32_nodes := describe_float32_nodes(nodes)):
         warnings.append(warning("ML608", float32_nodes))
-    mixed_observer = config.open_mixed_observer(loaded, instrumented, _output_names(original))
+    with _naming("the model of --against", loaded, against is not None):
+        mixed_observer = config.open_mixed_observer(loaded, instrumented, _output_names(original))
+
+    warnings += _warn_refused_files(original, loaded if against is not None else None, config)
 
     # Wait for the tests last: they ran while this process made the mixed model.
     reason = wait_for_rounding_tests()
@@ -258,6 +288,19 @@ def _make_mixed_model(
         message = f"{original.name} is an output of mixlist: the check cannot see how its constants were rounded"
         warnings.append(warning("ML607", message, hint="check its original model with --against"))
     return plan, loaded, warnings
+
+
+def _warn_refused_files(original: LoadedModel, against: LoadedModel | None, config: SessionConfig) -> list[Diagnostic]:
+    """Return a warning for each of the given models that ONNX Runtime's CPU provider does not load."""
+    if config.provider != "cpu":
+        return []
+    files = [loaded for loaded in (original, against) if loaded is not None and has_low_types(loaded.proto)]
+    hint = "write a float16 model for it, which it computes in float32, or use another provider"
+    return [
+        warning("ML614", f"{refusal}; the check emulates them", hint=hint)
+        for loaded in files
+        if (refusal := describe_refused_bfloat16(loaded))
+    ]
 
 
 def _conversion_readers(

@@ -228,6 +228,7 @@ class CheckReport:
     errors that nodes add, with ``--layerwise`` or if only limits of outputs fail. ``emulated``: the emulated check
     after a native one, with ``--compare-emulated``; it does not change the verdict. ``next_command``: the command line
     that searches a list that passes. It is "" if there is no such command, and in a report of the Python function.
+    ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole (Rule S8.31).
     """
 
     model: str
@@ -247,6 +248,7 @@ class CheckReport:
     emulated: EmulationComparison | None = None
     warnings: tuple[Diagnostic, ...] = ()
     next_command: str = ""
+    segment_bytes: int | None = None
     seconds: dict[str, float] = field(default_factory=dict)  # wall time of each phase
 
     def __repr__(self) -> str:

@@ -186,13 +186,13 @@ class _CheckRun:
     def _add_batch(self, index: int, feed: Feed, pending_reference: PendingRun, pending_mixed: PendingRun) -> None:
         """Wait for both runs of a batch, and judge them unless the batch is refused or holds only NaN."""
         try:
-            with self.timer.phase("reference"):
+            with self.timer.phase("reference"), self.pair.naming_the_reference():
                 reference_outputs, reference = pending_reference()
         except RunRefused as refused:
             # Rule S8.25: without a reference there is nothing to compare with, so the check ends with an error.
             raise make_reference_error(self.batches.names()[index], feed, refused) from refused
         try:
-            with self.timer.phase("mixed"):
+            with self.timer.phase("mixed"), self.pair.naming_the_mixed_model():
                 mixed_outputs, mixed = pending_mixed()
         except RunRefused as refused:
             if holds_only_nan(feed):
@@ -345,6 +345,7 @@ class _CheckRun:
             layerwise=with_advice(self.layer_errors, advisor),
             task=task.result() if task is not None else None,
             warnings=tuple(warnings),
+            segment_bytes=pair.config.segment_bytes,
             seconds=self.timer.seconds,
         )
 
@@ -386,4 +387,5 @@ def _report_crash_at_load(
         limits=options.all_limits(),
         nodes=(),
         outputs=(),
+        segment_bytes=config.segment_bytes,
     )

@@ -58,7 +58,11 @@ def policy_from_options(options: PolicyOptions) -> Policy:
     # Read the library and find its name space. A mode without lists does not use the library of the user.
     library, warnings = load_library(options.ops_info, strict=options.strict)
     if mode.action != "lists" and os.fspath(options.ops_info) != DEFAULT_LIBRARY:
-        message = f"library {library.name} is not used: the precision mode {mode.name} has no lists"
+        # The library still decides in which names rules are written, and what is protected (Rule S4.34).
+        message = (
+            f"the precision mode {mode.name} has no lists: library {library.name} decides only the names of op types"
+            " and the default of --protect"
+        )
         hint = "leave --ops-info out, or use a mode with lists, such as mixed_float16"
         warnings.append(Diagnostic("ML401", "warning", message, hint=hint))
     space, space_warnings = find_space(library, op_names)

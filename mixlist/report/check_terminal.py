@@ -29,7 +29,12 @@ _COLORS: dict[str, Color] = {"failing": "red", "warning": "yellow", "note": "dim
 
 def write_check(report: CheckReport, stream: TextIO) -> None:
     """Write the report. Its warnings are not in this text, because they go to stderr."""
-    lines = (*report.reasons, check_texts.describe_exceptions(report), *check_texts.describe_emulation(report))
+    lines = (
+        *report.reasons,
+        check_texts.describe_exceptions(report),
+        *check_texts.describe_segments(report),
+        *check_texts.describe_emulation(report),
+    )
     write_verdict(report.verdict, check_texts.headline(report), lines, stream)
     # From the cause to the details: where overflow starts, the other findings, the outputs, then counts and errors.
     first = check_texts.first_offenders(report)

@@ -19,7 +19,7 @@ from mixlist.checker.result import (
     ValueCounts,
 )
 from mixlist.option_fields import command_line_forms
-from mixlist.report.number_text import format_cosine, format_number, format_share, pluralize
+from mixlist.report.number_text import format_bytes, format_cosine, format_number, format_share, pluralize
 
 
 @dataclass(frozen=True)
@@ -204,6 +204,13 @@ def describe_exceptions(report: CheckReport) -> str:
     limit = report.limits.get("exception_rate")
     limit_text = f" (fails from {format_share(limit)})" if limit is not None else ""
     return f"exception rate {format_share(report.exception_rate)}{limit_text}"
+
+
+def describe_segments(report: CheckReport) -> tuple[str, ...]:
+    """Return the line that says that the models ran in segments; () if they ran whole (Rule S8.31)."""
+    if report.segment_bytes is None:
+        return ()
+    return (f"in segments of at most {format_bytes(report.segment_bytes)} of weights",)
 
 
 def describe_emulation(report: CheckReport) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from mixlist.errors import ModelError
+from mixlist.errors import ModelError, UsageError
 from mixlist.graph.gc_pause import pause_gc
 from mixlist.graph.inferred_shapes import correct_shapes
 from mixlist.graph.load import LoadedModel, is_unchanged, load_model
@@ -44,7 +44,8 @@ def rewrite(
     ``model`` is the model that ``resolve`` got; it is not changed. With ``keep_io_types`` false, the inputs and
     outputs that ``keep_io`` does not name may change their types: an output gets its decided type, and an input the low
     type if every reader wants that (Rule S7.3). Raises ModelError if the plan belongs to another model or
-    ``keep_io`` names no input or output, and TypeError if ``plan`` is no Plan.
+    ``keep_io`` names no input or output, UsageError if ``keep_io`` is given with ``keep_io_types``, and TypeError if
+    ``plan`` is no Plan.
     """
     if not isinstance(plan, Plan):
         raise TypeError(f"plan is a {type(plan).__name__}: pass the Plan that mixlist.resolve(model, policy) returns")
@@ -68,6 +69,11 @@ def _find_kept_io(model_solution: ModelSolution, keep_io_types: bool, keep_io: I
     for name in sorted(names - io_names):
         hint = f"it has {', '.join(sorted(io_names))}"
         raise ModelError(f"the model has no input or output called {name!r}", hint=hint)
+    if names and keep_io_types:
+        raise UsageError(
+            f"--keep-io {min(names)} changes nothing: all inputs and outputs keep their types",
+            hint="add --no-keep-io-types (keep_io_types=False), or leave out --keep-io",
+        )
     return KeptIoTypes(keep_io_types, names)
 
 

@@ -44,6 +44,7 @@ def report_of(source: Any, lists: mixlist.Policy, feeds: Feeds, **options: Any) 
     """Return the JSON of a check without its times."""
     report = mixlist.check(source, lists, feeds, per_tensor=True, **options).to_json()
     del report["seconds"]
+    assert report.pop("segment_bytes") == options.get("segment_bytes")
     return report
 
 

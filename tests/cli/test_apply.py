@@ -48,6 +48,9 @@ def test_inputs_and_outputs_keep_their_types_as_the_options_say(run, model_path:
     assert io_types(output_path) == {"x": TensorProto.FLOAT16, "y": TensorProto.FLOAT}
     assert run("apply", model_path, "-o", output_path, "--no-keep-io-types", "--keep-io", "x", "--force").status == 0
     assert io_types(output_path)["x"] == TensorProto.FLOAT
+    # Alone, --keep-io would change nothing.
+    completed = run("apply", model_path, "-o", output_path, "--keep-io", "x", "--force")
+    assert completed.status == 2 and "add --no-keep-io-types" in completed.err
     completed = run("apply", model_path, "-o", output_path, "--keep-io", "z", "--force")
     assert completed.status == 2
     assert "'z'" in completed.err

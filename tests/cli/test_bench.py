@@ -230,3 +230,13 @@ def test_the_page_has_the_result_too(run, model_path: Path, tmp_path: Path, opti
     assert re.search(f"<title>{badge}: {re.escape(str(model_path))}, mixed", text)
     assert completed.out.splitlines()[0].partition(" ")[0] in text
     assert "MatMul" in text
+
+
+def test_a_bfloat16_model_that_the_cpu_provider_refuses_is_explained(run, tmp_path: Path) -> None:
+    text = '<ir_version: 10, opset_import: ["": 22]> g (bfloat16[2,2] x) => (bfloat16[2,2] y) { [m] y = MatMul(x, x) }'
+    path = tmp_path / "b.onnx"
+    onnx.save(parser.parse_model(text), path)
+    completed = run("bench", path, "--random", 1, *QUICK)
+    assert completed.status == 2
+    reason = f"ONNX Runtime's CPU provider does not load {path}: it has no kernel for 1 of its 1 bfloat16 nodes"
+    assert reason in completed.err and reason in completed.out

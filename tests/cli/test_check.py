@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -352,3 +353,51 @@ def test_warnings_go_to_standard_error(run, model_path: Path, tmp_path: Path) ->
     completed = run("check", mixed, "--random", 1, "--dim", "N=2", "--format", "json")
     assert json.loads(completed.out)["warnings"]
     assert "is an output of mixlist" in completed.err
+
+
+BFLOAT16 = """
+<ir_version: 10, opset_import: ["" : 22, "my" : 1]>
+g (bfloat16[4, 4] x) => (bfloat16[4, 4] y) { [product] a = MatMul (x, x) [positive] y = Relu (a) }
+"""
+FLOAT32 = BFLOAT16.replace("bfloat16", "float")
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Callable[[str, str], Path]:
+    """Return a function that writes a model of a text under a name."""
+
+    def save_model(name: str, text: str) -> Path:
+        onnx.save(onnx.parser.parse_model(text), tmp_path / name)
+        return tmp_path / name
+
+    return save_model
+
+
+def test_a_bfloat16_file_that_the_cpu_provider_refuses_is_named(run, save: Callable[[str, str], Path]) -> None:
+    bfloat16, float32 = save("b.onnx", BFLOAT16), save("f.onnx", FLOAT32)
+    sentence = f"ML614: ONNX Runtime's CPU provider does not load {bfloat16}: it has no kernel for 2 of its 2 bfloat16"
+    for arguments in ((bfloat16,), (float32, "--against", bfloat16)):
+        assert sentence in run("check", *arguments, "--random", 1).err
+    assert "ML614" not in run("check", float32, "--precision-mode-v2", "mixed_bfloat16", "--random", 1).err
+
+
+@pytest.mark.parametrize("more", [(), ("--segment-bytes", 10)])
+def test_an_error_of_loading_names_the_model(run, save: Callable[[str, str], Path], more: tuple[object, ...]) -> None:
+    unknown, float32 = save("u.onnx", FLOAT32.replace("Relu", "my.Unknown")), save("f.onnx", FLOAT32)
+    for arguments, role in (
+        ((float32, "--against", unknown), "the model of --against"),
+        ((unknown, "--against", float32), "the reference"),
+    ):
+        completed = run("check", *arguments, "--random", 1, *more)
+        assert completed.status == 2
+        assert f"error: {role}, {unknown}: ONNX Runtime cannot load the model" in completed.err
+    assert "error: ONNX Runtime cannot load the model" in run("check", unknown, "--random", 1, *more).err
+
+
+def test_a_check_in_segments_says_so(run, save: Callable[[str, str], Path]) -> None:
+    """Rule S8.31"""
+    arguments = ("check", save("f.onnx", FLOAT32), "--random", 1)
+    assert "      in segments of at most 2 kB of weights\n" in run(*arguments, "--segment-bytes", 2000).out
+    assert "in segments" not in run(*arguments).out
+    assert json.loads(run(*arguments, "--segment-bytes", 2000, "--format", "json").out)["segment_bytes"] == 2000
+    assert json.loads(run(*arguments, "--format", "json").out)["segment_bytes"] is None

@@ -7,6 +7,7 @@ shipped quantized; the tests take one model. ``tests/test_integer_kernels.py`` h
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -75,6 +76,15 @@ def test_a_quantized_model_keeps_its_integer_kernels(
 ) -> None:
     """Rule S4.41: A quantized unit stays as authored."""
     assert_keeps_kernels(quantize(corpus.path(model_id), model_id, opset, per_channel, tmp_path), tmp_path)
+
+
+@pytest.mark.skipif(not CAMPAIGN, reason="`make campaign` runs it")
+def test_a_model_whose_products_are_all_quantized_stays_as_it_is(corpus: Corpus) -> None:
+    """Rules S4.41, S13.4: docs/faq.md has these numbers."""
+    plan = mixlist.resolve(corpus.path("smart_turn_v3_2"), mixlist.load_policy())
+    white = Counter((node.op_type, node.rule) for node in plan.nodes if node.list == "white")
+    assert white == {("MatMul", "quantized"): 34, ("Gemm", "quantized"): 3, ("Conv", "quantized"): 2}
+    assert mixlist.plan_for_target(plan, "tensorrt").low_nodes == ()
 
 
 @pytest.mark.skipif(not CAMPAIGN, reason="`make campaign` runs it")

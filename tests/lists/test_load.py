@@ -146,7 +146,11 @@ def test_a_mixlist_needs_a_mode_with_lists(tmp_path: Path) -> None:
 
 def test_a_library_that_the_mode_does_not_use_warns(tmp_path: Path) -> None:
     """Rule S3.3: A mixlist needs a mode with lists."""
-    assert codes(load_policy("ascend910b", precision_mode_v2="fp16")) == ["ML401"]
+    lists = load_policy("ascend910b", precision_mode_v2="fp16")
+    assert codes(lists) == ["ML401"]
+    # The library still decides the protection (Rule S4.34).
+    assert "ascend910b decides only the names of op types and the default of --protect" in lists.warnings[0].message
+    assert lists.protect != load_policy(precision_mode_v2="fp16").protect
     assert codes(load_policy(precision_mode_v2="fp16")) == []
 
 
