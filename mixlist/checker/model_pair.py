@@ -223,7 +223,6 @@ def make_model_pair(
     begins with the batch ``first_feed`` while the mixed model is made.
     """
     original = load_model(model)
-
     # Start the load of the reference and the test of ONNX Runtime first: in other processes both go on while this
     # process makes the mixed model.
     shared = config.share_weights(original)
@@ -242,24 +241,21 @@ def make_model_pair(
     # The new weights of the mixed model, such as converted constants, go to the shared folder too.
     loaded = config.share_weights(loaded, clamp=policy.constants == "clamp")
 
-    # Add the probes. Findings have the names of the original, so its graph gives the nodes. In the graph of ``shared``
-    # large constants would be external, and masks among them would not be found.
+    # Add the probes. The graph of the original gives the nodes of findings: in that of ``shared``, large constants are
+    # external, and masks among them would not be found.
     main = build_graph(original.proto)
     mixed, instrumented, conversions = _observe_mixed(loaded, main, config)
     low_type_of = {mixed.original_ref(probe.ref): probe.elem for probe in mixed.probes if probe.elem in LOW_TYPES}
     if not low_type_of and not conversions:
         warnings.append(NOTHING_LOW)
     nodes = trace_dataflow(main)
-    if config.float64_reference and (float32_nodes := describe_float32_nodes(nodes)):
-        warnings.append(warning("ML608", float32_nodes))
     with _naming("the model of --against", loaded, against is not None):
         mixed_observer = config.open_mixed_observer(loaded, instrumented, _output_names(original))
 
-    warnings += _warn_refused_files(original, loaded if against is not None else None, config)
+    warnings += _warn_about_kernels(original, loaded if against is not None else None, nodes, config)
 
     # Wait for the tests last: they ran while this process made the mixed model.
-    reason = wait_for_rounding_tests()
-    if reason:
+    if reason := wait_for_rounding_tests():
         raise ModelError(f"a check with this ONNX Runtime is not reliable: {reason}")
     return ModelPair(
         reference,
@@ -290,17 +286,22 @@ def _make_mixed_model(
     return plan, loaded, warnings
 
 
-def _warn_refused_files(original: LoadedModel, against: LoadedModel | None, config: SessionConfig) -> list[Diagnostic]:
-    """Return a warning for each of the given models that ONNX Runtime's CPU provider does not load."""
+def _warn_about_kernels(
+    original: LoadedModel, against: LoadedModel | None, nodes: Sequence[DataflowNode], config: SessionConfig
+) -> list[Diagnostic]:
+    """Return a warning about nodes without a float64 kernel, and for each given model that the CPU provider refuses."""
+    float32_nodes = describe_float32_nodes(nodes) if config.float64_reference else ""
+    warnings = [warning("ML608", float32_nodes)] if float32_nodes else []
     if config.provider != "cpu":
-        return []
+        return warnings
     files = [loaded for loaded in (original, against) if loaded is not None and has_low_types(loaded.proto)]
     hint = "write a float16 model for it, which it computes in float32, or use another provider"
-    return [
+    warnings += [
         warning("ML614", f"{refusal}; the check emulates them", hint=hint)
         for loaded in files
         if (refusal := describe_refused_bfloat16(loaded))
     ]
+    return warnings
 
 
 def _conversion_readers(
