@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -35,8 +35,12 @@ from mixlist.graph.refs import TensorRef
 from mixlist.ops import dtypes
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from mixlist.runtime.feeds import Batches
     from mixlist.runtime.session import Feed
+
+    PendingStatistics: TypeAlias = Callable[[], dict[tuple[TensorRef, str], NDArray[np.float64]]]
 
 Key = TypeVar("Key")
 # The count of an intended finding would only show how many values belong to masks. This is not worth two more sessions.
@@ -72,6 +76,15 @@ class CountingSession:
             extra_probes=model.extra_probes,
         )
         self._observer = model.open_observer(model.loaded, instrumented, [])
+        self._started: dict[int, PendingStatistics] = {}  # by the id of a feed, its run that was started
+
+    def start_ahead(self, feeds: Iterable[Feed]) -> None:
+        """Start to run batches early; ``count`` reads these runs. The caller holds the feeds until then.
+
+        A session that runs in segments loads each segment once for all of them.
+        """
+        # Runs that nobody counted are forgotten: their batches were refused, or are not judged.
+        self._started = {id(feed): self._observer.start_statistics(feed, self._statistics) for feed in feeds}
 
     def count(self, feed: Feed) -> Totals:
         """Run one batch; return the statistics by tensor and name.
@@ -79,7 +92,9 @@ class CountingSession:
         All iterations of a loop, and all calls and specializations of a function, count together.
         """
         totals: dict[tuple[TensorRef, str], float] = {}
-        for (tensor, name), values in self._observer.read_statistics(feed, self._statistics).items():
+        started = self._started.pop(id(feed), None)
+        statistics = self._observer.read_statistics(feed, self._statistics) if started is None else started()
+        for (tensor, name), values in statistics.items():
             key = self._original_ref(tensor), name
             # ``values`` has one entry for each iteration and call. A scope that did not run has the neutral element of
             # the statistic: inf for SMALLEST, which ``initial`` limits to NO_SMALLEST. ReduceMin may return NaN for a
@@ -129,6 +144,11 @@ class CountingSessionPerType:
             if tensors_of_type or tensors is None
         ]
 
+    def start_ahead(self, feeds: Sequence[Feed]) -> None:
+        """Start to run batches early in each session."""
+        for session in self._sessions:
+            session.start_ahead(feeds)
+
     def count(self, feed: Feed) -> Totals:
         """Run one batch in each session; the counts of a later session replace those of the first one."""
         totals: dict[tuple[TensorRef, str], float] = {}
@@ -158,6 +178,11 @@ class ConversionCounter:
             model = pair.reference if in_reference else pair.mixed
             session = CountingSession(model, conversion_statistics(low), tensors.values())
             self._sessions.append((session, tensors))
+
+    def start_ahead(self, feeds: Sequence[Feed]) -> None:
+        """Start to run batches early in each session."""
+        for session, _ in self._sessions:
+            session.start_ahead(feeds)
 
     def count(self, feed: Feed) -> dict[Conversion, ValueCounts]:
         """Run one batch; return the counts of each conversion."""
@@ -202,16 +227,7 @@ class FullStatistics:
     def add(self, feed: Feed) -> dict[TensorRef, ValueCounts]:
         """Count the values of one batch; return the counts of each low tensor."""
         pair = self._pair
-        # The sessions are loaded at the first batch that is judged: a check without such a batch needs none.
-        if self._sessions is None:
-            self._sessions = (
-                CountingSessionPerType(pair, pair.mixed, mixed_statistics, pair.low_type_of),
-                CountingSessionPerType(
-                    pair, pair.reference, lambda low: (*reference_statistics(low), smallest_nonzero()), None
-                ),
-                ConversionCounter(pair, pair.conversions),
-            )
-        mixed, reference, conversions = self._sessions
+        mixed, reference, conversions = self._open_sessions()
         self._mixed, self._reference = mixed.count(feed), reference.count(feed)
         self.conversion_counts = conversions.count(feed)
         # A tensor of zeros has NO_SMALLEST, which is not below NO_SMALLEST. So it gets no entry, and the report None.
@@ -222,6 +238,24 @@ class FullStatistics:
         for tensor, counts in batch_counts.items():
             self.totals[tensor] = self.totals[tensor] + counts if tensor in self.totals else counts
         return batch_counts
+
+    def start_ahead(self, feeds: Sequence[Feed]) -> None:
+        """Start to run the batches of a group early, so that sessions in segments load each segment once."""
+        for session in self._open_sessions():
+            session.start_ahead(feeds)
+
+    def _open_sessions(self) -> tuple[CountingSessionPerType, CountingSessionPerType, ConversionCounter]:
+        # The sessions are loaded at the first batch that is judged: a check without such a batch needs none.
+        if self._sessions is None:
+            pair = self._pair
+            self._sessions = (
+                CountingSessionPerType(pair, pair.mixed, mixed_statistics, pair.low_type_of),
+                CountingSessionPerType(
+                    pair, pair.reference, lambda low: (*reference_statistics(low), smallest_nonzero()), None
+                ),
+                ConversionCounter(pair, pair.conversions),
+            )
+        return self._sessions
 
     def count_findings(
         self,

@@ -173,11 +173,13 @@ class _CheckRun:
         index = -1
         total = min(len(self.batches), self.options.steps or len(self.batches))
         progress = ProgressCounter(self.options.progress, "batches", total)
-        for index, feed, pending_reference, pending_mixed in start_runs(self.pair, feeds):
+        for index, last, feed, *runs in start_runs(self.pair, feeds, self.full_statistics):
             try:
-                self._add_batch(index, feed, pending_reference, pending_mixed)
+                self._add_batch(index, feed, *runs)
             except WorkerDied as problem:  # Rule S8.20: the check fails, with the batches so far in its report
-                self.crash = f"{describe_batch(self.batches.names()[index], feed)}: {problem}"
+                names = self.batches.names()[index : last + 1]
+                group = f"{names[0]} to {names[-1]}, which ran together"
+                self.crash = f"{describe_batch(names[0], feed) if index == last else group}: {problem}"
                 return
             progress.add()
         if index < 0:

@@ -131,16 +131,27 @@ class Observer:
     def read_statistics(
         self, feed: Feed, statistics: Sequence[str]
     ) -> dict[tuple[TensorRef, str], NDArray[np.float64]]:
-        """Run one batch, and return the named statistics of each tensor.
+        """Run one batch, and return the named statistics of each tensor, as ``start_statistics`` does."""
+        return self.start_statistics(feed, statistics)()
+
+    def start_statistics(
+        self, feed: Feed, statistics: Sequence[str]
+    ) -> Callable[[], dict[tuple[TensorRef, str], NDArray[np.float64]]]:
+        """Start to run one batch, and return a function that returns the named statistics of each tensor.
 
         The array of a tensor has one value, or one for each call of its function and each iteration of its loop.
         """
         requested = {key: columns for key, columns in self.instrumented.columns.items() if key[1] in statistics}
         names = list(dict.fromkeys(column.output for columns in requested.values() for column in columns))
         if not names:  # an empty list would request all outputs from ONNX Runtime
-            return {}
-        values = dict(zip(names, self._session.run(names, self._convert_feed(feed)), strict=True))
-        return {key: _gather(values, columns) for key, columns in requested.items()}
+            return dict
+        outputs = self._session.start(names, self._convert_feed(feed))
+
+        def finish() -> dict[tuple[TensorRef, str], NDArray[np.float64]]:
+            values = dict(zip(names, outputs(), strict=True))
+            return {key: _gather(values, columns) for key, columns in requested.items()}
+
+        return finish
 
     def close(self) -> None:
         """Release the session."""

@@ -74,3 +74,12 @@ def test_a_load_that_dies_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> No
     report = checked()
     assert (report.verdict, report.batches, report.outputs) == ("fail", 0, ())
     assert "died with SIGSEGV" in report.reasons[0] and "while it loaded" in report.reasons[0]
+
+
+def test_a_crash_in_segments_names_the_batches_that_ran_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule S8.31"""
+    kill_runs_if(monkeypatch, "bad[0] == 1")
+    report = checked(segment_bytes=1)
+    assert (report.verdict, report.batches) == ("fail", 0)
+    assert report.reasons[0].startswith("batch 0 to batch 2, which ran together: ONNX Runtime died with SIGSEGV")
+    assert checked().reasons[0].startswith("batch 1: ONNX Runtime died with SIGSEGV")

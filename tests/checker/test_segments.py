@@ -190,6 +190,22 @@ def test_batches_run_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report["batches"] == 5
 
 
+def test_full_statistics_load_the_segments_once_for_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mixlist.runtime.segmented_session import SegmentedSession
+
+    group_sizes: list[int] = []
+    run_segments = SegmentedSession._run_segments
+
+    def counted_run(session: SegmentedSession, runs: Sequence[Any]) -> None:
+        group_sizes.append(len(runs))
+        run_segments(session, runs)
+
+    monkeypatch.setattr(SegmentedSession, "_run_segments", counted_run)
+    # Without overflow, no session but those of the models and of the full statistics runs.
+    assert_same(with_weights(CHAIN, 3), EVERYTHING_LOW, batches_of(4, 0.1), 1, full_statistics=True)
+    assert len(group_sizes) >= 4 and set(group_sizes) == {4}
+
+
 def test_a_batch_that_the_reference_refuses_is_named() -> None:
     text = "agraph (float[n, m] x) => (float[n, 4] y) {\n a = Relu(x)\n b = MatMul(a, w0)\n y = MatMul(b, w1)\n}"
     wrong: list[dict[str, Any]] = [*batches_of(1), {"x": np.ones((2, 3), np.float32)}]
