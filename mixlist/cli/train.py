@@ -16,6 +16,7 @@ from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch
 from mixlist.errors import UsageError
 from mixlist.training.optimizers import Settings
 from mixlist.training.options import TrainOptions
+from mixlist.training.parameter_groups import read_parameter_groups
 
 
 @click.command(
@@ -32,6 +33,13 @@ from mixlist.training.options import TrainOptions
             " first axis.",
         ),
         *declared_options(Settings),
+        click.Option(
+            ["--param-groups"],
+            metavar="FILE",
+            type=INPUT,
+            help='A JSON file of parameter groups: [{"match": REGEX, "lr": X, "weight_decay": X}, ...]. A parameter'
+            " belongs to the first group that matches its name.",
+        ),
         *POLICY_OPTIONS,
         *declared_options(TrainOptions),
         click.Option(["--loss-scale"], metavar="S", type=float, help="The scaler's initial scale, or its fixed scale."),
@@ -52,6 +60,7 @@ def command(
     step: str,
     data: str,
     state: str | None,
+    param_groups: str | None,
     loss_scale: float | None,
     scaler_args: tuple[str, ...],
     output_format: str,
@@ -90,7 +99,8 @@ def command(
     # Options first: an error in them must not wait for the model and the data.
     apply_large_batch(option_values)
     keep_one_option(option_values, "steps", "epochs", "--steps and --epochs both set the length")
-    settings = build_options(Settings(), option_values)
+    groups = read_parameter_groups(param_groups) if param_groups is not None else ()
+    settings = build_options(Settings(), option_values, parameter_groups=groups)
     options = build_options(TrainOptions(), option_values, optimizer=settings, state=state)
     parameters = _scaler_parameters(options.scaler, loss_scale, scaler_args)
     # Raises for a wrong parameter. The runs make scalers of their own.

@@ -44,18 +44,19 @@ class UnderflowSampler:
         """Return whether a step is sampled."""
         return step % self.interval == 0
 
-    def sample(self, feed: Feed, scaled_gradient: Float32Array, scale: float) -> None:
+    def sample(self, feed: Feed, scaled_gradient: Float32Array, scale: float, unscaled: float = 1.0) -> None:
         """Count the gradient values of one step.
 
         ``scaled_gradient`` is the gradient array of the mixed session, for a loss multiplied by ``scale``. The
-        array has the same values when this method returns.
+        array has the same values when this method returns. ``unscaled`` is the factor of the loss without loss scaling:
+        the share of a batch whose gradients are added to those of others.
         """
         scaled_copy = scaled_gradient.copy()
         # ``feed`` has the parameters of the mixed training, so the steps differ in precision and loss scale only.
         reference = self.float32_session.step(feed, 1.0).gradient
         # A gradient that is zero in float32, for example through an inactive ReLU, is no underflow.
         counted = np.isfinite(reference) & (reference != 0)
-        unscaled_gradient = scaled_copy if scale == 1 else self.mixed_session.step(feed, 1.0).gradient
+        unscaled_gradient = scaled_copy if scale == unscaled else self.mixed_session.step(feed, unscaled).gradient
         self.counts[_VALUES] += int(counted.sum())
         self.counts[_ALL_VALUES] += reference.size
         self.counts[_ALL_ZEROS] += int((scaled_copy == 0).sum())

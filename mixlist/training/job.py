@@ -20,6 +20,7 @@ from mixlist.training.evaluation import Metric, choose_metric, evaluate
 from mixlist.training.loop import Training
 from mixlist.training.optimizers import Settings
 from mixlist.training.options import DEFAULT_EPOCHS, DRAWN, ArraySource, TrainOptions
+from mixlist.training.parameter_groups import values_by_element
 from mixlist.training.scalers import Scaler, describe_scaler, make_scaler
 from mixlist.training.step_graph import StepGraph
 from mixlist.training.step_session import StepSession
@@ -36,7 +37,7 @@ class TrainingJob:
     """The shared inputs of the trainings of one command.
 
     ``evaluation_data`` is ``training_data`` if the user gives no evaluation data. ``steps`` is the length of each
-    training. ``initial_values`` are those of the option ``init``, by name.
+    training in updates: ``accumulate`` batches make one. ``initial_values`` are those of the option ``init``, by name.
     """
 
     graph: StepGraph
@@ -69,6 +70,12 @@ class TrainingJob:
             initial_values=self.initial_values,
             advance_on_skip=self.options.advance_on_skip,
         )
+
+    @property
+    def planned_steps(self) -> int | None:
+        """The length of the planned training in updates; None if it is not given."""
+        planned = self.options.planned_steps
+        return None if planned is None else max(1, planned // self.settings.accumulate)
 
     @property
     def evaluation_steps(self) -> tuple[int, ...]:
@@ -144,16 +151,22 @@ def make_job(graph: StepGraph, policy: Policy, data: ArraySource, options: Train
     if options.eval_data is not None:
         evaluation_data = read_dataset(graph, options.eval_data, "the evaluation data")
     _check_batch_size(graph, options.batch_size, training_data, evaluation_data)
+    settings = options.optimizer or Settings()
     # An epoch has whole batches only, see BatchOrder.
+    batches = options.steps or (options.epochs or DEFAULT_EPOCHS) * (training_data.count // options.batch_size)
+    if batches < settings.accumulate:
+        message = f"a step has {settings.accumulate} batches, and the training has {batches} in all"
+        raise UsageError(message, hint="give a smaller --accumulate, or a longer training")
+    values_by_element(settings, graph.parameters)  # raises for a group without parameters
     job = TrainingJob(
         graph=graph,
         policy=policy,
         options=options,
-        settings=options.optimizer or Settings(),
+        settings=settings,
         training_data=training_data,
         evaluation_data=evaluation_data,
         metric=choose_metric(graph, options.metric),
-        steps=options.steps or (options.epochs or DEFAULT_EPOCHS) * (training_data.count // options.batch_size),
+        steps=batches // settings.accumulate,
         initial_values=_read_initial_values(graph, options.init),
     )
     job.new_scaler()  # raises for wrong parameters now, not after the float32 training

@@ -8,6 +8,9 @@ A step runs in MindSpore's order:
 4. Only then are the gradients examined. If one is not finite, the scaler decides: it skips the step, tries the update
    again with the next batch and another scale, or applies the update with these gradients.
 
+With ``Settings.accumulate``, a step has several batches. Their gradients are added before they are divided and
+examined.
+
 A skipped step changes neither the parameters nor the buffers. The global step, which the learning rate follows, and
 Adam's step count advance on a skipped step only with ``advance_on_skip``.
 """
@@ -28,7 +31,7 @@ from mixlist.training.optimizers import Optimizer, Settings
 from mixlist.training.random_values import draw_initial_value, draw_perturbation, draw_random_inputs
 from mixlist.training.result import TrainingHistory
 from mixlist.training.scalers import NoScaling, Scaler, restore_scaler, scaler_state
-from mixlist.training.step_session import FlatArrays, StepSession
+from mixlist.training.step_session import FlatArrays, StepResult, StepSession
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Array, Feed
@@ -53,9 +56,9 @@ class TrainingState(TypedDict):
 class Training:
     """The state of one training; ``run`` advances it.
 
-    ``session``: runs the steps, in float32 or mixed. ``steps``: the length of the training, which the learning-rate
-    schedule needs. ``scaler``: None for no loss scaling. ``initial_values``: values of parameters and buffers by name;
-    the others are drawn from the seed.
+    ``session``: runs the steps, in float32 or mixed. ``steps``: the length of the training in updates, which the
+    learning-rate schedule needs. ``scaler``: None for no loss scaling. ``initial_values``: values of parameters and
+    buffers by name; the others are drawn from the seed.
     """
 
     def __init__(
@@ -86,11 +89,11 @@ class Training:
         for name, view in self.parameters.views.items():
             view[...] = values[name]
         self.buffers = {buffer.name: values[buffer.name] for buffer in graph.buffers}
-        self.optimizer = Optimizer(settings, self.parameters.flat.size)
+        self.optimizer = Optimizer(settings, graph.parameters)
         self.history = TrainingHistory()
         self.sampler: UnderflowSampler | None = None  # set by the caller for a mixed training
         self.first_bad_feed: dict[str, Array] | None = None  # the feed of the first exception, loss scale included
-        self.step = 0  # batches that were used, skipped steps included
+        self.step = 0  # steps that were made, skipped ones included; a step has ``settings.accumulate`` batches
         self.global_step = 0  # the step number that the learning-rate schedule reads
 
     @property
@@ -102,13 +105,13 @@ class Training:
         """Perturb the initial parameters by the rounding error of float16 (Rule S10.1)."""
         self.parameters.flat *= draw_perturbation(self.seed, self.parameters.flat.size)
 
-    def feed(self, step: int) -> dict[str, Array]:
-        """Return every input of a step except the loss scale."""
-        rows = self.order.indices(step)
+    def feed(self, batch: int) -> dict[str, Array]:
+        """Return every input of a batch, counted from 0, except the loss scale."""
+        rows = self.order.indices(batch)
         return {
             **self.values,
             **self.dataset.batch(rows),
-            **draw_random_inputs(self.session.graph, self.seed, step, len(rows)),
+            **draw_random_inputs(self.session.graph, self.seed, batch, len(rows)),
         }
 
     def run(self, end: int) -> None:
@@ -117,12 +120,10 @@ class Training:
             self._run_step()
 
     def _run_step(self) -> None:
-        """Run the next batch, and apply its gradients if the scaler says so (Rule S10.2)."""
-        feed, scale = self.feed(self.step), self.scaler.scale
-        result = self.session.step(feed, scale)
+        """Run the batches of the next step, and apply their gradients if the scaler says so (Rule S10.2)."""
+        scale = self.scaler.scale
+        result, feed = self._run_batches(scale)
         gradient = result.gradient  # the session's own array, which is changed in place below
-        if self.sampler is not None and self.sampler.is_sampled(self.step):
-            self.sampler.sample(feed, gradient, scale)
         # Division before the check (Rule S10.3): a scale below 1 can make a large gradient infinite.
         if scale != 1:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -131,7 +132,7 @@ class Training:
         self.history.loss.append(result.loss)
         self.history.scale.append(scale)
         if not finite:
-            self._record_exception(feed, scale)
+            self._record_exception(feed, scale / self.settings.accumulate)
         action = self.scaler.update(finite)
         if action == "step":
             rate = self.settings.rate(self.global_step, self.steps)
@@ -149,6 +150,33 @@ class Training:
                 self.optimizer.updates += 1
                 self.global_step += 1
         self.step += 1
+
+    def _run_batches(self, scale: float) -> tuple[StepResult, Feed]:
+        """Return the mean loss of the batches of a step, their added gradients, the last buffers, and one feed.
+
+        Each batch has its share of the loss scale, so that the sum of the gradients is that of the mean loss. The feed
+        is that of the first batch whose gradients are not finite, or else of the last one.
+        """
+        count, bad_feed = self.settings.accumulate, None
+        losses: list[float] = []
+        buffers, share = self.buffers, scale / count
+        total = np.zeros_like(self.parameters.flat) if count > 1 else None
+        for batch in range(self.step * count, (self.step + 1) * count):
+            feed = {**self.feed(batch), **buffers}
+            result = self.session.step(feed, share)
+            if self.sampler is not None and not losses and self.sampler.is_sampled(self.step):
+                self.sampler.sample(feed, result.gradient, share, 1 / count)
+            losses.append(result.loss)
+            buffers = result.state
+            if total is not None:
+                if bad_feed is None and not all_finite(result.gradient):
+                    bad_feed = feed
+                with np.errstate(over="ignore", invalid="ignore"):
+                    total += result.gradient
+        if total is not None:
+            result.gradient[...] = total  # also seen by ``session.gradient_arrays``
+        result.loss = sum(losses) / count
+        return result, bad_feed or feed
 
     def _record_exception(self, feed: Feed, scale: float) -> None:
         """Note the step, count it for each parameter whose gradient is not finite, and keep the first such feed."""

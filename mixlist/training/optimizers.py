@@ -7,15 +7,19 @@ gradient, except by ``adamw``, which shrinks the parameters instead.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
+from mixlist.training.parameter_groups import ParameterGroup, values_by_element
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from mixlist.training.step_graph import Parameter
 
     Float32Array = NDArray[np.float32]
 
@@ -30,7 +34,9 @@ class Settings:
 
     In the first ``warmup_steps`` the learning rate grows linearly to ``lr``. After them, ``schedule`` decides: the rate
     stays (``constant``), falls until it would be zero one step after the last one (``linear``, ``cosine``), or is
-    multiplied by ``decay`` every ``decay_steps`` steps (``step``). Raises UsageError for values out of range.
+    multiplied by ``decay`` every ``decay_steps`` steps (``step``). ``clip_norm`` and ``clip_value`` limit the gradients
+    after the check for infinities. ``accumulate`` batches make one step. ``parameter_groups`` change the learning rate
+    and the weight decay of some parameters. Raises UsageError for values out of range.
     """
 
     name: OptimizerName = option(
@@ -64,6 +70,14 @@ class Settings:
         flag="--lr-decay-steps",
         minimum=1,
     )
+    clip_norm: float | None = option(
+        None, "Scale the gradients of a step down to this norm, all parameters together.", "number"
+    )
+    clip_value: float | None = option(None, "Limit each gradient value to this magnitude.", "number")
+    accumulate: int = option(
+        1, "Add the gradients of this many batches to one step; --steps counts the batches.", "integer", minimum=1
+    )
+    parameter_groups: tuple[ParameterGroup, ...] = ()
 
     def __post_init__(self) -> None:
         if self.name not in OPTIMIZER_NAMES:
@@ -77,6 +91,12 @@ class Settings:
             raise UsageError("momentum, beta1 and beta2 must be at least 0 and below 1")
         if self.warmup_steps < 0 or self.decay_steps < 1 or not 0 < self.decay <= 1:
             raise UsageError("warmup_steps must be at least 0, decay_steps at least 1, and decay above 0 and at most 1")
+        if not all(limit is None or 0 < limit < math.inf for limit in (self.clip_norm, self.clip_value)):
+            raise UsageError("clip_norm and clip_value must be above 0 and finite")
+        if self.clip_norm is not None and self.clip_value is not None:
+            raise UsageError("clip_norm and clip_value both limit the gradients", hint="give one of them")
+        if self.accumulate < 1:
+            raise UsageError("accumulate must be at least 1")
 
     def rate(self, step: int, steps: int) -> float:
         """Return the learning rate of step ``step`` (from 0) of a training of ``steps`` steps."""
@@ -95,16 +115,18 @@ class Settings:
 
 
 class Optimizer:
-    """An optimizer and its state, for ``size`` parameters in one flat float32 array.
+    """An optimizer and its state, for all values of ``parameters`` in one flat float32 array.
 
     ``moments`` has one row of float32 per running mean: none for ``sgd``, one for ``momentum``, two for Adam.
     """
 
-    def __init__(self, settings: Settings, size: int) -> None:
+    def __init__(self, settings: Settings, parameters: Sequence[Parameter]) -> None:
         # Here and not at the top of the file: ``train --help`` reads the options of Settings and needs no numpy.
         import numpy as np
 
         self.settings = settings
+        self._rate_factor, self._weight_decay = values_by_element(settings, parameters)
+        size = sum(math.prod(parameter.shape) for parameter in parameters)
         # The step count of Adam's bias correction. With ``advance_on_skip``, the training adds skipped steps to it.
         self.updates = 0
         moment_count = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}[settings.name]
@@ -115,27 +137,41 @@ class Optimizer:
         """Update ``parameters`` in place with the learning rate ``rate``. The values of ``gradient`` are lost."""
         settings = self.settings
         self.updates += 1
+        self._clip(gradient)
+        rates = rate * self._rate_factor  # a number, or an array if there are parameter groups
         # AdamW decays the weights themselves, so the decay does not pass through the running means.
-        if settings.weight_decay and settings.name == "adamw":
-            parameters *= 1 - rate * settings.weight_decay
-        elif settings.weight_decay:
-            gradient += settings.weight_decay * parameters
+        has_decay = settings.weight_decay or settings.parameter_groups
+        if has_decay and settings.name == "adamw":
+            parameters *= 1 - rates * self._weight_decay
+        elif has_decay:
+            gradient += self._weight_decay * parameters
         if settings.name == "sgd":
-            gradient *= rate
+            gradient *= rates
             parameters -= gradient
         elif settings.name == "momentum":
-            self._apply_momentum(parameters, gradient, rate)
+            self._apply_momentum(parameters, gradient, rates)
         else:
-            self._apply_adam(parameters, gradient, rate)
+            self._apply_adam(parameters, gradient, rates)
 
-    def _apply_momentum(self, parameters: Float32Array, gradient: Float32Array, rate: float) -> None:
+    def _clip(self, gradient: Float32Array) -> None:
+        """Limit the gradients in place, as ``clip_grad_norm_`` and ``clip_grad_value_`` of torch do (Rule S10.23)."""
+        import numpy as np
+
+        settings = self.settings
+        if settings.clip_norm is not None:
+            # torch adds 1e-6, so that a norm of zero does not divide by zero.
+            gradient *= np.float32(np.minimum(1.0, settings.clip_norm / (float(np.linalg.norm(gradient)) + 1e-6)))
+        elif settings.clip_value is not None:
+            np.clip(gradient, -settings.clip_value, settings.clip_value, out=gradient)
+
+    def _apply_momentum(self, parameters: Float32Array, gradient: Float32Array, rate: float | Float32Array) -> None:
         # Nesterov's form applies the momentum a second time: it assumes that the next gradient equals this one.
         (velocity,) = self.moments
         velocity *= self.settings.momentum
         velocity += gradient
         parameters -= rate * (gradient + self.settings.momentum * velocity if self.settings.nesterov else velocity)
 
-    def _apply_adam(self, parameters: Float32Array, gradient: Float32Array, rate: float) -> None:
+    def _apply_adam(self, parameters: Float32Array, gradient: Float32Array, rate: float | Float32Array) -> None:
         import numpy as np
 
         # Every operation writes into an array that exists: new arrays of this size would take most of the time.

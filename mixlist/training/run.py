@@ -187,7 +187,7 @@ class _TrainingSeries:
         steps = sum(len(run.mixed.loss) for run in runs)
         exceptions = sum(len(run.mixed.exceptions) for run in runs)
         histories = [run.mixed for run in judged_runs(self.finished, job.metric)]
-        rates = measure_rates(histories, job.new_scaler(), options.planned_steps)
+        rates = measure_rates(histories, job.new_scaler(), job.planned_steps)
         underflow = self.sampler.result()
         judged = judge(self.finished, rates, underflow, job.metric, options)
         verdict, reasons = judged.verdict, judged.reasons

@@ -66,17 +66,21 @@ def test_json_has_the_verdict_and_the_scaler(run, step: tuple[str, ...]) -> None
     assert result["runs"][0]["mixed"]["scale"] == [65536.0] * 75
 
 
-def test_every_option_reaches_the_training(run, step: tuple[str, ...]) -> None:
+def test_every_option_reaches_the_training(run, step: tuple[str, ...], tmp_path) -> None:
+    (tmp_path / "groups.json").write_text('[{"match": "^b", "weight_decay": 0}]')
     options = "--optimizer momentum --momentum 0.8 --nesterov --weight-decay 0.001 --lr-schedule step --warmup-steps 3"
     options += (
         " --lr-decay 0.5 --lr-decay-steps 20 --beta1 0.8 --beta2 0.9 --eps 1e-6 --seed 4 --runs 2 --loss-scaler npu"
     )
     options += " --loss-scale 512 --scaler-arg incr_every_n_steps=10 --scaler-arg decr_ratio=0.5 --large-batch"
     options += " --tolerance 0.1 --metric loss --advance-on-skip --precision-mode-v2 mixed_bfloat16 --format json"
-    result = parse_valid_report(run(*step, *options.split()).out)
+    groups = ("--clip-norm", "0.9", "--param-groups", tmp_path / "groups.json")
+    result = parse_valid_report(run(*step, *options.split(), *groups).out)
     assert result["optimizer"] == {
         "name": "momentum", "lr": 0.01, "momentum": 0.8, "nesterov": True, "beta1": 0.8, "beta2": 0.9, "eps": 1e-6,
         "weight_decay": 0.001, "schedule": "step", "warmup_steps": 3, "decay": 0.5, "decay_steps": 20,
+        "clip_norm": 0.9, "clip_value": None, "accumulate": 1,
+        "parameter_groups": [{"match": "^b", "lr": None, "weight_decay": 0}],
     }  # fmt: skip
     assert result["scaler"] == {
         "name": "npu", "init_loss_scale": 512.0, "incr_every_n_steps": 10, "decr_every_n_nan_or_inf": 2,

@@ -10,7 +10,14 @@ import pytest
 
 from mixlist.errors import UsageError
 from mixlist.training.optimizers import Optimizer, Settings
+from mixlist.training.step_graph import Parameter
 
+
+def weight(size: int, name: str = "w") -> Parameter:
+    return Parameter(name, (size,), {})
+
+
+PARAMETERS = (weight(20), weight(30, "b"))
 SETTINGS = [
     Settings("sgd", lr=0.1),
     Settings("sgd", lr=0.1, weight_decay=0.01),
@@ -39,7 +46,7 @@ def test_twenty_steps_equal_torch(settings: Settings) -> None:
             eps=settings.eps,
             weight_decay=settings.weight_decay,
         )
-    parameters, optimizer = start.copy(), Optimizer(settings, 50)
+    parameters, optimizer = start.copy(), Optimizer(settings, PARAMETERS)
     for step in range(20):
         gradient = np.random.default_rng(step + 1).normal(0, 1, 50).astype(np.float32)
         expected.grad = torch.tensor(gradient.copy())
@@ -52,9 +59,9 @@ def test_twenty_steps_equal_torch(settings: Settings) -> None:
 def test_an_optimizer_continues_from_a_copied_state() -> None:
     for name in ("sgd", "momentum", "adam"):
         settings = Settings(name)  # type: ignore[arg-type]
-        optimizer, parameters = Optimizer(settings, 4), np.ones(4, np.float32)
+        optimizer, parameters = Optimizer(settings, (weight(4),)), np.ones(4, np.float32)
         optimizer.apply(parameters, np.full(4, 0.3, np.float32), 0.1)
-        restored, restored_parameters = Optimizer(settings, 4), parameters.copy()
+        restored, restored_parameters = Optimizer(settings, (weight(4),)), parameters.copy()
         restored.moments, restored.updates = optimizer.moments.copy(), optimizer.updates
         optimizer.apply(parameters, np.full(4, -0.1, np.float32), 0.1)
         restored.apply(restored_parameters, np.full(4, -0.1, np.float32), 0.1)
@@ -79,6 +86,7 @@ def test_schedules() -> None:
 @pytest.mark.parametrize(
     "values",
     [{"name": "lion"}, {"schedule": "poly"}, {"lr": 0}, {"lr": float("nan")}, {"beta1": 1.0}, {"momentum": -0.1},
+     {"clip_norm": 0}, {"clip_value": float("nan")}, {"clip_norm": 1, "clip_value": 1}, {"accumulate": 0},
      {"eps": 0}, {"weight_decay": -1}, {"warmup_steps": -1}, {"decay_steps": 0}, {"decay": 0}],
     ids=str,
 )  # fmt: skip
