@@ -367,7 +367,13 @@ def select_backward(grad: Tensor, sizes: Sequence[int], dim: int, index: int) ->
     return slice_backward(grad.unsqueeze(dim % len(sizes)), sizes, dim, index, index + 1, 1)
 
 
+def empty_permuted(sizes: Sequence[int], physical_layout: object, **options: Any) -> Tensor:
+    """Return zeros: the graph has no memory layout, and nothing may depend on values that are not set."""
+    return torch.zeros(sizes, dtype=options.get("dtype"))
+
+
 _MIXLIST_DECOMPOSITIONS: Decompositions = {
+    aten.empty_permuted.default: empty_permuted,
     aten.convolution_backward.default: convolution_backward,
     aten.max_pool2d_with_indices_backward.default: partial(max_pool_backward, 2),
     aten.max_pool3d_with_indices_backward.default: partial(max_pool_backward, 3),

@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_flatten
 
 from mixlist.errors import ModelError
 from mixlist.torch_export import op_translations
-from mixlist.torch_export.tracing import describe_module
+from mixlist.torch_export.trace_errors import describe_line, describe_module
 
 if TYPE_CHECKING:
     from torch import SymInt, Tensor
@@ -150,7 +150,7 @@ def _describe_export_error(error: BaseException, graph: Graph) -> ModelError:
     if operator is None:
         return ModelError(f"torch's exporter refused the step: {text}", hint=_OPERATOR_HINT)
     node = next((node for node in graph.nodes if str(node.target).startswith(operator[1])), None)
-    module_text = f" of {describe_module(node)}" if node is not None else ""
+    module_text = f" of {describe_module(node)}{describe_line(node)}" if node is not None else ""
     return ModelError(f"ONNX has no counterpart for the operator {operator[1]}{module_text}", hint=_OPERATOR_HINT)
 
 

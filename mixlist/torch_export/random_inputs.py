@@ -22,7 +22,7 @@ import torch
 
 from mixlist.errors import ModelError
 from mixlist.torch_export.step_names import RANDOM_PREFIX
-from mixlist.torch_export.tracing import describe_module
+from mixlist.torch_export.trace_errors import describe_module
 
 if TYPE_CHECKING:
     from torch import SymInt

@@ -13,23 +13,21 @@ The batch size is one symbol, the first axis of every batch input. A step that r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch._decomp.decompositions as rnn_decompositions
 import torch.fx.traceback as traceback
 from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
-    GuardOnDataDependentSymNode,
     ShapeEnv,
     StatelessSymbolicContext,
 )
@@ -37,12 +35,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mixlist.errors import ModelError, UsageError
 from mixlist.torch_export.decompositions import batch_norm_table, decomposition_table
+from mixlist.torch_export.function_replacements import PlainFunctions, replace_cumulative_normalizations
 from mixlist.torch_export.module_state import replace_tensors, unchanged_module
 from mixlist.torch_export.step_names import GRADIENT_PREFIX, LOSS, LOSS_SCALE, STATE_PREFIX, is_reserved
+from mixlist.torch_export.trace_errors import (
+    TORCH_ERRORS,
+    VALUE_ERRORS,
+    describe_torch_error,
+    describe_value_error,
+    is_raised_by_torch,
+)
 
 if TYPE_CHECKING:
     from torch import SymInt, Tensor
-    from torch.fx import GraphModule, Node
+    from torch.fx import GraphModule
     from torch.nn import Module
 
     Tensors = dict[str, Tensor]
@@ -50,8 +56,6 @@ if TYPE_CHECKING:
 # The example value of the symbolic batch size. It has many divisors, so that ``x.view(-1, 2, ...)`` works. Hardly any
 # other size of a network equals it, which matters because torch gives equal sizes one symbol.
 BATCH_SIZE_HINT = 27720
-# The errors that torch raises if Python code needs the value of a tensor: a branch, a size, a boolean index.
-_VALUE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 LOSS_PATH = "loss"  # the module path of forward nodes outside of all modules
 GRADIENT_PATH = "grad"  # the first part of the module path of each backward node
 
@@ -123,14 +127,7 @@ def trace_step(
         return [value.detach() for value in results]
 
     with mode, _plain_operators_only():
-        try:
-            joint_graph = make_fx(run_step, decomposition_table=batch_norm_table(), _allow_non_fake_inputs=True)(
-                *step_inputs
-            )
-        except _VALUE_ERRORS as error:
-            raise _describe_value_error(error) from error
-        joint_graph.graph.eliminate_dead_code()
-        graph = _run_second_pass(joint_graph, step_inputs)
+        graph = _trace_graph(run_step, step_inputs)
     outputs = (
         LOSS,
         *(GRADIENT_PREFIX + name for name in trained),
@@ -166,6 +163,9 @@ def _plain_operators_only() -> Iterator[None]:
     """Make torch use plain operators: its fused attention and MKLDNN kernels have no counterpart in ONNX."""
     mkldnn_enabled, run_layers = torch.backends.mkldnn.enabled, rnn_decompositions._rnn_helper
     torch.backends.mkldnn.enabled = False
+    logger = logging.getLogger("torch._subclasses.fake_tensor")  # logs the traceback of an error that is described here
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     # LSTM, GRU and RNN call this function of torch.
     rnn_decompositions._rnn_helper = partial(_run_recurrent_layers, run_layers)
     with (
@@ -178,6 +178,7 @@ def _plain_operators_only() -> Iterator[None]:
             yield
         finally:
             torch.backends.mkldnn.enabled = mkldnn_enabled
+            logger.setLevel(level)
             rnn_decompositions._rnn_helper = run_layers
 
 
@@ -214,7 +215,8 @@ def _run_forward(
     """
     with unchanged_module(module):
         replace_tensors(module, values)
-        with _record_forward_paths(module, module_runs):
+        replace_cumulative_normalizations(module)
+        with _record_forward_paths(module, module_runs), PlainFunctions():
             result = loss_fn(module, **batch)
         buffers_after = dict(module.named_buffers())
     loss, metrics = result if isinstance(result, tuple) else (result, {})
@@ -322,11 +324,25 @@ def _record_backward_paths(scaled_loss: Tensor, module_runs: Sequence[ModuleRun]
         yield
 
 
-def describe_module(node: Node) -> str:
-    """Return the module that a node comes from, as words for messages."""
-    # ``_set_module_path`` has written this entry.
-    name = node.meta.get("nn_module_stack", {}).get("scope", ("", ""))[0]
-    return f"module {name!r}" if name else "the model"
+def _trace_graph(run_step: Callable[..., object], step_inputs: Sequence[Tensor]) -> GraphModule:
+    """Trace ``run_step`` in both passes. Raises ModelError for what torch cannot trace."""
+    try:
+        joint_graph = make_fx(
+            run_step,
+            decomposition_table=batch_norm_table(),
+            _allow_non_fake_inputs=True,
+            record_stack_traces=True,  # for messages: the user's line that calls an operator
+        )(*step_inputs)
+        joint_graph.graph.eliminate_dead_code()
+        graph = _run_second_pass(joint_graph, step_inputs)
+    except VALUE_ERRORS as error:
+        raise describe_value_error(error) from None
+    except TORCH_ERRORS as error:
+        # An error that the user's own code raises passes, with its traceback.
+        if not is_raised_by_torch(error):
+            raise
+        raise describe_torch_error(error) from None
+    return graph
 
 
 def _run_second_pass(joint_graph: GraphModule, step_inputs: Sequence[Tensor]) -> GraphModule:
@@ -342,21 +358,6 @@ def _run_second_pass(joint_graph: GraphModule, step_inputs: Sequence[Tensor]) ->
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph
-
-
-def _describe_value_error(error: BaseException) -> ModelError:
-    """Return a ModelError with the line of the user's code that needs the value of a tensor."""
-    # The user's code is the innermost frame outside of torch, of this file, and of generated code ("<string>").
-    frames = [frame for frame in extract_tb(error.__traceback__) if "/torch/" not in frame.filename]
-    user_frames = [frame for frame in frames if frame.filename != __file__ and not frame.filename.startswith("<")]
-    location = ""
-    if user_frames:
-        frame = user_frames[-1]
-        location = f" ({Path(frame.filename).name}:{frame.lineno}: {frame.line})"
-    return ModelError(
-        f"the step depends on the value of a tensor{location}",
-        hint="a graph has no Python branches on values: use torch.where, or a mask instead of a boolean index",
-    )
 
 
 def _check_every_batch_size(shape_env: ShapeEnv, batch_size: SymInt) -> None:
