@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from mixlist.errors import MixlistError, UsageError
-from mixlist.training import train
+from mixlist.training import ParameterGroup, train
 from mixlist.training.dataset import Dataset
 from mixlist.training.loop import Training
 from mixlist.training.optimizers import Settings
-from mixlist.training.parameter_groups import ParameterGroup, read_parameter_groups
+from mixlist.training.parameter_groups import read_parameter_groups
 from mixlist.training.scalers import make_scaler
 from mixlist.training.step_graph import load_step_graph
 from mixlist.training.step_session import make_float32_session
@@ -113,6 +113,11 @@ def test_steps_count_batches_and_the_report_counts_updates() -> None:
         classifier(), mixed(), clusters(64), optimizer=settings, batch_size=16, steps=10, runs=1, planned_steps=40
     )
     assert (report.steps, len(report.runs[0].mixed.loss)) == (2, 2)
+    longer = train(
+        classifier(), mixed(), clusters(64), optimizer=settings, batch_size=16, steps=80, runs=1, planned_steps=400
+    )
+    # 100 updates are planned. After the start-up of 10, torch's scaler grows once in 2,001 of them at most.
+    assert longer.projected_rate == pytest.approx(0.9 / 2001)
     with pytest.raises(UsageError, match="a step has 4 batches, and the training has 3 in all"):
         train(classifier(), mixed(), clusters(64), optimizer=settings, batch_size=16, steps=3)
 
