@@ -73,7 +73,7 @@ def _contenders(path: Path, feed: Mapping[str, Any]) -> tuple[Callable[[], None]
     from mixlist.checker.operand_rules import classify_operands
     from mixlist.checker.session_config import SessionConfig
 
-    pair = make_model_pair(path, mixlist.load_policy(), None, SessionConfig("cpu", None, False))
+    pair = make_model_pair(path, mixlist.load_policy(), None, SessionConfig("cpu", None, False, skip_optimization=True))
     session = _session(path.read_bytes())
 
     def observed() -> None:
