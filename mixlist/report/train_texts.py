@@ -110,14 +110,17 @@ def underflow_rows(report: TrainReport) -> list[tuple[str, str, str]]:
 
 
 def format_parameters(parameters: dict[str, object]) -> str:
-    """Return parameters as text: ``init_scale = 1024, growth_interval = 200``."""
-    return ", ".join(f"{name} = {_format_parameter(value)}" for name, value in parameters.items())
+    """Return parameters as text: ``init_scale = 1024, growth_interval = 200``; leave out those that are not set."""
+    given = {name: value for name, value in parameters.items() if value is not None and value != ()}
+    return ", ".join(f"{name} = {_format_parameter(value)}" for name, value in given.items())
 
 
 def _format_parameter(value: object) -> str:
     if isinstance(value, float):
         # 65536 and not 65536.0. From 2^53 on, a float no longer shows every digit of an integer.
         return f"{value:.0f}" if value.is_integer() and abs(value) < 2**53 else f"{value:g}"
+    if isinstance(value, tuple):  # the groups of parameters
+        return "; ".join(f"({format_parameters(group)})" for group in value)
     return str(value)
 
 

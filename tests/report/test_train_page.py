@@ -148,3 +148,10 @@ def test_the_page_can_be_printed(page: browser.Page, tmp_path: Path) -> None:
         assert page.pdf().startswith(b"%PDF")
     finally:
         page.show()
+
+
+def test_groups_of_parameters_are_written_plainly() -> None:
+    groups = ({"match": "bias", "weight_decay": 0.0, "lr": None}, {"match": "^head", "lr": 0.5, "weight_decay": None})
+    optimizer = {"name": "sgd", "clip_value": None, "parameter_groups": groups}
+    page = render(replace(PASSING, optimizer=optimizer))
+    assert "name = sgd, parameter_groups = (match = bias, weight_decay = 0); (match = ^head, lr = 0.5)" in page
