@@ -195,7 +195,7 @@ def test_a_graph_for_one_batch_size() -> None:
 def test_the_public_names() -> None:
     from mixlist import training
 
-    assert set(training.__all__) == {"Settings", "export_step", "make_scaler", "train"}
+    assert set(training.__all__) == {"ParameterGroup", "Settings", "export_step", "make_scaler", "train"}
     assert training.make_scaler("torch", init_scale=4.0).update(False) == "skip"
     assert mixlist.load_policy is not None
 

@@ -27,16 +27,16 @@ Feeds = Sequence[Mapping[str, Any]]
 
 
 def report_of(source: Any, lists: mixlist.Policy, feeds: Feeds, **options: Any) -> dict[str, Any]:
-    """Return the JSON of a search without its times."""
-    report: dict[str, Any] = without_seconds(mixlist.tune(source, lists, feeds, jobs=1, **options).to_json())
+    """Return the JSON of a search without its times and the size of its segments."""
+    report: dict[str, Any] = findings(mixlist.tune(source, lists, feeds, jobs=1, **options).to_json())
     return report
 
 
-def without_seconds(part: Any) -> Any:
-    """Return a part of a report without the times in it."""
+def findings(part: Any) -> Any:
+    """Return a part of a report without what tells how it was made: times and the size of segments."""
     if not isinstance(part, dict):
         return part
-    return {key: without_seconds(value) for key, value in part.items() if key != "seconds"}
+    return {key: findings(value) for key, value in part.items() if key not in ("seconds", "segment_bytes")}
 
 
 def assert_same(source: Any, lists: mixlist.Policy, feeds: Feeds, segment_bytes: int, **options: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def test_a_model_that_was_authored_in_float16_is_repaired_in_segments(tmp_path: 
     source = write_planted(tmp_path / "m.onnx", TINY)
     mixlist.rewrite(source, mixlist.resolve(source, policy(mode="fp16"))).save(low)
     whole, in_segments = (
-        without_seconds(mixlist.repair(low, token_ids(TINY, 1), jobs=1, segment_bytes=segment_bytes).to_json())
+        findings(mixlist.repair(low, token_ids(TINY, 1), jobs=1, segment_bytes=segment_bytes).to_json())
         for segment_bytes in (None, 30_000)
     )
     assert in_segments == whole and whole["verdict"] == "pass" and whole["edits"]
