@@ -24,7 +24,9 @@ FORMATS_WITH_ALL_ROWS = "--format json has all"
 def write_train(report: TrainReport, stream: TextIO) -> None:
     """Write the report. Its warnings are not in this text, because they go to stderr."""
     hints = [f"hint: {remedy}" for remedy in train_texts.remedies(report)]
-    lines = filter(None, (*report.reasons, train_texts.describe_exceptions(report), *hints, report.start))
+    lines = filter(
+        None, (*report.reasons, train_texts.describe_exceptions(report), *hints, report.start, report.evaluation)
+    )
     write_verdict(report.verdict, train_texts.headline(report), lines, stream)
     write_heading("Runs", stream)
     write_table(train_texts.run_columns(report), train_texts.run_rows(report), stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -54,7 +55,9 @@ def export_step(
     - ``loss``, not scaled;
     - ``grad.<parameter>``: the gradient of loss * loss_scale;
     - ``state.<buffer>``: the value of the buffer after the step;
-    - the further outputs of ``loss_fn``.
+    - the further outputs of ``loss_fn``;
+    - ``eval.loss`` and ``eval.<output>``: the loss and the further outputs with the module in the mode eval(), where
+      torch can trace this mode, and where it differs from the mode of the module.
 
     Parameters with ``requires_grad`` False and buffers that do not change become initializers. The graph does not hold
     the values of trainable parameters: with ``path``, they are written next to it, as ``step.init.npz`` for
@@ -76,15 +79,31 @@ def export_step(
         ) from None
     # Wrong arguments are found before the tracing, whose errors would not name them.
     _check_arguments(module, example_batch)
-    model = _export(module, loss_fn, example_batch, dynamic_batch)
+    model = _export_with_evaluation(module, loss_fn, example_batch, dynamic_batch)
     if path is not None:
         write_atomically(initial_values_path(path), _module_values(module, model))
         write_atomically(path, model.SerializeToString(deterministic=True))
     return model
 
 
-def _export(
+def _export_with_evaluation(
     module: Module, loss_fn: Callable[..., object], batch: Mapping[str, Tensor], dynamic_batch: bool
+) -> onnx.ModelProto:
+    """Return the model, with the outputs of the mode eval() if it can be exported and is not the module's mode."""
+    if any(part.training for part in module.modules()):
+        # The mode eval() may need what torch cannot trace, or return no loss. The step is exported without it then.
+        with contextlib.suppress(Exception):
+            return _export(module, loss_fn, batch, dynamic_batch, with_evaluation=True)
+    return _export(module, loss_fn, batch, dynamic_batch)
+
+
+def _export(
+    module: Module,
+    loss_fn: Callable[..., object],
+    batch: Mapping[str, Tensor],
+    dynamic_batch: bool,
+    *,
+    with_evaluation: bool = False,
 ) -> onnx.ModelProto:
     """Trace, simplify and convert the step; return the model with its metadata. The arguments are checked already."""
     import onnx
@@ -93,7 +112,7 @@ def _export(
     from mixlist.torch_export import fx_cleanup, init_metadata, initialization, onnx_conversion, random_inputs, tracing
 
     # PyTorch module -> graph of ATen operators -> simplified graph -> random operators become inputs -> ONNX
-    step = tracing.trace_step(module, loss_fn, batch, dynamic_batch=dynamic_batch)
+    step = tracing.trace_step(module, loss_fn, batch, dynamic_batch=dynamic_batch, with_evaluation=with_evaluation)
     changed_buffers = fx_cleanup.simplify_graph(step)
     distributions = random_inputs.lift_random_operators(step.graph_module.graph, step.mode, step.batch_size)
     buffers = dict(module.named_buffers())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from mixlist.torch_export.step_names import STATE_PREFIX
+from mixlist.torch_export.step_names import EVALUATION_PREFIX, STATE_PREFIX
 from mixlist.torch_export.tracing import TracedStep
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def simplify_graph(step: TracedStep) -> set[str]:
             _merge_permutations(graph, node)
         elif node.target is aten.where.self and _is_softmax_guard_without_mask(node):
             _replace(graph, node, node.args[2])
+    _merge_evaluation(graph)
     changed_buffers = _drop_unchanged_buffers(step)
     graph.eliminate_dead_code()
     step.graph_module.recompile()
@@ -45,6 +46,20 @@ def simplify_graph(step: TracedStep) -> set[str]:
 def _replace(graph: Graph, node: Node, replacement: Node) -> None:
     node.replace_all_uses_with(replacement)
     graph.erase_node(node)
+
+
+def _merge_evaluation(graph: Graph) -> None:
+    """Merge each node of the mode eval() with the same node of the step."""
+    first_nodes: dict[str, Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        # The text of a node among the arguments is its name.
+        first_node = first_nodes.setdefault(repr((node.target, node.args, node.kwargs)), node)
+        is_random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        path = node.meta.get("nn_module_stack", {}).get("scope", ("", ""))[0]
+        if first_node is not node and path.startswith(EVALUATION_PREFIX) and not is_random:
+            _replace(graph, node, first_node)
 
 
 def _size_texts(node: Node) -> list[str]:

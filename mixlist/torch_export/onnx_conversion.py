@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_flatten
 
 from mixlist.errors import ModelError
 from mixlist.torch_export import op_translations
+from mixlist.torch_export.step_names import EVALUATION_PREFIX, RANDOM_PREFIX
 from mixlist.torch_export.trace_errors import describe_line, describe_module
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def convert_to_onnx(
     _name_inputs_and_outputs(model.graph, [name for name in inputs if name not in constants], outputs)
     passes.DeduplicateInitializersPass()(model)
     passes.CommonSubexpressionEliminationPass()(model)
+    _drop_equal_evaluation(model.graph)
     passes.RemoveUnusedNodesPass()(model)
     # The passes remove nodes. The others get their names afterwards, so that the numbers in the names have no gaps.
     _name_nodes(model.graph)
@@ -163,13 +165,37 @@ def _name_inputs_and_outputs(graph: ir.Graph, inputs: Sequence[str], outputs: Se
         value.name = name
     named_values: set[ir.Value] = {*graph.inputs, *graph.initializers.values()}
     for index, (value, name) in enumerate(zip(list(graph.outputs), outputs, strict=True)):
-        if value in named_values:
+        # An output of the mode eval() gets one too, so that its node can be merged with the same node of the step.
+        if value in named_values or name.startswith(EVALUATION_PREFIX):
             node = ir.node("Identity", [value])
             node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
             graph.append(node)
             graph.outputs[index] = value = node.outputs[0]
         named_values.add(value)
         value.name = name
+
+
+def _drop_equal_evaluation(graph: ir.Graph) -> None:
+    """Remove the outputs of the mode eval() if they equal those of the step, and the step draws no random numbers."""
+    outputs = {str(value.name): value for value in graph.outputs}
+    pairs = [
+        (value, outputs[name.removeprefix(EVALUATION_PREFIX)])
+        for name, value in outputs.items()
+        if name.startswith(EVALUATION_PREFIX)
+    ]
+    is_random = any(str(value.name).startswith(RANDOM_PREFIX) for value in graph.inputs)
+    if not is_random and all(_source(value) is _source(other) for value, other in pairs):
+        for value, _ in pairs:
+            graph.outputs.remove(value)
+
+
+def _source(value: ir.Value) -> ir.Value:
+    """Return the value that a chain of Identities copies."""
+    node = value.producer()
+    while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    return value
 
 
 def _name_nodes(graph: ir.Graph) -> None:

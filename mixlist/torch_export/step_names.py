@@ -9,6 +9,7 @@ LOSS = "loss"  # output: the unscaled loss
 LOSS_SCALE = "loss_scale"  # input: the factor of the loss before the backward pass
 GRADIENT_PREFIX = "grad."  # output grad.w: the gradient of the parameter w
 STATE_PREFIX = "state."  # output state.m: the value of the buffer m after the step
+EVALUATION_PREFIX = "eval."  # output eval.loss: the loss of the module in the mode eval()
 RANDOM_PREFIX = "random."  # input random.0: random numbers that export_step lifted out of the graph
 INIT_KEY_PREFIX = "pkg.mixlist.init."  # metadata, + a parameter or buffer: the distribution of its initial value
 RANDOM_KEY_PREFIX = "pkg.mixlist.random."  # metadata, + an input: the distribution of its values in each step
@@ -16,7 +17,9 @@ RANDOM_KEY_PREFIX = "pkg.mixlist.random."  # metadata, + an input: the distribut
 
 def is_reserved(name: str) -> bool:
     """Return whether a name has a fixed meaning in every step graph, so that no parameter or metric may have it."""
-    return name in (LOSS, LOSS_SCALE) or name.startswith((GRADIENT_PREFIX, STATE_PREFIX, RANDOM_PREFIX))
+    return name in (LOSS, LOSS_SCALE) or name.startswith(
+        (GRADIENT_PREFIX, STATE_PREFIX, EVALUATION_PREFIX, RANDOM_PREFIX)
+    )
 
 
 def initial_values_path(step_path: str | os.PathLike[str]) -> Path:

@@ -14,7 +14,7 @@ The batch size is one symbol, the first axis of every batch input. A step that r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,8 +36,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from mixlist.errors import ModelError, UsageError
 from mixlist.torch_export.decompositions import batch_norm_table, decomposition_table
 from mixlist.torch_export.function_replacements import PlainFunctions, replace_cumulative_normalizations
+from mixlist.torch_export.loss_result import check_metric_names, check_result
 from mixlist.torch_export.module_state import replace_tensors, unchanged_module
-from mixlist.torch_export.step_names import GRADIENT_PREFIX, LOSS, LOSS_SCALE, STATE_PREFIX, is_reserved
+from mixlist.torch_export.step_names import (
+    EVALUATION_PREFIX,
+    GRADIENT_PREFIX,
+    LOSS,
+    LOSS_SCALE,
+    STATE_PREFIX,
+)
 from mixlist.torch_export.trace_errors import (
     TORCH_ERRORS,
     VALUE_ERRORS,
@@ -94,14 +101,20 @@ def frozen_parameters(module: Module) -> Tensors:
 
 
 def trace_step(
-    module: Module, loss_fn: Callable[..., object], batch: Mapping[str, Tensor], *, dynamic_batch: bool
+    module: Module,
+    loss_fn: Callable[..., object],
+    batch: Mapping[str, Tensor],
+    *,
+    dynamic_batch: bool,
+    with_evaluation: bool = False,
 ) -> TracedStep:
     """Trace the step of ``module`` for batches with the names, types and shapes of ``batch``.
 
     The inputs are the trainable parameters, the other parameters and the buffers (with their names in the module), the
     batch, and ``loss_scale``. The outputs are ``loss``, ``grad.<parameter>``, ``state.<buffer>`` for every buffer, and
-    the metrics. With ``dynamic_batch``, the batch size is symbolic. Raises UsageError for results of ``loss_fn`` that
-    are no loss, ModelError for a step that depends on values of tensors, or that is valid for some batch sizes only.
+    the metrics. ``with_evaluation`` adds the loss and the metrics of the mode eval(). With ``dynamic_batch``, the batch
+    size is symbolic. Raises UsageError for results of ``loss_fn`` that are no loss, ModelError for a step that depends
+    on values of tensors, or that is valid for some batch sizes only.
     """
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     trained, buffers = trainable_parameters(module), dict(module.named_buffers())
@@ -116,14 +129,19 @@ def trace_step(
     def run_step(*arguments: Tensor) -> list[Tensor]:
         """Compute all outputs of the step from all its inputs; ``make_fx`` records the operators of this function."""
         values = dict(zip(module_tensors, arguments, strict=False))  # the batch and the loss scale follow
+        # The step changes its buffers in place, and the evaluation reads their values from before the step.
+        unchanged = {name: values[name].clone() for name in buffers}
         leaves = {name: values[name].detach().requires_grad_() for name in trained}
         batch_values = dict(zip(batch, arguments[len(module_tensors) :], strict=False))
         loss, metrics, buffers_after = _run_forward(module, loss_fn, {**values, **leaves}, batch_values, module_runs)
-        _check_metric_names(metrics, {*module_tensors, *batch})
-        # A traced function returns tensors only, so the names leave it through this list.
-        metric_names[:] = metrics
+        check_metric_names(metrics, {*module_tensors, *batch})
+        metric_names[:] = metrics  # a traced function returns tensors only, so the names leave it through this list
         gradients = _compute_gradients(loss * arguments[-1], leaves, module_runs)  # the last argument is the loss scale
         results = [loss, *gradients, *(buffers_after[name] for name in buffers), *metrics.values()]
+        if with_evaluation:
+            replacements = {**values, **leaves, **unchanged}
+            eval_loss, eval_metrics, _ = _run_forward(module, loss_fn, replacements, batch_values, [], evaluation=True)
+            results += [eval_loss, *(eval_metrics[name] for name in metrics)]
         return [value.detach() for value in results]
 
     with mode, _plain_operators_only():
@@ -134,6 +152,8 @@ def trace_step(
         *(STATE_PREFIX + name for name in buffers),
         *metric_names,
     )
+    if with_evaluation:
+        outputs += tuple(EVALUATION_PREFIX + name for name in (LOSS, *metric_names))
     batch_size = next(
         (value.shape[0] for value in fake_batch if value.ndim and not isinstance(value.shape[0], int)), None
     )
@@ -206,44 +226,30 @@ def _run_recurrent_layers(
 
 
 def _run_forward(
-    module: Module, loss_fn: Callable[..., object], values: Tensors, batch: Tensors, module_runs: list[ModuleRun]
+    module: Module,
+    loss_fn: Callable[..., object],
+    values: Tensors,
+    batch: Tensors,
+    module_runs: list[ModuleRun],
+    *,
+    evaluation: bool = False,
 ) -> tuple[Tensor, Tensors, Tensors]:
     """Return the loss, the metrics, and the buffers after the forward pass.
 
     ``values`` replaces the parameters and buffers of ``module`` during the call. Each run of a module is appended to
-    ``module_runs``.
+    ``module_runs``. With ``evaluation``, the module is in the mode eval().
     """
     with unchanged_module(module):
         replace_tensors(module, values)
+        if evaluation:
+            module.eval()
         replace_cumulative_normalizations(module)
-        with _record_forward_paths(module, module_runs), PlainFunctions():
+        with _record_forward_paths(module, module_runs, EVALUATION_PREFIX if evaluation else ""), PlainFunctions():
             result = loss_fn(module, **batch)
         buffers_after = dict(module.named_buffers())
     loss, metrics = result if isinstance(result, tuple) else (result, {})
-    _check_result(loss, metrics)
+    check_result(loss, metrics)
     return loss, {name: value.detach() for name, value in metrics.items()}, buffers_after
-
-
-def _check_result(loss: object, metrics: object) -> None:
-    """Raise UsageError unless the loss is a float scalar and the metrics are a dict of tensors."""
-    if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.is_floating_point():
-        text = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise UsageError(
-            f"loss_fn returned {text} as the loss",
-            hint="return a float scalar (.mean() of a loss per row), or the scalar and a dict of named tensors",
-        )
-    if not isinstance(metrics, dict) or not all(isinstance(value, torch.Tensor) for value in metrics.values()):
-        raise UsageError(
-            "loss_fn's second result must be a dict of named tensors", hint="return loss, {'logits': logits}"
-        )
-
-
-def _check_metric_names(metrics: Iterable[str], input_names: Collection[str]) -> None:
-    """Raise UsageError for a metric with the name of an input, or with a name that is reserved."""
-    for name in metrics:
-        if name in input_names or is_reserved(name):
-            problem = "is the name of an input" if name in input_names else "has a meaning in every step graph"
-            raise UsageError(f"loss_fn calls one of its results {name!r}, which {problem}", hint="give it another name")
 
 
 def _compute_gradients(scaled_loss: Tensor, leaves: Tensors, module_runs: list[ModuleRun]) -> list[Tensor]:
@@ -278,8 +284,8 @@ def _set_module_path(name: str, *_: object) -> None:
 
 
 @contextmanager
-def _record_forward_paths(module: Module, module_runs: list[ModuleRun]) -> Iterator[None]:
-    """In this context, give each recorded node the path of the running module.
+def _record_forward_paths(module: Module, module_runs: list[ModuleRun], prefix: str) -> Iterator[None]:
+    """In this context, give each recorded node the path of the running module, after ``prefix``.
 
     Each run of a module is appended to ``module_runs``.
     """
@@ -287,14 +293,14 @@ def _record_forward_paths(module: Module, module_runs: list[ModuleRun]) -> Itera
 
     def before_module(name: str, *_: object) -> None:
         running_modules.append((name, torch.autograd._get_sequence_nr()))
-        _set_module_path(name)
+        _set_module_path(prefix + name)
 
     def after_module(*_: object) -> None:
         name, first = running_modules.pop()
         module_runs.append(ModuleRun(first, torch.autograd._get_sequence_nr(), name))
-        _set_module_path(running_modules[-1][0] if running_modules else LOSS_PATH)
+        _set_module_path(prefix + (running_modules[-1][0] if running_modules else LOSS_PATH))
 
-    _set_module_path(LOSS_PATH)
+    _set_module_path(prefix + LOSS_PATH)
     with ExitStack() as hooks:
         for name, submodule in module.named_modules():
             hooks.callback(submodule.register_forward_pre_hook(partial(before_module, name)).remove)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mixlist.errors import UsageError
-from mixlist.torch_export.step_names import LOSS
+from mixlist.torch_export.step_names import EVALUATION_PREFIX, LOSS
 from mixlist.training.dataset import Dataset
-from mixlist.training.random_values import neutral_random_inputs
+from mixlist.training.random_values import draw_random_inputs, neutral_random_inputs
 from mixlist.training.step_graph import StepGraph
 from mixlist.training.step_session import StepSession
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Array
 
+EVALUATION_DRAWS = 8
 ACCURACY = "accuracy"
 LOGITS, LABELS = "logits", "y"  # the output and the input that the accuracy compares
 _INTEGER_TYPES = frozenset({2, 3, 4, 5, 6, 7, 12, 13})  # uint8 to uint64 in TensorProto.DataType
@@ -60,31 +61,57 @@ def evaluate(
 ) -> float:
     """Return the metric over all samples, or over the samples of the first ``max_batches`` batches.
 
-    ``parameters_and_buffers`` holds their values by name. Random inputs get the value that switches them off. Only the
-    forward pass of the training step runs, so batch normalization uses the statistics of each batch. A smaller last
+    ``parameters_and_buffers`` holds their values by name. The mode eval() of the module runs if the step graph has it.
+    Else the forward pass of the training step runs, with random inputs switched off: batch normalization uses the
+    statistics of each batch. A smaller last
     batch counts too, unless the graph has a fixed batch size. Raises UsageError for labels that do not fit the logits.
     """
     graph = session.graph
     output = LOGITS if metric.name == ACCURACY else metric.name
+    if graph.has_evaluation:
+        output = EVALUATION_PREFIX + output
     total, count = 0.0, 0  # the sum of the metric, and the number of samples or labels in the sum
     for start in range(0, dataset.count, batch_size)[:max_batches]:
         batch = dataset.batch(slice(start, start + batch_size))
         rows = min(batch_size, dataset.count - start)
         if graph.fixed_batch_size is not None and rows < graph.fixed_batch_size:
             break
-        feed = {**parameters_and_buffers, **batch, **neutral_random_inputs(graph, rows)}
-        (values,) = session.run_forward(feed, [output])
-        if metric.name == ACCURACY:
-            # Once, at the first batch: every batch has the same number of classes, and the check reads the labels of
-            # the whole dataset.
-            if not start:
-                _check_labels(dataset, values)
-            batch_correct, batch_labels = _count_correct(values, batch[LABELS])
-            total, count = total + batch_correct, count + batch_labels
-        else:
-            # A smaller last batch must weigh less in the mean over all samples.
-            total, count = total + float(values.astype(np.float64).mean()) * rows, count + rows
+        for random_inputs in _evaluation_draws(graph, start, rows):
+            (values,) = session.run_forward({**parameters_and_buffers, **batch, **random_inputs}, [output])
+            if metric.name == ACCURACY:
+                # Once, at the first batch: every batch has the same number of classes, and the check reads the labels
+                # of the whole dataset.
+                if not start:
+                    _check_labels(dataset, values)
+                batch_correct, batch_labels = _count_correct(values, batch[LABELS])
+                total, count = total + batch_correct, count + batch_labels
+            else:
+                # A smaller last batch must weigh less in the mean over all samples.
+                total, count = total + float(values.astype(np.float64).mean()) * rows, count + rows
     return total / max(count, 1)
+
+
+def _evaluation_draws(graph: StepGraph, start: int, rows: int) -> Iterator[dict[str, Array]]:
+    """Yield the random inputs of each evaluation of the batch that begins with the sample ``start``.
+
+    A step graph with the module's mode eval() draws random numbers there only where the module does not check
+    ``self.training``. ``off`` could be any value for such a draw, so there are several draws, which depend on the batch
+    alone. Other step graphs get the values that switch the random inputs off.
+    """
+    if not (graph.has_evaluation and graph.evaluation_is_random):
+        yield neutral_random_inputs(graph, rows)
+        return
+    for number in range(EVALUATION_DRAWS):
+        yield draw_random_inputs(graph, number, start, rows)
+
+
+def describe_evaluation(graph: StepGraph) -> str:
+    """Return which graph computes the metric, as a sentence for the report (Rule S10.24)."""
+    if not graph.has_evaluation:
+        return "the metric is computed by the graph of the step"
+    text = "the metric is computed by the eval() graph of the module"
+    draws = f", as the mean of {EVALUATION_DRAWS} draws, because this graph draws random numbers too"
+    return text + draws if graph.evaluation_is_random else text
 
 
 def _check_labels(dataset: Dataset, logits: Array) -> None:

@@ -108,6 +108,7 @@ class TrainReport:
     - ``metric``: the name of the metric. ``higher``: True if more is better. ``tolerance``: how much worse than in
       float32 it may be.
     - ``start``: where the trainings start: all seeds from the same values, or each from its own draws.
+    - ``evaluation``: which graph computes the metric.
     - ``runs``: one for each seed. The last one may be incomplete after Ctrl-C.
     - ``scaler``, ``optimizer``: their names and parameters.
     - ``offenders``: the nodes that overflow first in the earliest step with an exception, with the loss multiplied by
@@ -147,6 +148,7 @@ class TrainReport:
     scale_trials: tuple[TuningRun, ...] = ()
     scale_choice: dict[str, float] = field(default_factory=dict)
     start: str = ""
+    evaluation: str = ""
     complete: bool = True
     warnings: tuple[Diagnostic, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)

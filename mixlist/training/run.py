@@ -12,6 +12,7 @@ from mixlist.installed_runtime import require_scipy
 from mixlist.lists.policy import Policy
 from mixlist.progress import ProgressCounter
 from mixlist.runtime.phase_timer import PhaseTimer
+from mixlist.training.evaluation import describe_evaluation
 from mixlist.training.gradient_underflow import UnderflowSampler
 from mixlist.training.job import TrainingJob, make_job
 from mixlist.training.loop import all_finite
@@ -218,6 +219,7 @@ class _TrainingSeries:
             optimizer=asdict(job.settings),
             underflow=underflow,
             start=job.describe_start(),
+            evaluation=describe_evaluation(job.graph),
             complete=self.complete,
             warnings=(*job.data_warnings(), *self.mixed_session.warnings),
         )

@@ -25,10 +25,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from mixlist.errors import ModelError
 from mixlist.graph.load import LoadedModel, load_model
+from mixlist.graph.prune import names_read_by
 from mixlist.graph.traversal import nodes_in_model
 from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.ops import dtypes
@@ -36,6 +38,7 @@ from mixlist.ops.shape_inference import refuse_large_expansion
 from mixlist.ops.traits import Trait, operators
 from mixlist.runtime.inputs import Input, declared_shape, describe_type, model_inputs
 from mixlist.torch_export.step_names import (
+    EVALUATION_PREFIX,
     GRADIENT_PREFIX,
     INIT_KEY_PREFIX,
     LOSS,
@@ -78,6 +81,16 @@ class StepGraph:
     buffers: tuple[Parameter, ...]
     random_inputs: tuple[tuple[Input, Distribution], ...]
     metrics: tuple[str, ...]
+    has_evaluation: bool = False  # the outputs eval.loss and eval.<metric> are those of the module in the mode eval()
+
+    @cached_property
+    def evaluation_is_random(self) -> bool:
+        """Return whether the outputs of the mode eval() depend on random inputs."""
+        needed = {output.name for output in self.loaded.proto.graph.output if output.name.startswith(EVALUATION_PREFIX)}
+        for node in reversed(self.loaded.proto.graph.node):
+            if any(name in needed for name in node.output):
+                needed.update(names_read_by(node))
+        return any(value.name in needed for value, _ in self.random_inputs)
 
     @property
     def name(self) -> str:
@@ -130,8 +143,11 @@ def load_step_graph(model: Model) -> StepGraph:
             (inputs[name], _read_distribution(loaded.name, metadata, RANDOM_KEY_PREFIX + name)) for name in random_names
         ),
         metrics=tuple(
-            name for name in outputs if name != LOSS and not name.startswith((GRADIENT_PREFIX, STATE_PREFIX))
+            name
+            for name in outputs
+            if name != LOSS and not name.startswith((GRADIENT_PREFIX, STATE_PREFIX, EVALUATION_PREFIX))
         ),
+        has_evaluation=EVALUATION_PREFIX + LOSS in outputs,
     )
     # After the parts are known, since the outputs are compared with the parameters.
     _check_outputs(graph)

@@ -98,7 +98,7 @@ class StepSession:
         ]
         self._options = SessionOptions(provider=provider, threads=threads)
         self._proto = proto
-        self._step_session = self._make_session(proto)
+        self._step_session = self._make_session(self._pruned(self._output_names) if graph.has_evaluation else proto)
         self._forward_session: LocalSession | None = None  # made by the first ``run_forward``
         scale_input = next(value for value in graph.loaded.proto.graph.input if value.name == LOSS_SCALE)
         self._scale_shape = (1,) * len(
@@ -107,6 +107,12 @@ class StepSession:
 
     def _make_session(self, proto: ModelProto) -> LocalSession:
         return LocalSession(make_session(proto, self._options, folder=self.graph.loaded.folder))
+
+    def _pruned(self, names: Sequence[str]) -> ModelProto:
+        """Return a copy of the model with the nodes that compute the outputs ``names``."""
+        proto = copy_message(self._proto)
+        prune_model(proto, names)
+        return proto
 
     def step(self, feed: Feed, scale: float) -> StepResult:
         """Run one forward and backward pass.
@@ -141,10 +147,7 @@ class StepSession:
         The first call makes the session, for these ``names`` only. So every later call must have the same ``names``.
         """
         if self._forward_session is None:
-            # prune_model removes nodes in place. It keeps those that ``names`` need, so it removes the backward pass.
-            forward_proto = copy_message(self._proto)
-            prune_model(forward_proto, names)
-            self._forward_session = self._make_session(forward_proto)
+            self._forward_session = self._make_session(self._pruned(names))
         return self._forward_session.run(list(names), self._complete_feed(feed, 1.0))
 
     def _complete_feed(self, feed: Feed, scale: float) -> Feed:

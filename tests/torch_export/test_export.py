@@ -86,7 +86,8 @@ def test_inputs_and_outputs_are_the_documented_ones() -> None:
     buffers = ["1.running_mean", "1.running_var", "1.num_batches_tracked"]
     assert [value.name for value in graph.input] == [*parameters, *buffers, "x", "y", "loss_scale", "random.0"]
     assert [value.name for value in graph.output] == [
-        "loss", *(f"grad.{name}" for name in parameters), *(f"state.{name}" for name in buffers), "logits"
+        "loss", *(f"grad.{name}" for name in parameters), *(f"state.{name}" for name in buffers), "logits",
+        "eval.loss", "eval.logits"
     ]  # fmt: skip
     assert "0.bias" in {tensor.name for tensor in graph.initializer}
     shapes = {value.name: dims(value) for value in (*graph.input, *graph.output)}
