@@ -119,7 +119,8 @@ class HiddenOverflowFinder:
     """The search for values that overflow in tensors with masks or infinities (Rule S8.12).
 
     ``low_types``: those of the mixed model. Without ``mixed``, only values of the reference are counted, and
-    ``add_hidden_overflows`` takes the counts of the mixed model as an argument.
+    ``add_hidden_overflows`` takes the counts of the mixed model as an argument. ``clips_repair``: an infinity that only
+    Clips read is intended (Rule S8.30).
     """
 
     def __init__(
@@ -128,11 +129,14 @@ class HiddenOverflowFinder:
         low_types: AbstractSet[int],
         reference: ObservedModel,
         mixed: ObservedModel | None = None,
+        *,
+        clips_repair: bool = True,
     ) -> None:
         self._nodes, self._low_types = nodes, low_types
         self._reference_counter = HiddenValueCounter(reference)
         self._mixed_counter = HiddenValueCounter(mixed) if mixed is not None else None
         self._masks: dict[TensorRef, Mask] | None = None
+        self._clips_repair = clips_repair
         self._clipped: frozenset[TensorRef] = frozenset()
 
     def add_hidden_overflows(self, feed: Feed, batch: BatchRanges, mixed_counts: Totals | None = None) -> BatchRanges:
@@ -150,7 +154,9 @@ class HiddenOverflowFinder:
         # float16 is too narrow for the usual masks.
         if self._masks is None:
             self._masks = find_masks(self._nodes) if dtypes.FLOAT16 in self._low_types else {}
-            self._clipped = find_clipped_tensors(self._nodes, min(map(overflow_bound, self._low_types), default=0.0))
+            if self._clips_repair:
+                bound = min(map(overflow_bound, self._low_types), default=0.0)
+                self._clipped = find_clipped_tensors(self._nodes, bound)
         # Each step needs the fields that the steps before it fill in: masks decide which ranges are ambiguous, and the
         # overflows found so far decide which tensors with infinities are compared by counts.
         input_ranges = self._mask_input_ranges(feed, batch)

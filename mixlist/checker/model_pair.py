@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from mixlist.checker.batch_ranges import BatchRanges
 from mixlist.checker.session_config import SessionConfig
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.emulation.conversions import Conversion, find_conversions
@@ -142,6 +143,21 @@ class ModelPair:
             if before is not None and before.ran:
                 conversion_ranges.append((conversion, before))
         return conversion_ranges
+
+    def batch_ranges(self, index: int, reference: Ranges, mixed: Ranges) -> BatchRanges:
+        """Return the ranges of one batch in both models, by the tensors of the original.
+
+        ``mixed`` has the tensors of the mixed model.
+        """
+        # The conversions name the tensors of the mixed model, so they come before its specializations are merged.
+        conversion_ranges = self.conversion_ranges(reference, mixed)
+        mixed = self.mixed.merge_specializations(mixed)
+        if self.config.float64_reference:
+            # Rule S8.10: what the original overflows in float32 is no loss of low precision.
+            reference = {t: r if t in self.authored_float64 else r.in_float32() for t, r in reference.items()}
+        return BatchRanges(
+            index, reference, mixed, self.low_type_of, self.config.saturate, conversion_ranges=conversion_ranges
+        )
 
     @property
     def low_types(self) -> tuple[int, ...]:

@@ -29,7 +29,28 @@ BASELINES = ("float32", "float64")
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgingOptions(ProviderOption):
+class OverflowModeOption(ProviderOption):
+    """The provider, and what the accelerator makes of a value out of range: infinity, or the largest finite value."""
+
+    overflow_mode: str = option(
+        "inf",
+        "The result of the accelerator for a value out of range: infinity, or the largest finite value.",
+        choices=OVERFLOW_MODES,
+    )
+
+    @property
+    def saturate(self) -> bool:
+        """Return True if values out of range become the largest finite value, and not infinity."""
+        return self.overflow_mode == "saturate"
+
+    def check_overflow_mode(self) -> None:
+        """Raise UsageError for an unknown mode. The command line admits only the declared choices, Python any value."""
+        if self.overflow_mode not in OVERFLOW_MODES:
+            raise UsageError(f"overflow mode {self.overflow_mode!r} is not known", hint="use inf or saturate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgingOptions(OverflowModeOption):
     """The options about how both models run, and the limits of the mixed model.
 
     ``limits``: the limits of outputs, None for the defaults of ``Limits``. ``labels``: the right answers to the samples
@@ -40,11 +61,6 @@ class JudgingOptions(ProviderOption):
     processes of this machine, on the Dask cluster of ``scheduler``, or through ``executor``.
     """
 
-    overflow_mode: str = option(
-        "inf",
-        "The result of the accelerator for a value out of range: infinity, or the largest finite value.",
-        choices=OVERFLOW_MODES,
-    )
     steps: int | None = option(None, "Stop after N batches.", "integer", minimum=1)
     max_exception_rate: float = option(
         DEFAULT_RATE_LIMIT,
@@ -112,9 +128,7 @@ class CheckOptions(JudgingOptions):
     progress: ProgressCallback | None = None
 
     def __post_init__(self) -> None:
-        # The command line admits only the declared choices, Python any value.
-        if self.overflow_mode not in OVERFLOW_MODES:
-            raise UsageError(f"overflow mode {self.overflow_mode!r} is not known", hint="use inf or saturate")
+        self.check_overflow_mode()
         if self.baseline not in BASELINES:
             raise UsageError(f"baseline {self.baseline!r} is not known", hint="use float32 or float64")
         if self.compare_emulated and self.provider == "cpu":
@@ -128,11 +142,6 @@ class CheckOptions(JudgingOptions):
             )
         if isinstance(self.jobs, int) and self.jobs < 1:
             raise UsageError(f"jobs must be at least 1, not {self.jobs}")
-
-    @property
-    def saturate(self) -> bool:
-        """Return True if values out of range become the largest finite value, and not infinity."""
-        return self.overflow_mode == "saturate"
 
     @property
     def runs_whole(self) -> bool:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.advice import Advisor, describe_protected_nodes
-from mixlist.checker.batch_ranges import BatchRanges
 from mixlist.checker.counting_sessions import FullStatistics, count_operand_findings, count_output_findings
 from mixlist.checker.evidence import holds_only_nan, missing_evidence
 from mixlist.checker.exception_rate import describe_rate, exception_rate, too_many_exceptions
@@ -84,11 +83,13 @@ def run_check(
     options: CheckOptions,
     *,
     rank_if: Callable[[CheckReport], bool] = lambda report: True,
+    clips_repair: bool = True,
 ) -> CheckReport:
     """Do what ``check`` does.
 
     The decorator of ``check`` makes the options from keyword arguments; here they are given. ``rank_if``: nodes are not
     ranked if this function returns False for the report without a ranking, because a ranking takes as long as a check.
+    ``clips_repair``: an infinity that only Clips read is intended (Rule S8.30); a training can need another answer.
     """
     timer = PhaseTimer()
     # A small file may stand for a huge graph, because calls of functions multiply when they are expanded. Such a model
@@ -123,7 +124,7 @@ def run_check(
                 pair = make_model_pair(original, policy, against, config, first_feed)
             except WorkerDied as problem:  # ONNX Runtime died while it loaded a model: the check fails
                 return _report_crash_at_load(original.name, config, policy, options, str(problem))
-        check_run = _CheckRun(pair, batches, batch_count, timer, options)
+        check_run = _CheckRun(pair, batches, batch_count, timer, options, clips_repair=clips_repair)
         stack.callback(check_run.close)
         check_run.run(chain([first_feed] if first_feed is not None else [], feeds))
         check_run.analyze_findings(lambda: rank_if(check_run.report(policy)))
@@ -147,7 +148,14 @@ class _CheckRun:
     """One check in progress: everything that its batches so far have shown."""
 
     def __init__(
-        self, pair: ModelPair, batches: Batches, batch_count: int, timer: PhaseTimer, options: CheckOptions
+        self,
+        pair: ModelPair,
+        batches: Batches,
+        batch_count: int,
+        timer: PhaseTimer,
+        options: CheckOptions,
+        *,
+        clips_repair: bool,
     ) -> None:
         self.pair, self.batches, self.batch_count = pair, batches, batch_count
         self.timer, self.options = timer, options
@@ -159,7 +167,9 @@ class _CheckRun:
         self.internal_risks: list[FindingRecord] = []
         self.range_pairs: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}  # over all batches, in both models
         self.task = TaskAccuracy(options.labels) if options.labels is not None else None
-        self.hidden_overflows = HiddenOverflowFinder(pair.nodes, frozenset(pair.low_types), pair.reference, pair.mixed)
+        self.hidden_overflows = HiddenOverflowFinder(
+            pair.nodes, frozenset(pair.low_types), pair.reference, pair.mixed, clips_repair=clips_repair
+        )
         self.full_statistics = FullStatistics(pair) if options.full_statistics else None
         self.layer_errors: tuple[NodeError, ...] = ()
         self.refused_batches = RefusedBatches(pair.nodes)
@@ -218,15 +228,7 @@ class _CheckRun:
     def _judge_ranges(self, index: int, feed: Feed, reference: Ranges, mixed: Ranges) -> None:
         """Add the findings of one batch to the records; ``reference`` and ``mixed`` are the ranges of its runs."""
         pair, statistics = self.pair, self.full_statistics
-        # The conversions name the tensors of the mixed model, so they come before its specializations are merged.
-        conversion_ranges = pair.conversion_ranges(reference, mixed)
-        mixed = pair.mixed.merge_specializations(mixed)
-        if pair.config.float64_reference:
-            # Rule S8.10: what the original overflows in float32 is no loss of low precision.
-            reference = {t: r if t in pair.authored_float64 else r.in_float32() for t, r in reference.items()}
-        batch = BatchRanges(
-            index, reference, mixed, pair.low_type_of, pair.config.saturate, conversion_ranges=conversion_ranges
-        )
+        batch = pair.batch_ranges(index, reference, mixed)
         # Add the facts that only counts show. Both steps run the models once more, the first one only in batches whose
         # ranges may hide an overflow.
         with self.timer.phase("counts"):
@@ -241,8 +243,8 @@ class _CheckRun:
         if statistics is not None:
             statistics.count_findings(index, self.records, self.operand_records)
         # Join the ranges with those of earlier batches, for the report of all tensors.
-        for tensor, reference_range in reference.items():
-            mixed_range = mixed.get(tensor)
+        for tensor, reference_range in batch.reference.items():
+            mixed_range = batch.mixed.get(tensor)
             if mixed_range is not None and reference_range.ran and mixed_range.ran:
                 earlier = self.range_pairs.get(tensor, (reference_range, mixed_range))
                 self.range_pairs[tensor] = earlier[0].union(reference_range), earlier[1].union(mixed_range)

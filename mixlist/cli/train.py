@@ -75,11 +75,11 @@ def command(
 
     For every seed the same batches train the network three times: in float32, in float32 from slightly other weights
     (its twin), and in the mixed precision of the lists, with float32 master weights and loss scaling. A step whose
-    gradients are not all finite is an exception; its update is skipped. The verdict is pass if exceptions are rare in
-    the steady state of the loss scaler, the metric is as good as in float32, up to the tolerance or what the twins
-    differ by, no training diverges, and gradients do not become zero. It is inconclusive if the runs do not show
-    enough. Exit status 0: pass, 1: fail, inconclusive or interrupted. Ctrl-C ends the training and writes the report so
-    far.
+    gradients are not all finite is an exception (--overflow-detection); its update is skipped. The verdict is pass if
+    exceptions are rare in the steady state of the loss scaler, the metric is as good as in float32, up to the tolerance
+    or what the twins differ by, no training diverges, and gradients do not become zero. It is inconclusive if the runs
+    do not show enough. Exit status 0: pass, 1: fail, inconclusive or interrupted. Ctrl-C ends the training and writes
+    the report so far.
 
     On a CPU low precision is emulated: every low-precision value is rounded. With --provider cuda the mixed model
     itself runs.

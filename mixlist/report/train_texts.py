@@ -28,7 +28,8 @@ def headline(report: TrainReport) -> str:
 def conditions(report: TrainReport) -> str:
     """Return the precision, the mode, the provider, and the numbers of runs and steps."""
     counts = f"{pluralize(len(report.runs), 'run')} of {pluralize(report.steps, 'step')}"
-    return f"{report.precision}, {report.mode} on {report.provider}, {counts}"
+    saturates = ", saturating" if report.overflow_mode == "saturate" else ""
+    return f"{report.precision}, {report.mode} on {report.provider}{saturates}, {counts}"
 
 
 def describe_exceptions(report: TrainReport) -> str:
@@ -37,7 +38,8 @@ def describe_exceptions(report: TrainReport) -> str:
     bad = sum(len(run.mixed.exceptions) for run in report.runs)
     tries = sum(run.mixed.tries for run in report.runs)
     repeated = f", {tries} tried again with the next batch" if tries else ""
-    text = f"{bad} of {pluralize(total, 'mixed step')} with an exception{repeated}"
+    in_any_node = " in any node" if report.overflow_detection == "any-node" else ""
+    text = f"{bad} of {pluralize(total, 'mixed step')} with an exception{in_any_node}{repeated}"
     if not bad or report.steady_rate is None:
         return text
     rates = f"{report.start_up_rate:.2%} in the start-up, {report.steady_rate:.2%} after it"

@@ -139,7 +139,8 @@ class TrainingJob:
             "initial values": digest([self.initial_values]),
             # The number of threads counts too: it decides the order in which ONNX Runtime adds floats.
             "options": f"{self.settings} {options.batch_size} {self.steps} {scaler} {options.advance_on_skip}"
-            f" {options.provider} {options.threads} {self.metric}",
+            f" {options.provider} {options.threads} {self.metric}"
+            f" {options.overflow_mode} {options.examines_every_node}",
             "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
         }
 

@@ -5,8 +5,9 @@ A step runs in MindSpore's order:
 1. The parameters are float32. The forward pass casts them for its low-precision nodes.
 2. The loss is multiplied by the loss scale before the backward pass.
 3. The gradients leave the graph as float32 and are divided by the scale.
-4. Only then are the gradients examined. If one is not finite, the scaler decides: it skips the step, tries the update
-   again with the next batch and another scale, or applies the update with these gradients.
+4. Only then are the gradients examined. If one is not finite (or if a node overflows, where all are examined), the
+   scaler decides: it skips the step, tries the update again with the next batch and another scale, or applies the
+   update with these gradients.
 
 With ``Settings.accumulate``, a step has several batches. Their gradients are added before they are divided and
 examined.
@@ -128,7 +129,7 @@ class Training:
         if scale != 1:
             with np.errstate(over="ignore", invalid="ignore"):
                 gradient /= np.float32(scale)
-        finite = all_finite(gradient)
+        finite = all_finite(gradient) and not result.overflows
         self.history.loss.append(result.loss)
         self.history.scale.append(scale)
         if not finite:
@@ -155,9 +156,9 @@ class Training:
         """Return the mean loss of the batches of a step, their added gradients, the last buffers, and one feed.
 
         Each batch has its share of the loss scale, so that the sum of the gradients is that of the mean loss. The feed
-        is that of the first batch whose gradients are not finite, or else of the last one.
+        is that of the first batch with an exception, or else of the last one.
         """
-        count, bad_feed = self.settings.accumulate, None
+        count, bad_feed, overflows = self.settings.accumulate, None, False
         losses: list[float] = []
         buffers, share = self.buffers, scale / count
         total = np.zeros_like(self.parameters.flat) if count > 1 else None
@@ -169,12 +170,14 @@ class Training:
             losses.append(result.loss)
             buffers = result.state
             if total is not None:
-                if bad_feed is None and not all_finite(result.gradient):
+                overflows = overflows or result.overflows
+                if bad_feed is None and (result.overflows or not all_finite(result.gradient)):
                     bad_feed = feed
                 with np.errstate(over="ignore", invalid="ignore"):
                     total += result.gradient
         if total is not None:
             result.gradient[...] = total  # also seen by ``session.gradient_arrays``
+            result.overflows = overflows
         result.loss = sum(losses) / count
         return result, bad_feed or feed
 

@@ -12,22 +12,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from mixlist.checker.exception_rate import DEFAULT_RATE_LIMIT
+from mixlist.checker.options import OverflowModeOption
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
 from mixlist.progress import ProgressCallback
-from mixlist.targets.providers import ProviderOption
 from mixlist.training.scalers import SCALERS
 
 if TYPE_CHECKING:
     from mixlist.training.optimizers import Settings
 
 DEFAULT_EPOCHS = 10  # the length of a training if neither steps nor epochs are given
+OVERFLOW_DETECTIONS = ("gradients", "any-node")
 DRAWN = "drawn"  # the value of ``init`` for initial values that each seed draws anew
 ArraySource: TypeAlias = Mapping[str, object] | str | os.PathLike[str]  # arrays by name, or the path of a .npz file
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(ProviderOption):
+class TrainOptions(OverflowModeOption):
     """The options of ``train``. Raises UsageError for values that no training can have.
 
     - ``eval_data``: samples for the metric, in the same form as ``data``. Without it, the metric uses ``data``.
@@ -38,6 +39,7 @@ class TrainOptions(ProviderOption):
       twin, and mixed.
     - ``planned_steps``: the length of the training that is planned. Its rate of exceptions is projected and judged.
     - ``scaler``: a key of ``scalers.SCALERS``. ``scaler_parameters``: its parameters, by the names of its framework.
+    - ``overflow_detection``: what makes a step an exception, one of OVERFLOW_DETECTIONS; None for the default.
     - ``trace_overflow``: take the earliest step with an exception, and find the nodes in it that overflow first.
     - ``tune``: search the initial scale of the scaler and its growth interval.
     - ``state``: the path of a state file. A training that was killed continues from it with the same numbers.
@@ -77,6 +79,12 @@ class TrainOptions(ProviderOption):
     advance_on_skip: bool = option(
         False, "Count a skipped step for the learning rate and Adam's bias correction, as Keras does.", "flag"
     )
+    overflow_detection: str | None = option(
+        None,
+        "What makes a step an exception: a gradient that is not finite, or also an overflow in any node."
+        "  [default: any-node for the npu scalers and with --overflow-mode saturate, else gradients]",
+        choices=OVERFLOW_DETECTIONS,
+    )
     max_exception_rate: float = option(
         DEFAULT_RATE_LIMIT,
         "Fail if more than this share of the steps after the start-up has an exception.",
@@ -102,6 +110,11 @@ class TrainOptions(ProviderOption):
     progress: ProgressCallback | None = None
 
     def __post_init__(self) -> None:
+        self.check_overflow_mode()
+        if self.overflow_detection not in (None, *OVERFLOW_DETECTIONS):
+            raise UsageError(
+                f"overflow detection {self.overflow_detection!r} is not known", hint="use gradients or any-node"
+            )
         if self.steps is not None and self.epochs is not None:
             raise UsageError("steps and epochs both give the length of a training", hint="give one of them")
         if self.tune and self.scaler in SCALERS and not SCALERS[self.scaler].INITIAL_SCALE_PARAMETER:
@@ -112,3 +125,16 @@ class TrainOptions(ProviderOption):
         counts = [count for count in (self.runs, self.batch_size, self.steps, self.epochs) if count is not None]
         if min(counts) < 1:
             raise UsageError("runs, batch size, steps and epochs must be at least 1")
+
+    @property
+    def emulated(self) -> bool:
+        """Return True if the mixed step is emulated in float32. No GPU saturates (Rule S8.2)."""
+        return self.provider == "cpu" or self.saturate
+
+    @property
+    def examines_every_node(self) -> bool:
+        """Return True if an overflow in any node makes a step an exception (Rule S10.25)."""
+        if self.overflow_detection is not None:
+            return self.overflow_detection == "any-node"
+        # A clamped value leaves no infinity that could reach the gradients.
+        return self.saturate or (self.scaler in SCALERS and SCALERS[self.scaler].READS_FLOAT_STATUS)

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mixlist.checker.options import CheckOptions
 from mixlist.checker.result import NodeFinding
-from mixlist.checker.run import check
+from mixlist.checker.run import run_check
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.torch_export.step_names import LOSS_SCALE
+from mixlist.training.options import TrainOptions
 from mixlist.training.step_graph import StepGraph
 from mixlist.tuner.candidates import EditSet, ListEdit, edit_policy, find_list_candidates
 from mixlist.tuner.output_texts import render_modify_mixlist
@@ -28,7 +30,7 @@ MAX_ROUNDS = 8
 
 
 def advise_on_overflow(
-    graph: StepGraph, policy: Policy, feed: Feed, provider: str
+    graph: StepGraph, policy: Policy, feed: Feed, options: TrainOptions
 ) -> tuple[tuple[NodeFinding, ...], float, str]:
     """Return the nodes that overflow first in a step, the loss scale they overflow at, and a modify_mixlist text.
 
@@ -41,9 +43,9 @@ def advise_on_overflow(
     """
     # ones_like, because the loss scale may have the shape () or (1,).
     unscaled_feed = {**feed, LOSS_SCALE: np.ones_like(feed[LOSS_SCALE])}
-    unscaled_offenders = _find_first_offenders(graph, policy, unscaled_feed, provider)
+    unscaled_offenders = _find_first_offenders(graph, policy, unscaled_feed, options)
     if not unscaled_offenders:
-        return _find_first_offenders(graph, policy, feed, provider), float(feed[LOSS_SCALE].item()), ""
+        return _find_first_offenders(graph, policy, feed, options), float(feed[LOSS_SCALE].item()), ""
 
     edits: EditSet = frozenset()
     offenders = unscaled_offenders
@@ -52,15 +54,18 @@ def advise_on_overflow(
         if not new_edits:  # no list decides on the remaining offenders, so further rounds would change nothing
             break
         edits |= new_edits
-        offenders = _find_first_offenders(graph, edit_policy(policy, edits), unscaled_feed, provider)
+        offenders = _find_first_offenders(graph, edit_policy(policy, edits), unscaled_feed, options)
         if not offenders:
             return unscaled_offenders, 1.0, render_modify_mixlist(policy, edits)
     return unscaled_offenders, 1.0, ""
 
 
-def _find_first_offenders(graph: StepGraph, policy: Policy, feed: Feed, provider: str) -> tuple[NodeFinding, ...]:
+def _find_first_offenders(
+    graph: StepGraph, policy: Policy, feed: Feed, options: TrainOptions
+) -> tuple[NodeFinding, ...]:
     """Check the step graph on one feed; return the findings that are marked as first offenders."""
-    report = check(graph.loaded, policy, [feed], provider=provider)
+    check_options = CheckOptions(provider=options.provider, overflow_mode=options.overflow_mode)
+    report = run_check(graph.loaded, policy, [feed], check_options, clips_repair=not options.examines_every_node)
     return tuple(finding for finding in report.nodes if finding.first)
 
 

@@ -27,7 +27,7 @@ class TrainingHistory:
 
     - ``scale``: the loss scale of each step.
     - ``skipped``: the steps whose update was skipped.
-    - ``exceptions``: the steps with a gradient that was not finite.
+    - ``exceptions``: the steps with a gradient that was not finite, or with an overflow in any node.
     - ``tries``: the number of steps after which the scaler tried the update again with the next batch (nnabla).
     - ``bad``: for each parameter, the number of steps in which its gradient was not finite.
     """
@@ -98,7 +98,9 @@ class TrainReport:
 
     - ``reasons``: the reasons of the verdict, one sentence each.
     - ``mode``: how the mixed step ran: "emulated" on the CPU, "native" on CUDA. ``precision``: the low type.
-    - ``exception_rate``: the share of the mixed steps of all runs with a gradient that was not finite.
+    - ``overflow_mode``: what a value out of range becomes: "inf" or "saturate". ``overflow_detection``: what makes a
+      step an exception: "gradients" that are not finite, or an overflow in "any-node" too.
+    - ``exception_rate``: the share of the mixed steps of all runs with an exception.
       ``start_up_rate`` and ``steady_rate``: the same before and in the steady state (Rule S10.20); ``steady_rate`` is
       None if there is none. ``limit``: the largest steady rate. ``initial_scale``: the initial scale with which the
       start-up would have no exception, None if no training has a steady state. ``projected_rate``: the rate of a
@@ -126,6 +128,8 @@ class TrainReport:
     provider: str
     mode: Literal["emulated", "native"]
     precision: str
+    overflow_mode: str
+    overflow_detection: str
     exception_rate: float
     start_up_rate: float
     steady_rate: float | None

@@ -75,7 +75,7 @@ def run_train(model: Model, policy: Policy, data: ArraySource, options: TrainOpt
         with timer.phase("prepare"):
             float32_session = make_float32_session(job.graph, options.provider, options.threads)
             stack.enter_context(closing(float32_session))
-            mixed_session = make_mixed_session(job.graph, policy, options.provider, options.threads)
+            mixed_session = make_mixed_session(job.graph, policy, options)
             stack.enter_context(closing(mixed_session))
             # One batch is evaluated now, so that labels that do not fit the logits are an error before the long run.
             job.measure(job.new_training(float32_session, options.seed, None), max_batches=1)
@@ -200,8 +200,10 @@ class _TrainingSeries:
             verdict=verdict,
             reasons=reasons,
             provider=options.provider,
-            mode="emulated" if options.provider == "cpu" else "native",
+            mode="emulated" if options.emulated else "native",
             precision=job.policy.mode.low,
+            overflow_mode=options.overflow_mode,
+            overflow_detection="any-node" if options.examines_every_node else "gradients",
             exception_rate=exception_rate(exceptions, steps),
             start_up_rate=rates.start_up_rate,
             steady_rate=rates.steady_rate,
@@ -233,7 +235,7 @@ class _TrainingSeries:
             if options.trace_overflow and self.first_bad_feed is not None:
                 with self.timer.phase("trace"):
                     offenders, scale, suggestion = advise_on_overflow(
-                        job.graph, job.policy, self.first_bad_feed, options.provider
+                        job.graph, job.policy, self.first_bad_feed, options
                     )
                 report = replace(report, offenders=offenders, trace_scale=scale, suggestion=suggestion)
             if options.tune:

@@ -1,8 +1,9 @@
 """Scale the loss by the exact rule of each framework (Rules S10.5 to S10.12).
 
-A step is *good* if all its gradients are finite, else *bad* (an exception). ``Scaler.update`` changes the scale after
-each step, good or bad, and returns an action: "step" (apply the update), "skip" (leave the parameters as they are) or
-"retry" (leave them as they are, and try the update again with the next batch and the new scale).
+A step is *good* if all its gradients are finite, else *bad*: it is an exception (Rules S10.3 and S10.25).
+``Scaler.update`` changes the scale after each step, good or bad, and returns an action: "step" (apply the update),
+"skip" (leave the parameters as they are) or "retry" (leave them as they are, and try the update again with the next
+batch and the new scale).
 
 The names of the classes and parameters, and the default values, are those of the frameworks' sources.
 """
@@ -49,12 +50,14 @@ class Scaler(ABC):
     The dataclass fields that ``__init__`` takes are the parameters of the framework. The others are state.
     ``NAME`` is the value of ``--loss-scaler``. ``INITIAL_SCALE_PARAMETER`` is the name of the parameter for the initial
     scale. ``GROWTH_PARAMETER`` is the name of the parameter for the growth interval, the number of good steps after
-    which the scale grows. Either is "" if the scaler has no such parameter.
+    which the scale grows. Either is "" if the scaler has no such parameter. ``READS_FLOAT_STATUS``: the framework reads
+    a status of the accelerator that any node can set (Rule S10.25).
     """
 
     NAME: ClassVar[str]
     INITIAL_SCALE_PARAMETER: ClassVar[str] = ""
     GROWTH_PARAMETER: ClassVar[str] = ""
+    READS_FLOAT_STATUS: ClassVar[bool] = False
     scale: float = field(default=1.0, init=False)
 
     def __post_init__(self) -> None:
@@ -115,6 +118,7 @@ class ExponentialUpdateLossScaleManager(Scaler):
     """
 
     NAME = "npu"
+    READS_FLOAT_STATUS = True
     INITIAL_SCALE_PARAMETER = "init_loss_scale"
     GROWTH_PARAMETER = "incr_every_n_steps"
     init_loss_scale: LossScale
@@ -150,6 +154,7 @@ class NpuLossScaleOptimizer(Scaler):
     """
 
     NAME = "npu-tf2"
+    READS_FLOAT_STATUS = True
     INITIAL_SCALE_PARAMETER = "initial_scale"
     GROWTH_PARAMETER = "dynamic_growth_steps"
     initial_scale: LossScale = 2.0**15

@@ -83,6 +83,15 @@ class StepGraph:
     metrics: tuple[str, ...]
     has_evaluation: bool = False  # the outputs eval.loss and eval.<metric> are those of the module in the mode eval()
 
+    @property
+    def step_outputs(self) -> list[str]:
+        """Return the outputs that a step reads: the loss, the gradients, and the new values of the buffers."""
+        return [
+            LOSS,
+            *(GRADIENT_PREFIX + parameter.name for parameter in self.parameters),
+            *(STATE_PREFIX + buffer.name for buffer in self.buffers),
+        ]
+
     @cached_property
     def evaluation_is_random(self) -> bool:
         """Return whether the outputs of the mode eval() depend on random inputs."""

@@ -2,7 +2,7 @@
 
 On the CPU, the mixed step is emulated: it computes in float32 and rounds every low-precision value with a pair of
 Casts. ONNX Runtime's CPU provider computes most float16 nodes in float32, so the mixed model itself would show neither
-overflow nor underflow there. On CUDA, the mixed model itself runs.
+overflow nor underflow there. On CUDA, the mixed model itself runs, except for an accelerator that saturates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from mixlist.runtime.feeds import make_emulation_feed
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import SessionOptions
-from mixlist.torch_export.step_names import GRADIENT_PREFIX, LOSS, LOSS_SCALE, STATE_PREFIX
+from mixlist.torch_export.step_names import LOSS_SCALE
+from mixlist.training.overflow_detection import NodeOverflowDetector
 from mixlist.training.step_graph import Parameter, StepGraph
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from mixlist.runtime.session import Array, Feed, Outputs
+    from mixlist.training.options import TrainOptions
 
     Float32Array = NDArray[np.float32]
 
@@ -59,12 +61,14 @@ class StepResult:
     """The results of one step.
 
     ``loss`` is not scaled. ``gradient`` holds the gradients of the scaled loss in one flat array, which the next step
-    of the session overwrites. ``state`` has the new values of the buffers by name.
+    of the session overwrites. ``state`` has the new values of the buffers by name. ``overflows``: True if the session
+    examines every node, and one of them overflows.
     """
 
     loss: float
     gradient: Float32Array
     state: dict[str, Array]
+    overflows: bool
 
 
 class StepSession:
@@ -74,10 +78,12 @@ class StepSession:
 
     ``proto`` is the model to run: the step graph in float32, emulated, or mixed. ``inputs_widened`` is True if
     ``proto`` declares float32 for the float16 and bfloat16 inputs of the graph. ``gradient_arrays`` holds the gradients
-    of the last step by parameter. ``warnings`` has the warnings about the lists.
+    of the last step by parameter. ``warnings`` has the warnings about the lists. ``detector`` examines every node of a
+    step; None if the gradients alone tell whether it overflows.
     """
 
     warnings: tuple[Diagnostic, ...] = ()
+    detector: NodeOverflowDetector | None = None
 
     def __init__(
         self,
@@ -91,11 +97,7 @@ class StepSession:
         self.graph = graph
         self._inputs_widened = inputs_widened
         self.gradient_arrays = FlatArrays(graph.parameters)
-        self._output_names = [
-            LOSS,
-            *(GRADIENT_PREFIX + parameter.name for parameter in graph.parameters),
-            *(STATE_PREFIX + buffer.name for buffer in graph.buffers),
-        ]
+        self._output_names = graph.step_outputs
         self._options = SessionOptions(provider=provider, threads=threads)
         self._proto = proto
         self._step_session = self._make_session(self._pruned(self._output_names) if graph.has_evaluation else proto)
@@ -133,7 +135,10 @@ class StepSession:
             view[...] = gradient
         buffer_names = (buffer.name for buffer in self.graph.buffers)
         state = dict(zip(buffer_names, buffer_values, strict=True))
-        return StepResult(float(loss.item()), self.gradient_arrays.flat, state)
+        overflows = self.detector is not None and self.detector.overflows(
+            {**feed, LOSS_SCALE: self.loss_scale_input(scale)}
+        )
+        return StepResult(float(loss.item()), self.gradient_arrays.flat, state, overflows)
 
     def loss_scale_input(self, scale: float) -> Float32Array:
         """Return a loss scale as the input ``loss_scale``: one float32 number in an array of the declared rank."""
@@ -157,7 +162,7 @@ class StepSession:
 
     def close(self) -> None:
         """Close the sessions of ONNX Runtime."""
-        for session in (self._step_session, self._forward_session):
+        for session in (self._step_session, self._forward_session, self.detector):
             if session is not None:
                 session.close()
 
@@ -167,14 +172,16 @@ def make_float32_session(graph: StepGraph, provider: str, threads: int | None) -
     return StepSession(graph, widen_to_float32(graph.loaded), provider, threads, inputs_widened=True)
 
 
-def make_mixed_session(graph: StepGraph, policy: Policy, provider: str, threads: int | None) -> StepSession:
-    """Return a session that runs the step under the policy: emulated on the CPU, the mixed model itself on CUDA."""
+def make_mixed_session(graph: StepGraph, policy: Policy, options: TrainOptions) -> StepSession:
+    """Return a session that runs the step under the policy: emulated, or the mixed model itself."""
     # The lists apply to a step graph as to any model: nodes of the backward pass are nodes like others.
     plan = resolve(graph.loaded, policy)
     mixed = replace(graph.loaded, proto=rewrite(graph.loaded, plan).proto)
-    emulated = provider == "cpu"
-    proto = emulate(mixed) if emulated else mixed.proto
-    session = StepSession(graph, proto, provider, threads, inputs_widened=emulated)
+    emulated = options.emulated
+    proto = emulate(mixed, saturate=options.saturate) if emulated else mixed.proto
+    session = StepSession(graph, proto, options.provider, options.threads, inputs_widened=emulated)
+    if options.examines_every_node:
+        session.detector = NodeOverflowDetector(graph, mixed, policy, options.provider, saturate=options.saturate)
     session.warnings = tuple(plan.warnings)
     if policy.mode.low not in plan.counts:
         session.warnings += (

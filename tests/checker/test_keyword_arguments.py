@@ -27,7 +27,8 @@ TRAIN = {
     "eval_data": None, "batch_size": 32, "steps": None, "epochs": None, "optimizer": None, "init": None, "runs": 3,
     "seed": 0, "scaler": "torch", "scaler_parameters": None, "max_exception_rate": 0.005, "planned_steps": None,
     "tolerance": 0.005, "metric": None, "advance_on_skip": False, "trace_overflow": False, "tune": False,
-    "provider": "cpu", "threads": None, "state": None, "progress": None,
+    "provider": "cpu", "overflow_mode": "inf", "overflow_detection": None, "threads": None, "state": None,
+    "progress": None,
 }  # fmt: skip
 BENCH = {
     "provider": "cpu", "rounds": 30, "warmup": 3, "transfers": False, "threads": None, "profiles": None,

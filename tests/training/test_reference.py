@@ -18,6 +18,7 @@ import mixlist
 from mixlist.training.dataset import Dataset
 from mixlist.training.loop import Training
 from mixlist.training.optimizers import Settings
+from mixlist.training.options import TrainOptions
 from mixlist.training.scalers import make_scaler
 from mixlist.training.step_graph import load_step_graph
 from mixlist.training.step_session import make_float32_session, make_mixed_session
@@ -61,7 +62,7 @@ def make_training(
     graph = load_step_graph(squares())
     dataset = Dataset(graph, data or samples(), "data")
     loss_scaler = make_scaler(scaler, **changes.pop("parameters", {}))
-    session = make_mixed_session(graph, policy or mixed(), "cpu", None)
+    session = make_mixed_session(graph, policy or mixed(), TrainOptions())
     options: dict[str, Any] = {"batch_size": 2, "steps": 60, "seed": 3, "scaler": loss_scaler, **changes}
     return Training(session, dataset, settings, initial_values=make_initial_values(), **options)
 
@@ -141,7 +142,7 @@ def test_1_parameters_are_kept_in_float32() -> None:
 
 def test_2_low_nodes_read_parameters_in_low_precision() -> None:
     graph, batch = load_step_graph(squares()), samples(2)
-    session = make_mixed_session(graph, mixed(), "cpu", None)
+    session = make_mixed_session(graph, mixed(), TrainOptions())
     result = session.step({**make_initial_values(), **batch}, 16.0)
     loss, gradient = result.loss, result.gradient.copy()  # the next step overwrites the array
     rounded = {name: make_rounding("float16")(value) for name, value in make_initial_values().items()}
@@ -158,7 +159,7 @@ def test_3_the_loss_stays_in_float32_if_the_lists_keep_it() -> None:
     assert {precisions[name] for name in ("hidden", "out", "out_bias", "of_w1", "of_w2", "gh")} == {"float16"}
     losses = {}
     for name, policy in {"high": mixed(), "low": all_low()}.items():
-        result = make_mixed_session(load_step_graph(squares()), policy, "cpu", None).step(
+        result = make_mixed_session(load_step_graph(squares()), policy, TrainOptions()).step(
             {**make_initial_values(), **samples(2)}, 1.0
         )
         losses[name] = np.float32(result.loss)
@@ -168,7 +169,7 @@ def test_3_the_loss_stays_in_float32_if_the_lists_keep_it() -> None:
 
 def test_4_the_loss_is_scaled_before_the_backward_pass() -> None:
     """Scale gradients that are too small for float16. Scaling after the backward pass would be too late. Rule S10.2."""
-    session = make_mixed_session(load_step_graph(squares()), mixed(), "cpu", None)
+    session = make_mixed_session(load_step_graph(squares()), mixed(), TrainOptions())
     data = samples(2, size=1e-5)
     feed = {**make_initial_values(size=1e-2), **data, "b2": data["t"][0] + np.float32(1e-5)}
     session.step(feed, 1.0)
@@ -178,7 +179,7 @@ def test_4_the_loss_is_scaled_before_the_backward_pass() -> None:
 
 
 def test_5_low_nodes_compute_gradients_that_are_returned_as_float32() -> None:
-    session = make_mixed_session(load_step_graph(squares()), mixed(), "cpu", None)
+    session = make_mixed_session(load_step_graph(squares()), mixed(), TrainOptions())
     session.step({**make_initial_values(), **samples(2)}, 4.0)
     for name in ("w1", "w2"):
         view = session.gradient_arrays.views[name]
