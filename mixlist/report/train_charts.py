@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mixlist.ops import dtypes
+from mixlist.ops.low_precision import SMALLEST_NORMAL
 from mixlist.report.number_text import format_number, format_power
 from mixlist.training.result import TrainingHistory, TrainReport
 
@@ -220,3 +222,49 @@ def metrics(report: TrainReport) -> MetricChart | None:
         for side, values in metrics_of.items()
     }
     return MetricChart(dots, format_number(low), format_number(high))
+
+
+@dataclass(frozen=True)
+class HistogramBar:
+    """A bin of a histogram: its position from the left, its height from 0 to 10, and whether its values are lost."""
+
+    x: int
+    height: float
+    is_lost: bool
+
+
+@dataclass(frozen=True)
+class HistogramRow:
+    """The gradient of one parameter, with the loss scaled and unscaled: the share that is lost, and the histogram.
+
+    A value is lost if it became zero, or if it is below the smallest normal number of the low type.
+    """
+
+    parameter: str
+    lost: tuple[float, float]
+    histograms: tuple[list[HistogramBar], list[HistogramBar]]
+
+
+def gradient_histograms(report: TrainReport) -> list[HistogramRow]:
+    """Return the histograms of all parameters, those that lose the most first."""
+    if report.underflow is None:
+        return []
+    # The bins: zeros, the numbers below the range, then the subnormal numbers up to the smallest normal one.
+    smallest_normal = SMALLEST_NORMAL[dtypes.ELEMENT_BY_NAME[report.precision]]
+    lost_bins = 2 + report.underflow.exponent_edges.index(round(math.log2(smallest_normal)))
+    rows = []
+    for histogram in report.underflow.histograms:
+        both = histogram.scaled, histogram.unscaled
+        scaled, unscaled = (sum(counts[:lost_bins]) / max(sum(counts), 1) for counts in both)
+        pictures = tuple(_bars(counts, lost_bins) for counts in both)
+        rows.append(HistogramRow(histogram.parameter, (scaled, unscaled), (pictures[0], pictures[1])))
+    return sorted(rows, key=lambda row: row.lost, reverse=True)
+
+
+def _bars(counts: Sequence[int], lost_bins: int) -> list[HistogramBar]:
+    highest = max(counts) or 1
+    return [
+        HistogramBar(index, round(10 * count / highest, 2), index < lost_bins)
+        for index, count in enumerate(counts)
+        if count
+    ]

@@ -7,17 +7,20 @@ from mixlist.report.check_texts import finding_texts
 from mixlist.report.html_page import VERDICT_BADGES, PageHead, Step, bars, render_page
 from mixlist.training.result import TrainReport
 
-_MAX_BARS = 40  # the number of parameters in the chart of exceptions
+_MAX_BARS = 40  # the number of parameters in a chart
 
 
 def render(report: TrainReport) -> str:
     """Return the page. The template calls ``train_texts`` for its texts and ``train_charts`` for its pictures."""
+    histograms = train_charts.gradient_histograms(report)
     head = PageHead("train", VERDICT_BADGES[report.verdict], report.model, report.reasons, report.warnings)
     values = {
         "report": report,
         "texts": train_texts,
         "charts": train_charts,
         "steps": _next_steps(report),
+        "histograms": histograms[:_MAX_BARS],
+        "histograms_left": max(0, len(histograms) - _MAX_BARS),
         "bad": bars(dict(list(report.bad.items())[:_MAX_BARS]), "{}", code=True),
         "bad_left": max(0, len(report.bad) - _MAX_BARS),
         "offenders": [finding_texts(finding) for finding in report.offenders],

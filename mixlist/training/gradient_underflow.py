@@ -1,7 +1,9 @@
-"""Measure which share of the gradient values the low type loses, with the loss scaled and unscaled."""
+"""Measure which gradient values the low type loses, and in which layers, with the loss scaled and unscaled."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,18 +11,47 @@ import numpy as np
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import SMALLEST_NORMAL
 from mixlist.runtime.array_casts import numpy_type
-from mixlist.training.result import GradientUnderflow
+from mixlist.training.result import GradientHistogram, GradientUnderflow
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from mixlist.runtime.session import Feed
     from mixlist.training.step_session import Float32Array, StepSession
 
 # Each training samples at least this many steps, or all if it has fewer. A sampled step costs two more: one in float32,
 # and one mixed step with the loss unscaled.
 MIN_SAMPLED_STEPS = 8
-# The indices of ``UnderflowSampler.counts``. The file of --state holds this list, so the order is part of its format.
-_VALUES, _ZEROS, _SUBNORMALS, _UNSCALED_ZEROS, _UNSCALED_SUBNORMALS, _STEPS = range(6)
-_ALL_VALUES, _ALL_ZEROS, _ALL_FLOAT32_ZEROS = range(6, 9)
+# The edges of the bins of magnitudes, as exponents of 2: from the smallest subnormal number, over the smallest normal
+# one, to the end of the range.
+EXPONENT_EDGES = {
+    dtypes.FLOAT16: (-24, -19, -14, -9, -4, 1, 6, 11, 16),
+    dtypes.BFLOAT16: (-133, -126, -94, -62, -30, 2, 34, 66, 98, 128),
+}
+
+
+@dataclass
+class UnderflowCounts:
+    """The counts of all sampled steps. The file of --state holds them, so the names are part of its format.
+
+    - ``values``: the gradient values that are finite and not zero in float32. ``zeros`` and ``subnormals`` of them are
+      so in mixed precision, with the loss scaled; ``unscaled_zeros`` and ``unscaled_subnormals`` with the scale 1.
+    - ``all_values``: all gradient values. ``all_zeros`` are zero in mixed precision, ``all_float32_zeros`` in float32.
+    - ``scaled`` and ``unscaled``: for each parameter, the histogram of ``values`` by their magnitudes in mixed
+      precision (see ``GradientHistogram``).
+    """
+
+    steps: int = 0
+    values: int = 0
+    zeros: int = 0
+    subnormals: int = 0
+    unscaled_zeros: int = 0
+    unscaled_subnormals: int = 0
+    all_values: int = 0
+    all_zeros: int = 0
+    all_float32_zeros: int = 0
+    scaled: dict[str, list[int]] = field(default_factory=dict)
+    unscaled: dict[str, list[int]] = field(default_factory=dict)
 
 
 class UnderflowSampler:
@@ -38,7 +69,8 @@ class UnderflowSampler:
         self.smallest_normal = SMALLEST_NORMAL[dtypes.ELEMENT_BY_NAME[low_type]]
         self.low_dtype = numpy_type(dtypes.ELEMENT_BY_NAME[low_type])
         self.interval = max(1, steps // MIN_SAMPLED_STEPS)
-        self.counts = [0] * 9
+        self.exponent_edges = EXPONENT_EDGES[dtypes.ELEMENT_BY_NAME[low_type]]
+        self.counts = UnderflowCounts()
 
     def is_sampled(self, step: int) -> bool:
         """Return whether a step is sampled."""
@@ -57,34 +89,72 @@ class UnderflowSampler:
         # A gradient that is zero in float32, for example through an inactive ReLU, is no underflow.
         counted = np.isfinite(reference) & (reference != 0)
         unscaled_gradient = scaled_copy if scale == unscaled else self.mixed_session.step(feed, unscaled).gradient
-        self.counts[_VALUES] += int(counted.sum())
-        self.counts[_ALL_VALUES] += reference.size
-        self.counts[_ALL_ZEROS] += int((scaled_copy == 0).sum())
-        self.counts[_ALL_FLOAT32_ZEROS] += int((reference == 0).sum())
-        for zero_index, subnormal_index, gradient in (
-            (_ZEROS, _SUBNORMALS, scaled_copy),
-            (_UNSCALED_ZEROS, _UNSCALED_SUBNORMALS, unscaled_gradient),
-        ):
-            magnitudes = np.abs(gradient[counted])
-            small = magnitudes[(magnitudes > 0) & (magnitudes < self.smallest_normal)]
-            self.counts[zero_index] += int((magnitudes == 0).sum())
-            # The low type can represent a value if the conversion to this type and back does not change it.
-            self.counts[subnormal_index] += int((small.astype(self.low_dtype).astype(np.float32) == small).sum())
-        self.counts[_STEPS] += 1
+        counts = self.counts
+        counts.values += int(counted.sum())
+        counts.all_values += reference.size
+        counts.all_zeros += int((scaled_copy == 0).sum())
+        counts.all_float32_zeros += int((reference == 0).sum())
+        zeros, subnormals = self._count_small(scaled_copy[counted])
+        counts.zeros, counts.subnormals = counts.zeros + zeros, counts.subnormals + subnormals
+        zeros, subnormals = self._count_small(unscaled_gradient[counted])
+        counts.unscaled_zeros += zeros
+        counts.unscaled_subnormals += subnormals
+        self._add_histograms(counts.scaled, scaled_copy, counted)
+        self._add_histograms(counts.unscaled, unscaled_gradient, counted)
+        counts.steps += 1
         # The mixed session writes every gradient into this one array, so the unscaled step has overwritten it.
         scaled_gradient[...] = scaled_copy
 
+    def _count_small(self, gradient: Float32Array) -> tuple[int, int]:
+        """Return the numbers of zeros and of subnormal numbers of the low type."""
+        magnitudes = np.abs(gradient)
+        small = magnitudes[(magnitudes > 0) & (magnitudes < self.smallest_normal)]
+        # The low type can represent a value if the conversion to this type and back does not change it.
+        subnormals = (small.astype(self.low_dtype).astype(np.float32) == small).sum()
+        return int((magnitudes == 0).sum()), int(subnormals)
+
+    def _add_histograms(
+        self, histograms: dict[str, list[int]], gradient: Float32Array, counted: NDArray[np.bool_]
+    ) -> None:
+        """Add the histogram of each parameter's ``counted`` values to ``histograms``."""
+        bins = bins_of_magnitudes(gradient, self.exponent_edges)
+        start = 0
+        for name, view in self.mixed_session.gradient_arrays.views.items():
+            part = slice(start, start + view.size)
+            start = part.stop
+            histogram = np.bincount(bins[part][counted[part]], minlength=len(self.exponent_edges) + 2)
+            earlier = histograms.get(name)
+            histograms[name] = (histogram if earlier is None else histogram + earlier).tolist()
+
     def result(self) -> GradientUnderflow | None:
         """Return the shares over all steps sampled so far, or None if no step was sampled."""
-        counts, steps = self.counts, self.counts[_STEPS]
-        if not steps:
+        counts = self.counts
+        if not counts.steps:
             return None
-        zero, subnormal, zero_unscaled, subnormal_unscaled = (
-            counts[index] / max(counts[_VALUES], 1)
-            for index in (_ZEROS, _SUBNORMALS, _UNSCALED_ZEROS, _UNSCALED_SUBNORMALS)
+        values, all_values = max(counts.values, 1), max(counts.all_values, 1)
+        return GradientUnderflow(
+            zero=counts.zeros / values,
+            subnormal=counts.subnormals / values,
+            zero_unscaled=counts.unscaled_zeros / values,
+            subnormal_unscaled=counts.unscaled_subnormals / values,
+            steps=counts.steps,
+            zero_gradient_share={
+                "float32": counts.all_float32_zeros / all_values,
+                "mixed": counts.all_zeros / all_values,
+            },
+            exponent_edges=self.exponent_edges,
+            histograms=tuple(
+                GradientHistogram(name, tuple(scaled), tuple(counts.unscaled[name]))
+                for name, scaled in counts.scaled.items()
+            ),
         )
-        zero_gradient_share = {
-            name: counts[index] / max(counts[_ALL_VALUES], 1)
-            for name, index in (("float32", _ALL_FLOAT32_ZEROS), ("mixed", _ALL_ZEROS))
-        }
-        return GradientUnderflow(zero, subnormal, zero_unscaled, subnormal_unscaled, steps, zero_gradient_share)
+
+
+def bins_of_magnitudes(gradient: Float32Array, edges: Sequence[int]) -> NDArray[np.int64]:
+    """Return the bin of each value by its magnitude: 0 for zero, len(edges) + 1 for values that are not finite."""
+    # frexp gives a mantissa from 0.5 to 1, so the exponent of 2 is one less.
+    exponents = np.frexp(gradient)[1] - 1
+    bins: NDArray[np.int64] = np.digitize(exponents, edges).astype(np.int64) + 1
+    bins[gradient == 0] = 0
+    bins[~np.isfinite(gradient)] = len(edges) + 1
+    return bins

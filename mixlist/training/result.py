@@ -58,13 +58,27 @@ class SeedRun:
 
 
 @dataclass(frozen=True)
+class GradientHistogram:
+    """The magnitudes of the gradient of one parameter, with the loss scaled as in training, and unscaled.
+
+    Both have len(exponent_edges) + 2 numbers of values: zeros; below the first edge; between each edge and the next;
+    at least the last edge, which is beyond the low type, or not finite.
+    """
+
+    parameter: str
+    scaled: tuple[int, ...]
+    unscaled: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class GradientUnderflow:
     """The shares of gradient values that underflow, among those that are not zero in float32.
 
     ``zero`` is the share that becomes zero, ``subnormal`` the share that becomes a subnormal number of the low type,
     both with the loss scaled as in training. ``zero_unscaled`` and ``subnormal_unscaled`` are the same with the loss
     scale 1. ``steps`` is the number of sampled steps of all runs. ``zero_gradient_share`` has the share of zeros among
-    all gradient values, with the loss scaled, by the type: "float32" and "mixed".
+    all gradient values, with the loss scaled, by the type: "float32" and "mixed". ``histograms`` has the magnitudes of
+    the same values for each parameter; ``exponent_edges`` are the edges of its bins as exponents of 2.
     """
 
     zero: float
@@ -73,6 +87,8 @@ class GradientUnderflow:
     subnormal_unscaled: float
     steps: int
     zero_gradient_share: dict[str, float]
+    exponent_edges: tuple[int, ...] = ()
+    histograms: tuple[GradientHistogram, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from mixlist.lists.policy import Policy
 from mixlist.progress import ProgressCounter
 from mixlist.runtime.phase_timer import PhaseTimer
 from mixlist.training.evaluation import describe_evaluation
-from mixlist.training.gradient_underflow import UnderflowSampler
+from mixlist.training.gradient_underflow import UnderflowCounts, UnderflowSampler
 from mixlist.training.job import TrainingJob, make_job
 from mixlist.training.loop import all_finite
 from mixlist.training.options import ArraySource, TrainOptions
@@ -101,7 +101,8 @@ class _TrainingSeries:
         self.sampler = UnderflowSampler(float32_session, mixed_session, job.policy.mode.low, job.steps)
         self.progress = ProgressCounter(job.options.progress, "steps", len(KINDS) * job.options.runs * job.steps)
         # A continued command adds to the counts of the steps that an earlier command has sampled.
-        self.sampler.counts = list(state_file.state["counts"] or self.sampler.counts)
+        if state_file.state["counts"] is not None:
+            self.sampler.counts = UnderflowCounts(**state_file.state["counts"])
         self.finished: list[SeedRun] = []
         self.interrupted: list[SeedRun] = []  # the run that Ctrl-C ended, with the steps so far; else empty
         self.histories: dict[Kind, TrainingHistory] = {}  # of the current seed, by kind

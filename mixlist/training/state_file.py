@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Array
     from mixlist.training.loop import Training, TrainingState
 
-FORMAT = "mixlist.train-state/5"
+FORMAT = "mixlist.train-state/6"
 SAVE_INTERVAL = 2.0  # seconds between two writes of the state
 _JSON_ENTRY, _DIGEST_ENTRY = "state.json", "sha256"  # entries of the .npz file
 _ARRAY_KEY, _DTYPE_KEY = "array", "dtype"  # keys of a JSON object that refers to an array
@@ -54,7 +54,7 @@ class SavedState(TypedDict):
 
     done: dict[str, FinishedTraining]
     running: dict[str, TrainingState]
-    counts: list[int] | None
+    counts: JsonObject | None  # the fields of UnderflowCounts
 
 
 class StateFile:
@@ -91,7 +91,7 @@ class StateFile:
         # The counts of the sampler must be saved together with the step of the training: otherwise a continued training
         # would count some steps twice.
         if training.sampler is not None:
-            self.state["counts"] = list(training.sampler.counts)
+            self.state["counts"] = asdict(training.sampler.counts)
         if self.path is not None:
             write_state(self.path, self.fingerprint, self.state)
         self._last_save = time.monotonic()

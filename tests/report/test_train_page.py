@@ -155,3 +155,11 @@ def test_groups_of_parameters_are_written_plainly() -> None:
     optimizer = {"name": "sgd", "clip_value": None, "parameter_groups": groups}
     page = render(replace(PASSING, optimizer=optimizer))
     assert "name = sgd, parameter_groups = (match = bias, weight_decay = 0); (match = ^head, lr = 0.5)" in page
+
+
+def test_the_page_draws_a_histogram_of_each_gradient_the_worst_first() -> None:
+    page = render(PASSING)
+    table = page[page.index('<table class="bars histograms">') :]
+    assert 0 < table.index("fc.weight") < table.index("</tr>", table.index("</thead>") + 8)
+    assert '<rect class="lost" x="2" y="9.5"' in table  # 1 of at most 20 values
+    assert 'class="bars histograms"' not in render(replace(PASSING, underflow=None))

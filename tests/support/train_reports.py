@@ -7,7 +7,14 @@ from dataclasses import replace
 
 from mixlist.diagnostics import warning
 from mixlist.training.comparison import Comparison
-from mixlist.training.result import GradientUnderflow, SeedRun, TrainingHistory, TrainReport, TuningRun
+from mixlist.training.result import (
+    GradientHistogram,
+    GradientUnderflow,
+    SeedRun,
+    TrainingHistory,
+    TrainReport,
+    TuningRun,
+)
 
 from .check_reports import EVIL, SUGGESTION, finding
 
@@ -66,7 +73,19 @@ PASSING = TrainReport(
     ),
     scaler={"name": "torch", "init_scale": 65536.0, "growth_interval": 2000},
     optimizer={"name": "adam", "lr": 0.001},
-    underflow=GradientUnderflow(0.0, 0.001, 0.12, 0.3, 24, {"float32": 0.1, "mixed": 0.1}),
+    underflow=GradientUnderflow(
+        0.0,
+        0.001,
+        0.12,
+        0.3,
+        24,
+        {"float32": 0.1, "mixed": 0.1},
+        (-24, -19, -14, -9, -4, 1, 6, 11, 16),
+        (
+            GradientHistogram("fc.weight", (0, 0, 1, 2, 8, 20, 10, 3, 0, 0, 0), (4, 5, 9, 12, 10, 4, 0, 0, 0, 0, 0)),
+            GradientHistogram(EVIL, (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5), (0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0)),
+        ),
+    ),
     seconds={"float32": 1.5, "mixed": 3.0},
 )
 
