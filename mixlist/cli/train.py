@@ -29,8 +29,8 @@ from mixlist.training.parameter_groups import read_parameter_groups
             metavar="PATH",
             type=INPUT,
             required=True,
-            help="A .npz file of the batch inputs by name, or a directory with a .npy file for each; samples along the"
-            " first axis.",
+            help="A .npz file of the batch inputs by name, samples along the first axis; a directory of such files; or"
+            " a directory with a .npy file for each input.",
         ),
         *declared_options(Settings),
         click.Option(

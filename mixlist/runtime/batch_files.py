@@ -101,7 +101,7 @@ def find_batch_paths(path: Path, inputs: Sequence[Input]) -> list[BatchPath]:
 
 def _find_in_folder(folder: Path, inputs: Sequence[Input]) -> list[BatchPath]:
     """Return the batches in a directory: files or subdirectories in it, or itself if it is one batch."""
-    entries = _sorted_entries(folder)
+    entries = sorted_entries(folder)
     # A test data set is one batch, also if other data lies next to its files.
     if _is_test_set(folder):
         return [BatchPath(folder, "test data set")]
@@ -110,7 +110,7 @@ def _find_in_folder(folder: Path, inputs: Sequence[Input]) -> list[BatchPath]:
     paths_by_form = {
         "test data sets": [BatchPath(entry, "test data set") for entry in folders if _is_test_set(entry)],
         "directories of arrays by input name": [
-            BatchPath(entry, "named arrays") for entry in folders if _is_named_batch(_sorted_entries(entry), inputs)
+            BatchPath(entry, "named arrays") for entry in folders if _is_named_batch(sorted_entries(entry), inputs)
         ],
         "images": [BatchPath(file, "image") for file in files if file.suffix.lower() in IMAGE_SUFFIXES],
         ".npz files": [BatchPath(file, "file") for file in files if file.suffix == ".npz"],
@@ -129,7 +129,8 @@ def _find_in_folder(folder: Path, inputs: Sequence[Input]) -> list[BatchPath]:
     return paths_by_form[forms[0]]
 
 
-def _sorted_entries(folder: Path) -> list[Path]:
+def sorted_entries(folder: Path) -> list[Path]:
+    """Return the paths in a directory in natural order: batch_2 before batch_10. Raises FileError."""
     try:
         return sorted(folder.iterdir(), key=_natural_order)
     except OSError as error:
@@ -183,7 +184,7 @@ def _is_named_batch(paths: Sequence[Path], inputs: Sequence[Input]) -> bool:
 
 
 def _array_files(folder: Path) -> list[Path]:
-    return [path for path in _sorted_entries(folder) if path.suffix in _NAMED_SUFFIXES]
+    return [path for path in sorted_entries(folder) if path.suffix in _NAMED_SUFFIXES]
 
 
 def _input_names_by_stem(inputs: Sequence[Input]) -> dict[str, str]:
@@ -236,7 +237,7 @@ def load_arrays(path: Path) -> Array | dict[str, Array]:
 
 def load_folder(folder: Path) -> dict[str, object]:
     """Return the arrays of the ``.npy`` files in a directory by their names without suffix. Raises FileError."""
-    paths = [path for path in _sorted_entries(folder) if path.suffix == ".npy"]
+    paths = [path for path in sorted_entries(folder) if path.suffix == ".npy"]
     if not paths:
         raise FileError(f"{folder} contains no .npy files", hint="write one for each input, named after it")
     return {path.stem: load_arrays(path) for path in paths}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from mixlist.errors import UsageError
 from mixlist.runtime.batch_files import load_arrays, load_folder
+from mixlist.runtime.feeds import digest
 from mixlist.runtime.inputs import make_feed
 from mixlist.training.step_graph import StepGraph
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from mixlist.runtime.session import Array
     from mixlist.training.options import ArraySource
+    from mixlist.training.streamed_data import StreamedDataset
 
     Indices = NDArray[np.int64]
 
@@ -34,16 +37,19 @@ class Dataset:
     """The samples of a training: one array per batch input of the step graph, with the samples along the first axis.
 
     ``source_name`` names the arrays in messages. ``cast_losses`` has a text for each input whose values changed in the
-    cast to the declared type. Raises UsageError for arrays that do not fit the batch inputs, that differ in
-    length, that are empty, or that hold values that are not finite.
+    cast to the declared type. ``is_batch``: the arrays are those of one batch, which stays as it is. Then they may
+    differ in length. Raises UsageError for arrays that do not fit the batch inputs, that differ in length, that are
+    empty, or that hold values that are not finite.
     """
 
-    def __init__(self, graph: StepGraph, arrays: Mapping[str, object], source_name: str) -> None:
-        self.source_name = source_name
-        # A dataset may have any number of samples, even if the graph takes batches of one size only.
-        inputs = [
-            replace(value, shape=(None, *value.shape[1:])) if value.shape else value for value in graph.batch_inputs
-        ]
+    def __init__(
+        self, graph: StepGraph, arrays: Mapping[str, object], source_name: str, *, is_batch: bool = False
+    ) -> None:
+        self.source_name, self.has_whole_batches = source_name, is_batch
+        inputs = list(graph.batch_inputs)
+        if not is_batch:
+            # A dataset may have any number of samples, even if the graph takes batches of one size only.
+            inputs = [replace(value, shape=(None, *value.shape[1:])) if value.shape else value for value in inputs]
         missing_names = [value.name for value in inputs if value.name not in arrays and not value.optional]
         if missing_names:
             names = ", ".join(value.name for value in inputs)
@@ -53,7 +59,7 @@ class Dataset:
         self.arrays: dict[str, Array] = fitted_arrays
         if not fitted_arrays:
             raise UsageError(f"{source_name}: {graph.name} has no batch inputs to feed")
-        self.count = self._check_lengths()
+        self.count = 1 if is_batch else self._check_lengths()
         self._check_finite()
 
     def _check_lengths(self) -> int:
@@ -82,14 +88,18 @@ class Dataset:
         """Return the samples with these indices, by input name."""
         return {name: array[rows] for name, array in self.arrays.items()}
 
+    def permutation(self, generator: np.random.Generator) -> Indices:
+        """Return the indices of all samples in a new order."""
+        return generator.permutation(self.count)
 
-def read_dataset(graph: StepGraph, source: ArraySource, name: str) -> Dataset:
-    """Return the samples of a mapping of arrays or of a ``.npz`` file.
+    def largest_value(self, name: str) -> float:
+        """Return the largest value of an input; -infinity if it has none."""
+        return float(self.arrays[name].max()) if self.arrays[name].size else -np.inf
 
-    Messages name a file by its path, and a mapping by the text ``name``. Raises FileError for a file that cannot be
-    read, UsageError for arrays that do not fit the graph.
-    """
-    return Dataset(graph, *read_arrays(source, name))
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the arrays."""
+        return digest([self.arrays])
 
 
 def read_arrays(source: ArraySource, name: str) -> tuple[Mapping[str, object], str]:
@@ -110,20 +120,20 @@ def read_arrays(source: ArraySource, name: str) -> tuple[Mapping[str, object], s
 class BatchOrder:
     """The order of the samples: each epoch has a new permutation of all samples, cut into batches.
 
-    Samples that do not fill a last batch are left out of the epoch. ``count`` is the number of samples, at least
-    ``batch_size``.
+    Samples that do not fill a last batch are left out of the epoch. A dataset has at least ``batch_size`` samples.
+    Whole batches are permuted as they are.
     """
 
-    def __init__(self, count: int, batch_size: int, seed: int) -> None:
-        self.count, self.batch_size, self.seed = count, batch_size, seed
+    def __init__(self, dataset: Dataset | StreamedDataset, batch_size: int, seed: int) -> None:
+        self.dataset, self.batch_size, self.seed = dataset, 1 if dataset.has_whole_batches else batch_size, seed
         # The permutation of one epoch is kept: drawing it again for each of its steps would be slow.
         self._epoch = -1
         self._permutation: Indices = np.empty(0, np.int64)
 
     def indices(self, step: int) -> Indices:
         """Return the indices of the samples of a step; the first step is 0."""
-        epoch, batch = divmod(step, self.count // self.batch_size)
+        epoch, batch = divmod(step, self.dataset.count // self.batch_size)
         if epoch != self._epoch:
             generator = np.random.default_rng([self.seed, _ORDER_STREAM, epoch])
-            self._epoch, self._permutation = epoch, generator.permutation(self.count)
+            self._epoch, self._permutation = epoch, self.dataset.permutation(generator)
         return self._permutation[batch * self.batch_size : (batch + 1) * self.batch_size]

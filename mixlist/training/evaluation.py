@@ -14,6 +14,7 @@ from mixlist.training.dataset import Dataset
 from mixlist.training.random_values import draw_random_inputs, neutral_random_inputs
 from mixlist.training.step_graph import StepGraph
 from mixlist.training.step_session import StepSession
+from mixlist.training.streamed_data import StreamedDataset
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Array
@@ -54,7 +55,7 @@ def choose_metric(graph: StepGraph, name: str | None) -> Metric:
 def evaluate(
     session: StepSession,
     parameters_and_buffers: Mapping[str, Array],
-    dataset: Dataset,
+    dataset: Dataset | StreamedDataset,
     metric: Metric,
     batch_size: int,
     max_batches: int | None = None,
@@ -63,20 +64,22 @@ def evaluate(
 
     ``parameters_and_buffers`` holds their values by name. The mode eval() of the module runs if the step graph has it.
     Else the forward pass of the training step runs, with random inputs switched off: batch normalization uses the
-    statistics of each batch. A smaller last
-    batch counts too, unless the graph has a fixed batch size. Raises UsageError for labels that do not fit the logits.
+    statistics of each batch. A smaller last batch counts too, unless the graph has a fixed batch size. Whole batches
+    weigh the same. Raises UsageError for labels that do not fit the logits.
     """
     graph = session.graph
     output = LOGITS if metric.name == ACCURACY else metric.name
     if graph.has_evaluation:
         output = EVALUATION_PREFIX + output
     total, count = 0.0, 0  # the sum of the metric, and the number of samples or labels in the sum
+    if dataset.has_whole_batches:
+        batch_size = 1
     for start in range(0, dataset.count, batch_size)[:max_batches]:
         batch = dataset.batch(slice(start, start + batch_size))
         rows = min(batch_size, dataset.count - start)
-        if graph.fixed_batch_size is not None and rows < graph.fixed_batch_size:
+        if graph.fixed_batch_size is not None and rows < graph.fixed_batch_size and not dataset.has_whole_batches:
             break
-        for random_inputs in _evaluation_draws(graph, start, rows):
+        for random_inputs in _evaluation_draws(graph, start, batch):
             (values,) = session.run_forward({**parameters_and_buffers, **batch, **random_inputs}, [output])
             if metric.name == ACCURACY:
                 # Once, at the first batch: every batch has the same number of classes, and the check reads the labels
@@ -91,7 +94,7 @@ def evaluate(
     return total / max(count, 1)
 
 
-def _evaluation_draws(graph: StepGraph, start: int, rows: int) -> Iterator[dict[str, Array]]:
+def _evaluation_draws(graph: StepGraph, start: int, batch: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
     """Yield the random inputs of each evaluation of the batch that begins with the sample ``start``.
 
     A step graph with the module's mode eval() draws random numbers there only where the module does not check
@@ -99,10 +102,10 @@ def _evaluation_draws(graph: StepGraph, start: int, rows: int) -> Iterator[dict[
     alone. Other step graphs get the values that switch the random inputs off.
     """
     if not (graph.has_evaluation and graph.evaluation_is_random):
-        yield neutral_random_inputs(graph, rows)
+        yield neutral_random_inputs(graph, batch)
         return
     for number in range(EVALUATION_DRAWS):
-        yield draw_random_inputs(graph, number, start, rows)
+        yield draw_random_inputs(graph, number, start, batch)
 
 
 def describe_evaluation(graph: StepGraph) -> str:
@@ -114,9 +117,9 @@ def describe_evaluation(graph: StepGraph) -> str:
     return text + draws if graph.evaluation_is_random else text
 
 
-def _check_labels(dataset: Dataset, logits: Array) -> None:
+def _check_labels(dataset: Dataset | StreamedDataset, logits: Array) -> None:
     """Raise UsageError if a label is not below the number of classes, or if every label is negative."""
-    largest_label, classes = int(dataset.arrays[LABELS].max()), logits.shape[-1] if logits.ndim else 0
+    largest_label, classes = int(dataset.largest_value(LABELS)), logits.shape[-1] if logits.ndim else 0
     if largest_label >= classes:
         raise UsageError(
             f"{dataset.source_name}: the largest label in {LABELS!r} is {largest_label}, and the logits have {classes}"

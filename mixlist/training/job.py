@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -15,20 +15,22 @@ from mixlist.lists.policy import Policy
 from mixlist.runtime.array_casts import numpy_type
 from mixlist.runtime.feeds import digest
 from mixlist.torch_export.step_names import initial_values_path
-from mixlist.training.dataset import Dataset, read_arrays, read_dataset
+from mixlist.training.dataset import Dataset, read_arrays
 from mixlist.training.evaluation import Metric, choose_metric, evaluate
 from mixlist.training.loop import Training
 from mixlist.training.optimizers import Settings
-from mixlist.training.options import DEFAULT_EPOCHS, DRAWN, ArraySource, TrainOptions
+from mixlist.training.options import DEFAULT_EPOCHS, DRAWN, ArraySource, DataSource, TrainOptions
 from mixlist.training.parameter_groups import values_by_element
 from mixlist.training.scalers import Scaler, describe_scaler, make_scaler
 from mixlist.training.step_graph import StepGraph
 from mixlist.training.step_session import StepSession
+from mixlist.training.streamed_data import StreamedDataset, read_dataset
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Array
 
 
+TrainingData: TypeAlias = Dataset | StreamedDataset
 SHARED_START = "all seeds share one start: the initial values are given, not drawn"
 
 
@@ -44,8 +46,8 @@ class TrainingJob:
     policy: Policy
     options: TrainOptions
     settings: Settings
-    training_data: Dataset
-    evaluation_data: Dataset
+    training_data: TrainingData
+    evaluation_data: TrainingData
     metric: Metric
     steps: int
     initial_values: dict[str, Array]
@@ -113,8 +115,8 @@ class TrainingJob:
             message = "there is no evaluation data: the metric is measured on the training data"
             warnings.append(warning("ML609", message, hint="give other data with --eval-data"))
         # An evaluation skips an incomplete last batch only if the graph cannot take it.
-        left_over = evaluation_data.count % self.options.batch_size if self.graph.fixed_batch_size is not None else 0
-        if left_over:
+        left_over = evaluation_data.count % self.options.batch_size
+        if left_over and self.graph.fixed_batch_size is not None and not evaluation_data.has_whole_batches:
             message = f"{left_over} samples are left out: {self.graph.name} takes whole batches only"
             warnings.append(warning("ML610", message, path=evaluation_data.source_name))
         return list(dict.fromkeys(warnings))  # once, if the same data serves for training and evaluation
@@ -134,7 +136,7 @@ class TrainingJob:
         scaler = describe_scaler(self.new_scaler())
         return {
             "step graph": content_digest(self.graph.loaded),
-            "data": digest([self.training_data.arrays, self.evaluation_data.arrays]),
+            "data": f"{self.training_data.digest} {self.evaluation_data.digest}",
             "lists": self.policy.digest,
             "initial values": digest([self.initial_values]),
             # The number of threads counts too: it decides the order in which ONNX Runtime adds floats.
@@ -145,7 +147,7 @@ class TrainingJob:
         }
 
 
-def make_job(graph: StepGraph, policy: Policy, data: ArraySource, options: TrainOptions) -> TrainingJob:
+def make_job(graph: StepGraph, policy: Policy, data: DataSource, options: TrainOptions) -> TrainingJob:
     """Read the data and return the job. Raises UsageError for data and options that do not fit the step graph."""
     training_data = read_dataset(graph, data, "the training data")
     evaluation_data = training_data
@@ -154,7 +156,8 @@ def make_job(graph: StepGraph, policy: Policy, data: ArraySource, options: Train
     _check_batch_size(graph, options.batch_size, training_data, evaluation_data)
     settings = options.optimizer or Settings()
     # An epoch has whole batches only, see BatchOrder.
-    batches = options.steps or (options.epochs or DEFAULT_EPOCHS) * (training_data.count // options.batch_size)
+    batch_size = 1 if training_data.has_whole_batches else options.batch_size
+    batches = options.steps or (options.epochs or DEFAULT_EPOCHS) * (training_data.count // batch_size)
     if batches < settings.accumulate:
         message = f"a step has {settings.accumulate} batches, and the training has {batches} in all"
         raise UsageError(message, hint="give a smaller --accumulate, or a longer training")
@@ -174,9 +177,13 @@ def make_job(graph: StepGraph, policy: Policy, data: ArraySource, options: Train
     return job
 
 
-def _check_batch_size(graph: StepGraph, batch_size: int, training_data: Dataset, evaluation_data: Dataset) -> None:
+def _check_batch_size(
+    graph: StepGraph, batch_size: int, training_data: TrainingData, evaluation_data: TrainingData
+) -> None:
     """Raise UsageError if the graph does not take batches of this size, or if there are too few samples for one."""
     fixed_size = graph.fixed_batch_size
+    if training_data.has_whole_batches or evaluation_data.has_whole_batches:
+        return  # each batch was compared with the declared shapes
     if fixed_size is not None and fixed_size != batch_size:
         raise UsageError(
             f"{graph.name} takes batches of {fixed_size} samples, not of {batch_size}",

@@ -33,6 +33,7 @@ from mixlist.training.random_values import draw_initial_value, draw_perturbation
 from mixlist.training.result import TrainingHistory
 from mixlist.training.scalers import NoScaling, Scaler, restore_scaler, scaler_state
 from mixlist.training.step_session import FlatArrays, StepResult, StepSession
+from mixlist.training.streamed_data import StreamedDataset
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Array, Feed
@@ -65,7 +66,7 @@ class Training:
     def __init__(
         self,
         session: StepSession,
-        dataset: Dataset,
+        dataset: Dataset | StreamedDataset,
         settings: Settings,
         *,
         batch_size: int,
@@ -76,7 +77,7 @@ class Training:
         advance_on_skip: bool = False,
     ) -> None:
         self.session, self.dataset, self.settings = session, dataset, settings
-        self.order = BatchOrder(dataset.count, batch_size, seed)
+        self.order = BatchOrder(dataset, batch_size, seed)
         self.steps, self.seed = steps, seed
         self.scaler = scaler or NoScaling()
         self.advance_on_skip = advance_on_skip
@@ -108,12 +109,8 @@ class Training:
 
     def feed(self, batch: int) -> dict[str, Array]:
         """Return every input of a batch, counted from 0, except the loss scale."""
-        rows = self.order.indices(batch)
-        return {
-            **self.values,
-            **self.dataset.batch(rows),
-            **draw_random_inputs(self.session.graph, self.seed, batch, len(rows)),
-        }
+        arrays = self.dataset.batch(self.order.indices(batch))
+        return {**self.values, **arrays, **draw_random_inputs(self.session.graph, self.seed, batch, arrays)}
 
     def run(self, end: int) -> None:
         """Run steps until step ``end`` (not included) or the end of the training."""

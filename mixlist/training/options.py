@@ -7,7 +7,7 @@ to the optimizer), and read it in ``training/job.py`` or ``training/run.py``.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,6 +25,7 @@ DEFAULT_EPOCHS = 10  # the length of a training if neither steps nor epochs are 
 OVERFLOW_DETECTIONS = ("gradients", "any-node")
 DRAWN = "drawn"  # the value of ``init`` for initial values that each seed draws anew
 ArraySource: TypeAlias = Mapping[str, object] | str | os.PathLike[str]  # arrays by name, or the path of a .npz file
+DataSource: TypeAlias = ArraySource | Iterable[Mapping[str, object]]  # or whole batches, each with arrays by name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class TrainOptions(OverflowModeOption):
     - ``progress``: is called with a Progress after each step.
     """
 
-    eval_data: ArraySource | None = option(
+    eval_data: DataSource | None = option(
         None, "Samples for the metric, in the same form.  [default: those of --data]", "input file"
     )
     batch_size: int = option(32, "The number of samples in a batch.", "integer", minimum=1)

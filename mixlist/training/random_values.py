@@ -15,7 +15,7 @@ A random input may also have ``off``: the value that switches its randomness off
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -40,28 +40,30 @@ _INPUT_STREAM, _INITIAL_STREAM, _TWIN_STREAM = 2, 3, 4
 PERTURBATION = np.float32(2.0**-11)  # the largest relative rounding error of float16
 
 
-def draw_random_inputs(graph: StepGraph, seed: int, step: int, rows: int) -> dict[str, Array]:
-    """Return the random inputs of a step for a batch of ``rows`` samples, by name, as float32."""
+def draw_random_inputs(graph: StepGraph, seed: int, step: int, batch: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the random inputs of a step for the arrays of a batch, by name, as float32."""
     # One generator for all inputs of a step, in the order of the graph: numpy then draws independent values.
     generator = np.random.default_rng([seed, _INPUT_STREAM, step])
     random_inputs: dict[str, Array] = {}
+    sizes = _symbolic_sizes(graph, batch)
     for value, distribution in graph.random_inputs:
-        draw = partial(_draw, generator, _shape(value, rows))
+        draw = partial(_draw, generator, _shape(value, sizes))
         random_inputs[value.name] = _call_with_distribution(draw, distribution, value.name).astype(
             np.float32, copy=False
         )
     return random_inputs
 
 
-def neutral_random_inputs(graph: StepGraph, rows: int) -> dict[str, Array]:
+def neutral_random_inputs(graph: StepGraph, batch: Mapping[str, Array]) -> dict[str, Array]:
     """Return the random inputs that switch dropout and noise off, by name, as float32.
 
     These are full of ``off`` if the metadata has it, else of the mean. Inputs that are not random have the values of a
     step.
     """
+    sizes = _symbolic_sizes(graph, batch)
     return {
         value.name: _call_with_distribution(
-            partial(_neutral_values, _shape(value, rows)), distribution, value.name
+            partial(_neutral_values, _shape(value, sizes)), distribution, value.name
         ).astype(np.float32, copy=False)
         for value, distribution in graph.random_inputs
     }
@@ -95,9 +97,20 @@ def draw_perturbation(seed: int, size: int) -> FloatArray:
     return np.float32(1) + PERTURBATION * (2 * signs - 1)
 
 
-def _shape(value: Input, rows: int) -> tuple[int, ...]:
-    """Return the declared shape of an input, with ``rows`` for each size that is not fixed."""
-    return tuple(size if isinstance(size, int) else rows for size in value.shape or ())
+def _symbolic_sizes(graph: StepGraph, batch: Mapping[str, Array]) -> dict[int | str | None, int]:
+    """Return the size of each symbolic axis in a batch by its name; None has that of an axis without a name."""
+    sizes: dict[int | str | None, int] = {}
+    for value in graph.batch_inputs:
+        if value.name in batch:
+            sizes |= dict(zip(value.shape or (), batch[value.name].shape, strict=False))
+    # The first axis of the first array: the number of samples, whatever its name is.
+    sizes[None] = next((len(array) for array in batch.values() if array.ndim), 1)
+    return sizes
+
+
+def _shape(value: Input, sizes: Mapping[int | str | None, int]) -> tuple[int, ...]:
+    """Return the declared shape of an input, with the sizes of the batch for those that are not fixed."""
+    return tuple(size if isinstance(size, int) else sizes.get(size, sizes[None]) for size in value.shape or ())
 
 
 def _call_with_distribution(function: Callable[[Distribution], Value], distribution: Distribution, name: str) -> Value:

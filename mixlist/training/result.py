@@ -122,7 +122,7 @@ class TrainReport:
       start-up would have no exception, None if no training has a steady state. ``projected_rate``: the rate of a
       training of ``planned_steps``, None if they are not given.
     - ``comparison``: the comparison of the metric with float32, None if no run came to its end.
-    - ``steps``: the length of each training.
+    - ``steps``: the length of each training. ``batch_size``: None if the data are whole batches.
     - ``metric``: the name of the metric. ``higher``: True if more is better. ``tolerance``: how much worse than in
       float32 it may be.
     - ``start``: where the trainings start: all seeds from the same values, or each from its own draws.
@@ -153,7 +153,7 @@ class TrainReport:
     projected_rate: float | None
     limit: float
     steps: int
-    batch_size: int
+    batch_size: int | None
     metric: str
     higher: bool
     tolerance: float

@@ -16,7 +16,7 @@ from mixlist.training.evaluation import describe_evaluation
 from mixlist.training.gradient_underflow import UnderflowCounts, UnderflowSampler
 from mixlist.training.job import TrainingJob, make_job
 from mixlist.training.loop import all_finite
-from mixlist.training.options import ArraySource, TrainOptions
+from mixlist.training.options import DataSource, TrainOptions
 from mixlist.training.overflow_advice import advise_on_overflow
 from mixlist.training.result import SeedRun, TrainingHistory, TrainReport
 from mixlist.training.scale_tuning import tune_scale
@@ -52,12 +52,13 @@ class StepProgress:
 
 
 @with_keywords(TrainOptions)
-def train(model: Model, policy: Policy, data: ArraySource, options: TrainOptions) -> TrainReport:
+def train(model: Model, policy: Policy, data: DataSource, options: TrainOptions) -> TrainReport:
     """Train a step graph in float32 and under ``policy``, and decide whether mixed precision works.
 
     ``data`` has an array for each batch input by name, with the samples along the first axis, or is the path of a
-    ``.npz`` file of such arrays. The keyword arguments are the fields of ``TrainOptions``. Ctrl-C ends the training;
-    the report then has ``complete`` False and the results so far.
+    ``.npz`` file of such arrays, or of a directory of such files (Rule S10.26). An iterable of mappings yields whole
+    batches. The keyword arguments are the fields of ``TrainOptions``. Ctrl-C ends the training; the report then has
+    ``complete`` False and the results so far.
 
     Raises ModelError for a model that is not a step graph, UsageError for data and options that do not fit, FileError
     for files that cannot be read.
@@ -65,7 +66,7 @@ def train(model: Model, policy: Policy, data: ArraySource, options: TrainOptions
     return run_train(model, policy, data, options)
 
 
-def run_train(model: Model, policy: Policy, data: ArraySource, options: TrainOptions) -> TrainReport:
+def run_train(model: Model, policy: Policy, data: DataSource, options: TrainOptions) -> TrainReport:
     """Do the work of ``train``, with its options in one object."""
     require_scipy()  # now, not after the trainings
     job = make_job(load_step_graph(model), policy, data, options)
@@ -212,7 +213,7 @@ class _TrainingSeries:
             projected_rate=rates.projected_rate,
             limit=options.max_exception_rate,
             steps=job.steps,
-            batch_size=options.batch_size,
+            batch_size=None if job.training_data.has_whole_batches else options.batch_size,
             metric=job.metric.name,
             higher=job.metric.higher_is_better,
             tolerance=options.tolerance,

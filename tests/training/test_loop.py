@@ -99,27 +99,33 @@ def test_all_finite_finds_every_kind_of_value_that_is_not_finite() -> None:
 
 
 def test_batches_depend_on_seed_and_step_alone() -> None:
-    order, same_order = BatchOrder(50, 8, 3), BatchOrder(50, 8, 3)
+    fifty = Dataset(load_step_graph(noisy()), samples(50), "data")
+    order, same_order = BatchOrder(fifty, 8, 3), BatchOrder(fifty, 8, 3)
     for step in (17, 2, 40, 0, 2):
         assert (order.indices(step) == same_order.indices(step)).all()
-    assert (BatchOrder(50, 8, 3).indices(40) == order.indices(40)).all()
-    assert (BatchOrder(50, 8, 4).indices(0) != order.indices(0)).any()
+    assert (BatchOrder(fifty, 8, 3).indices(40) == order.indices(40)).all()
+    assert (BatchOrder(fifty, 8, 4).indices(0) != order.indices(0)).any()
     epochs = [np.concatenate([order.indices(epoch * 6 + batch) for batch in range(6)]) for epoch in range(3)]
     for epoch in epochs:
         assert len(set(epoch.tolist())) == 48  # six batches of eight samples, none twice
     assert (epochs[0] != epochs[1]).any()
 
 
+def rows_of(count: int) -> dict[str, Any]:
+    """Return the arrays of a batch of so many samples."""
+    return {"x": np.zeros((count, 2), np.float32)}
+
+
 def test_random_inputs_depend_on_seed_and_step_alone() -> None:
     graph = load_step_graph(noisy())
-    drawn = draw_random_inputs(graph, 1, 5, 6)
+    drawn = draw_random_inputs(graph, 1, 5, rows_of(6))
     assert drawn["keep"].shape == (6, 2)
     assert set(np.unique(drawn["keep"])) <= {0.0, 1.0}
-    assert (draw_random_inputs(graph, 1, 5, 6)["keep"] == drawn["keep"]).all()
-    many = draw_random_inputs(graph, 1, 6, 4000)["keep"]
+    assert (draw_random_inputs(graph, 1, 5, rows_of(6))["keep"] == drawn["keep"]).all()
+    many = draw_random_inputs(graph, 1, 6, rows_of(4000))["keep"]
     assert many.mean() == pytest.approx(0.75, abs=0.03)
-    assert (many[:6] != draw_random_inputs(graph, 2, 6, 4000)["keep"][:6]).any()
-    assert (neutral_random_inputs(graph, 3)["keep"] == 0.75).all()
+    assert (many[:6] != draw_random_inputs(graph, 2, 6, rows_of(4000))["keep"][:6]).any()
+    assert (neutral_random_inputs(graph, rows_of(3))["keep"] == 0.75).all()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +136,7 @@ def test_random_inputs_depend_on_seed_and_step_alone() -> None:
 def test_the_mean_switches_a_random_input_off(distribution: str, off: float) -> None:
     model = noisy()
     model.metadata_props[0].value = f"{{{distribution}}}"
-    assert (neutral_random_inputs(load_step_graph(model), 3)["keep"] == off).all()
+    assert (neutral_random_inputs(load_step_graph(model), rows_of(3))["keep"] == off).all()
 
 
 @pytest.mark.parametrize(
@@ -141,9 +147,10 @@ def test_an_input_that_is_not_random_has_its_values_in_an_evaluation(distributio
     model = noisy()
     model.metadata_props[0].value = f"{{{distribution}}}"
     graph = load_step_graph(model)
-    np.testing.assert_array_equal(neutral_random_inputs(graph, 3)["keep"], draw_random_inputs(graph, 0, 0, 3)["keep"])
+    neutral, drawn = neutral_random_inputs(graph, rows_of(3)), draw_random_inputs(graph, 0, 0, rows_of(3))
+    np.testing.assert_array_equal(neutral["keep"], drawn["keep"])
     model.metadata_props[0].value = f'{{{distribution}, "off": 0.5}}'
-    assert (neutral_random_inputs(load_step_graph(model), 3)["keep"] == 0.5).all()
+    assert (neutral_random_inputs(load_step_graph(model), rows_of(3))["keep"] == 0.5).all()
 
 
 def test_an_invalid_distribution_is_refused() -> None:
@@ -151,7 +158,7 @@ def test_an_invalid_distribution_is_refused() -> None:
     for text in ('{"kind": "poisson"}', '{"mean": 1}', '{"kind": "normal", "std": "wide"}'):
         model.metadata_props[0].value = text
         with pytest.raises(ModelError, match="the distribution of 'keep'"):
-            draw_random_inputs(load_step_graph(model), 0, 0, 3)
+            draw_random_inputs(load_step_graph(model), 0, 0, rows_of(3))
 
 
 def test_a_restored_training_has_the_same_random_inputs() -> None:
