@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 from mixlist.errors import UsageError
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.torch_export.step_names import (
+    BATCH_AXIS,
     INIT_KEY_PREFIX,
+    MOST_SIZES,
     RANDOM_KEY_PREFIX,
     STATE_PREFIX,
+    DynamicAxes,
     initial_values_path,
     is_reserved,
 )
@@ -33,13 +36,16 @@ def export_step(
     *,
     path: str | os.PathLike[str] | None = None,
     dynamic_batch: bool = True,
+    dynamic_axes: DynamicAxes | None = None,
 ) -> onnx.ModelProto:
     """Return the training-step graph of ``module`` with the loss ``loss_fn``; also write it to ``path``, if given.
 
     ``loss_fn(module, **batch)`` returns the loss, a float scalar, or a pair: the loss, and a dict of further outputs by
     name, such as ``{"logits": logits}``. ``example_batch`` maps input names to tensors with the batch along the first
-    axis. The graph has inputs with these names and types, for every batch size unless ``dynamic_batch`` is False. The
-    values of the tensors do not matter. The module is not changed. It is exported in its current mode, so call
+    axis. The graph has inputs with these names and types, for every batch size unless ``dynamic_batch`` is False. For
+    other symbolic sizes, ``dynamic_axes`` names the axes of each input, as in ``torch.onnx.export``: a graph network
+    has ``{"x": {0: "nodes"}, "edge_index": {1: "edges"}}``, and axes with one name have one size. The values of the
+    tensors do not matter. The module is not changed. It is exported in its current mode, so call
     ``module.train()`` first.
 
     Inputs of the graph, in this order:
@@ -69,6 +75,19 @@ def export_step(
     Raises UsageError for arguments that cannot be exported, or if torch is missing, and ModelError for a step that ONNX
     cannot express, with the operator and its module.
     """
+    _require_torch()
+    # Wrong arguments are found before the tracing, whose errors would not name them.
+    _check_arguments(module, example_batch)
+    dynamic_axes = _choose_dynamic_axes(example_batch, dynamic_batch, dynamic_axes)
+    model = _export_with_evaluation(module, loss_fn, example_batch, dynamic_axes)
+    if path is not None:
+        write_atomically(initial_values_path(path), _module_values(module, model))
+        write_atomically(path, model.SerializeToString(deterministic=True))
+    return model
+
+
+def _require_torch() -> None:
+    """Raise UsageError if PyTorch or the exporter that it uses is missing."""
     try:
         import onnxscript  # noqa: F401  (torch's exporter needs onnxscript, and would fail only after the tracing)
         import torch  # noqa: F401
@@ -77,31 +96,24 @@ def export_step(
             f"export_step needs PyTorch and onnxscript: {error.name} is not installed",
             hint="pip install 'mixlist[torch]'",
         ) from None
-    # Wrong arguments are found before the tracing, whose errors would not name them.
-    _check_arguments(module, example_batch)
-    model = _export_with_evaluation(module, loss_fn, example_batch, dynamic_batch)
-    if path is not None:
-        write_atomically(initial_values_path(path), _module_values(module, model))
-        write_atomically(path, model.SerializeToString(deterministic=True))
-    return model
 
 
 def _export_with_evaluation(
-    module: Module, loss_fn: Callable[..., object], batch: Mapping[str, Tensor], dynamic_batch: bool
+    module: Module, loss_fn: Callable[..., object], batch: Mapping[str, Tensor], dynamic_axes: DynamicAxes
 ) -> onnx.ModelProto:
     """Return the model, with the outputs of the mode eval() if it can be exported and is not the module's mode."""
     if any(part.training for part in module.modules()):
         # The mode eval() may need what torch cannot trace, or return no loss. The step is exported without it then.
         with contextlib.suppress(Exception):
-            return _export(module, loss_fn, batch, dynamic_batch, with_evaluation=True)
-    return _export(module, loss_fn, batch, dynamic_batch)
+            return _export(module, loss_fn, batch, dynamic_axes, with_evaluation=True)
+    return _export(module, loss_fn, batch, dynamic_axes)
 
 
 def _export(
     module: Module,
     loss_fn: Callable[..., object],
     batch: Mapping[str, Tensor],
-    dynamic_batch: bool,
+    dynamic_axes: DynamicAxes,
     *,
     with_evaluation: bool = False,
 ) -> onnx.ModelProto:
@@ -112,9 +124,9 @@ def _export(
     from mixlist.torch_export import fx_cleanup, init_metadata, initialization, onnx_conversion, random_inputs, tracing
 
     # PyTorch module -> graph of ATen operators -> simplified graph -> random operators become inputs -> ONNX
-    step = tracing.trace_step(module, loss_fn, batch, dynamic_batch=dynamic_batch, with_evaluation=with_evaluation)
+    step = tracing.trace_step(module, loss_fn, batch, dynamic_axes=dynamic_axes, with_evaluation=with_evaluation)
     changed_buffers = fx_cleanup.simplify_graph(step)
-    distributions = random_inputs.lift_random_operators(step.graph_module.graph, step.mode, step.batch_size)
+    distributions = random_inputs.lift_random_operators(step.graph_module.graph, step.mode, step.sizes.values())
     buffers = dict(module.named_buffers())
     constants = tracing.frozen_parameters(module)
     constants |= {name: value for name, value in buffers.items() if name not in changed_buffers}
@@ -125,7 +137,7 @@ def _export(
         for name in step.outputs
         if not name.startswith(STATE_PREFIX) or name.removeprefix(STATE_PREFIX) in changed_buffers
     ]
-    model = onnx_conversion.convert_to_onnx(step.graph_module, inputs, outputs, constants, step.batch_size)
+    model = onnx_conversion.convert_to_onnx(step.graph_module, inputs, outputs, constants, step.sizes)
 
     # The metadata: how the trainer draws initial values and random inputs.
     drawn = initialization.describe_initialization(module)
@@ -184,15 +196,44 @@ def _check_arguments(module: Module, batch: Mapping[str, Tensor]) -> None:
             raise UsageError(
                 f"example_batch[{name!r}] is a {type(value).__name__}", hint="use strings as keys and tensors as values"
             )
+    _check_names(module, batch)
+
+
+def _choose_dynamic_axes(
+    batch: Mapping[str, Tensor], dynamic_batch: bool, dynamic_axes: DynamicAxes | None
+) -> DynamicAxes:
+    """Return the symbolic axes: those that are given, or the first axis of every input.
+
+    Raises UsageError for an input or an axis that the batch does not have, and for inputs that differ in their rows.
+    """
+    if dynamic_axes is None:
+        _check_rows(batch)
+        return {name: {0: BATCH_AXIS} for name, value in batch.items() if dynamic_batch and value.ndim}
+    for name, axes in dynamic_axes.items():
+        if name not in batch:
+            raise UsageError(
+                f"dynamic_axes has {name!r}, which is not in the batch", hint=f"the batch has {', '.join(batch)}"
+            )
+        for axis in axes:
+            if not 0 <= axis < batch[name].ndim:
+                raise UsageError(f"dynamic_axes has axis {axis} of {name}, which has {batch[name].ndim} axes")
+    size_names = {size_name for axes in dynamic_axes.values() for size_name in axes.values()}
+    if len(size_names) > MOST_SIZES:
+        raise UsageError(f"dynamic_axes has {len(size_names)} different names", hint=f"give at most {MOST_SIZES}")
+    return dynamic_axes
+
+
+def _check_rows(batch: Mapping[str, Tensor]) -> None:
+    """Raise UsageError if the inputs of a batch differ in their number of rows."""
     # A tensor of rank 0 has no batch axis, and may be a value that all rows share.
     row_counts = {name: len(value) if value.ndim else None for name, value in batch.items()}
     if len({count for count in row_counts.values() if count is not None}) > 1:
         counts_text = ", ".join(f"{name} {count}" for name, count in row_counts.items())
         raise UsageError(
             f"the batch inputs differ in their number of rows: {counts_text}",
-            hint="the first axis of every input is the batch; keep tensors without this axis in the module",
+            hint="the first axis of every input is the batch; keep tensors without this axis in the module, or name the"
+            " axes with dynamic_axes",
         )
-    _check_names(module, batch)
 
 
 def _check_names(module: Module, batch: Mapping[str, Tensor]) -> None:

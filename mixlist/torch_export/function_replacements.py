@@ -133,3 +133,26 @@ _REPLACEMENTS: Mapping[Callable[..., Any], Callable[..., Any]] = {
     functional.rrelu: _rrelu,
     torch._weight_norm: _weight_norm,
 }
+
+
+def run_recurrent_layers(
+    run_layers: Callable[..., Any], x: Tensor, hidden: list[Any], parameters: list[Any], *options: Any
+) -> tuple[Tensor, list[Any]]:
+    """Run a recurrent network layer by layer with torch's ``run_layers``, with the dropout between the layers.
+
+    Up to 2.15, torch's function never applies the dropout: it compares ``num_layers < i - 1``. The arguments after
+    ``run_layers`` are those of torch's function. ``hidden`` and ``parameters`` have one entry for each layer, or for
+    each direction of it.
+    """
+    has_biases, layer_count, dropout, training, bidirectional, batch_first, run_layer = options
+    directions = 2 if bidirectional else 1
+    last_hidden = []
+    for layer in range(layer_count):
+        part = slice(layer * directions, (layer + 1) * directions)
+        x, layer_hidden = run_layers(
+            x, hidden[part], parameters[part], has_biases, 1, 0.0, False, bidirectional, batch_first, run_layer
+        )
+        last_hidden += layer_hidden
+        if training and dropout and layer < layer_count - 1:
+            x = torch.dropout(x, dropout, train=True)
+    return x, last_hidden

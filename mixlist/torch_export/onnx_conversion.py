@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from torch.fx import Graph, GraphModule
 
 OPSET, IR_VERSION = 18, 8
-BATCH_AXIS = "batch"  # the name of the symbolic batch size in declared shapes
 _OPERATOR_HINT = "write this part with other operators, or compute it before the step and make it a batch input"
 
 
@@ -46,12 +45,12 @@ def convert_to_onnx(
     inputs: Sequence[str],
     outputs: Sequence[str],
     constants: Mapping[str, Tensor],
-    batch_size: SymInt | None,
+    sizes: Mapping[str, SymInt],
 ) -> ir.Model:
     """Return the ONNX model of a traced graph.
 
     ``inputs`` and ``outputs`` are the names of its placeholders and results, in order. A placeholder whose name is in
-    ``constants`` becomes an initializer. ``batch_size`` is the symbolic batch size, or None if it is fixed. Raises
+    ``constants`` becomes an initializer. ``sizes`` are the symbolic sizes by name. Raises
     ModelError, with the operator and its module, if ONNX cannot express an operator.
     """
     program = _make_exported_program(graph, inputs, constants)
@@ -75,7 +74,7 @@ def convert_to_onnx(
     # The passes remove nodes. The others get their names afterwards, so that the numbers in the names have no gaps.
     _name_nodes(model.graph)
     _name_constants(model.graph, constants)
-    _name_batch_axis(model.graph, str(batch_size))
+    _name_sizes(model.graph, sizes)
     _remove_exporter_metadata(model)  # after _name_nodes, which reads the module paths in the metadata
     model.ir_version = IR_VERSION
     return model
@@ -243,17 +242,15 @@ def _read_module_path(node: ir.Node) -> str | None:
     return None if len(names) < 2 or names[0].startswith("_empty_nn_module") else names[0]
 
 
-def _name_batch_axis(graph: ir.Graph, symbol: str) -> None:
-    """Replace torch's ``symbol`` for the batch size by ``batch`` in all declared shapes.
-
-    With a fixed batch size, ``symbol`` is "None", and no size is symbolic.
-    """
-    # The symbol may be a part of an expression, such as ``4*s0``.
+def _name_sizes(graph: ir.Graph, sizes: Mapping[str, SymInt]) -> None:
+    """Replace torch's symbols for sizes by their names in all declared shapes."""
+    name_of = {str(size): name for name, size in sizes.items()}
     for value in chain(graph.inputs, *(node.outputs for node in graph)):
         shape = value.shape or ir.Shape([])
         for axis, size in enumerate(shape):
             if isinstance(size, ir.SymbolicDim) and size.value is not None:
-                shape[axis] = str(size.value).replace(symbol, BATCH_AXIS)
+                # A symbol may be a part of an expression, such as ``4*s0``.
+                shape[axis] = re.sub(r"\w+", lambda match: name_of.get(match[0], match[0]), str(size.value))
 
 
 def _remove_exporter_metadata(model: ir.Model) -> None:

@@ -15,7 +15,7 @@ Every such input is float32. Its first axis is the batch, unless the random oper
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -37,13 +37,13 @@ aten = torch.ops.aten
 
 
 def lift_random_operators(
-    graph: Graph, mode: FakeTensorMode, batch_size: SymInt | None
+    graph: Graph, mode: FakeTensorMode, sizes: Collection[SymInt]
 ) -> dict[str, Mapping[str, object]]:
     """Replace the random operators of ``graph`` in place; return the distribution of each new input by its name.
 
-    ``batch_size`` is the symbolic batch size, or None if it is fixed. If the first axis of an operator is not the
-    batch, the input has the shape (batch, values per row), and a view restores the operator's shape. Raises ModelError
-    for an operator whose numbers cannot be drawn before the step.
+    ``sizes`` are the symbolic sizes. If the first axis of an operator is not the batch, the input has the shape (batch,
+    values per row), and a view restores the operator's shape. Raises ModelError for an operator whose numbers cannot be
+    drawn before the step.
     """
     distributions: dict[str, Mapping[str, object]] = {}
     last_input = [node for node in graph.nodes if node.op == "placeholder"][-1]
@@ -60,7 +60,7 @@ def lift_random_operators(
             mean = {"uniform": 0.5, "normal": 0.0}.get(kind, parameters.get("p"))
             distributions[f"{RANDOM_PREFIX}{number}"] = {"kind": kind, **parameters, "off": mean}
             shape = list(node.meta["val"].shape)
-            input_shape = _input_shape(shape, batch_size)
+            input_shape = _input_shape(shape, sizes)
             with graph.inserting_after(last_input):  # after the other inputs: their order is part of the format
                 last_input = graph.placeholder(f"random_{number}")
             with mode:
@@ -85,16 +85,17 @@ def _complete_new_nodes(graph: Graph, replaced: Node, mode: FakeTensorMode) -> N
                 node.meta["val"] = node.target(*args, **kwargs)
 
 
-def _input_shape(shape: Sequence[int | SymInt], batch_size: SymInt | None) -> Sequence[int | SymInt]:
+def _input_shape(shape: Sequence[int | SymInt], sizes: Collection[SymInt]) -> Sequence[int | SymInt]:
     """Return the shape of the input for an operator of ``shape``: that shape, or (batch, values per row).
 
     Example: nn.MultiheadAttention folds batch and heads into one axis, so (4 * batch, 5, 5) becomes (batch, 100).
     Raises ModelError if the batch size does not divide the number of values.
     """
-    # A symbolic size is compared as a text too: torch may have two objects for one symbol.
-    if all(isinstance(size, int) for size in shape) or (shape[0] is batch_size or str(shape[0]) == str(batch_size)):
+    # Symbolic sizes are compared as texts: torch may have two objects for one symbol.
+    if all(isinstance(size, int) for size in shape) or str(shape[0]) in map(str, sizes):
         return shape
     value_count = math.prod(shape)
+    batch_size = next(iter(sizes)) if len(sizes) == 1 else None
     if batch_size is None or value_count % batch_size != 0:
         raise ModelError(
             f"a random tensor of shape {shape} cannot be divided among the rows of the batch",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 LOSS = "loss"  # output: the unscaled loss
 LOSS_SCALE = "loss_scale"  # input: the factor of the loss before the backward pass
@@ -13,6 +15,9 @@ EVALUATION_PREFIX = "eval."  # output eval.loss: the loss of the module in the m
 RANDOM_PREFIX = "random."  # input random.0: random numbers that export_step lifted out of the graph
 INIT_KEY_PREFIX = "pkg.mixlist.init."  # metadata, + a parameter or buffer: the distribution of its initial value
 RANDOM_KEY_PREFIX = "pkg.mixlist.random."  # metadata, + an input: the distribution of its values in each step
+BATCH_AXIS = "batch"  # the name of the symbolic size of a step that has only one
+MOST_SIZES = 8  # symbolic sizes of a step
+DynamicAxes: TypeAlias = Mapping[str, Mapping[int, str]]  # by input: the name of the size of each symbolic axis
 
 
 def is_reserved(name: str) -> bool:

@@ -7,8 +7,9 @@ The tracing has two passes:
 2. The recorded graph runs again under ``make_fx``. Mutations of its inputs become outputs, and the operators of
    `mixlist.torch_export.decompositions` are decomposed.
 
-The batch size is one symbol, the first axis of every batch input. A step that reads the batch size as a number
-(``if len(x) > 4``) is refused, since its graph would be right for some batch sizes only.
+The batch size is one symbol, the first axis of every batch input. A graph network has several such sizes, and each of
+them is a symbol with a name. A step that reads a symbolic size as a number (``if len(x) > 4``) is refused, since its
+graph would be right for some sizes only.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch._decomp.decompositions as rnn_decompositions
@@ -35,7 +36,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mixlist.errors import ModelError, UsageError
 from mixlist.torch_export.decompositions import batch_norm_table, decomposition_table
-from mixlist.torch_export.function_replacements import PlainFunctions, replace_cumulative_normalizations
+from mixlist.torch_export.function_replacements import (
+    PlainFunctions,
+    replace_cumulative_normalizations,
+    run_recurrent_layers,
+)
 from mixlist.torch_export.loss_result import check_metric_names, check_result
 from mixlist.torch_export.module_state import replace_tensors, unchanged_module
 from mixlist.torch_export.step_names import (
@@ -44,6 +49,7 @@ from mixlist.torch_export.step_names import (
     LOSS,
     LOSS_SCALE,
     STATE_PREFIX,
+    DynamicAxes,
 )
 from mixlist.torch_export.trace_errors import (
     TORCH_ERRORS,
@@ -60,9 +66,10 @@ if TYPE_CHECKING:
 
     Tensors = dict[str, Tensor]
 
-# The example value of the symbolic batch size. It has many divisors, so that ``x.view(-1, 2, ...)`` works. Hardly any
-# other size of a network equals it, which matters because torch gives equal sizes one symbol.
-BATCH_SIZE_HINT = 27720
+# The example values of symbolic sizes are 2520 times a prime number. They have many divisors, so that
+# ``x.view(-1, 2, ...)`` works. Hardly any other size of a network equals one of them, which matters because torch gives
+# equal sizes one symbol.
+EXAMPLE_SIZES = tuple(2520 * prime for prime in (11, 13, 17, 19, 23, 29, 31, 37))
 LOSS_PATH = "loss"  # the module path of forward nodes outside of all modules
 GRADIENT_PATH = "grad"  # the first part of the module path of each backward node
 
@@ -75,7 +82,7 @@ class TracedStep:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     mode: FakeTensorMode  # the mode of the fake tensors in the metadata of its nodes
-    batch_size: SymInt | None  # the symbolic batch size; None if it is fixed
+    sizes: Mapping[str, SymInt]  # the symbolic sizes by name
 
 
 class ModuleRun(NamedTuple):
@@ -105,22 +112,22 @@ def trace_step(
     loss_fn: Callable[..., object],
     batch: Mapping[str, Tensor],
     *,
-    dynamic_batch: bool,
+    dynamic_axes: DynamicAxes,
     with_evaluation: bool = False,
 ) -> TracedStep:
     """Trace the step of ``module`` for batches with the names, types and shapes of ``batch``.
 
     The inputs are the trainable parameters, the other parameters and the buffers (with their names in the module), the
     batch, and ``loss_scale``. The outputs are ``loss``, ``grad.<parameter>``, ``state.<buffer>`` for every buffer, and
-    the metrics. ``with_evaluation`` adds the loss and the metrics of the mode eval(). With ``dynamic_batch``, the batch
-    size is symbolic. Raises UsageError for results of ``loss_fn`` that are no loss, ModelError for a step that depends
-    on values of tensors, or that is valid for some batch sizes only.
+    the metrics. ``with_evaluation`` adds the loss and the metrics of the mode eval(). The sizes of ``dynamic_axes`` are
+    symbolic. Raises UsageError for results of ``loss_fn`` that are no loss, ModelError for a step that depends
+    on values of tensors, or that is valid for some sizes only.
     """
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     trained, buffers = trainable_parameters(module), dict(module.named_buffers())
     module_tensors = {**trained, **frozen_parameters(module), **buffers}
     fake_module_tensors = [_make_fake(mode, value) for value in module_tensors.values()]
-    fake_batch = [_make_fake(mode, value, batched=dynamic_batch and value.ndim > 0) for value in batch.values()]
+    fake_batch, sizes = _make_fake_batch(mode, batch, dynamic_axes)
     fake_loss_scale = _make_fake(mode, torch.ones(()))
     step_inputs = [*fake_module_tensors, *fake_batch, fake_loss_scale]
     metric_names: list[str] = []
@@ -154,23 +161,40 @@ def trace_step(
     )
     if with_evaluation:
         outputs += tuple(EVALUATION_PREFIX + name for name in (LOSS, *metric_names))
-    batch_size = next(
-        (value.shape[0] for value in fake_batch if value.ndim and not isinstance(value.shape[0], int)), None
-    )
-    if batch_size is not None:
-        _check_every_batch_size(mode.shape_env, batch_size)
-    return TracedStep(graph, (*module_tensors, *batch, LOSS_SCALE), outputs, mode, batch_size)
+    for size_name, size in sizes.items():
+        _check_every_size(mode.shape_env, size_name, size)
+    return TracedStep(graph, (*module_tensors, *batch, LOSS_SCALE), outputs, mode, sizes)
 
 
-def _make_fake(mode: FakeTensorMode, value: Tensor, *, batched: bool = False) -> Tensor:
-    """Return a fake tensor with the shape and type of ``value``; if ``batched``, its first axis is the batch symbol."""
+def _make_fake_batch(
+    mode: FakeTensorMode, batch: Mapping[str, Tensor], dynamic_axes: DynamicAxes
+) -> tuple[list[Tensor], dict[str, SymInt]]:
+    """Return the fake tensors of a batch, and the symbolic sizes of ``dynamic_axes`` by name."""
+    names = dict.fromkeys(name for axes in dynamic_axes.values() for name in axes.values())
+    examples = dict(zip(names, EXAMPLE_SIZES, strict=False))
+    fakes: list[Tensor] = []
+    sizes: dict[str, SymInt] = {}
+    for name, value in batch.items():
+        axes = dynamic_axes.get(name, {})
+        fakes.append(_make_fake(mode, value, {axis: examples[size_name] for axis, size_name in axes.items()}))
+        sizes |= {size_name: fakes[-1].shape[axis] for axis, size_name in axes.items()}
+    return fakes, sizes
+
+
+def _make_fake(mode: FakeTensorMode, value: Tensor, examples: Mapping[int, int] | None = None) -> Tensor:
+    """Return a fake tensor with the shape and type of ``value``.
+
+    ``examples``: the axes whose size is a symbol, with the example value of the size.
+    """
     value = value.detach()
     sizes = [DimDynamic.STATIC] * value.ndim
-    if batched:
-        value = torch.empty((BATCH_SIZE_HINT, *value.shape[1:]), dtype=value.dtype, device="meta")
-        sizes[0] = DimDynamic.DUCK  # the same symbol for the same size
+    if examples:
+        shape = [examples.get(axis, size) for axis, size in enumerate(value.shape)]
+        value = torch.empty(shape, dtype=value.dtype, device="meta")
+        for axis in examples:
+            sizes[axis] = DimDynamic.DUCK  # the same symbol for the same size
     fake = mode.from_tensor(value, symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes))
-    if not batched:
+    if not examples:
         return fake
     # The meta device needs no memory for a batch of this size. The graph must be traced for the CPU, so the result is a
     # CPU tensor, which is fake and needs no memory either.
@@ -187,7 +211,7 @@ def _plain_operators_only() -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     # LSTM, GRU and RNN call this function of torch.
-    rnn_decompositions._rnn_helper = partial(_run_recurrent_layers, run_layers)
+    rnn_decompositions._rnn_helper = partial(run_recurrent_layers, run_layers)
     with (
         sdpa_kernel(SDPBackend.MATH),
         torch.enable_grad(),
@@ -200,29 +224,6 @@ def _plain_operators_only() -> Iterator[None]:
             torch.backends.mkldnn.enabled = mkldnn_enabled
             logger.setLevel(level)
             rnn_decompositions._rnn_helper = run_layers
-
-
-def _run_recurrent_layers(
-    run_layers: Callable[..., Any], x: Tensor, hidden: list[Any], parameters: list[Any], *options: Any
-) -> tuple[Tensor, list[Any]]:
-    """Run a recurrent network layer by layer with torch's ``run_layers``, with the dropout between the layers.
-
-    Up to 2.15, torch's function never applies the dropout: it compares ``num_layers < i - 1``. The arguments after
-    ``run_layers`` are those of torch's function. ``hidden`` and ``parameters`` have one entry for each layer, or for
-    each direction of it.
-    """
-    has_biases, layer_count, dropout, training, bidirectional, batch_first, run_layer = options
-    directions = 2 if bidirectional else 1
-    last_hidden = []
-    for layer in range(layer_count):
-        part = slice(layer * directions, (layer + 1) * directions)
-        x, layer_hidden = run_layers(
-            x, hidden[part], parameters[part], has_biases, 1, 0.0, False, bidirectional, batch_first, run_layer
-        )
-        last_hidden += layer_hidden
-        if training and dropout and layer < layer_count - 1:
-            x = torch.dropout(x, dropout, train=True)
-    return x, last_hidden
 
 
 def _run_forward(
@@ -366,23 +367,23 @@ def _run_second_pass(joint_graph: GraphModule, step_inputs: Sequence[Tensor]) ->
     return graph
 
 
-def _check_every_batch_size(shape_env: ShapeEnv, batch_size: SymInt) -> None:
-    """Raise ModelError if the traced graph is right for some batch sizes only."""
-    symbol = batch_size.node.expr
+def _check_every_size(shape_env: ShapeEnv, name: str, size: SymInt) -> None:
+    """Raise ModelError if the traced graph is right for some values of the symbolic ``size`` only."""
+    symbol = size.node.expr
     # If Python code read the size as a number, torch has replaced the symbol by that number.
     expression = shape_env.replace(symbol)
     # A guard is a comparison of sizes that the traced code made. torch's own file fake_impls.py makes guards to choose
-    # a memory layout. The graph has no memory layouts, so these guards do not restrict the batch size.
+    # a memory layout. The graph has no memory layouts, so these guards do not restrict the size.
     guards = [
         guard for guard in shape_env.guards if symbol in guard.expr.free_symbols and "fake_impls" not in str(guard.sloc)
     ]
     if expression.free_symbols and not guards:
         return
     if guards:
-        condition = f"{str(guards[0].expr).replace(str(symbol), 'batch')} ({guards[0].sloc})"
+        condition = f"{str(guards[0].expr).replace(str(symbol), name)} ({guards[0].sloc})"
     else:
         condition = "its size was read as a number"
     raise ModelError(
-        f"the step holds for some batch sizes only: {condition}",
+        f"the step holds for some {name} sizes only: {condition}",
         hint="take sizes as x.shape[0] (len(x) is a fixed number), or export one size with dynamic_batch=False",
     )
