@@ -17,7 +17,7 @@ EMULATED = (
 # A share of the gradient values. If more of them become zero with every scale, the scale is not the cause.
 _MOST_LOST = 0.5
 TRIAL_COLUMNS = ("parameters", "exceptions", "in a longer training", "gradients lost")
-_CHECK_STEP = "'mixlist check' of the step shows overflow inside it"
+_EXAMINE_NODES = "--overflow-detection any-node shows overflow inside the step"
 
 
 def headline(report: TrainReport) -> str:
@@ -150,7 +150,7 @@ def describe_missing_choice(report: TrainReport) -> str:
     least = min(trial.zero for trial in report.scale_trials)
     if least > _MOST_LOST:
         lost = f"at least {format_share(least)} of the gradient values become zero"
-        return f"No scale helps: with each of them, {lost}. {_CHECK_STEP}."
+        return f"No scale helps: with each of them, {lost}. {_EXAMINE_NODES}."
     return ""
 
 
@@ -179,9 +179,9 @@ def remedies(report: TrainReport) -> list[str]:
     has_exceptions = report.exception_rate > 0
     if has_exceptions and report.trace_scale is None:
         options.append("--trace-overflow finds the nodes that overflow first, and the lists that keep them high")
-    if not has_exceptions:
+    if not has_exceptions and report.overflow_detection == "gradients":
         # An infinity of the forward pass need not reach the gradients: 1/inf is 0.
-        options.append(f"no gradient overflowed; {_CHECK_STEP}")
+        options.append(f"no gradient overflowed; {_EXAMINE_NODES}")
     # More than 1 % of zeros: a larger loss scale may help, even if no step has an exception.
     shares = report.underflow
     lost = shares is not None and shares.zero > 0.01

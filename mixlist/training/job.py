@@ -102,7 +102,8 @@ class TrainingJob:
     def data_warnings(self) -> list[Diagnostic]:
         """Return the warnings on training and evaluation data.
 
-        They are about values that casts changed, evaluation data that is not given, and samples that are left out.
+        They are about values that casts changed, evaluation data that is not given, random numbers in an evaluation,
+        and samples that are left out.
         """
         warnings, evaluation_data = [], self.evaluation_data
         for dataset in (self.training_data, evaluation_data):
@@ -114,6 +115,11 @@ class TrainingJob:
         if evaluation_data is self.training_data:
             message = "there is no evaluation data: the metric is measured on the training data"
             warnings.append(warning("ML609", message, hint="give other data with --eval-data"))
+        if self.graph.has_evaluation and self.graph.evaluation_is_random:
+            message = (
+                f"{self.graph.name} draws random numbers in its mode eval(): the metric is the mean of several draws"
+            )
+            warnings.append(warning("ML615", message, hint="draw them only where self.training is True"))
         # An evaluation skips an incomplete last batch only if the graph cannot take it.
         left_over = evaluation_data.count % self.options.batch_size
         if left_over and self.graph.fixed_batch_size is not None and not evaluation_data.has_whole_batches:

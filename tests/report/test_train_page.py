@@ -66,11 +66,11 @@ def test_a_scale_that_is_too_large_has_no_advice_to_repeat_the_search() -> None:
         assert "best:" not in text.lower()
 
 
-def test_a_failure_without_exceptions_points_to_a_check_of_the_step() -> None:
+def test_a_failure_without_exceptions_points_to_the_nodes_of_the_step() -> None:
     quiet_runs = tuple(replace(run, mixed=replace(run.mixed, exceptions=())) for run in FAILING.runs)
     report = replace(FAILING, runs=quiet_runs, exception_rate=0.0, offenders=(), trace_scale=None, underflow=None)
     hints = [line.strip() for line in report_text(replace(report, scale_trials=())).splitlines() if "hint:" in line]
-    assert hints == ["hint: no gradient overflowed; 'mixlist check' of the step shows overflow inside it"]
+    assert hints == ["hint: no gradient overflowed; --overflow-detection any-node shows overflow inside the step"]
 
 
 def test_an_open_verdict_has_no_advice_on_overflow() -> None:

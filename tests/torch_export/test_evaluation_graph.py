@@ -102,4 +102,5 @@ def test_a_mask_is_off_in_the_metric_only_if_the_module_guards_it(guarded: bool,
         # The mean of (draw / 0.3) squared is 1 / 0.3; off, the mask would give 0.
         assert metric == pytest.approx(size / 0.3, rel=0.25)
         assert "as the mean of 8 draws" in report.evaluation
+    assert [warning.code for warning in report.warnings].count("ML615") == (not guarded)
     assert report.to_json()["evaluation"] == report.evaluation
