@@ -239,7 +239,9 @@ def load_folder(folder: Path) -> dict[str, object]:
     """Return the arrays of the ``.npy`` files in a directory by their names without suffix. Raises FileError."""
     paths = [path for path in sorted_entries(folder) if path.suffix == ".npy"]
     if not paths:
-        raise FileError(f"{folder} contains no .npy files", hint="write one for each input, named after it")
+        raise FileError(
+            f"{folder} contains no .npz and no .npy files", hint="write a .npy file for each input, named after it"
+        )
     return {path.stem: load_arrays(path) for path in paths}
 
 

@@ -21,7 +21,7 @@ def test_a_folder_holds_an_array_for_each_input(tmp_path: Path) -> None:
 
 
 def test_data_that_names_no_inputs_is_refused_with_what_is_accepted(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=r"contains no \.npy files"):
+    with pytest.raises(FileError, match=r"contains no \.npz and no \.npy files"):
         read_arrays(tmp_path, "the data")
     np.save(tmp_path / "x.npy", np.ones(2))
     with pytest.raises(UsageError, match="holds one array") as caught:
