@@ -7,7 +7,7 @@ differ in length, as those of a graph network do: a batch has other numbers of n
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,6 +101,9 @@ def read_dataset(graph: StepGraph, source: DataSource, name: str) -> Dataset | S
     """
     if isinstance(source, Mapping):
         return Dataset(graph, source, name)
+    if not isinstance(source, str | os.PathLike | Iterable):
+        hint = "give arrays by name, a path, or an iterable of batches"
+        raise UsageError(f"{name}: an object of the type {type(source).__name__} holds no data", hint=hint)
     if not isinstance(source, str | os.PathLike):
         return _streamed(graph, store_batches(source), name, has_whole_batches=True)
     folder = Path(source)

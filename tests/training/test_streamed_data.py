@@ -154,6 +154,8 @@ def test_whole_batches_are_permuted_and_stay_as_they_are() -> None:
 def test_wrong_batches_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the training data holds no batch"):
         train(squares(), mixed(), [])
+    with pytest.raises(UsageError, match="the training data: an object of the type int holds no data"):
+        train(squares(), mixed(), 5)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="batch 0 of the data is an object of the type list"):
         train(squares(), mixed(), [[1]])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="batch 1: no data for input 't'"):
