@@ -7,7 +7,7 @@ differ in length, as those of a graph network do: a batch has other numbers of n
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,17 +101,22 @@ def read_dataset(graph: StepGraph, source: DataSource, name: str) -> Dataset | S
     """
     if isinstance(source, Mapping):
         return Dataset(graph, source, name)
-    if not isinstance(source, str | os.PathLike | Iterable):
-        hint = "give arrays by name, a path, or an iterable of batches"
-        raise UsageError(f"{name}: an object of the type {type(source).__name__} holds no data", hint=hint)
     if not isinstance(source, str | os.PathLike):
-        return _streamed(graph, store_batches(source), name, has_whole_batches=True)
+        return _streamed(graph, store_batches(_iterate(source, name)), name, has_whole_batches=True)
     folder = Path(source)
     paths = [path for path in sorted_entries(folder) if path.suffix == ".npz"] if folder.is_dir() else []
     if not paths:
         return Dataset(graph, *read_arrays(source, name))
     sources = [BatchSource(str(path), partial(_read_file, path), (path,)) for path in paths]
     return _streamed(graph, sources, str(source), has_whole_batches=not all(_holds_samples(path) for path in paths))
+
+
+def _iterate(source: Iterable[Mapping[str, object]], name: str) -> Iterator[Mapping[str, object]]:
+    try:
+        return iter(source)
+    except TypeError:
+        hint = "give arrays by name, a path, or an iterable of batches"
+        raise UsageError(f"{name}: an object of the type {type(source).__name__} holds no data", hint=hint) from None
 
 
 def _streamed(
