@@ -5,7 +5,7 @@ The choice depends on the seed and the step number alone, so that a training can
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 from mixlist.errors import UsageError
 from mixlist.runtime.batch_files import load_arrays, load_folder
 from mixlist.runtime.feeds import digest
-from mixlist.runtime.inputs import make_feed
+from mixlist.runtime.inputs import Input, make_feed
 from mixlist.training.step_graph import StepGraph
 
 if TYPE_CHECKING:
@@ -59,8 +59,23 @@ class Dataset:
         self.arrays: dict[str, Array] = fitted_arrays
         if not fitted_arrays:
             raise UsageError(f"{source_name}: {graph.name} has no batch inputs to feed")
-        self.count = 1 if is_batch else self._check_lengths()
+        self.count = self._check_batch(inputs) if is_batch else self._check_lengths()
         self._check_finite()
+
+    def _check_batch(self, inputs: Sequence[Input]) -> int:
+        """Return 1. Raises UsageError for a batch without values, and for axes of one name that differ in size."""
+        if not any(array.size for array in self.arrays.values()):
+            raise UsageError(f"{self.source_name} holds no samples")
+        first_of: dict[str, tuple[int, str]] = {}  # by symbolic axis: its size, and the first input that has it
+        for value in inputs:
+            shape = self.arrays[value.name].shape if value.name in self.arrays else ()
+            for symbol, size in zip(value.shape or (), shape, strict=False):
+                if isinstance(symbol, str):
+                    first_size, first_input = first_of.setdefault(symbol, (size, value.name))
+                    if size != first_size:
+                        sizes = f"{first_size} in {first_input} and {size} in {value.name}"
+                        raise UsageError(f"{self.source_name}: the size {symbol!r} is {sizes}, and must be one")
+        return 1
 
     def _check_lengths(self) -> int:
         """Return the number of samples, which every array must have."""

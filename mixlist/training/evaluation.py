@@ -119,11 +119,11 @@ def describe_evaluation(graph: StepGraph) -> str:
 
 def _check_labels(dataset: Dataset | StreamedDataset, logits: Array) -> None:
     """Raise UsageError if a label is not below the number of classes, or if every label is negative."""
-    largest_label, classes = int(dataset.largest_value(LABELS)), logits.shape[-1] if logits.ndim else 0
+    largest_label, classes = dataset.largest_value(LABELS), logits.shape[-1] if logits.ndim else 0
     if largest_label >= classes:
         raise UsageError(
-            f"{dataset.source_name}: the largest label in {LABELS!r} is {largest_label}, and the logits have {classes}"
-            " classes",
+            f"{dataset.source_name}: the largest label in {LABELS!r} is {largest_label:.0f}, and the logits have"
+            f" {classes} classes",
             hint=f"labels are class numbers from 0 to {classes - 1}; a negative label is left out",
         )
     if largest_label < 0:

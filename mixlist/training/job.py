@@ -188,15 +188,15 @@ def _check_batch_size(
 ) -> None:
     """Raise UsageError if the graph does not take batches of this size, or if there are too few samples for one."""
     fixed_size = graph.fixed_batch_size
-    if training_data.has_whole_batches or evaluation_data.has_whole_batches:
-        return  # each batch was compared with the declared shapes
-    if fixed_size is not None and fixed_size != batch_size:
-        raise UsageError(
-            f"{graph.name} takes batches of {fixed_size} samples, not of {batch_size}",
-            hint=f"give --batch-size {fixed_size}, or export the step graph with a dynamic batch size",
-        )
-    # The last batch of an evaluation may be smaller, unless the graph takes batches of one size only.
     for dataset in (training_data, evaluation_data):
+        if dataset.has_whole_batches:  # each of them was compared with the declared shapes
+            continue
+        if fixed_size is not None and fixed_size != batch_size:
+            raise UsageError(
+                f"{graph.name} takes batches of {fixed_size} samples, not of {batch_size}",
+                hint=f"give --batch-size {fixed_size}, or export the step graph with a dynamic batch size",
+            )
+        # The last batch of an evaluation may be smaller, unless the graph takes batches of one size only.
         if dataset.count < batch_size and (dataset is training_data or fixed_size is not None):
             raise UsageError(
                 f"a batch has {batch_size} samples, and {dataset.source_name} has {dataset.count} in all",

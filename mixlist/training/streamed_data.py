@@ -105,6 +105,8 @@ def read_dataset(graph: StepGraph, source: DataSource, name: str) -> Dataset | S
         return _streamed(graph, store_batches(_iterate(source, name)), name, has_whole_batches=True)
     folder = Path(source)
     paths = [path for path in sorted_entries(folder) if path.suffix == ".npz"] if folder.is_dir() else []
+    if paths and any(path.suffix == ".npy" for path in sorted_entries(folder)):
+        raise UsageError(f"{folder} contains .npz files and .npy files", hint="only one of these forms can be the data")
     if not paths:
         return Dataset(graph, *read_arrays(source, name))
     sources = [BatchSource(str(path), partial(_read_file, path), (path,)) for path in paths]
@@ -123,7 +125,7 @@ def _streamed(
     graph: StepGraph, sources: Sequence[BatchSource], name: str, *, has_whole_batches: bool
 ) -> StreamedDataset:
     if not sources:
-        raise UsageError(f"{name} holds no batch")
+        raise UsageError(f"{name} holds no batch", hint="a generator can be read only once: make a new one each time")
     return StreamedDataset(graph, sources, name, has_whole_batches=has_whole_batches)
 
 

@@ -160,3 +160,43 @@ def test_wrong_batches_are_refused(tmp_path: Path) -> None:
         train(squares(), mixed(), [[1]])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="batch 1: no data for input 't'"):
         train(squares(), mixed(), [samples(4), {"x": samples(4)["x"]}])
+
+
+def parts(count: int, size: int) -> list[dict[str, Any]]:
+    """Return whole batches of so many samples."""
+    data = clusters(count * size)
+    return [{name: array[at * size : (at + 1) * size] for name, array in data.items()} for at in range(count)]
+
+
+def fixed_step() -> Any:
+    """A step that takes batches of 16 samples only."""
+    model = classifier()
+    for value in model.graph.input:
+        if value.name in ("x", "y"):
+            value.type.tensor_type.shape.dim[0].dim_value = 16
+    return model
+
+
+def test_samples_beside_whole_batches_are_checked_too() -> None:
+    """Without samples for one batch nothing would be measured, and both metrics would be 0."""
+    few = {name: array[:8] for name, array in clusters(16).items()}
+    with pytest.raises(UsageError, match="a batch has 16 samples, and the evaluation data has 8 in all"):
+        train(fixed_step(), mixed(), parts(3, 16), eval_data=few, batch_size=16)
+    with pytest.raises(UsageError, match="a batch has 16 samples, and the training data has 8 in all"):
+        train(classifier(), mixed(), few, eval_data=parts(3, 16), batch_size=16, steps=4)
+    for data, eval_data in ((parts(3, 16), clusters(64)), (clusters(64), parts(3, 16))):
+        with pytest.raises(UsageError, match="takes batches of 16 samples, not of 8"):
+            train(fixed_step(), mixed(), data, eval_data=eval_data, batch_size=8)
+
+
+def test_a_batch_that_is_empty_or_does_not_fit_is_named(tmp_path: Path) -> None:
+    empty = {name: array[:0] for name, array in clusters(4).items()}
+    with pytest.raises(UsageError, match="batch 2 holds no samples"):
+        train(classifier(), mixed(), [*parts(2, 16), empty])
+    uneven = {"x": np.ones((5, 2), np.float32), "t": np.ones((7, 2), np.float32)}
+    with pytest.raises(UsageError, match="batch 0: the size 'N' is 5 in x and 7 in t, and must be one"):
+        train(squares(), mixed(), [uneven])
+    folder = write_shards(tmp_path / "train", clusters(sum(SHARDS)))
+    np.save(folder / "x.npy", np.ones(3))
+    with pytest.raises(UsageError, match=r"contains \.npz files and \.npy files"):
+        train(classifier(), mixed(), folder)
