@@ -191,9 +191,11 @@ def _learned(run: SeedRun) -> float:
 def describe_comparison(comparison: Comparison, name: str) -> str:
     """Return the comparison as a part of a sentence, with both bounds and the margin."""
     of_loss = " of what float32 has learned" if comparison.relative else ""
+    direction = "better" if comparison.difference < 0 else "worse"
+    # A bound is positive where the metric is worse, as in the JSON.
     return (
-        f"{name} is worse than in float32 by {comparison.difference:.2g}{of_loss} (bounds {comparison.lower:.2g} and"
-        f" {comparison.upper:.2g}), the margin is {comparison.margin:.2g}"
+        f"{name} is {direction} than in float32 by {abs(comparison.difference):.2g}{of_loss} (worse by at least"
+        f" {comparison.lower:.2g} and at most {comparison.upper:.2g}), the margin is {comparison.margin:.2g}"
     )
 
 

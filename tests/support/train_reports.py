@@ -46,7 +46,7 @@ PASSING = TrainReport(
     verdict="pass",
     reasons=(
         "exceptions stay below their limit, no training diverges, and accuracy is worse than in float32 by 0.002"
-        " (bounds 0.001 and 0.003), the margin is 0.005",
+        " (worse by at least 0.001 and at most 0.003), the margin is 0.005",
     ),
     provider="cpu",
     mode="emulated",

@@ -62,9 +62,22 @@ def test_three_equal_runs_pass() -> None:
     judged = verdict_on(PASSING_RUNS)
     assert judged.verdict == "pass"
     assert judged.reasons == (
-        "exceptions stay below their limit, no training diverges, and accuracy is worse than in float32 by 0 (bounds 0"
-        " and 0), the margin is 0.005",
+        "exceptions stay below their limit, no training diverges, and accuracy is worse than in float32 by 0 (worse by"
+        " at least 0 and at most 0), the margin is 0.005",
     )
+
+
+@pytest.mark.parametrize(
+    ("mixed", "sentence"),
+    [
+        (0.978, "accuracy is worse than in float32 by 0.002 (worse by at least 0.002 and at most 0.002)"),
+        (0.982, "accuracy is better than in float32 by 0.002 (worse by at least -0.002 and at most -0.002)"),
+    ],
+)
+def test_the_reason_says_whether_the_metric_is_better_or_worse(mixed: float, sentence: str) -> None:
+    """Rule S10.17: Verdict of train."""
+    (reason,) = verdict_on([make_run(seed, mixed=mixed) for seed in range(3)]).reasons
+    assert sentence in reason
 
 
 def test_only_a_rate_that_is_certain_fails() -> None:
