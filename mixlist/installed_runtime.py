@@ -1,4 +1,4 @@
-"""Decide whether the packages of an extra are installed: ONNX Runtime, and scipy for training."""
+"""Decide whether the packages of an extra are installed: ONNX Runtime; PyTorch and scipy for training."""
 
 from __future__ import annotations
 
@@ -31,3 +31,9 @@ def require_scipy() -> None:
     """Raise UsageError with the command that installs scipy if it is missing: its quantiles judge a training."""
     if find_spec("scipy") is None:
         raise UsageError("scipy is not installed, and mixlist needs it to judge a training", hint="pip install scipy")
+
+
+def require_torch() -> None:
+    """Raise UsageError with the command that installs PyTorch if it is missing: ``train`` judges a PyTorch loop."""
+    if find_spec("torch") is None:
+        raise UsageError("PyTorch is not installed, and mixlist needs it to train", hint="pip install 'mixlist[torch]'")

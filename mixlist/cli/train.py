@@ -1,46 +1,46 @@
-"""``mixlist train``: judge whether a network is safe to train under these lists, with loss scaling."""
+"""``mixlist train``: judge whether a PyTorch training loop works in mixed precision under these lists."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import click
 
-from mixlist.cli.command_files import FileCheckingCommand, load_input_model
+from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.declared_options import build_options, declared_options
 from mixlist.cli.options import HTML, POLICY_OPTIONS, format_option, pop_policy
-from mixlist.cli.parameters import CONFIG, INPUT, MODEL, keep_one_option, split_assignments
+from mixlist.cli.parameters import CONFIG, PYTHON_FUNCTION, split_assignments
 from mixlist.cli.result_output import write_report_and_page
 from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch
-from mixlist.errors import UsageError
-from mixlist.training.optimizers import Settings
+from mixlist.errors import MixlistError, UsageError
 from mixlist.training.options import TrainOptions
-from mixlist.training.parameter_groups import read_parameter_groups
+
+# Rules about constants and patterns of a graph, which a running loop does not have.
+_GRAPH_OPTIONS = ("constants", "protect")
+_EXAMPLE = "mixlist train train.py:run"
+
+
+class LoopError(Exception):
+    """An error that the user's loop raised. ``text`` is its traceback, without the frames of mixlist."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
 
 
 @click.command(
     "train",
     cls=FileCheckingCommand,
     params=[
-        click.Argument(["step"], type=MODEL),
-        click.Option(
-            ["--data"],
-            metavar="PATH",
-            type=INPUT,
-            required=True,
-            help="A .npz file of the batch inputs by name, samples along the first axis; a directory of such files; or"
-            " a directory with a .npy file for each input.",
-        ),
-        *declared_options(Settings),
-        click.Option(
-            ["--param-groups"],
-            metavar="FILE",
-            type=INPUT,
-            help='A JSON file of parameter groups: [{"match": REGEX, "lr": X, "weight_decay": X}, ...]. A parameter'
-            " belongs to the first group that matches its name.",
-        ),
-        *POLICY_OPTIONS,
+        click.Argument(["function"], type=PYTHON_FUNCTION, metavar="FILE.py:FUNCTION"),
+        *(option for option in POLICY_OPTIONS if option.name not in _GRAPH_OPTIONS),
         *declared_options(TrainOptions),
         click.Option(["--loss-scale"], metavar="S", type=float, help="The scaler's initial scale, or its fixed scale."),
         click.Option(
@@ -57,61 +57,108 @@ from mixlist.training.parameter_groups import read_parameter_groups
     ],
 )
 def command(
-    step: str,
-    data: str,
-    state: str | None,
-    param_groups: str | None,
+    function: str,
     loss_scale: float | None,
     scaler_args: tuple[str, ...],
     output_format: str,
     html: str | None,
     **option_values: object,
 ) -> int:
-    """Judge whether a network is safe to train in mixed precision. This writes only the report and the state.
+    """Judge whether a PyTorch training loop works in mixed precision.
 
-    STEP is a training-step graph: an ONNX model whose inputs are the parameters, a batch and 'loss_scale', and whose
-    outputs are 'loss' and 'grad.PARAMETER' for each parameter. mixlist.training.export_step makes one from a PyTorch
-    module.
+    FILE.py:FUNCTION (or MODULE:FUNCTION) is a function run(seed, scaler) that makes a network, trains it, and returns
+    its metric. The scaler has the methods of torch.amp.GradScaler: the loop calls scaler.scale(loss).backward(),
+    scaler.step(optimizer) and scaler.update().
 
-    For every seed the same batches train the network three times: in float32, in float32 from slightly other weights
-    (its twin), and in the mixed precision of the lists, with float32 master weights and loss scaling. A step whose
-    gradients are not all finite is an exception (--overflow-detection); its update is skipped. The verdict is pass if
-    exceptions are rare in the steady state of the loss scaler, the metric is as good as in float32, up to the tolerance
-    or what the twins differ by, no training diverges, and gradients do not become zero. It is inconclusive if the runs
-    do not show enough. Exit status 0: pass, 1: fail, inconclusive or interrupted. Ctrl-C ends the training and writes
-    the report so far.
-
-    On a CPU low precision is emulated: every low-precision value is rounded. With --provider cuda the mixed model
-    itself runs.
+    mixlist calls it three times for every seed: in the mixed precision of the lists, with float32 parameters; in
+    float32; and in float32 from slightly other parameters (the twin). In the mixed training it rounds the operators
+    that the loop runs, forward and backward. A step whose gradients are not all finite is an exception, and is skipped.
+    The verdict is pass if the network's own exceptions are rare, the metric is as good as in float32, up to the
+    tolerance or what the twins differ by, no training diverges, and gradients do not become zero. It is inconclusive if
+    the runs do not show enough. Exit status 0: pass, 1: fail, inconclusive or interrupted, 2: wrong usage, or an error
+    of the function. Ctrl-C ends the training and writes the report so far.
 
     \b
     Example:
-      mixlist train step.onnx --data train.npz --eval-data test.npz --epochs 5
-      mixlist train step.onnx --data train.npz --ops-info mindspore-o2 --loss-scaler mindspore --loss-scale 65536
-      mixlist train step.onnx --data train.npz --loss-scaler npu --loss-scale 1024 --scaler-arg incr_every_n_steps=100
-      mixlist train step.onnx --data train.npz --trace-overflow --tune-scale --state state.npz --html report.html
+      mixlist train train.py:run
+      mixlist train train.py:run --ops-info mindspore-o2 --loss-scaler mindspore --loss-scale 65536
+      mixlist train train.py:run --loss-scaler npu --loss-scale 1024 --scaler-arg incr_every_n_steps=100
+      mixlist train train.py:run --mixlist modify.json --runs 5 --html report.html
     """
+    from mixlist.installed_runtime import require_torch
     from mixlist.report import terminal, train_html, train_terminal
     from mixlist.report.progress import bar
     from mixlist.training.run import run_train
-    from mixlist.training.scalers import make_scaler
 
-    # Options first: an error in them must not wait for the model and the data.
+    # Options first: an error in them must not wait for the training.
     apply_large_batch(option_values)
-    keep_one_option(option_values, "steps", "epochs", "--steps and --epochs both set the length")
-    groups = read_parameter_groups(param_groups) if param_groups is not None else ()
-    settings = build_options(Settings(), option_values, parameter_groups=groups)
-    options = build_options(TrainOptions(), option_values, optimizer=settings, state=state)
-    parameters = _scaler_parameters(options.scaler, loss_scale, scaler_args)
-    # Raises for a wrong parameter. The runs make scalers of their own.
-    make_scaler(options.scaler, **parameters)
-    policy = pop_policy(option_values)
-    with bar("training", "steps") as progress:
-        options = replace(options, scaler_parameters=parameters, progress=progress)
-        report = run_train(load_input_model(step), policy, data, options)
+    scaler_name = str(option_values["loss_scaler"] or TrainOptions.loss_scaler)
+    parameters = _scaler_parameters(scaler_name, loss_scale, scaler_args)
+    options = build_options(TrainOptions(), option_values, scaler_parameters=parameters)
+    policy = pop_policy(dict.fromkeys(_GRAPH_OPTIONS) | option_values)
+    require_torch()
+    try:
+        loop = _load_loop(function)
+        with bar("training", "steps") as progress:
+            report = run_train(loop, policy, replace(options, progress=progress), function)
+    except LoopError as error:
+        sys.stderr.write(error.text)
+        return UsageError.exit_status
     terminal.write_findings(report.warnings)
     write_report_and_page(report, output_format, html, train_html.render, train_terminal.write_train)
     return int(report.verdict != "pass")
+
+
+def _load_loop(text: str) -> Callable[[int, Any], Any]:
+    """Return the function of a user's file, whose errors are LoopErrors. Raises UsageError if there is none."""
+    from mixlist.runtime.python_function import get_member, import_place, split_function
+
+    place, name = split_function(text, text, _EXAMPLE)
+    loop = get_member(_call_user_code(lambda: import_place(place, _EXAMPLE)), place, name, text)
+    if not callable(loop):
+        raise UsageError(f"{text} is an object of the type {type(loop).__name__}, and not a function")
+
+    # The signature is checked before the first training, so it must be that of the user's function.
+    def call(seed: int, scaler: object) -> object:
+        return _call_user_code(lambda: loop(seed, scaler))
+
+    call.__wrapped__ = loop  # type: ignore[attr-defined]
+    return call
+
+
+def _call_user_code(work: Callable[[], Any]) -> Any:
+    """Return the result of the user's code. What it prints goes to standard error, and errors become LoopErrors."""
+    try:
+        # Standard output belongs to the report.
+        with redirect_stdout(sys.stderr):
+            return work()
+    except (MixlistError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise LoopError(_user_traceback(error)) from error
+
+
+def _user_traceback(error: BaseException) -> str:
+    """Return the traceback of an error without the frames of mixlist; MIXLIST_DEBUG=1 keeps them."""
+    lines = traceback.TracebackException.from_exception(error)
+    if not os.environ.get("MIXLIST_DEBUG"):
+        own_folder = os.fspath(Path(__file__).resolve().parent.parent)
+        shown: traceback.TracebackException | None = lines
+        while shown is not None:
+            shown.stack = traceback.StackSummary.from_list(_without_own_frames(list(shown.stack), own_folder))
+            shown = shown.__cause__ or shown.__context__
+    return "".join(lines.format())
+
+
+def _without_own_frames(frames: list[traceback.FrameSummary], own_folder: str) -> list[traceback.FrameSummary]:
+    """Return the frames without those of mixlist, and of PyTorch where it only calls an operator for mixlist."""
+    is_own = [frame.filename.startswith(own_folder) for frame in frames]
+    is_user = [
+        not own and f"{os.sep}torch{os.sep}" not in frame.filename for own, frame in zip(is_own, frames, strict=True)
+    ]
+    last_user = max((index for index, user in enumerate(is_user) if user), default=0)
+    end = next((index for index in range(last_user, len(frames)) if is_own[index]), len(frames))
+    return [frame for frame, own in zip(frames[:end], is_own, strict=False) if not own]
 
 
 def _scaler_parameters(name: str, scale: float | None, texts: Iterable[str]) -> dict[str, object]:

@@ -66,6 +66,17 @@ def _find_by_ascend_name(lists: Lists, domain: str, op_type: str, rank: Callable
     forms = ascend_names(domain, op_type)
     if not forms:
         return ListMatch("gray", op_type, "", f"{shown_name} has no Ascend counterpart: it is gray")
+    return find_list_of_forms(lists, shown_name, forms, rank)
+
+
+def find_list_of_forms(
+    lists: Lists, shown_name: str, forms: tuple[str, ...], rank: Callable[[], int | None]
+) -> ListMatch:
+    """Return the list of an operator that becomes one of the Ascend op types ``forms``. ``rank`` as in ``find_list``.
+
+    ``shown_name`` is the operator's name in remarks. An operator of a training without an ONNX form, such as the
+    gradient of a convolution, has Ascend op types only.
+    """
     forms = _forms_of_rank(forms, rank)
     # A form without an entry would be gray, and gray would win over a white form that the library names.
     listed_forms = [form for form in forms if lists.has_entry(form)]

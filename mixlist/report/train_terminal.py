@@ -1,11 +1,10 @@
-"""Write a training as text: the verdict and its reasons, the runs, the underflow of gradients, and remedies."""
+"""Write a training as text: the verdict and its reasons, the runs, the underflow of gradients, and findings."""
 
 from __future__ import annotations
 
 from typing import TextIO
 
-from mixlist.report import check_texts, train_texts
-from mixlist.report.check_terminal import write_offender
+from mixlist.report import train_texts
 from mixlist.report.number_text import pluralize
 from mixlist.report.terminal import (
     MAX_ROWS,
@@ -24,18 +23,27 @@ FORMATS_WITH_ALL_ROWS = "--format json has all"
 def write_train(report: TrainReport, stream: TextIO) -> None:
     """Write the report. Its warnings are not in this text, because they go to stderr."""
     hints = [f"hint: {remedy}" for remedy in train_texts.remedies(report)]
-    lines = filter(
-        None, (*report.reasons, train_texts.describe_exceptions(report), *hints, report.start, report.evaluation)
-    )
+    lines = (*report.reasons, train_texts.describe_exceptions(report), *hints, *report.notes)
     write_verdict(report.verdict, train_texts.headline(report), lines, stream)
     write_heading("Runs", stream)
     write_table(train_texts.run_columns(report), train_texts.run_rows(report), stream)
+    _write_findings(report, stream)
     _write_scaling(report, stream)
     _write_exceptions(report, stream)
-    _write_trace(report, stream)
-    _write_trials(report, stream)
     write_heading("Time", stream)
     write_seconds(report.seconds, stream)
+
+
+def _write_findings(report: TrainReport, stream: TextIO) -> None:
+    if not report.findings:
+        return
+    write_heading("Where overflow starts", stream)
+    rows = train_texts.finding_rows(report)
+    write_table(train_texts.FINDING_COLUMNS, rows[:MAX_ROWS], stream)
+    write_omitted(len(rows) - MAX_ROWS, FORMATS_WITH_ALL_ROWS, stream)
+    stream.write(f"  {escape_commands(train_texts.describe_findings(report))}\n")
+    for line in report.suggestion.splitlines():
+        stream.write(f"    {escape_commands(line)}\n")
 
 
 def _write_scaling(report: TrainReport, stream: TextIO) -> None:
@@ -45,7 +53,7 @@ def _write_scaling(report: TrainReport, stream: TextIO) -> None:
     if rows and report.underflow is not None:
         steps = pluralize(report.underflow.steps, "step")
         stream.write(f"  Of the gradient values that are not zero in float32 ({steps} examined):\n")
-        write_table(("", "scaled", "unscaled"), rows, stream)
+        write_table(train_texts.underflow_columns(report), rows, stream)
 
 
 def _write_exceptions(report: TrainReport, stream: TextIO) -> None:
@@ -55,29 +63,3 @@ def _write_exceptions(report: TrainReport, stream: TextIO) -> None:
     rows = [(name, str(count)) for name, count in report.bad.items()]
     write_table(("gradient of", "steps"), rows[:MAX_ROWS], stream)
     write_omitted(len(rows) - MAX_ROWS, FORMATS_WITH_ALL_ROWS, stream)
-
-
-def _write_trace(report: TrainReport, stream: TextIO) -> None:
-    text = train_texts.describe_trace(report)
-    if not text:
-        return
-    write_heading("First offenders", stream)
-    stream.write(f"  {text}\n")
-    for finding in report.offenders[:MAX_ROWS]:
-        write_offender(check_texts.finding_texts(finding), report.precision, stream)
-    write_omitted(len(report.offenders) - MAX_ROWS, FORMATS_WITH_ALL_ROWS, stream)
-    if report.suggestion:
-        stream.write("  Under this modify_mixlist that step does not overflow:\n")
-        for line in report.suggestion.splitlines():
-            stream.write(f"    {escape_commands(line)}\n")
-
-
-def _write_trials(report: TrainReport, stream: TextIO) -> None:
-    if not report.scale_trials:
-        return
-    write_heading("Scales tried", stream)
-    write_table(
-        ("parameters", "exceptions", "in a longer training", "gradients lost"), train_texts.trial_rows(report), stream
-    )
-    best = f"best: {train_texts.format_parameters(dict(report.scale_choice))}"
-    stream.write(f"  {train_texts.describe_missing_choice(report) or best}\n")

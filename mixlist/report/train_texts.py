@@ -8,45 +8,35 @@ from collections.abc import Iterable, Sequence
 from mixlist.report.number_text import format_number, format_share, pluralize
 from mixlist.training.result import SeedRun, TrainReport
 
-EMULATED = (
-    "Emulated: instead of the mixed step, a float32 step graph ran. It rounds every low-precision value to the low"
-    " type. The mixed step itself would show neither overflow nor underflow, because ONNX Runtime's CPU provider"
-    " computes most float16 nodes in float32."
+ROUNDED = (
+    "The mixed training computes in float32 and rounds the operands and results of each low-precision operator to the"
+    " low type, forward and backward. Parameters, optimizer and loss scale stay in float32."
 )
-
-# A share of the gradient values. If more of them become zero with every scale, the scale is not the cause.
-_MOST_LOST = 0.5
-TRIAL_COLUMNS = ("parameters", "exceptions", "in a longer training", "gradients lost")
-_EXAMINE_NODES = "--overflow-detection any-node shows overflow inside the step"
+FINDING_COLUMNS = ("seed", "step", "module", "operator", "in lists", "pass", "list")
 
 
 def headline(report: TrainReport) -> str:
-    """Return the model and the conditions of the training, as one line."""
-    return f"{report.model} in {conditions(report)}"
+    """Return the loop and the conditions of the training, as one line."""
+    return f"{report.loop} in {conditions(report)}"
 
 
 def conditions(report: TrainReport) -> str:
-    """Return the precision, the mode, the provider, and the numbers of runs and steps."""
+    """Return the precision, the device, and the numbers of runs and steps."""
     counts = f"{pluralize(len(report.runs), 'run')} of {pluralize(report.steps, 'step')}"
     saturates = ", saturating" if report.overflow_mode == "saturate" else ""
-    return f"{report.precision}, {report.mode} on {report.provider}{saturates}, {counts}"
+    return f"{report.precision} on {report.device}{saturates}, {counts}"
 
 
 def describe_exceptions(report: TrainReport) -> str:
-    """Return the number of steps with an exception, its rates, and the initial scale that has none."""
+    """Return the number of steps with an exception, and the rate that the runs can prove."""
     total = sum(len(run.mixed.loss) for run in report.runs)
     bad = sum(len(run.mixed.exceptions) for run in report.runs)
-    tries = sum(run.mixed.tries for run in report.runs)
-    repeated = f", {tries} tried again with the next batch" if tries else ""
-    in_any_node = " in any node" if report.overflow_detection == "any-node" else ""
-    text = f"{bad} of {pluralize(total, 'mixed step')} with an exception{in_any_node}{repeated}"
-    if not bad or report.steady_rate is None:
-        return text
-    rates = f"{report.start_up_rate:.2%} in the start-up, {report.steady_rate:.2%} after it"
-    advice = ""
-    if report.start_up_rate and report.initial_scale is not None:
-        advice = f"; an initial scale of {format_number(report.initial_scale)} has no start-up"
-    return f"{text}: {rates}{advice}"
+    in_any_node = " in any operator" if report.overflow_detection == "any-node" else ""
+    text = f"{bad} of {pluralize(total, 'mixed step')} with an exception{in_any_node}"
+    if report.replays:
+        own = sum(len(replay.own_exceptions) for replay in report.replays)
+        text += f", {own} that no loss scale prevents"
+    return f"{text}: proves a rate of the network's own of at most {report.proven_rate:.2%}"
 
 
 def run_columns(report: TrainReport) -> tuple[str, ...]:
@@ -100,8 +90,13 @@ def mean_and_deviation(sample: Iterable[float | None]) -> str:
     return f"{format_number(mean)} ± {format_number(deviation, 2)}"
 
 
+def underflow_columns(report: TrainReport) -> tuple[str, str, str]:
+    """Return the column titles of the table of lost gradient values."""
+    return (f"in {report.precision}", "mixed, with the loss scale", "without a scale")
+
+
 def underflow_rows(report: TrainReport) -> list[tuple[str, str, str]]:
-    """Return the shares of lost gradient values by kind: with the loss scaled as in training, and unscaled."""
+    """Return the shares of lost gradient values by kind: in the mixed training, and of float32 without a scale."""
     shares = report.underflow
     if shares is None:
         return []
@@ -121,73 +116,50 @@ def _format_parameter(value: object) -> str:
     if isinstance(value, float):
         # 65536 and not 65536.0. From 2^53 on, a float no longer shows every digit of an integer.
         return f"{value:.0f}" if value.is_integer() and abs(value) < 2**53 else f"{value:g}"
-    if isinstance(value, tuple):  # the groups of parameters
-        return "; ".join(f"({format_parameters(group)})" for group in value)
     return str(value)
 
 
-def trial_rows(report: TrainReport) -> list[tuple[str, str, str, str]]:
-    """Return a row for each setting of the scaler that was tried.
-
-    It has its parameters, its exceptions, their rate in a longer training, and the share of gradients that became zero.
-    """
+def finding_rows(report: TrainReport) -> list[tuple[str, ...]]:
+    """Return a row for each operator where an overflow starts that no loss scale prevents."""
     return [
         (
-            format_parameters(dict(trial.parameters)),
-            f"{trial.exceptions} of {trial.steps}",
-            f"{trial.projected_rate:.2%}",
-            format_share(trial.zero),
+            str(finding.seed),
+            str(finding.step),
+            finding.operator.module,
+            finding.operator.operator,
+            finding.operator.op_type,
+            "backward" if finding.operator.is_gradient else "forward",
+            finding.operator.list if finding.operator.is_low else f"{finding.operator.list}, in float32",
         )
-        for trial in report.scale_trials
+        for finding in report.findings
     ]
 
 
-def describe_missing_choice(report: TrainReport) -> str:
-    """Return a sentence that no setting of the scaler is good enough; "" if one is."""
-    if not report.scale_choice:
-        return f"No setting keeps the exception rate below {report.limit:.2%}."
-    # An infinity of the forward pass can make gradients zero, whatever the scale is: 1/inf is 0.
-    least = min(trial.zero for trial in report.scale_trials)
-    if least > _MOST_LOST:
-        lost = f"at least {format_share(least)} of the gradient values become zero"
-        return f"No scale helps: with each of them, {lost}. {_EXAMINE_NODES}."
-    return ""
-
-
-def describe_trace(report: TrainReport) -> str:
-    """Return a sentence on the scale at which the offenders overflow; "" if nothing was traced."""
-    if report.trace_scale is None:
+def describe_findings(report: TrainReport) -> str:
+    """Return a sentence on what keeps the operators of the findings from overflowing; "" without findings."""
+    if not report.findings:
         return ""
-    if not report.offenders:
-        return (
-            "No node starts an overflow in the first bad step: float32 overflows there as well, or only masks overflow."
-        )
-    if report.trace_scale == 1:
-        return "These nodes overflow in the first bad step even with the loss unscaled: no loss scale helps."
-    advice = "" if report.scale_trials else ": --tune-scale searches a better one"
-    return (
-        "In the first bad step nothing overflows with the loss unscaled, and these nodes overflow with the scale"
-        f" {format_number(report.trace_scale)}. The scale is too large{advice}."
-    )
+    start = "These operators are the first whose result is not finite, with the loss unscaled."
+    if report.suggestion:
+        return f"{start} This modify_mixlist keeps them in float32:"
+    modules = sorted({finding.operator.module for finding in report.findings if finding.operator.is_low})
+    if modules:
+        return f"{start} Keep them in float32 with a keep_dtype file: {', '.join(modules[:4])}."
+    return f"{start} They are in float32: low-precision operators before them lost the small or the large values."
 
 
 def remedies(report: TrainReport) -> list[str]:
-    """Return hints for a training that failed: options that may find a remedy, without those that were used."""
+    """Return hints for a training that failed."""
     if report.verdict != "fail":
         return []
-    options = []
-    has_exceptions = report.exception_rate > 0
-    if has_exceptions and report.trace_scale is None:
-        options.append("--trace-overflow finds the nodes that overflow first, and the lists that keep them high")
-    if not has_exceptions and report.overflow_detection == "gradients":
+    hints = []
+    if not report.exception_rate and report.overflow_detection == "gradients":
         # An infinity of the forward pass need not reach the gradients: 1/inf is 0.
-        options.append(f"no gradient overflowed; {_EXAMINE_NODES}")
-    # More than 1 % of zeros: a larger loss scale may help, even if no step has an exception.
+        hints.append("no gradient overflowed; --overflow-detection any-node shows overflow inside the step")
     shares = report.underflow
-    lost = shares is not None and shares.zero > 0.01
-    if shares is not None and not has_exceptions and min(shares.zero, shares.zero_unscaled) > _MOST_LOST:
-        lost = False  # the scale of this training has not helped
-    helps = has_exceptions and not (report.trace_scale == 1 and report.offenders)
-    if (helps or lost) and not report.scale_trials:
-        options.append("--tune-scale searches the scaler's initial scale and its growth interval")
-    return options
+    if shares is not None and shares.zero > 0.01 and not report.exception_rate:
+        hints.append("gradients become zero: a larger --loss-scale, or operators in float32, keep them")
+    scale = report.scale_exceptions
+    if scale is not None:
+        hints.append(f"--loss-scale {format_number(scale.first_scale)} has no exception of the scale in these runs")
+    return hints

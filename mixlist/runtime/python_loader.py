@@ -1,47 +1,26 @@
 """Import and run the Python function of ``--loader``, which yields batches as dicts of arrays by input name.
 
-``MODULE:NAME`` is imported as Python imports modules, also from the current folder, and ``FILE.py:NAME`` from that
-file. NAME is a function without arguments, a class of which an object yields batches, or an iterable object. The code
-runs in this process only. What it prints goes to standard error, because standard output belongs to the report.
+It is a function without arguments, a class of which an object yields batches, or an iterable object. The code runs in
+this process only. What it prints goes to standard error, because standard output belongs to the report.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
-from pathlib import Path
-from types import ModuleType
 from typing import TypeVar
 
 from mixlist.errors import FileError, UsageError
-from mixlist.lists.suggestions import choices_hint
+from mixlist.runtime.python_function import get_member, import_place, split_function
 
-FORM = "FILE.py:FUNCTION or MODULE:FUNCTION"
-_EXAMPLE = "for example --loader loader.py:batches"
+_EXAMPLE = "--loader loader.py:batches"
 _TRACEBACK_HINT = "MIXLIST_DEBUG=1 shows the traceback"
-_MAX_LISTED = 12  # names that a hint lists
 
 Result = TypeVar("Result")
-
-
-def split_loader(text: str) -> tuple[str, str]:
-    """Return the file or module and the name in ``FILE.py:NAME`` or ``MODULE:NAME``. Raises UsageError."""
-    # From the right: a path of Windows has a colon after the drive.
-    module, _, name = text.rpartition(":")
-    if not (module and name.isidentifier()):
-        raise UsageError(f"--loader {text}: this is not {FORM}", hint=_EXAMPLE)
-    return module, name
-
-
-def is_file(module: str) -> bool:
-    """Return whether the part before the colon is a file, and not the name of a module."""
-    return module.endswith(".py") or "/" in module or os.sep in module
 
 
 def run_loader(text: str) -> Iterator[object]:
@@ -50,13 +29,9 @@ def run_loader(text: str) -> Iterator[object]:
     Raises UsageError for a text that names no loader and for every error of its code, with file and line, and FileError
     if its file does not exist.
     """
-    place, name = split_loader(text)
-    module = _run_user_code(lambda: _import_module(place), text, place)
-    if not hasattr(module, name):
-        names = [known for known in vars(module) if not known.startswith("_") and callable(getattr(module, known))]
-        hint = choices_hint(name, names[:_MAX_LISTED], "it has") if names else "define it there"
-        raise UsageError(f"--loader {text}: {place} has no {name!r}", hint=hint)
-    loader = getattr(module, name)
+    place, name = split_function(text, f"--loader {text}", _EXAMPLE)
+    module = _run_user_code(lambda: import_place(place, _EXAMPLE), text, place)
+    loader = get_member(module, place, name, f"--loader {text}")
     path = getattr(module, "__file__", None) or place
     if callable(loader):
         _check_arguments(loader, text)
@@ -74,29 +49,6 @@ def run_loader(text: str) -> Iterator[object]:
 
 def _kind_of(value: object) -> str:
     return "None" if value is None else f"an object of the type {type(value).__name__}"
-
-
-def _import_module(place: str) -> ModuleType:
-    """Return the module of a file or of a module name."""
-    if not is_file(place):
-        # ``python -m`` finds modules of the current folder too. A console script does not.
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
-        return importlib.import_module(place)
-    path = Path(place).absolute()
-    if not path.is_file():
-        raise FileError(f"{place}: there is no such file", hint=_EXAMPLE)
-    # As for ``python loader.py``: the file can import its neighbors.
-    sys.path.insert(0, os.fspath(path.parent))
-    # A name of its own: the file may be called like a module that is loaded already, such as random.py.
-    name = f"mixlist_loader_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise FileError(f"{place} is not a Python file", hint=_EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses and pickles look their module up here.
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def _check_arguments(loader: Callable[..., object], text: str) -> None:

@@ -4,62 +4,128 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Literal
 
-from mixlist.checker.result import NodeFinding, Verdict
+from mixlist.checker.result import Verdict
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.files.strict_json import to_strict_json
+from mixlist.lists.library import ListName
 from mixlist.notebook_table import limited, notebook_facts
 from mixlist.training.comparison import Comparison
 
 
+@dataclass(frozen=True)
+class OverflowFinding:
+    """An operator whose result was not finite although its operands were.
+
+    - ``module``: the path of its module, as in ``named_modules()`` with "/"; the class of the module that the loop
+      calls if it is that one. ``operator``: its name in ATen. ``op_type``: its name in the lists.
+    - ``list``: the list that it is on, or the one that a node rule has the effect of (``by_rule``). ``is_low``: whether
+      its result is in low precision. ``is_gradient``: whether it ran in the backward pass.
+    """
+
+    module: str
+    operator: str
+    op_type: str
+    list: ListName
+    by_rule: bool
+    is_low: bool
+    is_gradient: bool
+
+
 @dataclass
 class TrainingHistory:
-    """The course of one training.
+    """The course of one training. A step ends with ``scaler.update()``.
 
-    - ``loss``: the unscaled loss of each step.
-    - ``first_metric``: the metric on the evaluation data before the first step.
-    - ``evaluations``: the metric after 80, 85, 90, 95 and 100 % of the steps. ``metric``: their mean; None if Ctrl-C
-      ended the training earlier.
+    - ``loss``: the unscaled loss of each step; the mean if a step has several losses.
+    - ``evaluations``: the metric, or the last evaluations that the loop returned. ``metric``: their mean; None if
+      Ctrl-C ended the training earlier.
     - ``diverged``: the reason why the training failed (Rule S10.16), as the end of a sentence, or "".
-
-    The report shows the other fields for mixed trainings only:
-
     - ``scale``: the loss scale of each step.
-    - ``skipped``: the steps whose update was skipped.
-    - ``exceptions``: the steps with a gradient that was not finite, or with an overflow in any node.
-    - ``tries``: the number of steps after which the scaler tried the update again with the next batch (nnabla).
+    - ``exceptions``: the steps with a gradient that was not finite, or with an overflow in any operator.
+    - ``skipped``: the steps in which an optimizer was not applied.
+
+    The report shows these for mixed trainings only:
+
+    - ``tries``: the number of steps whose update the framework would try again with the next batch (nnabla).
     - ``bad``: for each parameter, the number of steps in which its gradient was not finite.
+
+    Not in the report: ``applied`` (for each step() in each step, whether the optimizer was applied), ``last_scale``
+    (after the last step), ``several_losses`` (a step has more than one), ``findings`` (by step).
     """
 
     loss: list[float] = field(default_factory=list)
-    first_metric: float | None = None
     evaluations: list[float] = field(default_factory=list)
     metric: float | None = None
+    diverged: str = ""
     scale: list[float] = field(default_factory=list)
-    skipped: list[int] = field(default_factory=list)
     exceptions: list[int] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
     tries: int = 0
     bad: dict[str, int] = field(default_factory=dict)
-    diverged: str = ""
+    applied: list[tuple[bool, ...]] = field(default_factory=list)
+    last_scale: float = 1.0
+    several_losses: bool = False
+    findings: dict[int, OverflowFinding] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class SeedRun:
-    """The trainings of one seed, on the same batches.
+    """The trainings of one seed, with the same updates.
 
-    ``twin`` is in float32, too. It starts from slightly other weights: what it differs by is no fault of the precision.
+    ``twin`` is in float32, too. Its parameters differ by one rounding error: what its metric differs by is no fault of
+    the precision.
     """
 
     seed: int
+    mixed: TrainingHistory
     float32: TrainingHistory
     twin: TrainingHistory
-    mixed: TrainingHistory
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The replay of a mixed training, with the scale 1 in the steps that had an exception (Rule S10.20).
+
+    ``repeats``: whether it had the losses of the training. ``own_exceptions``: the steps that had an exception again.
+    """
+
+    seed: int
+    repeats: bool
+    own_exceptions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ScaleExceptions:
+    """The exceptions that belong to the loss scale.
+
+    - ``most``: the number in the run that has the most.
+    - ``rare_from``: the length of a training from which their rate is below the limit; None if there is none, because
+      the scale never falls or grows too often.
+    - ``first_scale``: a first scale that would have had none.
+    """
+
+    most: int
+    rare_from: int | None
+    first_scale: float
+
+
+@dataclass(frozen=True)
+class StepFinding:
+    """An overflow that no loss scale prevents: the operator where it starts, and what keeps it in float32.
+
+    ``edit``: the op type that the modify_mixlist ``suggestion`` of the report puts on the black list; "" if the
+    operator is in float32 already, or if a node rule decides.
+    """
+
+    seed: int
+    step: int
+    operator: OverflowFinding
+    edit: str
 
 
 @dataclass(frozen=True)
 class GradientHistogram:
-    """The magnitudes of the gradient of one parameter, with the loss scaled as in training, and unscaled.
+    """The magnitudes of the gradient of one parameter: mixed, with the loss scaled, and in float32, without a scale.
 
     Both have len(exponent_edges) + 2 numbers of values: zeros; below the first edge; between each edge and the next;
     at least the last edge, which is beyond the low type, or not finite.
@@ -72,13 +138,14 @@ class GradientHistogram:
 
 @dataclass(frozen=True)
 class GradientUnderflow:
-    """The shares of gradient values that underflow, among those that are not zero in float32.
+    """The shares of gradient values that underflow, as parts of those that are not zero in float32 (Rule S10.21).
 
-    ``zero`` is the share that becomes zero, ``subnormal`` the share that becomes a subnormal number of the low type,
-    both with the loss scaled as in training. ``zero_unscaled`` and ``subnormal_unscaled`` are the same with the loss
-    scale 1. ``steps`` is the number of sampled steps of all runs. ``zero_gradient_share`` has the share of zeros among
-    all gradient values, with the loss scaled, by the type: "float32" and "mixed". ``histograms`` has the magnitudes of
-    the same values for each parameter; ``exponent_edges`` are the edges of its bins as exponents of 2.
+    ``zero`` is the share by which there are more zeros in the mixed training than in float32, ``subnormal`` the share
+    of subnormal numbers of the low type there. ``zero_unscaled`` and ``subnormal_unscaled`` are the shares of the
+    float32 gradients that the low type would make zero or subnormal, without a loss scale. ``steps`` is the number of
+    sampled steps of all runs. ``zero_gradient_share`` has the share of zeros among all gradient values by the type:
+    "float32" and "mixed". ``histograms`` has the magnitudes for each parameter; ``exponent_edges`` are the edges of its
+    bins as exponents of 2.
     """
 
     zero: float
@@ -91,100 +158,72 @@ class GradientUnderflow:
     histograms: tuple[GradientHistogram, ...] = ()
 
 
-@dataclass(frozen=True)
-class TuningRun:
-    """One training with a setting of the scaler (``--tune-scale``).
-
-    ``parameters`` has the changed parameters of the scaler. ``exceptions`` counts the exceptions in ``steps`` steps.
-    A training that cannot keep the limit of exceptions ends early.
-    ``zero`` is the share of gradient values that became zero. ``projected_rate``: the steady rate of exceptions of a
-    longer training, 1 if there was no steady state.
-    """
-
-    parameters: dict[str, float]
-    exceptions: int
-    steps: int
-    zero: float
-    projected_rate: float
-
-
 @dataclass(frozen=True, repr=False)
 class TrainReport:
     """The verdict on training in mixed precision, and the measurements that decide it.
 
-    - ``reasons``: the reasons of the verdict, one sentence each.
-    - ``mode``: how the mixed step ran: "emulated" on the CPU, "native" on CUDA. ``precision``: the low type.
+    - ``loop``: the function that trained. ``reasons``: the reasons of the verdict, one sentence each.
+    - ``device``: where the parameters are: "cpu", "cuda", ... ``precision``: the low type.
     - ``overflow_mode``: what a value out of range becomes: "inf" or "saturate". ``overflow_detection``: what makes a
       step an exception: "gradients" that are not finite, or an overflow in "any-node" too.
-    - ``exception_rate``: the share of the mixed steps of all runs with an exception.
-      ``start_up_rate`` and ``steady_rate``: the same before and in the steady state (Rule S10.20); ``steady_rate`` is
-      None if there is none. ``limit``: the largest steady rate. ``initial_scale``: the initial scale with which the
-      start-up would have no exception, None if no training has a steady state. ``projected_rate``: the rate of a
-      training of ``planned_steps``, None if they are not given.
-    - ``comparison``: the comparison of the metric with float32, None if no run came to its end.
-    - ``steps``: the length of each training. ``batch_size``: None if the data are whole batches.
+    - ``exception_rate``: the share of the mixed steps of all runs with an exception. ``proven_rate``: the rate that is
+      certainly not exceeded (95 %) by the network's own exceptions. ``limit``: their largest rate.
+    - ``steps``: the number of steps of the longest training.
     - ``metric``: the name of the metric. ``higher``: True if more is better. ``tolerance``: how much worse than in
-      float32 it may be.
-    - ``start``: where the trainings start: all seeds from the same values, or each from its own draws.
-    - ``evaluation``: which graph computes the metric.
+      float32 it may be. ``comparison``: the comparison with float32, None if no run came to its end.
     - ``runs``: one for each seed. The last one may be incomplete after Ctrl-C.
-    - ``scaler``, ``optimizer``: their names and parameters.
-    - ``offenders``: the nodes that overflow first in the earliest step with an exception, with the loss multiplied by
-      ``trace_scale``. If ``trace_scale`` is 1, the nodes overflow without loss scaling, so no smaller scale helps.
-    - ``suggestion``: the text of a modify_mixlist under which that step does not overflow, or "".
-    - ``scale_trials``: the trainings of ``--tune-scale``. ``scale_choice``: the best parameters among them,
-      empty if none keeps the limit of exceptions.
+    - ``scaler``: its name and parameters. ``scale_exceptions``: None if no exception belongs to the scale.
+    - ``replays``: one for each run whose exceptions can decide the verdict.
+    - ``findings``: one for each step with an exception of the network itself.
+      ``suggestion``: the text of a modify_mixlist that keeps their operators in float32, or "".
+    - ``low_operators``: the number of operators of the mixed trainings that were in low precision.
+      ``unlisted_operators``: ATen operators without a name in the lists, with the number of their calls. They are gray.
+    - ``notes``: sentences on what mixlist does differently from the framework or from the loop.
     - ``complete``: False after Ctrl-C.
     - ``seconds``: wall time by phase.
     """
 
-    model: str
+    loop: str
     verdict: Verdict
     reasons: tuple[str, ...]
-    provider: str
-    mode: Literal["emulated", "native"]
+    device: str
     precision: str
     overflow_mode: str
     overflow_detection: str
     exception_rate: float
-    start_up_rate: float
-    steady_rate: float | None
-    initial_scale: float | None
-    projected_rate: float | None
+    proven_rate: float
     limit: float
     steps: int
-    batch_size: int | None
     metric: str
     higher: bool
     tolerance: float
     comparison: Comparison | None
     runs: tuple[SeedRun, ...]
     scaler: dict[str, object]
-    optimizer: dict[str, object]
+    scale_exceptions: ScaleExceptions | None = None
+    replays: tuple[Replay, ...] = ()
     underflow: GradientUnderflow | None = None
-    offenders: tuple[NodeFinding, ...] = ()
-    trace_scale: float | None = None
+    findings: tuple[StepFinding, ...] = ()
     suggestion: str = ""
-    scale_trials: tuple[TuningRun, ...] = ()
-    scale_choice: dict[str, float] = field(default_factory=dict)
-    start: str = ""
-    evaluation: str = ""
+    low_operators: int = 0
+    unlisted_operators: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     complete: bool = True
     warnings: tuple[Diagnostic, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         counts = f"runs {len(self.runs)}, steps {self.steps}, warnings {len(self.warnings)}"
-        return f"<TrainReport of {self.model!r}: {self.verdict}; {counts}>"
+        return f"<TrainReport of {self.loop!r}: {self.verdict}; {counts}>"
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""
         metrics = [f"seed {run.seed}: {_shown(run.float32.metric)}, {_shown(run.mixed.metric)}" for run in self.runs]
         return notebook_facts(
-            f"train of {self.model}: {self.verdict}",
+            f"train of {self.loop}: {self.verdict}",
             {
                 "why": self.reasons,
-                "run": f"{self.precision}, {self.mode} on {self.provider}, runs: {len(self.runs)}, steps: {self.steps}",
+                "run": f"{self.precision} on {self.device}, runs: {len(self.runs)}, steps: {self.steps}",
                 f"{self.metric} in float32, mixed": limited(metrics),
                 "rate of exceptions": f"{100 * self.exception_rate:.3g} %",
                 "page": "mixlist.html(report)",
@@ -205,9 +244,11 @@ class TrainReport:
         document["bad"] = self.bad
         document["warnings"] = warnings_as_text(self.warnings)
         for run in document["runs"]:
-            # A float32 training has no loss scaling, so the report leaves out the fields about it.
+            for kind in ("mixed", "float32", "twin"):
+                for name in ("applied", "last_scale", "several_losses", "findings"):
+                    del run[kind][name]
             for kind in ("float32", "twin"):
-                for name in ("scale", "skipped", "exceptions", "tries", "bad"):
+                for name in ("tries", "bad"):
                     del run[kind][name]
         return {"format": "mixlist.train/1", **to_strict_json(document)}
 

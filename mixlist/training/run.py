@@ -1,251 +1,393 @@
-"""Train a network in float32 and in mixed precision, and decide whether mixed precision works (Rule S10.1)."""
+"""Call a training loop in float32 and in mixed precision, and decide whether mixed precision works (Rule S10.1)."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Literal, get_args
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import update_wrapper
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias
 
 from mixlist.checker.exception_rate import exception_rate
-from mixlist.checker.keyword_arguments import with_keywords
-from mixlist.installed_runtime import require_scipy
-from mixlist.lists.policy import Policy
+from mixlist.diagnostics import Diagnostic, warning
+from mixlist.errors import UsageError
+from mixlist.installed_runtime import require_scipy, require_torch
+from mixlist.lists.policy import Policy, require_policy
+from mixlist.option_fields import field_signature
 from mixlist.progress import ProgressCounter
 from mixlist.runtime.phase_timer import PhaseTimer
-from mixlist.training.evaluation import describe_evaluation
-from mixlist.training.gradient_underflow import UnderflowCounts, UnderflowSampler
-from mixlist.training.job import TrainingJob, make_job
-from mixlist.training.loop import all_finite
-from mixlist.training.options import DataSource, TrainOptions
-from mixlist.training.overflow_advice import advise_on_overflow
-from mixlist.training.result import SeedRun, TrainingHistory, TrainReport
-from mixlist.training.scale_tuning import tune_scale
-from mixlist.training.scalers import ScalerError, describe_scaler
-from mixlist.training.state_file import StateFile
-from mixlist.training.steady_state import measure_rates
-from mixlist.training.step_graph import load_step_graph
-from mixlist.training.step_session import StepSession, make_float32_session, make_mixed_session
-from mixlist.training.verdict import judge, judged_runs, reason_of_failure
+from mixlist.training.exception_causes import seeds_to_replay
+from mixlist.training.options import TrainOptions
+from mixlist.training.result import Replay, SeedRun, StepFinding, TrainingHistory, TrainReport
+from mixlist.training.scalers import Scaler, ScalerError, describe_scaler, make_scaler
+from mixlist.training.verdict import Metric, judge, reason_of_failure
+from mixlist.tuner.candidates import ListEdit
+from mixlist.tuner.output_texts import render_modify_mixlist
 
 if TYPE_CHECKING:
-    from mixlist.checker.keyword_arguments import Model
-    from mixlist.runtime.session import Array
+    from mixlist.training.gradient_underflow import GradientSampler
+    from mixlist.training.loop_scaler import LoopScaler
+    from mixlist.training.rounding_mode import ModuleTracker, RoundingMode
 
-Kind = Literal["float32", "twin", "mixed"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+Kind = Literal["mixed", "float32", "twin", "replay"]
+KINDS: tuple[Kind, ...] = ("mixed", "float32", "twin")
+LoopResult: TypeAlias = Mapping[str, Any] | float | Iterable[float]
+Loop: TypeAlias = Callable[[int, Any], LoopResult]  # takes the seed and the scaler
+Keywords = ParamSpec("Keywords")
+UNNAMED_METRIC = "metric"
 
 
 @dataclass(frozen=True)
 class StepProgress:
     """Progress of a training after one step: the ``detail`` of the ``progress`` callback.
 
-    ``step`` counts from 1 to ``steps``, the length of the training. ``loss`` is not scaled; ``scale`` is the loss scale
-    of the step.
+    ``step`` counts from 1. ``loss`` is not scaled; ``scale`` is the loss scale of the step.
     """
 
     seed: int
     kind: Kind
     step: int
-    steps: int
     loss: float
     scale: float
 
 
-@with_keywords(TrainOptions)
-def train(model: Model, policy: Policy, data: DataSource, options: TrainOptions) -> TrainReport:
-    """Train a step graph in float32 and under ``policy``, and decide whether mixed precision works.
+def _with_options(
+    options_class: Callable[Keywords, TrainOptions],
+) -> Callable[[Callable[[Loop, Policy, TrainOptions], TrainReport]], Any]:
+    """Return a decorator that lets a function take the fields of TrainOptions as keyword arguments."""
 
-    ``data`` has an array for each batch input by name, with the samples along the first axis, or is the path of a
-    ``.npz`` file of such arrays, or of a directory of such files (Rule S10.26). An iterable of mappings yields whole
-    batches. The keyword arguments are the fields of ``TrainOptions``. Ctrl-C ends the training; the report then has
-    ``complete`` False and the results so far.
+    def decorate(function: Callable[[Loop, Policy, TrainOptions], TrainReport]) -> Any:
+        def public_function(run: Loop, policy: Policy, *positional: Keywords.args, **keywords: Keywords.kwargs) -> Any:
+            options = options_class(*positional, **keywords)
+            require_policy(policy)
+            return function(run, policy, options)
 
-    Raises ModelError for a model that is not a step graph, UsageError for data and options that do not fit, FileError
-    for files that cannot be read.
+        public_function.__signature__ = field_signature(function, options_class)  # type: ignore[attr-defined]
+        return update_wrapper(public_function, function)
+
+    return decorate
+
+
+@_with_options(TrainOptions)
+def train(run: Loop, policy: Policy, options: TrainOptions) -> TrainReport:
+    """Call a PyTorch training loop in mixed precision and in float32, and decide whether mixed precision works.
+
+    ``run(seed, scaler)`` makes its network, optimizer and data, trains, and returns the metric: a number, a list of the
+    last evaluations, whose mean counts, or one of them by name. ``scaler`` has the methods of ``torch.amp.GradScaler``:
+    the loop calls ``scaler.scale(loss).backward()``, ``scaler.step(optimizer)`` and ``scaler.update()``. mixlist rounds
+    the operators of the loop as the lists of ``policy`` say. The keyword arguments are the fields of ``TrainOptions``.
+    Ctrl-C ends the training; the report then has ``complete`` False and the results so far.
+
+    Raises UsageError for a function, a result or options that cannot be used. Errors of the loop pass through.
     """
-    return run_train(model, policy, data, options)
+    return run_train(run, policy, options)
 
 
-def run_train(model: Model, policy: Policy, data: DataSource, options: TrainOptions) -> TrainReport:
-    """Do the work of ``train``, with its options in one object."""
+def run_train(run: Loop, policy: Policy, options: TrainOptions, name: str = "") -> TrainReport:
+    """Do the work of ``train``, with its options in one object. ``name``: of the function, in the report."""
+    require_torch()
     require_scipy()  # now, not after the trainings
-    job = make_job(load_step_graph(model), policy, data, options)
-    timer = PhaseTimer()
-    state_file = StateFile(options.state, job.fingerprint() if options.state is not None else {})
-    with ExitStack() as stack:  # closes the sessions
-        with timer.phase("prepare"):
-            float32_session = make_float32_session(job.graph, options.provider, options.threads)
-            stack.enter_context(closing(float32_session))
-            mixed_session = make_mixed_session(job.graph, policy, options)
-            stack.enter_context(closing(mixed_session))
-            # One batch is evaluated now, so that labels that do not fit the logits are an error before the long run.
-            job.measure(job.new_training(float32_session, options.seed, None), max_batches=1)
-        series = _TrainingSeries(job, float32_session, mixed_session, state_file, timer)
-        series.run()
-        report = series.add_advice(series.make_report())
-    return replace(report, seconds=timer.seconds)
+    name = name or getattr(run, "__qualname__", type(run).__name__)
+    _check_signature(run, name)
+    series = _TrainingSeries(run, policy, options, name)
+    series.run_all()
+    return series.make_report()
+
+
+def _check_signature(run: Loop, name: str) -> None:
+    """Raise UsageError if a function cannot be called with a seed and a scaler."""
+    if not callable(run):
+        raise UsageError(f"{name} is {type(run).__name__}, and not a function", hint="give run(seed, scaler)")
+    try:
+        signature = inspect.signature(run)
+    except (ValueError, TypeError):  # functions in C may have no signature
+        return
+    try:
+        signature.bind(0, None)
+    except TypeError:
+        hint = "write def run(seed, scaler): it is called once for each seed and precision"
+        raise UsageError(f"{name}{signature} cannot be called with a seed and a scaler", hint=hint) from None
 
 
 class _TrainingSeries:
-    """The trainings of one command: for each seed the float32 training, its twin, and the mixed one."""
+    """The trainings of one command: for each seed the mixed one, float32, and its twin; then the replays."""
 
-    def __init__(
-        self,
-        job: TrainingJob,
-        float32_session: StepSession,
-        mixed_session: StepSession,
-        state_file: StateFile,
-        timer: PhaseTimer,
-    ) -> None:
-        self.job, self.state_file, self.timer = job, state_file, timer
-        self.float32_session, self.mixed_session = float32_session, mixed_session
-        self.sampler = UnderflowSampler(float32_session, mixed_session, job.policy.mode.low, job.steps)
-        self.progress = ProgressCounter(job.options.progress, "steps", len(KINDS) * job.options.runs * job.steps)
-        # A continued command adds to the counts of the steps that an earlier command has sampled.
-        if state_file.state["counts"] is not None:
-            self.sampler.counts = UnderflowCounts(**state_file.state["counts"])
+    def __init__(self, run: Loop, policy: Policy, options: TrainOptions, name: str) -> None:
+        from mixlist.training.operators import OperatorLists
+
+        self.loop, self.policy, self.options, self.name = run, policy, options, name
+        OperatorLists(policy)  # raises for a policy that cannot be followed, before the first training
+        self.timer = PhaseTimer()
+        self.progress = ProgressCounter(options.progress, "steps")
+        self.metric = Metric(options.metric or UNNAMED_METRIC, higher_is_better=True)
+        self.device = "cpu"
+        self.low_operators = 0
+        self.unlisted: dict[str, int] = {}
+        self.switched_off: set[str] = set()
+        self.rule_warnings: list[Diagnostic] = []
         self.finished: list[SeedRun] = []
         self.interrupted: list[SeedRun] = []  # the run that Ctrl-C ended, with the steps so far; else empty
+        self.samplers: list[tuple[GradientSampler, GradientSampler, set[int]]] = []  # of each finished run
         self.histories: dict[Kind, TrainingHistory] = {}  # of the current seed, by kind
-        self.first_bad_feed: dict[str, Array] | None = None  # of the first exception in a mixed training
+        self.replays: list[Replay] = []
+        self.findings: list[tuple[int, TrainingHistory]] = []  # the seed and the history of each replay
 
     @property
     def complete(self) -> bool:
-        """Return True if every run came to its end."""
-        return len(self.finished) == self.job.options.runs
+        """Return True if every run and every replay came to its end."""
+        return len(self.finished) == self.options.runs and not self.interrupted_replay
 
-    def run(self) -> None:
-        """Train every seed, until all runs are finished or Ctrl-C ends them."""
-        first_seed = self.job.options.seed
-        # Ctrl-C may come at any step. ``histories`` then has the steps so far, which the report shows.
+    interrupted_replay = False
+
+    def run_all(self) -> None:
+        """Train every seed, then replay the runs whose exceptions can decide; Ctrl-C ends both."""
+        options = self.options
+        seed = options.seed
         try:
-            for seed in range(first_seed, first_seed + self.job.options.runs):
-                self.histories = {kind: TrainingHistory() for kind in KINDS}
-                for kind in KINDS:
-                    with self.timer.phase(kind):
-                        first_bad_feed = self.run_training(seed, kind)
-                self.finished.append(SeedRun(seed, **self.histories))
-                self.first_bad_feed = self.first_bad_feed or first_bad_feed  # of the mixed training, which is last
+            for seed in range(options.seed, options.seed + options.runs):
+                self.run_seed(seed)
         except KeyboardInterrupt:
-            self.interrupted.append(SeedRun(seed, **self.histories))
+            empty = {kind: TrainingHistory() for kind in KINDS}
+            histories = {kind: self.histories.get(kind, empty[kind]) for kind in KINDS}
+            self.interrupted.append(SeedRun(seed, histories["mixed"], histories["float32"], histories["twin"]))
+            return
+        try:
+            runs = {run.seed: run for run in self.finished}
+            for seed in seeds_to_replay(self.finished, options.max_exception_rate, options.planned_steps):
+                self.replay(runs[seed])
+        except KeyboardInterrupt:
+            self.interrupted_replay = True
 
-    def run_training(self, seed: int, kind: Kind) -> dict[str, Array] | None:
-        """Run one training to its end, from its saved state if there is one; return the feed of its first exception.
+    def run_seed(self, seed: int) -> None:
+        """Train one seed: mixed first, because the other two skip the steps that it skipped."""
+        from mixlist.training.gradient_underflow import GradientSampler
 
-        The history of the training is put into ``histories[kind]`` before its first step, so that the report of an
-        interrupted training has the steps that were made.
+        self.histories = {}
+        low = self.policy.mode.low
+        mixed_sampler, float32_sampler = GradientSampler(low, scaled=True), GradientSampler(low, scaled=False)
+        mixed = self.train("mixed", seed, rule=self.new_scaler(), observe=mixed_sampler)
+        self.progress.total = len(KINDS) * self.options.runs * len(mixed.loss)
+        float32 = self.train("float32", seed, leader=mixed, observe=float32_sampler)
+        twin = self.train("twin", seed, leader=mixed, twin_seed=seed)
+        self.finished.append(SeedRun(seed, mixed, float32, twin))
+        self.samplers.append((mixed_sampler, float32_sampler, {*mixed.exceptions, *float32.exceptions}))
+
+    def replay(self, run: SeedRun) -> None:
+        """Repeat a mixed training with the scale 1 in its steps with an exception (Rule S10.20)."""
+        self.progress.total = (self.progress.total or 0) + len(run.mixed.loss)
+        history = self.train("replay", run.seed, leader=run.mixed)
+        own = sorted(set(run.mixed.exceptions) & set(history.exceptions))
+        self.replays.append(Replay(run.seed, self._repeats(run, history), tuple(own)))
+        self.findings.append((run.seed, history))
+
+    def _repeats(self, run: SeedRun, history: TrainingHistory) -> bool:
+        """Return whether a replay has the losses of its training: bit for bit on a CPU, else as close as the twins."""
+        expected, losses = run.mixed.loss, history.loss
+        if len(expected) != len(losses):
+            return False
+        if self.device == "cpu":
+            return all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(expected, losses, strict=True))
+        pairs = zip(run.float32.loss, run.twin.loss, strict=False)
+        allowed = max((abs(a - b) for a, b in pairs if math.isfinite(a - b)), default=0.0)
+        finite = [(a, b) for a, b in zip(expected, losses, strict=True) if math.isfinite(a) or math.isfinite(b)]
+        return all(abs(a - b) <= allowed for a, b in finite)
+
+    def new_scaler(self) -> Scaler:
+        """Return a new scaler with the parameters of the options."""
+        return make_scaler(self.options.loss_scaler, **(self.options.scaler_parameters or {}))
+
+    def train(
+        self,
+        kind: Kind,
+        seed: int,
+        *,
+        rule: Scaler | None = None,
+        leader: TrainingHistory | None = None,
+        observe: GradientSampler | None = None,
+        twin_seed: int | None = None,
+    ) -> TrainingHistory:
+        """Call the loop once, and return the history of the training.
+
+        The history is in ``histories[kind]`` from the start, so that the report of an interrupted training has its
+        steps.
         """
-        # An earlier command may have finished this training: the state file has its history then.
-        name, job = f"{seed}/{kind}", self.job
-        saved_result = self.state_file.state["done"].get(name)
-        if saved_result is not None:
-            self.histories[kind] = TrainingHistory(**saved_result["curve"])
-            self.progress.skip(job.steps)  # the steps of the earlier command count as done
-            return saved_result["first_bad"]
+        from mixlist.training.loop_scaler import LoopScaler
+        from mixlist.training.rounding_mode import ModuleTracker, RoundingMode
 
-        if kind == "mixed":
-            training = job.new_training(self.mixed_session, seed, job.new_scaler())
-            training.sampler = self.sampler
-        else:
-            training = job.new_training(self.float32_session, seed, None)
-        if kind == "twin":
-            training.make_twin()
-        self.state_file.restore(name, training)
-        self.progress.skip(training.step)
-        history = self.histories[kind] = training.history
-        # Only a metric that is better when lower is compared with what float32 has learned of it (Rule S10.14).
-        if kind == "float32" and not job.metric.higher_is_better and not training.step:
-            history.first_metric = job.measure(training)
-        failure_by_scaler = ""  # the end of a sentence, like ``diverged``
-        # One step at a time, for the progress callback and the state file.
-        while training.step < job.steps:
-            try:
-                training.run(training.step + 1)
-            except ScalerError as error:
-                failure_by_scaler = f"was ended: {error.message}"
-                break
-            if training.step in job.evaluation_steps:
-                history.evaluations.append(job.measure(training))
-            step = StepProgress(seed, kind, training.step, job.steps, history.loss[-1], history.scale[-1])
+        def report_progress(scaler: LoopScaler) -> None:
+            step = StepProgress(seed, kind, scaler.updates, scaler.history.loss[-1], scaler.history.scale[-1])
             self.progress.add(detail=step)
-            self.state_file.save_if_due(name, training)
 
-        # A training that has diverged has a metric too, perhaps NaN. One that the scaler has ended is measured now.
-        values = [job.measure(training)] if failure_by_scaler else history.evaluations
-        history.metric = sum(values) / len(values)
-        parameters_finite = all_finite(training.parameters.flat)
-        history.diverged = failure_by_scaler or reason_of_failure(history.loss, history.skipped, parameters_finite)
-        # A float32 training has no loss scaling. If its gradients are not finite, the network or the data cause it. The
-        # exceptions of the mixed training then prove nothing about the precision (Rule S10.16).
-        if kind != "mixed" and history.exceptions and not history.diverged:
-            exceptions = len(history.exceptions)
-            history.diverged = f"has gradients that are not finite in {exceptions} of {training.step} steps"
-        self.state_file.save_finished(name, training)
-        return training.first_bad_feed
+        options, tracker, mode = self.options, ModuleTracker(), None
+        if kind in ("mixed", "replay"):
+            examines = options.examines_every_node
+            mode = RoundingMode(
+                self.policy,
+                tracker,
+                saturate=options.saturate,
+                examines=examines,
+                finds=kind == "replay",
+            )
+        scaler = LoopScaler(
+            tracker,
+            rule,
+            leader,
+            mode=mode,
+            replays=kind == "replay",
+            observe=observe,
+            twin_seed=twin_seed,
+            after_update=report_progress,
+        )
+        self.histories[kind] = history = scaler.history
+        with self.timer.phase(kind):
+            ended = self._call_loop(seed, scaler, tracker, mode)
+        history.diverged = ended or reason_of_failure(history, parameters_finite=scaler.parameters_are_finite())
+        # The float32 trainings have the scales of the mixed one, and no other exceptions than those of the network or
+        # the data. The exceptions of the mixed training then prove nothing about the precision (Rule S10.16).
+        if kind in ("float32", "twin") and leader is not None and not history.diverged:
+            own = set(history.exceptions) - set(leader.skipped)
+            if own:
+                history.diverged = f"has gradients that are not finite in {len(own)} of {scaler.updates} steps"
+        self.device = scaler.device()
+        return history
+
+    def _call_loop(self, seed: int, scaler: LoopScaler, tracker: ModuleTracker, mode: RoundingMode | None) -> str:
+        """Call the loop, and put its metric into the history; return the reason if the scaler ended it, or ""."""
+        from contextlib import ExitStack
+
+        from mixlist.training.loop_environment import loop_environment
+
+        with ExitStack() as stack:
+            switched_off = stack.enter_context(loop_environment(seed))
+            stack.enter_context(tracker.hooks())
+            if mode is not None:
+                stack.enter_context(mode)
+            try:
+                result = self.loop(seed, scaler)
+            except ScalerError as error:
+                return f"was ended: {error.message}"
+        self.switched_off |= switched_off
+        if not scaler.updates:
+            raise UsageError(
+                f"{self.name} never calls scaler.update(), so that there is no step to judge",
+                hint="in each step: scaler.scale(loss).backward(), scaler.step(optimizer), scaler.update()",
+            )
+        if mode is not None:
+            self.low_operators += mode.low_operators
+            self.unlisted = {**self.unlisted, **mode.lists.unlisted}
+            self.rule_warnings = mode.lists.unused_rules()
+        name, scaler.history.evaluations = read_metric(result, self.options.metric, self.name)
+        self.metric = Metric.of(name, self.options.better)
+        scaler.history.metric = sum(scaler.history.evaluations) / len(scaler.history.evaluations)
+        return ""
 
     def make_report(self) -> TrainReport:
         """Return the report on the runs so far: the verdict, and the measurements that decide it."""
-        job, options = self.job, self.job.options
+        from mixlist.training.gradient_underflow import compare_gradients
+
+        options, scaler = self.options, self.new_scaler()
         runs = (*self.finished, *self.interrupted)
         steps = sum(len(run.mixed.loss) for run in runs)
-        exceptions = sum(len(run.mixed.exceptions) for run in runs)
-        histories = [run.mixed for run in judged_runs(self.finished, job.metric)]
-        rates = measure_rates(histories, job.new_scaler(), job.planned_steps)
-        underflow = self.sampler.result()
-        judged = judge(self.finished, rates, underflow, job.metric, options)
+        underflow = compare_gradients(self.samplers)
+        judged = judge(self.finished, self.replays, underflow, self.metric, scaler, options)
         verdict, reasons = judged.verdict, judged.reasons
         if not self.complete:
-            verdict = "fail"
-            reasons = (f"interrupted after {len(self.finished)} of {options.runs} runs", *reasons)
+            verdict = "fail" if verdict == "fail" else "inconclusive"
+            ended = f"after {len(self.finished)} of {options.runs} runs" if self.interrupted else "in a replay"
+            reasons = (f"interrupted {ended}", *(reasons if self.finished else ()))
+        findings, suggestion = self._find_edits()
         return TrainReport(
-            model=job.graph.name,
+            loop=self.name,
             verdict=verdict,
             reasons=reasons,
-            provider=options.provider,
-            mode="emulated" if options.emulated else "native",
-            precision=job.policy.mode.low,
+            device=self.device,
+            precision=self.policy.mode.low,
             overflow_mode=options.overflow_mode,
             overflow_detection="any-node" if options.examines_every_node else "gradients",
-            exception_rate=exception_rate(exceptions, steps),
-            start_up_rate=rates.start_up_rate,
-            steady_rate=rates.steady_rate,
-            initial_scale=rates.initial_scale,
-            projected_rate=rates.projected_rate,
+            exception_rate=exception_rate(sum(len(run.mixed.exceptions) for run in runs), steps),
+            proven_rate=judged.proven_rate,
             limit=options.max_exception_rate,
-            steps=job.steps,
-            batch_size=None if job.training_data.has_whole_batches else options.batch_size,
-            metric=job.metric.name,
-            higher=job.metric.higher_is_better,
+            steps=max((len(run.mixed.loss) for run in runs), default=0),
+            metric=self.metric.name,
+            higher=self.metric.higher_is_better,
             tolerance=options.tolerance,
             comparison=judged.comparison,
             runs=runs,
-            scaler=describe_scaler(job.new_scaler()),
-            optimizer=asdict(job.settings),
+            scaler=describe_scaler(scaler),
+            scale_exceptions=judged.scale_exceptions,
+            replays=tuple(self.replays),
             underflow=underflow,
-            start=job.describe_start(),
-            evaluation=describe_evaluation(job.graph),
+            findings=findings,
+            suggestion=suggestion,
+            low_operators=self.low_operators,
+            unlisted_operators=dict(sorted(self.unlisted.items(), key=lambda item: (-item[1], item[0]))),
+            notes=tuple(self._notes()),
             complete=self.complete,
-            warnings=(*job.data_warnings(), *self.mixed_session.warnings),
+            warnings=tuple(self._warnings()),
+            seconds=self.timer.seconds,
         )
 
-    def add_advice(self, report: TrainReport) -> TrainReport:
-        """Return the report with the results of --trace-overflow and --tune-scale, if they are asked for."""
-        job, options = self.job, self.job.options
-        if not self.complete:  # after Ctrl-C the user waits for the end of the command
-            return report
-        try:
-            if options.trace_overflow and self.first_bad_feed is not None:
-                with self.timer.phase("trace"):
-                    offenders, scale, suggestion = advise_on_overflow(
-                        job.graph, job.policy, self.first_bad_feed, options
-                    )
-                report = replace(report, offenders=offenders, trace_scale=scale, suggestion=suggestion)
-            if options.tune:
-                with self.timer.phase("tune scale"):
-                    runs, best = tune_scale(job, self.float32_session, self.mixed_session, options.seed)
-                report = replace(report, scale_trials=runs, scale_choice=best)
-        except KeyboardInterrupt:
-            # The runs are complete, but the user asked for more than the report has.
-            reasons = ("interrupted before --trace-overflow and --tune-scale were finished", *report.reasons)
-            report = replace(report, verdict="fail", reasons=reasons, complete=False)
-        return report
+    def _find_edits(self) -> tuple[tuple[StepFinding, ...], str]:
+        """Return the findings of the replays, and a modify_mixlist that keeps their operators in float32."""
+        own = {replay.seed: set(replay.own_exceptions) for replay in self.replays}
+        findings, edits = [], set()
+        for seed, history in self.findings:
+            for step, operator in history.findings.items():
+                if step not in own[seed]:
+                    continue
+                by_list = operator.is_low and not operator.by_rule and self.policy.mode.action == "lists"
+                findings.append(StepFinding(seed, step, operator, operator.op_type if by_list else ""))
+                if by_list:
+                    edits.add(ListEdit(operator.op_type, operator.list, "black"))
+        return tuple(findings), render_modify_mixlist(self.policy, frozenset(edits)) if edits else ""
+
+    def _notes(self) -> Sequence[str]:
+        notes = []
+        if any(run.mixed.tries for run in self.finished):
+            notes.append(
+                "nnabla's updater repeats the update with the next batch inside of one step; here the loop goes on with"
+                " the next step"
+            )
+        if "autocast" in self.switched_off:
+            notes.append("torch.autocast was switched off: mixlist rounds the operators itself")
+        if "compile" in self.switched_off:
+            notes.append("torch.compile ran eagerly: mixlist rounds each operator")
+        return notes
+
+    def _warnings(self) -> Sequence[Diagnostic]:
+        warnings = list(self.rule_warnings)
+        if self.finished and not self.low_operators:
+            message = "no operator is in low precision: the mixed training is the same as the float32 training"
+            warnings.append(warning("ML605", message, hint="give lists with white operators that the network has"))
+        if self.unlisted:
+            names = ", ".join(list(self.unlisted)[:8])
+            message = (
+                f"{len(self.unlisted)} ATen operators have no name in the lists and follow their operands: {names}"
+            )
+            warnings.append(warning("ML609", message))
+        return warnings
+
+
+def read_metric(result: object, name: str | None, loop: str) -> tuple[str, list[float]]:
+    """Return the name of the metric in the result of a loop, and its evaluations. Raises UsageError."""
+    hint = "return a number, a list of the last evaluations, or a dict such as {'accuracy': 0.9}"
+    if isinstance(result, Mapping):
+        names = ", ".join(map(str, result))
+        if name is None and len(result) != 1:
+            raise UsageError(f"{loop} returned {len(result)} metrics: {names}", hint="choose one with --metric NAME")
+        if name is not None and name not in result:
+            raise UsageError(f"{loop} returned no metric {name!r}: it has {names or 'none'}", hint="correct --metric")
+        name = name if name is not None else str(next(iter(result)))
+        result = result[name]
+    shown = "None" if result is None else f"an object of the type {type(result).__name__}"
+    # Tensors and arrays have item(): those with one value are numbers.
+    values: list[Any] = list(result) if isinstance(result, list | tuple) else [result]
+    try:
+        numbers = [float(value) for value in values if isinstance(value, Real) or hasattr(value, "item")]
+    except (TypeError, ValueError, RuntimeError):  # an array or tensor with several values
+        numbers = []
+    if not numbers or len(numbers) < len(values):
+        raise UsageError(f"{loop} returned {shown}, and not a metric", hint=hint)
+    return name or UNNAMED_METRIC, numbers

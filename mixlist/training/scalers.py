@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Annotated, ClassVar, Literal, NamedTuple, SupportsFloat, get_type_hints
 
 from mixlist.errors import MixlistError, UsageError
@@ -60,6 +60,11 @@ class Scaler(ABC):
     READS_FLOAT_STATUS: ClassVar[bool] = False
     scale: float = field(default=1.0, init=False)
 
+    @property
+    def skips_bad_steps(self) -> bool:
+        """Return False if the scaler applies a bad step, too: ``update`` then always returns "step"."""
+        return True
+
     def __post_init__(self) -> None:
         # include_extras keeps the Annotated types, whose ``__metadata__`` has the ranges.
         for name, hint in get_type_hints(type(self), include_extras=True).items():
@@ -90,8 +95,12 @@ class FixedLossScaleManager(Scaler):
     loss_scale: LossScale
     enable_overflow_check: bool = True
 
+    @property
+    def skips_bad_steps(self) -> bool:
+        return self.enable_overflow_check
+
     def update(self, finite: bool) -> Action:
-        return "step" if finite or not self.enable_overflow_check else "skip"
+        return "step" if finite or not self.skips_bad_steps else "skip"
 
 
 @dataclass
@@ -106,8 +115,12 @@ class MindSporeFixedLossScaleManager(Scaler):
     loss_scale: LossScale = 128.0
     drop_overflow_update: bool = True
 
+    @property
+    def skips_bad_steps(self) -> bool:
+        return self.drop_overflow_update
+
     def update(self, finite: bool) -> Action:
-        return "step" if finite or not self.drop_overflow_update else "skip"
+        return "step" if finite or not self.skips_bad_steps else "skip"
 
 
 @dataclass
@@ -203,7 +216,7 @@ class DynamicLossScaleManager(Scaler):
         if self.bad > self.MAX_BAD_STEPS:
             raise ScalerError(
                 f"more than {self.MAX_BAD_STEPS} steps in a row overflow: MindSpore ends the training here",
-                hint="the network overflows at every scale: find the nodes with --trace-overflow",
+                hint="the network overflows at every scale: keep the operators in float32 that the report names",
             )
         self.scale, self.last_overflow = max(self.scale / self.scale_factor, 1.0), self.steps
         return "skip"
@@ -260,7 +273,7 @@ class DynamicLossScalingUpdater(Scaler):
             if self.tries > self.MAX_RETRIES:
                 raise ScalerError(
                     f"more than {self.MAX_RETRIES} tries in a row overflow: nnabla ends the training here",
-                    hint="the network overflows at every scale: find the nodes with --trace-overflow",
+                    hint="the network overflows at every scale: keep the operators in float32 that the report names",
                 )
             return "retry"
         self.tries = 0
@@ -335,21 +348,6 @@ def parameter_defaults(name: str) -> dict[str, object]:
 def describe_scaler(scaler: Scaler) -> dict[str, object]:
     """Return the name of a scaler and the values of all its parameters, for reports."""
     return {"name": scaler.NAME, **{name: getattr(scaler, name) for name in parameter_defaults(scaler.NAME)}}
-
-
-def scaler_state(scaler: Scaler) -> dict[str, object]:
-    """Return everything that ``restore_scaler`` needs, as JSON values."""
-    return {"name": scaler.NAME, **asdict(scaler)}
-
-
-def restore_scaler(state: Mapping[str, object]) -> Scaler:
-    """Return the scaler whose state ``scaler_state`` returned."""
-    values = dict(state)
-    # ``__init__`` is not called, since it checks the parameters. The scale of nnabla is a parameter that changes: after
-    # many bad steps it may be 0, which the check refuses.
-    scaler = object.__new__(SCALERS[str(values.pop("name"))])
-    vars(scaler).update(values)
-    return scaler
 
 
 def _read_parameter(scaler_name: str, name: str, value_type: type, value: object) -> float:

@@ -1,19 +1,19 @@
 """Decide whether mixed precision passes: by its exceptions, and by a comparison with float32 and its twins.
 
-- S10.13, S10.20: exceptions of the steady state, and those that no smaller scale prevents.
+- S10.13, S10.20: the network's own exceptions are rare, and those of the loss scale come once.
 - S10.14, S10.15: the metric is not worse than in float32, and as constant over the runs as in float32.
 - S10.16: no run diverges.
 - S10.21: gradients do not become zero.
 
-A seed whose float32 training fails by itself gives nothing to compare with (Rule S10.19). The seed is not judged, and
-the verdict is inconclusive unless another seed fails.
+A seed whose float32 training fails by itself, or learns nothing, gives nothing to compare with (Rule S10.19). The seed
+is not judged, and the verdict is inconclusive unless another seed fails.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,83 +21,112 @@ import numpy as np
 from mixlist.checker.exception_rate import describe_rate
 from mixlist.checker.result import Verdict
 from mixlist.training.comparison import Comparison, compare_metrics
-from mixlist.training.result import GradientUnderflow, SeedRun
-from mixlist.training.steady_state import GOOD_STEPS, ExceptionRates, lower_bound
+from mixlist.training.exception_causes import (
+    growth_rate,
+    lower_bound,
+    measure_own_exceptions,
+    measure_scale_exceptions,
+    upper_bound,
+)
+from mixlist.training.result import GradientUnderflow, Replay, ScaleExceptions, SeedRun, TrainingHistory
 
 if TYPE_CHECKING:
-    from mixlist.training.evaluation import Metric
     from mixlist.training.options import TrainOptions
+    from mixlist.training.scalers import Scaler
 
 MIN_RUNS = 3
 # Rule S10.21: the largest share of the gradient values that may become zero, and by how much more of all values may be
 # zero than in float32.
 MOST_LOST, MOST_MORE_ZEROS = 0.5, 0.1
+# A fall of the loss is no scatter if it exceeds this number of its standard errors (Rule S10.19).
+LEARNING_ERRORS = 2.0
+_LOWER_IS_BETTER = ("loss", "error", "perplexity")  # words in the name of a metric
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric by its name, and whether more of it is better."""
+
+    name: str
+    higher_is_better: bool
+
+    @classmethod
+    def of(cls, name: str, better: str | None) -> Metric:
+        """Return the metric of a name; ``better`` is "higher", "lower", or None if the name says it."""
+        if better is None:
+            better = "lower" if any(word in name.lower() for word in _LOWER_IS_BETTER) else "higher"
+        return cls(name, better == "higher")
 
 
 @dataclass(frozen=True)
 class TrainingVerdict:
-    """The verdict on a series of trainings, its reasons, and the comparison of the metric (None if there is none)."""
+    """The verdict on a series of trainings, its reasons, and what they rest on; see ``TrainReport``.
+
+    ``comparison`` is None if no run could be compared, ``scale_exceptions`` if no exception belongs to the scale.
+    """
 
     verdict: Verdict
     reasons: tuple[str, ...]
     comparison: Comparison | None
+    scale_exceptions: ScaleExceptions | None
+    proven_rate: float
+
+
+@dataclass
+class _Findings:
+    """What speaks against a verdict ``pass``, and remarks for one."""
+
+    failures: list[str] = field(default_factory=list)
+    open_questions: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
 
 def judge(
     finished: Sequence[SeedRun],
-    rates: ExceptionRates,
+    replays: Sequence[Replay],
     underflow: GradientUnderflow | None,
     metric: Metric,
+    scaler: Scaler,
     options: TrainOptions,
 ) -> TrainingVerdict:
-    """Return the verdict on the runs that came to their end (Rule S10.17)."""
-    unjudged = describe_unjudged_runs(finished, metric)
-    runs = judged_runs(finished, metric)
-    failures = _exception_failures(rates, options)
-    failures += [
-        f"seed {run.seed}: training in mixed precision {run.mixed.diverged}" for run in runs if run.mixed.diverged
-    ]
-    failures += [
-        f"seed {run.seed}: {metric.name} is {run.mixed.metric}"
-        for run in runs
-        if run.mixed.metric is not None and not math.isfinite(run.mixed.metric) and not run.mixed.diverged
-    ]
-    if not unjudged:  # the sampled steps are those of all runs
-        failures += _zero_gradient_failures(underflow)
-    open_questions = [*unjudged, *_missing_evidence(finished, runs, rates, options)]
-    comparison = _compare(runs, metric, options.tolerance)
-    if comparison is not None:
-        text = describe_comparison(comparison, metric.name)
-        if comparison.verdict == "fail":
-            failures.append(text)
-        elif comparison.verdict == "inconclusive":
-            open_questions.append(f"{text}{_describe_runs_needed(comparison)}")
-        if not comparison.is_constant:
-            failures.append(
-                f"{metric.name} differs from float32 by {comparison.deviation:.4g} more or less over the runs (standard"
-                f" deviation), the limit is {comparison.largest_deviation:.4g}: it is not constant"
-            )
-    verdict: Verdict = "fail" if failures else "inconclusive" if open_questions else "pass"
-    reasons = (*failures, *open_questions)
-    if not reasons and comparison is not None:
-        text = describe_comparison(comparison, metric.name)
-        passed = f"exceptions stay below their limit, no training diverges, and {text}"
-        reasons = (passed, *_hidden_difference(runs, comparison, metric))
-    return TrainingVerdict(verdict, reasons, comparison)
-
-
-def judged_runs(runs: Sequence[SeedRun], metric: Metric) -> list[SeedRun]:
-    """Return the runs whose float32 trainings give something to compare with (Rule S10.19)."""
-    return [run for run in runs if not _float32_problem(run, metric)]
-
-
-def describe_unjudged_runs(runs: Sequence[SeedRun], metric: Metric) -> list[str]:
-    """Return one sentence for each run whose float32 training gives nothing to compare with (Rule S10.19)."""
-    return [
+    """Return the verdict on the runs that came to their end (Rule S10.17). ``scaler`` is new."""
+    findings = _Findings()
+    runs = [run for run in finished if not _float32_problem(run, metric)]
+    findings.open_questions += [
         f"seed {run.seed}: {problem}, so there is nothing to compare with"
-        for run in runs
+        for run in finished
         if (problem := _float32_problem(run, metric))
     ]
+    own = {replay.seed: replay.own_exceptions for replay in replays if replay.repeats}
+    unrepeated = [replay.seed for replay in replays if not replay.repeats]
+    findings.open_questions += [
+        f"seed {seed}: its replay does not have the losses of the training, so the cause of its exceptions is not"
+        " known: the loop depends on more than its seed"
+        for seed in unrepeated
+    ]
+    scale_exceptions = measure_scale_exceptions(runs, own, scaler, options.max_exception_rate)
+    _judge_own_exceptions(findings, runs, own, options.max_exception_rate)
+    if scale_exceptions is not None:
+        _judge_scale_exceptions(findings, scale_exceptions, runs, own, scaler, options)
+    _judge_courses(findings, runs, metric)
+    if len(runs) == len(finished):  # the sampled steps are those of all runs
+        findings.failures += _zero_gradient_failures(underflow)
+    # After Ctrl-C there are fewer finished runs than ``options.runs``, and the interruption is a reason already.
+    if len(finished) == options.runs < MIN_RUNS:
+        findings.open_questions.append(f"{len(finished)} of at least {MIN_RUNS} runs: too few to judge a training by")
+    comparison = _compare(runs, metric, options.tolerance)
+    if comparison is not None:
+        _judge_comparison(findings, comparison, metric)
+    verdict: Verdict = "fail" if findings.failures else "inconclusive" if findings.open_questions else "pass"
+    reasons = [*findings.failures, *findings.open_questions]
+    if not reasons:
+        reasons = ["exceptions stay below their limit, no training diverges, and gradients do not become zero"]
+        if comparison is not None:
+            reasons += [describe_comparison(comparison, metric.name), *_hidden_difference(runs, comparison, metric)]
+    all_steps = sum(len(run.mixed.loss) for run in finished)
+    unexplained = [len(own[run.seed]) if run.seed in own else len(run.mixed.exceptions) for run in finished]
+    proven_rate = upper_bound(sum(unexplained), all_steps) if all_steps else 1.0
+    return TrainingVerdict(verdict, (*reasons, *findings.remarks), comparison, scale_exceptions, proven_rate)
 
 
 def _float32_problem(run: SeedRun, metric: Metric) -> str:
@@ -107,25 +136,92 @@ def _float32_problem(run: SeedRun, metric: Metric) -> str:
             return f"training {name} {history.diverged}"
         if history.metric is not None and not math.isfinite(history.metric):
             return f"{metric.name} is {history.metric} {name}"
+    if not run.float32.several_losses and not learns(run.float32.loss):
+        return "training in float32 learns nothing: its loss does not fall"
     return ""
 
 
-def _exception_failures(rates: ExceptionRates, options: TrainOptions) -> list[str]:
-    """Return the reasons of Rule S10.13."""
-    limit, failures = options.max_exception_rate, []
-    always_least = rates.least_scale_steps == rates.start_up_steps + rates.steady_steps
-    for exceptions, steps, where in (
-        (rates.steady_exceptions, rates.steady_steps, " after the start-up"),
-        (rates.least_scale_exceptions, rates.least_scale_steps, "" if always_least else " at the smallest loss scale"),
-    ):
-        if lower_bound(exceptions, steps) > limit:
-            rate = describe_rate(exceptions, steps, limit)
-            failures.append(f"{exceptions} of {steps} steps{where} have an exception: {rate}")
-            break  # steps may be among both; one reason is enough
-    planned, projected = options.planned_steps, rates.projected_rate
-    if planned is not None and projected is not None and projected > 0 and projected >= limit:
-        failures.append(f"of {planned} planned steps {projected:.2%} would have an exception, the limit is {limit:.2%}")
-    return failures
+def learns(losses: Sequence[float]) -> bool:
+    """Return whether the mean loss of the last fifth is below that of the first, by more than the losses scatter."""
+    part = max(1, len(losses) // 5)
+    first, last = np.array(losses[:part], np.float64), np.array(losses[-part:], np.float64)
+    if not len(losses) or not (np.isfinite(first).all() and np.isfinite(last).all()):
+        return False
+    error = math.sqrt((first.var(ddof=1) + last.var(ddof=1)) / part) if part > 1 else 0.0
+    return bool(first.mean() - last.mean() > LEARNING_ERRORS * error)
+
+
+def _judge_own_exceptions(
+    findings: _Findings, runs: Sequence[SeedRun], own: dict[int, tuple[int, ...]], limit: float
+) -> None:
+    """Judge the exceptions that no loss scale prevents (Rule S10.13)."""
+    rates = measure_own_exceptions(runs, own, limit)
+    if not rates.exceptions:
+        return
+    text = (
+        f"{rates.exceptions} of {rates.steps} steps have an exception that no loss scale prevents:"
+        f" {describe_rate(rates.exceptions, rates.steps, limit)}"
+    )
+    if rates.proven_runs >= math.ceil(2 * len(runs) / 3):
+        findings.failures.append(text)
+    elif rates.exceptions / rates.steps >= limit:
+        findings.open_questions.append(f"{text}; more steps would decide")
+
+
+def _judge_scale_exceptions(
+    findings: _Findings,
+    found: ScaleExceptions,
+    runs: Sequence[SeedRun],
+    own: dict[int, tuple[int, ...]],
+    scaler: Scaler,
+    options: TrainOptions,
+) -> None:
+    """Judge the exceptions that belong to the loss scale (Rule S10.20)."""
+    limit, planned = options.max_exception_rate, options.planned_steps
+    count = sum(len(set(run.mixed.exceptions) - set(own[run.seed])) for run in runs if run.seed in own)
+    steps = sum(len(run.mixed.loss) for run in runs)
+    text = f"{count} of {steps} steps have an exception that is finite at the loss scale 1"
+    if not scaler.GROWTH_PARAMETER:
+        findings.failures.append(f"{text}: the scale {scaler.scale:g} never changes and is too large")
+    elif found.rare_from is None:
+        interval = round(1 / growth_rate(scaler)) - 1
+        often = f"{text}: the scale grows after {interval} good steps, so the rate stays above {limit:.2%}"
+        certain = lower_bound(count, steps) > limit
+        (findings.failures if certain or planned is not None else findings.open_questions).append(often)
+    else:
+        advice = (
+            f"{text}, at most {found.most} in one run: the rate is below {limit:.2%} from {found.rare_from} steps on; a"
+            f" first scale of {found.first_scale:g} has none"
+        )
+        too_short = planned is not None and planned < found.rare_from
+        (findings.failures if too_short else findings.remarks).append(advice)
+
+
+def _judge_courses(findings: _Findings, runs: Sequence[SeedRun], metric: Metric) -> None:
+    """Judge each training by itself (Rule S10.16), and whether the trainings of a seed can be compared."""
+    for run in runs:
+        mixed, float32, twin = run.mixed, run.float32, run.twin
+        if mixed.diverged:
+            findings.failures.append(f"seed {run.seed}: training in mixed precision {mixed.diverged}")
+        elif mixed.metric is not None and not math.isfinite(mixed.metric):
+            findings.failures.append(f"seed {run.seed}: {metric.name} is {mixed.metric}")
+        lengths = len(mixed.loss), len(float32.loss), len(twin.loss)
+        if len(set(lengths)) > 1:
+            findings.open_questions.append(
+                f"seed {run.seed}: the trainings have {lengths[0]}, {lengths[1]} and {lengths[2]} steps (mixed,"
+                " float32, twin): they cannot be compared at equal updates"
+            )
+        elif float32.loss and not _same_start(float32.loss[0], twin.loss[0]):
+            findings.open_questions.append(
+                f"seed {run.seed}: two trainings in float32 begin with the losses {float32.loss[0]:.6g} and"
+                f" {twin.loss[0]:.6g}: make network, optimizer and data inside of the function, and seed what it draws"
+            )
+    if any(run.float32.several_losses and not learns(run.float32.loss) for run in runs):
+        findings.remarks.append("the losses of a step do not fall in float32, and may measure different things")
+
+
+def _same_start(first: float, second: float) -> bool:
+    return first == second or math.isclose(first, second, rel_tol=1e-5) or math.isnan(first)
 
 
 def _zero_gradient_failures(underflow: GradientUnderflow | None) -> list[str]:
@@ -146,27 +242,10 @@ def _zero_gradient_failures(underflow: GradientUnderflow | None) -> list[str]:
     return []
 
 
-def _missing_evidence(
-    finished: Sequence[SeedRun], runs: Sequence[SeedRun], rates: ExceptionRates, options: TrainOptions
-) -> list[str]:
-    """Return what the verdict lacks: a steady state, or runs."""
-    missing = []
-    if rates.unsteady_trainings:
-        count = rates.unsteady_trainings
-        missing.append(
-            f"{count} of {len(runs)} mixed trainings have no step after {GOOD_STEPS} good steps in a row, so the rate"
-            " of exceptions is not known: give more --steps, or a smaller --loss-scale"
-        )
-    # After Ctrl-C there are fewer finished runs than ``options.runs``, and the interruption is a reason already.
-    if len(finished) == options.runs < MIN_RUNS:
-        missing.append(f"{len(finished)} of at least {MIN_RUNS} runs: too few to judge a training by")
-    return missing
-
-
 def _compare(runs: Sequence[SeedRun], metric: Metric, tolerance: float) -> Comparison | None:
     """Return the comparison of the metric over the runs, None if no run has all three (Rules S10.14, S10.15)."""
     compared = [
-        (run.mixed.metric, run.float32.metric, run.twin.metric, _learned(run))
+        (run.mixed.metric, run.float32.metric, run.twin.metric, _learned(run, metric))
         for run in runs
         if run.mixed.metric is not None and math.isfinite(run.mixed.metric)
     ]
@@ -178,23 +257,39 @@ def _compare(runs: Sequence[SeedRun], metric: Metric, tolerance: float) -> Compa
     return compare_metrics(mixed * unit, float32 * unit, twins * unit, tolerance, relative=not metric.higher_is_better)
 
 
-def _learned(run: SeedRun) -> float:
-    """Return what the float32 training has gained of a metric that is better when lower, or where it stands.
+def _learned(run: SeedRun, metric: Metric) -> float:
+    """Return the unit of a metric that is better when lower: what float32 has learned of it, or where it stands.
 
     That is the larger of the two: a training that starts from converged values gains nothing (Rule S10.14).
     """
-    first, last = run.float32.first_metric, run.float32.metric
-    gained = first - last if first is not None and last is not None and math.isfinite(first) else 0.0
-    return max(gained, abs(last or 0.0), float(np.finfo(np.float32).tiny))
+    last, gained = abs(run.float32.metric or 0.0), 0.0
+    if "loss" in metric.name.lower() and not run.float32.several_losses and run.float32.loss:
+        gained = run.float32.loss[0] - last
+    return max(gained if math.isfinite(gained) else 0.0, last, float(np.finfo(np.float32).tiny))
+
+
+def _judge_comparison(findings: _Findings, comparison: Comparison, metric: Metric) -> None:
+    """Judge the metric (Rules S10.14, S10.15)."""
+    text = describe_comparison(comparison, metric.name)
+    if comparison.verdict == "fail":
+        findings.failures.append(text)
+    elif comparison.verdict == "inconclusive":
+        findings.open_questions.append(f"{text}{_describe_runs_needed(comparison)}")
+    if not comparison.is_constant:
+        findings.failures.append(
+            f"{metric.name} differs from float32 by {comparison.deviation:.4g} more or less over the runs (standard"
+            f" deviation), the limit is {comparison.largest_deviation:.4g}: it is not constant"
+        )
 
 
 def describe_comparison(comparison: Comparison, name: str) -> str:
     """Return the comparison as a part of a sentence, with both bounds and the margin."""
     of_loss = " of what float32 has learned" if comparison.relative else ""
     direction = "better" if comparison.difference < 0 else "worse"
+    relation = f"{direction} than in float32 by {abs(comparison.difference):.2g}{of_loss}"
     # A bound is positive where the metric is worse, as in the JSON.
     return (
-        f"{name} is {direction} than in float32 by {abs(comparison.difference):.2g}{of_loss} (worse by at least"
+        f"{name} is {relation if comparison.difference else 'as in float32'} (worse by at least"
         f" {comparison.lower:.2g} and at most {comparison.upper:.2g}), the margin is {comparison.margin:.2g}"
     )
 
@@ -216,17 +311,15 @@ def _hidden_difference(runs: Sequence[SeedRun], comparison: Comparison, metric: 
     ]
 
 
-def reason_of_failure(loss: Sequence[float], skipped: Sequence[int], parameters_finite: bool) -> str:
+def reason_of_failure(history: TrainingHistory, *, parameters_finite: bool) -> str:
     """Return the reason why a training failed (Rule S10.16), as the end of a sentence, or "".
 
-    ``loss`` is the loss of each step, ``skipped`` the steps that were skipped. ``parameters_finite`` is
-    True if all parameters are finite at the end.
+    ``parameters_finite`` is True if all parameters are finite at the end.
     """
-    skipped_steps = set(skipped)
     # The loss of a skipped step may be infinite without any effect on the parameters.
-    applied_losses = [value for step, value in enumerate(loss) if step not in skipped_steps]
-    if not applied_losses:
+    applied = [loss for loss, steps in zip(history.loss, history.applied, strict=True) if any(steps)]
+    if not applied:
         return "applied no step: every step was skipped"
-    if not parameters_finite or not all(map(math.isfinite, applied_losses)):
-        return "diverges: its loss or its parameters are not finite"
+    if not parameters_finite or not math.isfinite(applied[-1]):
+        return "diverges: its loss or its parameters are not finite at the end"
     return ""

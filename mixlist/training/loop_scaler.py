@@ -1,0 +1,238 @@
+"""The ``scaler`` that a user's loop gets: the methods of ``torch.amp.GradScaler`` (Rules S10.1 to S10.4).
+
+In a mixed training, a scaler of ``scalers.py`` decides. The other trainings of a seed follow the mixed one: they have
+its scales, and skip the steps that it skipped, so that all are compared at equal updates. In a replay, the loss of a
+step with an exception has the scale 1 (Rule S10.20).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from mixlist.errors import UsageError
+from mixlist.training.result import TrainingHistory
+from mixlist.training.rounding_mode import ModuleTracker, RoundingMode
+from mixlist.training.scalers import Scaler
+
+TWIN_ERROR = 2.0**-11  # the rounding error of float16, by which the parameters of a twin differ at first
+NamedParameters: TypeAlias = list[tuple[str, torch.nn.Parameter]]
+# Sees the gradients of a step before they are divided: the step from 0, the parameters, the factor of the loss.
+GradientObserver: TypeAlias = Callable[[int, NamedParameters, float], None]
+
+
+class LoopScaler:
+    """Scale the losses of a loop, examine its gradients, and skip its steps, as ``torch.amp.GradScaler`` does.
+
+    - ``rule``: the scaler that decides; None if the training follows ``leader``, the history of the mixed training.
+    - ``mode``: rounds the operators; None in float32. If it examines them, an overflow in one is an exception, too.
+    - ``replays``: True if steps in which the leader had an exception have the scale 1.
+    - ``observe``: is called with the gradients of each optimizer and step.
+    - ``twin_seed``: draws the error of a twin's parameters; None for no twin.
+    - ``after_update``: is called after each update.
+
+    ``history`` has the losses, scales and exceptions so far, ``updates`` is the number of steps.
+    """
+
+    def __init__(
+        self,
+        tracker: ModuleTracker,
+        rule: Scaler | None = None,
+        leader: TrainingHistory | None = None,
+        *,
+        mode: RoundingMode | None = None,
+        replays: bool = False,
+        observe: GradientObserver | None = None,
+        twin_seed: int | None = None,
+        after_update: Callable[[LoopScaler], None] = lambda scaler: None,
+    ) -> None:
+        self._tracker, self._rule, self._leader, self._mode = tracker, rule, leader or TrainingHistory(), mode
+        self._unscaled_steps = frozenset(self._leader.exceptions if replays else ())
+        self._observe, self._twin_seed, self._after_update = observe, twin_seed, after_update
+        self.history = TrainingHistory()
+        self.updates = 0
+        self._optimizers: dict[int, torch.optim.Optimizer] = {}  # all of the loop, by id
+        # Since the last update: the losses; for each optimizer whose gradients were divided, whether one was not
+        # finite; for each step(), whether the optimizer was applied.
+        self._losses: list[torch.Tensor] = []
+        self._bad: dict[int, bool] = {}
+        self._applied: list[bool] = []
+
+    def is_enabled(self) -> bool:
+        """Return True, as a GradScaler that scales does."""
+        return True
+
+    def get_scale(self) -> float:
+        """Return the loss scale of this step."""
+        if self._rule is not None:
+            return self._rule.scale
+        scales = self._leader.scale
+        return scales[self.updates] if self.updates < len(scales) else self._leader.last_scale
+
+    def scale(self, outputs: Any) -> Any:
+        """Return a loss, or a list or tuple of losses, multiplied by the loss scale."""
+        if not isinstance(outputs, torch.Tensor):
+            return type(outputs)([self.scale(output) for output in outputs])
+        self._losses.append(outputs.detach())
+        return _ScaledLoss.apply(outputs, self._factor, self._mode)
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the gradients of an optimizer by the loss scale. ``step`` does so if the loop did not."""
+        if id(optimizer) in self._bad:
+            raise UsageError(
+                "the loop calls unscale_() twice, or after step(), for one optimizer in one step",
+                hint="call unscale_(), step() and update() once in each step, in this order",
+            )
+        parameters = self._parameters(optimizer)
+        with self._unrounded(), torch.no_grad():
+            if self._observe is not None:
+                self._observe(self.updates, parameters, self._factor)
+            bad = _divide_gradients(parameters, self._factor)
+        for name in bad:
+            self.history.bad[name] = self.history.bad.get(name, 0) + 1
+        self._bad[id(optimizer)] = bool(bad)
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Call ``optimizer.step()`` unless the step has an exception; return its result, or None if it is skipped."""
+        if id(optimizer) not in self._bad:
+            self.unscale_(optimizer)
+        if self._twin_seed is not None and id(optimizer) not in self._optimizers:
+            self._perturb(optimizer)
+        self._optimizers[id(optimizer)] = optimizer
+        if self._is_skipped(optimizer):
+            self._applied.append(False)
+            return None
+        self._applied.append(True)
+        with self._unrounded():
+            return optimizer.step(*args, **kwargs)
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """End a step: change the loss scale by the rule of the framework."""
+        if new_scale is not None:
+            raise UsageError("the loop sets the loss scale itself", hint="call scaler.update() without a scale")
+        if not self._applied:
+            raise UsageError(
+                "the loop calls scaler.update() without scaler.step(optimizer)", hint="call step() before update()"
+            )
+        history, bad = self.history, any(self._bad.values()) or self._overflows
+        history.loss.append(_mean(self._losses))
+        history.several_losses = history.several_losses or len(self._losses) > 1
+        history.scale.append(self.get_scale())
+        history.applied.append(tuple(self._applied))
+        if bad:
+            history.exceptions.append(self.updates)
+            if self._mode is not None and self._mode.finding is not None:
+                history.findings[self.updates] = self._mode.finding
+        if not all(self._applied):
+            history.skipped.append(self.updates)
+        if self._rule is not None:
+            history.tries += self._rule.update(not bad) == "retry"
+        self.updates += 1
+        history.last_scale = self.get_scale()
+        self._losses, self._applied = [], []
+        self._bad.clear()
+        if self._mode is not None:
+            self._mode.start_update()
+        self._after_update(self)
+
+    def state_dict(self) -> dict[str, object]:
+        """Return the scale and the number of steps, for the checkpoints of the loop."""
+        return {"scale": self.get_scale(), "steps": self.updates}
+
+    def parameters_are_finite(self) -> bool:
+        """Return whether all parameters of the loop's optimizers are finite."""
+        with torch.no_grad():
+            return all(
+                bool(torch.isfinite(parameter).all())
+                for optimizer in self._optimizers.values()
+                for _, parameter in self._parameters(optimizer)
+            )
+
+    def device(self) -> str:
+        """Return the type of the device that the parameters are on: "cpu", "cuda", ..."""
+        parameters = [p for optimizer in self._optimizers.values() for _, p in self._parameters(optimizer)]
+        return parameters[0].device.type if parameters else "cpu"
+
+    @property
+    def _factor(self) -> float:
+        """The factor of the loss in this step."""
+        return 1.0 if self.updates in self._unscaled_steps else self.get_scale()
+
+    @property
+    def _overflows(self) -> bool:
+        return self._mode is not None and self._mode.examines and self._mode.overflows
+
+    def _is_skipped(self, optimizer: torch.optim.Optimizer) -> bool:
+        if self._rule is not None:
+            return (self._bad[id(optimizer)] or self._overflows) and self._rule.skips_bad_steps
+        applied = self._leader.applied[self.updates] if self.updates < len(self._leader.applied) else ()
+        index = len(self._applied)
+        return index < len(applied) and not applied[index]
+
+    def _parameters(self, optimizer: torch.optim.Optimizer) -> NamedParameters:
+        """Return the parameters of an optimizer with their names in the modules that ran."""
+        names = self._tracker.parameter_names()
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        return [(names.get(id(p), f"parameter {index}"), p) for index, p in enumerate(parameters)]
+
+    def _perturb(self, optimizer: torch.optim.Optimizer) -> None:
+        """Change the parameters by one rounding error, up or down at random, apart from the loop's random numbers."""
+        generator = torch.Generator().manual_seed(self._twin_seed or 0)
+        with torch.no_grad():
+            for _, parameter in self._parameters(optimizer):
+                signs = torch.randint(0, 2, parameter.shape, generator=generator).to(parameter) * 2 - 1
+                parameter.mul_(1 + signs * TWIN_ERROR)
+
+    def _unrounded(self) -> AbstractContextManager[object]:
+        """Return a context in which operators run as they are, without the cost of the mode."""
+        context: AbstractContextManager[object] = nullcontext() if self._mode is None else _disable_current_modes()
+        return context
+
+
+class _ScaledLoss(torch.autograd.Function):  # type: ignore[misc]  # PyTorch is not typed here
+    """Multiply a loss, and in the backward pass its gradient, by the loss scale, in float32 under every list."""
+
+    @staticmethod
+    def forward(context: Any, loss: torch.Tensor, factor: float, mode: RoundingMode | None) -> torch.Tensor:
+        context.factor, context.mode = factor, mode
+        with nullcontext() if mode is None else mode.paused():
+            return loss * factor
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        with nullcontext() if context.mode is None else context.mode.paused():
+            return gradients[0] * context.factor, None, None
+
+
+def gradient_values(parameter: torch.nn.Parameter) -> torch.Tensor | None:
+    """Return the values of a gradient, without the zeros of a sparse one; None if the parameter has no gradient."""
+    gradient = parameter.grad
+    if gradient is not None and gradient.is_sparse:
+        # Values of one index are added before they are examined.
+        parameter.grad = gradient = gradient.coalesce()
+        return gradient._values()
+    return gradient
+
+
+def _divide_gradients(parameters: NamedParameters, factor: float) -> list[str]:
+    """Divide the gradients in place; return the names of the parameters whose gradient is not finite after that."""
+    named = [(name, values) for name, p in parameters if (values := gradient_values(p)) is not None]
+    gradients = [values for _, values in named]
+    if not gradients:
+        return []
+    if factor != 1:
+        torch._foreach_div_(gradients, factor)
+    largest = torch._foreach_norm(gradients, math.inf)  # NaN if one value is NaN
+    finite = [bool(is_finite) for is_finite in torch.isfinite(torch.stack([value.float() for value in largest]))]
+    return [name for (name, _), is_finite in zip(named, finite, strict=True) if not is_finite]
+
+
+def _mean(losses: list[torch.Tensor]) -> float:
+    """Return the mean of all losses of a step; NaN if none was scaled."""
+    means = [float(loss.double().mean()) for loss in losses]
+    return sum(means) / len(means) if means else math.nan

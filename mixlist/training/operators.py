@@ -1,0 +1,204 @@
+"""Find the list of each ATen operator, by the names that it has in ONNX and on Ascend (Rules S10.28, S10.30).
+
+``data/aten_ops.json`` maps ATen operators to these names, with one entry for each result. The gradients are operators
+of their own: ``convolution_backward`` is Conv2DBackpropInput, Conv2DBackpropFilter and BiasAddGrad on Ascend. In a list
+of ONNX names, a gradient has the op type of its forward operator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+from mixlist.diagnostics import Diagnostic
+from mixlist.errors import UsageError
+from mixlist.lists.library import ListName
+from mixlist.lists.policy import NodeRule, Policy
+from mixlist.ops.list_lookup import find_list, find_list_of_forms
+from mixlist.ops.names import ascend_names
+
+# Where an operator runs outside of every module, reports show this instead of a path.
+OUTSIDE_MODULES = "(outside of modules)"
+_CUBE_TYPES = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})  # of the modes with the action "cube" (Rule S3.7)
+
+
+@dataclass(frozen=True)
+class OperatorNames:
+    """The names of one result of an ATen operator: the ONNX op type, and the Ascend op types that compute it."""
+
+    onnx: str
+    ascend: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OperatorTable:
+    """The content of ``data/aten_ops.json``.
+
+    - ``operators``: the names of each result by ATen operator, or one entry for all results. None: a statistic, which
+      stays float32.
+    - ``moves``: operators that copy or make values and compute nothing.
+    - ``modules``: the names of the operators inside of a module, by its class, and those of their gradients.
+    """
+
+    operators: dict[str, tuple[OperatorNames | None, ...]]
+    moves: frozenset[str]
+    modules: dict[str, tuple[OperatorNames, OperatorNames]]
+
+
+@cache
+def operator_table() -> OperatorTable:
+    """Return the table of ATen operators."""
+    content = json.loads((Path(__file__).parent / "data" / "aten_ops.json").read_text("utf-8"))
+
+    def names(entry: list[str]) -> OperatorNames:
+        return OperatorNames(entry[0], tuple(entry[1:]) or ascend_names("", entry[0]))
+
+    def results(entries: list[list[str] | None]) -> tuple[OperatorNames | None, ...]:
+        return tuple(None if entry is None else names(entry) for entry in entries)
+
+    operators = {operator: results(entries) for operator, entries in content["operators"].items()}
+    modules = {name: (names(forward), names(gradient)) for name, (forward, gradient) in content["modules"].items()}
+    return OperatorTable(operators, frozenset(content["moves"]), modules)
+
+
+@dataclass(frozen=True)
+class ModulePosition:
+    """The module that an operator belongs to.
+
+    ``path``: its names from the module that the loop calls, joined by "/"; "" outside of modules and for that module
+    itself. ``root``: the class of the module that the loop calls. ``module_class``: the class of the module itself.
+    """
+
+    path: str = ""
+    root: str = ""
+    module_class: str = ""
+
+    def __str__(self) -> str:
+        return self.path or self.root or OUTSIDE_MODULES
+
+
+@dataclass(frozen=True)
+class ResultDecision:
+    """The decision on one result of an operator.
+
+    ``list``: "gray" follows the first float operand; None is a statistic, which is always float32. ``op_type``: the
+    name that decides, in the name space of the lists. ``rule``: the node rule that decides instead of the lists.
+    """
+
+    list: ListName | None
+    op_type: str
+    rule: NodeRule | None = None
+
+
+class OperatorLists:
+    """The lists and node rules of a policy, applied to ATen operators.
+
+    Raises UsageError for a policy that leaves every operator in float32, and for what training cannot follow: a gray
+    policy that reads operators that have not run yet, or node rules with different types for the slots of a node.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.table = operator_table()
+        self.unlisted: dict[str, int] = {}  # ATen operators that the table lacks, with the number of calls
+        if policy.mode.action in ("origin", "raise"):
+            raise UsageError(
+                f"the mode {policy.mode.name} leaves every operator in float32: there is no mixed training to judge",
+                hint="use mixed_float16 or mixed_bfloat16",
+            )
+        if policy.gray_policy not in ("ascend", "promote"):
+            raise UsageError(
+                f"the gray policy {policy.gray_policy} reads operators that have not run yet, and a training loop runs"
+                " them one by one",
+                hint="use ascend or promote",
+            )
+        self._rules = [(rule, _high_or_low(rule, policy)) for rule in policy.rules]
+        self._used_rules: set[NodeRule] = set()
+
+    def decide(
+        self, operator: str, position: ModulePosition, rank: int | None, *, is_gradient: bool
+    ) -> tuple[ResultDecision, ...]:
+        """Return the decision on each result of an operator, or one for all results.
+
+        ``operator`` is its name without overload and trailing underscore. ``rank`` is the number of dimensions of its
+        first float operand.
+        """
+        names = self.table.operators.get(operator)
+        module_names = self.table.modules.get(position.module_class)
+        if module_names is not None:
+            names = (module_names[is_gradient],)
+        return tuple(
+            self._decide_result(operator, entry, position, rank) for entry in (names or (OperatorNames("", ()),))
+        )
+
+    def _decide_result(
+        self, operator: str, names: OperatorNames | None, position: ModulePosition, rank: int | None
+    ) -> ResultDecision:
+        if names is None:
+            return ResultDecision(None, operator)
+        for rule, list_name in self._rules:
+            if _names_operator(rule, names) if rule.by == "type" else _names_module(rule.pattern, position):
+                self._used_rules.add(rule)
+                return ResultDecision(list_name, names.onnx or operator, rule)
+        mode, lists = self.policy.mode, self.policy.lists
+        if mode.action == "force":
+            return ResultDecision("white", names.onnx or operator)
+        if mode.action == "cube":
+            return ResultDecision("white" if names.onnx in _CUBE_TYPES else "black", names.onnx or operator)
+        if not names.onnx:
+            return ResultDecision("gray", operator)
+        if self.policy.space == "ascend":
+            if not names.ascend:
+                return ResultDecision("gray", names.onnx)
+            match = find_list_of_forms(lists, operator, names.ascend, lambda: rank)
+        else:
+            match = find_list(lists, "onnx", "", names.onnx)
+        return ResultDecision(match.list, match.op)
+
+    def count_unlisted(self, operator: str) -> None:
+        """Count a call of an operator that the table lacks."""
+        self.unlisted[operator] = self.unlisted.get(operator, 0) + 1
+
+    def unused_rules(self) -> list[Diagnostic]:
+        """Return a warning for each node rule that named no operator of the trainings so far (Rule S6.6)."""
+        hint = "name a module as in named_modules(), such as layer1/* or layer1/0/conv1, or an op type"
+        return [
+            rule.place.finding("ML305", "warning", f"no module that ran is called {rule.pattern!r}", hint)
+            if rule.by == "name"
+            else rule.place.finding("ML307", "warning", f"no operator of the type {rule.pattern!r} ran", hint)
+            for rule, _ in self._rules
+            if rule not in self._used_rules
+        ]
+
+
+def _high_or_low(rule: NodeRule, policy: Policy) -> ListName:
+    """Return "black" for a rule that keeps float32, and "white" for one that asks for the low type."""
+    if rule.keep:
+        return "black"
+    types = {dtype for dtype in (*rule.inputs, *rule.outputs) if dtype is not None}
+    if types == {"float32"}:
+        return "black"
+    if types == {policy.mode.low}:
+        return "white"
+    message = f"a rule of a training gives one type to all slots of a module: float32 or {policy.mode.low}"
+    raise UsageError(f"{rule.place}: {message}", hint="write keep_dtype lines, or the same type for all slots")
+
+
+def _names_operator(rule: NodeRule, names: OperatorNames) -> bool:
+    return rule.pattern == names.onnx or rule.pattern in names.ascend
+
+
+def _names_module(pattern: str, position: ModulePosition) -> bool:
+    """Return whether a pattern names the module or one that it is in, with or without the class of the root."""
+    pattern = pattern.removeprefix("./").replace(".", "/").strip("/")
+    if not position.root:
+        return False
+    parts = position.path.split("/") if position.path else []
+    paths: Sequence[str] = ["/".join(parts[: end + 1]) for end in range(len(parts))]
+    return any(fnmatchcase(path, pattern) or fnmatchcase(f"{position.root}/{path}", pattern) for path in paths) or (
+        fnmatchcase(position.root, pattern)
+    )
