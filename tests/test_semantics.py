@@ -49,14 +49,14 @@ def citations(*patterns: str) -> dict[str, list[str]]:
     return files_by_number
 
 
-def test_the_rules_of_a_chapter_are_numbered_from_one_on() -> None:
+def test_the_rules_of_a_chapter_are_in_the_order_of_their_numbers() -> None:
     chapters: dict[int, list[int]] = {}
     for number in rules():
         chapter, position = number[1:].split(".")
         chapters.setdefault(int(chapter), []).append(int(position))
     assert list(chapters) == list(range(1, len(chapters) + 1))
     for chapter, positions in chapters.items():
-        assert positions == list(range(1, len(positions) + 1)), f"S{chapter}"
+        assert positions == sorted(positions), f"S{chapter}"  # a removed rule leaves a gap
 
 
 def test_every_rule_has_an_example_and_a_source() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mixlist.checker.exception_rate import too_many_exceptions
 from mixlist.training.result import ScaleExceptions, SeedRun
 
 if TYPE_CHECKING:
@@ -38,22 +39,17 @@ def upper_bound(exceptions: int, steps: int) -> float:
 def seeds_to_replay(runs: Sequence[SeedRun], limit: float, planned_steps: int | None) -> list[int]:
     """Return the seeds of the runs whose exceptions can decide the verdict.
 
-    They can if the exceptions of one run or of all runs prove a rate above the limit, if there are too many for the
-    planned length, or if a mixed training came to nothing.
+    They can if the exceptions of all runs together reach the limit, if there are too many for the planned length, or if
+    a mixed training came to nothing.
     """
     exceptions = {run.seed: len(run.mixed.exceptions) for run in runs}
     all_steps = sum(len(run.mixed.loss) for run in runs)
-    if lower_bound(sum(exceptions.values()), all_steps) > limit:
-        return [seed for seed, count in exceptions.items() if count]
+    reach_limit = too_many_exceptions(sum(exceptions.values()), all_steps, limit)
     return [
         run.seed
         for run in runs
         if (count := exceptions[run.seed])
-        and (
-            run.mixed.diverged
-            or lower_bound(count, len(run.mixed.loss)) > limit
-            or (planned_steps is not None and count >= limit * planned_steps)
-        )
+        and (reach_limit or run.mixed.diverged or (planned_steps is not None and count >= limit * planned_steps))
     ]
 
 

@@ -108,6 +108,11 @@ def _storage(tensor: torch.Tensor) -> Any:
     return tensor.untyped_storage()
 
 
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Return whether all values of a tensor are finite; True for types other than float32, and for sparse tensors."""
+    return _storage(tensor) is None or bool(torch.isfinite(tensor).all())
+
+
 def _tensors(values: object) -> Iterator[torch.Tensor]:
     """Yield the tensors in an argument or a result: a tensor, or a list or tuple of them."""
     if isinstance(values, torch.Tensor):
@@ -392,10 +397,10 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         is_gradient: bool,
     ) -> None:
         """Set ``finding`` if a result is not finite although the operands are."""
-        finite = all(bool(torch.isfinite(tensor).all()) for tensor in _tensors(result) if tensor.is_floating_point())
+        finite = all(_is_finite(tensor) for tensor in _tensors(result))
         if finite and not (self.examines and self.overflows):
             return
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in arguments.operands):
+        if not all(_is_finite(tensor) for tensor in arguments.operands):
             return
         index = next((index for index, is_low_result in enumerate(low) if is_low_result), 0)
         decision = decisions[index]

@@ -99,7 +99,8 @@ def run_train(run: Loop, policy: Policy, options: TrainOptions, name: str = "") 
 def _check_signature(run: Loop, name: str) -> None:
     """Raise UsageError if a function cannot be called with a seed and a scaler."""
     if not callable(run):
-        raise UsageError(f"{name} is {type(run).__name__}, and not a function", hint="give run(seed, scaler)")
+        message = f"the loop is an object of the type {name}, and not a function"
+        raise UsageError(message, hint="give a function run(seed, scaler)")
     try:
         signature = inspect.signature(run)
     except (ValueError, TypeError):  # functions in C may have no signature
@@ -244,14 +245,23 @@ class _TrainingSeries:
         with self.timer.phase(kind):
             ended = self._call_loop(seed, scaler, tracker, mode)
         history.diverged = ended or reason_of_failure(history, parameters_finite=scaler.parameters_are_finite())
-        # The float32 trainings have the scales of the mixed one, and no other exceptions than those of the network or
-        # the data. The exceptions of the mixed training then prove nothing about the precision (Rule S10.16).
-        if kind in ("float32", "twin") and leader is not None and not history.diverged:
-            own = set(history.exceptions) - set(leader.skipped)
-            if own:
-                history.diverged = f"has gradients that are not finite in {len(own)} of {scaler.updates} steps"
+        if kind in ("float32", "twin") and leader is not None:
+            history.diverged = self._reason_of_float32(history, leader)
         self.device = scaler.device()
         return history
+
+    def _reason_of_float32(self, history: TrainingHistory, leader: TrainingHistory) -> str:
+        """Return the reason why a float32 training failed by itself, or "".
+
+        It skips what the mixed training skips. Where that skipped every step, only the gradients can fail.
+        """
+        mixed_trained = any(map(any, leader.applied))
+        if mixed_trained and history.diverged:
+            return history.diverged
+        # The exceptions of the mixed training then prove nothing about the precision (Rule S10.16).
+        own = set(history.exceptions) - (set(leader.skipped) if mixed_trained else set())
+        steps = len(history.loss)
+        return f"has gradients that are not finite in {len(own)} of {steps} steps" if own else ""
 
     def _call_loop(self, seed: int, scaler: LoopScaler, tracker: ModuleTracker, mode: RoundingMode | None) -> str:
         """Call the loop, and put its metric into the history; return the reason if the scaler ended it, or ""."""
@@ -385,9 +395,9 @@ def read_metric(result: object, name: str | None, loop: str) -> tuple[str, list[
     # Tensors and arrays have item(): those with one value are numbers.
     values: list[Any] = list(result) if isinstance(result, list | tuple) else [result]
     try:
-        numbers = [float(value) for value in values if isinstance(value, Real) or hasattr(value, "item")]
-    except (TypeError, ValueError, RuntimeError):  # an array or tensor with several values
+        numbers = [value.item() if hasattr(value, "item") else value for value in values]
+    except (ValueError, RuntimeError):  # an array or tensor with several values
         numbers = []
-    if not numbers or len(numbers) < len(values):
+    if not numbers or not all(isinstance(number, Real) for number in numbers):
         raise UsageError(f"{loop} returned {shown}, and not a metric", hint=hint)
-    return name or UNNAMED_METRIC, numbers
+    return name or UNNAMED_METRIC, [float(number) for number in numbers]

@@ -109,6 +109,7 @@ def judge(
     if scale_exceptions is not None:
         _judge_scale_exceptions(findings, scale_exceptions, runs, own, scaler, options)
     _judge_courses(findings, runs, metric)
+    findings.open_questions[:0] = _describe_other_starts(finished)
     if len(runs) == len(finished):  # the sampled steps are those of all runs
         findings.failures += _zero_gradient_failures(underflow)
     # After Ctrl-C there are fewer finished runs than ``options.runs``, and the interruption is a reason already.
@@ -136,7 +137,9 @@ def _float32_problem(run: SeedRun, metric: Metric) -> str:
             return f"training {name} {history.diverged}"
         if history.metric is not None and not math.isfinite(history.metric):
             return f"{metric.name} is {history.metric} {name}"
-    if not run.float32.several_losses and not learns(run.float32.loss):
+    # A mixed training that skips most steps keeps float32 from learning, too.
+    trained = 2 * len(run.mixed.skipped) <= len(run.mixed.loss)
+    if trained and not run.float32.several_losses and not learns(run.float32.loss):
         return "training in float32 learns nothing: its loss does not fall"
     return ""
 
@@ -211,17 +214,21 @@ def _judge_courses(findings: _Findings, runs: Sequence[SeedRun], metric: Metric)
                 f"seed {run.seed}: the trainings have {lengths[0]}, {lengths[1]} and {lengths[2]} steps (mixed,"
                 " float32, twin): they cannot be compared at equal updates"
             )
-        elif float32.loss and not _same_start(float32.loss[0], twin.loss[0]):
-            findings.open_questions.append(
-                f"seed {run.seed}: two trainings in float32 begin with the losses {float32.loss[0]:.6g} and"
-                f" {twin.loss[0]:.6g}: make network, optimizer and data inside of the function, and seed what it draws"
-            )
     if any(run.float32.several_losses and not learns(run.float32.loss) for run in runs):
         findings.remarks.append("the losses of a step do not fall in float32, and may measure different things")
 
 
-def _same_start(first: float, second: float) -> bool:
-    return first == second or math.isclose(first, second, rel_tol=1e-5) or math.isnan(first)
+def _describe_other_starts(finished: Sequence[SeedRun]) -> list[str]:
+    """Return a sentence for each seed whose float32 trainings begin with different losses (Rule S10.17)."""
+    starts = [
+        (run.seed, run.float32.loss[0], run.twin.loss[0]) for run in finished if run.float32.loss and run.twin.loss
+    ]
+    return [
+        f"seed {seed}: two trainings in float32 begin with the losses {first:.6g} and {second:.6g}: make network,"
+        " optimizer and data inside of the function, and seed what it draws"
+        for seed, first, second in starts
+        if not math.isclose(first, second, rel_tol=1e-5) and math.isfinite(first)
+    ]
 
 
 def _zero_gradient_failures(underflow: GradientUnderflow | None) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mixlist.errors import UsageError
-from mixlist.training.scalers import SCALERS, ScalerError, make_scaler, parameter_defaults, restore_scaler, scaler_state
+from mixlist.training.scalers import ScalerError, make_scaler, parameter_defaults
 
 # name; parameters; steps (g good, b bad); action for each step (s step, k skip, r retry); scale after each step
 TABLE = [
@@ -94,17 +94,6 @@ def test_mindspore_ends_after_a_thousand_bad_steps_in_a_row() -> None:
         scaler.update(True)
 
 
-@pytest.mark.parametrize("name", [n for n in SCALERS if n not in ("fixed", "npu")])
-def test_a_restored_scaler_continues_equally(name: str) -> None:
-    scaler = make_scaler(name)
-    steps = [True, False, True, True, False, False, True] * 5
-    for step in steps[:17]:
-        scaler.update(step)
-    restored = restore_scaler(scaler_state(scaler))
-    expected = [(scaler.update(finite), scaler.scale) for finite in steps]
-    assert [(restored.update(finite), restored.scale) for finite in steps] == expected
-
-
 @pytest.mark.parametrize(
     ("name", "parameters", "message"),
     [
@@ -130,9 +119,11 @@ def test_parameters_may_be_texts_of_the_command_line() -> None:
     assert (scaler.scale, scaler.update(False)) == (2000.0, "step")
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("torch", {}), ("nnabla", {"scaling_factor": 2.0**20})])
-def test_a_scaler_whose_scale_is_zero_is_restored(name: str, parameters: dict) -> None:
-    scaler = make_scaler(name, **parameters)
-    while scaler.scale:
-        scaler.update(False)
-    assert restore_scaler(scaler_state(scaler)) == scaler
+def test_only_fixed_scalers_without_an_overflow_check_apply_bad_steps() -> None:
+    """Rules S10.5, S10.9."""
+    for name, parameters in (
+        ("fixed", {"loss_scale": 8, "enable_overflow_check": False}),
+        ("mindspore-fixed", {"drop_overflow_update": False}),
+    ):
+        assert not make_scaler(name, **parameters).skips_bad_steps
+    assert make_scaler("fixed", loss_scale=8).skips_bad_steps and make_scaler("torch").skips_bad_steps

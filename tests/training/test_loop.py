@@ -1,0 +1,446 @@
+"""The scaler of a loop, and the calls of the loop (Rules S10.1 to S10.4, S10.16, S10.20, S10.21, S10.32)."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mixlist
+from mixlist.errors import UsageError
+from mixlist.training.run import StepProgress, read_metric
+from tests.support.builders import policy
+
+torch = pytest.importorskip("torch")
+
+from mixlist.training.gradient_underflow import EXPONENT_EDGES, bins_of_magnitudes, is_sampled  # noqa: E402
+
+nn, functional = torch.nn, torch.nn.functional
+STEPS = 30
+HIGH = policy(black=["Gemm", "MatMul", "Relu", "LogSoftmax", "NegativeLogLikelihoodLoss", "Mul"])
+LOW = policy(white=["Gemm", "MatMul"])
+
+
+def batches(steps: int = STEPS) -> Iterator[tuple[Any, Any]]:
+    """Yield batches of a classification that a linear layer can learn."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(4, 3, generator=generator)
+    for _ in range(steps):
+        x = torch.randn(16, 4, generator=generator)
+        yield x, (x @ weight).argmax(1)
+
+
+class Loop:
+    """A loop that notes what it sees: parameters after each call, scales, and the seeds of its random numbers.
+
+    ``change(step, loss)`` returns the loss to train with. ``lr`` is that of SGD.
+    """
+
+    def __init__(self, change: Callable[[int, Any], Any] = lambda step, loss: loss, lr: float = 0.3) -> None:
+        self.change, self.lr = change, lr
+        self.calls: list[dict[str, Any]] = []
+
+    def __call__(self, seed: int, scaler: Any) -> float:
+        call: dict[str, Any] = {"seed": seed, "scales": [], "drawn": (random.random(), np.random.random())}
+        self.calls.append(call)
+        network = nn.Linear(4, 3)
+        call["first"] = network.weight.detach().clone()
+        optimizer = torch.optim.SGD(network.parameters(), lr=self.lr)
+        for step, (x, y) in enumerate(batches()):
+            loss = self.change(step, functional.cross_entropy(network(x), y))
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            call["scales"].append(scaler.get_scale())
+            scaler.update()
+        call["weight"] = network.weight.detach().clone()
+        x, y = next(batches())
+        return float((network(x).argmax(1) == y).float().mean())
+
+
+def train(loop: Any, lists: Any = LOW, **options: Any) -> Any:
+    return mixlist.train(loop, lists, **options)
+
+
+def test_each_seed_trains_three_times_from_one_start() -> None:
+    """Rule S10.1: Each seed trains three times."""
+    loop = Loop()
+    report = train(loop, runs=2, seed=5)
+    assert [call["seed"] for call in loop.calls] == [5, 5, 5, 6, 6, 6]
+    for mixed, float32, twin in (loop.calls[:3], loop.calls[3:]):
+        assert torch.equal(mixed["first"], float32["first"]) and torch.equal(mixed["first"], twin["first"])
+        assert mixed["drawn"] == float32["drawn"] == twin["drawn"]
+        assert not torch.equal(mixed["weight"], float32["weight"])
+        assert not torch.equal(twin["weight"], float32["weight"])
+    assert not torch.equal(loop.calls[0]["first"], loop.calls[3]["first"])
+    assert [run.seed for run in report.runs] == [5, 6]
+    assert all(len(run.mixed.loss) == len(run.float32.loss) == len(run.twin.loss) == STEPS for run in report.runs)
+
+
+def test_a_twin_differs_by_one_rounding_at_its_first_step() -> None:
+    """Rule S10.1: the parameters change by a relative 2^-11, up or down at random."""
+    loop = Loop(lr=0.0)
+    train(loop, runs=1)
+    _, float32, twin = (call["weight"] for call in loop.calls)
+    ratio = twin / float32 - 1
+    assert torch.allclose(ratio.abs(), torch.full_like(ratio, 2.0**-11), rtol=1e-3)
+    assert 0 < (ratio > 0).sum() < ratio.numel()
+
+
+@pytest.mark.parametrize("scale", [2.0**16, 2.0**130, 3e38])
+def test_the_scaler_follows_the_grad_scaler_of_torch(scale: float) -> None:
+    """Rules S10.2, S10.4, S10.10: scales, skipped steps and parameters are those of torch.amp.GradScaler."""
+    scale = min(scale, 2.0**127)
+    loop = Loop(lambda step, loss: loss * 100, lr=0.003)
+    arguments = {"init_scale": scale, "growth_interval": 4}
+    report = train(loop, HIGH, runs=1, scaler_parameters=arguments)
+    theirs = Loop(loop.change, loop.lr)
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+    theirs(0, torch.amp.GradScaler("cpu", **arguments))
+    assert loop.calls[0]["scales"] == theirs.calls[0]["scales"]
+    assert torch.equal(loop.calls[0]["weight"], theirs.calls[0]["weight"])
+    assert torch.equal(loop.calls[1]["weight"], theirs.calls[0]["weight"])  # float32 follows
+    assert (len(report.runs[0].mixed.skipped) > 0) == (scale > 2.0**100)
+
+
+def test_float32_and_twin_skip_what_the_mixed_training_skips() -> None:
+    """Rules S10.1, S10.3, S10.4."""
+    loop = Loop(lambda step, loss: loss * (1e36 if step in (3, 4) else 1.0))
+    report = train(loop, runs=1, scaler_parameters={"init_scale": 2.0**10})
+    mixed, float32, twin = loop.calls[:3]
+    run = report.runs[0]
+    assert run.mixed.exceptions[:2] == [3, 4] and run.mixed.skipped == run.mixed.exceptions
+    assert run.float32.skipped == run.twin.skipped == run.mixed.skipped
+    assert mixed["scales"] == float32["scales"] == twin["scales"]
+    assert run.mixed.bad == {"weight": 2, "bias": 2}
+
+
+def test_a_scaler_without_overflow_check_applies_bad_steps() -> None:
+    """Rule S10.9."""
+    loop = Loop(lambda step, loss: loss * (1e36 if step == 3 else 1.0))
+    options = {
+        "loss_scaler": "mindspore-fixed",
+        "scaler_parameters": {"loss_scale": 2.0**10, "drop_overflow_update": False},
+    }
+    report = train(loop, runs=1, **options)
+    assert report.runs[0].mixed.skipped == [] and report.runs[0].mixed.exceptions[0] == 3
+    assert report.verdict == "inconclusive"  # float32 applies the infinite gradient, too
+
+
+def test_a_loop_can_clip_and_accumulate() -> None:
+    """Rule S10.2: unscale_() divides the gradients once."""
+
+    def run(scaler: Any, seed: int = 0) -> Any:
+        torch.manual_seed(seed)
+        network = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
+        for step, (x, y) in enumerate(batches(20)):
+            scaler.scale(functional.cross_entropy(network(x), y) / 2).backward()
+            if step % 2:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(network.parameters(), 0.1)
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        return network.weight.detach().clone()
+
+    weights: list[Any] = []
+
+    def loop(seed: int, scaler: Any) -> float:
+        weights.append(run(scaler, seed))
+        return 1.0
+
+    report = train(loop, HIGH, runs=1)
+    assert torch.equal(weights[0], run(torch.amp.GradScaler("cpu")))
+    assert len(report.runs[0].mixed.loss) == 10
+
+
+def test_each_optimizer_is_skipped_for_its_own_gradients() -> None:
+    """Rule S10.4: with several optimizers, each is skipped for its own gradients."""
+    weights: list[list[Any]] = []
+
+    def loop(seed: int, scaler: Any) -> float:
+        networks = [nn.Linear(4, 3), nn.Linear(4, 3)]
+        optimizers = [torch.optim.SGD(network.parameters(), lr=1e-6) for network in networks]
+        starts = [network.weight.detach().clone() for network in networks]
+        for x, y in batches(5):
+            for network, optimizer, factor in zip(networks, optimizers, (1.0, 1e36), strict=True):
+                optimizer.zero_grad()
+                scaler.scale(functional.cross_entropy(network(x), y) * factor).backward()
+                scaler.step(optimizer)
+            scaler.update()
+        weights.append([bool((n.weight != s).any()) for n, s in zip(networks, starts, strict=True)])
+        return 1.0
+
+    report = train(loop, HIGH, runs=1)
+    assert weights[:3] == [[True, False], [True, False], [True, True]]  # the twin's change by one rounding
+    assert report.runs[0].mixed.exceptions == [0, 1, 2, 3, 4]
+
+
+def test_a_closure_and_sparse_gradients() -> None:
+    """The gradients of an embedding with sparse=True are examined without their zeros."""
+
+    def loop(seed: int, scaler: Any) -> float:
+        network = nn.Embedding(10, 4, sparse=True)
+        optimizer = torch.optim.SparseAdam(network.parameters(), lr=0.1)
+        for step in range(12):
+            loss = network(torch.tensor([1, 2, 1])).square().mean() * (1e35 if step == 2 else 1.0)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return 1.0
+
+    assert train(loop, runs=1).runs[0].mixed.exceptions == [2]
+
+
+def test_the_replay_tells_the_scale_from_the_network() -> None:
+    """Rule S10.20: An exception belongs to the scale or to the network."""
+    report = train(Loop(), runs=3, scaler_parameters={"init_scale": 2.0**24})
+    assert report.verdict == "pass", report.reasons
+    assert {replay.repeats for replay in report.replays} == {True}
+    assert {replay.own_exceptions for replay in report.replays} == {()}
+    assert report.scale_exceptions is not None and report.scale_exceptions.first_scale < 2.0**24
+    assert any("a first scale of" in reason for reason in report.reasons)
+    assert report.findings == ()
+
+
+def test_own_exceptions_name_the_operator_and_the_edit() -> None:
+    """Rules S10.13, S10.20."""
+
+    class Rate(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = nn.Linear(2, 1)
+            nn.init.constant_(self.dense.bias, 12.5)
+
+        def forward(self, x: Any) -> Any:
+            return self.dense(x)[:, 0].exp()
+
+    def loop(seed: int, scaler: Any) -> dict[str, float]:
+        network = Rate()
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
+        x = 0.1 * torch.randn(8, 2)
+        for _ in range(STEPS):
+            loss = (network(x) / math.exp(12) - 1).square().mean()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return {"loss": loss.item()}
+
+    report = train(loop, policy(white=["Gemm", "MatMul", "Exp"]), runs=3)
+    assert report.verdict == "fail" and len(report.replays) == 3
+    operator = report.findings[0].operator
+    assert (operator.module, operator.operator, operator.op_type) == ("Rate", "exp", "Exp")
+    assert report.findings[0].edit == "Exp" and '"Exp"' in report.suggestion and '"black-list"' in report.suggestion
+
+
+def test_a_loop_that_depends_on_more_than_its_seed_is_inconclusive() -> None:
+    """Rules S10.17, S10.20."""
+    network = nn.Linear(4, 3)
+
+    def loop(seed: int, scaler: Any) -> float:  # goes on training the same network
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.3)
+        for x, y in batches():
+            optimizer.zero_grad()
+            scaler.scale(functional.cross_entropy(network(x), y)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return 1.0
+
+    report = train(loop)
+    assert report.verdict == "inconclusive"
+    assert any("make network, optimizer and data inside of the function" in reason for reason in report.reasons)
+
+
+def test_gradients_that_become_zero_fail() -> None:
+    """Rule S10.21: Gradients do not become zero. The gray sum of the bias follows the float32 gradient of the loss."""
+    loop = Loop(lambda step, loss: loss * 1e-8, lr=3e7)
+    report = train(loop, loss_scaler="none")
+    assert report.verdict == "fail" and "become zero" in report.reasons[0]
+    underflow = report.underflow
+    assert underflow is not None and underflow.zero == pytest.approx(0.8) and underflow.zero_unscaled == 1
+    assert {histogram.parameter for histogram in underflow.histograms} == {"weight", "bias"}
+    for histogram in underflow.histograms:
+        assert sum(histogram.scaled) == sum(histogram.unscaled) > 0
+    scaled = train(Loop(lambda step, loss: loss * 1e-8, lr=3e7), scaler_parameters={"init_scale": 2.0**24})
+    assert scaled.verdict == "pass", scaled.reasons
+
+
+def test_the_bins_of_magnitudes() -> None:
+    """Rule S10.21: a histogram of the magnitudes."""
+    values = [0, 2.0**-25, -(2.0**-24), 2.0**-14, 1.9 * 2.0**-20, 65504, 2.0**16, math.inf, math.nan]
+    bins = bins_of_magnitudes(torch.tensor(values), EXPONENT_EDGES["float16"])
+    assert bins.tolist() == [0, 1, 2, 4, 2, 9, 10, 10, 10]
+
+
+def test_the_sampled_steps() -> None:
+    """Rule S10.21: the first 8, then 4 in each octave."""
+    assert [step for step in range(70) if is_sampled(step)] == [
+        *range(8),
+        8,
+        10,
+        12,
+        14,
+        16,
+        20,
+        24,
+        28,
+        32,
+        40,
+        48,
+        56,
+        64,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda scaler, optimizer: None, r"loop never calls scaler\.update\(\)"),
+        (lambda scaler, optimizer: scaler.update(), r"update\(\) without scaler\.step\(optimizer\)"),
+        (lambda scaler, optimizer: (scaler.unscale_(optimizer), scaler.unscale_(optimizer)), r"unscale_\(\) twice"),
+        (lambda scaler, optimizer: (scaler.step(optimizer), scaler.unscale_(optimizer)), r"or after step\(\)"),
+        (lambda scaler, optimizer: (scaler.step(optimizer), scaler.update(3.0)), "sets the loss scale itself"),
+    ],
+)
+def test_wrong_calls_of_the_scaler_are_refused(call: Callable[[Any, Any], Any], message: str) -> None:
+    def loop(seed: int, scaler: Any) -> float:
+        network = nn.Linear(4, 3)
+        call(scaler, torch.optim.SGD(network.parameters(), lr=0.1))
+        return 1.0
+
+    with pytest.raises(UsageError, match=message):
+        train(loop)
+
+
+@pytest.mark.parametrize(
+    ("result", "name", "expected"),
+    [
+        (0.5, None, ("metric", [0.5])),
+        ([0.5, 1], None, ("metric", [0.5, 1.0])),
+        ({"loss": [1, 2]}, None, ("loss", [1.0, 2.0])),
+        ({"loss": 1, "accuracy": np.float32(0.5)}, "accuracy", ("accuracy", [0.5])),
+        ({"f1": np.array([0.25])}, None, ("f1", [0.25])),
+        (math.nan, None, None),
+    ],
+)
+def test_what_a_loop_can_return(result: object, name: str | None, expected: object) -> None:
+    """Rule S10.32: The loop returns the metric."""
+    found = read_metric(result, name, "loop")
+    assert found == expected if expected else math.isnan(found[1][0])
+    assert read_metric(torch.tensor(0.5), None, "loop") == ("metric", [0.5])
+
+
+@pytest.mark.parametrize(
+    ("result", "name", "message"),
+    [
+        (None, None, "loop returned None, and not a metric"),
+        ("0.9", None, "loop returned an object of the type str"),
+        ([], None, "loop returned an object of the type list"),
+        ({"a": 1, "b": 2}, None, "loop returned 2 metrics: a, b"),
+        ({"a": 1}, "b", "loop returned no metric 'b': it has a"),
+        ({}, None, "loop returned 0 metrics"),
+        (np.zeros(3), None, "loop returned an object of the type ndarray"),
+        ({"a": "x"}, None, "loop returned an object of the type str"),
+    ],
+)
+def test_results_that_are_no_metric_are_refused(result: object, name: str | None, message: str) -> None:
+    """Rule S10.32."""
+    with pytest.raises(UsageError, match=message):
+        read_metric(result, name, "loop")
+
+
+def test_an_error_of_the_loop_passes_through_and_leaves_torch_as_it_was() -> None:
+    compiled, autocast = torch.compile, torch.set_autocast_enabled
+
+    def loop(seed: int, scaler: Any) -> float:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        train(loop)
+    assert torch.compile is compiled and torch.set_autocast_enabled is autocast
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert not nn.modules.module._global_forward_pre_hooks
+
+
+@pytest.mark.parametrize("after", [0, 10, 40, 70, 110, 6 * STEPS + 10])
+def test_ctrl_c_ends_with_the_report_so_far(after: int) -> None:
+    """Rule S10.17: an interrupted training is no pass."""
+    seen: list[StepProgress] = []
+
+    def stop(state: Any) -> None:
+        seen.append(state.detail)
+        if len(seen) > after:
+            raise KeyboardInterrupt
+
+    report = train(Loop(), runs=2, progress=stop, scaler_parameters={"init_scale": 2.0**24})
+    assert not report.complete and report.verdict == "inconclusive"
+    where = f"after {len(seen) // (3 * STEPS)} of 2 runs" if after < 6 * STEPS else "in a replay"
+    assert report.reasons[0] == f"interrupted {where}"
+    losses = sum(len(h.loss) for run in report.runs for h in (run.mixed, run.float32, run.twin))
+    assert losses == min(len(seen), 6 * STEPS)
+    assert report.to_json()["complete"] is False
+
+
+def test_progress_counts_the_steps_of_all_trainings() -> None:
+    states: list[Any] = []
+    train(Loop(), runs=2, progress=states.append)
+    assert [state.done for state in states] == list(range(1, 6 * STEPS + 1))
+    assert states[0].total is None and states[-1].total == 6 * STEPS
+    assert [state.detail.kind for state in states[::STEPS]] == ["mixed", "float32", "twin"] * 2
+    assert states[0].detail.step == 1 and states[0].detail.scale == 65536
+
+
+def test_a_training_that_the_framework_would_end_comes_to_nothing() -> None:
+    """Rules S10.11, S10.16."""
+
+    def loop(seed: int, scaler: Any) -> float:
+        network = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for x, _ in batches(120):
+            optimizer.zero_grad()
+            scaler.scale((network(x) * 1e30).square().mean() * 0 + network(x).exp().sum() * 1e38 * 10).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return 1.0
+
+    report = train(loop, runs=1, loss_scaler="nnabla")
+    assert report.runs[0].mixed.diverged.startswith("was ended: more than 100 tries in a row")
+    assert report.notes[0].startswith("nnabla's updater repeats the update")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"runs": 0}, "at least 1"),
+        ({"loss_scaler": "amp"}, "no loss scaler 'amp'"),
+        ({"better": "more"}, "value of better 'more' is not known"),
+        ({"overflow_mode": "wrap"}, "overflow mode 'wrap'"),
+        ({"overflow_detection": "none"}, "overflow detection 'none'"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        train(Loop(), **options)
+
+
+def test_a_function_with_other_arguments_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"<lambda>\(seed\) cannot be called with a seed and a scaler"):
+        train(lambda seed: 1.0)
+    with pytest.raises(UsageError, match="object of the type int, and not a function"):
+        train(3)
+    with pytest.raises(TypeError, match="pass a Policy"):
+        mixlist.train(Loop(), "modify.json")
+
+
+def test_lists_under_which_nothing_is_low_warn() -> None:
+    report = train(Loop(), HIGH, runs=1)
+    assert [warning.code for warning in report.warnings] == ["ML605"]

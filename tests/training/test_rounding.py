@@ -1,0 +1,433 @@
+"""The rounding of ATen operators in a running loop, against the same rounding by hand (Rules S10.27 to S10.31)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import mixlist
+from mixlist.errors import UsageError
+from mixlist.lists.op_catalog import ascend_ops, onnx_domains
+from mixlist.lists.policy import Policy
+from mixlist.ops.names import ascend_names
+from mixlist.training.operators import ModulePosition, OperatorLists, operator_table
+from tests.support.builders import policy
+
+torch = pytest.importorskip("torch")
+
+from mixlist.training.loop_environment import loop_environment  # noqa: E402
+from mixlist.training.rounding_mode import ModuleTracker, RoundingMode, is_low  # noqa: E402
+
+nn, functional = torch.nn, torch.nn.functional
+FLOAT16 = torch.float16
+
+
+def low(tensor: Any, dtype: Any = FLOAT16) -> Any:
+    """Return the values of a tensor rounded to the low type, in float32."""
+    return tensor.to(dtype).to(torch.float32)
+
+
+@contextmanager
+def rounding(lists: Policy, **options: Any) -> Iterator[RoundingMode]:
+    tracker = ModuleTracker()
+    with loop_environment(0), tracker.hooks(), RoundingMode(lists, tracker, **options) as mode:
+        yield mode
+
+
+class Network(nn.Module):  # type: ignore[misc, name-defined]  # mypy does not read torch
+    """Call a function in the forward of a module."""
+
+    def __init__(self, function: Callable[..., Any], **modules: Any) -> None:
+        super().__init__()
+        self.function = function
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(self, *inputs)
+
+
+def random(*shape: int, requires_grad: bool = False) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape)), requires_grad=requires_grad)
+
+
+def test_a_white_matmul_rounds_operands_and_results_forward_and_backward() -> None:
+    a, b, gradient = random(5, 7, requires_grad=True), random(7, 3, requires_grad=True), random(5, 3)
+    with rounding(policy(white=["MatMul"])):
+        result = Network(lambda self, x, y: x @ y)(a, b)
+        result.backward(gradient)
+    assert torch.equal(result, low(low(a) @ low(b)))
+    assert is_low(result) and not is_low(a)
+    assert torch.equal(a.grad, low(low(gradient) @ low(b).t()))
+    assert torch.equal(b.grad, low(low(a).t() @ low(gradient)))
+
+
+@pytest.mark.parametrize("black_bias", [False, True])
+def test_a_white_convolution_rounds_each_result_by_its_own_list(black_bias: bool) -> None:
+    """Rule S10.28: the gradients of input, weight and bias are three operators."""
+    conv = nn.Conv2d(3, 4, 3, padding=1)
+    x, gradient = random(2, 3, 6, 6, requires_grad=True), random(2, 4, 6, 6)
+    names = ["Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter", "BiasAddGrad"]
+    black = names[3:] if black_bias else []
+    with rounding(policy(white=set(names) - set(black), black=black, space="ascend")):
+        result = conv(x)
+        result.backward(gradient)
+    weight, bias = (parameter.detach() for parameter in (conv.weight, conv.bias))
+    assert torch.equal(result, low(functional.conv2d(low(x.detach()), low(weight), low(bias), padding=1)))
+    arguments = (4,), (1, 1), (1, 1), (1, 1), False, (0, 0), 1, (True, True, True)
+    exact = torch.ops.aten.convolution_backward(low(gradient), low(x.detach()), low(weight), *arguments)
+    assert torch.equal(x.grad, low(exact[0])) and torch.equal(conv.weight.grad, low(exact[1]))
+    if black_bias:
+        exact = torch.ops.aten.convolution_backward(gradient, x.detach(), weight, *arguments)
+        assert torch.equal(conv.bias.grad, exact[2])
+    else:
+        assert torch.equal(conv.bias.grad, low(exact[2]))
+
+
+def test_a_white_layer_norm_keeps_its_statistics() -> None:
+    norm, x, gradient = nn.LayerNorm(6), random(4, 6, requires_grad=True), random(4, 6)
+    with rounding(policy(white=["LayerNormalization"])):
+        result = norm(x)
+        result.backward(gradient)
+    weight, bias, data = norm.weight.detach(), norm.bias.detach(), x.detach()
+    exact, mean, rstd = torch.ops.aten.native_layer_norm(low(data), (6,), low(weight), low(bias), norm.eps)
+    assert torch.equal(result, low(exact))
+    gradients = torch.ops.aten.native_layer_norm_backward(
+        low(gradient), low(data), (6,), mean, rstd, low(weight), low(bias), [True, True, True]
+    )
+    for parameter, expected in zip((x, norm.weight, norm.bias), gradients, strict=True):
+        assert torch.equal(parameter.grad, low(expected))
+
+
+def test_running_statistics_of_batch_normalization_are_exact() -> None:
+    norm, same = nn.BatchNorm1d(5), nn.BatchNorm1d(5)
+    x = random(8, 5)
+    with rounding(policy(white=["BatchNormalization"])):
+        result = norm(x)
+    assert torch.equal(result, low(same(low(x))))
+    assert torch.equal(norm.running_mean, same.running_mean) and torch.equal(norm.running_var, same.running_var)
+    assert not is_low(norm.running_mean)
+
+
+def test_a_relu_in_place_counts_as_its_functional_form() -> None:
+    """Rule S10.29: the precision of a tensor belongs to its storage."""
+    a, b, gradient = random(5, 7, requires_grad=True), random(7, 3), random(5, 3)
+    with rounding(policy(white=["MatMul"])):  # Relu is gray
+        result = Network(lambda self, x: functional.relu(x @ b, inplace=True))(a)
+        result.backward(gradient)
+    product = low(low(a.detach()) @ low(b))
+    assert torch.equal(result, torch.relu(product)) and is_low(result)
+    # The gradient comes in float32, so the gradient of the gray Relu stays float32 until the white product reads it.
+    assert torch.equal(a.grad, low(low(gradient * (product > 0)) @ low(b).t()))
+
+
+def test_white_in_place_operators_round_what_they_write() -> None:
+    x = random(6, 6)
+    with rounding(policy(white=["Relu", "Mul"])):
+
+        def change(_: Any, data: Any) -> Any:
+            data = data.clone()
+            data.relu_()
+            data[1:3].mul_(0.3)
+            return data
+
+        result = Network(change)(x)
+    expected = low(torch.relu(low(x)))
+    expected[1:3] = low(expected[1:3] * 0.3)
+    assert torch.equal(result, expected) and is_low(result)
+
+
+def test_gray_follows_the_first_float_operand() -> None:
+    x, w = random(4, 4), random(4, 4)
+    with rounding(policy(white=["MatMul"])):
+        first = Network(lambda self, x: (x @ w) + w)(x)
+        second = Network(lambda self, x: w + (x @ w))(x)
+    product = low(low(x) @ low(w))
+    assert torch.equal(first, low(product + low(w))) and is_low(first)
+    assert torch.equal(second, w + product) and not is_low(second)
+    lists = policy(white=["MatMul"], gray_policy="promote")
+    with rounding(lists):
+        promoted = Network(lambda self, x: (x @ w) + w)(x)
+    assert torch.equal(promoted, product + w)
+
+
+def test_views_copies_and_writes_keep_the_precision_of_their_storage() -> None:
+    """Rule S10.29: the precision of a tensor belongs to its storage."""
+    x, w = random(4, 4), random(4, 4)
+
+    def compute(_: Any, x: Any) -> dict[str, Any]:
+        product = x @ w
+        written = product.clone()
+        written[0] = w[0]  # rounded, because the copy is low
+        drawn = torch.rand(4)
+        return {
+            "view": product.t().reshape(2, 8)[1],
+            "copy": product.clone(),
+            "like": torch.zeros_like(product),
+            "written": written,
+            "random": drawn,
+        }
+
+    with rounding(policy(white=["MatMul"])):
+        results = Network(compute)(x)
+    assert {name: is_low(tensor) for name, tensor in results.items()} == {
+        "view": True,
+        "copy": True,
+        "like": True,
+        "written": True,
+        "random": False,
+    }
+    assert torch.equal(results["written"][0], low(w[0]))
+
+
+def test_only_modules_backward_and_what_needs_gradients_is_rounded() -> None:
+    """Rule S10.27: operators of modules and of the backward pass are rounded."""
+    weight = torch.nn.Parameter(random(3, 3))
+    x = random(3, 3)
+    with rounding(policy(white=["MatMul", "Mul", "Add"])):
+        outside = x @ x
+        with torch.no_grad():
+            update = weight * 0.1
+        followed = weight @ x
+    assert torch.equal(outside, x @ x) and torch.equal(update, weight.detach() * 0.1)
+    assert torch.equal(followed, low(low(weight.detach()) @ low(x)))
+
+
+def test_optimizers_and_added_gradients_stay_float32() -> None:
+    layer, same = nn.Linear(3, 2), nn.Linear(3, 2)
+    same.load_state_dict(layer.state_dict())
+    optimizers = [torch.optim.Adam(module.parameters(), lr=0.1) for module in (layer, same)]
+    x = random(4, 3)
+    everything = mixlist.load_policy(precision_mode_v2="fp16")
+    with rounding(everything):
+        for _ in range(2):  # the second gradient is added to the first one
+            layer(x).sum().backward()
+        optimizers[0].step()
+    one = torch.ones(4, 2)
+    for _ in range(2):
+        gradient = low(one.t() @ low(x))
+        same.weight.grad = gradient if same.weight.grad is None else same.weight.grad + gradient
+        bias = low(one.sum(0))
+        same.bias.grad = bias if same.bias.grad is None else same.bias.grad + bias
+    optimizers[1].step()
+    assert torch.equal(layer.weight, same.weight) and torch.equal(layer.bias, same.bias)
+
+
+def test_a_number_that_the_low_type_loses_keeps_its_operator_in_float32() -> None:
+    """Rule S10.27, as S4.7 for constants."""
+    x = random(4)
+    with rounding(policy(white=["Add", "Mul", "Where"])):
+        results = Network(
+            lambda self, x: (
+                x + 1e-12,
+                x * 1e6,
+                x * 2.5,
+                x.masked_fill(x > 0, -1e9),
+                x.masked_fill(x > 0, -float("inf")),
+            )
+        )(x)
+    assert [is_low(result) for result in results] == [False, False, True, False, True]
+    assert torch.equal(results[0], x + 1e-12) and torch.equal(results[2], low(low(x) * 2.5))
+
+
+def test_bfloat16_and_saturation() -> None:
+    x = torch.tensor([1e5, -1e5, 1.001, float("inf")])
+    identity = Network(lambda self, x: x * 1.0)
+    with rounding(policy(white=["Mul"], mode="mixed_bfloat16")):
+        assert torch.equal(identity(x), low(x, torch.bfloat16))
+    with rounding(policy(white=["Mul"]), examines=True) as mode:
+        assert identity(x).tolist()[:2] == [float("inf"), -float("inf")]
+        assert mode.overflows
+    with rounding(policy(white=["Mul"]), saturate=True, examines=True) as mode:
+        assert identity(x).tolist() == [65504, -65504, low(torch.tensor(1.001)).item(), 65504]
+        assert mode.overflows
+
+
+def test_masks_are_no_overflow() -> None:
+    """Rule S10.25: an overflow in any operator can be an exception; a mask is none."""
+    scores = random(3, 3, requires_grad=True)
+    mask = torch.full((3, 3), -1e9).triu(1)
+    lists = policy(white=["Add", "Softmax", "Where"])
+    with rounding(lists, examines=True) as mode:
+        Network(lambda self, x: torch.softmax(x + mask, -1))(scores).sum().backward()
+        Network(lambda self, x: torch.softmax(x.masked_fill(mask < 0, -1e9), -1))(scores).sum().backward()
+        assert not mode.overflows
+        Network(lambda self, x: x * 1e4 * 1e4)(scores.detach().abs().requires_grad_())
+        assert not mode.overflows  # Mul is gray here, and follows a float32 tensor
+        Network(lambda self, x: (x + 0.0) * 1e4 * 1e4)(scores.detach().abs().requires_grad_())
+        assert mode.overflows
+
+
+def test_the_first_operator_with_an_overflow_is_found_by_module() -> None:
+    """The finding names the module of the forward operator, in the backward pass too."""
+    lists = policy(white=["Gemm", "MatMul", "Exp"])
+    network = Network(lambda self, x: torch.exp(self.dense(x)), dense=nn.Linear(2, 2))
+    nn.init.constant_(network.dense.bias, 20.0)
+    with rounding(lists, finds=True) as mode:
+        network(random(3, 2)).sum().backward()
+    finding = mode.finding
+    assert finding is not None
+    assert (finding.module, finding.operator, finding.op_type, finding.list) == ("Network", "exp", "Exp", "white")
+    assert finding.is_low and not finding.is_gradient
+    network = Network(lambda self, x: self.dense(x), dense=nn.Linear(2, 2))
+    with rounding(lists, finds=True) as mode:
+        (network(random(3, 2)) * 1e6).sum().backward()  # the gradients of Gemm are products that read 1e6
+    assert mode.finding is not None
+    assert (mode.finding.module, mode.finding.is_gradient, mode.finding.op_type) == ("dense", True, "MatMul")
+
+
+def test_operators_in_lstm_have_its_name() -> None:
+    """Rule S10.28: the names of Ascend and ONNX for a module that an accelerator runs as one operator."""
+    lstm, x = nn.LSTM(3, 4), random(5, 2, 3, requires_grad=True)
+    with rounding(
+        policy(black=["DynamicRNN", "DynamicRNNGrad"], white=["MatMulV2", "Mul", "Add"], space="ascend")
+    ) as mode:
+        lstm(x)[0].sum().backward()
+        assert mode.low_operators == 0
+    with rounding(policy(white=["LSTM"])):
+        result = lstm(x)[0]
+    assert is_low(result)
+
+
+def test_checkpoints_and_recomputation_belong_to_their_modules() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    lists = policy(white=["Gemm", "MatMul", "Mul"])
+    layers = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    x = random(3, 4, requires_grad=True)
+    gradients = []
+    for run in (
+        layers,
+        lambda x: checkpoint(layers, x, use_reentrant=False),
+        lambda x: checkpoint(layers, x, use_reentrant=True),
+    ):
+        x.grad = layers[0].weight.grad = None
+        with rounding(lists) as mode:
+            run(x).square().sum().backward()
+        assert mode.tracker.position() == (ModulePosition(), False)  # nothing is left on the stack
+        gradients.append((x.grad.clone(), layers[0].weight.grad.clone()))
+    for other in gradients[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(gradients[0], other, strict=True))
+
+
+def test_half_precision_is_refused_with_module_and_operator() -> None:
+    """Rule S10.31: nothing else rounds."""
+    network = Network(lambda self, x: self.dense(x), dense=nn.Linear(2, 2).half())
+    with rounding(policy(white=["Gemm"])), pytest.raises(UsageError, match=r"dense: addmm reads a float16 tensor"):
+        network(random(3, 2).half())
+
+
+def test_autocast_compile_and_fused_attention_are_switched_off() -> None:
+    """Rule S10.31: nothing else rounds or fuses."""
+    query = random(1, 2, 4, 8)
+    with loop_environment(0) as switched_off:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert nn.Linear(2, 2)(random(3, 2)).dtype is torch.float32
+        assert torch.compile(nn.Linear(2, 2))(random(3, 2)).shape == (3, 2)
+        assert switched_off == {"autocast", "compile"}
+    with rounding(policy(white=["Softmax"], black=["MatMul"])) as mode:
+        Network(lambda self, q: functional.scaled_dot_product_attention(q, q, q, is_causal=True))(query)
+    assert mode.low_operators == 1
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert nn.Linear(2, 2)(random(3, 2)).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    "pattern", ["block", "block/*", "block.0", "./block", "Network/block/0", "b*k", "OpType::Gemm"]
+)
+def test_node_rules_name_modules(pattern: str, tmp_path: Any) -> None:
+    """Rule S10.30: node rules of a training name modules."""
+    (tmp_path / "keep.txt").write_text(f"{pattern}\nnone/*\n")
+    lists = mixlist.load_policy(ops_info="onnx", keep_dtype=tmp_path / "keep.txt")
+    network = Network(lambda self, x: self.block(x), block=nn.Sequential(nn.Linear(4, 4)))
+    x = random(3, 4, requires_grad=True)
+    with rounding(lists) as mode:
+        result = network(x)
+        result.sum().backward()
+        assert [warning.message for warning in mode.lists.unused_rules()] == ["no module that ran is called 'none/*'"]
+    layer = network.block[0]
+    assert torch.equal(result, x @ layer.weight.t() + layer.bias)
+
+
+def test_customize_dtypes_has_one_type_for_a_module(tmp_path: Any) -> None:
+    """Rule S10.30: a customize_dtypes rule must have one type for all slots."""
+    rule = tmp_path / "customize.txt"
+    rule.write_text("act::InputDtype:float16,OutputDtype:float16\n")
+    with rounding(mixlist.load_policy(customize_dtypes=rule)):
+        assert is_low(Network(lambda self, x: self.act(x), act=nn.Softmax(-1))(random(3, 4)))
+    rule.write_text("act::InputDtype:float16,OutputDtype:float32\n")
+    with pytest.raises(UsageError, match="one type to all slots"):
+        OperatorLists(mixlist.load_policy(customize_dtypes=rule))
+
+
+def test_unlisted_operators_are_gray_and_counted() -> None:
+    """Rule S10.28: an operator without an entry follows its operands."""
+    with rounding(policy(white=["MatMul"])) as mode:
+        result = Network(lambda self, x: torch.special.bessel_j0(x @ x))(random(3, 3))
+    assert is_low(result) and mode.lists.unlisted == {"special_bessel_j0": 1}
+
+
+@pytest.mark.parametrize("mode", ["fp16", "origin", "cube_fp16in_fp32out"])
+def test_modes(mode: str) -> None:
+    """Rule S10.27: a mode that leaves every operator in float32 has no mixed training."""
+    lists = mixlist.load_policy(precision_mode_v2=mode)
+    if mode != "fp16":
+        with pytest.raises(UsageError, match=f"{mode} leaves every operator in float32"):
+            OperatorLists(lists)
+        return
+    with rounding(lists):
+        assert is_low(Network(lambda self, x: torch.softmax(x, -1))(random(3, 4)))
+
+
+@pytest.mark.parametrize("gray", ["between"])
+def test_gray_policies_that_look_ahead_are_refused(gray: Any) -> None:
+    with pytest.raises(UsageError, match="between reads operators that have not run yet"):
+        OperatorLists(policy(gray_policy=gray))
+
+
+def test_the_table_has_only_names_that_exist() -> None:
+    """Rule S10.28: ATen operators have the names of ONNX and Ascend."""
+    table = operator_table()
+    entries = [entry for entries in (*table.operators.values(), *table.modules.values()) for entry in entries]
+    assert {entry.onnx for entry in entries if entry is not None} <= set(onnx_domains()[""])
+    # Without Ascend op types of its own, an entry has those of the map of ONNX operators.
+    own = [entry for entry in entries if entry is not None and entry.ascend != ascend_names("", entry.onnx)]
+    assert {name for entry in own for name in entry.ascend} <= set(ascend_ops())
+    assert not table.moves & set(table.operators)
+    for name in (*table.operators, *table.moves):
+        base = name.removesuffix(".transposed")
+        assert hasattr(torch.ops.aten, base) or hasattr(torch.ops.aten, f"{base}_"), name
+
+
+def test_with_everything_black_a_training_is_that_of_torch_bit_for_bit() -> None:
+    """Dropout, attention, batch normalization, in-place operators and views, forward and backward."""
+
+    def train(mode: bool) -> list[Any]:
+        with loop_environment(3):
+            attention = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+            network = nn.Sequential(
+                nn.Linear(8, 8), nn.BatchNorm1d(5), nn.ReLU(inplace=True), attention, nn.Linear(8, 2)
+            )
+            optimizer = torch.optim.AdamW(network.parameters(), lr=0.01)
+            losses = []
+            tracker = ModuleTracker()
+            black = RoundingMode(policy(black=list(onnx_domains()[""])), tracker)
+            with tracker.hooks():
+                for _ in range(4):
+                    if mode:
+                        black.__enter__()
+                    loss = network(torch.randn(6, 5, 8))[:, 0].square().mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    if mode:
+                        black.__exit__(None, None, None)
+                    losses.append(loss.item())
+            return [*losses, *(value.clone() for value in network.state_dict().values())]
+
+    plain, rounded = train(mode=False), train(mode=True)
+    assert plain[:4] == rounded[:4]
+    assert all(torch.equal(a, b) for a, b in zip(plain[4:], rounded[4:], strict=True))
