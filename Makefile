@@ -45,7 +45,7 @@ campaign: .venv/installed-dev   ## long tests: references of the rules, random g
 	MIXLIST_EXAMPLES=$(DECISIONS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/resolver/test_reference.py
 	MIXLIST_EXAMPLES=$(VERDICTS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/checker/test_reference_verdict.py
 	MIXLIST_EXAMPLES=$(EXAMPLES) MIXLIST_FUZZ=$(DAMAGED) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=7200 $(PROPERTIES) tests/test_fuzz_models.py
-	MIXLIST_CAMPAIGN=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 tests/corpus/test_evidence.py tests/corpus/test_tune.py tests/corpus/test_targets.py tests/corpus/test_quantized.py tests/repairer tests/training/test_known_truths.py tests/training/test_zoo.py
+	MIXLIST_CAMPAIGN=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 tests/corpus/test_evidence.py tests/corpus/test_tune.py tests/corpus/test_targets.py tests/corpus/test_quantized.py tests/repairer tests/training/test_known_truths.py
 	MIXLIST_CAMPAIGN=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadgroup --timeout=3600 -rP tests/corpus/test_export.py tests/corpus/test_recover.py
 	MIXLIST_KILLS=$(KILLS) MIXLIST_CONCURRENT=$(RUNS) $(BIN)/python -m pytest -rP --timeout=7200 tests/test_killed_commands.py tests/test_concurrent_applies.py
 	MIXLIST_LISTS=$(LISTS) MIXLIST_MODEL_RUNS=$(MODELS) MIXLIST_STATES=$(STATES) MIXLIST_CAMPAIGN=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 -rPs $(FAULTS)

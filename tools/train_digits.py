@@ -135,7 +135,7 @@ def export(model: Digits, path: Path) -> None:
 
 
 def main(folder: str = "") -> int:
-    """Train, measure on the held-out images, write digits.onnx and digits.npz."""
+    """Train, measure on the held-out images, write digits.onnx, digits.npz and digits_train.npz."""
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -145,6 +145,7 @@ def main(folder: str = "") -> int:
     model = train(train_x, train_y)
     export(model, out / "digits.onnx")
     np.savez_compressed(out / "digits.npz", pixels=test_x, labels=test_y)
+    np.savez_compressed(out / "digits_train.npz", x=train_x, y=train_y.astype(np.int64))
     print(f"training accuracy {accuracy(model, train_x, train_y):.4f} on {len(train_y)} images")
     print(f"held-out accuracy {accuracy(model, test_x, test_y):.4f} on {len(test_y)} images")
     return 0

@@ -51,10 +51,7 @@ _BUNDLED_FILES = (
     "digits.onnx",
     "digits.npz",
     "digits_mixlist.json",
-    "digits_cnn_step.onnx",
-    "digits_transformer_step.onnx",
     "digits_train.npz",
-    "digits_eval.npz",
 )
 _OUTPUT_FOLDER = PathType("writes into", must_be_new=True, files=(*_MODEL_FILES, *_BUNDLED_FILES))
 

@@ -12,7 +12,7 @@ ROUNDED = (
     "The mixed training computes in float32 and rounds the operands and results of each low-precision operator to the"
     " low type, forward and backward. Parameters, optimizer and loss scale stay in float32."
 )
-FINDING_COLUMNS = ("seed", "step", "module", "operator", "in lists", "pass", "list")
+FINDING_COLUMNS = ("steps", "first", "module", "operator", "in lists", "pass", "list")
 
 
 def headline(report: TrainReport) -> str:
@@ -36,7 +36,9 @@ def describe_exceptions(report: TrainReport) -> str:
     if report.replays:
         own = sum(len(replay.own_exceptions) for replay in report.replays)
         text += f", {own} that no loss scale prevents"
-    return f"{text}: proves a rate of the network's own of at most {report.proven_rate:.2%}"
+    # A large rate is no proof of anything.
+    proven = f": the rate of the network's own is proven to be at most {report.proven_rate:.2%}"
+    return text + (proven if report.proven_rate < 0.1 else "")
 
 
 def run_columns(report: TrainReport) -> tuple[str, ...]:
@@ -123,8 +125,8 @@ def finding_rows(report: TrainReport) -> list[tuple[str, ...]]:
     """Return a row for each operator where an overflow starts that no loss scale prevents."""
     return [
         (
-            str(finding.seed),
-            str(finding.step),
+            str(finding.steps),
+            f"seed {finding.seed}, step {finding.step}",
             finding.operator.module,
             finding.operator.operator,
             finding.operator.op_type,

@@ -14,7 +14,7 @@ from mixlist.training.comparison import Comparison
 
 
 @dataclass(frozen=True)
-class OverflowFinding:
+class OverflowStart:
     """An operator whose result was not finite although its operands were.
 
     - ``module``: the path of its module, as in ``named_modules()`` with "/"; the class of the module that the loop
@@ -65,7 +65,7 @@ class TrainingHistory:
     applied: list[tuple[bool, ...]] = field(default_factory=list)
     last_scale: float = 1.0
     several_losses: bool = False
-    findings: dict[int, OverflowFinding] = field(default_factory=dict)
+    findings: dict[int, OverflowStart] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,16 +110,18 @@ class ScaleExceptions:
 
 
 @dataclass(frozen=True)
-class StepFinding:
-    """An overflow that no loss scale prevents: the operator where it starts, and what keeps it in float32.
+class OperatorFinding:
+    """The overflows that no loss scale prevents and that start in one operator, and what keeps it in float32.
 
+    ``steps`` is the number of steps of all runs, ``seed`` and ``step`` the first one.
     ``edit``: the op type that the modify_mixlist ``suggestion`` of the report puts on the black list; "" if the
     operator is in float32 already, or if a node rule decides.
     """
 
+    operator: OverflowStart
+    steps: int
     seed: int
     step: int
-    operator: OverflowFinding
     edit: str
 
 
@@ -174,7 +176,7 @@ class TrainReport:
     - ``runs``: one for each seed. The last one may be incomplete after Ctrl-C.
     - ``scaler``: its name and parameters. ``scale_exceptions``: None if no exception belongs to the scale.
     - ``replays``: one for each run whose exceptions can decide the verdict.
-    - ``findings``: one for each step with an exception of the network itself.
+    - ``findings``: the operators where the network's own exceptions start, the most frequent first.
       ``suggestion``: the text of a modify_mixlist that keeps their operators in float32, or "".
     - ``low_operators``: the number of operators of the mixed trainings that were in low precision.
       ``unlisted_operators``: ATen operators without a name in the lists, with the number of their calls. They are gray.
@@ -203,7 +205,7 @@ class TrainReport:
     scale_exceptions: ScaleExceptions | None = None
     replays: tuple[Replay, ...] = ()
     underflow: GradientUnderflow | None = None
-    findings: tuple[StepFinding, ...] = ()
+    findings: tuple[OperatorFinding, ...] = ()
     suggestion: str = ""
     low_operators: int = 0
     unlisted_operators: dict[str, int] = field(default_factory=dict)

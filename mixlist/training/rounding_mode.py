@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mixlist.errors import UsageError
 from mixlist.lists.policy import Policy
 from mixlist.training.operators import ModulePosition, OperatorLists, ResultDecision, operator_table
-from mixlist.training.result import OverflowFinding
+from mixlist.training.result import OverflowStart
 
 _HALF_TYPES = (torch.float16, torch.bfloat16)
 # Operands of normalizations that every accelerator keeps in float32: statistics, and running averages that the operator
@@ -238,7 +238,7 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         self.saturate, self.examines, self.finds = saturate, examines, finds
         self.low_operators = 0  # the number of operators that were in low precision so far
         self.overflows = False
-        self.finding: OverflowFinding | None = None
+        self.finding: OverflowStart | None = None
         self._paused = threading.local()
         self._decisions: dict[tuple[str, ModulePosition, int | None, bool], tuple[ResultDecision, ...]] = {}
 
@@ -404,7 +404,7 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             return
         index = next((index for index, is_low_result in enumerate(low) if is_low_result), 0)
         decision = decisions[index]
-        self.finding = OverflowFinding(
+        self.finding = OverflowStart(
             module=str(position),
             operator=arguments.form.name,
             op_type=decision.op_type,

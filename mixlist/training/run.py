@@ -20,7 +20,14 @@ from mixlist.progress import ProgressCounter
 from mixlist.runtime.phase_timer import PhaseTimer
 from mixlist.training.exception_causes import seeds_to_replay
 from mixlist.training.options import TrainOptions
-from mixlist.training.result import Replay, SeedRun, StepFinding, TrainingHistory, TrainReport
+from mixlist.training.result import (
+    OperatorFinding,
+    OverflowStart,
+    Replay,
+    SeedRun,
+    TrainingHistory,
+    TrainReport,
+)
 from mixlist.training.scalers import Scaler, ScalerError, describe_scaler, make_scaler
 from mixlist.training.verdict import Metric, judge, reason_of_failure
 from mixlist.tuner.candidates import ListEdit
@@ -96,7 +103,7 @@ def run_train(run: Loop, policy: Policy, options: TrainOptions, name: str = "") 
     return series.make_report()
 
 
-def _check_signature(run: Loop, name: str) -> None:
+def _check_signature(run: object, name: str) -> None:
     """Raise UsageError if a function cannot be called with a seed and a scaler."""
     if not callable(run):
         message = f"the loop is an object of the type {name}, and not a function"
@@ -133,7 +140,7 @@ class _TrainingSeries:
         self.samplers: list[tuple[GradientSampler, GradientSampler, set[int]]] = []  # of each finished run
         self.histories: dict[Kind, TrainingHistory] = {}  # of the current seed, by kind
         self.replays: list[Replay] = []
-        self.findings: list[tuple[int, TrainingHistory]] = []  # the seed and the history of each replay
+        self.replayed: list[tuple[int, TrainingHistory]] = []  # the seed and the history of each replay
 
     @property
     def complete(self) -> bool:
@@ -181,7 +188,7 @@ class _TrainingSeries:
         history = self.train("replay", run.seed, leader=run.mixed)
         own = sorted(set(run.mixed.exceptions) & set(history.exceptions))
         self.replays.append(Replay(run.seed, self._repeats(run, history), tuple(own)))
-        self.findings.append((run.seed, history))
+        self.replayed.append((run.seed, history))
 
     def _repeats(self, run: SeedRun, history: TrainingHistory) -> bool:
         """Return whether a replay has the losses of its training: bit for bit on a CPU, else as close as the twins."""
@@ -339,18 +346,20 @@ class _TrainingSeries:
             seconds=self.timer.seconds,
         )
 
-    def _find_edits(self) -> tuple[tuple[StepFinding, ...], str]:
-        """Return the findings of the replays, and a modify_mixlist that keeps their operators in float32."""
+    def _find_edits(self) -> tuple[tuple[OperatorFinding, ...], str]:
+        """Return the operators where own exceptions start, and a modify_mixlist that keeps them in float32."""
         own = {replay.seed: set(replay.own_exceptions) for replay in self.replays}
-        findings, edits = [], set()
-        for seed, history in self.findings:
+        steps_by_operator: dict[OverflowStart, list[tuple[int, int]]] = {}
+        for seed, history in self.replayed:
             for step, operator in history.findings.items():
-                if step not in own[seed]:
-                    continue
-                by_list = operator.is_low and not operator.by_rule and self.policy.mode.action == "lists"
-                findings.append(StepFinding(seed, step, operator, operator.op_type if by_list else ""))
-                if by_list:
-                    edits.add(ListEdit(operator.op_type, operator.list, "black"))
+                if step in own[seed]:
+                    steps_by_operator.setdefault(operator, []).append((seed, step))
+        findings, edits = [], set()
+        for operator, steps in sorted(steps_by_operator.items(), key=lambda item: -len(item[1])):
+            by_list = operator.is_low and not operator.by_rule and self.policy.mode.action == "lists"
+            findings.append(OperatorFinding(operator, len(steps), *steps[0], operator.op_type if by_list else ""))
+            if by_list:
+                edits.add(ListEdit(operator.op_type, operator.list, "black"))
         return tuple(findings), render_modify_mixlist(self.policy, frozenset(edits)) if edits else ""
 
     def _notes(self) -> Sequence[str]:
@@ -376,7 +385,7 @@ class _TrainingSeries:
             message = (
                 f"{len(self.unlisted)} ATen operators have no name in the lists and follow their operands: {names}"
             )
-            warnings.append(warning("ML609", message))
+            warnings.append(warning("ML616", message, hint="keep their modules in float32 by a keep_dtype file, if they matter"))
         return warnings
 
 
