@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mixlist.errors import UsageError
 from mixlist.training.result import TrainingHistory
-from mixlist.training.rounding_mode import ModuleTracker, RoundingMode
+from mixlist.training.rounding_mode import ModuleTracker, RoundingMode, mark_high
 from mixlist.training.scalers import Scaler
 
 TWIN_ERROR = 2.0**-11  # the rounding error of float16, by which the parameters of a twin differ at first
@@ -56,6 +56,7 @@ class LoopScaler:
         self._observe, self._twin_seed, self._after_update = observe, twin_seed, after_update
         self.history = TrainingHistory()
         self.updates = 0
+        self._stepped: frozenset[int] | None = None  # the optimizers of the last step
         self._optimizers: dict[int, torch.optim.Optimizer] = {}  # all of the loop, by id
         # Since the last update: the losses; for each optimizer whose gradients were divided, whether one was not
         # finite; for each step(), whether the optimizer was applied.
@@ -72,12 +73,18 @@ class LoopScaler:
         if self._rule is not None:
             return self._rule.scale
         scales = self._leader.scale
-        return scales[self.updates] if self.updates < len(scales) else self._leader.last_scale
+        scale = scales[self.updates] if self.updates < len(scales) else self._leader.last_scale
+        return _ReplayedScale(scale) if self.updates in self._unscaled_steps else scale
 
     def scale(self, outputs: Any) -> Any:
         """Return a loss, or a list or tuple of losses, multiplied by the loss scale."""
-        if not isinstance(outputs, torch.Tensor):
+        if isinstance(outputs, list | tuple):
             return type(outputs)([self.scale(output) for output in outputs])
+        if not isinstance(outputs, torch.Tensor):
+            message = f"the loop calls scaler.scale() with an object of the type {type(outputs).__name__}"
+            raise UsageError(message, hint="scale the loss, which is a tensor, or a list of losses")
+        if self.history.first_loss is None:
+            self.history.first_loss = _mean([outputs.detach()])
         self._losses.append(outputs.detach())
         return _ScaledLoss.apply(outputs, self._factor, self._mode)
 
@@ -99,6 +106,11 @@ class LoopScaler:
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Call ``optimizer.step()`` unless the step has an exception; return its result, or None if it is skipped."""
+        if any(callable(argument) for argument in (*args, *kwargs.values())):
+            raise UsageError(
+                "the loop calls scaler.step() with a closure, which loss scaling does not allow",
+                hint="use an optimizer that needs no closure, as torch.amp.GradScaler asks for",
+            )
         if id(optimizer) not in self._bad:
             self.unscale_(optimizer)
         if self._twin_seed is not None and id(optimizer) not in self._optimizers:
@@ -119,10 +131,17 @@ class LoopScaler:
             raise UsageError(
                 "the loop calls scaler.update() without scaler.step(optimizer)", hint="call step() before update()"
             )
+        if not self._losses:
+            raise UsageError(
+                "the loop calls scaler.update() without scaler.scale(loss)", hint="call scaler.scale(loss).backward()"
+            )
         history, bad = self.history, any(self._bad.values()) or self._overflows
         history.loss.append(_mean(self._losses))
-        history.several_losses = history.several_losses or len(self._losses) > 1
-        history.scale.append(self.get_scale())
+        stepped = frozenset(self._bad)
+        other_optimizers = self._stepped is not None and stepped != self._stepped
+        history.several_losses = history.several_losses or len(self._losses) > 1 or other_optimizers
+        self._stepped = stepped
+        history.scale.append(self._factor)
         history.applied.append(tuple(self._applied))
         if bad:
             history.exceptions.append(self.updates)
@@ -133,7 +152,7 @@ class LoopScaler:
         if self._rule is not None:
             history.tries += self._rule.update(not bad) == "retry"
         self.updates += 1
-        history.last_scale = self.get_scale()
+        history.last_scale = self._factor
         self._losses, self._applied = [], []
         self._bad.clear()
         if self._mode is not None:
@@ -161,7 +180,7 @@ class LoopScaler:
     @property
     def _factor(self) -> float:
         """The factor of the loss in this step."""
-        return 1.0 if self.updates in self._unscaled_steps else self.get_scale()
+        return float(self.get_scale())
 
     @property
     def _overflows(self) -> bool:
@@ -194,14 +213,46 @@ class LoopScaler:
         return context
 
 
+class _ReplayedScale(float):
+    """The scale of a step that a replay does not scale: 1 in arithmetic, and ``recorded`` in comparisons.
+
+    A loop that divides by the scale must divide by 1. A loop that compares the scales before and after ``update()``, to
+    find out whether the step was skipped, must find what the mixed training found.
+    """
+
+    recorded: float
+
+    def __new__(cls, recorded: float) -> _ReplayedScale:
+        scale = super().__new__(cls, 1.0)
+        scale.recorded = recorded
+        return scale
+
+    def __lt__(self, other: float) -> bool:
+        return self.recorded < other
+
+    def __le__(self, other: float) -> bool:
+        return self.recorded <= other
+
+    def __gt__(self, other: float) -> bool:
+        return self.recorded > other
+
+    def __ge__(self, other: float) -> bool:
+        return self.recorded >= other
+
+
 class _ScaledLoss(torch.autograd.Function):  # type: ignore[misc]  # PyTorch is not typed here
     """Multiply a loss, and in the backward pass its gradient, by the loss scale, in float32 under every list."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(context: Any, loss: torch.Tensor, factor: float, mode: RoundingMode | None) -> torch.Tensor:
-        context.factor, context.mode = factor, mode
+    def forward(loss: torch.Tensor, factor: float, mode: RoundingMode | None) -> torch.Tensor:
         with nullcontext() if mode is None else mode.paused():
             return loss * factor
+
+    @staticmethod
+    def setup_context(context: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        _, context.factor, context.mode = inputs
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
@@ -216,7 +267,7 @@ def gradient_values(parameter: torch.nn.Parameter) -> torch.Tensor | None:
         # Values of one index are added before they are examined.
         parameter.grad = gradient = gradient.coalesce()
         return gradient._values()
-    return gradient
+    return torch.view_as_real(gradient) if gradient is not None and gradient.is_complex() else gradient
 
 
 def _divide_gradients(parameters: NamedParameters, factor: float) -> list[str]:
@@ -225,6 +276,8 @@ def _divide_gradients(parameters: NamedParameters, factor: float) -> list[str]:
     gradients = [values for _, values in named]
     if not gradients:
         return []
+    for gradient in gradients:
+        mark_high(gradient)  # of the results of the backward pass
     if factor != 1:
         torch._foreach_div_(gradients, factor)
     largest = torch._foreach_norm(gradients, math.inf)  # NaN if one value is NaN

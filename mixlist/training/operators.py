@@ -41,12 +41,24 @@ class OperatorTable:
     - ``operators``: the names of each result by ATen operator, or one entry for all results. None: a statistic, which
       stays float32.
     - ``moves``: operators that copy or make values and compute nothing.
-    - ``modules``: the names of the operators inside of a module, by its class, and those of their gradients.
+    - ``modules``: by the class of a module in PyTorch, what its operators are.
     """
 
     operators: dict[str, tuple[OperatorNames | None, ...]]
     moves: frozenset[str]
-    modules: dict[str, tuple[OperatorNames, OperatorNames]]
+    modules: dict[str, ModuleNames]
+
+
+@dataclass(frozen=True)
+class ModuleNames:
+    """The names of the operators in a module that an accelerator runs as one, and those of their gradients.
+
+    ``operators``: the ATen operators that have these names; all of the module if it is empty.
+    """
+
+    forward: OperatorNames
+    gradient: OperatorNames
+    operators: frozenset[str]
 
 
 @cache
@@ -61,7 +73,10 @@ def operator_table() -> OperatorTable:
         return tuple(None if entry is None else names(entry) for entry in entries)
 
     operators = {operator: results(entries) for operator, entries in content["operators"].items()}
-    modules = {name: (names(forward), names(gradient)) for name, (forward, gradient) in content["modules"].items()}
+    modules = {
+        name: ModuleNames(names(entry["forward"]), names(entry["gradient"]), frozenset(entry.get("operators", ())))
+        for name, entry in content["modules"].items()
+    }
     return OperatorTable(operators, frozenset(content["moves"]), modules)
 
 
@@ -70,7 +85,8 @@ class ModulePosition:
     """The module that an operator belongs to.
 
     ``path``: its names from the module that the loop calls, joined by "/"; "" outside of modules and for that module
-    itself. ``root``: the class of the module that the loop calls. ``module_class``: the class of the module itself.
+    itself. ``root``: the class of the module that the loop calls. ``module_class``: the class of PyTorch that the
+    module is.
     """
 
     path: str = ""
@@ -127,13 +143,12 @@ class OperatorLists:
         ``operator`` is its name without overload and trailing underscore. ``rank`` is the number of dimensions of its
         first float operand.
         """
-        names = self.table.operators.get(operator)
-        module_names = self.table.modules.get(position.module_class)
-        if module_names is not None:
-            names = (module_names[is_gradient],)
-        return tuple(
-            self._decide_result(operator, entry, position, rank) for entry in (names or (OperatorNames("", ()),))
-        )
+        entries = self.table.operators.get(operator, (OperatorNames("", ()),))
+        module = self.table.modules.get(position.module_class)
+        if module is not None and (not module.operators or operator in module.operators):
+            names = module.gradient if is_gradient else module.forward
+            entries = tuple(None if entry is None else names for entry in entries)
+        return tuple(self._decide_result(operator, entry, position, rank) for entry in entries)
 
     def _decide_result(
         self, operator: str, names: OperatorNames | None, position: ModulePosition, rank: int | None

@@ -49,7 +49,7 @@ class TrainOptions:
     better: str | None = option(
         None,
         "Whether more or less of the metric is better."
-        "  [default: lower for a name with loss, error or perplexity, else higher]",
+        "  [default: lower for a name with a word such as loss or mse, else higher]",
         choices=DIRECTIONS,
     )
     tolerance: float = option(0.005, "How much worse than in float32 the metric may be.", "number", minimum=0)

@@ -49,8 +49,9 @@ class TrainingHistory:
     - ``tries``: the number of steps whose update the framework would try again with the next batch (nnabla).
     - ``bad``: for each parameter, the number of steps in which its gradient was not finite.
 
-    Not in the report: ``applied`` (for each step() in each step, whether the optimizer was applied), ``last_scale``
-    (after the last step), ``several_losses`` (a step has more than one), ``findings`` (by step).
+    Not in the report: ``first_loss`` (the first one that was scaled), ``applied`` (for each step() in each step,
+    whether the optimizer was applied), ``last_scale`` (after the last step), ``several_losses`` (a step has more than
+    one), ``findings`` (by step).
     """
 
     loss: list[float] = field(default_factory=list)
@@ -64,6 +65,7 @@ class TrainingHistory:
     bad: dict[str, int] = field(default_factory=dict)
     applied: list[tuple[bool, ...]] = field(default_factory=list)
     last_scale: float = 1.0
+    first_loss: float | None = None
     several_losses: bool = False
     findings: dict[int, OverflowStart] = field(default_factory=dict)
 
@@ -247,7 +249,7 @@ class TrainReport:
         document["warnings"] = warnings_as_text(self.warnings)
         for run in document["runs"]:
             for kind in ("mixed", "float32", "twin"):
-                for name in ("applied", "last_scale", "several_losses", "findings"):
+                for name in ("applied", "last_scale", "first_loss", "several_losses", "findings"):
                     del run[kind][name]
             for kind in ("float32", "twin"):
                 for name in ("tries", "bad"):

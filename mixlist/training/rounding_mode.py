@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,7 +33,9 @@ from mixlist.training.result import OverflowStart
 _HALF_TYPES = (torch.float16, torch.bfloat16)
 # Operands of normalizations that every accelerator keeps in float32: statistics, and running averages that the operator
 # writes although its schema does not say so.
-_STATISTICS = frozenset({"mean", "rstd", "save_mean", "save_invstd", "save_var", "running_mean", "running_var"})
+_STATISTICS = frozenset(
+    {"mean", "rstd", "save_mean", "save_invstd", "save_var", "running_mean", "running_var", "total_weight"}
+)
 # Scalars that are operands, and not attributes such as the epsilon of a normalization.
 _SCALAR_OPERANDS = frozenset({"other", "exponent", "value", "min", "max"})
 # Operators that turn large negative values into zeros: minus infinity is what a mask means there.
@@ -49,8 +52,8 @@ class OperatorForm:
     - ``kind``: "pass" runs as it is (a view, or an operator outside of ATen); "move" copies or makes values; "compute"
       computes values; "unlisted" is not in the table: it may consist of other operators.
     - ``operands``: the arguments that can be tensors. ``scalars``: arguments that can be Python numbers and count as
-      operands. ``written``: the arguments that the operator changes. ``output_mask``: the argument that selects the
-      results to compute, by position; None if there is none.
+      operands. ``written``: the arguments that the operator changes. ``in_place``: whether its result is one of these.
+      ``output_mask``: the argument that selects the results to compute, by position; None if there is none.
     """
 
     name: str
@@ -58,6 +61,7 @@ class OperatorForm:
     operands: tuple[tuple[int, str], ...]
     scalars: tuple[tuple[int, str], ...]
     written: tuple[tuple[int, str], ...]
+    in_place: bool
     output_mask: int | None
 
 
@@ -76,36 +80,56 @@ def operator_form(operator: Any) -> OperatorForm:
     operands = tuple(
         (i, a.name) for i, a in arguments if "Tensor" in str(a.type) and a.name not in _STATISTICS and not a.is_out
     )
-    is_view = not written and any(result.alias_info is not None for result in schema.returns)
+    is_alias = any(result.alias_info is not None for result in schema.returns)
+    has_results = any("Tensor" in str(result.type) for result in schema.returns)
     kind: Literal["pass", "move", "compute", "unlisted"] = "unlisted"
-    if namespace != "aten" or is_view or not (operands or written):
-        kind = "pass"
-    elif name in table.moves:
+    if namespace == "aten" and name in table.moves:
         kind = "move"
+    elif namespace != "aten" or (is_alias and not written) or not (operands or written) or not has_results:
+        kind = "pass"  # a view, or without a tensor as its result, such as item()
     elif name in table.operators:
         kind = "compute"
     scalars = tuple((i, a.name) for i, a in arguments if a.name in _SCALAR_OPERANDS)
     output_mask = next((i for i, a in arguments if a.name == "output_mask"), None)
-    return OperatorForm(name, kind, operands, scalars, written, output_mask)
+    return OperatorForm(name, kind, operands, scalars, written, bool(written) and is_alias, output_mask)
 
 
 def is_low(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is in low precision: all values in its storage can be represented in the low type."""
     storage = _storage(tensor)
-    return storage is not None and getattr(storage, "mixlist_low", False)
+    # A parameter that was made from a low result has its values only until its first update.
+    return storage is not None and getattr(storage, "mixlist_low", False) and not isinstance(tensor, torch.nn.Parameter)
 
 
-def _mark(tensor: torch.Tensor, low: bool) -> None:
+def mark_high(tensor: torch.Tensor) -> None:
+    """Forget that a tensor was in low precision, because its values changed."""
+    storage = _storage(tensor, any_type=True)
+    if hasattr(storage, "mixlist_low"):
+        storage.mixlist_low = False
+
+
+def _mark_low(tensor: torch.Tensor) -> None:
+    """Mark a tensor whose values were rounded, unless its storage has other values, too."""
     storage = _storage(tensor)
-    if storage is not None and (low or hasattr(storage, "mixlist_low")):
-        storage.mixlist_low = low  # PyTorch keeps the Python object of a storage, with its attributes, alive
+    if storage is not None and tensor.numel() * tensor.element_size() >= storage.nbytes():
+        # PyTorch keeps the Python object of a storage alive, with its attributes.
+        storage.mixlist_low = True
 
 
-def _storage(tensor: torch.Tensor) -> Any:
+def _is_kept(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a parameter or a buffer of a module: these stay float32."""
+    storage = _storage(tensor)
+    return storage is not None and getattr(storage, "mixlist_kept", False)
+
+
+def _storage(tensor: torch.Tensor, *, any_type: bool = False) -> Any:
     """Return the storage of a float32 tensor; None for other types, and for sparse tensors, which have none."""
-    if tensor.dtype is not torch.float32 or tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided or tensor.is_nested or not (any_type or tensor.dtype is torch.float32):
         return None
-    return tensor.untyped_storage()
+    try:
+        return tensor.untyped_storage()
+    except NotImplementedError:  # a parameter inside of torch.func, which wraps another tensor
+        return None
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
@@ -131,20 +155,32 @@ def _with_tensors(values: Any, convert: Callable[[torch.Tensor], torch.Tensor]) 
     return values
 
 
+@dataclass(frozen=True, slots=True)
+class _RunningModule:
+    """A module whose forward runs. ``node``: the number of the autograd node in which it began; None if in none."""
+
+    owner: object
+    position: ModulePosition
+    node: int | None
+
+
 class ModuleTracker:
     """Finds the module that each operator belongs to: by hooks in the forward pass, and by node in the backward pass.
 
-    autograd numbers its nodes in the order of the forward pass. A backward operator belongs to the module that made its
-    node. PyTorch has no public function for these numbers; ``torch.utils.module_tracker`` uses the same private ones.
+    autograd numbers its nodes in the order in which they are made. A backward operator belongs to the module whose
+    forward made its node. PyTorch has no public function for these numbers; ``torch.utils.module_tracker`` uses private
+    ones, too.
     """
 
     def __init__(self) -> None:
-        self._stack: list[tuple[object, ModulePosition]] = []  # modules whose forward runs, the innermost one last
+        self._running: list[_RunningModule] = []  # the innermost one last
         self._positions: WeakKeyDictionary[torch.nn.Module, ModulePosition] = WeakKeyDictionary()
         self._roots: WeakSet[torch.nn.Module] = WeakSet()
-        # By the number of the autograd node. The nodes of the update before are kept: their graph may live on.
-        self._nodes: dict[int, ModulePosition] = {}
-        self._earlier_nodes: dict[int, ModulePosition] = {}
+        # From the node ``_starts[k]`` on, nodes belong to ``_owners[k]``.
+        self._starts: list[int] = []
+        self._owners: list[ModulePosition] = []
+        self._earlier = 0  # the length of these lists at the last update
+        self._of_gradients: dict[int, ModulePosition] = {}  # by node: those that a backward pass made, for a second one
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
@@ -162,28 +198,48 @@ class ModuleTracker:
                 handle.remove()
 
     def _enter(self, module: torch.nn.Module, _inputs: object) -> None:
-        outside = not any(position is not _INSIDE_OPTIMIZER for _, position in self._stack)
-        if outside and module not in self._roots:
-            self._roots.add(module)
-            root = type(module).__name__
-            for name, child in module.named_modules():
-                self._positions[child] = ModulePosition(name.replace(".", "/"), root, type(child).__name__)
-        position = self._positions.get(module)
-        if position is None:  # made in the forward of another module
-            parent, name = self._stack[-1][1], type(module).__name__
-            position = ModulePosition(f"{parent.path}/{name}".strip("/"), parent.root, name)
-        self._push(module, position)
+        if module not in self._positions:
+            parent = self._running[-1].position if self._running else _INSIDE_OPTIMIZER
+            if parent is _INSIDE_OPTIMIZER:
+                self._add_root(module)
+            else:  # made in the forward of another module
+                path = f"{parent.path}/{type(module).__name__}".strip("/")
+                self._positions[module] = ModulePosition(path, parent.root, _torch_class(module))
+        self._push(module, self._positions[module])
+
+    def _add_root(self, root: torch.nn.Module) -> None:
+        """Note the paths of all modules in a module that the loop calls, and that their tensors stay float32."""
+        self._roots.add(root)
+        for name, module in root.named_modules():
+            path = name.replace(".", "/")
+            self._positions[module] = ModulePosition(path, type(root).__name__, _torch_class(module))
+        for tensor in (*root.parameters(), *root.buffers()):
+            storage = _storage(tensor)
+            if storage is not None:
+                storage.mixlist_low, storage.mixlist_kept = False, True
 
     def _push(self, owner: object, position: ModulePosition) -> None:
-        self._stack.append((owner, position))
+        self._running.append(_RunningModule(owner, position, _node_number()))
+        self._note_owner(position)
 
     def _leave(self, owner: object, *_: object) -> None:
-        while self._stack and self._stack.pop()[0] is not owner:
+        while self._running and self._running.pop().owner is not owner:
             pass  # an optimizer that raised an error has not left
+        self._note_owner(self._running[-1].position if self._running else ModulePosition())
 
-    def forget_old_nodes(self) -> None:
-        """Forget the nodes of the update before the last one."""
-        self._earlier_nodes, self._nodes = self._nodes, {}
+    def _note_owner(self, position: ModulePosition) -> None:
+        """Note the module to which the next nodes belong."""
+        number = torch._C._autograd._get_sequence_nr()
+        # A backward pass on a GPU runs in a thread with numbers of its own: what it computes again keeps its old owner.
+        if not self._starts or number >= self._starts[-1]:
+            self._starts.append(number)
+            self._owners.append(position)
+
+    def start_update(self) -> None:
+        """Forget the nodes of the update before the last one; those of the last one can live on in a graph."""
+        del self._starts[: self._earlier], self._owners[: self._earlier]
+        self._earlier = len(self._starts)
+        self._of_gradients.clear()
 
     def position(self) -> tuple[ModulePosition, bool] | None:
         """Return the module of the operator that runs now, and whether it runs in the backward pass.
@@ -191,26 +247,44 @@ class ModuleTracker:
         The result is None in an optimizer, and where autograd adds up the gradients of a parameter.
         """
         node = torch._C._current_autograd_node()
-        if node is not None:
-            if node.name() == _ACCUMULATION:
-                return None
-            number = node._sequence_nr()
-            position = self._nodes.get(number) or self._earlier_nodes.get(number)
-            return position or ModulePosition(), True
-        position = self._stack[-1][1] if self._stack else ModulePosition()
-        if position is _INSIDE_OPTIMIZER:
+        number: int | None = None if node is None else node._sequence_nr()
+        # A checkpoint runs the forward of its modules again, inside of a node.
+        if self._running and self._running[-1].node == number:
+            position = self._running[-1].position
+            return None if position is _INSIDE_OPTIMIZER else (position, False)
+        if number is None:
+            return ModulePosition(), False
+        if node.name() == _ACCUMULATION:
             return None
-        if position.root and torch.is_grad_enabled():
-            # The first operator after a node was made is the one that the node belongs to.
-            self._nodes.setdefault(torch._C._autograd._get_sequence_nr() - 1, position)
-        return position, False
+        if number in self._of_gradients:
+            position = self._of_gradients[number]
+        else:
+            index = bisect_right(self._starts, number) - 1
+            position = self._owners[index] if index >= 0 else ModulePosition()
+        if torch.is_grad_enabled():  # the gradients have gradients: the operator can have a node, which was made last
+            self._of_gradients.setdefault(torch._C._autograd._get_sequence_nr() - 1, position)
+        return position, True
 
     def parameter_names(self) -> dict[int, str]:
         """Return the names of the parameters of all modules that ran, by the id of the parameter."""
         names: dict[int, str] = {}
+        counts: dict[str, int] = {}
         for root in self._roots:
-            names.update((id(parameter), name) for name, parameter in root.named_parameters())
+            for name, parameter in root.named_parameters():
+                if id(parameter) not in names:
+                    counts[name] = counts.get(name, 0) + 1
+                    names[id(parameter)] = name if counts[name] == 1 else f"{name} ({counts[name]})"
         return names
+
+
+def _node_number() -> int | None:
+    node = torch._C._current_autograd_node()
+    return None if node is None else node._sequence_nr()
+
+
+def _torch_class(module: torch.nn.Module) -> str:
+    """Return the name of the class of PyTorch that a module is."""
+    return next(kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn.modules"))
 
 
 class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not typed here
@@ -255,7 +329,7 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
     def start_update(self) -> None:
         """Forget the overflow of the update before."""
         self.overflows, self.finding = False, None
-        self.tracker.forget_old_nodes()
+        self.tracker.start_update()
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -263,6 +337,8 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         kwargs = dict(kwargs or {})
         form = operator_form(func)
         if form.kind == "pass":
+            if torch.is_grad_enabled():
+                self.tracker.position()  # notes the node of a view
             return func(*args, **kwargs)
         if form.kind == "unlisted":
             with self:
@@ -274,16 +350,16 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         if place is None or not (place[1] or place[0].root or arguments.need_gradients()):
             return self._run_high(func, arguments)
         position, is_gradient = place
-        arguments.refuse_half_types(position)
         if form.kind == "move":
             return self._run_move(func, arguments)
+        arguments.refuse_types(position)
         return self._compute(func, arguments, position, is_gradient)
 
     def _run_high(self, func: Any, arguments: _Arguments) -> Any:
         """Run an operator as it is. What it writes is float32 from then on."""
         result = func(*arguments.values, **arguments.keywords)
         for written in arguments.written():
-            _mark(written, low=False)
+            mark_high(written)
         return result
 
     def _run_move(self, func: Any, arguments: _Arguments) -> Any:
@@ -295,7 +371,8 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
                 if is_low(written):  # what is written into a low tensor is converted
                     written.copy_(self._round(written, may_be_mask=True))
         elif low:
-            return _with_tensors(result, lambda tensor: self._round(tensor, may_be_mask=True))
+            # Without a look for overflow: the values of a copy are low already, and those of a new tensor mean nothing.
+            return _with_tensors(result, lambda tensor: tensor if is_low(tensor) else self._convert(tensor))
         return result
 
     def _compute(self, func: Any, arguments: _Arguments, position: ModulePosition, is_gradient: bool) -> Any:
@@ -332,7 +409,7 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             return [None if low is None else False for low in low_results]  # as Rule S4.7 does for constants
         return low_results
 
-    def _run_low(self, func: Any, arguments: _Arguments, low: Sequence[bool | None], is_gradient: bool) -> Any:
+    def _run_low(self, func: Any, arguments: _Arguments, low: list[bool | None], is_gradient: bool) -> Any:
         """Run an operator of which some results are in low precision: round its operands, and then these results."""
         reads_masks = arguments.form.name in _MASK_READERS
 
@@ -345,23 +422,34 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             return self._round(tensor, may_be_mask)
 
         rounded = arguments.converted(round_operand)
-        if arguments.form.written:
-            # In place: the values of the operand are rounded where they are, and so is the result.
-            for before in arguments.written():
-                if before.dtype is torch.float32:
-                    before.copy_(round_operand(before))
-            result = func(*rounded.values, **rounded.keywords)
-            for written in arguments.written():
-                if written.dtype is torch.float32:
-                    written.copy_(round_result(written))
-                    _mark(written, low=True)
-            return result
+        if arguments.form.in_place:
+            return self._write_low(func, arguments, rounded, round_operand, round_result)
         if not isinstance(results := _results_of(func, arguments, rounded, low), tuple):
             return _with_tensors(results, round_result)
-        flags = list(low) if len(low) == len(results) else [low[0]] * len(results)
+        # One entry is for all results; results without an entry are statistics.
+        flags = low * len(results) if len(low) == 1 else [*low, *[None] * len(results)][: len(results)]
         return tuple(
             _with_tensors(result, round_result) if flag else result for result, flag in zip(results, flags, strict=True)
         )
+
+    def _write_low(
+        self,
+        func: Any,
+        arguments: _Arguments,
+        rounded: _Arguments,
+        round_operand: Callable[[torch.Tensor], torch.Tensor],
+        round_result: Callable[[torch.Tensor], torch.Tensor],
+    ) -> Any:
+        """Run a low-precision operator in place: round the operand where it is, and then the result."""
+        # Parameters and buffers are no activations: they stay float32.
+        written = [tensor for tensor in arguments.written() if tensor.dtype is torch.float32 and not _is_kept(tensor)]
+        for tensor in written:
+            tensor.copy_(round_operand(tensor))
+        result = func(*rounded.values, **rounded.keywords)
+        for tensor in written:
+            tensor.copy_(round_result(tensor))
+            _mark_low(tensor)
+        return result
 
     def _round(self, tensor: torch.Tensor, may_be_mask: bool) -> torch.Tensor:
         """Return a float32 tensor with its values rounded to the low type, marked as low; other tensors as they are.
@@ -370,11 +458,18 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         """
         if _storage(tensor) is None:
             return tensor
-        clamped = tensor.clamp(-self.largest, self.largest) if self.saturate else tensor
-        rounded = clamped.to(self.low_type).to(torch.float32)
+        rounded = self._convert(tensor)
         if self.examines and not self.overflows and tensor.numel():
             self.overflows = self._loses_range(tensor, rounded, may_be_mask)
-        _mark(rounded, low=True)
+        return rounded
+
+    def _convert(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a float32 tensor rounded to the low type and marked as low; other tensors as they are."""
+        if _storage(tensor) is None:
+            return tensor
+        clamped = tensor.clamp(-self.largest, self.largest) if self.saturate else tensor
+        rounded = clamped.to(self.low_type).to(torch.float32)
+        _mark_low(rounded)
         return rounded
 
     def _loses_range(self, tensor: torch.Tensor, rounded: torch.Tensor, may_be_mask: bool) -> bool:
@@ -472,13 +567,17 @@ class _Arguments:
                 return False
         return True
 
-    def refuse_half_types(self, position: ModulePosition) -> None:
-        """Raise UsageError for an operand that is float16 or bfloat16 by itself."""
+    def refuse_types(self, position: ModulePosition) -> None:
+        """Raise UsageError for an operand that is float16 or bfloat16 by itself, or a nested tensor."""
         for operand in self.operands:
+            place = f"{position}: {self.form.name} reads a"
+            if operand.is_nested:
+                hint = "use padded tensors while mixlist runs"
+                raise UsageError(f"{place} nested tensor, whose values mixlist cannot round", hint=hint)
             if operand.dtype in _HALF_TYPES:
+                name = str(operand.dtype).removeprefix("torch.")
                 raise UsageError(
-                    f"{position}: {self.form.name} reads a {str(operand.dtype).removeprefix('torch.')} tensor: mixlist"
-                    " rounds the operators of a float32 network itself",
+                    f"{place} {name} tensor: mixlist rounds the operators of a float32 network itself",
                     hint="leave .half(), .bfloat16() and casts to these types out of the network",
                 )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeAlias
 
 from mixlist.checker.exception_rate import exception_rate
 from mixlist.diagnostics import Diagnostic, warning
@@ -60,13 +60,23 @@ class StepProgress:
     scale: float
 
 
+class _Train(Protocol[Keywords]):
+    """A function of a loop, a policy and the fields of TrainOptions."""
+
+    def __call__(
+        self, run: Loop, policy: Policy, *positional: Keywords.args, **keywords: Keywords.kwargs
+    ) -> TrainReport: ...
+
+
 def _with_options(
     options_class: Callable[Keywords, TrainOptions],
-) -> Callable[[Callable[[Loop, Policy, TrainOptions], TrainReport]], Any]:
+) -> Callable[[Callable[[Loop, Policy, TrainOptions], TrainReport]], _Train[Keywords]]:
     """Return a decorator that lets a function take the fields of TrainOptions as keyword arguments."""
 
-    def decorate(function: Callable[[Loop, Policy, TrainOptions], TrainReport]) -> Any:
-        def public_function(run: Loop, policy: Policy, *positional: Keywords.args, **keywords: Keywords.kwargs) -> Any:
+    def decorate(function: Callable[[Loop, Policy, TrainOptions], TrainReport]) -> _Train[Keywords]:
+        def public_function(
+            run: Loop, policy: Policy, *positional: Keywords.args, **keywords: Keywords.kwargs
+        ) -> TrainReport:
             options = options_class(*positional, **keywords)
             require_policy(policy)
             return function(run, policy, options)
@@ -191,10 +201,14 @@ class _TrainingSeries:
         self.replayed.append((run.seed, history))
 
     def _repeats(self, run: SeedRun, history: TrainingHistory) -> bool:
-        """Return whether a replay has the losses of its training: bit for bit on a CPU, else as close as the twins."""
-        expected, losses = run.mixed.loss, history.loss
-        if len(expected) != len(losses):
+        """Return whether a replay has the losses of its training: bit for bit on a CPU, else as close as the twins.
+
+        In a step with an exception, the loss can differ by the scale: a gradient penalty overflows with the gradients.
+        """
+        if len(run.mixed.loss) != len(history.loss):
             return False
+        good = sorted(set(range(len(history.loss))) - set(run.mixed.exceptions))
+        expected, losses = ([losses[step] for step in good] for losses in (run.mixed.loss, history.loss))
         if self.device == "cpu":
             return all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(expected, losses, strict=True))
         pairs = zip(run.float32.loss, run.twin.loss, strict=False)
@@ -250,7 +264,7 @@ class _TrainingSeries:
         )
         self.histories[kind] = history = scaler.history
         with self.timer.phase(kind):
-            ended = self._call_loop(seed, scaler, tracker, mode)
+            ended = self._call_loop(kind, seed, scaler, tracker, mode)
         history.diverged = ended or reason_of_failure(history, parameters_finite=scaler.parameters_are_finite())
         if kind in ("float32", "twin") and leader is not None:
             history.diverged = self._reason_of_float32(history, leader)
@@ -270,7 +284,9 @@ class _TrainingSeries:
         steps = len(history.loss)
         return f"has gradients that are not finite in {len(own)} of {steps} steps" if own else ""
 
-    def _call_loop(self, seed: int, scaler: LoopScaler, tracker: ModuleTracker, mode: RoundingMode | None) -> str:
+    def _call_loop(
+        self, kind: Kind, seed: int, scaler: LoopScaler, tracker: ModuleTracker, mode: RoundingMode | None
+    ) -> str:
         """Call the loop, and put its metric into the history; return the reason if the scaler ended it, or ""."""
         from contextlib import ExitStack
 
@@ -285,6 +301,9 @@ class _TrainingSeries:
                 result = self.loop(seed, scaler)
             except ScalerError as error:
                 return f"was ended: {error.message}"
+            except Exception as error:
+                error.add_note(f"mixlist: in the {kind} training of seed {seed}, after {scaler.updates} steps")
+                raise
         self.switched_off |= switched_off
         if not scaler.updates:
             raise UsageError(
@@ -373,6 +392,8 @@ class _TrainingSeries:
             notes.append("torch.autocast was switched off: mixlist rounds the operators itself")
         if "compile" in self.switched_off:
             notes.append("torch.compile ran eagerly: mixlist rounds each operator")
+        if self.finished and self.options.better is None and not self.metric.is_known:
+            notes.append(f"of {self.metric.name}, more counts as better: --better lower says otherwise")
         return notes
 
     def _warnings(self) -> Sequence[Diagnostic]:
@@ -385,7 +406,9 @@ class _TrainingSeries:
             message = (
                 f"{len(self.unlisted)} ATen operators have no name in the lists and follow their operands: {names}"
             )
-            warnings.append(warning("ML616", message, hint="keep their modules in float32 by a keep_dtype file, if they matter"))
+            warnings.append(
+                warning("ML616", message, hint="keep their modules in float32 by a keep_dtype file, if they matter")
+            )
         return warnings
 
 
@@ -394,10 +417,12 @@ def read_metric(result: object, name: str | None, loop: str) -> tuple[str, list[
     hint = "return a number, a list of the last evaluations, or a dict such as {'accuracy': 0.9}"
     if isinstance(result, Mapping):
         names = ", ".join(map(str, result))
-        if name is None and len(result) != 1:
+        if name is None and len(result) > 1:
             raise UsageError(f"{loop} returned {len(result)} metrics: {names}", hint="choose one with --metric NAME")
+        if not result:
+            raise UsageError(f"{loop} returned no metric", hint=hint)
         if name is not None and name not in result:
-            raise UsageError(f"{loop} returned no metric {name!r}: it has {names or 'none'}", hint="correct --metric")
+            raise UsageError(f"{loop} returned no metric {name!r}: it has {names}", hint="correct --metric")
         name = name if name is not None else str(next(iter(result)))
         result = result[name]
     shown = "None" if result is None else f"an object of the type {type(result).__name__}"

@@ -12,6 +12,7 @@ is not judged, and the verdict is inconclusive unless another seed fails.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -40,7 +41,54 @@ MIN_RUNS = 3
 MOST_LOST, MOST_MORE_ZEROS = 0.5, 0.1
 # A fall of the loss is no scatter if it exceeds this number of its standard errors (Rule S10.19).
 LEARNING_ERRORS = 2.0
-_LOWER_IS_BETTER = ("loss", "error", "perplexity")  # words in the name of a metric
+# Words in the name of a metric.
+_LOWER_IS_BETTER = frozenset(
+    (
+        "loss",
+        "error",
+        "err",
+        "perplexity",
+        "ppl",
+        "nll",
+        "mse",
+        "rmse",
+        "mae",
+        "mape",
+        "cer",
+        "wer",
+        "fid",
+        "bpc",
+        "bpb",
+        "eer",
+        "distance",
+        "divergence",
+    )
+)
+_HIGHER_IS_BETTER = frozenset(
+    (
+        "accuracy",
+        "acc",
+        "top1",
+        "top5",
+        "f1",
+        "auc",
+        "auroc",
+        "map",
+        "ap",
+        "iou",
+        "miou",
+        "dice",
+        "precision",
+        "recall",
+        "bleu",
+        "rouge",
+        "r2",
+        "psnr",
+        "ssim",
+        "score",
+        "reward",
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -54,8 +102,17 @@ class Metric:
     def of(cls, name: str, better: str | None) -> Metric:
         """Return the metric of a name; ``better`` is "higher", "lower", or None if the name says it."""
         if better is None:
-            better = "lower" if any(word in name.lower() for word in _LOWER_IS_BETTER) else "higher"
+            better = "lower" if _words(name) & _LOWER_IS_BETTER else "higher"
         return cls(name, better == "higher")
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether the name says if more or less is better."""
+        return bool(_words(self.name) & (_LOWER_IS_BETTER | _HIGHER_IS_BETTER))
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[a-z]+\d*", name.lower()))
 
 
 @dataclass(frozen=True)
@@ -208,8 +265,8 @@ def _judge_courses(findings: _Findings, runs: Sequence[SeedRun], metric: Metric)
             findings.failures.append(f"seed {run.seed}: training in mixed precision {mixed.diverged}")
         elif mixed.metric is not None and not math.isfinite(mixed.metric):
             findings.failures.append(f"seed {run.seed}: {metric.name} is {mixed.metric}")
-        lengths = len(mixed.loss), len(float32.loss), len(twin.loss)
-        if len(set(lengths)) > 1:
+        if not _has_equal_lengths(run):
+            lengths = len(mixed.loss), len(float32.loss), len(twin.loss)
             findings.open_questions.append(
                 f"seed {run.seed}: the trainings have {lengths[0]}, {lengths[1]} and {lengths[2]} steps (mixed,"
                 " float32, twin): they cannot be compared at equal updates"
@@ -218,17 +275,23 @@ def _judge_courses(findings: _Findings, runs: Sequence[SeedRun], metric: Metric)
         findings.remarks.append("the losses of a step do not fall in float32, and may measure different things")
 
 
+def _has_equal_lengths(run: SeedRun) -> bool:
+    return len(run.mixed.loss) == len(run.float32.loss) == len(run.twin.loss)
+
+
 def _describe_other_starts(finished: Sequence[SeedRun]) -> list[str]:
     """Return a sentence for each seed whose float32 trainings begin with different losses (Rule S10.17)."""
-    starts = [
-        (run.seed, run.float32.loss[0], run.twin.loss[0]) for run in finished if run.float32.loss and run.twin.loss
-    ]
+    starts = [(run.seed, run.float32.first_loss, run.twin.first_loss) for run in finished]
     return [
         f"seed {seed}: two trainings in float32 begin with the losses {first:.6g} and {second:.6g}: make network,"
         " optimizer and data inside of the function, and seed what it draws"
         for seed, first, second in starts
-        if not math.isclose(first, second, rel_tol=1e-5) and math.isfinite(first)
+        if first is not None and second is not None and _differ(first, second)
     ]
+
+
+def _differ(first: float, second: float) -> bool:
+    return math.isfinite(first) and not math.isclose(first, second, rel_tol=1e-5)
 
 
 def _zero_gradient_failures(underflow: GradientUnderflow | None) -> list[str]:
@@ -254,7 +317,7 @@ def _compare(runs: Sequence[SeedRun], metric: Metric, tolerance: float) -> Compa
     compared = [
         (run.mixed.metric, run.float32.metric, run.twin.metric, _learned(run, metric))
         for run in runs
-        if run.mixed.metric is not None and math.isfinite(run.mixed.metric)
+        if run.mixed.metric is not None and math.isfinite(run.mixed.metric) and _has_equal_lengths(run)
     ]
     if not compared:
         return None

@@ -309,6 +309,9 @@ def test_the_sampled_steps() -> None:
         (lambda scaler, optimizer: (scaler.unscale_(optimizer), scaler.unscale_(optimizer)), r"unscale_\(\) twice"),
         (lambda scaler, optimizer: (scaler.step(optimizer), scaler.unscale_(optimizer)), r"or after step\(\)"),
         (lambda scaler, optimizer: (scaler.step(optimizer), scaler.update(3.0)), "sets the loss scale itself"),
+        (lambda scaler, optimizer: (scaler.step(optimizer), scaler.update()), r"without scaler\.scale\(loss\)"),
+        (lambda scaler, optimizer: scaler.step(optimizer, lambda: 1.0), "with a closure"),
+        (lambda scaler, optimizer: scaler.scale("loss"), "with an object of the type str"),
     ],
 )
 def test_wrong_calls_of_the_scaler_are_refused(call: Callable[[Any, Any], Any], message: str) -> None:
@@ -347,7 +350,7 @@ def test_what_a_loop_can_return(result: object, name: str | None, expected: obje
         ([], None, "loop returned an object of the type list"),
         ({"a": 1, "b": 2}, None, "loop returned 2 metrics: a, b"),
         ({"a": 1}, "b", "loop returned no metric 'b': it has a"),
-        ({}, None, "loop returned 0 metrics"),
+        ({}, None, "loop returned no metric"),
         (np.zeros(3), None, "loop returned an object of the type ndarray"),
         ({"a": "x"}, None, "loop returned an object of the type str"),
     ],
@@ -388,6 +391,93 @@ def test_ctrl_c_ends_with_the_report_so_far(after: int) -> None:
     losses = sum(len(h.loss) for run in report.runs for h in (run.mixed, run.float32, run.twin))
     assert losses == min(len(seen), 6 * STEPS)
     assert report.to_json()["complete"] is False
+
+
+def test_a_replay_divides_by_the_scale_that_it_uses() -> None:
+    """Rule S10.20: a gradient penalty that divides by get_scale(), and a loop that compares the scales after a step."""
+    learning_rates: list[list[float]] = []
+
+    def loop(seed: int, scaler: Any) -> float:
+        network = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.2)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.98)
+        rates = []
+        for x, y in batches():
+            loss = functional.cross_entropy(network(x), y)
+            gradients = torch.autograd.grad(scaler.scale(loss), list(network.parameters()), create_graph=True)
+            scale = scaler.get_scale()
+            penalty = sum((gradient / scale).square().sum() for gradient in gradients)
+            optimizer.zero_grad()
+            scaler.scale(loss + 0.01 * penalty).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            if scale <= scaler.get_scale():
+                schedule.step()
+            rates.append(schedule.get_last_lr()[0])
+        learning_rates.append(rates)
+        return float(loss.detach())
+
+    report = train(loop, runs=3, scaler_parameters={"init_scale": 2.0**24})
+    assert [replay.repeats for replay in report.replays] == [True] * 3
+    assert len(learning_rates) == 12  # mixed, float32 and twin of each seed, then the replays
+    for seed in range(3):
+        assert learning_rates[9 + seed] == learning_rates[3 * seed] == learning_rates[3 * seed + 1]
+    assert report.verdict in ("pass", "inconclusive") and report.replays[0].own_exceptions == ()
+
+
+def test_the_losses_of_several_optimizers_are_not_compared_with_each_other() -> None:
+    """Rule S10.19: their fall is not asked for."""
+
+    def loop(seed: int, scaler: Any) -> float:
+        networks = [nn.Linear(4, 3), nn.Linear(4, 3)]
+        optimizers = [torch.optim.SGD(network.parameters(), lr=0.1) for network in networks]
+        for x, y in batches():
+            for network, optimizer, factor in zip(networks, optimizers, (1.0, 5.0), strict=True):
+                optimizer.zero_grad()
+                scaler.scale(functional.cross_entropy(network(x), y) * factor).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        return 1.0
+
+    report = train(loop)
+    assert report.verdict == "pass" and report.runs[0].float32.several_losses
+
+
+def test_torch_func_sees_a_scaled_loss() -> None:
+    seen: list[Any] = []
+
+    def loop(seed: int, scaler: Any) -> float:
+        network = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for x, y in batches():
+            parameters = dict(network.named_parameters())
+            gradients = torch.func.grad(
+                lambda values: scaler.scale(functional.cross_entropy(torch.func.functional_call(network, values, x), y))  # noqa: B023
+            )(parameters)
+            for name, parameter in parameters.items():
+                parameter.grad = gradients[name].detach()
+            scaler.step(optimizer)
+            scaler.update()
+        seen.append(network.weight.detach())
+        return 1.0
+
+    assert len(train(loop).runs) == 3 and len(seen) == 9
+
+
+def test_an_error_says_in_which_training_it_arose() -> None:
+    def loop(seed: int, scaler: Any) -> float:
+        Loop()(seed, scaler)
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine") as caught:
+        train(loop)
+    assert caught.value.__notes__ == [f"mixlist: in the mixed training of seed 0, after {STEPS} steps"]
+
+
+def test_an_unknown_metric_says_which_direction_is_better() -> None:
+    """Rule S10.32."""
+    assert "of metric, more counts as better: --better lower says otherwise" in train(Loop(), runs=1).notes
+    assert train(Loop(), runs=1, better="higher").notes == ()
 
 
 def test_progress_counts_the_steps_of_all_trainings() -> None:

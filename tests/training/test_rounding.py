@@ -391,7 +391,9 @@ def test_gray_policies_that_look_ahead_are_refused(gray: Any) -> None:
 def test_the_table_has_only_names_that_exist() -> None:
     """Rule S10.28: ATen operators have the names of ONNX and Ascend."""
     table = operator_table()
-    entries = [entry for entries in (*table.operators.values(), *table.modules.values()) for entry in entries]
+    of_modules = [(module.forward, module.gradient) for module in table.modules.values()]
+    entries = [entry for entries in (*table.operators.values(), *of_modules) for entry in entries]
+    assert {name for module in table.modules.values() for name in module.operators} <= set(table.operators)
     assert {entry.onnx for entry in entries if entry is not None} <= set(onnx_domains()[""])
     # Without Ascend op types of its own, an entry has those of the map of ONNX operators.
     own = [entry for entry in entries if entry is not None and entry.ascend != ascend_names("", entry.onnx)]
@@ -400,6 +402,166 @@ def test_the_table_has_only_names_that_exist() -> None:
     for name in (*table.operators, *table.moves):
         base = name.removesuffix(".transposed")
         assert hasattr(torch.ops.aten, base) or hasattr(torch.ops.aten, f"{base}_"), name
+
+
+def test_parameters_and_buffers_stay_float32() -> None:
+    """Rule S10.29: what a forward writes in place into a buffer is no activation."""
+
+    class Counting(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("average", torch.ones(3))
+
+        def forward(self, x: Any) -> Any:
+            self.average.mul_(0.9999).add_(x.mean(0), alpha=0.0001)
+            return x * self.average
+
+    network, x = Counting(), random(4, 3)
+    with rounding(mixlist.load_policy(precision_mode_v2="fp16")):
+        network(x)
+    assert not is_low(network.average)
+    assert torch.equal(network.average, torch.ones(3) * 0.9999 + 0.0001 * low(low(x).mean(0)))
+
+
+def test_a_part_of_a_tensor_does_not_mark_the_whole() -> None:
+    """Rule S10.29: the mark means that every value in the storage is rounded."""
+    data = random(6, 3)
+    expected = data.clone()
+    with rounding(policy(white=["Mul"])):
+        Network(lambda self, x: x[:, 0].mul_(2.0))(data)
+        assert not is_low(data)
+        complex_parts = Network(lambda self, x: x * 1.0)(random(4, 2))
+        assert is_low(complex_parts)
+        torch.view_as_complex(complex_parts).mul_(torch.tensor(0.3 + 0.1j))
+        assert not is_low(complex_parts)
+    expected[:, 0] = low(low(expected[:, 0]) * 2)
+    assert torch.equal(data, expected)
+
+
+def test_new_tensors_are_no_overflow() -> None:
+    """Rule S10.25: the memory of a new tensor has no meaning; dropout on a CPU fills one."""
+    x = random(64, 64, requires_grad=True)
+    network = Network(lambda self, x: functional.dropout(self.act(x) * 1.0, 0.5, training=True), act=nn.Softmax(-1))
+    with rounding(policy(white=["Softmax", "Mul", "Div"]), examines=True) as mode:
+        for _ in range(20):
+            garbage = torch.full((64, 64), 1e30)  # memory that is used again
+            del garbage
+            network(x).sum().backward()
+        assert not mode.overflows
+
+
+def test_a_gradient_belongs_to_the_module_of_its_forward_operator() -> None:
+    """Rule S10.30: views, custom functions, checkpoints and second derivatives, too."""
+    from torch.utils.checkpoint import checkpoint
+
+    class Square(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(context: Any, x: Any) -> Any:
+            context.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(context: Any, *gradients: Any) -> Any:
+            (x,) = context.saved_tensors
+            return 2 * x * gradients[0]
+
+    positions: set[tuple[str, str, bool]] = set()
+
+    class Noting(OperatorLists):
+        def decide(self, operator: str, position: ModulePosition, rank: int | None, *, is_gradient: bool) -> Any:
+            positions.add((operator, str(position), is_gradient))
+            return super().decide(operator, position, rank, is_gradient=is_gradient)
+
+    def run(forward: Callable[..., Any], second: bool = False) -> set[tuple[str, str, bool]]:
+        positions.clear()
+        network = Network(
+            forward, a=Network(lambda self, x: Square.apply(x)), b=nn.Sequential(nn.Tanh(), nn.Linear(3, 3))
+        )
+        x = random(4, 3, requires_grad=True)
+        lists = policy(white=["Mul"])
+        with rounding(lists) as mode:
+            mode.lists = Noting(lists)
+            result = network(x).sum()
+            if second:
+                (gradient,) = torch.autograd.grad(result, x, create_graph=True)
+                result = gradient.square().sum()
+            result.backward()
+        return positions
+
+    found = run(lambda self, x: self.b(self.a(x)))
+    assert {("mul", "a", False), ("mul", "a", True), ("tanh", "b/0", False), ("tanh_backward", "b/0", True)} <= found
+    assert ("mm", "b/1", True) in found
+    for reentrant in (False, True):
+        again = run(lambda self, x: checkpoint(self.b, self.a(x), use_reentrant=reentrant))  # noqa: B023
+        assert again == found | {("ones_like", "", True)} - {("ones_like", "", True)}, reentrant
+    second = run(lambda self, x: self.b(x), second=True)
+    assert {path for operator, path, is_gradient in second if operator == "mm"} == {"b/1"}
+    assert ("mul", "b/0", True) in second  # of the derivative of tanh_backward
+
+
+def test_a_submodule_that_is_called_alone_keeps_its_path() -> None:
+    network = Network(lambda self, x: self.block(x), block=nn.Sequential(nn.Linear(3, 3)))
+    with rounding(policy(white=["Gemm"]), finds=True) as mode:
+        network(random(2, 3))
+        network.block(torch.full((2, 3), 1e5))
+    assert mode.finding is not None and mode.finding.module == "block/0"
+
+
+def test_only_the_modules_of_torch_have_the_name_of_one_operator() -> None:
+    """Rule S10.28: a class of the user's that is called LSTM is no LSTM."""
+
+    class LSTM(nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return x.exp()
+
+    class Mine(nn.LSTM):  # type: ignore[misc, name-defined]
+        pass
+
+    with rounding(policy(white=["LSTM"])):
+        assert not is_low(LSTM()(random(3, 3)))
+        assert is_low(Mine(3, 4)(random(5, 2, 3))[0])
+
+
+def test_statistics_of_instance_normalization_and_losses_stay_float32() -> None:
+    norm, same, x = (
+        nn.InstanceNorm2d(3, track_running_stats=True),
+        nn.InstanceNorm2d(3, track_running_stats=True),
+        random(2, 3, 4, 4),
+    )
+    everything = mixlist.load_policy(precision_mode_v2="fp16")
+    with rounding(policy(white=["InstanceNormalization"])):
+        norm(x)
+    same(low(x))
+    assert torch.equal(norm.running_mean, same.running_mean)
+    logits = torch.zeros(70000, 2, requires_grad=True)
+    with rounding(everything):
+        functional.cross_entropy(
+            Network(lambda self, x: x * 1.0)(logits), torch.zeros(70000, dtype=torch.int64)
+        ).backward()
+    assert logits.grad.abs().sum() > 0
+
+
+def test_operators_that_change_an_auxiliary_tensor_round_their_result() -> None:
+    with rounding(mixlist.load_policy(precision_mode_v2="fp16")):
+        assert is_low(Network(lambda self, x: functional.rrelu(x, training=True))(random(4, 4)))
+        x = random(4)
+        Network(lambda self, x: x.unsqueeze_(1).squeeze_(1))(x)
+    assert torch.equal(x, random(4)) and not is_low(x)
+
+
+def test_copies_keep_their_precision_in_inference_mode() -> None:
+    with rounding(policy(white=["MatMul"])), torch.inference_mode():
+        result = Network(lambda self, x: torch.relu((x @ x).t().contiguous().reshape(-1)))(random(3, 3))
+        assert is_low(result)
+
+
+def test_nested_tensors_are_refused_and_casts_from_float16_are_not() -> None:
+    """Rule S10.31: a float16 or bfloat16 tensor in an operator that would be rounded is an error."""
+    with rounding(policy(white=["Gemm"])):
+        Network(lambda self, x: self.dense(x.float()), dense=nn.Linear(3, 3))(random(2, 3).half())
+        nested = torch.nested.nested_tensor([random(2, 3), random(3, 3)], layout=torch.jagged)
+        with pytest.raises(UsageError, match="nested tensor"):
+            Network(lambda self, x: torch.relu(x))(nested)
 
 
 def test_with_everything_black_a_training_is_that_of_torch_bit_for_bit() -> None:

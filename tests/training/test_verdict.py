@@ -227,11 +227,12 @@ def test_a_metric_that_is_no_loss_is_judged_by_its_own_value() -> None:
 @pytest.mark.parametrize(
     ("name", "better", "higher"),
     [("accuracy", None, True), ("eval_loss", None, False), ("Perplexity", None, False), ("metric", None, True),
-     ("loss", "higher", True), ("bleu", "lower", False)],
+     ("loss", "higher", True), ("bleu", "lower", False), ("mse", None, False), ("test_ppl", None, False)],
 )  # fmt: skip
 def test_the_name_of_a_metric_says_what_is_better(name: str, better: str | None, higher: bool) -> None:
     """Rule S10.32: The loop returns the metric."""
     assert Metric.of(name, better) == Metric(name, higher)
+    assert Metric.of(name, None).is_known == (name != "metric")
 
 
 @pytest.mark.parametrize(
@@ -309,10 +310,15 @@ def test_a_float32_training_that_learns_nothing_is_not_judged() -> None:
 
 def test_trainings_that_cannot_be_compared_are_inconclusive() -> None:
     """Rule S10.17."""
-    shorter = replace(PASSING_RUNS[0], mixed=replace(PASSING_RUNS[0].mixed, loss=LOSS[:150]))
+    shorter = replace(PASSING_RUNS[0], mixed=replace(PASSING_RUNS[0].mixed, loss=LOSS[:150], metric=0.1))
     judged = verdict_on([shorter, *PASSING_RUNS[1:]])
     assert judged.verdict == "inconclusive" and "have 150, 200 and 200 steps" in judged.reasons[0]
-    other_start = replace(PASSING_RUNS[0], twin=replace(PASSING_RUNS[0].twin, loss=[0.5, *LOSS[1:]]))
+    assert judged.comparison is not None and judged.comparison.difference == 0  # it is left out
+    other_start = replace(
+        PASSING_RUNS[0],
+        float32=replace(PASSING_RUNS[0].float32, first_loss=1.0),
+        twin=replace(PASSING_RUNS[0].twin, first_loss=0.5),
+    )
     judged = verdict_on([other_start, *PASSING_RUNS[1:]])
     assert judged.verdict == "inconclusive" and "begin with the losses 1 and 0.5" in judged.reasons[0]
 
