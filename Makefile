@@ -16,7 +16,7 @@ RUNS ?= 1000
 # The number of damaged list files, of damaged models that are run, and of damaged states: make campaign LISTS=1000 MODELS=100 STATES=200
 LISTS ?= 50000
 MODELS ?= 6000
-STATES ?= 6000
+STATES ?= 3000
 FAULTS = tests/cli/test_damaged_lists.py tests/test_damaged_model_runs.py tests/test_damaged_states.py tests/test_unwritable_places.py
 
 .PHONY: demo test test-lowest docs lint check campaign clean

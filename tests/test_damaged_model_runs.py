@@ -17,14 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
 import onnx
 import pytest
 
 from tests.support.command_process import CommandProcess
 from tests.support.mutation import mutate
 from tests.support.systems import posix_only
-from tests.support.training_network import noisy, samples
 from tests.test_fuzz_models import folder as folder
 from tests.test_fuzz_models import serialized_models
 
@@ -48,12 +46,6 @@ def inference_commands(rng: random.Random) -> list[list[str]]:
         ["check", "m.onnx", "--random", "1", *fp16_option],
         ["tune", "m.onnx", "--random", "1", "-o", "list.json", "--force", "--jobs", "1", *mixlist_option],
     ]
-
-
-def train_commands(rng: random.Random) -> list[list[str]]:
-    """Return the arguments of a short training, sometimes with a trace of overflows or a search of the scale."""
-    analysis = rng.choice([[], ["--trace-overflow"], ["--tune-scale"]])
-    return [["train", "m.onnx", "--data", "train.npz", "--batch-size", "4", "--epochs", "1", *analysis]]
 
 
 @dataclass
@@ -95,15 +87,4 @@ def test_damaged_models_run_or_are_refused(folder: Path) -> None:
         campaign = ModelCampaign(process, folder)
         for number in range(SEED, SEED + COUNT):
             campaign.try_model(number, sources, inference_commands)
-    campaign.finish()
-
-
-@pytest.mark.timeout(60_000)
-def test_damaged_step_graphs_train_or_are_refused(tmp_path: Path) -> None:
-    """Train a tenth of the number of models, and at least one."""
-    np.savez(tmp_path / "train.npz", **samples(40))
-    with CommandProcess(tmp_path, SECONDS) as process:
-        campaign = ModelCampaign(process, tmp_path)
-        for number in range(SEED, SEED + max(COUNT // 10, 1)):
-            campaign.try_model(number, [noisy().SerializeToString()], train_commands)
     campaign.finish()

@@ -21,7 +21,6 @@ from tests.support.external_models import write_external
 from tests.support.killed_runs import KillCampaign, KilledCommand
 from tests.support.libraries import OPS, write_library
 from tests.support.systems import posix_only
-from tests.support.training_network import noisy, samples
 
 pytestmark = posix_only  # the server of commands forks
 KILLS = int(os.environ.get("MIXLIST_KILLS", "1"))
@@ -81,17 +80,6 @@ def _tune(work: Path) -> KilledCommand:
     return KilledCommand("tune", [*args, "--state", "state.jsonl"], prepare, ignored=("state.jsonl",))
 
 
-def _train(work: Path) -> KilledCommand:
-    """Train a small network, and save the state of the training."""
-
-    def prepare(folder: Path) -> None:
-        onnx.save(noisy(), folder / "step.onnx")
-        np.savez(folder / "train.npz", **samples(40))
-
-    args = ["train", "step.onnx", "--data", "train.npz", "--batch-size", "4", "--epochs", "2"]
-    return KilledCommand("train", [*args, "--state", "state.npz"], prepare, growing=("state.npz",))
-
-
 def _check(work: Path) -> KilledCommand:
     """Check a model whose weights are in temporary files during the run."""
     size = 1500 if KILLS >= 100 else 128
@@ -108,7 +96,6 @@ COMMANDS: dict[str, Callable[[Path], KilledCommand]] = {
     "ops-info set": _ops_info_set,
     "fmt": _fmt,
     "tune": _tune,
-    "train": _train,
     "check": _check,
 }
 

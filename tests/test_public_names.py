@@ -13,7 +13,7 @@ import pytest
 
 import mixlist
 from tests.support.builders import model
-from tests.support.training_network import classifier, clusters, mixed
+from tests.support.training_loops import load_loop
 
 TEXT = "g (float[2] x) => (float[2] y) { [e] a = Exp(x) [s] y = Sigmoid(a) }"
 DATA = [{"x": np.array([1, 2], np.float32)}]
@@ -22,7 +22,7 @@ MODEL_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "check": lambda policy: mixlist.check(model(TEXT), policy, DATA),
     "export": lambda policy: mixlist.export(model(TEXT), policy, "ort"),
     "tune": lambda policy: mixlist.tune(model(TEXT), policy, DATA),
-    "train": lambda policy: mixlist.train(classifier(), policy, clusters()),
+    "train": lambda policy: mixlist.train(lambda seed, scaler: 0.0, policy),
 }
 
 
@@ -53,7 +53,7 @@ def test_results_print_as_one_line(tmp_path: Path) -> None:
     results = [
         *(policy, plan, mixlist.rewrite(path, plan), mixlist.check(path, policy, DATA), mixlist.validate(lists)),
         *(mixlist.tune(path, policy, DATA), mixlist.bench(path, policy, DATA, rounds=2)),
-        mixlist.train(classifier(), mixed(), clusters(64), epochs=1, runs=1),
+        mixlist.train(load_loop(), policy, runs=1),
         *(mixlist.export(path, policy, tool) for tool in ("ort", "modelopt", "atc")),
     ]
     for result in results:
@@ -69,7 +69,7 @@ def test_warnings_of_every_result_are_diagnostics_in_python_and_text_in_json(tmp
     results = [
         *(mixlist.check(model(TEXT), policy, DATA), mixlist.tune(model(TEXT), policy, DATA)),
         mixlist.bench(model(TEXT), policy, DATA, rounds=2),
-        mixlist.train(classifier(), policy, clusters(64), epochs=1, runs=1),
+        mixlist.train(load_loop(), policy, runs=1),
     ]
     for result in results:
         assert all(isinstance(warning, mixlist.Diagnostic) for warning in result.warnings)

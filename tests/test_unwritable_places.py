@@ -8,7 +8,6 @@ except for some pages.
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import shutil
@@ -30,10 +29,10 @@ from mixlist.files.package_data import data_folder
 from tests.support.builders import model
 from tests.support.command_process import CommandProcess, End
 from tests.support.external_models import write_external
-from tests.support.killed_runs import OF_ONNXRUNTIME, tree
+from tests.support.killed_runs import OF_LIBRARIES, tree
 from tests.support.libraries import OPS, write_library
 from tests.support.systems import posix_only
-from tests.support.training_network import noisy, samples
+from tests.support.training_loops import write_loop
 from tests.tuner.test_search_state import FEEDS, TEXT
 
 pytestmark = posix_only  # limits of a process, and mounts
@@ -50,7 +49,6 @@ _REASONS = (
 _OLD = b"the old content\n"
 _TUNE = ["tune", "search.onnx", "--data", "search.npz", "--ops-info", "mindspore-o3", "--jobs", "1", "--force"]
 _REPAIR = ["repair", "half.onnx", "--data", "half.npz", "--jobs", "1", "--force"]
-_TRAIN = ["train", "step.onnx", "--data", "train.npz", "--batch-size", "4", "--epochs", "1"]
 
 
 @dataclass(frozen=True)
@@ -112,8 +110,7 @@ WRITERS: dict[str, Writer] = {
     "repair rules": Writer([*_REPAIR, "-o", "new.onnx", "--node-rules", "place/f"], {"f": _OLD}),
     "repair state": Writer([*_REPAIR, "-o", "new.onnx", "--state", "place/f"], check_part=_read_trials),
     "export output": Writer(["export", "m.onnx", "--for", "atc", "--library", "ascend310p", "-o", "place/new"]),
-    "train html": Writer([*_TRAIN, "--html", "place/f"], {"f": _OLD}),
-    "train state": Writer([*_TRAIN, "--state", "place/f"], check_part=lambda data: np.load(io.BytesIO(data))),
+    "train html": Writer(["train", "train.py:run", "--runs", "1", "--html", "place/f"], {"f": _OLD}),
     "validate paths": Writer(["validate", "place/f.json", "--fix"], {"f.json": b"// old\n" + _LIST}),
     "validate write_baseline": Writer(["validate", "m.json", "--write-baseline", "place/f"], {"f": _BASELINE}),
     "fmt paths": Writer(["fmt", "place/f.json"], {"f.json": _LIST}),
@@ -160,8 +157,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "half.npz", x=np.array([1, 1000], np.float16))
     (folder / "m.json").write_text('{"white-list": {"to-add": ["Add", "Add"]}}')
     (folder / "rules.txt").write_text("g::InputDtype:float32,OutputDtype:float32\n")
-    onnx.save(noisy(), folder / "step.onnx")
-    np.savez(folder / "train.npz", **samples(40))
+    write_loop(folder)
     write_library(folder / "lib")
     return folder
 
@@ -201,7 +197,9 @@ class Attempts:
                 problems.append(f"another reason: {end.err}")
             if not any(name in end.err for name in ("place", "new.onnx", "new.json", "backup", str(self.temporary))):
                 problems.append(f"no file is named: {end.err}")
-        problems += [f"{path} is left over" for path in self.temporary.iterdir() if path.name != OF_ONNXRUNTIME]
+        problems += [
+            f"{path} is left over" for path in self.temporary.iterdir() if not path.name.startswith(OF_LIBRARIES)
+        ]
         self.wrong += [f"{condition}: {problem}" for problem in problems]
         return end
 

@@ -7,7 +7,7 @@ names hundreds that a model lacks. ``lists/edits.py`` warns about names that the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.library import Lists
@@ -23,18 +23,16 @@ NameWarning = tuple[str, str, str]  # code, message, hint
 
 
 def find_name_warnings(
-    policy: Policy, model_ops: Mapping[tuple[str, str], int] | None = None, function_names: Collection[str] = ()
+    policy: Policy, model_names: Collection[str] | None = None, function_names: Collection[str] = ()
 ) -> list[Diagnostic]:
     """Return warnings about the op types that the policy's modify_mixlist file names, in the order of the file.
 
-    ``model_ops``: the number of nodes in the model, in all its graphs and functions, by domain and op type; "" is the
-    standard domain. Without it, absence from a model is not checked. ``function_names``: the names of the model's
-    functions.
+    ``model_names``: every name by which the lists can mean an operator of the model. Without it, absence from a model
+    is not checked. ``function_names``: the names of the model's functions.
     """
     lists = policy.lists
     # ONNX names are checked over an Ascend library, and Ascend names over an ONNX library: they are in the wrong space.
     find_name_space_warnings = _onnx_name_warnings if policy.space == "ascend" else _ascend_name_warnings
-    model_names = _names_in_model(policy, model_ops) if model_ops is not None else None
     diagnostics: list[Diagnostic] = []
     for op in sorted(lists.named_ops):
         name_space_warnings = find_name_space_warnings(lists, op)
@@ -48,8 +46,8 @@ def find_name_warnings(
     return sorted(diagnostics, key=lambda diagnostic: (diagnostic.line or 0, diagnostic.column or 0))
 
 
-def _names_in_model(policy: Policy, model_ops: Mapping[tuple[str, str], int]) -> set[str]:
-    """Return every name by which the policy's lists can mean an operator of the model."""
+def names_in_lists(policy: Policy, model_ops: Iterable[tuple[str, str]]) -> set[str]:
+    """Return every name by which the policy's lists can mean one of these operators: pairs of domain and op type."""
     if policy.space == "ascend":
         return {form for domain, op in model_ops for form in ascend_names(canonical_domain(domain), op)}
     return {name for domain, op in model_ops for name in onnx_names(domain, op)}

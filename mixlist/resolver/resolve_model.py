@@ -13,7 +13,7 @@ from mixlist.graph.load import LoadedModel, load_model
 from mixlist.graph.model import POLICY_KEY
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.ops import dtypes
-from mixlist.ops.name_warnings import find_name_warnings
+from mixlist.ops.name_warnings import find_name_warnings, names_in_lists
 from mixlist.patterns.constant_ranges import ConstantRanges
 from mixlist.progress import ProgressCallback, ProgressCounter
 from mixlist.resolver.classification import Classifier, find_unknown_inputs
@@ -116,9 +116,12 @@ def _assign_suffixes(main: GraphSolution) -> tuple[GraphSolution, ...]:
 
 def _find_warnings(model_solution: ModelSolution, ranges: ConstantRanges) -> Iterator[Diagnostic]:
     yield from _warn_other_policy(model_solution)
-    op_counts = Counter((node.domain, node.op_type) for s in model_solution.solutions for node in s.graph.nodes)
+    policy = model_solution.policy
+    model_names = names_in_lists(
+        policy, {(n.domain, n.op_type) for s in model_solution.solutions for n in s.graph.nodes}
+    )
     function_names = {name for _, name, _ in model_solution.graph.functions}
-    yield from find_name_warnings(model_solution.policy, op_counts, function_names)
+    yield from find_name_warnings(policy, model_names, function_names)
     # After all graphs were matched: only then is it known which rules name no node.
     yield from model_solution.node_rules.find_warnings()
     yield from find_position_warnings(model_solution)

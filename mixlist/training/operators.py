@@ -19,7 +19,8 @@ from mixlist.errors import UsageError
 from mixlist.lists.library import ListName
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops.list_lookup import find_list, find_list_of_forms
-from mixlist.ops.names import ascend_names
+from mixlist.ops.name_warnings import find_name_warnings
+from mixlist.ops.names import ascend_names, onnx_names
 
 # Where an operator runs outside of every module, reports show this instead of a path.
 OUTSIDE_MODULES = "(outside of modules)"
@@ -134,6 +135,7 @@ class OperatorLists:
             )
         self._rules = [(rule, _high_or_low(rule, policy)) for rule in policy.rules]
         self._used_rules: set[NodeRule] = set()
+        self._names: set[str] = set()  # every name by which the lists can mean an operator that ran
 
     def decide(
         self, operator: str, position: ModulePosition, rank: int | None, *, is_gradient: bool
@@ -155,6 +157,7 @@ class OperatorLists:
     ) -> ResultDecision:
         if names is None:
             return ResultDecision(None, operator)
+        self._names.update(names.ascend if self.policy.space == "ascend" else onnx_names("", names.onnx))
         for rule, list_name in self._rules:
             if _names_operator(rule, names) if rule.by == "type" else _names_module(rule.pattern, position):
                 self._used_rules.add(rule)
@@ -178,8 +181,11 @@ class OperatorLists:
         """Count a call of an operator that the table lacks."""
         self.unlisted[operator] = self.unlisted.get(operator, 0) + 1
 
-    def unused_rules(self) -> list[Diagnostic]:
-        """Return a warning for each node rule that named no operator of the trainings so far (Rule S6.6)."""
+    def find_warnings(self) -> list[Diagnostic]:
+        """Return the warnings about names in the policy's files that mean no operator that ran (Rules S5.6, S6.6)."""
+        return [*find_name_warnings(self.policy, self._names), *self._unused_rules()]
+
+    def _unused_rules(self) -> list[Diagnostic]:
         hint = "name a module as in named_modules(), such as layer1/* or layer1/0/conv1, or an op type"
         return [
             rule.place.finding("ML305", "warning", f"no module that ran is called {rule.pattern!r}", hint)

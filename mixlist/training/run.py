@@ -144,7 +144,7 @@ class _TrainingSeries:
         self.low_operators = 0
         self.unlisted: dict[str, int] = {}
         self.switched_off: set[str] = set()
-        self.rule_warnings: list[Diagnostic] = []
+        self.name_warnings: list[Diagnostic] = []
         self.finished: list[SeedRun] = []
         self.interrupted: list[SeedRun] = []  # the run that Ctrl-C ended, with the steps so far; else empty
         self.samplers: list[tuple[GradientSampler, GradientSampler, set[int]]] = []  # of each finished run
@@ -313,7 +313,7 @@ class _TrainingSeries:
         if mode is not None:
             self.low_operators += mode.low_operators
             self.unlisted = {**self.unlisted, **mode.lists.unlisted}
-            self.rule_warnings = mode.lists.unused_rules()
+            self.name_warnings = mode.lists.find_warnings()
         name, scaler.history.evaluations = read_metric(result, self.options.metric, self.name)
         self.metric = Metric.of(name, self.options.better)
         scaler.history.metric = sum(scaler.history.evaluations) / len(scaler.history.evaluations)
@@ -397,7 +397,7 @@ class _TrainingSeries:
         return notes
 
     def _warnings(self) -> Sequence[Diagnostic]:
-        warnings = list(self.rule_warnings)
+        warnings = list(self.name_warnings)
         if self.finished and not self.low_operators:
             message = "no operator is in low precision: the mixed training is the same as the float32 training"
             warnings.append(warning("ML605", message, hint="give lists with white operators that the network has"))

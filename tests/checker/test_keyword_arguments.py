@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import mixlist
-from mixlist import training
 
 JUDGING = {
     "provider": "cpu", "overflow_mode": "inf", "steps": None, "max_exception_rate": 0.005,
@@ -24,12 +23,11 @@ TUNE = {
     "holdout": True, "state": None, "progress": None,
 }  # fmt: skip
 TRAIN = {
-    "eval_data": None, "batch_size": 32, "steps": None, "epochs": None, "optimizer": None, "init": None, "runs": 3,
-    "seed": 0, "scaler": "torch", "scaler_parameters": None, "max_exception_rate": 0.005, "planned_steps": None,
-    "tolerance": 0.005, "metric": None, "advance_on_skip": False, "trace_overflow": False, "tune": False,
-    "provider": "cpu", "overflow_mode": "inf", "overflow_detection": None, "threads": None, "state": None,
-    "progress": None,
+    "loss_scaler": "torch", "scaler_parameters": None, "runs": 3, "seed": 0, "metric": None, "better": None,
+    "tolerance": 0.005, "max_exception_rate": 0.005, "planned_steps": None, "overflow_mode": "inf",
+    "overflow_detection": None, "progress": None,
 }  # fmt: skip
+LEADING = {"bench": ["model", "policy_or_other", "batches"], "train": ["run", "policy"]}
 BENCH = {
     "provider": "cpu", "rounds": 30, "warmup": 3, "transfers": False, "threads": None, "profiles": None,
     "progress": None,
@@ -41,7 +39,7 @@ BENCH = {
     [
         (mixlist.check, JUDGING | CHECK),
         (mixlist.tune, JUDGING | TUNE),
-        (training.train, TRAIN),
+        (mixlist.train, TRAIN),
         (mixlist.bench, BENCH),
     ],
 )
@@ -53,13 +51,12 @@ def test_every_option_is_a_keyword_with_its_default(function: Any, keywords: dic
         else:
             leading.append(name)
     assert keyword_only == keywords
-    assert leading == (
-        ["model", "policy_or_other", "batches"] if function is mixlist.bench else ["model", "policy", "data"]
-    )
+    assert leading == LEADING.get(function.__name__, ["model", "policy", "data"])
+    arguments = [None] * len(leading)
     with pytest.raises(TypeError, match="unexpected keyword argument 'tolerence'"):
-        function(None, None, None, tolerence=1)
+        function(*arguments, tolerence=1)
     with pytest.raises(TypeError, match="positional argument"):
-        function(None, None, None, "cpu")
+        function(*arguments, "cpu")
 
 
 def test_model_policy_and_data_can_be_keywords() -> None:

@@ -34,7 +34,8 @@ def test_every_command_declares_its_files() -> None:
         assert isinstance(command, FileCheckingCommand), command.name
         for parameter in command.params:
             names_file = parameter.metavar in (
-                *("FILE", "PATH", "DIR", "PATH...", "PATH|PRESET", "OUT", "ORIGINAL", "MIXED", "FILE.py:NAME"),
+                *("FILE", "PATH", "DIR", "PATH...", "PATH|PRESET", "OUT", "ORIGINAL", "MIXED"),
+                *("FILE.py:NAME", "FILE.py:FUNCTION"),
             )
             is_path = isinstance(parameter.type, click.Path | click.File)
             assert isinstance(parameter.type, PathType) is (names_file or is_path), (command.name, parameter.name)
@@ -68,13 +69,14 @@ def files(tmp_path: Path) -> Path:
         "hints.json": "{}",
         "config.toml": "",
         "loader.py": "def batches():\n    yield {}\n",
+        "train.py": "def run(seed, scaler): ...\n",
         **dict.fromkeys(("named/x.npy", "named/w.bin", "folders/0/x.npy", "photos/0.png"), ""),
     }
     for name in ("library", "batches", "sets/set_0", "named", "folders/0", "photos"):
         (tmp_path / name).mkdir(parents=True)
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
-    for name in ("batch.npz", "batches/0.npz", "more.npz", "init.npz"):
+    for name in ("batch.npz", "batches/0.npz", "more.npz"):
         np.savez(tmp_path / name, x=np.ones((1, 4), np.float32))
     np.save(tmp_path / "labels.npy", np.zeros(1, np.int64))
     value = numpy_helper.from_array(np.ones((1, 4), np.float32), "x")
@@ -124,9 +126,7 @@ _READ: dict[str, dict[str, list[str]]] = {
         "--config=config.toml": ["config.toml"],
         "--type-hints=hints.json": ["hints.json"],
     },
-    "train": _MODEL
-    | _POLICY
-    | {"--data=batch.npz": ["batch.npz"], "--eval-data=more.npz": ["more.npz"], "--init=init.npz": ["init.npz"]},
+    "train": _POLICY | {"train.py:run": ["train.py"]},
 }
 # The options that write, with the file that is written for each.
 _WRITTEN: dict[str, list[str]] = {
@@ -144,16 +144,16 @@ _WRITTEN: dict[str, list[str]] = {
     ],
     "repair": ["-o {} --force", "-o new.onnx --force --node-rules {}", "-o new.onnx --state {}"],
     "recover": ["-o {} --node-rules new.txt --force", "-o new.json --force --node-rules {}"],
-    "train": ["--html {}", "--state {}"],
+    "train": ["--html {}"],
 }
-_REQUIRED = {"train": ["--data=batch.npz"], "recover": ["other.onnx"]}
 
 
 def _arguments(command: str, option: str) -> list[str]:
-    """Return arguments that read the model and what ``option`` says."""
+    """Return arguments that read what the command needs and what ``option`` says."""
+    if command == "train":
+        return ["train.py:run", *([] if option == "train.py:run" else [option])]
     model = [] if option.startswith("model.onnx") else ["model.onnx"]
-    required = [] if option.startswith("--data") else _REQUIRED.get(command, [])
-    return [*model, *option.split(), *required]
+    return [*model, *option.split(), *(["other.onnx"] if command == "recover" else [])]
 
 
 def _same_path(path: Path, link: Path) -> Path:
@@ -224,7 +224,6 @@ def test_an_output_that_is_an_input_is_refused(
         "tune model.onnx -o a.json --state a.partial.json",
         "repair model.onnx -o a --node-rules a",
         "recover model.onnx other.onnx -o a --node-rules a",
-        "train model.onnx --data batch.npz --html a --state a",
     ],
 )
 def test_two_outputs_in_one_file_are_refused(
@@ -321,8 +320,7 @@ _UNWRITABLE: list[Sequence[str]] = [
     ("recover", "model.onnx", "other.onnx", "-o", "new.json", "--node-rules={}"),
     ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--html={}"),
     ("diff", "onnx", "onnx", "--html={}"),
-    ("train", "model.onnx", "--data=batch.npz", "--html={}"),
-    ("train", "model.onnx", "--data=batch.npz", "--state={}"),
+    ("train", "train.py:run", "--html={}"),
 ]
 
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
-
-from tests.support.training_network import classifier, clusters
 
 from .conftest import Run
 
-OLDER = {("validate", "--format"): "--output-format", ("train", "--state"): "--resume"}
+OLDER = {("validate", "--format"): "--output-format"}
 
 
 def test_no_help_text_shows_an_older_name(run: Run) -> None:
@@ -37,14 +33,6 @@ def test_the_error_about_a_wrong_value_has_the_current_option_name(run: Run, tmp
     (tmp_path / "modify.json").write_text("{}")
     message = run("validate", tmp_path / "modify.json", "--output-format", "xml").err
     assert "'--format'" in message and "--output-format" not in message
-
-
-def test_the_older_option_of_train_names_the_state(run: Run, tmp_path: Path) -> None:
-    step, data, state = tmp_path / "step.onnx", tmp_path / "train.npz", tmp_path / "state.npz"
-    onnx.save(classifier(), step)
-    np.savez(data, **clusters(40))
-    run("train", step, "--data", data, "--steps", "2", "--runs", "1", "--batch-size", "4", "--resume", state)
-    assert state.exists()
 
 
 @pytest.mark.parametrize("command", [["lists"], ["presets"], ["resolve", "MODEL"], ["bench", "MODEL", "--estimate"]])

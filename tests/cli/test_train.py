@@ -16,10 +16,10 @@ import onnx
 import pytest
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
+from tests.support.training_network import classifier, clusters, noisy, samples, squares
 
 from mixlist.errors import FileError
 from mixlist.files.package_data import data_folder
-from tests.support.training_network import classifier, clusters, noisy, samples, squares
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = [json.loads(path.read_text("utf-8")) for path in sorted(data_folder("schemas").glob("*.json"))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +31,7 @@ from mixlist.graph.traversal import (
     tensors_in_model,
 )
 from mixlist.graph.type_hints import add_type_hints
-from mixlist.training.step_graph import load_step_graph
 from tests.support.builders import model, policy
-from tests.support.training_network import classifier
 
 HEAD = '<ir_version: 10, opset_import: ["" : 19, "my.domain" : 1, "my.functions" : 1]>'
 TEXT = f"""{HEAD} g (float[4] x, bool c) => (float[4] y) {{
@@ -258,14 +255,6 @@ def in_main(proto: ModelProto, node: onnx.NodeProto) -> None:
 
 def in_function(proto: ModelProto, node: onnx.NodeProto) -> None:
     proto.functions.append(FunctionProto(domain="f", name="F", node=[in_graphs(node)]))
-
-
-@pytest.mark.parametrize("add", [in_main, in_function])
-def test_a_step_graph_that_draws_in_a_body_is_refused(add: Callable[[ModelProto, onnx.NodeProto], None]) -> None:
-    proto = classifier()
-    add(proto, helper.make_node("RandomNormal", [], ["r"], name="draw", shape=[2]))
-    with pytest.raises(ModelError, match=r"'draw' \(RandomNormal\) draws random numbers itself"):
-        load_step_graph(proto)
 
 
 @pytest.mark.parametrize(("op_type", "opset"), [("Neg", 19), ("Reshape", 18)])  # Reshape and Cast changed in 19

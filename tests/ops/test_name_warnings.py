@@ -10,7 +10,7 @@ import pytest
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.load import load_policy
-from mixlist.ops.name_warnings import find_name_warnings
+from mixlist.ops.name_warnings import find_name_warnings, names_in_lists
 
 MODEL = {("", "Conv"): 2, ("", "MatMul"): 1, ("com.microsoft", "Gelu"): 1, ("", "Softmax"): 1}
 
@@ -20,9 +20,9 @@ def find_warnings(tmp_path: Path) -> Any:
     def check(ops_info: str, *names: str, **more: Any) -> list[Diagnostic]:
         text = json.dumps({"black-list": {"to-add": names}})
         (tmp_path / "mix.json").write_text(text)
-        warnings = find_name_warnings(
-            load_policy(ops_info, tmp_path / "mix.json"), more.get("model"), more.get("functions", ())
-        )
+        policy = load_policy(ops_info, tmp_path / "mix.json")
+        model_names = names_in_lists(policy, more["model"]) if "model" in more else None
+        warnings = find_name_warnings(policy, model_names, more.get("functions", ()))
         assert all(f.severity == "warning" and f.line == 1 and text[f.column - 1] == '"' for f in warnings if f.column)
         assert all(f.path == str(tmp_path / "mix.json") for f in warnings)
         return warnings
@@ -89,5 +89,5 @@ def test_warnings_are_in_the_order_of_the_file(find_warnings: Any) -> None:
 
 
 def test_names_of_the_library_alone_do_not_warn() -> None:
-    assert find_name_warnings(load_policy("ascend910b"), MODEL) == []
-    assert find_name_warnings(load_policy("onnx"), MODEL, ["MatMul"]) == []
+    assert find_name_warnings(load_policy("ascend910b"), names_in_lists(load_policy("ascend910b"), MODEL)) == []
+    assert find_name_warnings(load_policy("onnx"), names_in_lists(load_policy("onnx"), MODEL), ["MatMul"]) == []

@@ -20,7 +20,8 @@ from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
-OF_ONNXRUNTIME = ".ses"  # a file that ONNX Runtime keeps in the folder of temporary files
+# The names of what ONNX Runtime and PyTorch keep in the folder of temporary files start with these.
+OF_LIBRARIES = (".ses", "torchinductor_")
 Tree = dict[str, tuple[int, str]]  # the mode and checksum of each file, by its path in the folder
 
 
@@ -203,7 +204,9 @@ class KillCampaign:
         if run.status != self._undisturbed.status:
             problems.append(f"the next run ends with {run.status}: {run.output}")
         problems += differences(self._tree(), self._expected)
-        problems += [f"{path.name} is left over" for path in self._temporary.iterdir() if path.name != OF_ONNXRUNTIME]
+        problems += [
+            f"{path.name} is left over" for path in self._temporary.iterdir() if not path.name.startswith(OF_LIBRARIES)
+        ]
         self.counts.wrong += [f"killed at {moment}: {problem}" for problem in problems]
 
     def _problems_after_kill(self) -> Iterator[str]:

@@ -10,69 +10,73 @@ from mixlist.training.comparison import Comparison
 from mixlist.training.result import (
     GradientHistogram,
     GradientUnderflow,
+    OperatorFinding,
+    OverflowStart,
+    Replay,
+    ScaleExceptions,
     SeedRun,
     TrainingHistory,
     TrainReport,
-    TuningRun,
 )
 
-from .check_reports import EVIL, SUGGESTION, finding
+from .check_reports import EVIL, SUGGESTION
 
 STEPS = 600
 
 
 def curve(seed: int, mixed: bool) -> TrainingHistory:
-    loss = tuple(2.3 * math.exp(-k / 150) + 0.05 * math.sin(k * (seed + 2)) + 0.06 for k in range(STEPS))
+    loss = [2.3 * math.exp(-k / 150) + 0.05 * math.sin(k * (seed + 2)) + 0.06 for k in range(STEPS)]
     if not mixed:
-        return TrainingHistory(loss, metric=0.98 + 0.001 * seed)
-    skipped = (*range(3 + seed), 300 + seed)
+        return TrainingHistory(loss, [0.98 + 0.001 * seed], metric=0.98 + 0.001 * seed, scale=[1.0] * STEPS)
+    skipped = [*range(3 + seed), 300 + seed]
     scale, scales = 2.0**16, []
     for step in range(STEPS):
         scales.append(scale)
         scale = scale / 2 if step in skipped else scale * 2 if step % 200 == 199 else scale
     bad = {"fc.weight": 4 + seed, EVIL: 2, "conv.bias": 1}
+    metric = 0.978 + 0.001 * seed
     return TrainingHistory(
-        tuple(v * 1.02 for v in loss),
-        metric=0.978 + 0.001 * seed,
-        scale=tuple(scales),
+        [v * 1.02 for v in loss],
+        [metric],
+        metric=metric,
+        scale=scales,
         skipped=skipped,
         exceptions=skipped,
         bad=bad,
     )
 
 
+def finding(module: str, *, op_type: str = "MatMul", is_low: bool = True, steps: int = 7) -> OperatorFinding:
+    start = OverflowStart(module, "mm", op_type, "white", by_rule=False, is_low=is_low, is_gradient=True)
+    return OperatorFinding(start, steps=steps, seed=0, step=3, edit=op_type if is_low else "")
+
+
 PASSING = TrainReport(
-    model="good_step.onnx",
+    loop="train.py:run",
     verdict="pass",
     reasons=(
-        "exceptions stay below their limit, no training diverges, and accuracy is worse than in float32 by 0.002"
-        " (worse by at least 0.001 and at most 0.003), the margin is 0.005",
+        "exceptions stay below their limit, no training diverges, and gradients do not become zero",
+        "accuracy is worse than in float32 by 0.002 (worse by at least 0.001 and at most 0.003), the margin is 0.005",
     ),
-    provider="cpu",
-    mode="emulated",
+    device="cpu",
     precision="float16",
     overflow_mode="inf",
     overflow_detection="gradients",
     exception_rate=0.0,
-    start_up_rate=0.0,
-    steady_rate=0.0,
-    initial_scale=65536.0,
-    projected_rate=None,
+    proven_rate=0.0017,
     limit=0.005,
     steps=STEPS,
-    batch_size=32,
     metric="accuracy",
     higher=True,
     tolerance=0.005,
     comparison=Comparison("pass", 0.002, 0.001, 0.003, 0.005, 0.0, 0.0, 0.005, None, False),
     runs=tuple(
         SeedRun(
-            seed, curve(seed, False), curve(seed, False), replace(curve(seed, True), skipped=(), exceptions=(), bad={})
+            seed, replace(curve(seed, True), skipped=[], exceptions=[], bad={}), curve(seed, False), curve(seed, False)
         )
         for seed in range(3)
     ),
     scaler={"name": "torch", "init_scale": 65536.0, "growth_interval": 2000},
-    optimizer={"name": "adam", "lr": 0.001},
     underflow=GradientUnderflow(
         0.0,
         0.001,
@@ -86,40 +90,34 @@ PASSING = TrainReport(
             GradientHistogram(EVIL, (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5), (0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0)),
         ),
     ),
-    seconds={"float32": 1.5, "mixed": 3.0},
+    low_operators=5400,
+    seconds={"mixed": 3.0, "float32": 1.5, "twin": 1.5},
 )
 
 FAILING = replace(
     PASSING,
-    model=f"models/{EVIL}.onnx",
+    loop=f"{EVIL}.py:run",
     verdict="fail",
-    reasons=("3 of 1761 steps after the start-up have an exception: 0.17%, the limit is 0.01%", f"about {EVIL}"),
+    reasons=("12 of 1800 steps have an exception that no loss scale prevents", f"about {EVIL}"),
     exception_rate=15 / 1800,
-    start_up_rate=12 / 42,
-    steady_rate=3 / 1758,
-    runs=tuple(SeedRun(seed, curve(seed, False), curve(seed, False), curve(seed, True)) for seed in range(3)),
+    proven_rate=0.01,
+    runs=tuple(SeedRun(seed, curve(seed, True), curve(seed, False), curve(seed, False)) for seed in range(3)),
     metric=EVIL,
-    offenders=(finding("/grad/fc/MatMul"), finding(EVIL)),
-    trace_scale=1.0,
+    scale_exceptions=ScaleExceptions(most=3, rare_from=2000, first_scale=8192.0),
+    replays=tuple(Replay(seed, True, (0, 1, 2, 300 + seed)) for seed in range(3)),
+    findings=(finding("decoder/fc"), finding(EVIL, op_type=EVIL, steps=2), finding("head", is_low=False, steps=1)),
     suggestion=SUGGESTION,
-    scale_trials=(
-        TuningRun({"init_scale": 1024.0}, 0, 40, 0.001, 0.0005),
-        TuningRun({"init_scale": 65536.0}, 4, 40, 0.0, 0.1),
-    ),
-    scale_choice={"init_scale": 1024.0},
-    warnings=(
-        warning("ML609", "there is no evaluation data: the metric is measured on the training data"),
-        warning("ML602", EVIL),
-    ),
+    unlisted_operators={"aten::_cdist_forward": 12, EVIL: 1},
+    notes=(f"nnabla tries the update of such a step again, {EVIL}",),
+    warnings=(warning("ML605", EVIL),),
 )
 NOTHING = replace(
     PASSING,
-    verdict="fail",
+    verdict="inconclusive",
     reasons=("interrupted after 0 of 3 runs",),
-    runs=(SeedRun(0, TrainingHistory((math.nan,)), TrainingHistory(), TrainingHistory()),),
+    runs=(SeedRun(0, TrainingHistory([math.nan]), TrainingHistory(), TrainingHistory()),),
     underflow=None,
-    steady_rate=None,
-    initial_scale=None,
+    proven_rate=1.0,
     comparison=None,
     complete=False,
 )
@@ -128,15 +126,15 @@ EXTREME = replace(
     runs=(
         SeedRun(
             0,
-            TrainingHistory((1.0, math.inf, math.nan, 1e30), metric=math.nan),
-            TrainingHistory((1.0, 1.0, 1.0, 1e30), metric=-math.inf),
             TrainingHistory(
-                (1.0, 2.0, math.inf, 3.0),
+                [1.0, 2.0, math.inf, 3.0],
                 metric=math.inf,
-                scale=(2.0**200, math.inf, 0.0, 1e-300),
-                skipped=(0, 1, 2, 3),
-                exceptions=(0, 1, 2, 3),
+                scale=[2.0**200, math.inf, 0.0, 1e-300],
+                skipped=[0, 1, 2, 3],
+                exceptions=[0, 1, 2, 3],
             ),
+            TrainingHistory([1.0, math.inf, math.nan, 1e30], metric=math.nan),
+            TrainingHistory([1.0, 1.0, 1.0, 1e30], metric=-math.inf),
         ),
     ),
     steps=4,

@@ -34,7 +34,6 @@ def run(*arguments: str | Path) -> int:
         ("check", DIGITS, *DATA),
         ("tune", DIGITS, "-o", "list.json", *DATA),
         ("bench", DIGITS, *DATA),
-        ("train", DIGITS.with_name("digits_cnn_step.onnx"), "--data", DIGITS.with_name("digits_train.npz")),
         ("demo",),
     ],
     ids=lambda arguments: arguments[0],

@@ -347,7 +347,7 @@ def test_node_rules_name_modules(pattern: str, tmp_path: Any) -> None:
     with rounding(lists) as mode:
         result = network(x)
         result.sum().backward()
-        assert [warning.message for warning in mode.lists.unused_rules()] == ["no module that ran is called 'none/*'"]
+        assert [warning.message for warning in mode.lists.find_warnings()] == ["no module that ran is called 'none/*'"]
     layer = network.block[0]
     assert torch.equal(result, x @ layer.weight.t() + layer.bias)
 
