@@ -102,7 +102,8 @@ def command(
         with bar("training", "steps") as progress:
             report = run_train(loop, policy, replace(options, progress=progress), function)
     except LoopError as error:
-        sys.stderr.write(error.text)
+        # The note says in which training the error arose.
+        sys.stderr.write("\n".join((error.text.rstrip("\n"), *getattr(error, "__notes__", ()), "")))
         return UsageError.exit_status
     terminal.write_findings(report.warnings)
     write_report_and_page(report, output_format, html, train_html.render, train_terminal.write_train)

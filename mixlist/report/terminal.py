@@ -54,6 +54,7 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: T
 
     In a pipe or a file, and in a table of more than ``_MAX_FOLDED_ROWS`` rows, cells do not fold. No cell is ever cut.
     """
+    columns = [escape_commands(column) for column in columns]
     if stream.isatty() and len(rows) <= _MAX_FOLDED_ROWS:
         _write_folded(columns, rows, stream)
     else:

@@ -38,11 +38,20 @@ def is_file(place: str) -> bool:
 
 
 def import_place(place: str, example: str) -> ModuleType:
-    """Return the module of a file or of a module name; the code of the user runs. Raises FileError without a file."""
+    """Return the module of a file or of a module name; the code of the user runs.
+
+    Raises FileError without such a file or module.
+    """
     if not is_file(place):
         # ``python -m`` finds modules of the current folder too. A console script does not.
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
-        return importlib.import_module(place)
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            # An import inside of the module is the user's own error.
+            if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+                raise
+            raise FileError(f"there is no module {error.name}", hint=f"for example {example}") from None
     path = Path(place).absolute()
     if not path.is_file():
         raise FileError(f"{place}: there is no such file", hint=f"for example {example}")

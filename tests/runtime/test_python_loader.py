@@ -128,7 +128,7 @@ def test_a_syntax_error_names_its_line(folder: Path) -> None:
         (":batches", "this is not"),
         ("loader.py:a b", "this is not"),
         ("none.py:batches", r"none\.py: there is no such file"),
-        ("no_such_module:batches", "--loader no_such_module:batches raised ModuleNotFoundError"),
+        ("no_such_module:batches", "there is no module no_such_module"),
     ],
 )
 def test_texts_that_name_no_loader(text: str, says: str) -> None:
