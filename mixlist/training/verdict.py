@@ -196,9 +196,9 @@ def _float32_problem(run: SeedRun, metric: Metric) -> str:
             return f"{metric.name} is {history.metric} {name}"
     # A mixed training that skips most steps keeps float32 from learning, too.
     trained = 2 * len(run.mixed.skipped) <= len(run.mixed.loss)
-    if trained and not run.float32.several_losses and not learns(run.float32.loss):
-        return "training in float32 learns nothing: its loss does not fall"
-    return ""
+    if run.float32.several_losses or (learns(run.float32.loss) if trained else not _rises(run.float32.loss)):
+        return ""
+    return f"training in float32 learns nothing: its loss {'does not fall' if trained else 'rises'}"
 
 
 def learns(losses: Sequence[float]) -> bool:
@@ -209,6 +209,12 @@ def learns(losses: Sequence[float]) -> bool:
         return False
     error = math.sqrt((first.var(ddof=1) + last.var(ddof=1)) / part) if part > 1 else 0.0
     return bool(first.mean() - last.mean() > LEARNING_ERRORS * error)
+
+
+def _rises(losses: Sequence[float]) -> bool:
+    """Return whether every loss of the last fifth is more than twice the first one."""
+    last = losses[-max(1, len(losses) // 5) :]
+    return bool(losses) and min(last) > losses[0] + abs(losses[0])
 
 
 def _judge_own_exceptions(
