@@ -131,7 +131,7 @@ class TrainingVerdict:
 
 @dataclass
 class _Findings:
-    """What speaks against a verdict ``pass``, and remarks for one."""
+    """The reasons against a verdict ``pass``, and remarks for one."""
 
     failures: list[str] = field(default_factory=list)
     open_questions: list[str] = field(default_factory=list)

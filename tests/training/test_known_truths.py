@@ -150,7 +150,7 @@ def test_gradients_below_float16_fail_without_a_scale(name: str, group: int) -> 
 @pytest.mark.parametrize("scaler", ["fixed", "mindspore-fixed"])
 def test_a_fixed_scale_that_is_too_large_fails(scaler: str, name: str, group: int) -> None:
     parameters = {"loss_scale": 2.0**40}
-    assert train(name, group, loss_scaler=scaler).verdict == "fail"
+    assert train(name, group, loss_scaler=scaler, scaler_parameters=parameters).verdict == "fail"
 
 
 @pytest.mark.parametrize("group", FEW_GROUPS)
