@@ -69,7 +69,7 @@ PASSING = TrainReport(
     metric="accuracy",
     higher=True,
     tolerance=0.005,
-    comparison=Comparison("pass", 0.002, 0.001, 0.003, 0.005, 0.0, 0.0, 0.005, None, False),
+    comparison=Comparison("pass", 0.002, 0.001, 0.003, 0.005, 0.0, 0.0, 0.0, 0.005, None, False),
     runs=tuple(
         SeedRun(
             seed, replace(curve(seed, True), skipped=[], exceptions=[], bad={}), curve(seed, False), curve(seed, False)
