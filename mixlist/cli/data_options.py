@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from mixlist.runtime.feeds import Batches
+
+_FIRST_NOTE_BYTES = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,15 +159,27 @@ def make_batches(options: DataOptions, proto: ModelProto, limit: int | None = No
 
 
 def _read_loader(loader: str, limit: int | None) -> Iterator[object]:
-    """Yield the batches of a loader, with a progress bar: its code may take long."""
+    """Yield the batches of a loader, with a progress bar: its code may take long, or have no end.
+
+    Its batches are stored in temporary files. A line says how much, at each doubling from _FIRST_NOTE_BYTES on.
+    """
     from mixlist.progress import ProgressCounter
+    from mixlist.report.number_text import format_bytes
     from mixlist.report.progress import bar
     from mixlist.runtime.python_loader import run_loader
 
+    stored, next_note = 0, _FIRST_NOTE_BYTES
     with bar("reading data", "batches") as progress:
         counter = ProgressCounter(progress, "batches", limit)
-        for batch in run_loader(loader):
+        for count, batch in enumerate(run_loader(loader), 1):
             counter.add()
+            values = batch.values() if isinstance(batch, Mapping) else ()
+            stored += sum(getattr(value, "nbytes", 0) for value in values)
+            if stored >= next_note:
+                text = f"{count} batches of --loader take {format_bytes(stored)} in temporary files"
+                sys.stderr.write(f"mixlist: {text}; --steps N reads N batches\n")
+                while next_note <= stored:
+                    next_note *= 2
             yield batch
 
 

@@ -107,7 +107,8 @@ def _find_marked_casts(scope: Scope) -> set[int]:
     """
     proto = scope.proto
     marks = {position: _read_cast_mark(node) for position, node in enumerate(proto.node) if node.op_type == "Cast"}
-    marks = {position: mark for position, mark in marks.items() if mark}
+    # A Cast without an input or an output is an error, as any other node with too few.
+    marks = {at: mark for at, mark in marks.items() if mark and proto.node[at].input and proto.node[at].output}
     if not marks:
         return set()
     # All names that this scope defines; the outputs of nodes are not in scope.values yet.

@@ -207,7 +207,7 @@ def _is_small_enough_to_compute(node: NodeProto, inputs: list[Array | None]) -> 
         return bool(np.prod(first.astype(np.float64)) <= MAX_KNOWN_ELEMENTS)
     if node.op_type == "Range":
         # The number of elements. It is negative for an empty Range, which is small.
-        start, limit, delta = (float(v) if v is not None else 0.0 for v in inputs)
+        start, limit, delta = (float(v.reshape(())) if v is not None and v.size == 1 else 0.0 for v in inputs)
         return bool(delta) and (limit - start) / delta <= MAX_KNOWN_ELEMENTS
     if node.op_type in ("Expand", "Tile") and inputs[1] is not None:
         # An upper bound: each axis grows at most by the factor that the second input has for it.

@@ -11,7 +11,7 @@ file still have the old one, and are converted when the model is saved. The tens
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 from pathlib import Path
 from posixpath import normpath
@@ -30,6 +30,8 @@ PieceT = TypeVar("PieceT")
 # The size of one piece: small enough to stay in the cache of a core.
 PIECE_BYTES = 2 * 2**20
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
+# The bits of an element of the packed types: UINT4, INT4, FLOAT4E2M1, UINT2 and INT2. Several elements share a byte.
+_PACKED_BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
 # The external_data keys that mixlist adds in memory start with this prefix. They are never written to a file.
 MIXLIST_KEY_PREFIX = "pkg.mixlist."
 # The external_data key for the element type of the bytes, if a conversion is pending.
@@ -167,16 +169,15 @@ def declared_byte_size(tensor: TensorProto) -> int:
 
 def _byte_size(tensor: TensorProto, elem: int) -> int:
     """Return the number of bytes of a dense tensor in the element type ``elem``."""
-    # UINT4 (21), INT4, FLOAT4E2M1, UINT2 (25) and INT2 are packed: several elements share a byte.
-    bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(elem) or 8 * _numpy_type(tensor, elem).itemsize
+    bits = _PACKED_BITS.get(elem) or 8 * _numpy_type(tensor, elem).itemsize
     return (stored_element_count(tensor) * bits + 7) // 8
 
 
 def read_pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArray[np.generic]]:
-    """Yield the numbers of a constant as flat arrays of at most PIECE_BYTES each.
+    """Yield the numbers of a constant as flat arrays, each of at most PIECE_BYTES as stored.
 
-    The dtype is that of the stored type; bfloat16 has a dtype of ml_dtypes. Numbers outside of ``raw_data``, such as
-    ``float_data``, come as one array. Of a sparse tensor only the stored values come.
+    The dtype is that of the stored type; bfloat16 and packed types have dtypes of ml_dtypes. Numbers outside of
+    ``raw_data``, such as ``float_data``, come as one array. Of a sparse tensor only the stored values come.
     """
     import numpy as np
     from onnx import AttributeProto, SparseTensorProto
@@ -186,10 +187,9 @@ def read_pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArra
     elif isinstance(constant, AttributeProto):
         yield np.array(constant.floats if constant.name == "value_floats" else [constant.f], np.float32)
     elif is_external(constant):
-        pieces, dtype = _read_external(constant, folder), _numpy_type(constant, stored_type(constant))
+        pieces = _read_external(constant, folder)
         # A tensor of one piece has no next piece to prefetch.
-        for data in prefetch(pieces) if stored_byte_size(constant) > PIECE_BYTES else pieces:
-            yield np.frombuffer(data, dtype)
+        yield from _as_arrays(constant, prefetch(pieces) if stored_byte_size(constant) > PIECE_BYTES else pieces)
     elif constant.HasField("raw_data"):
         data = constant.raw_data
         if len(data) != stored_byte_size(constant):
@@ -197,12 +197,27 @@ def read_pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArra
                 f"tensor {constant.name!r} has {len(data)} bytes, its shape needs {stored_byte_size(constant)}"
             )
         # A view of the bytes: slices of it copy nothing.
-        flat = np.frombuffer(data, _numpy_type(constant, stored_type(constant)))
-        step = max(PIECE_BYTES // flat.itemsize, 1)
-        for start in range(0, flat.size, step):
-            yield flat[start : start + step]
+        view = memoryview(data)
+        yield from _as_arrays(constant, (view[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)))
     else:
         yield embedded_array(constant).reshape(-1)
+
+
+def _as_arrays(tensor: TensorProto, pieces: Iterable[bytes | memoryview]) -> Iterator[NDArray[np.generic]]:
+    """Yield the stored bytes of a dense tensor as arrays."""
+    import numpy as np
+    from onnx import TensorProto, numpy_helper
+
+    elem = stored_type(tensor)
+    dtype, bits, left = _numpy_type(tensor, elem), _PACKED_BITS.get(elem), stored_element_count(tensor)
+    for data in pieces:
+        if bits is None:
+            yield np.frombuffer(data, dtype)
+            continue
+        # The last byte can have bits that belong to no element.
+        count = min(left, len(data) * 8 // bits)
+        left -= count
+        yield numpy_helper.to_array(TensorProto(data_type=elem, dims=[count], raw_data=bytes(data)))
 
 
 def read_raw_pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:

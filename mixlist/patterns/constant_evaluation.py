@@ -226,6 +226,7 @@ def _single_node_model(node: Node, proto: NodeProto, arrays: list[Array | None],
     model.graph.name = "constant"
     single = model.graph.node.add()
     single.CopyFrom(proto)
+    single.domain = ""  # "ai.onnx" is another name of it, which onnx's inference does not know
     single.input[:] = [f"i{slot}" if array is not None else "" for slot, array in enumerate(arrays)]
     single.output[:] = [f"o{slot}" if value is not None else "" for slot, value in enumerate(node.outputs)]
     for slot, array in enumerate(arrays):

@@ -198,3 +198,11 @@ def test_a_bug_asks_to_be_reported(capsys, monkeypatch) -> None:
     monkeypatch.setenv("MIXLIST_DEBUG", "1")
     assert main(["presets"]) == 3
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(("arguments", "status"), [(["lists"], 0), (["validate", "nothing.json"], 2), ([], 2)])
+def test_a_full_disk_behind_standard_error_changes_no_exit_status(arguments: list[str], status: int) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-m", "mixlist", *arguments], stdout=subprocess.DEVNULL, stderr=full)
+    assert done.returncode == status

@@ -382,3 +382,9 @@ def test_an_input_that_is_smaller_than_a_kernel_has_no_cost() -> None:
     work = estimate_work(model(text), {"L": 4})
     assert (work.flops, work.bytes, len(work.unknown)) == (0, 0, 1)
     assert estimate_work(model(text), {"L": 9}).flops == 2 * 4 * 9
+
+
+def test_a_range_whose_inputs_have_one_element_each_is_estimated() -> None:
+    scalars = "<float[1] start = {0}, float[1] limit = {8}, float[1] step = {1}>"
+    text = f"g (float[2, 8] x) => (float[2, 8] y) {scalars} {{ r = Range (start, limit, step) y = Mul (x, r) }}"
+    assert estimate_work(model(text, check=False), {}).flops == 16

@@ -120,6 +120,12 @@ REFUSED: dict[str, tuple[Damage, str]] = {
         "then_branch returns another number",
     ),
     "MatMul with one input": (lambda m: node(m, "mm").input.pop(), "'mm'.*1 inputs.*needs 2"),
+    "marked Cast without output": (
+        lambda m: m.graph.node.add(
+            op_type="Cast", name="extra", input=["x"], metadata_props=[{"key": "pkg.mixlist.cast", "value": "tensor"}]
+        ),
+        "'extra'.*0 outputs, its schema needs 1 and 1",
+    ),
     "negative dimension": (weight(dims=[-4, 4]), r"'w' has the shape \[-4, 4\]"),
     "dimensions that overflow": (weight(dims=[2**62, 2**62]), "'w' is damaged"),
     "too few numbers": (weight(dims=[4, 5]), "'w' is damaged"),
