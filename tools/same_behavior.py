@@ -2,14 +2,18 @@
 """Compare the behavior of the work tree, uncommitted changes included, with that of the commit BASE.
 
     python tools/same_behavior.py BASE --models DIR            # everything
-    python tools/same_behavior.py BASE --models DIR --quick    # five models, two libraries, 60 graphs, no tune
+    python tools/same_behavior.py BASE --models DIR --quick    # five models, two libraries, 60 graphs, no tune or repair
+    python tools/same_behavior.py BASE --models DIR --prose    # and the output as text
 
 DIR holds models as NAME.onnx and, for each, one batch of inputs as NAME.npz; a model without one is checked on random
 data. Without --models only the random graphs of the tests are compared. BASE's own tests generate the graphs, once.
 
-The same commands run on both sides: resolve, apply, check, and tune on the four smallest models. Exit statuses,
-decisions, written files, findings, numbers and edits are compared; prose and seconds are not. Of a command that fails
-(exit status 2 or more, it dies or takes too long) only that is compared.
+The same commands run on both sides: all that read models or lists, the Python API, and wrong calls. Exit statuses,
+decisions, written files, findings, numbers, edits, the data of pages, and the messages of commands that fail are
+compared, the messages without numbers and folders. With --prose, reasons and the output as text are compared, too.
+Seconds are not compared.
+
+Graphs with functions, sequences or optionals, and the gray policy black-wins, are left out.
 
 Exit status 0: no difference. 1: differences, all of them in WORKDIR/differences-TREE.txt. 2: nothing could be compared.
 WORKDIR keeps BASE's worktree, virtual environment and outcomes, so that later runs only run the work tree.
@@ -25,6 +29,7 @@ import io
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -42,18 +47,39 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 ROOT, CACHE = Path(__file__).resolve().parent.parent, Path.home() / ".cache" / "mixlist-same-behavior"
-COMMANDS = ("resolve", "apply", "check", "tune")
+COMMANDS = (
+    "resolve", "apply", "check", "tune", "repair", "recover", "export", "view", "diff", "bench", "validate", "fmt",
+    "lists", "python", "errors",
+)  # fmt: skip
 LIBRARIES = ("onnx", "ascend910b", "mindspore-o2", "mindspore-o3")
 QUICK_MODELS, QUICK_GRAPHS, TUNED_MODELS = 5, 60, 4
 # Random graphs have these policies in turn; the models do not cover them.
-GRAY_POLICIES = ("", "--gray-policy between", "--gray-policy black-wins", "--gray-policy promote")
+GRAY_POLICIES = ("", "--gray-policy between", "--gray-policy promote")
 MODES = ("", "--constants clamp", "--precision-mode-v2 mixed_bfloat16", "--constants ieee", "--precision-mode-v2 fp16")
-# Prose and wall times; every other field repeats exactly.
-NOT_COMPARED = {"reason", "reasons", "warnings", "source", "suggestion", "why", "without", "differences", "seconds"}
+TIMES = {"seconds"}
+PROSE = {"reason", "reasons", "warnings", "source", "suggestion", "why", "without", "differences"}
 KINDS = {"resolve": "decisions", "apply": "written files", "check": "findings", "tune": "edits or lists"}
+TOOLS = ("ort", "onnxconverter", "modelopt", "atc --library ascend910b")
+THEN = ";"  # separates the command lines of a job that has several
+UNSUPPORTED = ("Sequence", "Optional")  # parts of op types that are left out; "ReverseSequence" is none of them
+PAGE_DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
+NUMBER, FOLDERS, GAPS = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?"), re.compile(r"(?:/[\w.@+-]+)+/"), re.compile(r"[ \n-]+")
+# Wrong calls: M is a model, L a list file.
+WRONG_CALLS = (
+    "resolve nothing.onnx", "resolve L", "resolve M --mixlist M", "resolve M --ops-info nothing", "resolve M --modus",
+    "resolve M --precision-mode fp17", "resolve M --op-names ascend", "resolve M --explain nothing",
+    "apply M", "apply M -o nothing/out.onnx", "apply M -o M", "apply L -o out.onnx", "check M", "check M --random 0",
+    "check M --data nothing", "check M --data L", "check M --random 1 --provider gpu", "check M --random 1 --dim x",
+    "check M --random 1 --against nothing.onnx", "tune M --random 1", "tune M -o L --random 1", "repair M -o out.onnx",
+    "recover M", "recover M L -o out.json", "export M", "export M --for nothing", "view M", "diff onnx", "diff onnx L",
+    "bench M", "validate", "validate nothing.json", "validate L --model L", "fmt nothing.json", "lists --ops-info L",
+    "lists --mixlist nothing.json", "ops-info set onnx Add=true", "ops-info set nothing Add=true", "nothing", "train L",
+)  # fmt: skip
 SAME_VERSIONS = ("numpy", "onnx", "onnxruntime")  # the same on both sides: other versions compute other numbers
 SECONDS_PER_COMMAND, LISTED_PER_KIND = 600, 25
-Outcome = dict[str, Any]  # "status"; unless the command failed, "result" (JSON of its stdout) and "files" by name
+Outcome = dict[
+    str, Any
+]  # "status", "out" (JSON of stdout, else text), "error" (stderr), "files" (their content by name)
 
 
 def serve(root: Path) -> None:
@@ -63,7 +89,11 @@ def serve(root: Path) -> None:
     # The entry point of the tree itself: that of the installed package may be older.
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     module, _, function = project["scripts"]["mixlist"].partition(":")
-    command = getattr(importlib.import_module(module), function)
+    main = getattr(importlib.import_module(module), function)
+
+    def command(args: list[str]) -> int:
+        return call_python(args[1:]) if args[0] == "python" else main(args)
+
     imported = Path(sys.modules["mixlist"].__file__ or "").resolve()
     if not imported.is_relative_to(root.resolve()):
         raise ImportError(f"mixlist was imported from {imported}, not from {root}")
@@ -73,19 +103,60 @@ def serve(root: Path) -> None:
 
 
 def run_command(command: Any, args: list[str]) -> Outcome:
-    """Run one command line in a new folder; the files that it leaves there are part of the outcome."""
-    output = io.BytesIO()
-    stdout = io.TextIOWrapper(output, encoding="utf-8", write_through=True)
+    """Run the command lines of a job in a new folder, until one fails; the outcome is that of the last one."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(io.StringIO()):
-            try:
-                status = command(args) or 0
-            except SystemExit as end:
-                status = end.code or 0
-        if status not in (0, 1):
-            return {"status": status}
-        files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in Path(folder).iterdir()}
-    return {"status": status, "result": json.loads(output.getvalue() or "null"), "files": files}
+        for is_separator, words in itertools.groupby(args, lambda word: word == THEN):
+            if is_separator:
+                continue
+            output, error = io.BytesIO(), io.StringIO()
+            stdout = io.TextIOWrapper(output, encoding="utf-8", write_through=True)
+            with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(error):
+                try:
+                    status = command(list(words)) or 0
+                except SystemExit as end:
+                    status = end.code or 0
+            if status not in (0, 1):
+                return {"status": status, "error": error.getvalue()}
+        files = {str(path): read_output(path) for path in sorted(Path().rglob("*")) if path.is_file()}
+    text = output.getvalue().decode()
+    try:
+        return {"status": status, "out": json.loads(text or "null"), "files": files}
+    except json.JSONDecodeError:
+        return {"status": status, "out": text, "files": files}
+
+
+def read_output(path: Path) -> Any:
+    """Return what is compared of a file: the JSON or the data of a page, else the SHA-256."""
+    content = path.read_bytes()
+    with contextlib.suppress(ValueError):
+        if path.suffix == ".html":
+            return [json.loads(data) for data in PAGE_DATA.findall(content.decode())]
+        if path.suffix == ".json":
+            return json.loads(content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def call_python(args: list[str]) -> int:
+    """Call the Python functions for a model, a library and a batch, and print their results as JSON."""
+    import numpy as np
+
+    import mixlist
+
+    path, library, batch = args
+    with np.load(batch) as arrays:
+        feed = dict(arrays)
+    policy = mixlist.load_policy(ops_info=library)
+    plan = mixlist.resolve(path, policy)
+    mixlist.rewrite(path, plan).save("api.onnx")
+    results = {
+        "resolve": plan.to_json(),
+        "check": mixlist.check(path, policy, [feed]).to_json(),
+        "diff": mixlist.diff(mixlist.load_policy(), policy).to_json(),
+        "export": mixlist.export(path, policy, "ort").to_json(),
+        "texts": [repr(policy), repr(plan)],
+    }
+    print(json.dumps(results, default=str))
+    return 0
 
 
 def generate(root: Path, folder: Path, count: int) -> None:
@@ -204,14 +275,30 @@ def snapshot(tree: Path, folder: Path) -> Side:
 
 
 def random_graphs(base: Side, home: Path, number: int) -> list[Path]:
-    """Return graphs that BASE generates, evenly spread over at least 500: the first ones are the smallest."""
-    count = max(500, number)
+    """Return graphs that BASE generates, evenly spread over at least 1000: the first ones are the smallest."""
+    count = max(1000, 2 * number)
     folder = home / f"graphs-{count}"
     folder.mkdir(exist_ok=True)
     if not (folder / f"{count - 1:04}.npz").exists():
         print(f"generating {count} random graphs", file=sys.stderr)
         base.start(str(folder), "--generate", str(folder), str(count)).wait()
-    return [folder / f"{k * count // number:04}.onnx" for k in range(number)]
+    plain = [path for path in sorted(folder.glob("*.onnx")) if is_plain(path)]
+    return [plain[k * len(plain) // number] for k in range(min(number, len(plain)))]
+
+
+def is_plain(path: Path) -> bool:
+    """Return whether a model has no functions, sequences or optionals."""
+    import onnx
+
+    model = onnx.load(path)
+    waiting = [*model.graph.node]
+    while waiting:
+        node = waiting.pop()
+        if any(part in node.op_type.replace("ReverseSequence", "") for part in UNSUPPORTED):
+            return False
+        waiting += [inner for attribute in node.attribute for inner in attribute.g.node]
+    values = [*model.graph.input, *model.graph.output]
+    return not model.functions and all(value.type.HasField("tensor_type") for value in values)
 
 
 class Job(NamedTuple):
@@ -223,38 +310,89 @@ class Job(NamedTuple):
     inputs: str  # SHA-256 of the model and its inputs
 
 
-def jobs_for(path: Path, commands: Sequence[str], library: str, policy: str | None) -> list[Job]:
+def jobs_for(path: Path, commands: Sequence[str], library: str, policy: str | None, prose: bool) -> list[Job]:
     """Return the command lines for one model under one library; only a random graph has a policy."""
-    graph, feeds = policy is not None, path.with_suffix(".npz")
+    graph, feeds, model = policy is not None, path.with_suffix(".npz"), str(path)
     digest = hashlib.sha256(path.read_bytes() + (feeds.read_bytes() if feeds.exists() else b"")).hexdigest()
     data = ["--data", str(feeds)] if feeds.exists() else ["--random", "1"]
     keep = ["--no-keep-io-types"] if graph and int(digest, 16) % 2 else []
-    options = {
-        "resolve": ["--format", "json"],
-        "apply": ["-o", "out.onnx", *keep] if graph else ["-o", "out.onnx", "--external-data", "yes"],
-        "check": ["--format", "json", *data, *(["--per-tensor", "--full-statistics"] if graph else [])],
-        "tune": ["--format", "json", *data, "-o", "list.json", "--jobs", "1"],
-    }
     shared = ["--ops-info", library, *(policy or "").split()]
+    tool = TOOLS[int(digest[:4], 16) % len(TOOLS)].split()
+    apply = ["apply", model, "-o", "out.onnx", *(keep if graph else ["--external-data", "yes"])]
+    check = ["check", model, *data, *(["--per-tensor", "--full-statistics"] if graph else [])]
+    half = ["apply", model, "-o", "half.onnx", "--precision-mode-v2", "fp16"]
+    lines = {
+        "resolve": [["resolve", model, "--format", "json", *shared]],
+        "apply": [[*apply, *shared]],
+        "check": [[*check, "--format", "json", *shared]],
+        "tune": [["tune", model, "--format", "json", *data, "-o", "list.json", "--jobs", "1", *shared]],
+        "repair": [half, ["repair", "half.onnx", "-o", "out.onnx", "--format", "json", *data, "--jobs", "1"]],
+        "recover": [[*apply, *shared], ["recover", model, "out.onnx", "-o", "list.json", "--format", "json"]],
+        "export": [["export", model, "--for", *tool, *shared]],
+        "view": [["view", model, "-o", "page.html", *shared]],
+        "diff": [["diff", "onnx", library, "--model", model, "--format", "json"]],
+        "bench": [["bench", model, "--estimate", "--format", "json", *shared]],
+        "python": [["python", model, library, str(feeds)]],
+    }
+    texts = {"resolve": [["resolve", model, *shared]], "check": [[*check, *shared]]} if prose else {}
     words = " ".join(["graph" if graph else "model", path.stem, *shared])
-    return [Job(f"{name} {words}", name, (name, str(path), *options[name], *shared), digest) for name in commands]
+    return [
+        Job(f"{name}{title} {words}", name, tuple(join_lines(command_lines)), digest)
+        for title, table in (("", lines), (" as text", texts))
+        for name, command_lines in table.items()
+        if name in commands and (name != "python" or feeds.exists())
+    ]
 
 
-def all_jobs(options: argparse.Namespace, graphs: Sequence[Path]) -> list[Job]:
-    """Return every command line of the comparison."""
+def join_lines(lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the words of command lines, with THEN between the lines."""
+    for number, line in enumerate(lines):
+        yield from ([THEN] if number else []) + list(line)
+
+
+def list_jobs(tree: Path, folder: Path, models: Sequence[Path]) -> list[Job]:
+    """Return the command lines for the list files in BASE's documents, and the wrong calls."""
+    jobs = []
+    for document in sorted((tree / "docs").rglob("*.md")):
+        for number, text in enumerate(re.findall(r"```json\n(.*?)```", document.read_text("utf-8"), re.DOTALL)):
+            path = folder / f"{document.stem}-{number}.json"
+            path.write_text(text, "utf-8")
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            model = str(models[number % len(models)])
+            lines = {
+                "validate": [["validate", str(path), "--format", "json", "--model", model]],
+                "fmt": [["fmt", "--check", str(path)]],
+                "lists": [["lists", "--mixlist", str(path), "--format", "json"]],
+            }
+            jobs += [Job(f"{name} {path.name}", name, tuple(join_lines(line)), digest) for name, line in lines.items()]
+    lists = sorted(folder.glob("*.json"))
+    for line in WRONG_CALLS if lists else ():
+        words = {"M": str(models[0]), "L": str(lists[0])}
+        jobs.append(Job(f"errors {line}", "errors", tuple(words.get(word, word) for word in line.split()), line))
+    return jobs
+
+
+def all_jobs(options: argparse.Namespace, graphs: Sequence[Path], base: Side, home: Path) -> list[Job]:
+    """Return every command line of the comparison. ``home``: a folder for list files."""
     libraries = ("onnx", "mindspore-o3") if options.quick else LIBRARIES
     models = sorted(options.models.glob("*.onnx"), key=lambda path: path.stat().st_size) if options.models else []
     jobs: list[Job] = []
     for index, path in enumerate(models[: QUICK_MODELS if options.quick else None]):
-        tune = ("tune",) if index < TUNED_MODELS and not options.quick else ()
+        more = ("tune", "repair", "recover", "python") if index < TUNED_MODELS and not options.quick else ()
         for library in libraries:
-            jobs += jobs_for(path.resolve(), ("resolve", "apply", "check", *tune), library, None)
+            commands = ("resolve", "apply", "check", "export", "view", "diff", "bench", *more)
+            jobs += jobs_for(path.resolve(), commands, library, None, options.prose)
     for number, path in ((int(path.stem), path) for path in graphs):
         for index, library in enumerate(libraries):
             # A check starts a process, which takes most of the time: each graph is checked under one library.
-            check = ("check",) if index == number // 4 % len(libraries) else ()
+            more = ["check"] if index == number // 4 % len(libraries) else []
+            # The others run on every eighth graph.
+            if number % 8 == 0 and index == number // 8 % len(libraries):
+                searches = [] if options.quick else ["tune", "repair"]
+                more += ["recover", "export", "view", "diff", "bench", "python", *searches]
             policy = f"{GRAY_POLICIES[(number + index) % len(GRAY_POLICIES)]} {MODES[(number + index) % len(MODES)]}"
-            jobs += jobs_for(path, ("resolve", "apply", *check), library, policy)
+            jobs += jobs_for(path, ("resolve", "apply", *more), library, policy, options.prose)
+    jobs += list_jobs(base.tree, home, [*models, *graphs])
     return [job for job in jobs if job.command in options.only]
 
 
@@ -287,14 +425,24 @@ def run_all(side: Side, jobs: Sequence[Job], workers: int, cache: Path | None) -
     return outcomes
 
 
-def comparable(value: Any) -> Any:
-    """Return the JSON value without prose and times. Of the edits of a trial, which are sentences, the number stays."""
+def comparable(value: Any, prose: bool) -> Any:
+    """Return the JSON value without times, and without ``prose`` also without sentences; texts without numbers."""
     if isinstance(value, list):
-        return [comparable(item) for item in value]
+        return [comparable(item, prose) for item in value]
+    if isinstance(value, str) and "\n" in value:
+        return normalized(value) if prose else None
     if not isinstance(value, dict):
         return value
-    compared = {key: comparable(item) for key, item in value.items() if key not in NOT_COMPARED}
-    return {**compared, "edits": len(compared["edits"])} if {"edits", "passed"} <= compared.keys() else compared
+    left_out = TIMES if prose else TIMES | PROSE
+    compared = {key: comparable(item, prose) for key, item in value.items() if key not in left_out}
+    # The edits of a trial are sentences: their number stays.
+    is_trial = {"edits", "passed"} <= compared.keys() and not prose
+    return {**compared, "edits": len(compared["edits"])} if is_trial else compared
+
+
+def normalized(text: str) -> str:
+    """Return a text without numbers, folders, line ends and the width of gaps."""
+    return GAPS.sub(" ", FOLDERS.sub("", NUMBER.sub("#", text))).strip()
 
 
 def unequal(path: str, base: Any, current: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -310,13 +458,16 @@ def unequal(path: str, base: Any, current: Any) -> Iterator[tuple[str, Any, Any]
         yield path, base, current
 
 
-def compare(job: Job, base: Outcome, current: Outcome) -> list[tuple[str, str]]:
+def compare(job: Job, base: Outcome, current: Outcome, prose: bool) -> list[tuple[str, str]]:
     """Return the differences of one job: the kind of each and one line of text."""
     if base["status"] != current["status"]:
-        return [("exit status", f"{job.label}: {base['status']} -> {current['status']}")]
+        return [("exit status", f"{job.label}: {base['status']} -> {current['status']}: {current.get('error', '')}")]
+    messages = [normalized(outcome.get("error", "")) for outcome in (base, current)]
+    if messages[0] != messages[1]:
+        return [("messages", f"{job.label}: {messages[0]!r} -> {messages[1]!r}")]
     findings: list[str] = []
     numbers: list[tuple[float, str]] = []  # with the relative difference
-    for path, old, new in unequal("", comparable(base), comparable(current)):
+    for path, old, new in unequal("", *(comparable({**outcome, "error": ""}, prose) for outcome in (base, current))):
         line = f"{path[1:]}: {json.dumps(old)[:200]} -> {json.dumps(new)[:200]}"
         if {type(old), type(new)} in ({float}, {float, int}):  # two integers are counts, and so findings
             numbers.append((abs(old - new) / max(abs(old), abs(new)), line))
@@ -324,7 +475,9 @@ def compare(job: Job, base: Outcome, current: Outcome) -> list[tuple[str, str]]:
             findings.append(line)
     differences = []
     if findings:
-        differences.append((KINDS[job.command], f"{job.label}: {findings[0]} (first of {len(findings)} places)"))
+        differences.append(
+            (KINDS.get(job.command, job.command), f"{job.label}: {findings[0]} (first of {len(findings)} places)")
+        )
     if numbers:
         relative, line = max(numbers)
         differences.append(("numbers", f"{job.label}: {relative:.3g} at {line} (largest of {len(numbers)} places)"))
@@ -355,7 +508,8 @@ def read_options(args: list[str]) -> argparse.Namespace:
     parser.add_argument("--graphs", metavar="N", type=int, default=500, help="random graphs [default: 500]")
     parser.add_argument("--only", metavar="LIST", default=",".join(COMMANDS), help="commands [default: %(default)s]")
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="commands that run at a time [default: 1]")
-    parser.add_argument("--quick", action="store_true", help="five models, two libraries, 60 graphs, no tune")
+    parser.add_argument("--quick", action="store_true", help="five models, two libraries, 60 graphs, no tune or repair")
+    parser.add_argument("--prose", action="store_true", help="compare sentences and the output as text, too")
     parser.add_argument("--tree", metavar="DIR", type=Path, default=ROOT, help="the work tree [default: this one]")
     parser.add_argument("--workdir", metavar="DIR", type=Path, default=CACHE, help="[default: %(default)s]")
     options = parser.parse_args(args)
@@ -377,11 +531,14 @@ def main(args: list[str]) -> int:
     home = options.workdir.resolve() / f"{commit[:12]}-{setting[:8]}"
     (home / "outcomes").mkdir(parents=True, exist_ok=True)
     base = prepare_base(commit, home, constraints)
-    jobs = all_jobs(options, random_graphs(base, home, QUICK_GRAPHS if options.quick else options.graphs))
+    graphs = random_graphs(base, home, QUICK_GRAPHS if options.quick else options.graphs)
+    jobs = all_jobs(options, graphs, base, home)
     before = run_all(base, jobs, options.jobs, home / "outcomes")
     with tempfile.TemporaryDirectory(prefix="current-", dir=home) as folder:
         after = run_all(snapshot(options.tree, Path(folder)), jobs, options.jobs, None)
-    differences = [line for outcomes in zip(jobs, before, after, strict=True) for line in compare(*outcomes)]
+    differences = [
+        line for outcomes in zip(jobs, before, after, strict=True) for line in compare(*outcomes, options.prose)
+    ]
     return report(jobs, before, differences, options.workdir / f"differences-{options.tree.name}.txt")
 
 
