@@ -2,7 +2,7 @@
 """Compare the behavior of the work tree, uncommitted changes included, with that of the commit BASE.
 
     python tools/same_behavior.py BASE --models DIR            # everything
-    python tools/same_behavior.py BASE --models DIR --quick    # five models, two libraries, 60 graphs, no tune or repair
+    python tools/same_behavior.py BASE --models DIR --quick    # five models, two libraries, 60 graphs, no search
     python tools/same_behavior.py BASE --models DIR --prose    # and the output as text
 
 DIR holds models as NAME.onnx and, for each, one batch of inputs as NAME.npz; a model without one is checked on random
@@ -508,7 +508,7 @@ def read_options(args: list[str]) -> argparse.Namespace:
     parser.add_argument("--graphs", metavar="N", type=int, default=500, help="random graphs [default: 500]")
     parser.add_argument("--only", metavar="LIST", default=",".join(COMMANDS), help="commands [default: %(default)s]")
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="commands that run at a time [default: 1]")
-    parser.add_argument("--quick", action="store_true", help="five models, two libraries, 60 graphs, no tune or repair")
+    parser.add_argument("--quick", action="store_true", help="five models, two libraries, 60 graphs, no search")
     parser.add_argument("--prose", action="store_true", help="compare sentences and the output as text, too")
     parser.add_argument("--tree", metavar="DIR", type=Path, default=ROOT, help="the work tree [default: this one]")
     parser.add_argument("--workdir", metavar="DIR", type=Path, default=CACHE, help="[default: %(default)s]")
