@@ -34,7 +34,7 @@ SECONDS = 20  # for one command on a model of a few nodes; they take millisecond
 POLICIES = [
     *([], [], ["--precision-mode-v2", "fp16"], ["--precision-mode-v2", "mixed_bfloat16"]),
     *(["--precision-mode-v2", "cube_fp16in_fp32out"], ["--precision-mode", "allow_fp32_to_fp16"]),
-    *(["--gray-policy", "between"], ["--gray-policy", "black-wins"], ["--gray-policy", "promote"]),
+    *(["--gray-policy", "between"], ["--gray-policy", "promote"]),
     *(["--constants", "clamp"], ["--ops-info", "ascend910b"], ["--ops-info", "tensorflow", "--gray-policy", "between"]),
 ]
 RESOLVE = [["--format", "json"], ["--format", "csv"], ["--provider", "cuda"], ["--explain", "n"]]

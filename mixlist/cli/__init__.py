@@ -89,7 +89,7 @@ def _make_streams_accept_any_text() -> None:
             if os.name == "nt" and not stream.isatty():
                 stream.reconfigure(encoding="utf-8", newline="\n")
     if not isinstance(sys.stderr, _UnfailingStream):
-        sys.stderr = _UnfailingStream(sys.stderr)  # type: ignore[assignment]
+        sys.stderr = _UnfailingStream(sys.stderr)
 
 
 class _UnfailingStream:

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from mixlist.diagnostics import Diagnostic, FilePlace
 from mixlist.lists.library import Lists, NameSpace
 
-GrayPolicy = Literal["ascend", "between", "black-wins", "promote"]
+GrayPolicy = Literal["ascend", "between", "promote"]
 GRAY_POLICIES: tuple[GrayPolicy, ...] = get_args(GrayPolicy)
 Constants = Literal["keep", "ieee", "clamp"]
 Protection = Literal["masks", "positions", "quantized"]

@@ -38,7 +38,7 @@ class ChangePropagator:
         Return these nodes, and those that read a changed value but whose decision does not depend on it.
         """
         solution = solver.solution
-        decided_types, high_by_black = solution.decided_types, solution.high_by_black
+        decided_types = solution.decided_types
         # A heap of positions: each step runs after all steps that it reads from, so it runs once.
         waiting = [self.position_of[node] for node in {*changed, *calls}]
         queued = set(waiting)
@@ -50,16 +50,13 @@ class ChangePropagator:
             if position >= self.first_repeated:
                 return frozenset(affected | self._run_all_repeated(solver))
             step, written = self.steps[position], self.written_values[position]
-            before = [(decided_types[value.id], value.id in high_by_black) for value in written]
+            before = [decided_types[value.id] for value in written]
             # A type can only rise, so a step that runs again must start from the types before its first run.
             _undo_step(solver, step, written)
             if isinstance(step, Node):
                 affected.add(step)
             solver.run_step(step)
-            after = [(decided_types[value.id], value.id in high_by_black) for value in written]
-            # A changed node may be black now. Then its readers have to run although no type changed: their step calls
-            # `is_high_by_black`.
-            if step not in changed and before == after:
+            if before == [decided_types[value.id] for value in written]:
                 continue
             for reader in (reader for value in written for reader in self.readers.get(value.id, ())):
                 if reader in queued:
@@ -84,13 +81,10 @@ class ChangePropagator:
 
 def _undo_step(solver: GraphSolver, step: DecisionStep, written: list[Value]) -> None:
     """Undo a step: forget the types of its values, the notes about its node, and the constants that it examined."""
-    start_state, solution = solver.start_state, solver.solution
-    assert start_state is not None
+    start_types, solution = solver.start_types, solver.solution
+    assert start_types is not None
     for value in written:
-        solution.decided_types[value.id] = start_state.decided_types[value.id]
-        # The value is high by black again only if it was so before the first step, as a parameter can be.
-        solution.high_by_black.discard(value.id)
-        solution.high_by_black.update({value.id} & start_state.high_by_black)
+        solution.decided_types[value.id] = start_types[value.id]
     if isinstance(step, Node):
         solution.assignments[step.id] = solution.followed_values[step.id] = None
         solution.reason_notes.pop(step.id, None)

@@ -21,23 +21,15 @@ from mixlist.ops import dtypes
 from mixlist.ops.schema import find_schema
 from mixlist.resolver.constants_out_of_range import explain_kept_constant
 from mixlist.resolver.decisions import UNDECIDED, join_types
-from mixlist.resolver.gray_policies import is_high_by_black, mark_high_by_black
 from mixlist.resolver.solver_state import SolverState
 
 
 def decide_link(link: TypeLink, state: SolverState) -> list[Value]:
-    """Give the targets of a link the type that its sources vote for.
-
-    Return the targets whose type changed, and those that became high by black.
-    """
+    """Give the targets of a link the type that its sources vote for; return the targets whose type changed."""
     voted = _count_votes(link, state)
     # Sequences and optionals get their type from their group (Rule S4.29).
     targets = [t for t in link.targets if dtypes.element(t.type) in dtypes.MIXABLE and t not in state.sequence_groups]
-    changed = state.decide_types(targets, [voted] * len(targets))
-    by_black = voted == dtypes.FLOAT and any(
-        is_high_by_black(source.value, state.solution, state.low_type) for source in link.sources
-    )
-    return changed + mark_high_by_black(link.targets, [by_black] * len(link.targets), state)
+    return state.decide_types(targets, [voted] * len(targets))
 
 
 def _count_votes(link: TypeLink, state: SolverState) -> int:

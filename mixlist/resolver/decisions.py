@@ -82,8 +82,7 @@ class GraphSolution:
     - ``rule_overrides``: the rule that decided, if it is another one than that of the classification.
     - ``callees``: the solution of the function that the node calls.
 
-    About values: ``decided_types`` has the element type of each value by ``Value.id``, and ``high_by_black`` the ids of
-    the values that are *high by black*: high precision because of a black node (Rule S4.23).
+    About values: ``decided_types`` has the element type of each value by ``Value.id``.
 
     About protections: ``positions`` is the position arithmetic that the policy protects, ``masks`` its masks.
     ``kept_masks`` stay as authored (Rule S4.35). ``reduced_slots`` has, by node, the slots that read a constant of the
@@ -106,7 +105,6 @@ class GraphSolution:
     callees: dict[int, GraphSolution] = field(default_factory=dict)
     constant_fits: dict[Hashable, dict[Value, bool]] = field(default_factory=dict)
     tried_callees: dict[Node, dict[GraphSolution, None]] = field(default_factory=dict)
-    high_by_black: set[int] = field(default_factory=set)
     positions: GraphPositions | None = None
     masks: GraphMasks | None = None
     kept_masks: frozenset[MaskGroup] = frozenset()

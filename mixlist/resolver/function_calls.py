@@ -18,7 +18,6 @@ from mixlist.graph.model import Node, Value
 from mixlist.ops import dtypes
 from mixlist.resolver.control_flow_types import takes_type
 from mixlist.resolver.decisions import UNDECIDED, GraphSolution
-from mixlist.resolver.gray_policies import is_high_by_black, mark_high_by_black
 from mixlist.resolver.solver_state import CallContext, SolverState
 from mixlist.resolver.value_uses import find_uses
 
@@ -26,20 +25,16 @@ from mixlist.resolver.value_uses import find_uses
 def decide_call(node: Node, state: SolverState) -> list[Value]:
     """Decide the body of the called function, and give the outputs of the call the types of the body's outputs.
 
-    Return the values of the caller whose type changed, or that became high by black.
+    Return the values of the caller whose type changed.
     """
     assert node.function is not None
     # Phase 1: describe the call by everything that the decisions in the body depend on.
     solution, decided_types, groups = state.solution, state.decided_types, state.sequence_groups
-    marks_black = state.policy.gray_policy == "black-wins"
     call = CallContext(
         argument_types=tuple([decided_types[v.id] if v is not None else UNDECIDED for v in node.inputs]),
         # No Cast can convert a sequence, so the body must yield the type that the caller's group has.
         wanted_outputs=tuple(
             [decided_types[v.id] if v is not None and v in groups else UNDECIDED for v in node.outputs]
-        ),
-        high_by_black=tuple(
-            [marks_black and v is not None and is_high_by_black(v, solution, state.low_type) for v in node.inputs]
         ),
         positions=solution.positions.of_call(node) if solution.positions is not None else None,
         masks=solution.masks.of_call(node) if solution.masks is not None else None,
@@ -56,8 +51,6 @@ def decide_call(node: Node, state: SolverState) -> list[Value]:
     # If the body gave a sequence another type than the caller, the group of the sequence in the caller counts its votes
     # again.
     changed = [v for v, parameter in arguments if v in groups and decided_types[v.id] != callee_types[parameter.id]]
-    results_by_black = [is_high_by_black(v, callee, state.low_type) for v in results]
-    changed += mark_high_by_black(node.outputs, results_by_black, state)
     return changed + state.decide_types(node.outputs, [callee_types[v.id] for v in results])
 
 

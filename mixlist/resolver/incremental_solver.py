@@ -233,7 +233,7 @@ class _IncrementalModelSolver(ModelSolver):
             return origin.solver.solution
         # Phase 3: decide the nodes that differ again, or all nodes. Without a start state the earlier solver ran its
         # steps to a fixpoint, so single steps of it cannot run again.
-        if origin is None or origin.solver.start_state is None or self.needs_full_solve:
+        if origin is None or origin.solver.start_types is None or self.needs_full_solve:
             solver, origin, decided_again = GraphSolver(self, graph), None, frozenset[Node]()
             solver.run(call, treatment)
         else:
@@ -301,7 +301,7 @@ class _IncrementalNodeRules(NodeRules):
 
 def _copy_solver(before: GraphSolver, model_solver: ModelSolver, treatment: MaskTreatment) -> GraphSolver:
     """Return a solver with a copy of the outcome of ``before``, in which each parameter has its argument's type."""
-    assert before.start_state is not None
+    assert before.start_types is not None
     old = before.solution
     solution = replace(
         old,
@@ -314,15 +314,14 @@ def _copy_solver(before: GraphSolver, model_solver: ModelSolver, treatment: Mask
         callees=old.callees.copy(),
         constant_fits=old.constant_fits.copy(),
         tried_callees=old.tried_callees.copy(),
-        high_by_black=old.high_by_black.copy(),
         kept_masks=treatment.kept_groups,
         reduced_slots=treatment.reduced_slots,
     )
     # `settle_constant_arguments` gave some parameters the type that their readers want: undo that.
     for value in old.graph.root.inputs:
-        solution.decided_types[value.id] = before.start_state.decided_types[value.id]
+        solution.decided_types[value.id] = before.start_types[value.id]
     solver = GraphSolver(model_solver, old.graph, solution)
-    solver.start_state, solver.schedule = before.start_state, before.schedule
+    solver.start_types, solver.schedule = before.start_types, before.schedule
     return solver
 
 

@@ -77,7 +77,6 @@ class PinnedSolver(ModelSolver):
         # Save what the step changes.
         types_before = [(value.id, solution.decided_types[value.id]) for value in node.outputs if value is not None]
         before = solution.classifications[node.id], solution.assignments[node.id]
-        marks_before = {value_id for value_id, _ in types_before} & solution.high_by_black
         # Run the step, with the classification that the node would have under the list.
         note = self._mask_notes[solution].get(node)
         solution.classifications[node.id] = replace(classification, mask_note=note)
@@ -94,6 +93,4 @@ class PinnedSolver(ModelSolver):
         solution.reason_notes.pop(node.id, None)
         for value_id, elem in types_before:
             solution.decided_types[value_id] = elem
-            solution.high_by_black.discard(value_id)
-        solution.high_by_black.update(marks_before)
         return decision

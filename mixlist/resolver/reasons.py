@@ -40,7 +40,6 @@ _MODE_RULES: dict[Action, str] = {"force": "S3.4", "origin": "S3.5", "raise": "S
 GRAY_RULES: dict[GrayPolicy, tuple[str, str]] = {
     "ascend": ("S4.6", "S4.28"),
     "between": ("S4.22", "S4.22"),
-    "black-wins": ("S4.23", "S4.23"),
     "promote": ("S4.24", "S4.28"),
 }
 

@@ -28,21 +28,20 @@ from mixlist.resolver.solver_state import SolverState
 
 
 def decide_sequence_group(group: SequenceGroup, state: SolverState) -> list[Value]:
-    """Count the votes for a group; return its values if their type changed, or if they became high by black."""
+    """Count the votes for a group; return its values if their type changed."""
     if state.policy.gray_policy != "ascend":
         group.gray_vote = _find_gray_vote(group, state)
     elem, source = _count_votes(group, state)
     changed = state.decide_types(group.values, [elem] * len(group.values))
     if changed:
         group.source = source
-    by_black = elem == dtypes.FLOAT and _is_high_by_black(group, state)
-    return changed + gray_policies.mark_high_by_black(group.values, [by_black] * len(group.values), state)
+    return changed
 
 
 def decide_sequence_node(node: Node, group: SequenceGroup, state: SolverState) -> list[Value]:
     """Give a node that reads or makes sequences the type of their group, whatever the node voted for.
 
-    Return its outputs whose type changed, or that became high by black. Raises ListError if a node rule asks for
+    Return its outputs whose type changed. Raises ListError if a node rule asks for
     another type than the group's.
     """
     elem = state.decided_types[group.values[0].id]
@@ -64,10 +63,7 @@ def decide_sequence_node(node: Node, group: SequenceGroup, state: SolverState) -
     vote = group.gray_vote[0] if votes_with_group else _find_type_without_group(node, state)
     if kind != "rule" and vote not in (elem, UNDECIDED):
         solution.rule_overrides[node.id] = "control-flow"
-    changed = state.decide_types(node.outputs, [dtypes.element(t) for t in assignment.outputs])
-    # `decide_sequence_group` marks all values of a group or none, so one of them is enough.
-    by_black = group.values[0].id in solution.high_by_black
-    return changed + gray_policies.mark_high_by_black(node.outputs, [by_black] * len(node.outputs), state)
+    return state.decide_types(node.outputs, [dtypes.element(t) for t in assignment.outputs])
 
 
 def _count_votes(group: SequenceGroup, state: SolverState) -> Vote:
@@ -170,7 +166,7 @@ def _find_gray_vote(group: SequenceGroup, state: SolverState) -> Vote:
         elem, source = (state.low_type if group.stand_in_id in state.low_gray_ids else authored), None
     else:
         inputs = [find_followed_value(value, state) for value in tensors]
-        elem, source = gray_policies.combine_input_types(inputs, authored, state) if inputs else (UNDECIDED, None)
+        elem, source = gray_policies.follow_widest_input(inputs, state) if inputs else (UNDECIDED, None)
     refusing = next((node for node in grays if elem == state.low_type and _refuses_low_type(node, state)), None)
     if refusing is not None:
         return dtypes.FLOAT, next((value for value in refusing.outputs if value is not None), None)
@@ -182,19 +178,6 @@ def _find_tensors_put_in(group: SequenceGroup, grays: list[Node]) -> list[Value]
     read_by_nodes = (value for node in grays for value in node.inputs if value is not None)
     tensors = (value for value in (*group.voting_values, *read_by_nodes) if not is_container(value))
     return [value for value in tensors if gray_policies.can_be_followed(value)]
-
-
-def _is_high_by_black(group: SequenceGroup, state: SolverState) -> bool:
-    """Return whether a group is high precision because of a black node, in it or before it (Rule S4.23)."""
-    if state.policy.gray_policy != "black-wins":
-        return False
-    solution = state.solution
-    if any(solution.classifications[node.id].is_black for node in group.nodes):
-        return True
-    grays = [node for node in group.nodes if solution.classifications[node.id].kind == "gray"]
-    read_tensors = [find_followed_value(value, state) for value in _find_tensors_put_in(group, grays)]
-    call_results = [value for value in group.voting_values if is_container(value)]
-    return any(gray_policies.is_high_by_black(v, solution, state.low_type) for v in (*read_tensors, *call_results))
 
 
 def _check_node_rule(node: Node, elem: int, state: SolverState) -> None:

@@ -28,7 +28,6 @@ from mixlist.resolver.classification import Classification, Classifier, is_contr
 from mixlist.resolver.control_flow_types import decide_link
 from mixlist.resolver.decisions import UNDECIDED, GraphSolution
 from mixlist.resolver.function_calls import decide_call
-from mixlist.resolver.gray_policies import mark_high_by_black
 from mixlist.resolver.mask_protection import (
     MaskTreatment,
     find_groups_kept_after,
@@ -148,19 +147,11 @@ class ModelSolver:
         return GraphSolver(self, graph).run(call, treatment)
 
 
-@dataclass(frozen=True)
-class StartState:
-    """The decided types, and the values that are high by black, before the first step."""
-
-    decided_types: list[int]
-    high_by_black: frozenset[int]
-
-
 class GraphSolver:
     """Decides one graph.
 
-    ``start_state`` is set if the steps before ``schedule.first_repeated`` ran once and in order. Then an
-    IncrementalSolver can run some of them again. Otherwise it is None.
+    ``start_types``: the decided types before the first step, if the steps before ``schedule.first_repeated`` ran once
+    and in order. Then an IncrementalSolver can run some of them again. Otherwise it is None.
     """
 
     def __init__(self, model_solver: ModelSolver, graph: Graph, solution: GraphSolution | None = None) -> None:
@@ -178,14 +169,13 @@ class GraphSolver:
         )
         self.state = SolverState(model_solver, self.solution)
         self.schedule = Schedule()
-        self.start_state: StartState | None = None
+        self.start_types: list[int] | None = None
 
     def run(self, call: CallContext, treatment: MaskTreatment) -> GraphSolution:
         """Decide the graph for one kind of call."""
         # Phase 1: set everything that the call and the policy decide before the first step.
         state, solution, schedule = self.state, self.solution, self.schedule
         inputs = self.graph.root.inputs
-        mark_high_by_black(inputs, call.high_by_black, state)
         state.call_frame = call.call_frame
         self._decide_inputs(call)
         # The order counts: a node rule moves quantized units (Rule S4.41) and wins over positions (Rule S4.38), and
@@ -216,7 +206,7 @@ class GraphSolver:
         if state.sequence_groups or (waits_for_caller and first_repeated is not None):
             self.run_to_fixpoint(steps, is_final=not waits_for_caller)
             return solution
-        self.start_state = StartState(list(solution.decided_types), frozenset(solution.high_by_black))
+        self.start_types = list(solution.decided_types)
         for step in steps[:first_repeated]:
             self.run_step(step)
         if first_repeated is not None:

@@ -28,7 +28,6 @@ class CallContext:
     - ``argument_types``: the decided element type of each argument; UNDECIDED for one that the call leaves out.
     - ``wanted_outputs``: the element type that the caller needs of each output that is a sequence or optional, because
       no Cast can convert these; UNDECIDED for other outputs.
-    - ``high_by_black``: for each argument, whether it is high precision because of a black node (Rule S4.23).
     - ``positions`` and ``masks``: the position arithmetic and the masks in the body; None if there are none, or if the
       policy does not protect them.
     - ``call_frame``: the constant arguments.
@@ -36,7 +35,6 @@ class CallContext:
 
     argument_types: tuple[int, ...] = ()
     wanted_outputs: tuple[int, ...] = ()
-    high_by_black: tuple[bool, ...] = ()
     positions: GraphPositions | None = None
     masks: GraphMasks | None = None
     call_frame: CallFrame | None = None
@@ -47,7 +45,7 @@ class CallContext:
 
         Calls with one key can share decisions; `can_share` compares constants.
         """
-        return self.argument_types, self.wanted_outputs, self.high_by_black, self.positions, self.masks
+        return self.argument_types, self.wanted_outputs, self.positions, self.masks
 
 
 @dataclass(eq=False)

@@ -80,7 +80,7 @@ def test_all_files_and_options_are_read(tmp_path: Path) -> None:
     ("option", "value", "similar"),
     [
         ("op_names", "onxn", "onnx"),
-        ("gray_policy", "black_wins", "black-wins"),
+        ("gray_policy", "promotes", "promote"),
         ("constants", "keeep", "keep"),
         ("protect", "mask", "masks"),
     ],

@@ -95,7 +95,7 @@ def test_a_loop_state_has_one_type(start: str, step: str, expected: str) -> None
     assert decisions["o"].precision == expected
 
 
-@pytest.mark.parametrize("gray_policy", ["ascend", "black-wins", "promote"])
+@pytest.mark.parametrize("gray_policy", ["ascend", "promote"])
 def test_a_node_after_a_value_that_no_vote_decides_stays_as_authored(gray_policy: str) -> None:
     """A float16 constant that a loop only passes on is decided last. (Once, t was float32 and read float16.)"""
     text = """g (float[1,4] x) => (float[1,4] y) <float16[4] w = {1,2,3,4}, int64 n = {3}, bool go = {1}> {

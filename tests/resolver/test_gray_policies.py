@@ -229,24 +229,6 @@ def test_control_flow_without_the_low_type_ends_a_path(
     assert decide_node(head + text, name, **BETWEEN, mode=mode).precision == expected
 
 
-# --- the gray policy black-wins ---
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ("a = Exp(x) b = Log(x) [n] y = Add(a, b)", HIGH),
-        ("a = Exp(x) [n] y = Add(x, a)", LOW),
-        ("a = Exp(x) [n] y = Add(a, x)", LOW),
-        ("[n] y = Add(x, x)", HIGH),
-        ("a = Exp(x) [n] y = Relu(a)", LOW),
-        ("a = Exp(x) c = Relu(a) [n] y = Add(x, c)", LOW),
-    ],
-)
-def test_one_black_producer_makes_a_gray_node_high(body: str, expected: str) -> None:
-    """Rule S4.23: black-wins: one black producer makes high precision."""
-    text = f"g (float[4] x) => (float[4] y) {{ {body} }}"
-    assert decide_node(text, "n", white=["Exp"], black=["Log"], gray_policy="black-wins").precision == expected
-
-
 # --- the gray policy promote ---
 @pytest.mark.parametrize(
     ("body", "expected"),

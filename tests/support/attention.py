@@ -95,7 +95,7 @@ def mask_policies(draw: st.DrawFn) -> Policy:
         white=[op for op in OPERATORS if lists[op] == "white"],
         black=[op for op in OPERATORS if lists[op] == "black"],
         mode=draw(st.sampled_from(["mixed_float16"] * 3 + ["mixed_bfloat16", "fp16"])),
-        gray_policy=draw(st.sampled_from(["ascend", "ascend", "between", "black-wins", "promote"])),
+        gray_policy=draw(st.sampled_from(["ascend", "ascend", "between", "promote"])),
         constants=draw(st.sampled_from(["keep", "keep", "ieee", "clamp"])),
         protect=["masks"],
     )

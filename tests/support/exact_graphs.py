@@ -265,7 +265,7 @@ def random_policy(draw: st.DrawFn, mode: str, nodes: list[onnx.NodeProto], **opt
         mode=mode,
         white=[op for op, name in listed.items() if name == "white"],
         black=[op for op, name in listed.items() if name == "black"],
-        gray_policy=draw(st.sampled_from(["ascend", "between", "black-wins", "promote"])),
+        gray_policy=draw(st.sampled_from(["ascend", "between", "promote"])),
         rules=keep(*(node.name for node in nodes if node.op_type != "Cast" and draw(st.integers(0, 9)) == 0)),
         **options,
     )

@@ -134,7 +134,6 @@ class Reference:
 
     def _fixpoint(self) -> None:
         self.state = {s: self._first_type(s) for s in self._all_shared()}
-        self.follower.by_black.clear()
         while True:
             self._decide_nodes_once()
             votes = {shared: widest([self.state[shared], *self._votes(shared)]) for shared in self.state}
@@ -148,17 +147,14 @@ class Reference:
     def _decide_nodes_once(self) -> None:
         """Decide every node once, from the present types of states and sequences."""
         self.types = {v: self.state[s] for v, s in self.shared_by.items()}
-        for shared in self.flow.sequences:
-            if any(not n.is_control_flow and self._is_black(n) for n in shared.nodes):
-                self.follower.by_black |= set(shared.members)
         settled = False
         while not settled:
-            before, black = dict(self.types), set(self.follower.by_black)
+            before = dict(self.types)
             for value, sources in self.flow.sources.items():
                 self._cross_border(value, sources)
             for node in self.nodes:
                 self._visit(node)
-            settled = self.types == before and self.follower.by_black == black
+            settled = self.types == before
 
     def _cross_border(self, value: Value, sources: list[Value]) -> None:
         """Give an output of control flow, or an input of a body, the type of the values that it takes over."""
@@ -166,8 +162,6 @@ class Reference:
             elem = widest([self._type(v) for v in sources])
             admitted = elem is None or elem not in LISTED or admits(self.flow.owner[value], elem)
             self.types[value] = elem if admitted else FLOAT
-        if any(v in self.follower.by_black for v in sources):
-            self.follower.by_black.add(value)
 
     def _visit(self, node: Node) -> None:
         if node.is_control_flow or node in self.shared_of_node:
@@ -240,9 +234,7 @@ class Reference:
         followed = [
             self._type(v) if node is None else self.follower.followed(v, self.types, node) for v, node in readers
         ]
-        combined = self.follower.combined(inserted, followed)
-        if combined == FLOAT and self.policy.gray_policy == "black-wins":
-            self.follower.by_black |= set(shared.members)
+        combined = self.follower.combined(followed)
         return shared.elem if combined == AUTHORED else combined
 
     def _converted(self, shared: Shared) -> list[Value]:
@@ -317,7 +309,6 @@ class Reference:
         if self._reads_unknown(node):
             return AUTHORED
         if self._is_black(node):
-            self.follower.by_black |= {v for v in node.outputs if v is not None}
             return AUTHORED
         if node in self.protected:
             return AUTHORED

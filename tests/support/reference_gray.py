@@ -1,7 +1,7 @@
 """Find the values that a gray node follows.
 
 Rule S4.6: gray nodes follow upstream. Rule S4.17: one Cast from the low type is looked through. Rule S4.18: Casts of
-mixlist are invisible. Rules S4.8, S4.23 and S4.24: the gray policies black-wins and promote.
+mixlist are invisible. Rules S4.8 and S4.24: the gray policy promote.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ class Follower:
 
     def __init__(self, policy: Policy, low: int, constants: Constants) -> None:
         self.policy, self.low, self.constants = policy, low, constants
-        self.by_black: set[Value] = set()  # high precision because of a black node
 
     def float_inputs(self, node: Node) -> list[Value]:
         """Return the float inputs that are no constants, in input order."""
@@ -54,21 +53,14 @@ class Follower:
     def requested_type(self, node: Node, types: Types) -> int | None:
         """Return the type that a gray node asks for; None: not decided yet; 0: its authored type."""
         producers = self.float_inputs(node)
-        requested = self.combined(producers, [self.followed(v, types, node) for v in producers])
-        if self.policy.gray_policy == "black-wins" and requested == FLOAT:
-            self.by_black |= {v for v in node.outputs if v is not None}
-        return requested
+        return self.combined([self.followed(v, types, node) for v in producers])
 
-    def combined(self, producers: list[Value], followed: list[int | None]) -> int | None:
+    def combined(self, followed: list[int | None]) -> int | None:
         """Return the type that a gray node asks for that reads these tensors of these types."""
         if not followed:
             return 0
         if self.policy.gray_policy == "promote":
             return widest(followed)
-        if self.policy.gray_policy == "black-wins":
-            if any(v in self.by_black and t == FLOAT for v, t in zip(producers, followed, strict=True)):
-                return FLOAT
-            return self.low if self.low in followed else None if None in followed else 0
         return followed[0]
 
 

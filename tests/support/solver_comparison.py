@@ -34,7 +34,6 @@ def comparable_decisions(main: GraphSolution) -> list[Any]:
                 solution.followed_values,
                 notes,
                 solution.rule_overrides,
-                sorted(solution.high_by_black),
             )
         )
         for _, callee in sorted(solution.callees.items()):

@@ -262,7 +262,7 @@ def test_a_weight_that_a_loop_passes_unchanged_is_rounded_once() -> None:
     ] == ["w_float16"]
 
 
-@pytest.mark.parametrize("gray_policy", ["ascend", "black-wins", "promote"])
+@pytest.mark.parametrize("gray_policy", ["ascend", "promote"])
 def test_a_float16_weight_that_a_loop_passes_to_a_cast(gray_policy: str) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,4] y)
       <float16[4] w = {1,2,3,4}, int64 n = {3}, bool go = {1}> {
