@@ -67,6 +67,11 @@ class Value:
         return f"<Value {self.name}: {dtypes.type_name(self.type)}>"
 
 
+def has_container(node: Node) -> bool:
+    """Return whether a node reads or makes a sequence or an optional (Rule S4.29)."""
+    return any(value is not None and dtypes.is_container(value.type) for value in (*node.inputs, *node.outputs))
+
+
 def float_values(values: Iterable[Value | None]) -> list[Value]:
     """Return the tensors, sequences and optionals that hold floats; skip omitted slots (None)."""
     return [value for value in values if value is not None and dtypes.element(value.type) in dtypes.FLOATS]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from mixlist.graph.model import Graph, Node
+from mixlist.graph.model import Graph, Node, has_container
 from mixlist.graph.naming import node_ref
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.interop.mixed_types import MixedTypes, computes_float
 from mixlist.interop.model_matching import GraphMatch, reachable_matches
-from mixlist.interop.recover_edits import Difference, RecoveredEdits, has_containers
+from mixlist.interop.recover_edits import Difference, RecoveredEdits
 from mixlist.interop.recover_result import RecoveredEdit, UnmatchedNode, UnrecoveredNode
 from mixlist.ops import dtypes
 from mixlist.ops.names import ascend_names, onnx_names
@@ -42,8 +42,8 @@ def describe_exceptions(
         yield _unrecovered(graph, node, "original", _mixed_precision(partner), "", why)
     for difference in differences:
         node = difference.node
-        if has_containers(node):
-            why = "it reads or makes a sequence or optional, whose elements all have one type (Rule S4.29)"
+        if has_container(node):
+            why = "it reads or makes a sequence or optional, which no list and no rule moves (Rule S4.29)"
         elif node in types.ambiguous:
             why = "calls of its function give it different types, and a node rule is for all calls"
         else:

@@ -41,6 +41,11 @@ def element(value_type: Type) -> int:
     return value_type
 
 
+def is_container(value_type: Type) -> bool:
+    """Return whether a type is that of a sequence or an optional."""
+    return isinstance(value_type, tuple)
+
+
 def with_element(value_type: Type, new: int) -> Type:
     """Return a type with the same containers and the element type ``new``."""
     if isinstance(value_type, tuple):

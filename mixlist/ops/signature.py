@@ -29,8 +29,6 @@ _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 _VALUE_DECIDES_TYPE = TYPE_ATTRIBUTES | {"stash_type"}
 # ONNX's inference of these operators ends the process if an input has no type.
 _CRASHING_WITHOUT_TYPES = frozenset({"EyeLike", "RegexFullMatch", "DictVectorizer"})
-# The name of the one group of a node that reads or makes sequences or optionals.
-_ALL_SLOTS = "*"
 
 Types = tuple[dtypes.Type, ...]
 Inference = Callable[[Types], Types | None]  # from input types to output types; None if inference refuses them
@@ -177,22 +175,19 @@ def _has_type_attribute(schema: Schema, proto: NodeProto) -> bool:
 def _type_groups(
     schema: Schema, formal_inputs: FormalSlots, formal_outputs: FormalSlots, inputs: Types, outputs: Types
 ) -> tuple[TypeGroup, ...]:
-    """Return the groups of slots with a float type that lists can change."""
+    """Return the groups of slots with a float type that lists can change; none with sequences or optionals (S4.29)."""
     slots: dict[str, tuple[list[int], list[int]]] = {}  # by type parameter: the inputs and the outputs
-    # A schema gives a sequence and its element two unrelated parameters (SequenceAt: S -> T). All float slots of such
-    # a node form one group, because the elements keep their type.
-    has_containers = any(isinstance(value_type, tuple) for value_type in inputs + outputs)
+    if any(map(dtypes.is_container, inputs + outputs)):
+        return ()
     for index, (formal, value_type) in enumerate(zip(formal_inputs, inputs, strict=False)):
         if dtypes.element(value_type) in dtypes.MIXABLE and len(schema.types_of(formal.parameter)) > 1:
             # The repetitions of a heterogeneous slot, such as the states of a Loop, have independent types.
             key = formal.parameter if formal.homogeneous else f"{formal.parameter}#{index}"
-            slots.setdefault(_ALL_SLOTS if has_containers else key, ([], []))[0].append(index)
+            slots.setdefault(key, ([], []))[0].append(index)
     for index, (formal, value_type) in enumerate(zip(formal_outputs, outputs, strict=False)):
-        is_mixable = dtypes.element(value_type) in dtypes.MIXABLE
         # An output joins the inputs with the same parameter. Heterogeneous inputs have other keys: no output joins.
-        key = _ALL_SLOTS if has_containers and is_mixable else formal.parameter
-        if key in slots and value_type != dtypes.UNKNOWN:
-            slots[key][1].append(index)
+        if formal.parameter in slots and value_type != dtypes.UNKNOWN:
+            slots[formal.parameter][1].append(index)
     groups = []
     for parameter, (input_slots, output_slots) in slots.items():
         elements = {dtypes.element(inputs[i]) for i in input_slots} | {dtypes.element(outputs[o]) for o in output_slots}

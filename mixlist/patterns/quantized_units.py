@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mixlist.graph.model import Graph, Node, Value, float_values
+from mixlist.graph.model import Graph, Node, Value, float_values, has_container
 from mixlist.ops.traits import Trait, operators
 
 _MOVERS = operators(Trait.MOVES_VALUES)
@@ -74,14 +74,9 @@ def _is_qdq(node: Node, op_type: str) -> bool:
 def _can_be_operator(node: Node) -> bool:
     """Return whether the node is an operator on tensors, and no part of the quantization."""
     # A signature without a fixed output: no control flow, no call, and no Cast.
-    if node.signature is None or node.signature.has_fixed_output or _has_container(node):
+    if node.signature is None or node.signature.has_fixed_output or has_container(node):
         return False
     return not (_is_qdq(node, "DequantizeLinear") or _is_qdq(node, "QuantizeLinear"))
-
-
-def _has_container(node: Node) -> bool:
-    """Return whether the node reads or makes a sequence or an optional."""
-    return any(value is not None and isinstance(value.type, tuple) for value in (*node.inputs, *node.outputs))
 
 
 def _find_nodes_before(operator: Node) -> list[Node]:
@@ -119,7 +114,7 @@ def _go_back_to_dequantize(value: Value) -> list[Node]:
 
 def _find_only_data(node: Node) -> Value | None:
     """Return the float input of a node that is no constant, or the only constant; None if there are more of them."""
-    if not node.is_plain or _has_container(node):
+    if not node.is_plain or has_container(node):
         return None
     floats = float_values(node.inputs)
     data = [value for value in floats if not value.is_constant] or floats

@@ -19,12 +19,10 @@ Example: in ``MatMul -> Relu -> MatMul -> Neg`` with white MatMuls, Relu is low 
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 
-from mixlist.graph.model import Node, Value, float_values
+from mixlist.graph.model import Node, float_values
 from mixlist.resolver.control_flow_types import takes_type
-from mixlist.resolver.decisions import UNDECIDED
-from mixlist.resolver.sequence_groups import is_container
 from mixlist.resolver.solver_state import SolverState
 
 # By the id of a node, the ids of its neighbors; the same for values.
@@ -32,38 +30,24 @@ Edges = dict[int, list[int]]
 
 
 def find_low_gray_nodes(state: SolverState) -> set[int]:
-    """Return the ids of the gray nodes that are low precision.
-
-    The gray operators of a sequence group are one node here (Rule S4.30), with the id ``SequenceGroup.stand_in_id``.
-    """
-    # Phase 1: the nodes of each list. A stand-in replaces the gray operators of a sequence group.
+    """Return the ids of the gray nodes that are low precision."""
+    # Phase 1: the nodes of each list.
     graph, classifications = state.graph, state.solution.classifications
-    groups = dict.fromkeys(state.sequence_groups.values())
-    stand_ins = {n.id: g.stand_in_id for g in groups for n in g.nodes if classifications[n.id].kind == "gray"}
-    readers, producers = _find_neighbors(state, stand_ins)
+    readers, producers = _find_neighbors(state)
     neighbors = {i: readers.get(i, []) + producers.get(i, []) for i in readers.keys() | producers.keys()}
     clear_ops = state.policy.lists.library.clear_ops
-    # The nodes of each sequence group that must have another type than the low one. Every path ends at them.
-    fixed = {
-        i
-        for g in groups
-        if g.fixed_type not in (UNDECIDED, state.low_type)
-        for i in (g.stand_in_id, *(n.id for n in g.nodes))
-    }
-    white = {n.id for n in graph.nodes if classifications[n.id].kind == "low" and _can_be_low(n, state)} - fixed
+    white = {n.id for n in graph.nodes if classifications[n.id].kind == "low" and _can_be_low(n, state)}
     black = {n.id for n in graph.nodes if classifications[n.id].is_black}
-    grays = {n.id: [n] for n in graph.nodes if classifications[n.id].kind == "gray" and n.id not in stand_ins}
-    grays |= {g.stand_in_id: [n for n in g.nodes if n.id in stand_ins] for g in groups}
+    grays = {n.id: n for n in graph.nodes if classifications[n.id].kind == "gray"}
     # Phase 2: the gray nodes that a path may pass. Black reaches forward through every gray node, also through those
     # that cannot be low precision.
     after_black = _find_reachable(black, readers, grays)
-    can_be_low = {i for i, nodes in grays.items() if all(_can_be_low(n, state) for n in nodes)}
-    passable = can_be_low - fixed - after_black
+    passable = {i for i, node in grays.items() if _can_be_low(node, state)} - after_black
     # Phase 3: a gray node is low if it is behind a white node and before one; clear operators next to it are low too.
     behind_white = _find_reachable(white, readers, passable)
     before_white = _find_reachable(white, producers, passable)
     low = (behind_white & before_white) | white
-    clear = {i for i in passable if grays[i] and all(_list_op(n, state) in clear_ops for n in grays[i])}
+    clear = {i for i in passable if _list_op(grays[i], state) in clear_ops}
     return (low | _find_reachable(low, neighbors, clear)) & grays.keys()
 
 
@@ -83,11 +67,10 @@ def _can_be_low(node: Node, state: SolverState) -> bool:
     return state.low_type in signature.assign(requested_types).elements
 
 
-def _find_neighbors(state: SolverState, stand_ins: Mapping[int, int]) -> tuple[Edges, Edges]:
+def _find_neighbors(state: SolverState) -> tuple[Edges, Edges]:
     """Return the ids of the nodes that read the float outputs of each node, and of those that make its float inputs.
 
-    Values of control flow connect nodes too, if the control-flow operator takes the low type. ``stand_ins``: by the id
-    of a gray operator on sequences, the ``SequenceGroup.stand_in_id`` that replaces this id in the result.
+    Values of control flow connect nodes too, if the control-flow operator takes the low type.
     """
     graph = state.graph
     made_by: Edges = {}  # producers by the id of a value
@@ -95,27 +78,18 @@ def _find_neighbors(state: SolverState, stand_ins: Mapping[int, int]) -> tuple[E
         if not node.bodies:
             for output in node.outputs:
                 if output is not None:
-                    made_by[output.id] = [stand_ins.get(node.id, node.id)]
+                    made_by[output.id] = [node.id]
     # Control flow only passes values on. So the producers of a body's input are the producers of the values that
     # control flow passes to this input.
     sources_of: Edges = {}  # the ids of the values that control flow passes to a value
-    # A group's stand-in, and a tensor that control flow puts into the group.
-    group_inputs: list[tuple[int, Value]] = []
     for link in state.solution.links:
-        passes_low = takes_type(link, state.low_type, graph)
-        for target in link.targets:
-            group = state.sequence_groups.get(target)
-            if group is not None and not any(is_container(source.value) for source in link.sources):
-                # Control flow puts tensors into this sequence: the stand-in of the group reads them.
-                made_by[target.id] = [group.stand_in_id]
-                group_inputs += [(group.stand_in_id, source.value) for source in link.sources]
-            elif passes_low:
+        if takes_type(link, state.low_type, graph):
+            for target in link.targets:
                 sources_of.setdefault(target.id, []).extend(source.value.id for source in link.sources)
-    edges = [(_find_producers(value.id, made_by, sources_of), stand_in) for stand_in, value in group_inputs]
+    edges: list[tuple[list[int], int]] = []
     for node in graph.nodes:
         if not node.bodies and node.signature is not None:
-            reader = stand_ins.get(node.id, node.id)
-            edges += [(_find_producers(v.id, made_by, sources_of), reader) for v in float_values(node.inputs)]
+            edges += [(_find_producers(v.id, made_by, sources_of), node.id) for v in float_values(node.inputs)]
     readers: Edges = {}
     producers: Edges = {}
     for value_producers, reader in edges:

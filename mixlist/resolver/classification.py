@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mixlist.graph.control_flow import CONTROL_FLOW
-from mixlist.graph.model import Graph, Node, Value
+from mixlist.graph.model import Graph, Node, Value, has_container
 from mixlist.lists.library import ListName
 from mixlist.lists.policy import Policy
 from mixlist.ops import dtypes
@@ -141,9 +141,10 @@ class Classifier:
         if graph.had_unknown_types and find_unknown_inputs(node):
             return Classification(list_name, "unknown", "unknown-type", entry)
         if not any(group.authored in self.movable_types_of(by_list_or_mode) for group in signature.groups):
-            # Without a schema there are no groups. The reports say so only if the node reads a type that a list could
-            # change.
-            if signature.schema is None and any(dtypes.element(t) in _FLOAT_OR_UNKNOWN for t in _input_types(node)):
+            # Without a schema there are no groups, and none with sequences (Rule S4.29). The reports say so only if the
+            # node reads a type that a list could change.
+            reads_float = any(dtypes.element(t) in _FLOAT_OR_UNKNOWN for t in _input_types(node))
+            if reads_float and (signature.schema is None or has_container(node)):
                 return Classification(list_name, "schema", "schema", entry)
             return Classification(list_name, "none", "no-float", entry)
         if is_shape_arithmetic(node):

@@ -27,8 +27,9 @@ from mixlist.resolver.solver_state import SolverState
 def decide_link(link: TypeLink, state: SolverState) -> list[Value]:
     """Give the targets of a link the type that its sources vote for; return the targets whose type changed."""
     voted = _count_votes(link, state)
-    # Sequences and optionals get their type from their group (Rule S4.29).
-    targets = [t for t in link.targets if dtypes.element(t.type) in dtypes.MIXABLE and t not in state.sequence_groups]
+    # Sequences and optionals keep their types (Rule S4.29).
+    is_open = [dtypes.element(t.type) in dtypes.MIXABLE and not dtypes.is_container(t.type) for t in link.targets]
+    targets = [target for target, can_change in zip(link.targets, is_open, strict=True) if can_change]
     return state.decide_types(targets, [voted] * len(targets))
 
 

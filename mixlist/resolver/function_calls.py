@@ -29,13 +29,9 @@ def decide_call(node: Node, state: SolverState) -> list[Value]:
     """
     assert node.function is not None
     # Phase 1: describe the call by everything that the decisions in the body depend on.
-    solution, decided_types, groups = state.solution, state.decided_types, state.sequence_groups
+    solution, decided_types = state.solution, state.decided_types
     call = CallContext(
         argument_types=tuple([decided_types[v.id] if v is not None else UNDECIDED for v in node.inputs]),
-        # No Cast can convert a sequence, so the body must yield the type that the caller's group has.
-        wanted_outputs=tuple(
-            [decided_types[v.id] if v is not None and v in groups else UNDECIDED for v in node.outputs]
-        ),
         positions=solution.positions.of_call(node) if solution.positions is not None else None,
         masks=solution.masks.of_call(node) if solution.masks is not None else None,
         call_frame=state.model_solver.constant_ranges.frames.frame_of(node, state.call_frame),
@@ -47,11 +43,7 @@ def decide_call(node: Node, state: SolverState) -> list[Value]:
         solution.tried_callees.setdefault(node, {})[callee] = None
     # Phase 3: bring the results back to the caller.
     callee_types, results = callee.decided_types, callee.graph.root.outputs
-    arguments = zip(node.inputs, callee.graph.root.inputs, strict=False)
-    # If the body gave a sequence another type than the caller, the group of the sequence in the caller counts its votes
-    # again.
-    changed = [v for v, parameter in arguments if v in groups and decided_types[v.id] != callee_types[parameter.id]]
-    return changed + state.decide_types(node.outputs, [callee_types[v.id] for v in results])
+    return state.decide_types(node.outputs, [callee_types[v.id] for v in results])
 
 
 def settle_constant_arguments(

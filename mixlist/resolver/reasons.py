@@ -8,18 +8,21 @@ Example: ``gray by library onnx (Div): follows Sum_1, whose output 's' is float3
 
 from __future__ import annotations
 
-from mixlist.graph.model import Node, Value
+from mixlist.graph.model import Node, Value, has_container
 from mixlist.graph.naming import display_name
 from mixlist.lists.policy import Action, GrayPolicy
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import MAX_EXACT_INTEGER
 from mixlist.ops.names import onnx_names
 from mixlist.ops.schema import next_opset_allowing
-from mixlist.resolver.classification import Classification, explain_unknown_types, find_unknown_inputs
+from mixlist.resolver.classification import (
+    Classification,
+    explain_unknown_types,
+    find_unknown_inputs,
+)
 from mixlist.resolver.decisions import GraphSolution, ModelSolution, find_precision
 from mixlist.resolver.gray_policies import can_be_followed
 from mixlist.resolver.quantized_protection import find_unit_and_rule
-from mixlist.resolver.sequence_groups import is_container
 
 
 def find_rule_name(solution: GraphSolution, node: Node) -> str:
@@ -55,7 +58,6 @@ class ReasonWriter:
         self.solution, self.policy, self.rules = solution, model_solution.policy, model_solution.node_rules
         self.low_type = model_solution.low_type
         self.low_name = dtypes.type_name(model_solution.low_type)
-        self.has_sequences = any(isinstance(value.type, tuple) for value in solution.graph.values)
 
     def write(self, node: Node, follows: tuple[str, ...]) -> str:
         """Return the reason for a node's decision, with the constants that it treats specially."""
@@ -79,10 +81,7 @@ class ReasonWriter:
         classification, rule = self.solution.classifications[node.id], find_rule_name(self.solution, node)
         kept_type = find_precision(self.solution, node)
         entry = _show_entry(classification)
-        # Control flow, calls, and operators on sequences
-        if rule == "control-flow" and node.signature is not None:
-            shared_type = self._explain_sequence_type(node, kept_type, follows)
-            return f"{entry}, but all elements of a sequence or optional share one type: {shared_type}"
+        # Control flow and calls
         if rule == "control-flow":
             is_call = node.function is not None
             yields, number = ("the function yields", "S4.31") if is_call else ("its bodies yield", "S4.25")
@@ -107,6 +106,8 @@ class ReasonWriter:
             mode = self.policy.mode
             return f"precision mode {mode.name} makes it {kept_type} ({_MODE_RULES[mode.action]})"
         # Nodes that could not become low precision
+        if rule == "schema" and has_container(node):
+            return f"it reads or makes sequences or optionals, so it stays as authored, {kept_type} (S4.29)"
         if rule == "schema":
             return self._explain_refusal(node, kept_type)
         if rule == "constant":
@@ -126,25 +127,9 @@ class ReasonWriter:
             return f"{entry}: keeps the type it was authored in, {kept_type} (S4.5)"
         return self._explain_gray(node, follows, kept_type)
 
-    def _explain_sequence_type(self, node: Node, kept_type: str, follows: tuple[str, ...]) -> str:
-        """Return the type of a node's sequences, the value that gave them the type, the decider, and the rule."""
-        source = self.solution.followed_values[node.id]
-        number = "S4.29" if self.policy.gray_policy == "ascend" else "S4.29, S4.30"
-        if source is None:
-            return f"{kept_type} ({number})"
-        origin = ""
-        if source.producer is not None:
-            origin = f", an output of {display_name(source.producer)}"
-        elif source.scope.owner is not None:
-            origin = f" in a body of {display_name(source.scope.owner)}"
-        decided = f", which {follows[1]} decided" if follows and follows[0] != follows[1] else ""
-        return f"{kept_type}, the type of {source.name!r}{origin}{decided} ({number})"
-
     def _explain_gray(self, node: Node, follows: tuple[str, ...], kept_type: str) -> str:
         """Return the reason for a gray node that no other rule kept."""
         entry, policy = _show_entry(self.solution.classifications[node.id]), self.policy.gray_policy
-        if self.has_sequences and any(map(is_container, (*node.inputs, *node.outputs))):
-            return f"{entry}: its sequences are {self._explain_sequence_type(node, kept_type, follows)}"
         if policy == "between" and kept_type == self.low_name:
             return f"{entry}: lies between white nodes, so it is {kept_type} (S4.22)"
         if policy == "between":

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from mixlist.graph.control_flow import TypeLink, type_links_of
 from mixlist.graph.model import Node, Scope, Value
 from mixlist.resolver.classification import is_control_flow
-from mixlist.resolver.sequence_groups import SequenceGroup, is_container
 
-DecisionStep = Node | TypeLink | SequenceGroup  # decided by one call of `GraphSolver.run_step`
+DecisionStep = Node | TypeLink  # decided by one call of `GraphSolver.run_step`
 
 
 @dataclass
@@ -54,24 +53,16 @@ def find_read_values(step: DecisionStep) -> list[Value]:
     """Return the values whose decided types a step reads."""
     if isinstance(step, TypeLink):
         return [source.value for source in step.sources if source.votes]
-    if isinstance(step, SequenceGroup):
-        return [
-            *step.voting_values,
-            *(argument.value for argument in step.arguments),
-            *(v for node in step.nodes for v in node.inputs if v is not None and not is_container(v)),
-        ]
     values = [value for value in step.inputs if value is not None]
-    # A node that makes a sequence gets the type of the whole group, which another step decides.
-    values.extend(value for value in step.outputs if value is not None and is_container(value))
     # A gray node may follow the source of a Cast instead of the Cast (Rule S4.17).
     sources = [v.producer.inputs[0] for v in values if v.producer is not None and v.producer.op_type == "Cast"]
     return values + [value for value in sources if value is not None]
 
 
 def find_written_values(step: DecisionStep) -> list[Value]:
-    """Return the values that a step decides; none for a sequence group, whose values other steps write too."""
+    """Return the values that a step decides."""
     if isinstance(step, TypeLink):
         return list(step.targets)
-    if isinstance(step, SequenceGroup) or (step.function is None and is_control_flow(step)):
+    if step.function is None and is_control_flow(step):
         return []
     return [value for value in step.outputs if value is not None]

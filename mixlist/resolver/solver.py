@@ -7,8 +7,7 @@ state that no vote decides keeps its authored type. Nested loops are solved toge
 Each value changes at most twice. So one pass in topological order, and a worklist for the part of the graph that a Loop
 or Scan feeds back to, take linear time. They reach the greatest fixpoint: the one with the most low precision.
 
-The rules are in files of their own: ``node_types``, ``control_flow_types``, ``sequence_types``,
-``function_calls``.
+The rules are in files of their own: ``node_types``, ``control_flow_types``, ``function_calls``.
 """
 
 from __future__ import annotations
@@ -41,8 +40,6 @@ from mixlist.resolver.node_types import decide_node
 from mixlist.resolver.position_protection import find_protected_positions, keep_positions
 from mixlist.resolver.quantized_protection import keep_quantized_units
 from mixlist.resolver.schedule import DecisionStep, Schedule, find_read_values
-from mixlist.resolver.sequence_groups import SequenceGroup, find_sequence_group, find_sequence_groups, has_fixed_types
-from mixlist.resolver.sequence_types import decide_sequence_group, decide_sequence_node
 from mixlist.resolver.solver_state import CallContext, SolverState
 
 
@@ -159,11 +156,8 @@ class GraphSolver:
         self.solution = solution or GraphSolution(
             graph,
             [model_solver.classifier.classify(graph, node) for node in graph.nodes],
-            # Lists never change int64, float64 and so on: these values are decided from the start.
-            [
-                dtypes.element(v.type) if dtypes.element(v.type) not in dtypes.MIXABLE else UNDECIDED
-                for v in graph.values
-            ],
+            # Lists never change int64, float64, sequences and so on: these values are decided from the start.
+            [UNDECIDED if can_change(value) else dtypes.element(value.type) for value in graph.values],
             [None] * len(graph.nodes),
             [None] * len(graph.nodes),
         )
@@ -188,12 +182,9 @@ class GraphSolver:
         for node, mask_note in find_mask_notes(treatment.kept_groups):
             solution.classifications[node.id] = replace(solution.classifications[node.id], mask_note=mask_note)
         solution.kept_masks, solution.reduced_slots = treatment.kept_groups, treatment.reduced_slots
-        # Phase 2: collect the steps. The groups of sequences need the links, and `between` needs both.
+        # Phase 2: collect the steps. `between` needs the links.
         schedule.add_scope(self.graph.root)
         solution.links = schedule.links
-        interface_types = self._find_interface_types(call.wanted_outputs)
-        state.sequence_groups = find_sequence_groups(self.graph, solution.links, interface_types)
-        schedule.steps.extend(dict.fromkeys(state.sequence_groups.values()))
         if state.policy.gray_policy == "between":
             state.low_gray_ids = find_low_gray_nodes(state)
         # Phase 3: run them. An argument is undecided if the call is in a loop of the caller that is not decided yet.
@@ -202,8 +193,7 @@ class GraphSolver:
             for value, elem in zip(inputs, call.argument_types, strict=False)
         )
         steps, first_repeated = schedule.steps, schedule.first_repeated
-        # A sequence group also decides values of nodes before it, so with sequences any step may have to run again.
-        if state.sequence_groups or (waits_for_caller and first_repeated is not None):
+        if waits_for_caller and first_repeated is not None:
             self.run_to_fixpoint(steps, is_final=not waits_for_caller)
             return solution
         self.start_types = list(solution.decided_types)
@@ -225,20 +215,6 @@ class GraphSolver:
         for body in self._find_custom_bodies():
             for value in body.inputs:
                 decided_types[value.id] = dtypes.element(value.type)
-
-    def _find_interface_types(self, wanted_outputs: tuple[int, ...]) -> Iterator[tuple[Value, int]]:
-        """Yield the inputs and outputs of the graph, each with the element type that it must have.
-
-        The arguments of a function's call give the types of its inputs. The caller may want types of its outputs.
-        """
-        root = self.graph.root
-        for body in self._find_custom_bodies():
-            yield from ((value, dtypes.element(value.type)) for value in (*body.inputs, *body.outputs))
-        yield from ((value, self.solution.decided_types[value.id]) for value in root.inputs)
-        if self.graph.path:  # a function
-            yield from zip(root.outputs, wanted_outputs, strict=False)
-        else:
-            yield from ((value, dtypes.element(value.type)) for value in root.outputs)
 
     def _find_custom_bodies(self) -> Iterator[Scope]:
         """Yield the bodies of custom operators, whose inputs and outputs keep their types (Rule S4.14)."""
@@ -275,9 +251,6 @@ class GraphSolver:
                 state.decided_types[value.id] = dtypes.element(value.type)
                 state.unvoted_ids.add(value.id)
                 waiting.extend(readers.get(value.id, ()))
-        # The types of sequences are final only now. Run the nodes with a node rule again: `decide_sequence_node`
-        # refuses a rule that asks for another type than that of the sequence.
-        waiting.extend(node for node in self.graph.nodes if self.solution.classifications[node.id].kind == "rule")
         self._run_waiting(waiting, readers)
 
     def _run_waiting(self, waiting: deque[DecisionStep], readers: dict[int, list[DecisionStep]]) -> None:
@@ -293,19 +266,18 @@ class GraphSolver:
                         waiting.append(reader)
 
     def run_step(self, step: DecisionStep) -> list[Value]:
-        """Evaluate one step; return the values whose decided type changed, or that became high by black."""
+        """Evaluate one step; return the values whose decided type changed."""
         state = self.state
         state.current_step = step
         if isinstance(step, TypeLink):
             return decide_link(step, state)
-        if isinstance(step, SequenceGroup):
-            return decide_sequence_group(step, state)
         if step.function is not None:
             return decide_call(step, state)
         if is_control_flow(step):
             return []  # the links of the node decide its outputs
-        if state.sequence_groups:
-            group, signature = find_sequence_group(step, state.sequence_groups), step.signature
-            if group is not None and signature is not None and not has_fixed_types(signature):
-                return decide_sequence_node(step, group, state)
         return decide_node(step, state)
+
+
+def can_change(value: Value) -> bool:
+    """Return whether lists can change the type of a value: a float tensor, and no sequence or optional (Rule S4.29)."""
+    return dtypes.element(value.type) in dtypes.MIXABLE and not dtypes.is_container(value.type)

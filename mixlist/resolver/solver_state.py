@@ -15,7 +15,6 @@ from mixlist.patterns.call_frames import CallFrame
 from mixlist.patterns.graph_masks import GraphMasks
 from mixlist.patterns.positions import GraphPositions
 from mixlist.resolver.decisions import UNDECIDED, GraphSolution
-from mixlist.resolver.sequence_groups import SequenceGroup
 
 if TYPE_CHECKING:
     from mixlist.resolver.solver import ModelSolver
@@ -26,15 +25,12 @@ class CallContext:
     """Everything in a call that the decisions in the function's body depend on; empty for the main graph.
 
     - ``argument_types``: the decided element type of each argument; UNDECIDED for one that the call leaves out.
-    - ``wanted_outputs``: the element type that the caller needs of each output that is a sequence or optional, because
-      no Cast can convert these; UNDECIDED for other outputs.
     - ``positions`` and ``masks``: the position arithmetic and the masks in the body; None if there are none, or if the
       policy does not protect them.
     - ``call_frame``: the constant arguments.
     """
 
     argument_types: tuple[int, ...] = ()
-    wanted_outputs: tuple[int, ...] = ()
     positions: GraphPositions | None = None
     masks: GraphMasks | None = None
     call_frame: CallFrame | None = None
@@ -45,7 +41,7 @@ class CallContext:
 
         Calls with one key can share decisions; `can_share` compares constants.
         """
-        return self.argument_types, self.wanted_outputs, self.positions, self.masks
+        return self.argument_types, self.positions, self.masks
 
 
 @dataclass(eq=False)
@@ -55,7 +51,6 @@ class SolverState:
     - ``model_solver``: the policy, and the solutions of the functions so far.
     - ``call_frame``: the call whose constants the graph reads.
     - ``low_gray_ids``: ids of the gray nodes that are low precision under the gray policy ``between``.
-    - ``sequence_groups``: the group of each sequence or optional.
     - ``unvoted_ids``: ids of the values that no vote decided, so that they have their authored type (Rule S4.28).
     - ``is_voting``: whether votes may still come.
     - ``current_step``: the step that runs now.
@@ -68,7 +63,6 @@ class SolverState:
     solution: GraphSolution
     call_frame: CallFrame | None = None
     low_gray_ids: set[int] = field(default_factory=set)
-    sequence_groups: dict[Value, SequenceGroup] = field(default_factory=dict)
     unvoted_ids: set[int] = field(default_factory=set)
     is_voting: bool = False
     current_step: Hashable = None

@@ -118,8 +118,6 @@ class GateBuilder(EmulationBuilder):
         variants = self.roundings.get(point, ())
         if not variants:
             return before, after
-        if any(v is not None and not isinstance(v.type, int) for v in node.outputs):
-            return [*before, *self._gate_inputs(point, variants, node, target)], after
         # Nest an If per variant: y = If(flag_2, variant 2, else If(flag_1, variant 1, else the node as it is)).
         plain = copy_message(target)
         nodes = [*before, plain, *after]
@@ -199,22 +197,6 @@ class GateBuilder(EmulationBuilder):
             branches.append(self._build_body(nodes, [(out, value.type)]))
         out = self.new_names.make_name(f"{value.name}_gated")
         return self._make_if(flag, branches[0], branches[1], [out])
-
-    def _gate_inputs(
-        self, point: RoundingPoint, variants: Sequence[Rounding], node: Node, target: NodeProto
-    ) -> list[NodeProto]:
-        """Gate the inputs of a node that makes a sequence or optional; return the nodes to put before it.
-
-        The node itself cannot be a branch of an If, whose outputs may be sequences only from opset 16 on.
-        """
-        gates: list[NodeProto] = []
-        for rounding in variants:
-            flag = self._add_gate((point, rounding))
-            for slot, (value, elem) in enumerate(zip(node.inputs, rounding.inputs, strict=True)):
-                if value is not None and elem:
-                    gates.append(self._gate_value(flag, elem, value, target.input[slot]))
-                    target.input[slot] = gates[-1].output[0]
-        return gates
 
     # --- branches ---
 

@@ -169,39 +169,6 @@ def test_nested_loops_are_solved_together() -> None:
     assert (high["q"].precision, dict(high["o"].outputs)) == (HIGH, {"z": HIGH})
 
 
-# -- sequences ------------------------------------------------------------------------------------
-def test_a_sequence_has_one_type() -> None:
-    """Rule S4.29: All elements of a sequence share one type."""
-    text = """g (float[4] x) => (float[4] y) <int64 i = {0}> {
-      [w] w = Exp(x) [b] b = Log(x) [c] s = SequenceConstruct(w, b) [a] t = SequenceAt(s, i) [n] y = Neg(t) }"""
-    decisions = decide_nodes(text, **LISTS)
-    assert dict(decisions["c"].outputs) == {"s": "seq(float16)"}
-    assert (decisions["c"].precision, decisions["a"].precision, decisions["n"].precision) == (LOW, LOW, LOW)
-
-
-def test_sequences_whose_type_an_attribute_fixes_stay_as_authored() -> None:
-    text = """g (float[4] x) => (float[4] y) <int64 i = {0}> {
-      [w] w = Exp(x) [e] s = SequenceEmpty<dtype=1>() [c] t = SequenceInsert(s, w) [a] u = SequenceAt(t, i)
-      [n] y = Neg(u) }"""
-    for settings in (LISTS, {"white": ["Exp", "SequenceInsert", "SequenceAt"]}):
-        decisions = decide_nodes(text, **settings)
-        assert dict(decisions["c"].outputs) == {"t": "seq(float32)"}
-
-
-def test_sequences_stay_as_authored_if_an_operator_lacks_bfloat16() -> None:
-    text = """g (float[4] x) => (float[4] y) <int64 i = {0}> {
-      [w] w = Exp(x) [c] s = SequenceConstruct(w, w) [a] t = SequenceAt(s, i) [n] y = Neg(t) }"""
-    precision_of = find_precisions(text, mode="mixed_bfloat16", **LISTS)
-    assert precision_of == {"w": "bfloat16", "c": HIGH, "a": HIGH, "n": HIGH}
-
-
-def test_an_optional_and_its_content_share_a_type() -> None:
-    """Rule S4.29: All elements of a sequence share one type."""
-    text = """g (float[4] x) => (float[4] y) {
-      [w] w = Exp(x) [o] s = Optional(w) [g] t = OptionalGetElement(s) [n] y = Neg(t) }"""
-    assert find_precisions(text, **LISTS) == {"w": LOW, "o": LOW, "g": LOW, "n": LOW}
-
-
 # -- functions ------------------------------------------------------------------------------------
 FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
 g (float[4] x) => (float[4] y, float[4] z) {

@@ -200,35 +200,6 @@ def test_a_kept_position_ends_a_path_unless_it_is_black(
     assert decide_node(text, "n", **settings).precision == expected
 
 
-@pytest.mark.parametrize(("output", "expected"), [("x", HIGH), ("t", LOW)])
-def test_a_white_operator_on_a_sequence_that_stays_high_ends_a_path(output: str, expected: str) -> None:
-    """Rule S4.22: between: low precision only between white nodes."""
-    text = f"""g (float[4] x, seq(float[4]) x_s) => (float[4] y) {{ a = Exp(x) [n] b = Relu(a)
-      t_s = SequenceConstruct(a) s = SequenceInsert({output}_s, b) i = Constant<value = int64 {{0}}>()
-      e = SequenceAt(s, i) y = Neg(e) }}"""
-    lists = {**BETWEEN, "white": ["Exp", "SequenceInsert", "SequenceConstruct"]}
-    assert decide_node(text, "n", **lists).precision == expected
-
-
-IF = """g (float[4] x, bool c) => (float[4] y) { t = Exp(x)
-  z = If(c) <then_branch = a () => (p) { p = Relu(t) }, else_branch = b () => (q) { q = Neg(t) }> y = Exp(z) }"""
-STATE = """g (float[4] x) => (float[4] y) <int64 i = {2}, bool c = {1}> { t = Exp(x) [n] r = Relu(t)
-  z = Loop(i, c, r) <body = b (int64 k, bool d, float[4] s) => (bool d, float[4] e) { e = Exp(s) }> y = Neg(z) }"""
-
-
-@pytest.mark.parametrize(("text", "name"), [(IF, "If_0/then_branch/Relu_0"), (STATE, "n")])
-@pytest.mark.parametrize(
-    ("opset", "mode", "expected"),
-    [(13, "mixed_bfloat16", HIGH), (13, "mixed_float16", LOW), (16, "mixed_bfloat16", "bfloat16")],
-)
-def test_control_flow_without_the_low_type_ends_a_path(
-    text: str, name: str, opset: int, mode: str, expected: str
-) -> None:
-    """Rule S4.22: If and Loop take bfloat16 from opset 16 on."""
-    head = f'<ir_version: 8, opset_import: ["" : {opset}]>'
-    assert decide_node(head + text, name, **BETWEEN, mode=mode).precision == expected
-
-
 # --- the gray policy promote ---
 @pytest.mark.parametrize(
     ("body", "expected"),

@@ -1,38 +1,48 @@
-"""Sequences and optionals: all elements have one type, and no Cast converts a container."""
+"""Nodes that read or make sequences or optionals keep their authored types (Rule S4.29)."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+import mixlist
+from mixlist.errors import ListError
+from mixlist.lists.policy import GRAY_POLICIES
+from tests.support.builders import customize, model, policy
 from tests.support.rewriter_cases import case
 
-LISTS = {"white": ["Exp"], "black": ["Log"]}
+LISTS: dict[str, Any] = {"white": ["Exp"], "black": ["Log"]}
 X = {"x": [0.5, 1.0, 1.5, 2.0]}
 HEAD18 = '<ir_version: 8, opset_import: ["" : 18]>'
 FIRST = "[a] a = SequenceAt(t, i) [n] y = Neg(a)"
+SEQUENCE = f"""g (float[4] x) => (float[4] y) <int64 i = {{0}}> {{
+  [w] w = Exp(x) [s] s = SequenceConstruct(w) [c] t = SequenceInsert(s, w) {FIRST} }}"""
 
 
-def test_one_low_element_first_makes_the_sequence_low() -> None:
-    text = f"""g (float[4] x, float[4] u) => (float[4] y) <int64 i = {{0}}> {{
-      [w] w = Exp(x) [s] t = SequenceConstruct(w, u) {FIRST} }}"""
-    result = case(text, feeds={**X, "u": [1, 2, 3, 4]}, **LISTS)
-    assert result.low == {"w", "s", "a", "n"}
-    assert result.reads("s") == ["float16", "float16"]
-    assert result.casts == [">y", "u>float16", "x>float16"]
-
-
-def test_a_black_operator_makes_the_sequence_high() -> None:
-    text = f"""g (float[4] x) => (float[4] y) <int64 i = {{0}}> {{
-      [w] w = Exp(x) [s] s = SequenceConstruct(w) [c] t = SequenceInsert(s, w) {FIRST} }}"""
-    result = case(text, white=["Exp"], black=["SequenceInsert"], feeds=X)
+@pytest.mark.parametrize("gray_policy", GRAY_POLICIES)
+@pytest.mark.parametrize("white", [["Exp"], ["Exp", "SequenceConstruct", "SequenceInsert", "SequenceAt"]])
+def test_a_sequence_keeps_its_type_under_every_list_and_policy(gray_policy: Any, white: list[str]) -> None:
+    result = case(SEQUENCE, white=white, gray_policy=gray_policy, feeds=X)
     assert result.low == {"w"}
-    assert result.reads("s") == ["float32"]
     assert result.casts == ["w>float32", "x>float16"]
-    assert result.nodes["s"].rule == "control-flow"
+    for name in ("s", "c", "a"):
+        assert (result.nodes[name].precision, result.nodes[name].rule) == ("float32", "schema")
+        assert (
+            result.nodes[name].reason
+            == "it reads or makes sequences or optionals, so it stays as authored, float32 (S4.29)"
+        )
+
+
+def test_a_node_rule_for_such_a_node_is_an_error() -> None:
+    """Rule S6.8: its types cannot vary."""
+    rules = policy(**LISTS, rules=(customize("s", ["float16"], ["float16"]),))
+    with pytest.raises(ListError, match=r"node s .* has no float type that a rule can choose"):
+        mixlist.resolve(model(SEQUENCE), rules)
 
 
 @pytest.mark.parametrize(("dtype", "attribute"), [("float32", ""), ("float16", "<dtype=10>")])
-def test_the_dtype_of_an_empty_sequence_stays(dtype: str, attribute: str) -> None:
+def test_a_sequence_has_the_type_that_the_model_gives_it(dtype: str, attribute: str) -> None:
     inner = "w" if dtype == "float32" else "h"
     text = f"""g (float[4] x) => (float[4] y) <int64 i = {{0}}> {{
       [w] w = Exp(x) [h] h = Cast<to=10>(x) [e] s = SequenceEmpty{attribute}() [c] t = SequenceInsert(s, {inner})
@@ -53,138 +63,40 @@ def test_sequences_as_graph_input_and_output_keep_their_types() -> None:
         assert result.nodes["a"].outputs == {"a": "float32"}
 
 
-def test_split_to_sequence_and_concat_from_sequence() -> None:
-    text = """g (float[4] x) => (float[N] y) <int64 i = {0}, int64 one = {1}> {
-      [w] w = Exp(x) [s] s = SplitToSequence(w, one) [c] y = ConcatFromSequence<axis=0, new_axis=0>(s) }"""
-    result = case(text, feeds=X, runtime=False, **LISTS)
-    assert result.low == {"w", "s", "c"}
-    assert result.casts == [">y", "x>float16"]
-
-
-def test_a_node_that_reads_only_the_length_of_a_sequence_needs_no_cast() -> None:
-    text = (
-        """g (float[4] x) => (int64 y) { [w] w = Exp(x) [s] s = SequenceConstruct(w, w) [l] y = SequenceLength(s) }"""
-    )
-    result = case(text, feeds=X, **LISTS)
-    assert result.low >= {"w", "s"} and result.casts == ["x>float16"]
-
-
-MAP = """g (float[4] x, float[4] u) => (float[4] y) <int64 i = {{0}}> {{ [w] w = Exp(x) [v] v = Exp(u)
-  [s] s = SequenceConstruct(w, v)
-  [m] t = SequenceMap<body = b ({0}) => (float[4] b) {{ {1} }}>(s{2}) [a] a = SequenceAt(t, i) [n] y = Neg(a) }}"""
-
-
-def test_a_sequence_map_reads_and_makes_sequences_of_different_types() -> None:
-    low = case(MAP.format("float[4] e", "[n] b = Relu(e)", ""), runtime=False, **LISTS)
-    assert low.low == {"w", "v", "s", "m/body/n", "a", "n"}
-    high = case(MAP.format("float[4] e", "[n] b = Log(e)", ""), runtime=False, **LISTS)
-    assert high.low == {"w", "v", "s"}
-    assert high.casts == ["m/body: e>float32", "u>float16", "x>float16"]
-    mixed = case(MAP.format("float[4] e, float[4] f", "[n] b = Add(f, e)", ", x"), runtime=False, **LISTS)
-    assert "m/body/n" not in mixed.low
-    assert mixed.casts == ["m/body: e>float32", "u>float16", "x>float16"]
-
-
-CARRIED = """g (float[4] x, int64 m) => (float[4] y) <int64 i = {{0}}, bool go = {{1}}> {{
-  [w] w = Exp(x) [s] s = SequenceConstruct(w)
-  [l] t = Loop(m, go, s) <body = b (int64 j, bool c, seq(float[4]) p) => (bool d, seq(float[4]) q)
-    {{ d = Identity(c) [z] z = {0}(x) [k] q = SequenceInsert(p, z) }}> [a] a = SequenceAt(t, i) [n] y = Neg(a) }}"""
+def test_a_sequence_map_decides_the_nodes_of_its_body() -> None:
+    """Its body reads the elements in their authored type, and must yield that type."""
+    text = """g (float[4] x) => (float[4] y) <int64 i = {0}> { [w] w = Exp(x) [s] s = SequenceConstruct(w)
+      [m] t = SequenceMap<body = b (float[4] e) => (float[4] b) { [n] b = Exp(e) }>(s)
+      [a] a = SequenceAt(t, i) [k] y = Neg(a) }"""
+    result = case(text, runtime=False, **LISTS)
+    assert result.low == {"w", "m/body/n"}
+    assert result.casts == ["m/body: b>float32", "m/body: e>float16", "w>float32", "x>float16"]
 
 
 def test_a_sequence_that_a_loop_carries() -> None:
-    run = {**X, "m": 2}
-    low = case(CARRIED.format("Exp"), feeds=run, **LISTS)
-    assert low.low == {"w", "s", "l/body/z", "l/body/k", "a", "n"}
-    assert low.casts == [">y", "x>float16"]
-    gray = case(CARRIED.format("Log"), feeds=run, **LISTS)
-    assert gray.low == {
-        "w",
-        "s",
-        "l/body/k",
-        "a",
-        "n",
-    }  # the sequence is the first input of SequenceInsert, so it decides
-    assert gray.casts == [">y", "l/body: z>float16", "x>float16"]
-    black = case(CARRIED.format("Exp"), white=["Exp"], black=["SequenceInsert"], feeds=run)
-    assert black.low == {"w", "l/body/z"}
-    assert black.reads("s") == ["float32"]
+    text = """g (float[4] x, int64 m) => (float[4] y) <int64 i = {0}, bool go = {1}> {
+      [w] w = Exp(x) [s] s = SequenceConstruct(w)
+      [l] t = Loop(m, go, s) <body = b (int64 j, bool c, seq(float[4]) p) => (bool d, seq(float[4]) q)
+        { d = Identity(c) [z] z = Exp(x) [k] q = SequenceInsert(p, z) }> [a] a = SequenceAt(t, i) [n] y = Neg(a) }"""
+    result = case(text, feeds={**X, "m": 2}, **LISTS)
+    assert result.low == {"w", "l/body/z"}
+    assert result.reads("s") == ["float32"]
 
 
-def test_branches_whose_sequences_differ_are_both_high() -> None:
-    text = f"""g (float[4] x, bool c) => (float[4] y) <int64 i = {{0}}> {{ [w] w = Exp(x)
-      [j] t = If(c) <then_branch = b () => (seq(float[4]) p) {{ [p] p = SequenceConstruct(w) }},
-                     else_branch = e () => (seq(float[4]) q) {{ z = Log(x) [q] q = SequenceConstruct(z) }}>
-      {FIRST} }}"""
-    result = case(text, feeds={**X, "c": True}, **LISTS)
-    assert result.low == {"w"}
-    assert result.casts == ["w>float32", "x>float16"]
-    assert result.nodes["j/then_branch/p"].outputs == {"p": "seq(float32)"}
-
-
-def test_sequence_operators_do_not_take_bfloat16() -> None:
-    text = f"""g (float[4] x) => (float[4] y) <int64 i = {{0}}> {{
-      [w] w = Exp(x) [s] t = SequenceConstruct(w) {FIRST} }}"""
-    result = case(text, mode="mixed_bfloat16", **LISTS)
-    assert result.low == {"w"}
-    assert result.casts == ["w>float32", "x>bfloat16"]
-
-
-@pytest.mark.parametrize(("last", "fits"), [("4", True), ("100000", False)])
-def test_a_constant_in_a_sequence_is_converted_if_it_fits(last: str, fits: bool) -> None:
-    text = f"""g (float[4] x) => (float[4] y) <int64 i = {{0}}, float[4] k = {{1,2,3,{last}}}> {{
-      [w] w = Exp(x) [s] t = SequenceConstruct(w, k) {FIRST} }}"""
-    result = case(text, feeds=X, **LISTS)
-    assert result.initializers()["k"] == ("float16" if fits else "float32")
-    assert result.casts == ([">y", "x>float16"] if fits else ["w>float32", "x>float16"])
-
-
-# --- optionals ---
-
-
-def test_an_optional_has_the_type_of_its_content() -> None:
-    text = f"""{HEAD18} g (float[4] x) => (float[4] y, bool h) {{
-      [w] w = Exp(x) [o] o = Optional(w) [h] h = OptionalHasElement(o) [g] e = OptionalGetElement(o)
-      [r] y = Relu(e) }}"""
-    result = case(text, feeds=X, **LISTS)
-    assert result.low == {"w", "o", "h", "g", "r"}
-    assert result.casts == [">y", "x>float16"]
-
-
-def test_an_optional_of_a_sequence() -> None:
-    text = f"""{HEAD18} g (float[4] x) => (float[4] y) <int64 i = {{0}}> {{ [w] w = Exp(x) [s] s = SequenceConstruct(w)
-      [o] o = Optional(s) [g] t = OptionalGetElement(o) {FIRST} }}"""
-    result = case(text, feeds=X, **LISTS)
-    assert result.nodes["o"].outputs == {"o": "optional(seq(float16))"}
-    assert result.casts == [">y", "x>float16"]
-
-
-@pytest.mark.parametrize("empty", ["Optional<type=float[4]>()", "Optional(w)"])
-def test_an_optional_whose_type_an_attribute_fixes_stays(empty: str) -> None:
-    text = f"""{HEAD18} g (float[4] x, bool c) => (float[4] y) {{ [w] w = Exp(x)
-      [i] o = If(c) <then_branch = t () => (optional(float[4]) p) {{ [p] p = Optional(w) }},
-                     else_branch = e () => (optional(float[4]) q) {{ [q] q = {empty} }}>
-      [g] e = OptionalGetElement(o) [r] y = Relu(e) }}"""
-    result = case(text, feeds={**X, "c": True}, **LISTS)
-    typed = "type" in empty
-    assert result.nodes["i"].outputs == {"o": "optional(float32)" if typed else "optional(float16)"}
-    assert result.casts == (["w>float32", "x>float16"] if typed else [">y", "x>float16"])
-
-
-def test_a_branch_that_yields_an_empty_sequence() -> None:
+def test_branches_yield_sequences_of_one_type() -> None:
     text = f"""g (float[4] x, bool c) => (float[4] y) <int64 i = {{0}}> {{ [w] w = Exp(x)
       [j] t = If(c) <then_branch = b () => (seq(float[4]) p) {{ [p] p = SequenceConstruct(w) }},
                      else_branch = e () => (seq(float[4]) q) {{ [q] q = SequenceEmpty() }}> {FIRST} }}"""
     result = case(text, feeds={**X, "c": True}, **LISTS)
-    assert result.casts == ["w>float32", "x>float16"]
-    assert result.nodes["j/then_branch/p"].rule == "control-flow"
+    assert result.low == {"w"}
+    assert result.nodes["j/then_branch/p"].outputs == {"p": "seq(float32)"}
 
 
-def test_branches_whose_optionals_differ_are_both_high() -> None:
-    text = f"""{HEAD18} g (float[4] x, bool c) => (float[4] y) {{ [w] w = Exp(x)
-      [i] o = If(c) <then_branch = t () => (optional(float[4]) p) {{ [p] p = Optional(w) }},
-                     else_branch = e () => (optional(float[4]) q) {{ z = Log(x) [q] q = Optional(z) }}>
-      [g] e = OptionalGetElement(o) [r] y = Relu(e) }}"""
-    result = case(text, feeds={**X, "c": True}, **LISTS)
+def test_an_optional_keeps_its_type() -> None:
+    text = f"""{HEAD18} g (float[4] x) => (float[4] y, bool h) {{
+      [w] w = Exp(x) [o] o = Optional(w) [h] h = OptionalHasElement(o) [g] e = OptionalGetElement(o)
+      [r] y = Relu(e) }}"""
+    result = case(text, feeds=X, **LISTS)
     assert result.low == {"w"}
     assert result.casts == ["w>float32", "x>float16"]
 
@@ -194,3 +106,11 @@ def test_an_optional_input_keeps_its_type() -> None:
     result = case(text, options={"keep_io_types": False}, **LISTS)
     assert result.low == {"r"}
     assert result.casts == ["e>float16"]
+
+
+def test_a_custom_operator_reads_sequences_as_authored() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+    g (float[4] x, float[4] z, int64 i) => (float[4] y) <seq(float[4]) t> {
+      [e] e = Exp(x) [s] s = SequenceConstruct(e, z) [custom] t = my.Sort(s) [at] y = SequenceAt(t, i) }"""
+    result = case(text, runtime=False, **LISTS)
+    assert result.low == {"e"}

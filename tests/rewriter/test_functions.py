@@ -272,32 +272,6 @@ def test_new_names_differ_from_names_in_functions() -> None:
     assert {n.output[0] for n in result.after.graph.node} == {"x_float16_2", "w", "y"}
 
 
-@pytest.mark.parametrize("kind", ["argument", "result", "wanted"])
-def test_sequences_as_arguments_and_results_of_functions(kind: str) -> None:
-    """A sequence has one type in the caller and in the function, because no Cast can convert it."""
-    insert = "[t] t = SequenceInsert(s, v)"
-    main, body = {
-        "argument": (
-            "[u] u = Exp(x) [s] s = SequenceConstruct(u) [c] t = f.F(s, x)",
-            f"F (s, v) => (t) {{ {insert} }}",
-        ),
-        "result": (
-            "[c] s = f.F(x) [v] v = Exp(x) [t] t = SequenceInsert(s, v)",
-            "F (a) => (s) { [e] b = Log(a) [s] s = SequenceConstruct(b) }",
-        ),
-        "wanted": (
-            f"[c] s = f.F(x) [v] v = Log(x) {insert}",
-            "F (a) => (s) { [e] b = Exp(a) [s] s = SequenceConstruct(b) }",
-        ),
-    }[kind]
-    text = model_text(f"(float[4] y) <int64 i = {{0}}> {{ {main} [a] a = SequenceAt(t, i) [n] y = Neg(a) }}", body)
-    result = case(text, white=["Exp"], black=["Log", "SequenceInsert"], feeds=X)
-    assert result.nodes["n"].precision == "float32"
-    assert result.nodes["c"].outputs in ({"t": "seq(float32)"}, {"s": "seq(float32)"})
-    low = case(text, white=["Exp", "Log"], feeds=X)
-    assert low.nodes["n"].precision == "float16"
-
-
 @pytest.mark.parametrize(("function_opset", "main_opset"), [(13, 19), (19, 17), (13, 17)])
 def test_a_cast_in_a_function_of_another_opset(function_opset: int, main_opset: int) -> None:
     """Neg and Log are the same from opset 13 on, but Cast is not: a function with a Cast takes the model's opset."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from mixlist.lists.policy import GRAY_POLICIES
 from tests.support.rewriter_cases import case
 
 LISTS = {"white": ["Exp"], "black": ["Log"]}
@@ -55,11 +54,3 @@ def test_promote_of_both_low_types_is_float32() -> None:
     )
     result = case(text, gray_policy="promote", runtime=False, **LISTS)
     assert result.nodes["n"].precision == "float32" and not result.casts
-
-
-@pytest.mark.parametrize("gray_policy", GRAY_POLICIES)
-def test_sequences_under_every_policy(gray_policy: str) -> None:
-    text = """g (float[4] x) => (float[4] y) <int64 i = {0}> { [v] v = Exp(x) [s] s = SequenceConstruct(v, v)
-      [a] a = SequenceAt(s, i) [w] y = Exp(a) }"""
-    result = case(text, gray_policy=gray_policy, feeds=X, **LISTS)  # type: ignore[arg-type]
-    assert result.low == {"v", "s", "a", "w"} and result.casts == [">y", "x>float16"]

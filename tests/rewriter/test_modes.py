@@ -13,8 +13,6 @@ RAISE = "cube_fp16in_fp32out"
 
 LOW_MODELS = {
     "plain": "g (float16[4] x) => (float16[4] y) { a = Exp(x) y = Log(a) }",
-    "sequence": """g (float16[4] x) => (float16[4] y) <int64 i = {0}> {
-      a = Exp(x) s = SequenceConstruct(a, x) b = SequenceAt(s, i) y = Log(b) }""",
     "loop": """g (float16[4] x, int64 m) => (float16[4] y) <bool go = {1}, float16[4] k = {1,2,3,4}> {
       y = Loop(m, go, x) <body = b (int64 i, bool c, float16[4] s) => (bool d, float16[4] t)
         { d = Identity(c) t = Add(s, k) }> }""",

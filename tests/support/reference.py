@@ -24,7 +24,16 @@ from tests.support.reference_model import BFLOAT16, ELEM_TYPES, FLOAT, LISTED, N
 from tests.support.reference_names import ascend_list
 from tests.support.reference_positions import Positions
 from tests.support.reference_rules import rule_for, ruled_types
-from tests.support.reference_signature import Group, admits, can_be, float_slots, groups, has_fixed_output, type_name
+from tests.support.reference_signature import (
+    Group,
+    admits,
+    can_be,
+    float_slots,
+    groups,
+    has_container,
+    has_fixed_output,
+    type_name,
+)
 from tests.support.reference_types import expand
 from tests.support.reference_units import find_units
 from tests.support.scopes import dtype_name
@@ -60,8 +69,7 @@ class Reference:
         self.protected = self._protected()
         self.groups = {node: groups(node) for node in self.nodes}
         self.rules = {node: rule_for(node, policy) for node in self.nodes}
-        self.shared_by: dict[Value, Shared] = {v: s for s in self._all_shared() for v in s.members}
-        self.shared_of_node = {node: s for s in self.flow.sequences for node in s.nodes}
+        self.shared_by: dict[Value, Shared] = {v: s for s in self.flow.states for v in s.members}
         self.units = self._units()
         self.between = self._between() if policy.gray_policy == "between" else None
         self.state: dict[Shared, int | None] = {}
@@ -108,9 +116,6 @@ class Reference:
             return (*self.movable, BFLOAT16)
         return self.movable
 
-    def _all_shared(self) -> list[Shared]:
-        return [*self.flow.states, *self.flow.sequences]
-
     # -- the fixpoint (Rule S4.28) --------------------------------------------------------------------
     def solve(self) -> None:
         """Decide all types: first as if every mask that can be reduced were, then with the others as authored.
@@ -133,7 +138,7 @@ class Reference:
         return any(v is not None and self._type(v) == self.low for v in node.outputs)
 
     def _fixpoint(self) -> None:
-        self.state = {s: self._first_type(s) for s in self._all_shared()}
+        self.state = {s: self._first_type(s) for s in self.flow.states}
         while True:
             self._decide_nodes_once()
             votes = {shared: widest([self.state[shared], *self._votes(shared)]) for shared in self.state}
@@ -145,7 +150,7 @@ class Reference:
             self.state = votes
 
     def _decide_nodes_once(self) -> None:
-        """Decide every node once, from the present types of states and sequences."""
+        """Decide every node once, from the present types of states."""
         self.types = {v: self.state[s] for v, s in self.shared_by.items()}
         settled = False
         while not settled:
@@ -164,7 +169,7 @@ class Reference:
             self.types[value] = elem if admitted else FLOAT
 
     def _visit(self, node: Node) -> None:
-        if node.is_control_flow or node in self.shared_of_node:
+        if node.is_control_flow:
             return
         types = self._chosen_types(node)
         for group in self.groups[node]:
@@ -176,74 +181,28 @@ class Reference:
     def _type(self, value: Value) -> int | None:
         return self.types.get(value, value.elem)
 
-    # -- states and sequences -------------------------------------------------------------------------
+    # -- states ---------------------------------------------------------------------------------------
     def _first_type(self, shared: Shared) -> int | None:
         """Undecided, or the authored type of what cannot change."""
-        if shared.is_fixed or shared.elem not in self.movable:
+        if shared.elem not in self.movable:
             return shared.elem
         if any(not admits(node, self.low) for node in shared.nodes):
             return FLOAT
         return None
 
     def _votes(self, shared: Shared) -> list[int | None]:
-        """Return the votes for a state, or for connected sequences, in this round (Rules S4.27, S4.29, S4.30)."""
+        """Return the votes for a state in this round (Rule S4.27)."""
         if self._first_type(shared) is not None:
             return []
-        operators = [node for node in shared.nodes if not node.is_control_flow]
-        following = [node for node in operators if self._is_gray(node)]
         votes = [self._type(v) for v in shared.initials if not self.constants.is_constant(v)]
         votes += [self._type(v) for v in shared.yielded]
-        votes += [self._operator_vote(node, shared) for node in operators if node not in following]
-        if self.policy.gray_policy == "ascend":
-            votes += [self._type(v) for v in shared.collected]
-            votes += [self._first_input(node, shared) for node in following]
-        else:
-            votes.append(self._joint_vote(shared, following))
         return [*votes, *[FLOAT for v in self._converted(shared) if not self.constants.fits(v, self.low)]]
 
-    def _is_gray(self, node: Node) -> bool:
-        """Return whether a node follows what it reads."""
-        ruled = self.rules[node] is not None or self.constants.is_shape_arithmetic(node)
-        return self.policy.mode.action == "lists" and not ruled and self.list_of(node) == "gray"
-
-    def _operator_vote(self, node: Node, shared: Shared) -> int | None:
-        """Return the vote of an operator on sequences that does not follow."""
-        rule = self._customized(node)
-        if rule is not None:
-            return widest(ELEM_TYPES[t] for t in (*rule.inputs, *rule.outputs) if t) or shared.elem
-        requested = self._requested_type(node)
-        return shared.elem if requested == AUTHORED else requested
-
-    def _first_input(self, node: Node, shared: Shared) -> int | None:
-        """Return the vote of a gray operator under ascend: no Cast is looked through, its own sequences do not vote."""
-        first = next(iter(self.follower.float_inputs(node)), None)
-        return None if first is None or first in shared.members else self._type(first)
-
-    def _joint_vote(self, shared: Shared, following: list[Node]) -> int | None:
-        """Return the one vote of all gray operators under another gray policy (Rule S4.30)."""
-        readers = [(v, node) for node in following for v in self.follower.float_inputs(node) if v in shared.inserted]
-        readers += [(v, v.producer) for v in shared.collected]
-        inserted = [v for v, _ in readers]
-        if not inserted and not following:
-            return None
-        if self.between is not None:
-            lowered = self.policy.mode.action == "lists" and all(map(self.between.is_low, self.between.units(shared)))
-            return self.low if lowered else shared.elem
-        if not inserted:
-            return None
-        followed = [
-            self._type(v) if node is None else self.follower.followed(v, self.types, node) for v, node in readers
-        ]
-        combined = self.follower.combined(followed)
-        return shared.elem if combined == AUTHORED else combined
-
     def _converted(self, shared: Shared) -> list[Value]:
-        """Return the constants that would become low precision with a state or with sequences (Rule S4.7)."""
+        """Return the constants that would become low precision with a state (Rule S4.7)."""
         if self.policy.constants != "keep":
             return []
-        readers = [node for node in shared.nodes if not node.is_control_flow and self._customized(node) is None]
-        values = [*shared.initials, *(v for node in readers for v in node.inputs if v in shared.inserted)]
-        return [v for v in values if v is not None and self.constants.is_constant(v)]
+        return [v for v in shared.initials if self.constants.is_constant(v)]
 
     def _customized(self, node: Node) -> NodeRule | None:
         """Return the rule of customize_dtypes that names a node."""
@@ -325,10 +284,8 @@ class Reference:
         return self.follower.requested_type(node, self.types)
 
     def _can_be_low(self, node: Node) -> bool:
-        """Return whether the schema admits the low type on a slot that may change, and nothing fixes its sequences."""
+        """Return whether the schema admits the low type on a slot that may change."""
         movable = [g for g in self.groups[node] if g.elem in self._movable(node)]
-        if node in self.shared_of_node:
-            return self._first_type(self.shared_of_node[node]) in (None, self.low)
         return any(can_be(node, g, self.low) for g in movable)
 
     def _reads_unknown(self, node: Node) -> bool:
@@ -345,7 +302,7 @@ class Reference:
 
     def _varies(self, node: Node) -> bool:
         """Return whether the node has a slot whose type may change (Rule S4.1)."""
-        return node in self.shared_of_node or any(g.elem in self._movable(node) for g in self.groups[node])
+        return any(g.elem in self._movable(node) for g in self.groups[node])
 
     def list_of(self, node: Node) -> str:
         """Return the list of a node's op type."""
@@ -388,15 +345,14 @@ class Reference:
     def _precision(self, node: Node) -> str:
         if node.is_control_flow or node.op == "Constant":
             return "none"
-        if node.schema() is None:  # the authored type (Rule S4.14)
+        is_kept = node.schema() is None or has_container(node)
+        if is_kept and not has_fixed_output(node):  # the authored type (Rules S4.14, S4.29)
             return next((dtype_name(v.elem) for v in node.inputs if v is not None and v.elem in LISTED), "none")
         if has_fixed_output(node):
             elem = node.outputs[0].elem if node.outputs[0] is not None else None
             return dtype_name(elem) if elem in (*LISTED, onnx.TensorProto.DOUBLE) else "none"
         if self._reads_unknown(node) and not any(v is not None and v.elem in LISTED for v in node.inputs):
             return "none"  # Rule S4.40
-        if node in self.shared_of_node:
-            return dtype_name(self.state[self.shared_of_node[node]])
         ruled = self.rules[node] is not None
         movable = [g for g in self.groups[node] if ruled or g.elem in self._movable(node)]
         if not movable:

@@ -60,6 +60,8 @@ def groups(node: Node) -> list[Group]:
     schema = node.schema()
     if schema is None or node.is_control_flow or has_fixed_output(node) or node.op in WITHOUT_FLOATS:
         return []
+    if has_container(node):
+        return []
     allowed = {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints}
     groups_by_param: dict[str, Group] = {}
     for value, param, is_output, i in slot_params(node):
@@ -69,6 +71,11 @@ def groups(node: Node) -> list[Group]:
         group = groups_by_param.setdefault(param, Group(param, value.elem, types))
         (group.outputs if is_output else group.inputs).append(i)
     return list(groups_by_param.values())
+
+
+def has_container(node: Node) -> bool:
+    """Return whether a node reads or makes a sequence or an optional (Rule S4.29)."""
+    return any(v is not None and not v.is_tensor for v in (*node.inputs, *node.outputs))
 
 
 def float_slots(node: Node) -> list[tuple[Value, str, bool, int]]:
@@ -92,7 +99,7 @@ def can_be(node: Node, group: Group, elem: int) -> bool:
 
 
 def admits(node: Node, elem: int) -> bool:
-    """Return whether the schema of an operator on sequences, or of control flow, admits a type in all float slots."""
+    """Return whether the schema of control flow admits a type in all float slots."""
     schema = node.schema()
     assert schema is not None
     floats = [c.allowed_type_strs for c in schema.type_constraints if any("(float)" in t for t in c.allowed_type_strs)]
