@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import update_wrapper
 from inspect import Signature, signature
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 Arguments = ParamSpec("Arguments")
 Default = TypeVar("Default")
 Options = TypeVar("Options")
+Options_co = TypeVar("Options_co", covariant=True)
+First = TypeVar("First")
+Second = TypeVar("Second")
+Third = TypeVar("Third")
 Result = TypeVar("Result")
 # The kinds of values. ``cli/declared_options.py`` gives each kind a click type, which also says whether the command
 # reads or writes the file.
@@ -53,7 +57,6 @@ class CommandLineForm:
     - ``minimum`` and ``maximum``: the bounds of an integer or a number; both are allowed values.
     - ``repeatable``: if True, the option can be given several times, and its value is a tuple.
     - ``files``: the names of the files that the command writes into an output folder; existing files need --force.
-    - ``alias``: an older name of the option, which still works and which --help does not show.
     """
 
     default: object
@@ -66,7 +69,6 @@ class CommandLineForm:
     maximum: float | None = None
     repeatable: bool = False
     files: tuple[str, ...] = ()
-    alias: str = ""
 
 
 def option(
@@ -84,13 +86,9 @@ def option(
 ) -> Default:
     """Return a dataclass field that is also an option of the command line.
 
-    The arguments are those of ``CommandLineForm``. ``flag`` can hold two names, the older one first: ``--old --new``.
+    The arguments are those of ``CommandLineForm``.
     """
-    # "--old --new" -> alias "--old" and flag "--new"; "--new" -> alias "" and flag "--new".
-    alias, _, flag = flag.rpartition(" ")
-    form = CommandLineForm(
-        default, description, kind, flag, metavar, choices, minimum, maximum, repeatable, files, alias
-    )
+    form = CommandLineForm(default, description, kind, flag, metavar, choices, minimum, maximum, repeatable, files)
     # The declared return type is that of the default, as in dataclasses.field: type checkers compare it with the field.
     return field(default=default, metadata={"command line": form})
 
@@ -105,20 +103,46 @@ def command_line_forms(options_class: type[DataclassInstance]) -> dict[str, Comm
     }
 
 
-def with_fields(
-    options_class: Callable[Arguments, Options],
-) -> Callable[[Callable[[Options], Result]], Callable[Arguments, Result]]:
-    """Return a decorator that lets a function take the fields of an options dataclass as arguments.
+class _WithFields(Protocol[Arguments, Options_co]):
+    """A decorator, typed for functions of none to three arguments before the options."""
 
-    Example: ``load_policy(options: PolicyOptions)`` becomes ``load_policy(ops_info="onnx", mixlist=None, ...)``.
+    @overload
+    def __call__(self, function: Callable[[Options_co], Result]) -> Callable[Arguments, Result]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[First, Options_co], Result]
+    ) -> Callable[Concatenate[First, Arguments], Result]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[First, Second, Options_co], Result]
+    ) -> Callable[Concatenate[First, Second, Arguments], Result]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[First, Second, Third, Options_co], Result]
+    ) -> Callable[Concatenate[First, Second, Third, Arguments], Result]: ...
+
+
+def with_fields(options_class: Callable[Arguments, Options]) -> _WithFields[Arguments, Options]:
+    """Return a decorator that lets a function take the fields of an options dataclass in place of its last parameter.
+
+    Example: ``check(model, policy, data, options: CheckOptions)`` becomes ``check(model, policy, data, *,
+    layerwise=False, ...)``. ``help``, editors and type checkers show each keyword with its default. The other arguments
+    can be keywords, too. The dataclass raises TypeError for an unknown keyword, and UsageError for options that
+    contradict.
     """
 
-    def decorate(function: Callable[[Options], Result]) -> Callable[Arguments, Result]:
-        def public_function(*positional: Arguments.args, **keywords: Arguments.kwargs) -> Result:
-            return function(options_class(*positional, **keywords))
+    def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
+        shown = field_signature(function, options_class)
+        leading = list(signature(function).parameters)[:-1]
 
+        def public_function(*positional: Any, **keywords: Any) -> Result:
+            named = {name: keywords.pop(name) for name in leading[len(positional) :] if name in keywords}
+            options = options_class(*positional[len(leading) :], **keywords)
+            return function(*positional[: len(leading)], **named, **{last: options})
+
+        last = list(signature(function).parameters)[-1]
         # help() and editors then show the fields of the dataclass, and not ``*positional, **keywords``.
-        public_function.__signature__ = field_signature(function, options_class)  # type: ignore[attr-defined]
+        public_function.__signature__ = shown  # type: ignore[attr-defined]
         return update_wrapper(public_function, function)
 
     return decorate

@@ -31,7 +31,8 @@ from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.graph.load import LoadedModel, load_model
 from mixlist.lists.policy import Policy
 from mixlist.ops.shape_inference import refuse_large_expansion
-from mixlist.progress import ProgressCallback, ProgressCounter
+from mixlist.option_fields import with_fields
+from mixlist.progress import ProgressCounter
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.runtime.feeds import as_batches
@@ -59,18 +60,9 @@ _PROFILED_BATCHES = 4
 _PROFILED_RUNS = 5  # of each batch
 
 
+@with_fields(BenchOptions)
 def bench(
-    model: ModelSource | LoadedModel,
-    policy_or_other: ComparedModel,
-    batches: object,
-    *,
-    provider: str = BenchOptions.provider,
-    rounds: int = BenchOptions.rounds,
-    warmup: int = BenchOptions.warmup,
-    transfers: bool = BenchOptions.transfers,
-    threads: int | None = BenchOptions.threads,
-    profiles: Path | None = BenchOptions.profiles,
-    progress: ProgressCallback | None = BenchOptions.progress,
+    model: ModelSource | LoadedModel, policy_or_other: ComparedModel, batches: object, options: BenchOptions
 ) -> BenchReport:
     """Time ``model`` against the mixed model that a Policy or a Plan makes of it, or against another model.
 
@@ -81,15 +73,6 @@ def bench(
     Raises UsageError if there is no batch, no such provider or no round, FileError for data that cannot be read, and
     the errors of ``load_model`` and ``resolve``.
     """
-    options = BenchOptions(
-        provider=provider,
-        rounds=rounds,
-        warmup=warmup,
-        transfers=transfers,
-        threads=threads,
-        profiles=profiles,
-        progress=progress,
-    )
     return run_bench(model, policy_or_other, batches, options)
 
 

@@ -7,7 +7,7 @@ it too), and read it in ``checker/run.py``. The keyword argument, the command-li
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mixlist.checker.exception_rate import DEFAULT_RATE_LIMIT
@@ -20,8 +20,8 @@ from mixlist.targets.providers import ProviderOption
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from mixlist.checker.keyword_arguments import Model
     from mixlist.checker.label_accuracy import Labels
+    from mixlist.graph.load import Model
     from mixlist.runtime.subprocess_session import SessionProcess
 
 OVERFLOW_MODES = ("inf", "saturate")
@@ -161,18 +161,18 @@ class CheckOptions(JudgingOptions):
 
     def of_emulation(self) -> CheckOptions:
         """Return the options of the emulated check that a native check is compared with."""
-        # The provider is left at its default, the CPU, where a check is emulated. ``full_statistics`` is among the
-        # options because it adds findings of underflow (Rule S8.8). Options that only add to the report are left out.
-        return CheckOptions(
-            overflow_mode=self.overflow_mode,
-            steps=self.steps,
-            max_exception_rate=self.max_exception_rate,
-            max_ignored=self.max_ignored,
-            limits=self.limits,
-            type_hints=self.type_hints,
+        # On the CPU a check is emulated. Left out is what only adds to the report, or says where batches run;
+        # ``full_statistics`` adds findings of underflow (Rule S8.8), so it stays.
+        return replace(
+            self,
+            provider="cpu",
+            compare_emulated=False,
+            layerwise=False,
+            per_tensor=False,
+            labels=None,
+            jobs=None,
+            scheduler=None,
+            executor=None,
             isolate=bool(self.isolate),
-            against=self.against,
-            full_statistics=self.full_statistics,
-            segment_bytes=self.segment_bytes,
-            baseline=self.baseline,
+            progress=None,
         )

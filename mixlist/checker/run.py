@@ -20,7 +20,6 @@ from mixlist.checker.finding_rules import classify_outputs
 from mixlist.checker.findings import node_findings, tensor_ranges, with_advice
 from mixlist.checker.function_body_overflow import find_internal_risks
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
-from mixlist.checker.keyword_arguments import with_keywords
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.layerwise import rank_layers
 from mixlist.checker.magnitudes_without_nan import find_magnitudes_without_nan
@@ -40,8 +39,9 @@ from mixlist.errors import UsageError
 from mixlist.graph.load import load_model
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.type_hints import add_type_hints
-from mixlist.lists.policy import Policy
+from mixlist.lists.policy import Policy, require_policy
 from mixlist.ops.shape_inference import refuse_large_expansion
+from mixlist.option_fields import with_fields
 from mixlist.progress import ProgressCounter
 from mixlist.runtime.executors import open_workers
 from mixlist.runtime.feeds import Batches, as_batches
@@ -51,7 +51,7 @@ from mixlist.runtime.subprocess_session import SessionProcess
 from mixlist.runtime.worker_process import WorkerDied
 
 if TYPE_CHECKING:
-    from mixlist.checker.keyword_arguments import Model
+    from mixlist.graph.load import Model
     from mixlist.runtime.session import Array, Feed
 
 RANKED_BATCHES = 3  # batches on which nodes are ranked without --layerwise
@@ -64,7 +64,7 @@ SLOW_BATCH_SECONDS = 10.0
 BATCHES_FOR_OPTIMIZATION = 20
 
 
-@with_keywords(CheckOptions)
+@with_fields(CheckOptions)
 def check(model: Model, policy: Policy, data: object, options: CheckOptions) -> CheckReport:
     """Check whether ``model`` under ``policy`` overflows on ``data``, and how far its outputs are from float32.
 
@@ -87,10 +87,11 @@ def run_check(
 ) -> CheckReport:
     """Do what ``check`` does.
 
-    The decorator of ``check`` makes the options from keyword arguments; here they are given. ``rank_if``: nodes are not
+    ``rank_if``: nodes are not
     ranked if this function returns False for the report without a ranking, because a ranking takes as long as a check.
     ``clips_repair``: an infinity that only Clips read is intended (Rule S8.30); a training can need another answer.
     """
+    require_policy(policy)
     timer = PhaseTimer()
     # A small file may stand for a huge graph, because calls of functions multiply when they are expanded. Such a model
     # is refused here.

@@ -20,7 +20,6 @@ from mixlist.cli.parameters import (
     MODEL,
     OUTPUT,
     PYTHON_FUNCTION,
-    AliasedOption,
     Number,
     OptionValues,
     PathType,
@@ -55,7 +54,6 @@ def prefixed_options(
             replace(
                 form,
                 flag=f"--{prefix}-{form.flag.removeprefix('--')}",
-                alias="",
                 description=f"{title} {form.description}",
             ),
         )
@@ -81,10 +79,9 @@ def _click_option(name: str, form: CommandLineForm) -> click.Option:
     if form.default not in (None, ()) and form.kind != "flag":
         shown = f"{form.default:g}" if isinstance(form.default, float) else form.default
         description += f"  [default: {shown}]"
-    return AliasedOption(
+    return click.Option(
         # The second name is that of the parameter, and so of the field: --dim has the field ``dims``.
         [form.flag, name],
-        form.alias,
         type=_click_type(form),
         metavar=form.metavar or _METAVARS.get(form.kind),
         default=None,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from mixlist.lists.policy import Policy
     from mixlist.resolver.plan import Plan
     from mixlist.rewriter import RewriteResult
 
@@ -95,6 +96,8 @@ def run(output: Path | None = None, *, force: bool = False) -> None:
 def _run(folder: Path, *, keep: bool, force: bool) -> None:
     import numpy as np
 
+    from mixlist.lists.load import load_policy
+
     require_onnxruntime()  # before the first step, not in the last one
     data = package_data.data_folder("demo_data")
     model, list_file = data / "digits.onnx", data / "digits_mixlist.json"
@@ -118,10 +121,11 @@ def _run(folder: Path, *, keep: bool, force: bool) -> None:
 
     _step(5, "Run it, and compare it with the model under other lists")
     # Steps 2 to 4 explain the plan of the edited lists, so that model is made first.
-    edited = _apply_and_run("onnx lists, edited", model, output, True, pixels, mixlist=list_file)
+    edited = _apply_and_run("onnx lists, edited", load_policy(mixlist=list_file), model, output, True, pixels)
     # Step 5 compares three policies with the original: the lists as they are, the edited lists, and float16 everywhere.
-    unedited = _apply_and_run("onnx lists", model, folder / _MODEL_FILES[1], force, pixels)
-    forced = _apply_and_run("all low (fp16)", model, folder / _MODEL_FILES[2], force, pixels, precision_mode_v2="fp16")
+    unedited = _apply_and_run("onnx lists", load_policy(), model, folder / _MODEL_FILES[1], force, pixels)
+    all_low = load_policy(precision_mode_v2="fp16")
+    forced = _apply_and_run("all low (fp16)", all_low, model, folder / _MODEL_FILES[2], force, pixels)
     _show_outcome(model, _run_original(model, pixels), [unedited, edited, forced], labels)
     if keep:
         _copy_bundled_files(folder)
@@ -148,12 +152,12 @@ def _run_command(folder: Path, *args: str) -> None:
 
 
 def _apply_and_run(
-    title: str, model: Path, path: Path, force: bool, pixels: NDArray[np.float32], **options: Any
+    title: str, policy: Policy, model: Path, path: Path, force: bool, pixels: NDArray[np.float32]
 ) -> MixedModel:
-    """Write the model in mixed precision to ``path`` and run it. ``options`` are those of ``mixlist.load_policy``."""
+    """Write the model in mixed precision to ``path`` and run it."""
     import mixlist
 
-    plan = mixlist.resolve(model, mixlist.load_policy(**options))
+    plan = mixlist.resolve(model, policy)
     result = mixlist.rewrite(model, plan)
     result.save(path, force=force)
     logits, overflow = run_reference_evaluator(path, pixels)

@@ -12,8 +12,6 @@ from mixlist.cli.parameters import (
     INPUT_OR_DASH,
     OUTPUT,
     TARGET,
-    AliasedOption,
-    Choice,
     OptionValues,
     drop_option,
     options_on_command_line,
@@ -54,17 +52,15 @@ HTML = click.Option(
 )
 
 
-def target_option(description: str, alias: str = "") -> click.Option:
+def target_option(description: str) -> click.Option:
     """Return the option ``--target``; ``description`` says what the command does with the target."""
-    return AliasedOption(["--target", "target"], alias, metavar="cpu|cuda|tensorrt|FILE", type=TARGET, help=description)
+    return click.Option(["--target", "target"], metavar="cpu|cuda|tensorrt|FILE", type=TARGET, help=description)
 
 
-def format_option(*forms: str, description: str | None = None, alias: str = "") -> click.Option:
-    """Return the option ``--format``. The first form is the default. ``table`` is an older word for ``text``."""
-    kind = Choice(forms, {"table": "text"})
-    return AliasedOption(
-        ["--format", "output_format"], alias, type=kind, default=forms[0], show_default=True, help=description
-    )
+def format_option(*forms: str, description: str | None = None) -> click.Option:
+    """Return the option ``--format``. The first form is the default."""
+    kind = click.Choice(forms)
+    return click.Option(["--format", "output_format"], type=kind, default=forms[0], show_default=True, help=description)
 
 
 def build_policy(option_values: OptionValues) -> Policy:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import click
 
@@ -124,38 +124,6 @@ TARGET = TargetType("reads")
 LIBRARY = LibraryType("reads library", allow_dash=True)
 OUTPUT = PathType("writes")
 OUTPUT_OR_DASH = PathType("writes", allow_dash=True)  # '-' is standard output
-
-
-class AliasedOption(click.Option):
-    """An option that may have an older name ``alias``. The older name works, but help texts do not show it."""
-
-    def __init__(self, declarations: Sequence[str], alias: str = "", **attributes: Any) -> None:
-        # click's messages use the last name, so the older name comes first.
-        super().__init__([alias, *declarations] if alias else declarations, **attributes)
-        self.alias = alias
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the row of the option in the help text, without the older name."""
-        record = super().get_help_record(ctx)
-        return None if record is None else (record[0].removeprefix(f"{self.alias}, "), record[1])
-
-    def get_error_hint(self, ctx: click.Context | None) -> str:
-        """Return the name of the option for messages."""
-        return f"'{self.opts[-1]}'"
-
-
-class Choice(click.Choice[str]):
-    """One of several words.
-
-    ``aliases`` maps older words, which work but are not shown, to the words that replace them.
-    """
-
-    def __init__(self, choices: Sequence[str], aliases: Mapping[str, str]) -> None:
-        super().__init__(choices)
-        self._aliases = aliases
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return super().convert(self._aliases.get(value, value), param, ctx)
 
 
 class Number(click.FloatRange):

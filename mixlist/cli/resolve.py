@@ -77,7 +77,6 @@ FILTERS = (
         target_option(
             "Show only low-precision nodes, with whether this target has a kernel for each, and what happens otherwise;"
             " with --explain, say this for NODE. FILE is a table of another target. Needs no GPU.",
-            alias="--provider",
         ),
         CONFIG,
     ],

@@ -18,6 +18,7 @@ from mixlist.report.number_text import pluralize
 if TYPE_CHECKING:
     from mixlist.cli.validate_run import ValidateRun
     from mixlist.lists.detect_kind import FileKind
+    from mixlist.lists.options import OpNames
 
 
 def _library_option() -> click.Parameter:
@@ -39,7 +40,6 @@ def _library_option() -> click.Parameter:
         format_option(
             *("text", "json", "github", "sarif"),
             description="github: annotations on a pull request; sarif: SARIF 2.1.0 for code scanning.",
-            alias="--output-format",
         ),
         click.Option(["--strict"], is_flag=True, help="Exit with status 1 for warnings, too."),
         _library_option(),
@@ -88,7 +88,7 @@ def command(
     strict: bool,
     ops_info: str | None,
     model: str | None,
-    op_names: str | None,
+    op_names: OpNames | None,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     baseline: str | None,
@@ -111,13 +111,16 @@ def command(
       mixlist validate lists/ --ignore ML1,ML402 --baseline lists/baseline.json
       mixlist validate --format sarif lists/*.json > findings.sarif
     """
-    from mixlist.cli.validate_run import Baselines, ValidateRun, make_validator_for_command
+    from mixlist.cli.validate_run import Baselines, ValidateRun, errors_of_library
+    from mixlist.validation import make_validator
 
     refuse_second_standard_input()
     _refuse_contradictions(paths, output_format, write_baseline, fix, show_diff)
-    validator = make_validator_for_command(
-        kind, strict=strict, ops_info=ops_info, model=model, op_names=op_names or "auto", select=select, ignore=ignore
-    )
+    names = op_names or "auto"
+    with errors_of_library():
+        validator = make_validator(
+            kind, strict=strict, ops_info=ops_info, model=model, op_names=names, select=select, ignore=ignore
+        )
     baselines = Baselines(baseline, write_baseline)  # read before any work
     run = ValidateRun(validator, corrects=fix or show_diff, writes_files=not show_diff)
     for path in paths:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from mixlist.cli.error_output import report_error
 from mixlist.cli.validate_hints import error_for_validate, report_for_validate
@@ -17,14 +18,15 @@ from mixlist.lists.corrections import Correction
 from mixlist.lists.validate_file import FileReport
 from mixlist.report.number_text import pluralize
 from mixlist.report.terminal import escape_commands
-from mixlist.validation import CorrectedFile, Validator, make_validator
+from mixlist.validation import CorrectedFile, Validator
 
 
-def make_validator_for_command(kind: Any, **options: Any) -> Validator:
-    """Return ``make_validator(kind, **options)``; the hints of its errors name options of this command."""
+@contextmanager
+def errors_of_library() -> Iterator[None]:
+    """Let the hints of errors in the library of --ops-info name options of this command."""
     try:
-        return make_validator(kind, **options)
-    except ListError as error:  # the library of --ops-info
+        yield
+    except ListError as error:
         raise error_for_validate(error, is_library=True) from None
 
 

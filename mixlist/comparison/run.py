@@ -2,50 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, overload
 
+from mixlist.checker.options import CheckOptions
 from mixlist.comparison.result import DiffReport, NodeChange, SideResult
 from mixlist.errors import UsageError
 from mixlist.lists.diff import ListDiff
 from mixlist.lists.diff import diff as diff_policies
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.lists.setting_changes import find_setting_changes
+from mixlist.option_fields import with_fields
 
 if TYPE_CHECKING:
-    from mixlist.checker.keyword_arguments import Model
-    from mixlist.checker.options import CheckOptions
     from mixlist.checker.result import CheckReport
     from mixlist.cost.estimate import Work
-    from mixlist.graph.load import LoadedModel
+    from mixlist.graph.load import LoadedModel, Model
     from mixlist.resolver.plan import Plan
     from mixlist.runtime.feeds import Batches
 
+Keywords = ParamSpec("Keywords")
+_DEFAULTS = CheckOptions()
 
-@overload
-def diff(base: Policy, target: Policy) -> ListDiff: ...
-@overload
-def diff(base: Policy, target: Policy, model: Model, data: object = None, **check_options: Any) -> DiffReport: ...
+
+class _Diff(Protocol[Keywords]):
+    """A function of two policies, or of two policies, a model, data and the fields of CheckOptions."""
+
+    @overload
+    def __call__(self, base: Policy, target: Policy) -> ListDiff: ...
+    @overload
+    def __call__(
+        self,
+        base: Policy,
+        target: Policy,
+        model: Model,
+        data: object = None,
+        *positional: Keywords.args,
+        **keywords: Keywords.kwargs,
+    ) -> DiffReport: ...
+
+
+def _as_diff(options_class: Callable[Keywords, CheckOptions]) -> Callable[[Callable[..., Any]], _Diff[Keywords]]:
+    return with_fields(options_class)  # type: ignore[return-value]
+
+
+@_as_diff(CheckOptions)
 def diff(
-    base: Policy, target: Policy, model: Model | None = None, data: object = None, **check_options: Any
+    base: Policy, target: Policy, model: Model | None = None, data: object = None, options: CheckOptions = _DEFAULTS
 ) -> ListDiff | DiffReport:
     """Return the difference of two policies.
 
     Without ``model``, it is the modify_mixlist object that turns the lists of ``base`` into those of ``target``. With
     ``model``, it is a DiffReport: the changes of nodes and Casts, and with ``data`` a check of each policy on the same
-    batches, and the estimated cost. ``data`` and ``check_options`` are those of ``mixlist.check``.
+    batches, and the estimated cost. ``data`` and the keyword arguments are those of ``mixlist.check``.
 
     Raises UsageError for data without a model, and, without a model, for libraries of different name spaces.
     """
-    from mixlist.checker.options import CheckOptions
-
     require_policy(base)
     require_policy(target)
     if model is None:
-        if data is not None or check_options:
+        if data is not None or options != _DEFAULTS:
             raise UsageError("data and options of a check need a model", hint="pass model=...")
         return diff_policies(base, target)
-    options = CheckOptions(**check_options)
     if options.against is not None:
         raise UsageError("a diff judges two policies, and no other model", hint="leave against out")
     from mixlist.graph.load import load_model

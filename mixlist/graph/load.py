@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from mixlist.errors import FileError, ModelError
 from mixlist.files.regular_files import open_regular
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from mixlist.graph.proto_types import ModelSource
 
+    Model: TypeAlias = "ModelSource | LoadedModel"  # what the public functions take
 
 MAX_FILE_BYTES = 2**31 - 1  # protobuf reads no larger file
 

@@ -14,9 +14,8 @@ from mixlist.lists.policy import Policy
 from mixlist.resolver import Plan, Resolver
 
 if TYPE_CHECKING:
-    from mixlist.checker.keyword_arguments import Model
     from mixlist.checker.options import CheckOptions
-    from mixlist.graph.load import LoadedModel
+    from mixlist.graph.load import LoadedModel, Model
     from mixlist.runtime.feeds import Batches
 
 

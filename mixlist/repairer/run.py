@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from mixlist.checker.finding_rules import EXCEPTION_KINDS
 from mixlist.checker.result import CheckReport, OutputFinding, Verdict
 from mixlist.errors import ModelError
 from mixlist.graph.refs import NodeRef, unique_names
-from mixlist.option_fields import field_signature
+from mixlist.option_fields import with_fields
 from mixlist.repairer.clips import Clip, ClippedRepair, Group, replace_by_clips
 from mixlist.repairer.options import RepairOptions
 from mixlist.repairer.raised_groups import find_connected_groups, find_low_precisions
@@ -27,14 +27,15 @@ from mixlist.runtime.feeds import as_batches
 from mixlist.tuner.run import Search, run_search
 
 if TYPE_CHECKING:
-    from mixlist.checker.keyword_arguments import Model
+    from mixlist.graph.load import Model
     from mixlist.tuner.result import TunedEdit, TuneReport
 
 # Rule S12.4: a model of which more nodes must be raised needs another type, not a repair.
 MAX_RAISED_SHARE = 0.5
 
 
-def repair(model: Model, data: object, **options: Any) -> RepairReport:
+@with_fields(RepairOptions)
+def repair(model: Model, data: object, options: RepairOptions) -> RepairReport:
     """Find the fewest nodes of a float16 or bfloat16 model to raise to float32, so that it keeps the limits on data.
 
     The keyword arguments are the fields of ``RepairOptions``. ``data`` has the forms that ``check`` accepts. The
@@ -42,7 +43,7 @@ def repair(model: Model, data: object, **options: Any) -> RepairReport:
     the repaired model. Raises ModelError if the model has no node in low precision, UsageError for wrong arguments, and
     the errors that ``check`` raises.
     """
-    return run_repair(model, data, RepairOptions(**options))
+    return run_repair(model, data, options)
 
 
 def run_repair(model: Model, data: object, options: RepairOptions) -> RepairReport:
@@ -217,6 +218,3 @@ def _output_errors(before: Sequence[OutputFinding], after: Sequence[OutputFindin
     return tuple(
         OutputErrors(name, errors_before.get(name), errors_after.get(name)) for name in errors_before | errors_after
     )
-
-
-repair.__signature__ = field_signature(run_repair, RepairOptions)  # type: ignore[attr-defined]

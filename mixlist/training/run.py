@@ -6,16 +6,15 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import update_wrapper
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mixlist.checker.exception_rate import exception_rate
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
 from mixlist.installed_runtime import require_scipy, require_torch
 from mixlist.lists.policy import Policy, require_policy
-from mixlist.option_fields import field_signature
+from mixlist.option_fields import with_fields
 from mixlist.progress import ProgressCounter
 from mixlist.runtime.phase_timer import PhaseTimer
 from mixlist.training.exception_causes import seeds_to_replay
@@ -42,7 +41,6 @@ Kind = Literal["mixed", "float32", "twin", "replay"]
 KINDS: tuple[Kind, ...] = ("mixed", "float32", "twin")
 LoopResult: TypeAlias = Mapping[str, Any] | float | Iterable[float]
 Loop: TypeAlias = Callable[[int, Any], LoopResult]  # takes the seed and the scaler
-Keywords = ParamSpec("Keywords")
 UNNAMED_METRIC = "metric"
 
 
@@ -60,34 +58,7 @@ class StepProgress:
     scale: float
 
 
-class _Train(Protocol[Keywords]):
-    """A function of a loop, a policy and the fields of TrainOptions."""
-
-    def __call__(
-        self, run: Loop, policy: Policy, *positional: Keywords.args, **keywords: Keywords.kwargs
-    ) -> TrainReport: ...
-
-
-def _with_options(
-    options_class: Callable[Keywords, TrainOptions],
-) -> Callable[[Callable[[Loop, Policy, TrainOptions], TrainReport]], _Train[Keywords]]:
-    """Return a decorator that lets a function take the fields of TrainOptions as keyword arguments."""
-
-    def decorate(function: Callable[[Loop, Policy, TrainOptions], TrainReport]) -> _Train[Keywords]:
-        def public_function(
-            run: Loop, policy: Policy, *positional: Keywords.args, **keywords: Keywords.kwargs
-        ) -> TrainReport:
-            options = options_class(*positional, **keywords)
-            require_policy(policy)
-            return function(run, policy, options)
-
-        public_function.__signature__ = field_signature(function, options_class)  # type: ignore[attr-defined]
-        return update_wrapper(public_function, function)
-
-    return decorate
-
-
-@_with_options(TrainOptions)
+@with_fields(TrainOptions)
 def train(run: Loop, policy: Policy, options: TrainOptions) -> TrainReport:
     """Call a PyTorch training loop in mixed precision and in float32, and decide whether mixed precision works.
 
@@ -104,6 +75,7 @@ def train(run: Loop, policy: Policy, options: TrainOptions) -> TrainReport:
 
 def run_train(run: Loop, policy: Policy, options: TrainOptions, name: str = "") -> TrainReport:
     """Do the work of ``train``, with its options in one object. ``name``: of the function, in the report."""
+    require_policy(policy)
     require_torch()
     require_scipy()  # now, not after the trainings
     name = name or getattr(run, "__qualname__", type(run).__name__)

@@ -212,9 +212,9 @@ def learns(losses: Sequence[float]) -> bool:
 
 
 def _rises(losses: Sequence[float]) -> bool:
-    """Return whether every loss of the last fifth is more than twice the first one."""
+    """Return whether no loss of the last fifth is at most twice the first one. NaN is no such loss."""
     last = losses[-max(1, len(losses) // 5) :]
-    return bool(losses) and min(last) > losses[0] + abs(losses[0])
+    return bool(losses) and not any(loss <= losses[0] + abs(losses[0]) for loss in last)
 
 
 def _judge_own_exceptions(

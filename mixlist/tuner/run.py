@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mixlist.checker.evidence import missing_evidence
-from mixlist.checker.keyword_arguments import with_keywords
 from mixlist.checker.label_accuracy import warn_unused_labels
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.checker.run import run_check
@@ -16,7 +15,8 @@ from mixlist.diagnostics import warning
 from mixlist.errors import UsageError
 from mixlist.graph.save import content_digest
 from mixlist.installed_runtime import require_onnxruntime
-from mixlist.lists.policy import Policy
+from mixlist.lists.policy import Policy, require_policy
+from mixlist.option_fields import with_fields
 from mixlist.resolver import Resolver
 from mixlist.rewriter.result import NOTHING_LOW
 from mixlist.runtime import executors
@@ -40,9 +40,8 @@ from mixlist.tuner.validation_data import ValidationData, split_batches, warn_no
 from mixlist.version import __version__
 
 if TYPE_CHECKING:
-    from mixlist.checker.keyword_arguments import Model
     from mixlist.checker.label_accuracy import Labels
-    from mixlist.graph.load import LoadedModel
+    from mixlist.graph.load import LoadedModel, Model
     from mixlist.runtime.session import Feed
 
 MAX_SEARCHES = 5  # a search is repeated if its result fails the final check (Rule S9.8)
@@ -51,7 +50,7 @@ MAX_SEARCHES = 5  # a search is repeated if its result fails the final check (Ru
 LEAST_KEPT_WORK = 0.9
 
 
-@with_keywords(TuneOptions)
+@with_fields(TuneOptions)
 def tune(model: Model, policy: Policy, data: object, options: TuneOptions) -> TuneReport:
     """Find the smallest change of the policy's lists under which a model keeps the limits of ``check`` on data.
 
@@ -63,10 +62,8 @@ def tune(model: Model, policy: Policy, data: object, options: TuneOptions) -> Tu
 
 
 def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -> TuneReport:
-    """Do what ``tune`` does.
-
-    The decorator of ``tune`` makes the options from keyword arguments; here they are given.
-    """
+    """Do what ``tune`` does, with the options in one object."""
+    require_policy(policy)
     if policy.mode.action != "lists":
         raise UsageError(f"the precision mode {policy.mode.name} has no lists to tune", hint="use mixed_float16")
     return run_search(model, policy, data, options).report

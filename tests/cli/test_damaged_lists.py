@@ -63,7 +63,7 @@ class Campaign:
         options = [_OPTIONS.get(kind, f"--{kind}"), path]
         model_options = ["--model", self.model] if rng.random() < 0.1 else []
         valid = self.run("validate", path, "--format", rng.choice(_FORMATS), *kinds, *model_options)
-        resolved = self.run("resolve", self.model, *options, "--format", rng.choice(("table", "json", "csv")))
+        resolved = self.run("resolve", self.model, *options, "--format", rng.choice(("text", "json", "csv")))
         lists = self.run("lists", *options, "--format=json") if kind != "hints" else None
         self._diff(kind, path)
         if valid.status == 0 and kind in _JSON_KINDS and kinds and not model_options and resolved.status != 0:

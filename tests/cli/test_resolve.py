@@ -123,7 +123,7 @@ def test_explain_hints_at_a_similar_name_for_an_unknown_node(run, model_path: Pa
 
 
 def test_provider_cpu_lists_low_nodes_without_kernel(run, model_path: Path) -> None:
-    result = json.loads(run("resolve", model_path, "--provider", "cpu", "--format", "json").out)
+    result = json.loads(run("resolve", model_path, "--target", "cpu", "--format", "json").out)
     all_nodes = json.loads(run("resolve", model_path, "--format", "json").out)
     named_nodes = [node["name"] for node in result["nodes"]]
     assert set(named_nodes) <= {node["name"] for node in all_nodes["nodes"] if node["precision"] == "float16"}
@@ -131,13 +131,13 @@ def test_provider_cpu_lists_low_nodes_without_kernel(run, model_path: Path) -> N
 
 
 def test_a_provider_with_all_kernels_says_so(run, model_path: Path) -> None:
-    text = run("resolve", model_path, "--provider", "cuda").out
+    text = run("resolve", model_path, "--target", "cuda").out
     assert text == "2 of 2 float16 nodes have a kernel of cuda\n"
 
 
 def test_provider_cuda_works_without_a_gpu(run, model_path: Path) -> None:
     completed = run(
-        "resolve", model_path, "--provider", "cuda", "--precision-mode-v2", "mixed_bfloat16", "--format", "json"
+        "resolve", model_path, "--target", "cuda", "--precision-mode-v2", "mixed_bfloat16", "--format", "json"
     )
     assert completed.status == 0
     assert "kernels of cuda are those of onnxruntime-gpu" in completed.err

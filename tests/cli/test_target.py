@@ -82,14 +82,6 @@ def test_a_model_without_low_nodes_says_so(run, model_path: Path) -> None:
     assert text == "no node is float16\n"
 
 
-def test_provider_is_an_alias(run, model_path: Path) -> None:
-    alias, name = (
-        run("resolve", model_path, option, "cuda", "--format", "json").out for option in ("--provider", "--target")
-    )
-    assert alias == name and json.loads(name)["target"]["name"] == "cuda"
-    assert "--provider" not in run("resolve", "--help").out
-
-
 def test_an_unknown_target_is_refused(run, model_path: Path, tmp_path: Path) -> None:
     for command in (("resolve", model_path), ("apply", model_path, "-o", tmp_path / "out.onnx")):
         completed = run(*command, "--target", "tensor-rt")

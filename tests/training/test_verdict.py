@@ -308,6 +308,15 @@ def test_a_float32_training_that_learns_nothing_is_not_judged() -> None:
     assert judged.verdict == "pass" and judged.reasons[-1].startswith("the losses of a step do not fall in float32")
 
 
+@pytest.mark.parametrize(("loss", "rises"), [(1e6, True), (math.nan, True), (2.3, False)])
+def test_a_float32_loss_that_rises_where_mixed_skips_most_steps(loss: float, rises: bool) -> None:
+    """Rule S10.19: float32 skips these steps too, so its loss need not fall."""
+    run = make_run(0, loss=[2.3, *[loss] * 199])
+    skips = replace(run.mixed, skipped=list(range(1, 200)), exceptions=list(range(1, 200)))
+    reasons = verdict_on([replace(run, mixed=skips), *PASSING_RUNS[1:]]).reasons
+    assert any("seed 0: training in float32 learns nothing: its loss rises" in reason for reason in reasons) == rises
+
+
 def test_trainings_that_cannot_be_compared_are_inconclusive() -> None:
     """Rule S10.17."""
     shorter = replace(PASSING_RUNS[0], mixed=replace(PASSING_RUNS[0].mixed, loss=LOSS[:150], metric=0.1))
