@@ -17,7 +17,7 @@ REGISTRY = Registry().with_resources((schema["$id"], Resource.from_contents(sche
 MODIFY = '{"black-list": {"to-add": ["MatMul"]}, "white-list": {"to-remove": ["MatMul", "Nope"]}}'
 COMMANDS = [
     ("resolve", "{model}", "--format", "json"),
-    ("resolve", "{model}", "--format", "json", "--provider", "cpu"),
+    ("resolve", "{model}", "--format", "json", "--target", "cpu"),
     ("resolve", "{model}", "--format", "json", "--target", "tensorrt"),
     ("resolve", "{model}", "--format", "json", "--explain", "second"),
     ("lists", "--format", "json", "--mixlist", "{modify}"),
