@@ -35,7 +35,7 @@ copybutton_only_copy_prompt_lines = True
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
+autodoc_preserve_defaults = False
 smartquotes = False  # "--strict" must not become a dash
 
 html_theme = "furo"

@@ -19,7 +19,6 @@ from mixlist.graph.data_files import referenced_data_files
 from tests.support.builders import model
 from tests.support.external_models import write_external
 from tests.support.killed_runs import KillCampaign, KilledCommand
-from tests.support.libraries import OPS, write_library
 from tests.support.systems import posix_only
 
 pytestmark = posix_only  # the server of commands forks
@@ -46,13 +45,6 @@ def _apply(work: Path) -> KilledCommand:
         )
 
     return KilledCommand("apply", ["apply", work / "in1.onnx", "-o", "o.onnx", "--force"], prepare, check_killed)
-
-
-def _ops_info_set(work: Path) -> KilledCommand:
-    """Edit a library of six files."""
-    flags = [f"{op}=false" for op in OPS]
-    args = ["ops-info", "set", "lib", *flags, "--backup", "backup"]
-    return KilledCommand("ops-info set", args, lambda folder: write_library(folder / "lib"))
 
 
 def _fmt(work: Path) -> KilledCommand:
@@ -93,7 +85,6 @@ def _check(work: Path) -> KilledCommand:
 
 COMMANDS: dict[str, Callable[[Path], KilledCommand]] = {
     "apply": _apply,
-    "ops-info set": _ops_info_set,
     "fmt": _fmt,
     "tune": _tune,
     "check": _check,

@@ -38,9 +38,9 @@ def set_command(library: str, changes: tuple[str, ...], backup: str, make_writab
     original is saved first, in a directory outside that of the library, because the Ascend graph engine loads every
     .json file in the directory of the library.
 
-    Edits of one library wait for each other. If an edit is killed, the next edit completes it. The files of a directory
-    are replaced one after the other, so an engine that loads the library at that time can read old and new files
-    together.
+    Edits of one library wait for each other. The files of a directory are replaced one after the other, so an engine
+    that loads the library at that time can read old and new files together. If an edit is killed between two files,
+    copy the files of the backup back.
 
     \b
     Example:
@@ -49,12 +49,7 @@ def set_command(library: str, changes: tuple[str, ...], backup: str, make_writab
     from mixlist.lists.ops_info_edit import set_flags
     from mixlist.report.terminal import escape_commands
 
-    changed, completed_flags = set_flags(library, _flags(changes), backup, make_writable=make_writable)
-    if completed_flags:
-        flags = " ".join(f"{op}={flag}" for op, flag in completed_flags.items())
-        sys.stderr.write(
-            f"{escape_commands(library)}: completed the edit that was interrupted: {escape_commands(flags)}\n"
-        )
+    changed = set_flags(library, _flags(changes), backup, make_writable=make_writable)
     for path in changed:
         sys.stderr.write(f"{escape_commands(str(path))}: changed; the original is in {escape_commands(backup)}\n")
     if not changed:

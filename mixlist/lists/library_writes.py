@@ -1,22 +1,19 @@
-"""Write the files of an edited library: all of them or none, also if the process is killed (Rules S1.5 and S1.6).
+"""Write the files of an edited library: all of them or none, unless the process is killed (Rules S1.5 and S1.6).
 
 The steps, while the folder of the library is locked:
 
 1. Copy the originals into the backup folder, which is outside of the library because the engine would load the copies.
 2. Write all new files under temporary names. A full disk shows here, when nothing has changed yet.
-3. If there are several files, write a record of the flags into the library's folder.
-4. Let each new file replace its original.
-5. Remove the record.
+3. Let each new file replace its original.
 
-If the process is killed during step 4, the next edit finds the record and sets the flags in the files that lack them.
+If the process is killed during step 3, the backup restores the library.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -29,9 +26,6 @@ from mixlist.files.list_text import shown_path
 from mixlist.files.temporary_files import NewFile, new_file
 
 FLAGS = ("true", "false", "none")
-# Not .json, because the engine loads every .json file of the folder.
-RECORD_FILE = ".mixlist-ops-info-set"
-_RECORD_FORMAT = "mixlist.ops-info-set/1"
 
 
 @dataclass(frozen=True)
@@ -43,68 +37,7 @@ class EditedFile:
     after: bytes
 
 
-@dataclass(frozen=True)
-class FlagEdit:
-    """An edit of the flags of a library. While it replaces several files, its record is in the library's folder.
-
-    ``changes`` maps op types to flags. ``files`` are the files that the record names, if the edit was read from one.
-    """
-
-    folder: Path
-    changes: Mapping[str, str]
-    files: tuple[Path, ...] = ()
-
-    def write_record(self, files: Iterable[Path]) -> None:
-        """Write the record with the names of these files."""
-        names = [path.name for path in files]
-        content = {"format": _RECORD_FORMAT, "changes": dict(self.changes), "files": names}
-        write_atomically(self.folder / RECORD_FILE, json.dumps(content).encode())
-
-    def remove_record(self) -> None:
-        """Remove the record if there is one."""
-        try:
-            (self.folder / RECORD_FILE).unlink(missing_ok=True)
-        except OSError as error:
-            raise _record_error(self.folder / RECORD_FILE, error.strerror) from None
-
-
-def find_interrupted_edit(folder: Path) -> FlagEdit | None:
-    """Return the edit of a library whose process was killed, from the record in the library's folder.
-
-    Returns None if there is no record. Raises FileError for a record that cannot be used.
-
-    Another program could write a record. A record is therefore refused unless it holds only flags and names of files in
-    the folder, so that it cannot change any other file.
-    """
-    path = folder / RECORD_FILE
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise _record_error(path, getattr(error, "strerror", None) or "it is not JSON") from None
-    # A damaged record can be any JSON value: check each part before it is used.
-    changes, names = (content.get(key) for key in ("changes", "files")) if isinstance(content, dict) else (None, None)
-    if not isinstance(changes, dict) or not set(map(str, changes.values())) <= set(FLAGS):
-        raise _record_error(path, "it holds something else than flags")
-    if not isinstance(names, list) or not all(map(_is_library_file_name, names)):
-        raise _record_error(path, "it names other files than those of the library")
-    return FlagEdit(folder, changes, tuple(folder / name for name in names))
-
-
-def _is_library_file_name(name: object) -> bool:
-    """Return True for the name of a .json file without a folder."""
-    return isinstance(name, str) and name.endswith(".json") and name == Path(name).name and "\0" not in name
-
-
-def _record_error(path: Path, reason: str | None) -> FileError:
-    return FileError(
-        f"{shown_path(path)}: the record of an interrupted edit cannot be used: {reason}",
-        hint="compare the library with its backup, then remove this file",
-    )
-
-
-def replace_files(edited_files: list[EditedFile], edit: FlagEdit, backup: Path, make_writable: bool) -> None:
+def replace_files(edited_files: list[EditedFile], backup: Path, make_writable: bool) -> None:
     """Copy the originals into the folder ``backup``, then replace all files or none.
 
     ``make_writable`` makes the folders writable while this function runs. Raises FileError; then no file has changed.
@@ -118,7 +51,7 @@ def replace_files(edited_files: list[EditedFile], edit: FlagEdit, backup: Path, 
     folders = {target.parent for target in targets}
     # From outside to inside: the backup is complete before the library is touched, and the folders are writable before
     # new files are made in them.
-    with _back_up(edited_files, backup) as copies, temporarily_writable(folders), ExitStack() as staged:
+    with _back_up(edited_files, backup) as copies, _temporarily_writable(folders), ExitStack() as staged:
         # Stage: an error here leaves the library as it is.
         new_files = [staged.enter_context(new_file(file.path)) for file in edited_files]
         for file, new in zip(edited_files, new_files, strict=True):
@@ -126,13 +59,9 @@ def replace_files(edited_files: list[EditedFile], edit: FlagEdit, backup: Path, 
         # As late as possible, because the lock does not stop programs other than mixlist.
         for file in edited_files:
             _refuse_changed(file)
-        # A single file is replaced in one step and needs no record.
-        if len(edited_files) > 1:
-            edit.write_record(file.path for file in edited_files)
         # The library changes now: from here on, an error must not remove the copies.
         copies.clear()
-        _replace_all(edited_files, new_files, edit)
-        edit.remove_record()
+        _replace_all(edited_files, new_files)
 
 
 def _stage(file: EditedFile, new: NewFile) -> None:
@@ -145,17 +74,15 @@ def _stage(file: EditedFile, new: NewFile) -> None:
         raise _write_error(file, error) from None
 
 
-def _replace_all(edited_files: list[EditedFile], new_files: list[NewFile], edit: FlagEdit) -> None:
+def _replace_all(edited_files: list[EditedFile], new_files: list[NewFile]) -> None:
     """Let each new file replace its original. If one fails, write the old bytes of the others back."""
     replaced: list[EditedFile] = []
     for file, new in zip(edited_files, new_files, strict=True):
         try:
             new.replace()
         except OSError as error:
-            # If this fails too, its error leaves the record in place: the next edit then completes this one.
             for earlier in replaced:
                 write_atomically(earlier.path, earlier.before)
-            edit.remove_record()
             raise _write_error(file, error) from None
         replaced.append(file)
 
@@ -252,7 +179,7 @@ def _backup_error(backup: Path, error: Exception) -> FileError:
 
 
 @contextmanager
-def temporarily_writable(folders: Iterable[Path]) -> Iterator[None]:
+def _temporarily_writable(folders: Iterable[Path]) -> Iterator[None]:
     """Let the owner write in the folders during a ``with`` block, then restore their permissions.
 
     Replacing a file needs write permission only for its folder.

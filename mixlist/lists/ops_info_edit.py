@@ -19,14 +19,7 @@ from mixlist.files.folder_lock import lock_folders
 from mixlist.files.json_scanner import quoted
 from mixlist.files.jsonc import Document, parse
 from mixlist.files.list_text import byte_order_marks, decode, read_bytes, shown_path
-from mixlist.lists.library_writes import (
-    FLAGS,
-    EditedFile,
-    FlagEdit,
-    find_interrupted_edit,
-    replace_files,
-    temporarily_writable,
-)
+from mixlist.lists.library_writes import FLAGS, EditedFile, replace_files
 from mixlist.lists.op_catalog import is_known
 from mixlist.lists.ops_info import Entries, Entry, entries_of, library_files, library_from_documents
 from mixlist.lists.suggestions import did_you_mean
@@ -45,10 +38,9 @@ class _LibraryFile:
 
 @dataclass(frozen=True)
 class _EditTarget:
-    """The library to edit: its path (a file or a directory), its folder, its files, and how they may be changed."""
+    """The library to edit: its path (a file or a directory), its files, and how they may be changed."""
 
     path: Path
-    folder: Path  # of the files
     files: Sequence[Path]
     backup: Path
     make_writable: bool
@@ -56,11 +48,8 @@ class _EditTarget:
 
 def set_flags(
     library_path: _Path, changes: Mapping[str, str], backup_dir: _Path, make_writable: bool = False
-) -> tuple[list[Path], Mapping[str, str]]:
-    """Set the precision flags of op types in a library.
-
-    Returns the files that changed, and the flags of an earlier edit whose process was killed: this call finishes that
-    edit first.
+) -> list[Path]:
+    """Set the precision flags of op types in a library; return the files that changed.
 
     ``changes`` maps op types to ``true`` (white), ``false`` (black) or ``none`` (gray: removes ``precision_reduce``).
     An op type that is in several files changes in each of them. A file that has these flags already stays untouched.
@@ -81,30 +70,11 @@ def set_flags(
     paths = [Path(path) for path in library_files(library_path)]
     # For a path that does not exist, this error is better than that of the lock of its folder.
     read_bytes(paths[0])
-    library = _EditTarget(Path(library_path), paths[0].parent, paths, Path(backup_dir), make_writable)
+    library = _EditTarget(Path(library_path), paths, Path(backup_dir), make_writable)
     _refuse_backup_inside(library.path, paths, library.backup)
     # A file of the folder can be a link: the folder of its target changes, too.
-    with lock_folders({library.folder, *(path.resolve().parent for path in paths)}):
-        # First the edit that was killed: it must not undo the flags of this one.
-        interrupted = find_interrupted_edit(library.folder)
-        finished_changes = _finish_interrupted_edit(interrupted, library) if interrupted is not None else {}
-        return _set_flags(library, changes), finished_changes
-
-
-def _finish_interrupted_edit(interrupted: FlagEdit, library: _EditTarget) -> Mapping[str, str]:
-    """Set the flags of an edit whose process was killed, for the op types that still exist; return these flags.
-
-    The files are not checked as one library: some of them have the new flags and others the old ones, so an op type in
-    two files can have two flags.
-    """
-    files = _read_files([path for path in interrupted.files if path.is_file()])
-    # Files and op types of the record can be gone since then.
-    ops = {op for file in files for op in entries_of(file.document)}
-    changes = {op: flag for op, flag in interrupted.changes.items() if op in ops}
-    with temporarily_writable({library.folder} if library.make_writable else ()):
-        _write_flags(files, changes, library)
-        interrupted.remove_record()
-    return changes
+    with lock_folders({paths[0].parent, *(path.resolve().parent for path in paths)}):
+        return _set_flags(library, changes)
 
 
 def _set_flags(library: _EditTarget, changes: Mapping[str, str]) -> list[Path]:
@@ -128,7 +98,7 @@ def _write_flags(files: Iterable[_LibraryFile], changes: Mapping[str, str], libr
         for file in files
         if (text := _edit_text(file.document, changes)) != file.document.text
     ]
-    replace_files(edited_files, FlagEdit(library.folder, changes), library.backup, library.make_writable)
+    replace_files(edited_files, library.backup, library.make_writable)
     return [file.path for file in edited_files]
 
 

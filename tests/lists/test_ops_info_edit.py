@@ -62,7 +62,7 @@ def test_a_file_that_has_the_flags_already_is_not_written(tmp_path: Path) -> Non
     path = tmp_path / "ops.json"
     path.write_text(LIBRARY)
     before = path.stat()
-    assert set_flags(path, {"Add": "true", "Sub": "false", "Relu": "none"}, tmp_path.parent / "backup") == ([], {})
+    assert set_flags(path, {"Add": "true", "Sub": "false", "Relu": "none"}, tmp_path.parent / "backup") == []
     after = path.stat()  # without the time of access, which reading changes
     assert (after.st_ino, after.st_mtime_ns, after.st_ctime_ns) == (
         before.st_ino,
@@ -137,7 +137,7 @@ def test_an_op_in_two_files_changes_in_both(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         (folder / name).write_text('{"A": {"precision_reduce": {"flag": "true"}}}')
     (folder / "c.json").write_text('{"C": {}}')
-    changed, _ = set_flags(folder, {"A": "false"}, tmp_path / "backup")
+    changed = set_flags(folder, {"A": "false"}, tmp_path / "backup")
     assert changed == [folder / "a.json", folder / "b.json"]
     assert load_ops_info(folder)[0].lists == {"A": "black", "C": "gray"}
     assert sorted(p.name for p in (tmp_path / "backup").iterdir()) == ["a.json", "b.json"]
