@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mixlist.graph.model import Graph, Node, Value
+from mixlist.graph.model import Graph, Node, Value, has_container
 from mixlist.interop.model_matching import GraphMatch, reachable_matches
 from mixlist.ops import dtypes
 from mixlist.ops.signature import Assignment
@@ -181,6 +181,8 @@ def _check_fixed_types(node: Node, partner: Node, match: GraphMatch) -> None:
                 cause = f"an attribute fixes the output type of {node.op_type} (Rule S4.13)"
             elif signature.schema is None:
                 cause = f"no schema of {node.op_type} is known, so it keeps its types (Rule S4.14)"
+            elif has_container(node):
+                cause = f"{node.op_type} reads or makes a sequence or optional, so it keeps its types (Rule S4.29)"
             else:
                 raise RefusedTypesError(node, after, match)
             raise UnreadableTypesError(cause)

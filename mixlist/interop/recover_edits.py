@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from mixlist.graph.model import Graph, Node, has_container
+from mixlist.graph.model import Graph, Node
 from mixlist.interop.mixed_types import MixedTypes
 from mixlist.interop.model_matching import GraphMatch
 from mixlist.interop.recover_lists import Misfits, choose_lists, find_list_misfits, find_misfits
@@ -66,8 +66,7 @@ class EditSearch:
 
     def __init__(self, resolver: Resolver, match: GraphMatch, types: MixedTypes) -> None:
         self.resolver, self.match, self.types = resolver, match, types
-        # No rule moves a node that reads or makes sequences (Rule S4.29).
-        self.pinned = {node: types for node, types in types.assignments.items() if not has_container(node)}
+        self.pinned = types.assignments
 
     def search(self, policy: Policy) -> RecoveredEdits:
         """Return the edits over the library of a policy, which has no edits and rules."""

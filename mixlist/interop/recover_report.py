@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from mixlist.graph.model import Graph, Node, has_container
+from mixlist.graph.model import Graph, Node
 from mixlist.graph.naming import node_ref
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.interop.mixed_types import MixedTypes, computes_float
@@ -42,9 +42,7 @@ def describe_exceptions(
         yield _unrecovered(graph, node, "original", _mixed_precision(partner), "", why)
     for difference in differences:
         node = difference.node
-        if has_container(node):
-            why = "it reads or makes a sequence or optional, which no list and no rule moves (Rule S4.29)"
-        elif node in types.ambiguous:
+        if node in types.ambiguous:
             why = "calls of its function give it different types, and a node rule is for all calls"
         else:
             why = "no node rule can name it: its name is not unique, or reads as a pattern"
