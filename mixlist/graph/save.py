@@ -1,8 +1,7 @@
 """Save a model: the file appears whole or not at all, and never overwrites the input (Rule S7.14).
 
-External data is read from its old file in pieces, converted if a conversion is pending, and written to the new file. An
-older model at the same path keeps its data file until the new model is in its place. ``data_files.py`` names and
-removes data files.
+External data is read from its old file in pieces, converted if a conversion is pending, and written to the new file.
+The data file of an older model at the same path stays. ``data_files.py`` names data files.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import IO, TYPE_CHECKING
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import write_atomically
-from mixlist.files.folder_lock import lock_folders
 from mixlist.files.scratch_folder import translate_write_errors
 from mixlist.files.temporary_files import new_file
 from mixlist.graph import data_files, weights
@@ -50,7 +48,7 @@ class SaveOptions:
     ``external_data``: ``yes`` writes a data file, ``no`` writes none, ``auto`` writes one if a weight of the
     model is external already, or if the model would exceed protobuf's limit.
     ``progress``: counts the bytes of the data file as they are written.
-    ``private``: the folder belongs to this process and is removed soon, so no lock is needed.
+    ``private``: the folder belongs to this process and is removed soon, so that names need no checksum.
     ``warnings``: a list to which saving appends its warnings.
     """
 
@@ -132,12 +130,12 @@ class _ModelWriter:
             with _restore_after(moved_tensors):
                 for tensor in moved_tensors:
                     set_inline(tensor, b"".join(self.read_tensor(tensor)))
-                self._save_inline(self._serialize_or_fail())
+                self._replace_model(self._serialize_or_fail(), None)
             return (self.path,)
         if not moved_tensors:
             data = _serialize(self.proto)
             if data is not None:
-                self._save_inline(data)
+                self._replace_model(data, None)
                 return (self.path,)
             # The weights alone are below the limit, but the whole message is not.
             moved_tensors = list(_tensors_to_move(self.proto, "yes"))
@@ -155,18 +153,14 @@ class _ModelWriter:
         with new_file(path.with_name(f"mixlist-{secrets.token_hex(8)}.data")) as new:
             with data_files.ChecksumWriter(new.file) as writer:
                 spans = self._write_tensors(writer, tensors)
-            # The new weights must be on the disk before the old model is replaced. This is done before locking, so that
-            # other runs do not wait for the disk.
+            # The new weights must be on the disk before the old model is replaced.
             if path.exists():
                 new.file.flush()
                 os.fsync(new.file.fileno())
-            # Another run that removes old data files holds the lock, too. It could remove the new file as long as no
-            # model refers to it.
-            with lock_folders([path.parent]) as is_locked:
-                location = data_files.place_data_file(new, path.name, writer.checksum())
-                for tensor, (start, length) in zip(tensors, spans, strict=True):
-                    set_external(tensor, location, start, length)
-                self._replace_model(self._serialize_or_fail(), location, is_locked)
+            location = data_files.place_data_file(new, path.name, writer.checksum())
+            for tensor, (start, length) in zip(tensors, spans, strict=True):
+                set_external(tensor, location, start, length)
+            self._replace_model(self._serialize_or_fail(), location)
         return path.parent / location
 
     def _save_private(self, tensors: list[TensorProto]) -> Path:
@@ -200,26 +194,15 @@ class _ModelWriter:
             spans.append((start, file.tell() - start))
         return spans
 
-    def _save_inline(self, data: bytes) -> None:
-        """Write ``data``, the serialized model without a data file."""
-        if self.options.private or not self.path.exists():  # no old model, so no data file to remove
-            write_atomically(self.path, data)
-            return
-        with lock_folders([self.path.parent]) as is_locked:
-            self._replace_model(data, None, is_locked)
-
-    def _replace_model(self, data: bytes, location: str | None, is_locked: bool) -> None:
-        """Write a model file, then remove the data files of the model that it replaces (Rule S7.17).
+    def _replace_model(self, data: bytes, location: str | None) -> None:
+        """Write a model file; warn of the data files of the model that it replaces, which stay (Rule S7.17).
 
         ``location``: the data file of the new model, None without one.
         """
-        # The old model must be read before it is replaced, and its data files removed only afterwards.
-        old_locations = data_files.referenced_data_files(self.path) if self.path.exists() else None
+        old_locations = set() if self.options.private else data_files.referenced_data_files(self.path)
         write_atomically(self.path, data)
-        if old_locations is not None:
-            inputs = files_of_model(self.loaded)
-            warnings = data_files.remove_unused_data_files(self.path, location, old_locations, inputs, is_locked)
-            self.options.warnings.extend(warnings)
+        warnings = data_files.warn_of_old_data_files(self.path, location, old_locations, files_of_model(self.loaded))
+        self.options.warnings.extend(warnings)
 
     def _serialize_or_fail(self) -> bytes:
         """Return the bytes of the model file; raise FileError if they exceed protobuf's limit."""
