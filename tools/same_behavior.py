@@ -63,7 +63,7 @@ TOOLS = ("ort", "onnxconverter", "modelopt", "atc --library ascend910b")
 THEN = ";"  # separates the command lines of a job that has several
 UNSUPPORTED = ("Sequence", "Optional")  # parts of op types that are left out; "ReverseSequence" is none of them
 PAGE_DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
-NUMBER, FOLDERS, GAPS = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?"), re.compile(r"(?:/[\w.@+-]+)+/"), re.compile(r"[ \n-]+")
+NUMBER, FOLDERS, GAPS = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?"), re.compile(r"(?:/[\w.@#+-]+)+/"), re.compile(r"[ \n-]+")
 # Wrong calls: M is a model, L a list file.
 WRONG_CALLS = (
     "resolve nothing.onnx", "resolve L", "resolve M --mixlist M", "resolve M --ops-info nothing", "resolve M --modus",
@@ -151,9 +151,8 @@ def call_python(args: list[str]) -> int:
     results = {
         "resolve": plan.to_json(),
         "check": mixlist.check(path, policy, [feed]).to_json(),
-        "diff": mixlist.diff(mixlist.load_policy(), policy).to_json(),
         "export": mixlist.export(path, policy, "ort").to_json(),
-        "texts": [repr(policy), repr(plan)],
+        "texts": [repr(value) for value in (policy, plan, mixlist.diff(mixlist.load_policy(), policy))],
     }
     print(json.dumps(results, default=str))
     return 0

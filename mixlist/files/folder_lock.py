@@ -33,26 +33,25 @@ class _HeldError(OSError):
 
 
 @contextmanager
-def lock_folders(folders: Iterable[Path]) -> Iterator[bool]:
+def lock_folders(folders: Iterable[Path]) -> Iterator[None]:
     """Lock folders for a ``with`` block, and wait while other processes hold a lock of one of them.
 
-    Yields False if a file system does not support locks: then the block runs without the lock of that folder. Raises
-    FileError if a folder cannot be locked, or if another process holds a lock for longer than ``WAIT_SECONDS``.
+    A folder of a file system without locks is not locked. Raises FileError if a folder cannot be locked, or if another
+    process holds a lock for longer than ``WAIT_SECONDS``.
     """
     with ExitStack() as locks:
-        are_locked = True
         # Two spellings of one folder must become one lock: a second lock would wait for the first one of this process.
         # All processes lock in the same order. In different orders, two processes could wait for each other.
         for folder in sorted({folder.resolve() for folder in folders}):
-            are_locked = locks.enter_context(_hold_lock(folder)) and are_locked
-        yield are_locked
+            locks.enter_context(_hold_lock(folder))
+        yield
 
 
 @contextmanager
-def _hold_lock(folder: Path) -> Iterator[bool]:
+def _hold_lock(folder: Path) -> Iterator[None]:
     descriptor = _wait_for_lock(folder)
     try:
-        yield descriptor is not None
+        yield
     finally:
         if descriptor is not None:
             _unlock(descriptor, folder)

@@ -1,19 +1,16 @@
 """Check JSON list files against their JSON schemas: the keys and types at each place (Rules S2.1 and S1.2).
 
-The schemas in schemas/*.json are the only source. This module supports the keywords that they use: ``type``,
-``properties``, ``additionalProperties``, ``items``, ``pattern``, ``description`` and ``$ref``. The package
-``jsonschema`` is not used, because its import would take a third of the time of ``mixlist validate``; a test compares
-the two on random files.
+The schemas in schemas/*.json are the only source, and the package ``jsonschema`` applies them. Here each error gets its
+code, its place in the file, and a hint.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.files import package_data
@@ -22,45 +19,19 @@ from mixlist.files.jsonc import Document, Steps
 from mixlist.lists.detect_kind import JsonKind, find_evident_kind
 from mixlist.lists.suggestions import choices_hint
 
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
+
 # The number of errors of one file that are reported one by one: all kinds of errors together, while
 # ``diagnostics.MAX_SIMILAR`` limits each kind.
 MAX_FINDINGS = 100
 
-# The types that the schemas name. No key that they describe has a number or null as its value.
-_TYPES: Mapping[str, type] = {"object": dict, "array": list, "string": str, "boolean": bool}
 # The code of a wrong value. The index is the depth of the value in the file: in a library, 0 is the whole file, 1 an
 # entry, 2 a ``precision_reduce`` and 3 a ``flag``.
 _CODES_BY_DEPTH = {"modify-mixlist": ["ML102"] * 4, "ops-info": ["ML201", "ML201", "ML202", "ML203"]}
 _TITLES = {"modify-mixlist": "a modify_mixlist", "ops-info": "an operator information library"}
 _WRONG_KIND = {"modify-mixlist": "ML109", "ops-info": "ML208"}
 _OPTIONS = {"modify-mixlist": "--mixlist", "ops-info": "--ops-info"}
-
-
-@dataclass(frozen=True)
-class JsonSchema:
-    """A JSON schema, or a part of one: the allowed types of a value, and the schemas of its members or items.
-
-    ``members`` holds the schemas of the members of an object by key. ``other_members`` is the schema of all other
-    members; None allows any value. If an object allows no other keys, ``other_members`` is a schema with empty
-    ``types``, which allows no value. The ``members`` of that schema are the keys that the object allows: the hint of
-    the finding names them.
-    """
-
-    description: str
-    types: tuple[type, ...]
-    pattern: re.Pattern[str] | None = None
-    members: Mapping[str, JsonSchema] = field(default_factory=dict)
-    other_members: JsonSchema | None = None
-    items: JsonSchema | None = None
-
-
-@dataclass(frozen=True)
-class Violation:
-    """A value in a file, and the schema that does not allow it."""
-
-    steps: Steps
-    value: object
-    schema: JsonSchema
 
 
 def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
@@ -75,10 +46,10 @@ def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
         message = f"this is {_TITLES[evident]}, but {_TITLES[kind]} is expected here"
         hint = f"give this file as {_OPTIONS[evident]}"
         return [document.finding(_WRONG_KIND[kind], "error", message, hint=hint)]
-    # Computing the place of a violation costs more than finding it: the violations beyond the limit are only counted.
-    violations = find_violations(document.value, load_json_schema(kind))
-    findings = [_finding(document, kind, violation) for violation in islice(violations, MAX_FINDINGS)]
-    more_count = sum(1 for _ in violations)
+    # Computing the place of an error costs more than finding it: the errors beyond the limit are only counted.
+    errors = [part for error in _validator(kind).iter_errors(document.value) for part in _split(error)]
+    findings = [_finding(document, kind, error) for error in errors[:MAX_FINDINGS]]
+    more_count = len(errors) - len(findings)
     if more_count > 0:
         message = f"{more_count} more errors like these"
         findings.append(document.finding(findings[-1].code, "error", message))
@@ -86,70 +57,49 @@ def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
 
 
 @cache
-def load_json_schema(kind: JsonKind) -> JsonSchema:
-    """Return the schema of a kind of file."""
-    root = json.loads((package_data.data_folder("schemas") / f"{kind}.json").read_text("utf-8"))
+def _validator(kind: JsonKind) -> Any:
+    """Return the validator of a kind of file."""
+    from jsonschema import Draft202012Validator
 
-    def read(part: dict[str, object]) -> JsonSchema:
-        if "$ref" in part:
-            part = root["$defs"][str(part["$ref"]).removeprefix("#/$defs/")]
-        type_names = part["type"] if isinstance(part["type"], list) else [part["type"]]
-        properties, additional, items = (part.get(key) for key in ("properties", "additionalProperties", "items"))
-        members = {key: read(member) for key, member in properties.items()} if isinstance(properties, dict) else {}
-        # "additionalProperties": false. A schema without types rejects every value, and keeps the keys for the hint.
-        forbidden = JsonSchema("no other key", (), members=members) if additional is False else None
-        return JsonSchema(
-            description=str(part["description"]),
-            types=tuple(_TYPES[str(name)] for name in type_names),
-            pattern=re.compile(str(part["pattern"])) if "pattern" in part else None,
-            members=members,
-            other_members=read(additional) if isinstance(additional, dict) else forbidden,
-            items=read(items) if isinstance(items, dict) else None,
-        )
-
-    return read(root)
+    schema = json.loads((package_data.data_folder("schemas") / f"{kind}.json").read_text("utf-8"))
+    return Draft202012Validator(schema)
 
 
-def find_violations(value: object, schema: JsonSchema, steps: Steps = ()) -> Iterator[Violation]:
-    """Yield the parts of a value that the schema does not allow. ``steps`` lead to the value.
+@dataclass(frozen=True)
+class _SchemaError:
+    """A value that the schema does not allow, or a key. ``allowed``: the keys that its object allows, for a key."""
 
-    The unknown keys of an object come before its members.
-    """
-    # isinstance(value, ()) is False: a schema without types refuses every value.
-    if not isinstance(value, schema.types):
-        yield Violation(steps, value, schema)
-    elif isinstance(value, dict):
-        # For a key that is not allowed, ``other_members`` refuses the value whatever it is, so its finding is about the
-        # key.
-        if schema.other_members is not None:
-            for key, member in value.items():
-                if key not in schema.members:
-                    yield from find_violations(member, schema.other_members, (*steps, key))
-        for key, member_schema in schema.members.items():
-            if key in value:
-                yield from find_violations(value[key], member_schema, (*steps, key))
-    elif isinstance(value, list):
-        if schema.items is not None:
-            for index, item in enumerate(value):
-                yield from find_violations(item, schema.items, (*steps, index))
-    elif schema.pattern is not None and isinstance(value, str) and not schema.pattern.search(value):
-        yield Violation(steps, value, schema)
+    steps: Steps
+    value: object
+    description: str
+    allowed: tuple[str, ...] | None = None
 
 
-def _finding(document: Document, kind: JsonKind, violation: Violation) -> Diagnostic:
-    steps, schema = violation.steps, violation.schema
-    # A schema without types stands for a key that is not allowed, see ``JsonSchema``.
-    if not schema.types:
-        return _unknown_key_finding(document, steps, list(schema.members))
+def _split(error: ValidationError) -> Iterator[_SchemaError]:
+    """Yield an error of jsonschema; one for each key if it is about the unknown keys of an object."""
+    steps, schema = tuple(error.absolute_path), cast("Mapping[str, Any]", error.schema)
+    if error.validator != "additionalProperties":
+        yield _SchemaError(steps, error.instance, schema["description"])
+        return
+    allowed = tuple(schema["properties"])
+    for key in cast("Mapping[str, object]", error.instance):
+        if key not in allowed:
+            yield _SchemaError((*steps, key), None, "", allowed)
+
+
+def _finding(document: Document, kind: JsonKind, error: _SchemaError) -> Diagnostic:
+    steps = error.steps
+    if error.allowed is not None:
+        return _unknown_key_finding(document, steps, error.allowed)
     # ("black-list", "to-add", 1) -> "black-list"."to-add"[1]
     place = ".".join(quoted(step) if isinstance(step, str) else f"[{step}]" for step in steps).replace(".[", "[")
-    message = f"{place or 'the file'} is {_describe(violation.value)}"
+    message = f"{place or 'the file'} is {_describe(error.value)}"
     # The number of steps is the depth of the value.
     code = _CODES_BY_DEPTH[kind][len(steps)]
-    return document.finding(code, "error", message, steps, hint=f"allowed here: {schema.description}")
+    return document.finding(code, "error", message, steps, hint=f"allowed here: {error.description}")
 
 
-def _unknown_key_finding(document: Document, steps: Steps, allowed: list[str]) -> Diagnostic:
+def _unknown_key_finding(document: Document, steps: Steps, allowed: Sequence[str]) -> Diagnostic:
     *parents, key = map(str, steps)
     if key == "$schema" and not parents:
         # Editors offer to insert this key, so users need to know why it is an error and what replaces it.
