@@ -55,10 +55,11 @@ def describe_exceptions(
 
 
 def describe_unmatched(main: GraphMatch) -> Iterator[UnmatchedNode]:
-    """Yield the nodes of the original that compute with floats and have no counterpart."""
+    """Yield the nodes of the original that compute with floats and have no counterpart; an Identity does not compute."""
     for graph, node in _nodes_without_partner(main.original, _paired_nodes(main, of_mixed=False)):
-        ref = node_ref(graph, node)
-        yield UnmatchedNode(ref.scope, ref.name, node.op_type)
+        if node.domain or node.op_type != "Identity":
+            ref = node_ref(graph, node)
+            yield UnmatchedNode(ref.scope, ref.name, node.op_type)
 
 
 def _paired_nodes(main: GraphMatch, *, of_mixed: bool) -> set[Node]:

@@ -334,6 +334,15 @@ def test_a_value_mover_that_a_tool_inserts_does_not_matter() -> None:
     assert report.complete and not report.unmatched
 
 
+def test_an_identity_without_a_name_is_no_node_without_counterpart() -> None:
+    original = model(
+        "g (float[N, 4] x) => (float[N, 4] y) { [a] c = Exp(x) y = Identity(c) [r] d = Relu(y) [s] e = Relu(d) }"
+    )
+    rules = policy(white=["Exp", "Relu"])
+    report = recover(original, mixlist.rewrite(original, mixlist.resolve(original, rules)).model)
+    assert report.complete and not report.unmatched
+
+
 def test_a_sequence_of_low_elements_is_not_recovered() -> None:
     original = model(
         "g (float[2] x) => (float[2] y)"
