@@ -55,7 +55,7 @@ def describe_exceptions(
 
 
 def describe_unmatched(main: GraphMatch) -> Iterator[UnmatchedNode]:
-    """Yield the nodes of the original that compute with floats and have no counterpart; an Identity does not compute."""
+    """Yield the nodes of the original that compute with floats, so no Identity, and have no counterpart."""
     for graph, node in _nodes_without_partner(main.original, _paired_nodes(main, of_mixed=False)):
         if node.domain or node.op_type != "Identity":
             ref = node_ref(graph, node)
