@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from mixlist.rewriter import RewriteResult as RewriteResult
     from mixlist.rewriter import rewrite as rewrite
     from mixlist.runtime.feeds import Batches as Batches
+    from mixlist.runtime.feeds import random_batches as random_batches
     from mixlist.runtime.feeds import read_data as read_data
     from mixlist.targets.low_nodes import LowNode as LowNode
     from mixlist.targets.model_check import MissingOperator as MissingOperator
@@ -120,6 +121,7 @@ _MODULE_OF = {
     "html": "mixlist.report.result_page",
     "load_policy": "mixlist.lists.load",
     "plan_for_target": "mixlist.targets.target_plan",
+    "random_batches": "mixlist.runtime.feeds",
     "read_data": "mixlist.runtime.feeds",
     "register_exporter": "mixlist.interop.registry",
     "recover": "mixlist.interop.recover",

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import mixlist
-from mixlist.runtime.feeds import make_random_batches
+from mixlist.runtime.feeds import random_batches
 from tests.support.evaluation import run_ort
 from tests.support.fused_decoders import make_fused_decoder
 
@@ -23,7 +23,7 @@ def bits(request: pytest.FixtureRequest) -> int:
 def make_feeds(model: onnx.ModelProto) -> list[dict[str, np.ndarray]]:
     """Return a first text of four words without a cache, and one word behind a cache of six."""
     sizes: list[dict[str, int]] = [{"past_sequence_length": 0, "sequence_length": 4}, {"past_sequence_length": 6}]
-    return [dict(feed) for dims in sizes for feed in make_random_batches(model, 1, dims=dims)]
+    return [dict(feed) for dims in sizes for feed in random_batches(model, 1, dims=dims)]
 
 
 def test_lists_decide_and_convert_the_fused_operators(bits: int) -> None:

@@ -11,7 +11,7 @@ import click
 
 from mixlist.benchmark.options import BenchOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
-from mixlist.cli.data_options import DataOptions, make_batches, parse_sizes, pop_data_options
+from mixlist.cli.data_options import DataOptions, batches_of_options, parse_sizes, pop_data_options
 from mixlist.cli.declared_options import build_options, declared_options
 from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
 from mixlist.cli.parameters import CONFIG, MODEL, OptionValues, options_on_command_line
@@ -74,7 +74,7 @@ def command(
     if estimate:
         _write_estimate(original, compared, data, output_format, html)
         return
-    batches = make_batches(data, original.proto, options.rounds)
+    batches = batches_of_options(data, original, options.rounds)
     with bar("timing", "rounds") as progress:
         report = run_bench(original, compared, batches, replace(options, progress=progress))
     terminal.write_findings(report.warnings)
@@ -120,7 +120,7 @@ def _write_estimate(
     dims: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     if data.has_source:
-        feed = next(iter(make_batches(data, original.proto, 1)))
+        feed = next(iter(batches_of_options(data, original, 1)))
         # A sequence input is a list, which has no shape.
         shapes = {name: value.shape for name, value in feed.items() if hasattr(value, "shape")}
     else:

@@ -11,7 +11,7 @@ from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.command_index import load_command
-from mixlist.cli.data_options import make_batches, pop_data_options
+from mixlist.cli.data_options import batches_of_options, pop_data_options
 from mixlist.cli.declared_options import build_options
 from mixlist.cli.next_command import next_command
 from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, pop_policy, pop_type_hints
@@ -72,7 +72,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     hints = pop_type_hints(option_values)
     source = load_input_model(model)
     steps = cast("int | None", option_values["steps"])
-    batches = make_batches(data, source.proto, steps)
+    batches = batches_of_options(data, source, steps)
     # The page shows the ranges of all tensors.
     option_values["per_tensor"] = option_values["per_tensor"] or html is not None
     limits = build_options(Limits(), option_values)

@@ -14,8 +14,7 @@ from mixlist.errors import UsageError
 from mixlist.option_fields import command_line_forms, option
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
+    from mixlist.graph.load import Model
     from mixlist.runtime.feeds import Batches
 
 _FIRST_NOTE_BYTES = 2**30
@@ -127,16 +126,17 @@ def _refuse_unused(reason: str, *names: str) -> None:
         raise UsageError(message, hint=f"leave {flag} out")
 
 
-def make_batches(options: DataOptions, proto: ModelProto, limit: int | None = None) -> Batches:
+def batches_of_options(options: DataOptions, model: Model, limit: int | None = None) -> Batches:
     """Return the batches that the data options select. Raises UsageError if they select none.
 
     ``limit``: the number of batches that the command uses at most; a loader is not asked for more.
     """
+    from mixlist.graph.load import load_model
     from mixlist.runtime.batch_files import IMAGE_SUFFIXES
-    from mixlist.runtime.feeds import as_batches, make_random_batches
+    from mixlist.runtime.feeds import as_batches, random_batches
 
     if options.data:
-        batches = read_files(options.data, options, proto)
+        batches = read_files(options.data, options, model)
         suffixes = {path.suffix.lower() for path in batches.files()}
         if not suffixes & set(IMAGE_SUFFIXES):
             _refuse_unused("the data has no images", "dims", "mean", "scale", "resize", "bgr")
@@ -144,7 +144,7 @@ def make_batches(options: DataOptions, proto: ModelProto, limit: int | None = No
             _refuse_unused("the data has none", "shapes")
         return batches
     if options.loader is not None:
-        return as_batches(_read_loader(options.loader, limit), proto, limit)
+        return as_batches(_read_loader(options.loader, limit), load_model(model).proto, limit)
     if options.random is None:
         raise UsageError(
             "there is no data to run the model on",
@@ -155,7 +155,7 @@ def make_batches(options: DataOptions, proto: ModelProto, limit: int | None = No
     dims = parse_sizes(options.dims)
     ranges = split_assignments(options.ranges, "--range", "INPUT=LOW:HIGH", _RANGE_EXAMPLE)
     bounds = {name: _parse_bounds(text, name) for name, text in ranges}
-    return make_random_batches(proto, options.random, options.seed, dims, bounds)
+    return random_batches(model, options.random, seed=options.seed, dims=dims, ranges=bounds)
 
 
 def _read_loader(loader: str, limit: int | None) -> Iterator[object]:
@@ -183,14 +183,20 @@ def _read_loader(loader: str, limit: int | None) -> Iterator[object]:
             yield batch
 
 
-def read_files(paths: tuple[str, ...], options: DataOptions, proto: ModelProto) -> Batches:
+def read_files(paths: tuple[str, ...], options: DataOptions, model: Model) -> Batches:
     """Return the batches in files and directories, read as the data options say."""
-    from mixlist.runtime.feeds import read_batches
-    from mixlist.runtime.image_batches import ImageOptions
+    from mixlist.runtime.feeds import read_data
 
-    mean, scale = _parse_numbers(options.mean, "--mean"), _parse_numbers(options.scale, "--scale")
-    images = ImageOptions(mean, scale, options.resize, options.bgr, parse_sizes(options.dims))
-    return read_batches(paths, proto, dict(_parse_shapes(options.shapes)), images)
+    return read_data(
+        model,
+        paths,
+        shapes=dict(_parse_shapes(options.shapes)),
+        mean=_parse_numbers(options.mean, "--mean"),
+        scale=_parse_numbers(options.scale, "--scale"),
+        resize=options.resize,
+        bgr=options.bgr,
+        dims=parse_sizes(options.dims),
+    )
 
 
 def _parse_shapes(texts: Iterable[str]) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -11,7 +11,7 @@ import click
 from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions, JudgingOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
-from mixlist.cli.data_options import DataOptions, make_batches, pop_data_options
+from mixlist.cli.data_options import DataOptions, batches_of_options, pop_data_options
 from mixlist.cli.declared_options import build_options, prefixed_options
 from mixlist.cli.options import HTML, OP_NAMES, TYPE_HINTS, format_option, pop_side_policy, pop_type_hints
 from mixlist.cli.parameters import (
@@ -139,7 +139,7 @@ def _compare(model: str, before: Policy, after: Policy, data: DataOptions, value
     converted: dict[str, Any] = {"limits": build_options(Limits(), values), "type_hints": hints, "isolate": True}
     converted["labels"] = None if labels is None else read_labels(str(labels))
     options = build_options(CheckOptions(), values, **converted)
-    batches = make_batches(data, source.proto, options.steps) if has_data else None
+    batches = batches_of_options(data, source, options.steps) if has_data else None
     with bar("checking" if has_data else "scanning weights", "batches" if has_data else "bytes") as progress:
         return compare_policies(before, after, source, batches, replace(options, progress=progress))
 

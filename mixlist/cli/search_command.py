@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import click
 
 from mixlist.cli.command_files import load_input_model
-from mixlist.cli.data_options import DataOptions, make_batches, pop_data_options, read_files
+from mixlist.cli.data_options import DataOptions, batches_of_options, pop_data_options, read_files
 from mixlist.cli.declared_options import build_options
 from mixlist.cli.options import format_option, pop_type_hints
 from mixlist.cli.parameters import OptionValues
@@ -53,9 +53,9 @@ def read_search(
 
     type_hints = pop_type_hints(option_values)
     source = load_input_model(model)
-    batches = make_batches(data, source.proto, cast("int | None", option_values["steps"]))
+    batches = batches_of_options(data, source, cast("int | None", option_values["steps"]))
     validation_paths = cast("tuple[str, ...]", option_values["validate_on"])
-    validation_batches = read_files(validation_paths, data, source.proto) if validation_paths else None
+    validation_batches = read_files(validation_paths, data, source) if validation_paths else None
     _refuse_shared_data(batches, validation_batches)
     labels = cast("str | None", option_values["labels"])
     options = build_options(

@@ -30,7 +30,7 @@ from mixlist.runtime.stored_batches import store_batches
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from mixlist.graph.proto_types import ModelSource
+    from mixlist.graph.load import Model
     from mixlist.runtime.session import Array, Feed
 
 
@@ -78,19 +78,12 @@ class Batches:
         return (*self._warnings, *self._loss_warnings.values())
 
 
-def read_batches(
+def _read_paths(
     paths: Sequence[str | os.PathLike[str]],
     proto: ModelProto,
     shapes: Shapes | None = None,
     images: ImageOptions | None = None,
 ) -> Batches:
-    """Return the batches in files and directories, in the order of the paths (see ``batch_files``).
-
-    shapes: the shapes of ``.bin`` files by input name.
-    images: how images become values (see ``image_batches``).
-
-    Raises FileError for a path that is not data, and UsageError for options that do not fit the model.
-    """
     inputs = model_inputs(proto)
     _check_shape_names(shapes or {}, inputs)
     batch_paths = [batch_path for path in paths for batch_path in find_batch_paths(Path(path), inputs)]
@@ -109,7 +102,7 @@ def read_batches(
 
 
 def read_data(
-    model: ModelSource,
+    model: Model,
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     shapes: Shapes | None = None,
@@ -119,7 +112,7 @@ def read_data(
     bgr: bool = False,
     dims: Mapping[str, int] | None = None,
 ) -> Batches:
-    """Return the batches of a model in files and directories, for ``check``, ``tune`` and ``bench``.
+    """Return the batches in files and directories, in the order of the paths, for ``check``, ``tune`` and ``bench``.
 
     - shapes: the shapes of ``.bin`` files by input name.
     - mean, scale, resize, bgr, dims: how images become values (Rule S8.29): value = (pixel - mean) x scale, with one
@@ -132,7 +125,7 @@ def read_data(
     paths = [data] if isinstance(data, str | os.PathLike) else data
     means, scales = ((value,) if isinstance(value, int | float) else tuple(value) for value in (mean, scale))
     images = ImageOptions(means, scales, resize, bgr, dims or {})
-    return read_batches(paths, load_model(model).proto, shapes, images)
+    return _read_paths(paths, load_model(model).proto, shapes, images)
 
 
 def _check_shape_names(shapes: Shapes, inputs: Sequence[Input]) -> None:
@@ -144,20 +137,24 @@ def _check_shape_names(shapes: Shapes, inputs: Sequence[Input]) -> None:
             raise UsageError(f"--shape {name}: the model has no input {name!r}", hint=hint)
 
 
-def make_random_batches(
-    proto: ModelProto,
+def random_batches(
+    model: Model,
     count: int,
+    *,
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
     ranges: Mapping[str, random_feeds.Bounds] | None = None,
 ) -> Batches:
-    """Return ``count`` batches of random values (see ``random_feeds``). The same arguments give the same values.
+    """Return ``count`` batches of random values, as ``--random`` makes them. The same arguments give the same values.
 
-    dims: sizes by symbolic name, ``input.axis``, or pattern.
-    ranges: the smallest and the largest value by input name.
+    - dims: sizes that the model leaves open, by symbolic name, ``input.axis``, or pattern.
+    - ranges: the smallest and the largest value by input name.
 
-    Raises UsageError for a missing size, and for a name that the model does not have.
+    Example: ``mixlist.check(model, policy, mixlist.random_batches(model, 4, dims={"batch": 2}))``.
+
+    Raises UsageError for a missing size and for a name that the model does not have, and the errors of ``load_model``.
     """
+    proto = load_model(model).proto
     plan = random_feeds.plan_random_feeds(proto, dims or {}, ranges or {})
     sources = [BatchSource(f"random {index}", partial(plan.make_feed, seed, index)) for index in range(count)]
     return Batches(model_inputs(proto), sources, plan.warnings)
@@ -184,7 +181,7 @@ def as_batches(data: object, proto: ModelProto, limit: int | None = None) -> Bat
     # All items must be of one kind. Anything else, also a mix of paths and feeds, is an error.
     items = list(data) if isinstance(data, Iterable) else None
     if items and all(isinstance(item, str | os.PathLike) for item in items):
-        return read_batches(items, proto)
+        return _read_paths(items, proto)
     if items and all(isinstance(item, Mapping) for item in items):
         sources = [BatchSource(f"batch {index}", partial(dict, feed)) for index, feed in enumerate(items)]
         return Batches(model_inputs(proto), sources)

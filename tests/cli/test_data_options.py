@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mixlist.cli import command_group
-from mixlist.cli.data_options import DataOptions, make_batches, pop_data_options
+from mixlist.cli.data_options import DataOptions, batches_of_options, pop_data_options
 from mixlist.cli.declared_options import build_options, declared_options
 from mixlist.cli.options import POLICY_OPTIONS
 from mixlist.cli.parameters import CONFIG
@@ -36,7 +36,7 @@ def print_batches(**option_values: object) -> None:
     data = pop_data_options(option_values)
     build_options(ProviderOption(), option_values)
     assert set(option_values) == POLICY
-    batches = make_batches(data, model_with_equals_sign())
+    batches = batches_of_options(data, model_with_equals_sign())
     for name, feed in zip(batches.names(), batches, strict=True):
         shapes = ", ".join(f"{key} {list(array.shape)}" for key, array in feed.items())
         sys.stdout.write(f"{Path(name).name}: {shapes}; {feed['a=b'].min()}..{feed['a=b'].max()}\n")
@@ -217,7 +217,9 @@ def test_a_loader_without_end_says_what_is_stored(
         "        yield {'x': np.ones((4, 2), np.float32)}\n"
     )
     options = DataOptions(loader=f"{tmp_path / 'loader.py'}:batches")
-    assert len(make_batches(options, model("g (float[N, K] x) => (float[N, K] y) { y = Neg (x) }"), limit=20)) == 20
+    assert (
+        len(batches_of_options(options, model("g (float[N, K] x) => (float[N, K] y) { y = Neg (x) }"), limit=20)) == 20
+    )
     assert capsys.readouterr().err.splitlines() == [
         f"mixlist: {count} batches of --loader take {size} bytes in temporary files; --steps N reads N batches"
         for count, size in ((4, 128), (7, 224), (13, 416))

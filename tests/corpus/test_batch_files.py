@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from mixlist.runtime.feeds import read_batches
+from mixlist.runtime.feeds import read_data
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import SessionOptions
@@ -39,7 +39,7 @@ def test_batches_read_from_files_equal_the_saved_arrays(corpus: Corpus, tmp_path
         wide = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in feed.items()}
         np.savez(tmp_path / "npz" / f"batch_{number}.npz", **wide)
         write_test_set(tmp_path / "sets" / f"test_data_set_{number}", proto, feed)
-    forms = [read_batches([tmp_path / form], proto) for form in ("npz", "sets")]
+    forms = [read_data(proto, [tmp_path / form]) for form in ("npz", "sets")]
     for expected, *loaded in zip(batches, *forms, strict=True):
         for feed in loaded:
             assert feed.keys() == expected.keys()

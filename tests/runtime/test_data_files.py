@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper
 
 from mixlist.errors import FileError, MixlistError, UsageError
-from mixlist.runtime.feeds import as_batches, read_batches
+from mixlist.runtime.feeds import as_batches, read_data
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from tests.support.builders import model
@@ -27,7 +27,7 @@ from tests.support.systems import posix_only
 
 def test_npz(tmp_path: Path) -> None:
     path = save_npz(tmp_path / "a.npz", ids=np.array([3]), x=ROWS)
-    batches = read_batches([path], model(TWO_INPUTS))
+    batches = read_data(model(TWO_INPUTS), [path])
     assert len(batches) == 1
     assert batches.names() == (str(path),)
     for _ in range(2):  # batches can be iterated several times
@@ -40,7 +40,7 @@ def test_a_directory_of_npz_in_natural_order(tmp_path: Path) -> None:
     for k in (10, 2, 1):
         save_npz(tmp_path / "data" / f"batch_{k}.npz", x=np.full((k, 4), k, np.float32))
     (tmp_path / "data" / "README.md").write_text("not data")
-    batches = read_batches([tmp_path / "data"], model(ONE_INPUT))
+    batches = read_data(model(ONE_INPUT), [tmp_path / "data"])
     assert [Path(name).name for name in batches.names()] == ["batch_1.npz", "batch_2.npz", "batch_10.npz"]
     assert [feed["x"].shape[0] for feed in batches] == [1, 2, 10]  # sizes differ from batch to batch
 
@@ -48,7 +48,7 @@ def test_a_directory_of_npz_in_natural_order(tmp_path: Path) -> None:
 def test_batches_are_read_one_by_one(tmp_path: Path) -> None:
     for k in range(3):
         save_npz(tmp_path / f"{k}.npz", x=ROWS)
-    batches = read_batches([tmp_path], model(ONE_INPUT))
+    batches = read_data(model(ONE_INPUT), [tmp_path])
     (tmp_path / "1.npz").unlink()
     (tmp_path / "2.npz").write_bytes(b"damaged")
     iterator = iter(batches)
@@ -59,23 +59,23 @@ def test_batches_are_read_one_by_one(tmp_path: Path) -> None:
 
 def test_several_paths_keep_their_order(tmp_path: Path) -> None:
     paths = [save_npz(tmp_path / name, x=ROWS) for name in ("b.npz", "a.npz")]
-    assert read_batches(paths, model(ONE_INPUT)).names() == tuple(map(str, paths))
+    assert read_data(model(ONE_INPUT), paths).names() == tuple(map(str, paths))
 
 
 def test_npy_for_a_model_with_one_input(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     np.save(path, ROWS)
-    (feed,) = read_batches([path], model(ONE_INPUT))
+    (feed,) = read_data(model(ONE_INPUT), [path])
     np.testing.assert_array_equal(feed["x"], ROWS)
-    (feed,) = read_batches([tmp_path], model(ONE_INPUT))
+    (feed,) = read_data(model(ONE_INPUT), [tmp_path])
     np.testing.assert_array_equal(feed["x"], ROWS)
     weights = model(
         "g (float[N, 4] w, float[N, 4] x) => (float[N, 4] y) <float[1, 4] w = {1, 2, 3, 4}> { y = Add (x, w) }"
     )
-    (feed,) = read_batches([path], weights)
+    (feed,) = read_data(weights, [path])
     assert list(feed) == ["x"]
     with pytest.raises(UsageError, match="contains one array, but the model expects 2: x, ids"):
-        list(read_batches([path], model(TWO_INPUTS)))
+        list(read_data(model(TWO_INPUTS), [path]))
 
 
 def save_set(folder: Path, *protos: Any) -> Path:
@@ -91,10 +91,10 @@ def test_onnx_test_data(tmp_path: Path) -> None:
     for k in (0, 1, 10):
         save_set(tmp_path / f"test_data_set_{k}", numpy_helper.from_array(ROWS + k), numpy_helper.from_array(ids))
     (tmp_path / "model.onnx").write_bytes(b"")
-    batches = read_batches([tmp_path], model(TWO_INPUTS))
+    batches = read_data(model(TWO_INPUTS), [tmp_path])
     assert [Path(name).name for name in batches.names()] == [f"test_data_set_{k}" for k in (0, 1, 10)]
     assert [feed["x"][0, 0] for feed in batches] == [0, 1, 10]
-    (feed,) = read_batches([tmp_path / "test_data_set_10"], model(TWO_INPUTS))
+    (feed,) = read_data(model(TWO_INPUTS), [tmp_path / "test_data_set_10"])
     np.testing.assert_array_equal(feed["ids"], ids)
 
 
@@ -104,16 +104,16 @@ def test_numbers_of_test_data_do_not_count_initializers(tmp_path: Path) -> None:
     )
     first, second = np.array([1], np.float32), np.array([2], np.float32)
     path = save_set(tmp_path / "set", numpy_helper.from_array(first), numpy_helper.from_array(second))
-    (feed,) = read_batches([path], proto)
+    (feed,) = read_data(proto, [path])
     assert {name: float(value[0]) for name, value in feed.items()} == {"a": 1, "b": 2}
 
 
 def test_names_in_test_data_count_if_all_are_inputs(tmp_path: Path) -> None:
     ids, rows = numpy_helper.from_array(np.array([5]), "ids"), numpy_helper.from_array(ROWS, "x")
-    (feed,) = read_batches([save_set(tmp_path / "named", ids, rows)], model(TWO_INPUTS))
+    (feed,) = read_data(model(TWO_INPUTS), [save_set(tmp_path / "named", ids, rows)])
     np.testing.assert_array_equal(feed["x"], ROWS)
     rows, ids = numpy_helper.from_array(ROWS, "ids"), numpy_helper.from_array(np.array([5]), "other")
-    (feed,) = read_batches([save_set(tmp_path / "numbered", rows, ids)], model(TWO_INPUTS))
+    (feed,) = read_data(model(TWO_INPUTS), [save_set(tmp_path / "numbered", rows, ids)])
     np.testing.assert_array_equal(feed["x"], ROWS)
 
 
@@ -125,10 +125,10 @@ def test_sequences_and_optionals_in_test_data(tmp_path: Path) -> None:
     parts = [np.ones(2, np.float32), np.zeros(3, np.float32)]
     filled = numpy_helper.from_optional(parts[0])
     path = save_set(tmp_path / "set", numpy_helper.from_list(parts), filled)
-    (feed,) = read_batches([path], proto)
+    (feed,) = read_data(proto, [path])
     assert [part.tolist() for part in feed["q"]] == [[1, 1], [0, 0, 0]]
     assert feed["o"].tolist() == [1, 1]
-    (bare,) = read_batches([save_set(tmp_path / "bare", numpy_helper.from_list(parts))], proto)
+    (bare,) = read_data(proto, [save_set(tmp_path / "bare", numpy_helper.from_list(parts))])
     runner = LocalSession(make_session(proto))
     assert [int(value) for value in runner.run(None, feed)] == [2, 1]
     assert [int(value) for value in runner.run(None, bare)] == [2, 0]
@@ -139,9 +139,9 @@ def test_sequences_and_optionals_in_test_data(tmp_path: Path) -> None:
 def test_too_many_and_too_few_files_of_test_data(tmp_path: Path) -> None:
     tensor = numpy_helper.from_array(ROWS)
     with pytest.raises(UsageError, match=r"contains input_1\.pb, but the model has 1 inputs: x"):
-        list(read_batches([save_set(tmp_path / "many", tensor, tensor)], model(ONE_INPUT)))
+        list(read_data(model(ONE_INPUT), [save_set(tmp_path / "many", tensor, tensor)]))
     with pytest.raises(UsageError, match="no data for input 'ids'"):
-        list(read_batches([save_set(tmp_path / "few", tensor)], model(TWO_INPUTS)))
+        list(read_data(model(TWO_INPUTS), [save_set(tmp_path / "few", tensor)]))
 
 
 def test_test_data_with_external_values_is_refused(tmp_path: Path) -> None:
@@ -149,11 +149,11 @@ def test_test_data_with_external_values_is_refused(tmp_path: Path) -> None:
     tensor = TensorProto(name="x", data_type=1, dims=[2, 4], data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value=str(tmp_path / "secret"))
     with pytest.raises(FileError, match="refers to values in another file"):
-        list(read_batches([save_set(tmp_path / "a", tensor)], model(ONE_INPUT)))
+        list(read_data(model(ONE_INPUT), [save_set(tmp_path / "a", tensor)]))
     sequence = onnx.SequenceProto(elem_type=1, tensor_values=[tensor])
     proto = model("g (seq(float[N, 4]) q) => (int64 n) { n = SequenceLength (q) }")
     with pytest.raises(FileError, match="refers to values in another file"):
-        list(read_batches([save_set(tmp_path / "b", sequence)], proto))
+        list(read_data(proto, [save_set(tmp_path / "b", sequence)]))
 
 
 @pytest.mark.parametrize(
@@ -170,16 +170,16 @@ def test_directories_without_usable_data(tmp_path: Path, names: list[str], says:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(MixlistError, match=says):
-        read_batches([tmp_path], model(ONE_INPUT))
+        read_data(model(ONE_INPUT), [tmp_path])
 
 
 def test_paths_that_are_not_data(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="no such file or directory") as error:
-        read_batches([tmp_path / "none.npz"], model(ONE_INPUT))
+        read_data(model(ONE_INPUT), [tmp_path / "none.npz"])
     assert "test_data_set" in str(error.value.hint)
     (tmp_path / "x.csv").write_text("1,2")
     with pytest.raises(FileError, match=r"mixlist cannot read .*x\.csv as data"):
-        read_batches([tmp_path / "x.csv"], model(ONE_INPUT))
+        read_data(model(ONE_INPUT), [tmp_path / "x.csv"])
 
 
 class Bomb:
@@ -205,7 +205,7 @@ def test_pickles_are_never_loaded(tmp_path: Path) -> None:
         "b.npz": "numpy",
     }.items():
         with pytest.raises(FileError, match=says):
-            list(read_batches([tmp_path / name], model(ONE_INPUT)))
+            list(read_data(model(ONE_INPUT), [tmp_path / name]))
     assert not (tmp_path / "ran").exists()
 
 
@@ -213,7 +213,7 @@ def test_a_zip_file_that_is_not_npz(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("x", "text")
     with pytest.raises(FileError, match="its entry 'x' is not an array"):
-        list(read_batches([tmp_path / "a.npz"], model(ONE_INPUT)))
+        list(read_data(model(ONE_INPUT), [tmp_path / "a.npz"]))
 
 
 @given(st.data())
@@ -234,7 +234,7 @@ def test_damaged_files_raise_mixlist_errors(tmp_path: Path, data: st.DataObject)
         content[position] = data.draw(st.integers(0, 255))
     path.write_bytes(content[: data.draw(st.integers(1, len(content)))])
     try:
-        list(read_batches([path if kind != "pb" else tmp_path], model(ONE_INPUT)))
+        list(read_data(model(ONE_INPUT), [path if kind != "pb" else tmp_path]))
     except (MixlistError, MemoryError):  # a damaged shape can ask for any amount
         pass
     finally:
@@ -245,21 +245,21 @@ def test_npz_files_with_types_that_numpy_lacks(tmp_path: Path) -> None:
     half = np.array([1, 2.5, -3e38], ml_dtypes.bfloat16)
     path = save_npz(tmp_path / "a.npz", x=half)
     assert np.load(path)["x"].dtype == np.dtype("V2")
-    (feed,) = read_batches([path], model_with_input("bfloat16[N]"))
+    (feed,) = read_data(model_with_input("bfloat16[N]"), [path])
     assert feed["x"].dtype == half.dtype
     assert feed["x"].tobytes() == half.tobytes()
-    (feed,) = read_batches([path], model_with_input("float[N]"))  # a model in float32 can read bfloat16 data
+    (feed,) = read_data(model_with_input("float[N]"), [path])  # a model in float32 can read bfloat16 data
     np.testing.assert_array_equal(feed["x"], half.astype(np.float32))
     small = np.array([1, -2, 7], ml_dtypes.int4)
-    (feed,) = read_batches([save_npz(tmp_path / "b.npz", x=small)], model_with_input("int4[N]"))
+    (feed,) = read_data(model_with_input("int4[N]"), [save_npz(tmp_path / "b.npz", x=small)])
     assert feed["x"].tolist() == [1, -2, 7]
     with pytest.raises(UsageError, match="the model expects numbers"):
-        list(read_batches([tmp_path / "b.npz"], model_with_input("float[N]")))
+        list(read_data(model_with_input("float[N]"), [tmp_path / "b.npz"]))
 
 
 def test_float8_in_a_file(tmp_path: Path) -> None:
     values = np.array([1, -2, 0.5]).astype(ml_dtypes.float8_e4m3fn)
-    (feed,) = read_batches([save_npz(tmp_path / "a.npz", x=values)], model_with_input("float8e4m3fn[N]"))
+    (feed,) = read_data(model_with_input("float8e4m3fn[N]"), [save_npz(tmp_path / "a.npz", x=values)])
     assert feed["x"].astype(np.float32).tolist() == [1, -2, 0.5]
 
 

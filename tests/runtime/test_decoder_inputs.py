@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from mixlist.errors import UsageError
-from mixlist.runtime.feeds import make_random_batches
+from mixlist.runtime.feeds import random_batches
 from tests.support.builders import model
 from tests.support.evaluation import run_ort
 from tests.support.versions import ATTENTION_HAS_WINDOW_CACHES
@@ -52,7 +52,7 @@ def make_layer(
 
 
 def make_feed(proto: onnx.ModelProto, **dims: int) -> dict[str, np.ndarray]:
-    return dict(next(iter(make_random_batches(proto, 1, dims=dims))))
+    return dict(next(iter(random_batches(proto, 1, dims=dims))))
 
 
 def test_the_query_gives_the_size_of_a_head() -> None:
@@ -100,7 +100,7 @@ def test_a_cache_with_room_beyond_its_window_is_full_at_times(words: int) -> Non
 @pytest.mark.parametrize("shape", ["", "[1]"])
 def test_lengths_that_are_inputs_count_the_words(shape: str) -> None:
     proto = make_layer(inputs=f"int32[batch_size] last, int32{shape} total", nodes="")
-    batches = make_random_batches(proto, 1, dims={"past_sequence_length": 6, "sequence_length": 1})
+    batches = random_batches(proto, 1, dims={"past_sequence_length": 6, "sequence_length": 1})
     feed = dict(next(iter(batches)))
     assert feed["last"].tolist() == [6] and feed["total"].reshape(-1).tolist() == [7]
     assert feed["total"].shape == ((1,) if shape else ())

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from mixlist.errors import UsageError
-from mixlist.runtime.feeds import Batches, as_batches, make_emulation_feed, read_batches
+from mixlist.runtime.feeds import Batches, as_batches, make_emulation_feed, read_data
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.inputs import Input, model_inputs
 from mixlist.runtime.local_session import LocalSession
@@ -198,7 +198,7 @@ def test_strings(array: Any, tmp_path: Path) -> None:
     assert got.tolist() == ["a", "", "ö"]
     assert LocalSession(make_session(proto)).run(None, {"x": got})[0].tolist() == ["a", "", "ö"]
     if array.dtype.kind in "US":
-        (feed,) = read_batches([save_npz(tmp_path / "a.npz", x=array)], proto)
+        (feed,) = read_data(proto, [save_npz(tmp_path / "a.npz", x=array)])
         assert feed["x"].tolist() == ["a", "", "ö"]
 
 
@@ -208,7 +208,7 @@ def test_scalars_bools_and_empty_arrays_run(tmp_path: Path) -> None:
         " { t = Neg (s) c = Not (b) f = Neg (e) i = Identity (h) }"
     )
     path = save_npz(tmp_path / "a.npz", s=np.float32(2), b=[True, False], e=np.zeros((0, 3), int), h=np.float16([1, 2]))
-    (feed,) = read_batches([path], proto)
+    (feed,) = read_data(proto, [path])
     t, c, f, i = LocalSession(make_session(proto)).run(None, feed)
     assert (float(t), c.tolist(), f.shape, i.tolist()) == (-2, [False, True], (0, 3), [1, 2])
 

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from mixlist.errors import UsageError
-from mixlist.runtime.feeds import Batches, make_random_batches
+from mixlist.runtime.feeds import Batches, random_batches
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from tests.support.builders import model
@@ -22,7 +22,7 @@ UNBOUNDED = "input 'ids': integers 0 or 1, because the graph shows no range"
 
 def first_batch(text: str, **options: Any) -> dict[str, Any]:
     """Return the first random batch for a model, or for its inputs in ONNX text."""
-    return next(iter(make_random_batches(model_with_inputs(text) if "=>" not in text else model(text), 1, **options)))
+    return next(iter(random_batches(model_with_inputs(text) if "=>" not in text else model(text), 1, **options)))
 
 
 def model_with_inputs(kinds: str) -> onnx.ModelProto:
@@ -40,7 +40,7 @@ def messages(batches: Batches) -> list[str]:
 
 
 def test_sizes_by_name_and_by_position() -> None:
-    batches = make_random_batches(model(PICTURES), 3, dims={**SIZES, "N": 2})
+    batches = random_batches(model(PICTURES), 3, dims={**SIZES, "N": 2})
     assert len(batches) == 3
     assert batches.names() == ("random 0", "random 1", "random 2")
     assert [(feed["x"].shape, feed["ids"].shape) for feed in batches] == [((2, 3, 5, 6), (2, 7))] * 3
@@ -72,22 +72,22 @@ def test_only_stars_and_question_marks_are_patterns() -> None:
     proto = model_with_inputs("float[4, 4] x")
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n[0]"
     proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "n0"
-    feed = next(iter(make_random_batches(proto, 1, dims={"n[0]*": 3, "n?": 5})))
+    feed = next(iter(random_batches(proto, 1, dims={"n[0]*": 3, "n?": 5})))
     assert feed["x"].shape == (3, 5)
 
 
 def test_a_missing_batch_size_is_one_with_a_warning() -> None:
-    batches = make_random_batches(model(PICTURES), 1, dims=SIZES)
+    batches = random_batches(model(PICTURES), 1, dims=SIZES)
     assert next(iter(batches))["x"].shape == (1, 3, 5, 6)
     assert messages(batches) == ["size N is not given: 1 is used", UNBOUNDED]
-    recurrent = make_random_batches(model_with_inputs("float[B, 4] x, float[2, B, 8] state, float[?, 2] z"), 1)
+    recurrent = random_batches(model_with_inputs("float[B, 4] x, float[2, B, 8] state, float[?, 2] z"), 1)
     assert next(iter(recurrent))["state"].shape == (2, 1, 8)
     assert messages(recurrent) == ["size B is not given: 1 is used", "size z.0 is not given: 1 is used"]
 
 
 def test_one_error_lists_all_missing_sizes() -> None:
     with pytest.raises(UsageError, match=r"random data needs sizes that the model leaves open: H, x\.3, L") as error:
-        make_random_batches(model(PICTURES), 1)
+        random_batches(model(PICTURES), 1)
     assert error.value.hint == "set them, for example: --dim H=16 --dim x.3=16 --dim L=16"
 
 
@@ -97,9 +97,9 @@ def test_hints_quote_the_names_that_a_shell_would_change() -> None:
     first, second = proto.graph.input[0].type.tensor_type.shape.dim
     first.dim_param, second.dim_param = "batch size", "?"
     with pytest.raises(UsageError) as error:
-        make_random_batches(proto, 1)
+        random_batches(proto, 1)
     assert error.value.hint == "set them, for example: --dim '?=16'"
-    assert make_random_batches(proto, 1, dims={"?": 2}).warnings[0].hint == "set it with --dim 'batch size'=N"
+    assert random_batches(proto, 1, dims={"?": 2}).warnings[0].hint == "set it with --dim 'batch size'=N"
 
 
 def test_a_size_may_be_zero() -> None:
@@ -109,7 +109,7 @@ def test_a_size_may_be_zero() -> None:
 
 def test_the_seed_decides_the_values() -> None:
     def batches(count: int, **options: Any) -> Batches:
-        return make_random_batches(model_with_inputs("float[4] x, int64[9] i, string[5] s"), count, **options)
+        return random_batches(model_with_inputs("float[4] x, int64[9] i, string[5] s"), count, **options)
 
     assert are_equal(batches(3), batches(3))  # with the same default seed
     assert are_equal(batches(3, seed=7), batches(3, seed=7))
@@ -162,7 +162,7 @@ def test_integers_have_the_range_that_the_graph_shows() -> None:
     """Rule S8.23: Random integers have the range that the graph shows."""
     text = """g (float[V, 4] table, int64[N, L] ids, int64[N, L] mask, int64 n) => (float[N, L, 4] y, bool[N, L] m) {
       [look] y = Gather (table, ids) m = Cast<to = 9> (mask) }"""
-    batches = make_random_batches(model(text), 1, dims={"V": 9, "L": 400, "N": 1}, ranges={"n": (3, 3)})
+    batches = random_batches(model(text), 1, dims={"V": 9, "L": 400, "N": 1}, ranges={"n": (3, 3)})
     feed = next(iter(batches))
     assert set(feed["ids"].reshape(-1).tolist()) == set(range(9))
     assert set(feed["mask"].reshape(-1).tolist()) == {0, 1}
@@ -172,7 +172,7 @@ def test_integers_have_the_range_that_the_graph_shows() -> None:
     ]
     assert {(w.code, w.hint) for w in batches.warnings} == {("ML601", "set another range with --range")}
     narrow = model("g (int8[N] i) => (bool[N] y) <int8 k = {127}> { y = Less (k, i) }")
-    assert next(iter(make_random_batches(narrow, 1, dims={"N": 999})))["i"].max() == 127  # the largest int8
+    assert next(iter(random_batches(narrow, 1, dims={"N": 999})))["i"].max() == 127  # the largest int8
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_integers_have_the_range_that_the_graph_shows() -> None:
 )
 def test_wrong_names_and_ranges(options: Any, says: str, hint: str) -> None:
     with pytest.raises(UsageError) as error:
-        make_random_batches(model(PICTURES), 1, **{"dims": SIZES, **options})
+        random_batches(model(PICTURES), 1, **{"dims": SIZES, **options})
     assert says in error.value.message
     assert hint in str(error.value.hint)
 
@@ -207,17 +207,17 @@ def test_wrong_names_and_ranges(options: Any, says: str, hint: str) -> None:
 )
 def test_ranges_beyond_the_type(kind: str, bounds: tuple[float, float], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        make_random_batches(model_with_inputs(f"{kind} x"), 1, ranges={"x": bounds})
+        random_batches(model_with_inputs(f"{kind} x"), 1, ranges={"x": bounds})
 
 
 @pytest.mark.parametrize("kind", ["seq(float[N])", "float[]", "optional(float[N])"])
 def test_inputs_that_random_data_cannot_fill(kind: str) -> None:
     proto = model_with_inputs(f"{kind} x")
     if kind.startswith("optional"):
-        assert list(make_random_batches(proto, 1)) == [{}]  # an optional may be missing
+        assert list(random_batches(proto, 1)) == [{}]  # an optional may be missing
         return
     with pytest.raises(UsageError, match="input x: ") as error:
-        make_random_batches(proto, 1)
+        random_batches(proto, 1)
     assert "--data" in str(error.value.hint)
 
 
@@ -231,7 +231,7 @@ def test_random_data_runs() -> None:
     text = "g (float[V, 4] table, int64[N, L] ids) => (float[N, L, 4] y) { y = Gather (table, ids) }"
     proto = model(text)
     runner = LocalSession(make_session(proto))
-    for feed in make_random_batches(proto, 4, dims={"V": 10, "L": 6}):
+    for feed in random_batches(proto, 4, dims={"V": 10, "L": 6}):
         assert runner.run(None, feed)[0].shape == (1, 6, 4)
 
 
@@ -252,14 +252,14 @@ def test_sizes_that_cannot_be_allocated(kinds: str, size: str) -> None:
     with pytest.raises(
         UsageError, match=f"random data takes {size} for input x: .*, more than the limit of 1 GB"
     ) as error:
-        make_random_batches(model_with_inputs(kinds), 1, dims={"N": 2000} if "N" in kinds else {})
+        random_batches(model_with_inputs(kinds), 1, dims={"N": 2000} if "N" in kinds else {})
     assert error.value.hint is not None and "--data" in error.value.hint
 
 
 def test_many_inputs_that_cannot_be_allocated_together() -> None:
     kinds = ", ".join(f"float[100000000] x{at}" for at in range(4))
     with pytest.raises(UsageError, match=r"takes 0.4 GB for input x0: .* and 1.6 GB for all inputs, more"):
-        make_random_batches(model_with_inputs(kinds), 1)
+        random_batches(model_with_inputs(kinds), 1)
 
 
 # The first layer of a decoder as ONNX Runtime's exporter of language models writes it: the mask gives the lengths.
@@ -284,7 +284,7 @@ g (int64[batch_size, sequence_length] input_ids, int64[batch_size, total_sequenc
 def test_the_length_of_a_cache_gives_a_decoder_all_sizes() -> None:
     """Rule S8.24: one new word follows the cache, and the mask covers both."""
     proto = model(DECODER, check=False)
-    batches = make_random_batches(proto, 2, dims={"past_sequence_length": 6})
+    batches = random_batches(proto, 2, dims={"past_sequence_length": 6})
     feed = next(iter(batches))
     assert feed["input_ids"].shape == (1, 1) and feed["input_ids"].max() < 3
     assert feed["attention_mask"].tolist() == [[1] * 7]

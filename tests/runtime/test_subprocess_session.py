@@ -15,7 +15,7 @@ import pytest
 
 from mixlist.errors import ModelError, UsageError
 from mixlist.runtime import worker_process
-from mixlist.runtime.feeds import read_batches
+from mixlist.runtime.feeds import read_data
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import DEFAULT_OPTIONS, Session, SessionOptions
@@ -144,7 +144,7 @@ def test_a_crash_in_a_run(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPat
     kept_model = onnx.load(crash.model)
     assert kept_model == double
     assert crash.feed is not None
-    (feed,) = read_batches([crash.feed], kept_model)
+    (feed,) = read_data(kept_model, [crash.feed])
     np.testing.assert_array_equal(feed["x"], ROWS)
     assert crash.model.parent.parent == temporary
 
@@ -191,7 +191,7 @@ def test_a_kept_feed_has_strings_and_bfloat16(monkeypatch: pytest.MonkeyPatch) -
     with SubprocessSession(proto) as worker, pytest.raises(Crashed) as error:
         worker.run(None, feed)
     assert error.value.feed is not None
-    (feed,) = read_batches([error.value.feed], proto)
+    (feed,) = read_data(proto, [error.value.feed])
     assert feed["s"].tolist() == ["a", "ö"]
     assert feed["b"].dtype == ml_dtypes.bfloat16
     assert feed["b"].tolist() == [1, 2.5]
