@@ -52,7 +52,7 @@ def test_a_command_that_runs_models_names_the_extras(
     "arguments",
     [
         ("validate", LIST, "--model", DIGITS),
-        ("resolve", DIGITS, "--mixlist", LIST, "--provider", "cpu"),
+        ("resolve", DIGITS, "--mixlist", LIST, "--target", "cpu"),
         ("bench", DIGITS, "--estimate", "--dim", "batch=2"),
         ("export", DIGITS, "--for", "ort"),
     ],
