@@ -274,6 +274,33 @@ def test_each_limit_is_kept_at_its_value_and_broken_beyond(name: str, kept_limit
     assert find_failed_limits(finding, replace(NO_LIMITS, **{name: broken_limit})) == (name,)
 
 
+@pytest.mark.parametrize(
+    ("mismatches", "limit", "failed"),
+    [
+        (0.25, 0.25, ()),
+        (0.25, 0.2, ("mismatch",)),
+        # Without a limit, 1 % may differ whatever the errors are; beyond that, the errors decide.
+        (0.01, None, ()),
+        (0.011, None, ("normalized", "cosine", "snr")),
+        (0.011, 0.5, ()),
+    ],
+)
+def test_a_share_of_mismatches_is_kept_at_its_limit(
+    mismatches: float, limit: float | None, failed: tuple[str, ...]
+) -> None:
+    """Rule S8.17: a limit of mismatches, or few of them, excuses the errors of integers."""
+    finding = OutputFinding("ids", 9.0, 9.0, 9.0, 0.1, 1.0, mismatches, None, True)
+    assert find_failed_limits(finding, Limits(mismatch=limit, snr=40.0)) == failed
+    assert find_failed_limits(finding, Limits(mismatch=limit, snr=40.0, max_abs=1.0)) == ("max_abs", *failed)
+
+
+def test_a_share_of_ignored_values_is_kept_at_its_limit() -> None:
+    """Rule S8.21: more ignored values than allowed are too little evidence."""
+    finding = OutputFinding("y", 0.0, 0.0, 0.0, 1.0, INF, None, None, True, ignored_share=0.5)
+    assert find_failed_limits(finding, Limits(), max_ignored=0.5) == ()
+    assert find_failed_limits(finding, Limits(), max_ignored=0.49) == ("max_ignored",)
+
+
 def test_limits_of_missing_measures_are_ignored() -> None:
     finding = measure((floats(1, 2), floats(1, 2)))
     assert find_failed_limits(finding, Limits(top1=1.0, mismatch=0.0)) == ()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mixlist.ops import dtypes
 from mixlist.rewriter import tensor_conversion
+from mixlist.rewriter.constant_conversion import find_constant_warnings
 from mixlist.rewriter.tensor_conversion import ConstantReport, convert_piece
 
 EDGES = [
@@ -79,3 +80,22 @@ def test_onnx_runtime_gives_the_bits_of_numpy(seed: int) -> None:
     is_number = ~np.isnan(float32_values)  # the bits of a converted NaN are not defined
     assert np.array_equal(converted.view(np.uint16)[is_number], expected.view(np.uint16)[is_number])
     assert np.isnan(converted[~is_number]).all()
+
+
+@pytest.mark.parametrize(
+    ("report", "code", "words"),
+    [
+        (ConstantReport("w", overflowed=2, max_abs=1e6), "ML502", "reaches 1e+06, beyond the low type: 2 values became"),
+        (ConstantReport("w", clamped=3, max_abs=1e6), "ML502", "3 values were clamped"),
+        (ConstantReport("w", flushed=4), "ML503", "4 values of constant 'w' became zero, and Div d reads"),
+    ],
+)
+def test_a_lossy_conversion_is_warned_about(report: ConstantReport, code: str, words: str) -> None:
+    """Rule S7.8: Changed constants are reported."""
+    (warning,) = find_constant_warnings([ConstantReport("v"), report], {"v": "Log l", "w": "Div d"})
+    assert (warning.code, words in warning.message) == (code, True), warning.message
+
+
+def test_zeros_that_no_sensitive_operator_reads_are_not_warned_about() -> None:
+    """Rule S7.8: tiny weights often become zero without harm."""
+    assert not list(find_constant_warnings([ConstantReport("w", flushed=4)], {"v": "Div d"}))
