@@ -17,9 +17,13 @@ RUNS ?= 1000
 LISTS ?= 50000
 MODELS ?= 6000
 STATES ?= 3000
+REAL = tests/corpus/test_corpus.py tests/corpus/test_evidence.py tests/corpus/test_tune.py tests/corpus/test_targets.py \
+  tests/corpus/test_quantized.py tests/test_conformance.py tests/repairer tests/training/test_known_truths.py
 FAULTS = tests/cli/test_damaged_lists.py tests/test_damaged_model_runs.py tests/test_damaged_states.py tests/test_unwritable_places.py
 
-.PHONY: demo test test-lowest docs lint check campaign clean
+CAMPAIGN = decisions verdicts properties corpus tools kills faults
+
+.PHONY: demo test test-lowest docs lint check campaign clean $(CAMPAIGN:%=campaign-%)
 
 demo: .venv/installed       ## validate, resolve, apply and run the bundled model
 	@$(BIN)/mixlist demo
@@ -41,14 +45,31 @@ lint: .venv/installed-dev
 
 check: lint test            ## what CI runs
 
-campaign: .venv/installed-dev   ## long tests: references of the rules, random graphs, poor data, kills, concurrent runs, damaged files, full disks
-	MIXLIST_EXAMPLES=$(DECISIONS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/resolver/test_reference.py
-	MIXLIST_EXAMPLES=$(VERDICTS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/checker/test_reference_verdict.py
-	MIXLIST_EXAMPLES=$(EXAMPLES) MIXLIST_FUZZ=$(DAMAGED) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=7200 $(PROPERTIES) tests/test_fuzz_models.py
-	MIXLIST_CAMPAIGN=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 tests/corpus/test_evidence.py tests/corpus/test_tune.py tests/corpus/test_targets.py tests/corpus/test_quantized.py tests/repairer tests/training/test_known_truths.py
-	MIXLIST_CAMPAIGN=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadgroup --timeout=3600 -rP tests/corpus/test_export.py tests/corpus/test_recover.py
+# The parts run alone, too. `make --keep-going campaign` goes on after a part that fails.
+CAMPAIGN_TESTS = $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=7200
+
+campaign: $(CAMPAIGN:%=campaign-%)   ## the long tests, all parts one after the other
+
+campaign-decisions: .venv/installed-dev   ## decisions, compared with a second implementation of the rules
+	MIXLIST_EXAMPLES=$(DECISIONS) $(CAMPAIGN_TESTS) tests/resolver/test_reference.py
+
+campaign-verdicts: .venv/installed-dev   ## verdicts of check, compared with a second implementation of the rules
+	MIXLIST_EXAMPLES=$(VERDICTS) $(CAMPAIGN_TESTS) tests/checker/test_reference_verdict.py
+
+campaign-properties: .venv/installed-dev   ## random models, and damaged ones
+	MIXLIST_EXAMPLES=$(EXAMPLES) MIXLIST_FUZZ=$(DAMAGED) $(CAMPAIGN_TESTS) $(PROPERTIES) tests/test_fuzz_models.py
+
+campaign-corpus: .venv/installed-dev   ## real models, the node tests of ONNX, planted overflows, trainings whose verdict is known
+	MIXLIST_CAMPAIGN=1 $(CAMPAIGN_TESTS) $(REAL)
+
+campaign-tools: .venv/installed-dev   ## lists for other tools, each in an environment of its own
+	MIXLIST_CAMPAIGN=1 $(CAMPAIGN_TESTS) --dist loadgroup -rP tests/corpus/test_export.py tests/corpus/test_recover.py
+
+campaign-kills: .venv/installed-dev   ## killed commands, and commands that write at the same time
 	MIXLIST_KILLS=$(KILLS) MIXLIST_CONCURRENT=$(RUNS) $(BIN)/python -m pytest -rP --timeout=7200 tests/test_killed_commands.py tests/test_concurrent_applies.py
-	MIXLIST_LISTS=$(LISTS) MIXLIST_MODEL_RUNS=$(MODELS) MIXLIST_STATES=$(STATES) MIXLIST_CAMPAIGN=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 -rPs $(FAULTS)
+
+campaign-faults: .venv/installed-dev   ## damaged lists, models and states, full disks
+	MIXLIST_LISTS=$(LISTS) MIXLIST_MODEL_RUNS=$(MODELS) MIXLIST_STATES=$(STATES) MIXLIST_CAMPAIGN=1 $(CAMPAIGN_TESTS) -rPs $(FAULTS)
 
 clean:
 	rm -rf .venv .venv-lowest build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,6 +1,6 @@
 """Damaged model files: resolve and apply end with exit status 2 and a message, or with 0 if the damage is harmless.
 
-The status is never 3, and there is no traceback or hang. MIXLIST_FUZZ is the number of damaged messages (4,000 by
+The status is never 3, and there is no traceback or hang. MIXLIST_FUZZ is the number of damaged messages (2,000 by
 default), MIXLIST_FUZZ_SEED the seed of the first. The models are those of the golden files, before and after, and
 ``additional_models``. tests/cli/test_fuzz.py damages the bytes and nodes of random models; this file damages every
 field of every message.
@@ -27,7 +27,7 @@ from tests.support.golden_file import read_golden
 from tests.support.mutation import mutate
 from tests.test_golden import FILES, models
 
-COUNT = int(os.environ.get("MIXLIST_FUZZ", "4000"))
+COUNT = int(os.environ.get("MIXLIST_FUZZ", "2000"))
 SEED = int(os.environ.get("MIXLIST_FUZZ_SEED", "0"))
 PARTS = 8
 SECONDS = 20  # for one command on a model of a few nodes; they take milliseconds

@@ -85,7 +85,7 @@ def test_onnx_runtime_gives_the_bits_of_numpy(seed: int) -> None:
 @pytest.mark.parametrize(
     ("report", "code", "words"),
     [
-        (ConstantReport("w", overflowed=2, max_abs=1e6), "ML502", "reaches 1e+06, beyond the low type: 2 values became"),
+        (ConstantReport("w", overflowed=2, max_abs=1e6), "ML502", "reaches 1e+06, beyond the low type: 2 values"),
         (ConstantReport("w", clamped=3, max_abs=1e6), "ML502", "3 values were clamped"),
         (ConstantReport("w", flushed=4), "ML503", "4 values of constant 'w' became zero, and Div d reads"),
     ],
