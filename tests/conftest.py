@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Tests run in several processes. Threads of torch that wait for each other on busy cores take twenty times as long as
+# one thread, and the networks of the tests are too small for several.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Property tests fail for what they assert, never because the machine is busy.
 settings.register_profile("mixlist", deadline=None, suppress_health_check=[HealthCheck.too_slow])

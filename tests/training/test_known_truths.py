@@ -32,15 +32,6 @@ BFLOAT16 = policy(white=MATRICES, mode="mixed_bfloat16")
 pytestmark = pytest.mark.timeout(3600)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    """The networks are too small for several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def train(name: str, group: int, lists: Any = LISTS, task: Task | None = None, **options: Any) -> TrainReport:
     """Train three seeds of a network, or of a change of it."""
     task = task or NETWORKS[name]
