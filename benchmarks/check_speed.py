@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -68,12 +69,17 @@ def _contenders(path: Path, feed: Mapping[str, Any]) -> tuple[Callable[[], None]
     """Return what a check does with each batch, with all tensors observed, and two runs of the original model."""
     import mixlist
     from mixlist.checker.batch_ranges import BatchRanges
+    from mixlist.checker.check_sessions import CheckSessions
     from mixlist.checker.finding_rules import classify_outputs
     from mixlist.checker.model_pair import make_model_pair
     from mixlist.checker.operand_rules import classify_operands
-    from mixlist.checker.session_config import SessionConfig
+    from mixlist.runtime.executors import Workers
 
-    pair = make_model_pair(path, mixlist.load_policy(), None, SessionConfig("cpu", None, False, skip_optimization=True))
+    # In this process, as the plain runs: the pipes are not compared.
+    in_this_process = Workers(ThreadPoolExecutor(1), 1, None, str)
+    pair = make_model_pair(
+        path, mixlist.load_policy(), None, CheckSessions("cpu", in_this_process, False, skip_optimization=True)
+    )
     session = _session(path.read_bytes())
 
     def observed() -> None:

@@ -91,7 +91,7 @@ def model(name: str, provider: str, folder: str, lists: str, mode: str) -> dict[
     summaries, findings = {}, {}
     for run, device in (("native", provider), ("emulated", "cpu")):
         start = time.monotonic()
-        report = mixlist.check(path, policy, feeds(name), provider=device, isolate=True)
+        report = mixlist.check(path, policy, feeds(name), provider=device)
         summaries[run] = {**_summary(report), "seconds": round(time.monotonic() - start, 1)}
         findings[run] = {_name(n): n for n in report.nodes if n.kind != "internal-risk"}
     plan = mixlist.resolve(path, policy)

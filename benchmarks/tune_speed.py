@@ -170,7 +170,7 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
         trials = Trials(compiler, trial_limits, workers, SearchState(None, {}))
         trials.try_reference()
         ranking = CandidateRanking(base, compiler.low_type, compiler.costs)
-        strategy = Strategy(trials, ranking, CostModel(compiler, "cpu"), node_rules=True)
+        strategy = Strategy(trials, ranking, CostModel(compiler, None), node_rules=True)
         start = time.perf_counter()
         strategy.run("min-edits")
         seconds = time.perf_counter() - start

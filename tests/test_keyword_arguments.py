@@ -12,7 +12,7 @@ import mixlist
 JUDGING = {
     "provider": "cpu", "overflow_mode": "inf", "steps": None, "max_exception_rate": 0.005,
     "max_ignored": 0.5, "limits": None, "labels": None, "jobs": None, "scheduler": None, "executor": None,
-    "segment_bytes": None, "type_hints": None, "isolate": False,
+    "segment_bytes": None, "type_hints": None,
 }  # fmt: skip
 CHECK = {
     "against": None, "full_statistics": False, "baseline": "float32", "layerwise": False, "per_tensor": False,

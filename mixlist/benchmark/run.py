@@ -24,6 +24,7 @@ from mixlist.benchmark.kernel_coverage import count_nodes_with_low_kernel
 from mixlist.benchmark.options import PROFILE_NAMES, BenchOptions
 from mixlist.benchmark.paired_statistics import compute_ratio, compute_spread
 from mixlist.benchmark.result import BenchReport, TimedModel
+from mixlist.benchmark.timed_session import TimedSession
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ModelError
 from mixlist.files.atomic_writes import write_atomically
@@ -35,12 +36,13 @@ from mixlist.option_fields import with_fields
 from mixlist.progress import ProgressCounter
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
+from mixlist.runtime.executors import Workers, open_process
 from mixlist.runtime.feeds import as_batches
 from mixlist.runtime.inputs import make_feed, model_inputs
 from mixlist.runtime.model_files import is_readable_in_place
 from mixlist.runtime.profile_reader import Profile, read_profile
+from mixlist.runtime.remote_session import RemoteSession
 from mixlist.runtime.session import SessionOptions
-from mixlist.runtime.timed_session import TimedSession
 from mixlist.targets.providers import PROVIDERS
 from mixlist.targets.refused_bfloat16 import describe_refused_bfloat16
 
@@ -85,8 +87,8 @@ def run_bench(
     data = as_batches(batches, original.proto, options.rounds)
     # A round times one batch, so more batches than rounds would never be timed.
     feeds = list(islice(data, options.rounds))
-    with ScratchFolder() as folder:
-        comparison = _Comparison(folder, feeds, options)
+    with ScratchFolder() as folder, ExitStack() as processes:
+        comparison = _Comparison(folder, feeds, options, processes)
         warnings = (*data.warnings, *comparison.add_models(original, other))
         comparison.time_models()
         comparison.profile_models()
@@ -97,13 +99,15 @@ class _Measurement:
     """One of the two models, its process, and the measurements so far.
 
     ``model``: what the process loads. ``loaded``: the same model in this process, for its inputs and its types.
+    ``process``: the process of the model, which starts with its first session.
     """
 
-    def __init__(self, name: str, loaded: LoadedModel, model: Path | ModelProto) -> None:
+    def __init__(self, name: str, loaded: LoadedModel, model: Path | ModelProto, process: Workers) -> None:
         self.name = name
         self.loaded = loaded
         self.model = model
-        self.session: TimedSession  # set when the process has started
+        self.process = process
+        self.session: RemoteSession  # set when the process has loaded the model
         self.times: list[float] = []  # seconds of one run, by round
         self.memory: int | None = None
         self.graph: GraphChanges | None = None
@@ -125,10 +129,14 @@ class _Measurement:
 
 
 class _Comparison:
-    """The two models and the batches on which they are compared; ``folder`` is for temporary files."""
+    """The two models and the batches on which they are compared.
 
-    def __init__(self, folder: Path, feeds: Sequence[Feed], options: BenchOptions) -> None:
+    ``folder`` is for temporary files. ``processes`` ends the processes of the models.
+    """
+
+    def __init__(self, folder: Path, feeds: Sequence[Feed], options: BenchOptions, processes: ExitStack) -> None:
         self.folder = folder
+        self.processes = processes
         self.feeds = feeds
         self.options = options
         # Both can change later: transfers that a model cannot avoid are timed, and the warm-up decides the repeats.
@@ -139,7 +147,7 @@ class _Comparison:
 
     def add_models(self, original: LoadedModel, policy_or_other: ComparedModel) -> tuple[Diagnostic, ...]:
         """Add both models; return the warnings about the mixed one."""
-        self.measurements.append(_Measurement(original.name, original, _loadable_source(original)))
+        self._add_model(original.name, original, _loadable_source(original))
         if isinstance(policy_or_other, Policy | Plan):
             plan = policy_or_other if isinstance(policy_or_other, Plan) else resolve(original, policy_or_other)
             result = rewrite(plan.solution.loaded, plan)
@@ -148,12 +156,17 @@ class _Comparison:
             mixed = load_model(self.folder / "mixed.onnx")
             # The process gets the message and not the file, which is temporary: if ONNX Runtime crashes on the model,
             # the session saves a copy for the user.
-            self.measurements.append(_Measurement(f"{original.name}, mixed", mixed, mixed.proto))
+            self._add_model(f"{original.name}, mixed", mixed, mixed.proto)
             return result.warnings
         loaded = load_model(policy_or_other)
         refuse_large_expansion(loaded.proto)
-        self.measurements.append(_Measurement(loaded.name, loaded, _loadable_source(loaded)))
+        self._add_model(loaded.name, loaded, _loadable_source(loaded))
         return ()
+
+    def _add_model(self, name: str, loaded: LoadedModel, model: Path | ModelProto) -> None:
+        # A new process and not the helper, which can hold memory of its own.
+        process = self.processes.enter_context(open_process(is_helper=False))
+        self.measurements.append(_Measurement(name, loaded, model, process))
 
     def _start_session(
         self,
@@ -161,21 +174,27 @@ class _Comparison:
         feeds: Sequence[Feed],
         profile: Path | None = None,
         optimized_model: Path | None = None,
-    ) -> TimedSession:
-        """Start a process with a model and send it the batches."""
+    ) -> RemoteSession:
+        """Load a model in its process and send it the batches."""
         provider, threads = self.options.provider, self.options.threads
         options = SessionOptions(provider, threads=threads, profile=profile, optimized_model=optimized_model)
-        session = TimedSession(measurement.model, options, folder=measurement.loaded.folder)
+        session = RemoteSession(
+            measurement.model,
+            options,
+            workers=measurement.process,
+            folder=measurement.loaded.folder,
+            session_class=TimedSession,
+        )
         self._load_batches(measurement, session, feeds)
         return session
 
-    def _load_batches(self, measurement: _Measurement, session: TimedSession, feeds: Sequence[Feed]) -> None:
+    def _load_batches(self, measurement: _Measurement, session: RemoteSession, feeds: Sequence[Feed]) -> None:
         """Send the batches to the process of a model."""
         inputs = model_inputs(measurement.loaded.proto)
         # The two models may declare different input types: convert the batches to those of this model.
         converted_feeds = [make_feed(feed, inputs, f"batch {index}")[0] for index, feed in enumerate(feeds)]
         # load_batches returns True if each run transfers its batch, even where ``transfers`` does not ask for it.
-        if session.load_batches(converted_feeds, self.transfers) and not self.transfers:
+        if session.call(TimedSession.load_batches, converted_feeds, self.transfers) and not self.transfers:
             self.transfers = True
             self.notes.append("inputs or outputs that are no tensors cannot stay on the device: transfers are timed")
 
@@ -211,7 +230,7 @@ class _Comparison:
             # 4. Read the memory while the processes still run. A model that did not start has no session.
             for measurement in self.measurements:
                 if not measurement.failure:
-                    measurement.memory = measurement.attempt(measurement.session.peak_added_memory)
+                    measurement.memory = measurement.attempt(measurement.session.call, TimedSession.peak_added_memory)
 
     def _start_timing(self, measurement: _Measurement, stack: ExitStack) -> None:
         measurement.session = stack.enter_context(self._start_session(measurement, self.feeds))
@@ -222,12 +241,13 @@ class _Comparison:
     def _warm_up(self, measurement: _Measurement) -> float:
         """Run every batch ``warmup`` times; return the seconds of the fastest run."""
         runs = self.options.warmup * len(self.feeds)
-        return min(measurement.session.time_runs(run % len(self.feeds), 1) for run in range(runs))
+        return min(measurement.session.call(TimedSession.time_runs, run % len(self.feeds), 1) for run in range(runs))
 
     def _take_turn(self, measurement: _Measurement, batch: int) -> None:
         if self.repeats > 1:  # a long run needs no untimed run before it
-            measurement.session.time_runs(batch, 1)
-        measurement.times.append(measurement.session.time_runs(batch, self.repeats) / self.repeats)
+            measurement.session.call(TimedSession.time_runs, batch, 1)
+        seconds = measurement.session.call(TimedSession.time_runs, batch, self.repeats)
+        measurement.times.append(seconds / self.repeats)
 
     # --- profiles ---
 
@@ -252,8 +272,8 @@ class _Comparison:
         with self._start_session(measurement, feeds, folder / "profile", optimized_model) as session:
             for runs in (1, _PROFILED_RUNS):  # the first run of each batch is a warm-up, which read_profile skips
                 for batch in range(len(feeds)):
-                    session.time_runs(batch, runs)
-            measurement.profile = read_profile(session.end_profile(), warmup=len(feeds))
+                    session.call(TimedSession.time_runs, batch, runs)
+            measurement.profile = read_profile(Path(session.call(TimedSession.end_profile)), warmup=len(feeds))
         optimized_proto = onnx.load(optimized_model, load_external_data=False)
         measurement.graph = compare_graphs(measurement.loaded.proto, optimized_proto)
 

@@ -3,7 +3,7 @@
 ``run.py`` runs a check from start to end. The other files, in the order in which a check needs them:
 
 - ``options.py``, ``limits.py``: the arguments of ``mixlist.check``;
-- ``session_config.py``, ``model_pair.py``: the reference and the mixed model, in sessions that observe ranges;
+- ``check_sessions.py``, ``model_pair.py``: the reference and the mixed model, in sessions that observe ranges;
 - ``batch_ranges.py``: the ranges of one batch; ``hidden_overflow.py`` adds the overflows that ranges do not show;
 - ``finding_rules.py``, ``operand_rules.py``: the findings of one batch, of node outputs and of converted inputs;
 - ``finding_records.py``, ``refused_batches.py``: what all batches show of a tensor; batches that do not run;

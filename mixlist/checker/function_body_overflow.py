@@ -32,7 +32,7 @@ from mixlist.ops import dtypes
 from mixlist.ops.low_precision import FINITE_MAX
 from mixlist.ops.schema import find_schema
 from mixlist.patterns.proven_masks import SENTINEL
-from mixlist.runtime.refused_run import RunRefused
+from mixlist.runtime.local_session import RunRefused
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, NodeProto

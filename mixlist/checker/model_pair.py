@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mixlist.checker.batch_ranges import BatchRanges
-from mixlist.checker.session_config import SessionConfig
+from mixlist.checker.check_sessions import CheckSessions
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.emulation.conversions import Conversion, find_conversions
 from mixlist.emulation.emulate import has_low_types
@@ -37,9 +37,9 @@ from mixlist.rewriter import rewrite
 from mixlist.rewriter.result import NOTHING_LOW
 from mixlist.rewriter.specialized_functions import ORIGIN_KEY
 from mixlist.runtime.inputs import model_inputs
-from mixlist.runtime.refused_run import RunRefused
-from mixlist.runtime.worker_process import WorkerDied
+from mixlist.runtime.local_session import RunRefused
 from mixlist.targets.refused_bfloat16 import describe_refused_bfloat16
+from mixlist.worker_processes import WorkerDied
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -118,7 +118,7 @@ class ModelPair:
     reference: ObservedModel
     mixed: ObservedModel
     plan: Plan | None
-    config: SessionConfig
+    config: CheckSessions
     reference_observer: Observer
     mixed_observer: Observer
     nodes: list[DataflowNode]
@@ -230,7 +230,7 @@ def make_model_pair(
     model: ModelSource | LoadedModel,
     policy: Policy,
     against: ModelSource | LoadedModel | None,
-    config: SessionConfig,
+    config: CheckSessions,
     first_feed: Feed | None = None,
 ) -> ModelPair:
     """Resolve and rewrite a model, then observe and load the original and the mixed model.
@@ -303,7 +303,7 @@ def _make_mixed_model(
 
 
 def _warn_about_kernels(
-    original: LoadedModel, against: LoadedModel | None, nodes: Sequence[DataflowNode], config: SessionConfig
+    original: LoadedModel, against: LoadedModel | None, nodes: Sequence[DataflowNode], config: CheckSessions
 ) -> list[Diagnostic]:
     """Return a warning about nodes without a float64 kernel, and for each given model that the CPU provider refuses."""
     float32_nodes = describe_float32_nodes(nodes) if config.float64_reference else ""
@@ -341,7 +341,7 @@ def _conversion_readers(
     return node_of
 
 
-def _observe_reference(shared: LoadedModel, config: SessionConfig) -> tuple[ObservedModel, InstrumentedModel]:
+def _observe_reference(shared: LoadedModel, config: CheckSessions) -> tuple[ObservedModel, InstrumentedModel]:
     """Return the reference with its probes, and its instrumented form."""
     instrumented = instrument(shared.proto, safe_reductions=config.safe_reductions)
     open_observer = config.open_reference_observer
@@ -350,7 +350,7 @@ def _observe_reference(shared: LoadedModel, config: SessionConfig) -> tuple[Obse
 
 
 def _observe_mixed(
-    loaded: LoadedModel, original: Graph, config: SessionConfig
+    loaded: LoadedModel, original: Graph, config: CheckSessions
 ) -> tuple[ObservedModel, InstrumentedModel, tuple[Conversion, ...]]:
     """Return the mixed model with its probes, its instrumented form, and its conversions."""
     # Without probes at first: ``find_conversions`` needs only the names that this object maps to the original.

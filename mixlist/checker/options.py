@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from mixlist.checker.label_accuracy import Labels
     from mixlist.graph.load import Model
-    from mixlist.runtime.subprocess_session import SessionProcess
 
 OVERFLOW_MODES = ("inf", "saturate")
 BASELINES = ("float32", "float64")
@@ -55,10 +54,9 @@ class JudgingOptions(OverflowModeOption):
 
     ``limits``: the limits of outputs, None for the defaults of ``Limits``. ``labels``: the right answers to the samples
     of all batches (``label_accuracy.read_labels``). ``type_hints``: the types of tensors that custom operators make, as
-    for ``resolve``. ``isolate``: run sessions in another process, so that a crash of ONNX Runtime makes the verdict
-    ``fail`` instead of ending this process. True starts a new process, a SessionProcess is used as it is. A batch with
-    an empty array runs in another process in any case, because ONNX Runtime may die of it. Sessions run in ``jobs``
-    processes of this machine, on the Dask cluster of ``scheduler``, or through ``executor``.
+    for ``resolve``. Sessions run in another process, so that a crash of ONNX Runtime makes the verdict ``fail`` and
+    does not end this process. Instead they can run in ``jobs`` processes of this machine, on the Dask cluster of
+    ``scheduler``, or through ``executor``; ``executor=ThreadPoolExecutor(1)`` runs them in this process.
     """
 
     steps: int | None = option(None, "Stop after N batches.", "integer", minimum=1)
@@ -98,7 +96,6 @@ class JudgingOptions(OverflowModeOption):
         minimum=1,
     )
     type_hints: Mapping[str, str] | None = None
-    isolate: bool | SessionProcess = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +143,12 @@ class CheckOptions(JudgingOptions):
     @property
     def runs_whole(self) -> bool:
         """Return True if these options exclude segments: workers get whole models, and so does a float64 reference."""
-        on_workers = self.jobs is not None or self.scheduler is not None or self.executor is not None
-        return on_workers or self.baseline == "float64"
+        return self.on_workers or self.baseline == "float64"
+
+    @property
+    def on_workers(self) -> bool:
+        """Return True if the options name the workers of the sessions."""
+        return self.jobs is not None or self.scheduler is not None or self.executor is not None
 
     @property
     def output_limits(self) -> Limits:
@@ -173,6 +174,5 @@ class CheckOptions(JudgingOptions):
             jobs=None,
             scheduler=None,
             executor=None,
-            isolate=bool(self.isolate),
             progress=None,
         )

@@ -15,7 +15,7 @@ from mixlist.errors import ModelError
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import TensorRef
 from mixlist.runtime.feeds import has_empty_array
-from mixlist.runtime.refused_run import Refusal, RunRefused
+from mixlist.runtime.local_session import Refusal, RunRefused
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Array, Feed

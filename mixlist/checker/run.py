@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.advice import Advisor, describe_protected_nodes
+from mixlist.checker.check_sessions import CheckSessions
 from mixlist.checker.counting_sessions import FullStatistics, count_operand_findings, count_output_findings
 from mixlist.checker.evidence import holds_only_nan, missing_evidence
 from mixlist.checker.exception_rate import describe_rate, exception_rate, too_many_exceptions
@@ -29,8 +30,6 @@ from mixlist.checker.operand_rules import classify_operands
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.refused_batches import RefusedBatches, describe_batch, make_reference_error
 from mixlist.checker.result import CheckReport, NodeError, OutputFinding, TensorRange, Verdict
-from mixlist.checker.segment_choice import choose_segment_bytes
-from mixlist.checker.session_config import SessionConfig
 from mixlist.checker.started_runs import PendingRun, start_runs
 from mixlist.diagnostics import warning
 from mixlist.emulation.observed_range import ObservedRange
@@ -43,12 +42,12 @@ from mixlist.lists.policy import Policy, require_policy
 from mixlist.ops.shape_inference import refuse_large_expansion
 from mixlist.option_fields import with_fields
 from mixlist.progress import ProgressCounter
-from mixlist.runtime.executors import open_workers
+from mixlist.runtime.executors import Workers, open_process, open_workers, start_process
 from mixlist.runtime.feeds import Batches, as_batches
+from mixlist.runtime.local_session import RunRefused
 from mixlist.runtime.phase_timer import PhaseTimer
-from mixlist.runtime.refused_run import RunRefused
-from mixlist.runtime.subprocess_session import SessionProcess
-from mixlist.runtime.worker_process import WorkerDied
+from mixlist.runtime.segments import choose_segment_bytes
+from mixlist.worker_processes import WorkerDied
 
 if TYPE_CHECKING:
     from mixlist.graph.load import Model
@@ -62,6 +61,9 @@ SLOW_BATCH_SECONDS = 10.0
 # From this number of batches on, ONNX Runtime optimizes the graphs, which takes time once and saves time in each batch:
 # a session of nudenet_320n then loads 60 ms slower and runs 3 ms faster.
 BATCHES_FOR_OPTIMIZATION = 20
+# How often memory holds the weights of a model that runs whole: ONNX Runtime packs the weights of the two models, and
+# their pages are mapped.
+WEIGHT_COPIES = 4
 
 
 @with_fields(CheckOptions)
@@ -92,6 +94,8 @@ def run_check(
     ``clips_repair``: an infinity that only Clips read is intended (Rule S8.30); a training can need another answer.
     """
     require_policy(policy)
+    if not options.on_workers:
+        start_process()
     timer = PhaseTimer()
     # A small file may stand for a huge graph, because calls of functions multiply when they are expanded. Such a model
     # is refused here.
@@ -105,18 +109,18 @@ def run_check(
     # Make both models, run all batches, then analyze what they showed. Sessions and processes end with the stack,
     # also after errors.
     with ExitStack() as stack:
-        workers = None
-        if options.jobs is not None or options.scheduler is not None or options.executor is not None:
-            workers = stack.enter_context(open_workers(options.jobs, options.scheduler, options.executor, batch_count))
+        workers = _open_workers(options, batch_count, stack)
         with timer.phase("prepare"):
-            config = SessionConfig(
+            segment_bytes = options.segment_bytes
+            if segment_bytes is None and not options.runs_whole:
+                segment_bytes = choose_segment_bytes(original, WEIGHT_COPIES)
+            config = CheckSessions(
                 options.provider,
-                _session_process(options, stack) if workers is None else None,
+                workers,
                 options.saturate,
                 float64_reference=options.baseline == "float64",
                 skip_optimization=batch_count < BATCHES_FOR_OPTIMIZATION,
-                workers=workers,
-                segment_bytes=choose_segment_bytes(original, options),
+                segment_bytes=segment_bytes,
             )
             feeds = islice(batches, batch_count)
             # The reference begins with the first batch while the mixed model is made.
@@ -138,11 +142,11 @@ def run_check(
     return replace(report, emulated=compare_with_emulation(report, emulated))
 
 
-def _session_process(options: CheckOptions, stack: ExitStack) -> SessionProcess | None:
-    """Return the process for the sessions, None for this one. A new process ends with the stack."""
-    if isinstance(options.isolate, SessionProcess):
-        return options.isolate
-    return stack.enter_context(SessionProcess()) if options.isolate else None
+def _open_workers(options: CheckOptions, batch_count: int, stack: ExitStack) -> Workers:
+    """Open the workers that the options name, or one process. ``stack`` closes them."""
+    if options.on_workers:
+        return stack.enter_context(open_workers(options.jobs, options.scheduler, options.executor, batch_count))
+    return stack.enter_context(open_process())
 
 
 class _CheckRun:
@@ -377,7 +381,7 @@ class _CheckRun:
 
 
 def _report_crash_at_load(
-    model: str, config: SessionConfig, policy: Policy, options: CheckOptions, reason: str
+    model: str, config: CheckSessions, policy: Policy, options: CheckOptions, reason: str
 ) -> CheckReport:
     """Return the report of a check that fails before its first batch."""
     return CheckReport(

@@ -42,7 +42,7 @@ def start_runs(
     if pair.config.segment_bytes is not None:
         yield from _start_groups(pair, feeds, statistics)
         return
-    batches_ahead = pair.config.workers.count if pair.config.workers is not None else 0
+    batches_ahead = pair.config.workers.batches_ahead
     started: deque[StartedBatch] = deque()
     for index, feed in enumerate(feeds):
         started.append(_start(pair, index, feed))

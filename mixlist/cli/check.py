@@ -57,17 +57,16 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     from mixlist.checker.run import run_check
     from mixlist.report import check_html, check_terminal, terminal
     from mixlist.report.progress import bar
-    from mixlist.runtime.subprocess_session import SessionProcess
+    from mixlist.runtime.executors import start_process
 
     # These checks are cheap, so they come before the worker process and the model.
     apply_large_batch(option_values)
     keep_jobs_or_scheduler(option_values)
     data = pop_data_options(option_values)
-    one_process = option_values["jobs"] is None and option_values["scheduler"] is None
-    # Start the worker process now, so that it imports ONNX Runtime while this process reads the model. The click
-    # context ends the worker. With --jobs or --scheduler, ``run_check`` starts workers of its own.
-    context = click.get_current_context()
-    process = context.with_resource(SessionProcess()) if one_process else False
+    # Start the process of the sessions now, so that it imports ONNX Runtime while this process reads the model. With
+    # --jobs or --scheduler, ``run_check`` starts workers.
+    if option_values["jobs"] is None and option_values["scheduler"] is None:
+        start_process()
     policy = pop_policy(option_values)
     hints = pop_type_hints(option_values)
     source = load_input_model(model)
@@ -77,9 +76,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     option_values["per_tensor"] = option_values["per_tensor"] or html is not None
     limits = build_options(Limits(), option_values)
     answers = None if labels is None else read_labels(labels)
-    options = build_options(
-        CheckOptions(), option_values, limits=limits, labels=answers, type_hints=hints, isolate=process
-    )
+    options = build_options(CheckOptions(), option_values, limits=limits, labels=answers, type_hints=hints)
     with bar("checking", "batches") as progress:
         report = run_check(source, policy, batches, replace(options, progress=progress))
     # ``tune`` edits lists, so it can help only in a mode that reads them, and with a model that they made.

@@ -166,7 +166,7 @@ def _read_loader(loader: str, limit: int | None) -> Iterator[object]:
     from mixlist.progress import ProgressCounter
     from mixlist.report.number_text import format_bytes
     from mixlist.report.progress import bar
-    from mixlist.runtime.python_loader import run_loader
+    from mixlist.runtime.python_function import run_loader
 
     stored, next_note = 0, _FIRST_NOTE_BYTES
     with bar("reading data", "batches") as progress:

@@ -136,7 +136,7 @@ def _compare(model: str, before: Policy, after: Policy, data: DataOptions, value
     keep_jobs_or_scheduler(values)
     labels = values.pop("labels")
     source = load_input_model(model)
-    converted: dict[str, Any] = {"limits": build_options(Limits(), values), "type_hints": hints, "isolate": True}
+    converted: dict[str, Any] = {"limits": build_options(Limits(), values), "type_hints": hints}
     converted["labels"] = None if labels is None else read_labels(str(labels))
     options = build_options(CheckOptions(), values, **converted)
     batches = batches_of_options(data, source, options.steps) if has_data else None

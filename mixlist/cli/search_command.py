@@ -65,7 +65,6 @@ def read_search(
         labels=None if labels is None else read_labels(labels),
         validate_on=validation_batches,
         type_hints=type_hints,
-        isolate=True,  # the trials run in worker processes, so that a crash of ONNX Runtime does not end the search
     )
     return source, batches, options
 

@@ -7,10 +7,9 @@ and refuses a conversion that would lose any.
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections import Counter
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError, UsageError
@@ -18,6 +17,7 @@ from mixlist.graph.opsets import OLDEST_OPSET
 from mixlist.graph.traversal import tensors_in_model
 from mixlist.graph.weights import is_external
 from mixlist.ops.shape_inference import refuse_large_expansion
+from mixlist.worker_processes import WorkerDied, helper_process
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -45,7 +45,7 @@ def inline_functions(model: ModelProto) -> ModelProto:
     """
     _refuse_invalid(model)
     try:
-        inlined = _run_onnx_tool("inliner.inline_local_functions(model)", model)
+        inlined = _run_onnx_tool("inliner", "inline_local_functions", model)
     except _ToolError as error:
         raise ModelError(f"the model's functions cannot be inlined: {error}") from None
     if not inlined.functions:
@@ -54,7 +54,7 @@ def inline_functions(model: ModelProto) -> ModelProto:
     remaining = ", ".join(f"{function.domain}:{function.name}" for function in inlined.functions)
     reason = ""
     try:
-        converted = _run_onnx_tool("inliner.inline_local_functions(model, convert_version=True)", inlined)
+        converted = _run_onnx_tool("inliner", "inline_local_functions", inlined, convert_version=True)
     except _ToolError as error:
         converted, reason = inlined, f": {error}"
     if not converted.functions:
@@ -89,7 +89,7 @@ def convert_opset(model: ModelProto, opset: int) -> ModelProto:
         raise UsageError(f"--opset {opset}: mixlist handles opsets {OLDEST_OPSET} to {newest}")
     _refuse_invalid(model)
     try:
-        converted = _run_onnx_tool(f"version_converter.convert_version(model, {opset})", model)
+        converted = _run_onnx_tool("version_converter", "convert_version", model, opset)
     except _ToolError as error:
         raise ModelError(
             f"onnx's version converter cannot convert the model to opset {opset}: {error}",
@@ -110,41 +110,36 @@ class _ToolError(Exception):
     """A failure of a tool of onnx. The message has one line."""
 
 
-# The program of the other process. It reads a model from stdin and writes the converted one to stdout.
-_CHILD_PROGRAM = """
-import sys
-sys.path[:] = sys.argv[1:]
-import onnx
-from onnx import inliner, version_converter
-model = onnx.ModelProto.FromString(sys.stdin.buffer.read())
-try:
-    converted = {call}
-except Exception as error:  # RuntimeError, ValueError or onnx's own, by cause
-    sys.exit((str(error).strip() or type(error).__name__).splitlines()[0])
-sys.stdout.buffer.write(converted.SerializeToString())
-"""
+def _run_onnx_tool(tool: str, function: str, model: ModelProto, *args: object, **kwargs: object) -> ModelProto:
+    """Call a function of onnx with a model in the helper process, and return the resulting model.
 
-
-def _run_onnx_tool(call: str, model: ModelProto) -> ModelProto:
-    """Run ``call``, a Python expression that reads ``model``, in another process, and return the resulting model.
-
-    onnx aborts its process on some models, for example where a Slice reads a dimension that is declared as -1. In
-    another process, this does not end mixlist. Raises _ToolError if the call fails.
+    ``tool``: the module of the function, for example ``inliner``. onnx aborts its process on some models, for example
+    where a Slice reads a dimension that is declared as -1. In another process, this does not end mixlist. Raises
+    _ToolError if the call fails.
     """
     try:
-        data = model.SerializeToString()
+        message = model.SerializeToString()
     except Exception:  # protobuf's own error type differs by implementation
         raise _ToolError("with its weights, it exceeds the 2 GiB that protobuf allows") from None
-    # The same sys.path, so that the other process imports the same onnx.
-    command = [sys.executable, "-c", _CHILD_PROGRAM.replace("{call}", call), *sys.path]
-    process = subprocess.run(command, input=data, capture_output=True)
-    status = process.returncode
-    if status < 0:  # the negative number of the signal that ended the process
-        raise _ToolError(f"onnx crashed with {signal.Signals(-status).name}")
-    if status:
-        lines = process.stderr.decode(errors="replace").strip().splitlines() or [f"it ended with status {status}"]
-        raise _ToolError(lines[-1].rpartition(" failed: ")[2])  # an assertion of onnx begins with its place in C++
-    return type(model).FromString(process.stdout)
+    with helper_process() as process:
+        try:
+            converted, error = process.call(partial(_call_onnx, tool, function, message, *args, **kwargs))
+        except WorkerDied as death:
+            raise _ToolError(f"onnx crashed with {death.signal}") from None
+    if error:
+        raise _ToolError(error.rpartition(" failed: ")[2])  # an assertion of onnx begins with its place in C++
+    return type(model).FromString(converted)
+
+
+def _call_onnx(tool: str, function: str, message: bytes, *args: object, **kwargs: object) -> tuple[bytes, str]:
+    """Return the serialized model that a function of onnx returns, or the first line of its error."""
+    from onnx import ModelProto
+
+    try:
+        converted = getattr(import_module(f"onnx.{tool}"), function)(ModelProto.FromString(message), *args, **kwargs)
+    except Exception as error:  # RuntimeError, ValueError or onnx's own, by cause
+        return b"", (str(error).strip() or type(error).__name__).splitlines()[0]
+    return converted.SerializeToString(), ""
 
 
 def _refuse_invalid(model: ModelProto) -> None:

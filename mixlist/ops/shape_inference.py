@@ -6,38 +6,34 @@ A small model file can make ONNX's inference take all memory, or run for hours, 
   visit, and refuses a model with too many.
 - Inference with data propagation follows the values of shapes, for example through ``Shape -> Gather -> Add``. It then
   stores 140 to 210 bytes for each element of every vector that an operator like Add reads. ``_propagated_elements``
-  counts these elements before. If they cannot be counted, because the length of a vector is itself computed, a process
-  of its own runs the data propagation. This process has ``PROCESS_SECONDS`` and ``PROCESS_MEMORY`` bytes. Windows and
+  counts these elements before. If they cannot be counted, because the length of a vector is itself computed, the
+  helper process runs the data propagation. It may take ``PROCESS_SECONDS`` and ``PROCESS_MEMORY`` bytes. Windows and
   macOS have no limit of memory for a process, so there the time alone limits it.
 """
 
 from __future__ import annotations
 
-import atexit
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
-from threading import Lock, Timer
-from typing import TYPE_CHECKING, NamedTuple, cast
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mixlist.errors import ModelError
 from mixlist.lists.op_catalog import canonical_domain
+from mixlist.worker_processes import helper_process
 
 if TYPE_CHECKING:
-    from typing import IO
-
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 # Nodes of a model in which every call is replaced by the nodes of its function.
 MOST_EXPANDED_NODES = 20_000
-PROCESS_MEMORY = 1 << 29  # bytes for the process that runs the data propagation
-PROCESS_SECONDS = 4.0  # for each model that is sent to this process
-# Up to this many elements, data propagation needs no process of its own: it takes some 200 MB and one second.
+PROCESS_MEMORY = 1 << 29  # bytes that the data propagation of a model may take in the helper process
+PROCESS_SECONDS = 4.0  # for each model
+# Up to this many elements, data propagation needs no other process: it takes some 200 MB and one second.
 _MOST_PROPAGATED = 1 << 20
 _GRAPH, _GRAPHS = 5, 10  # AttributeProto.GRAPH and GRAPHS, written out because importing onnx takes time
 
@@ -67,8 +63,8 @@ def infer_shapes_with_data_propagation(model: ModelProto, earlier: ModelProto | 
     """Return a copy of a model with the shapes that ONNX infers, with data propagation if its cost is acceptable.
 
     ``earlier``: the result of a previous call for this model, which has more constants now. It saves one inference.
-    Raises the same errors as ``infer_shapes``, and ValueError with onnx's message if the process of its own finds an
-    error in the model.
+    Raises the same errors as ``infer_shapes``, and ValueError with onnx's message if the helper process finds an error
+    in the model.
     """
     from onnx import shape_inference
 
@@ -78,12 +74,10 @@ def infer_shapes_with_data_propagation(model: ModelProto, earlier: ModelProto | 
     if inferred is None or count is None:
         inferred = infer_shapes(model)
         count = _propagated_elements(inferred)
-    # The cost is unknown, so a process with limits of its own tries.
+    # The cost is unknown, so the helper process tries within limits.
     if count is None:
-        propagated = _propagation_process.propagate_values(model.SerializeToString())
-        if propagated is None:
-            return InferredShapes(inferred, True)
-        return InferredShapes(type(model).FromString(propagated), False)
+        propagated = _propagate_values(model)
+        return InferredShapes(inferred, True) if propagated is None else InferredShapes(propagated, False)
     if count > _MOST_PROPAGATED:
         # Too many elements: return the shapes without data propagation. ``earlier`` itself lacks the new constants.
         return InferredShapes(infer_shapes(model) if inferred is earlier else inferred, False)
@@ -229,111 +223,48 @@ def _has_known_length(value_info: ValueInfoProto) -> bool:
 
 # --- the process that propagates values ---
 
-# The program of the process. Request and answer are a length in 8 bytes and as many bytes. The answer starts with 1
-# and the inferred model, or with 0 and the text of onnx's error.
-_PROCESS_CODE = """
-import sys, types
-package = types.ModuleType("onnx")
-package.__path__ = [sys.argv[1]]
-sys.modules["onnx"] = package  # its C++ library alone: the Python part of onnx takes 0.3 s to import
-from onnx.onnx_cpp2py_export.shape_inference import infer_shapes
-try:
-    import resource
-    limit = int(sys.argv[2])
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]  # negative: no limit
-    resource.setrlimit(resource.RLIMIT_AS, (limit if hard < 0 else min(limit, hard), hard))
-except (ImportError, OSError, ValueError):
-    pass  # Windows has no such module, and macOS refuses this limit
-source, target = sys.stdin.buffer, sys.stdout.buffer
-while size := source.read(8):
+
+def _propagate_values(model: ModelProto) -> ModelProto | None:
+    """Return a copy of a model with the shapes that ONNX infers with data propagation, in the helper process.
+
+    Returns None if that takes too much memory or time, or if ONNX crashes. Raises ValueError with onnx's message if
+    onnx finds an error in the model.
+    """
+    message = model.SerializeToString()
+    with helper_process() as process:
+        try:
+            inferred, error = process.call(
+                partial(_infer_in_helper, message), seconds=PROCESS_SECONDS, memory=PROCESS_MEMORY
+            )
+        except ModelError:
+            return None
+    if error:
+        raise ValueError(error)
+    return type(model).FromString(inferred)
+
+
+def _infer_in_helper(message: bytes) -> tuple[bytes, str]:
+    """Return a serialized model with its shapes, or the text of onnx's error."""
+    infer_shapes = _load_onnx_library().shape_inference.infer_shapes
     try:
         # The flags are check_type, strict_mode and data_prop.
-        result = b"\\1" + infer_shapes(source.read(int.from_bytes(size, "big")), False, False, True)
+        return infer_shapes(message, False, False, True), ""
     except MemoryError:
-        break
+        raise
     except Exception as error:
-        result = b"\\0" + str(error).encode()
-    target.write(len(result).to_bytes(8, "big") + result)
-    target.flush()
-"""
+        return b"", str(error) or type(error).__name__
 
 
-class _PropagationProcess:
-    """A process that propagates values, for one model after the other. It starts with the first model."""
-
-    def __init__(self) -> None:
-        self._running: subprocess.Popen[bytes] | None = None
-        # Requests of several threads wait for each other: an answer has no mark of its request.
-        self._lock = Lock()
-        atexit.register(self.close)
-
-    def propagate_values(self, model: bytes) -> bytes | None:
-        """Return the serialized model with its shapes; None if the process runs out of memory or time, or crashes.
-
-        Raises ValueError with onnx's message if onnx finds an error in the model.
-        """
-        with self._lock:
-            process = self._running or self._start()
-            # After the time is over, the kill ends the read in _exchange(), which then returns None.
-            timer = Timer(PROCESS_SECONDS, process.kill)
-            timer.start()
-            try:
-                answer = _exchange(process, model)
-            except BaseException:
-                # After an interrupt, the next request would read the rest of this answer as its own.
-                self.close()
-                raise
-            finally:
-                timer.cancel()
-            # The process has ended, or will. The next request starts a new one.
-            if answer is None:
-                self.close()
-                return None
-        if answer[:1] == b"\0":
-            raise ValueError(answer[1:].decode(errors="replace"))
-        return answer[1:]
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        import onnx
-
-        # -I and -S: the process needs neither site-packages nor the user's settings of Python.
-        command = [
-            sys.executable,
-            "-I",
-            "-S",
-            "-c",
-            _PROCESS_CODE,
-            str(Path(onnx.__file__).parent),
-            str(PROCESS_MEMORY),
-        ]
-        pipe = subprocess.PIPE
-        self._running = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
-        return self._running
-
-    def close(self) -> None:
-        """End the process, if it runs."""
-        process, self._running = self._running, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                # close() writes the rest of a request, and fails because the process has ended.
-                with suppress(OSError):
-                    cast("IO[bytes]", pipe).close()
-
-
-def _exchange(process: subprocess.Popen[bytes], model: bytes) -> bytes | None:
-    """Send a model to the process and return its answer; None if the process ends before the answer is complete."""
-    source, target = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
-    try:
-        source.write(len(model).to_bytes(8, "big") + model)
-        source.flush()
-        size = target.read(8)
-        # A read that returns fewer bytes means that the process has ended.
-        answer = target.read(int.from_bytes(size, "big")) if len(size) == 8 else b""
-    except OSError:
-        return None
-    return answer if answer and len(answer) == int.from_bytes(size, "big") else None
-
-
-_propagation_process = _PropagationProcess()
+def _load_onnx_library() -> Any:  # a module in C++, which has no type hints
+    """Return onnx's C++ library alone: to import the package onnx takes 0.2 s longer."""
+    name = "onnx.onnx_cpp2py_export"
+    if name not in sys.modules:
+        package = find_spec("onnx")
+        assert package is not None and package.submodule_search_locations is not None
+        spec = PathFinder.find_spec(name, package.submodule_search_locations)
+        assert spec is not None and spec.loader is not None
+        library = module_from_spec(spec)
+        spec.loader.exec_module(library)
+        # A later import of onnx takes the same library.
+        sys.modules[name] = library
+    return sys.modules[name]

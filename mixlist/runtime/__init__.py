@@ -1,14 +1,12 @@
 """Run models with ONNX Runtime: sessions in this process and in others, batches of data, profiles.
 
-Every session has the methods of ``session.Session``. Choose the class by the process in which the model runs:
-* ``local_session.LocalSession``: this process, for models that are known to run (training, trials in a worker);
-* ``guarded_session.GuardedSession``: this process, but batches with empty arrays go to another process;
-* ``subprocess_session.SubprocessSession``: a ``SessionProcess`` that may crash; the crash is reported (check);
-* ``timed_session.TimedSession``: a process of its own that measures the time of its runs (bench, and tune
-  with ``--objective max-speed`` on CUDA);
-* ``remote_session.RemoteSession``: every worker of an executor (check with --jobs or --scheduler).
+Every session has the methods of ``session.Session``. There are three classes:
+* ``local_session.LocalSession`` runs a model in this process. It serves inside of the other processes, and in trials;
+* ``remote_session.RemoteSession`` runs a model in the workers of ``executors``: in one process (check, bench), or in
+all
+  workers of ``--jobs``, ``--scheduler`` and ``executor=``;
+* ``segments.SegmentedSession`` runs one part of a large model after another, each in a session of its own.
 
-Tasks that are not runs of a session go to the executor, a ``ProcessPool`` or Dask, which ``executors.open_workers``
-opens. ``SessionProcess`` and ``ProcessPool`` both start ``WorkerProcess``es. A worker process executes
-``worker_server.serve`` and exchanges the messages of ``pipe_protocol`` with this process.
+Tasks that are not runs of a session, such as trials, go to the executor itself. The processes are those of
+``mixlist.worker_processes``.
 """

@@ -1,7 +1,7 @@
 """Find the batches in the files that ``--data`` names, and read them one by one.
 
 * ``.npz``: one batch, arrays by input name;
-* ``.npy`` or ``.bin`` (raw values, see ``raw_arrays``): one batch for a model with one input;
+* ``.npy`` or ``.bin`` (raw values): one batch for a model with one input;
 * an image: one sample for a model with one input (see ``image_batches``);
 * a directory of ``.npy`` and ``.bin`` files that have the names of the inputs: one batch (see ``_is_named_batch``);
 * a directory with ``input_N.pb``: one batch in the form of ONNX's own tests (``test_data_set_0``). The files are
@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -27,8 +28,8 @@ from mixlist.errors import FileError, MixlistError, UsageError
 from mixlist.files.regular_files import open_regular, refuse_irregular
 from mixlist.graph.weights import is_external
 from mixlist.ops import dtypes
-from mixlist.runtime.inputs import Input
-from mixlist.runtime.raw_arrays import read_raw
+from mixlist.runtime.inputs import BOOL, STRING, Input, describe_type, numpy_type
+from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
     from onnx import OptionalProto, SequenceProto, TensorProto
@@ -49,6 +50,7 @@ FORMS = (
 _VALUE_MESSAGES = ("TensorProto", "SequenceProto", "OptionalProto")  # the messages that hold a value or a part of one
 _INPUT_FILE = re.compile(r"input_(\d+)\.pb")
 _NOT_IN_FILE_NAMES = re.compile(r'[/\\:*?"<>|]')  # on some systems, names of files cannot hold these characters
+_PACKED_TYPES = frozenset({21, 22, 23, 25, 26})  # of 2 and 4 bits: programs pack several of them into a byte or not
 
 
 @dataclass(frozen=True)
@@ -328,3 +330,59 @@ def _tensors_in(message: TensorProto | SequenceProto | OptionalProto) -> Iterato
         if field.message_type is not None and field.message_type.name in _VALUE_MESSAGES:
             for part in value if isinstance(value, Sequence) else [value]:
                 yield from _tensors_in(part)
+
+
+# --- raw values ---
+
+
+def read_raw(path: Path, model_input: Input, shapes: Mapping[str, tuple[int, ...]]) -> Array:
+    """Return the values of a ``.bin`` file for an input. Bools are the uint8 values of the file.
+
+    ``shapes``: the shapes of ``--shape`` by input name. The declared shape is used if it has no open size. Raises
+    UsageError for an unknown shape, another number of bytes, and a type without a raw form, and FileError if the file
+    cannot be read.
+    """
+    import numpy as np
+
+    elem, name = model_input.type, model_input.name
+    if isinstance(elem, tuple) or elem in (STRING, dtypes.UNKNOWN) or elem in _PACKED_TYPES:
+        raise UsageError(
+            f"{path}: input {model_input} cannot come from a .bin file",
+            hint="numbers of 8 bits or more can; write a .npz file of inputs by name with numpy.savez",
+        )
+    shape = _choose_shape(path, model_input, shapes)
+    dtype = np.dtype(np.uint8) if elem == BOOL else numpy_type(elem)
+    if dtype.kind in "iufc":  # the types of ml_dtypes have no other byte order
+        dtype = dtype.newbyteorder("<")
+    try:
+        with open_regular(path) as file:
+            content = file.read()
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}") from None
+    expected = prod(shape) * dtype.itemsize
+    if len(content) != expected:
+        raise UsageError(
+            f"{path} has {len(content)} bytes, but input {name}: {describe_type(elem, shape)} takes {expected}",
+            hint=f"write the values of one batch in {dtypes.type_name(elem)} without a header, and give their shape:"
+            f" --shape {name}={_shape_text(shape)}",
+        )
+    return np.frombuffer(content, dtype).reshape(shape)
+
+
+def _choose_shape(path: Path, model_input: Input, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape of ``--shape``, or the declared one. Raises UsageError if that has open sizes."""
+    name, declared = model_input.name, model_input.shape
+    if name in shapes:
+        return shapes[name]
+    sizes = [size for size in declared or () if isinstance(size, int)]
+    if declared is not None and len(sizes) == len(declared):
+        return tuple(sizes)
+    example = _shape_text([size if isinstance(size, int) else 8 for size in declared or (2, 8)])
+    raise UsageError(
+        f"{path} has no shape, and input {model_input} leaves sizes open",
+        hint=f"give the shape of one batch, for example --shape {quote_argument(f'{name}={example}')}",
+    )
+
+
+def _shape_text(shape: tuple[int, ...] | list[int]) -> str:
+    return ",".join(map(str, shape))

@@ -1,7 +1,7 @@
-"""Run tasks in worker processes of this machine, on a Dask cluster, or in any ``concurrent.futures.Executor``.
+"""Run tasks in processes of this machine, on a Dask cluster, or in any ``concurrent.futures.Executor``.
 
-``open_workers`` opens the workers. ``Workers.send_file`` sends them a file, which a task reads with
-``read_sent_file``. ``wait_for`` returns the result of a task.
+``open_process`` opens one process, ``open_workers`` several workers. ``Workers.send_file`` sends them a file, which a
+task reads with ``read_sent_file``. ``wait_for`` returns the result of a task.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from mixlist.errors import UsageError
-from mixlist.runtime.process_pool import ProcessPool
-from mixlist.runtime.worker_process import WorkerDied
+from mixlist.installed_runtime import require_onnxruntime
+from mixlist.runtime.local_session import share_threads
+from mixlist.worker_processes import ProcessPool, WorkerDied, start_helper
 
 T = TypeVar("T")
 MAX_RESENDS = 3  # times that a task is sent again after a cluster has lost its data
+_RUNTIME = "onnxruntime"  # the module that a process imports while this process prepares the first model
 # Names of the errors that Dask and the standard library raise if the worker of a task dies. Names and not classes,
 # because Dask is not always installed.
 _DEAD_WORKER_ERRORS = ("KilledWorker", "BrokenProcessPool")
@@ -31,12 +34,55 @@ class Workers:
 
     ``send_file`` takes the path of a file and returns the argument to give to tasks: the path if the workers share the
     disk, else the bytes of the file, which are sent once.
+    ``reports_crashes``: the only worker is a process for the sessions of one command. If it dies, the model is kept.
     """
 
     executor: Executor
     count: int
     threads: int | None
     send_file: Callable[[str], str | bytes]
+    reports_crashes: bool = False
+
+    @property
+    def shares_files(self) -> bool:
+        """Return True if the workers are on this machine, so that they can read its files."""
+        return self.send_file is str
+
+    @property
+    def batches_ahead(self) -> int:
+        """Return how many batches to start before the results of the first one are needed.
+
+        So no worker waits for this process. A single process gets none, because each batch in progress takes memory.
+        """
+        return 0 if self.reports_crashes else self.count
+
+
+def start_process() -> None:
+    """Start the process of ``open_process``, which imports ONNX Runtime while this process continues.
+
+    Raises UsageError if ONNX Runtime is not installed.
+    """
+    require_onnxruntime()
+    start_helper(_RUNTIME)
+
+
+@contextmanager
+def open_process(*, is_helper: bool = True) -> Iterator[Workers]:
+    """Open one process for sessions: the helper of this program, which is kept, or a new one, which is ended.
+
+    Raises UsageError if ONNX Runtime is not installed.
+    """
+    require_onnxruntime()
+    pool = ProcessPool(1, modules=[_RUNTIME], attempts=1, uses_helper=is_helper)
+    if not is_helper:
+        pool.submit(os.getpid)  # starts the process while this one prepares the model
+    try:
+        yield Workers(pool, 1, None, str, reports_crashes=True)
+    finally:
+        # Sessions that were closed are being dropped. After that the helper can be kept.
+        if is_helper:
+            pool.drain()
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def read_sent_file(path_or_bytes: str | bytes) -> bytes:
@@ -70,7 +116,8 @@ def open_workers(
         count = count_local_workers(jobs, scheduler, executor, max_default)
         # All workers together have one thread per core: more threads would only wait for each other.
         threads = max(1, cores // count)
-        with ProcessPool(count, threads) as pool:
+        require_onnxruntime()
+        with ProcessPool(count, partial(share_threads, threads), modules=[_RUNTIME]) as pool:
             yield Workers(pool, count, threads, str)
 
 

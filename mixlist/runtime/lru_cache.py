@@ -54,6 +54,12 @@ class LruCache(Generic[T]):
                 self.put(key, value)
             return value
 
+    def drop(self, key: Hashable) -> None:
+        """Forget the value of a key, if the cache has it."""
+        with self._lock:
+            if key in self._values:
+                self._total_weight -= self._weigh(self._values.pop(key))
+
     def _make_room(self, weight: int) -> None:
         while self._values and self._total_weight + weight > self._limit:
             _, dropped_value = self._values.popitem(last=False)

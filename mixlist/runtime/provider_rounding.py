@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
-from mixlist.runtime.worker_process import WorkerDied
+from mixlist.worker_processes import WorkerDied
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -13,32 +13,34 @@ the bytes that the operators move (traffic), and the bytes that could be moved d
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mixlist.cost.estimate import estimate_work
 from mixlist.errors import ModelError
-from mixlist.rewriter import rewrite
-from mixlist.runtime.session import SessionOptions
-from mixlist.runtime.timed_session import TimedSession
+from mixlist.rewriter import RewriteResult, rewrite
 from mixlist.tuner.candidates import EditSet
 from mixlist.tuner.rounding_plan import Rounding, RoundingPoint
 from mixlist.tuner.trial_compiler import TrialCompiler
 
+if TYPE_CHECKING:
+    from mixlist.runtime.session import Feed
+
 FLOPS_PER_BYTE = 100.0
-# A measured time is the least of ROUNDS rounds of RUNS runs, after WARMUP runs.
-WARMUP, ROUNDS, RUNS = 5, 10, 5
 
 
 class CostModel:
-    """Computes the cost of a set of edits: on the CPU provider in bytes, on other providers in seconds.
+    """Computes the cost of a set of edits: a static cost in bytes, or a measured time in seconds.
 
-    A time on the CPU provider would say nothing, because it computes most float16 nodes in float32. Sets of edits that
-    round at the same points share one cost, which is computed once. ``threshold``: a cost counts as lower than another
-    one only if it is below ``threshold`` times the other one.
+    ``measure_seconds``: returns the seconds of a run of a rewritten model on a batch, and raises ModelError if the
+    model cannot run; None for the static cost. Sets of edits that round at the same points share one cost, which is
+    computed once. ``threshold``: a cost counts as lower than another one only if it is below ``threshold`` times the
+    other one.
     """
 
-    def __init__(self, compiler: TrialCompiler, provider: str) -> None:
-        self.compiler, self.provider = compiler, provider
-        self.threshold = 0.99 if provider == "cpu" else 0.95  # times vary by some percent from session to session
+    def __init__(self, compiler: TrialCompiler, measure_seconds: Callable[[RewriteResult, Feed], float] | None) -> None:
+        self.compiler, self._measure_seconds = compiler, measure_seconds
+        self.threshold = 0.99 if measure_seconds is None else 0.95  # times vary by some percent between sessions
         self._costs: dict[frozenset[tuple[RoundingPoint, Rounding]], float] = {}
 
     def __call__(self, edits: EditSet) -> float:
@@ -46,7 +48,7 @@ class CostModel:
         # Different edits often lead to the same plan, for example if an op type that is low already becomes white.
         key = frozenset(self.compiler.planner.find_roundings(self.compiler.solution(edits)).items())
         if key not in self._costs:
-            self._costs[key] = self._static_cost(edits) if self.provider == "cpu" else self._measured_time(edits)
+            self._costs[key] = self._static_cost(edits) if self._measure_seconds is None else self._measured_time(edits)
         return self._costs[key]
 
     def _static_cost(self, edits: EditSet) -> float:
@@ -58,18 +60,14 @@ class CostModel:
         return sum(max((op.flops - op.low_flops / 2) / FLOPS_PER_BYTE, op.bytes) for op in work.ops)
 
     def _measured_time(self, edits: EditSet) -> float:
-        """Return the least seconds of a run of the first batch, whose inputs are on the device; inf if it cannot run.
+        """Return the seconds of a run of the first batch; inf if the model cannot run.
 
         The model that runs is the rewritten one, not the emulation.
         """
+        assert self._measure_seconds is not None, "the cost is static"
         plan = self.compiler.plan(edits)
-        loaded, options = plan.solution.loaded, SessionOptions(provider=self.provider)
         try:
-            with TimedSession(rewrite(loaded, plan).proto, options, folder=loaded.folder) as session:
-                session.load_batches(self.compiler.feeds[:1], False)
-                session.time_runs(0, WARMUP)
-                # The least time: other load on the machine can only make a round slower.
-                return min(session.time_runs(0, RUNS) for _ in range(ROUNDS))
+            return self._measure_seconds(rewrite(plan.solution.loaded, plan), self.compiler.feeds[0])
         except ModelError:
             # ONNX Runtime refuses this model or crashes on it, so these edits must not win.
             return math.inf

@@ -30,7 +30,7 @@ _COST_PER_BYTE = 4.0  # the part for each byte that a node moves
 _SLACK = 0.4
 
 
-def choose_cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
+def choose_cost_cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
     """Return one tensor of the main graph for each cut. The graph is best cut behind the node that makes the tensor.
 
     ``costs``: the result of ``estimate_costs(graph, ...)``. A small model gets no cuts.

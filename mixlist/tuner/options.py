@@ -69,7 +69,6 @@ class SearchOptions(JudgingOptions):
             limits=self.output_limits,
             labels=self.labels,
             type_hints=self.type_hints,
-            isolate=self.isolate,
             segment_bytes=self.segment_bytes,
         )
 

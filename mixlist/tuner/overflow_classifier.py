@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mixlist.checker.batch_ranges import BatchRanges
+from mixlist.checker.check_sessions import CheckSessions
 from mixlist.checker.finding_records import FindingRecord, OperandKey, OperandRecord
 from mixlist.checker.finding_rules import EXCEPTION_KINDS, classify_outputs
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
 from mixlist.checker.model_pair import ObservedModel
 from mixlist.checker.operand_rules import classify_operands
-from mixlist.checker.session_config import SessionConfig
 from mixlist.emulation.conversions import Conversion, find_observed_ref
 from mixlist.emulation.instrument import instrument
 from mixlist.graph.dataflow import DataflowNode, trace_dataflow
@@ -59,7 +59,7 @@ class OverflowClassifier:
     ``clipped``: the tensors that only Clips read (Rule S8.30).
     """
 
-    def __init__(self, loaded: LoadedModel, graph: Graph, low_type: int, config: SessionConfig) -> None:
+    def __init__(self, loaded: LoadedModel, graph: Graph, low_type: int, config: CheckSessions) -> None:
         self.loaded, self.low_type, self.config = loaded, low_type, config
         self.nodes = trace_dataflow(graph)
         # bfloat16 has the range of float32, so the usual mask values fit into it.

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from mixlist.benchmark.timed_session import measure_shortest_run
 from mixlist.checker.evidence import missing_evidence
 from mixlist.checker.label_accuracy import warn_unused_labels
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.checker.run import run_check
 from mixlist.diagnostics import warning
 from mixlist.errors import UsageError
-from mixlist.graph.save import content_digest
+from mixlist.graph.save import INLINE_LIMIT, content_digest
 from mixlist.installed_runtime import require_onnxruntime
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.option_fields import with_fields
@@ -22,16 +24,16 @@ from mixlist.rewriter.result import NOTHING_LOW
 from mixlist.runtime import executors
 from mixlist.runtime.feeds import as_batches, digest
 from mixlist.runtime.phase_timer import PhaseTimer
+from mixlist.runtime.segments import choose_segment_bytes, weight_bytes
 from mixlist.tuner.base_check import check_base, check_in_float32, needs_search
 from mixlist.tuner.candidate_ranking import CandidateRanking
 from mixlist.tuner.candidates import EditSet
 from mixlist.tuner.cost_model import CostModel
 from mixlist.tuner.edit_report import explain_edits, is_minimal
-from mixlist.tuner.options import Objective, TuneOptions
+from mixlist.tuner.options import Objective, SearchOptions, TuneOptions
 from mixlist.tuner.output_texts import read_tuned_policy, render_customize_dtypes, render_modify_mixlist
 from mixlist.tuner.result import TunedList, TuneReport
 from mixlist.tuner.search_state import SearchState
-from mixlist.tuner.segment_choice import choose_segment_bytes
 from mixlist.tuner.strategy import NO_EDITS, Strategy, alternative_objectives
 from mixlist.tuner.trial_compiler import TrialCompiler
 from mixlist.tuner.trial_verdict import TrialLimits, explain_failed_check
@@ -44,6 +46,11 @@ if TYPE_CHECKING:
     from mixlist.graph.load import LoadedModel, Model
     from mixlist.runtime.session import Feed
 
+# The copies of the weights that a search on a whole model holds in memory: of the searching process (in float32,
+# rounded, in the gated graph, in the bytes that are sent) and of each worker (its sessions). Both are below the
+# measured numbers (9 and 6, shared memory included, on models with 200 and 400 MB of weights): a model that fits runs
+# whole, which is faster.
+SEARCH_COPIES, WORKER_COPIES = 8, 5
 MAX_SEARCHES = 5  # a search is repeated if its result fails the final check (Rule S9.8)
 # Node rules are searched if the result keeps less than this share of the matrix work that is low under the base lists
 # (Rule S9.15).
@@ -90,7 +97,7 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
     # one of them would run trials ahead that the search may not need.
     core_pairs = (os.cpu_count() or 1) // 2
     worker_arguments = options.jobs, options.scheduler, options.executor, core_pairs
-    segment_bytes = choose_segment_bytes(loaded, options, executors.count_local_workers(*worker_arguments))
+    segment_bytes = trial_segment_bytes(loaded, options, executors.count_local_workers(*worker_arguments))
     max_accuracy_loss = options.max_accuracy_loss if options.labels is not None else None
     limits = TrialLimits(options.output_limits, options.max_exception_rate, max_accuracy_loss)
     batches, validation = split_batches(as_batches(data, loaded.proto, options.steps), loaded, options)
@@ -122,7 +129,10 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
             compiler.add_gates(NO_EDITS)
             ranking = CandidateRanking(base, compiler.low_type, compiler.costs)
             trials = Trials(compiler, limits, workers, search_state, options.progress)
-            cost = CostModel(compiler, options.provider)
+            measures_time = options.provider != "cpu"  # there, most float16 nodes would be timed in float32
+            cost = CostModel(
+                compiler, partial(measure_shortest_run, provider=options.provider) if measures_time else None
+            )
             search_runner = _SearchRunner(trials, ranking, cost, base, timer, final_check)
             gaps = missing_evidence(reference.outputs, options.max_ignored)
             report = search_runner.run(options.objective, node_rules=options.node_rules, evidence_gaps=gaps)
@@ -134,6 +144,26 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
         with timer.phase("validation"):  # on data that the search did not see
             report = _validate(report, validation, loaded, policy, options, limits)
     return Search(report, base)
+
+
+def trial_segment_bytes(loaded: LoadedModel, options: SearchOptions, workers: int) -> int | None:
+    """Return the most bytes of weights in a segment; None if trials run the model whole (Rule S8.31).
+
+    ``workers``: the number of processes on this machine. Raises UsageError for a model that must run in segments if the
+    workers may be on other machines.
+    """
+    if options.segment_bytes is not None:
+        return options.segment_bytes
+    # The gated graph has each weight twice, rounded and not rounded. ONNX Runtime makes no session from more bytes.
+    copies = SEARCH_COPIES + WORKER_COPIES * workers
+    segment_bytes = choose_segment_bytes(loaded, copies, most_weights=INLINE_LIMIT // 2)
+    if segment_bytes is not None and options.runs_whole:
+        raise UsageError(
+            f"{loaded.name} has {weight_bytes(loaded) / 1e9:.1f} GB of weights, which is too much for trials on a"
+            " cluster",
+            hint="leave out --scheduler: on this machine the trials load one segment of the model at a time",
+        )
+    return segment_bytes
 
 
 def _split_labels(

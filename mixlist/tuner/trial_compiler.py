@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from mixlist.checker.check_sessions import CheckSessions
 from mixlist.checker.evidence import holds_only_nan
 from mixlist.checker.result import TensorRange
-from mixlist.checker.session_config import SessionConfig
 from mixlist.cost.estimate import compute_low_share, estimate_costs
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.graph.dataflow import DataflowNode
@@ -26,13 +27,14 @@ from mixlist.ops import dtypes
 from mixlist.ops.low_precision import overflow_bound
 from mixlist.resolver import Plan, Resolver
 from mixlist.resolver.decisions import GraphSolution
-from mixlist.runtime import weight_cuts
+from mixlist.runtime.executors import open_process
 from mixlist.runtime.feeds import make_emulation_feed
 from mixlist.runtime.inputs import model_inputs
+from mixlist.runtime.segments import choose_weight_cuts
 from mixlist.tuner.candidates import EditSet, edit_policy
 from mixlist.tuner.gate_builder import GateBuilder
 from mixlist.tuner.gated_graph import GatedGraph
-from mixlist.tuner.graph_partition import choose_cuts, split_graph
+from mixlist.tuner.graph_partition import choose_cost_cuts, split_graph
 from mixlist.tuner.overflow_classifier import OverflowClassifier
 from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPlanner, RoundingPoint
 from mixlist.tuner.trial_statistics import NEAR_RANGE, TrialStatistics, add_statistics
@@ -75,7 +77,10 @@ class TrialCompiler:
         self.judged_batches = [index for index, feed in enumerate(self.feeds) if not holds_only_nan(feed)]
         self.low_type = dtypes.ELEMENT_BY_NAME[base.mode.low]
         self.output_names = tuple(output.name for output in resolver.loaded.proto.graph.output)
-        config = SessionConfig("cpu", None, saturate, segment_bytes=segment_bytes)
+        self._stack = ExitStack()
+        # The classifier runs the reference in one process, which starts when the first trial needs it.
+        process = self._stack.enter_context(open_process())
+        config = CheckSessions("cpu", process, saturate, segment_bytes=segment_bytes)
         self.segment_bytes = segment_bytes
         # Segments leave the weights in files, which all processes map.
         self.loaded = config.share_weights(resolver.loaded) if segment_bytes is not None else resolver.loaded
@@ -204,9 +209,9 @@ class TrialCompiler:
     def _add_statistics(self, nodes: Sequence[DataflowNode]) -> tuple[ModelProto, TrialStatistics]:
         """Return the model with the statistics of a trial; if ``nodes`` is empty, with those of every tensor."""
         graph, shape_of = self.resolver.graph, self.costs.known_shapes.shape_of
-        cuts: Sequence[str] = choose_cuts(graph, self.costs)
+        cuts: Sequence[str] = choose_cost_cuts(graph, self.costs)
         if self.segment_bytes is not None:
-            cuts = weight_cuts.choose_cuts(graph, count_crossing_bytes(graph, shape_of), self.segment_bytes)
+            cuts = choose_weight_cuts(graph, count_crossing_bytes(graph, shape_of), self.segment_bytes)
         return add_statistics(
             self.loaded.proto,
             self.tensors,
@@ -253,6 +258,7 @@ class TrialCompiler:
     def close(self) -> None:
         """Remove the files that were written for the workers, and release the sessions of this process."""
         self.classifier.close()
+        self._stack.close()
         self._folder.remove()
 
 

@@ -18,10 +18,8 @@ from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.label_accuracy import Labels, TaskAccuracy
 from mixlist.checker.limits import Limits
 from mixlist.runtime.executors import read_sent_file
-from mixlist.runtime.inference_session import open_session
-from mixlist.runtime.local_session import LocalSession
+from mixlist.runtime.local_session import LocalSession, Refusal, RunRefused, open_session
 from mixlist.runtime.lru_cache import LruCache
-from mixlist.runtime.refused_run import Refusal, RunRefused
 from mixlist.runtime.session import Array, Feed, Outputs, SessionOptions
 from mixlist.tuner.graph_partition import Segment
 from mixlist.tuner.trial_statistics import AmbiguousValues, TrialStatistics

@@ -15,13 +15,13 @@ from time import perf_counter
 
 from mixlist.progress import ProgressCallback, ProgressCounter
 from mixlist.runtime.executors import Workers, wait_for
-from mixlist.runtime.worker_process import WorkerDied
 from mixlist.tuner.candidates import EditSet
 from mixlist.tuner.search_state import SearchState
 from mixlist.tuner.trial_compiler import TrialCompiler
 from mixlist.tuner.trial_forecast import MAX_PREDICTED, TrialForecast
 from mixlist.tuner.trial_verdict import Outcome, TrialJudge, TrialLimits
 from mixlist.tuner.trial_worker import BatchResult, run_batch
+from mixlist.worker_processes import WorkerDied
 
 REFERENCE_TEXT = "everything in float32"  # the text of the trial that rounds nothing
 # Takes a number n. Returns n sets of edits that the search is likely to try next.

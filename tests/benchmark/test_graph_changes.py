@@ -10,7 +10,7 @@ import pytest
 from mixlist.benchmark.graph_changes import compare_graphs
 from mixlist.benchmark.kernel_coverage import count_nodes_with_low_kernel
 from mixlist.graph.load import load_model
-from mixlist.runtime.inference_session import open_session
+from mixlist.runtime.local_session import open_session
 from mixlist.runtime.session import SessionOptions
 from mixlist.targets.kernels import has_kernel_for
 from tests.support.builders import model

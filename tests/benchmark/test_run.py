@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pkgutil
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,15 @@ import pytest
 
 import mixlist
 from mixlist.benchmark import run
+from mixlist.benchmark.timed_session import TimedSession
 from mixlist.errors import FileError, ModelError, UsageError
 from mixlist.files.package_data import data_folder
 from mixlist.progress import Progress
+from mixlist.runtime.remote_session import RemoteSession
 from mixlist.runtime.session import SessionOptions
-from mixlist.runtime.timed_session import TimedSession
 from tests.support.builders import model, policy
 from tests.support.versions import PROFILES_HAVE_ARENA
+from tests.support.workers import pid_of
 
 DIGITS = data_folder("demo_data") / "digits.onnx"
 SMALL = "g (float[N, 4] x, float[4, 4] w) => (float[N, 4] y) { a = MatMul (x, w)  y = Softmax (a) }"
@@ -41,16 +43,19 @@ def pixels(count: int) -> dict[str, Any]:
 
 
 class RecordingSession:
-    """Replaces TimedSession: runs nothing, reports ``SECONDS`` for each run of a model, and records its calls."""
+    """Replaces RemoteSession: runs nothing, reports ``SECONDS`` for each run of a model, and records its calls."""
 
     timed_runs: list[tuple[str, int, int]]
     SECONDS: Mapping[str, float]
     feeds: Mapping[str, Sequence[Any]]
 
-    def __init__(self, model: onnx.ModelProto, options: SessionOptions, *, folder: Path | None) -> None:
+    def __init__(self, model: onnx.ModelProto, options: SessionOptions, **_: object) -> None:
         if options.profile is not None:
             raise ModelError("no profile in this test")
         self.name = "mixed" if "original" in RecordingSession.feeds else "original"
+
+    def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        return getattr(self, method.__name__)(*arguments)
 
     def load_batches(self, feeds: Sequence[Any], transfers: bool) -> bool:
         RecordingSession.feeds = {**RecordingSession.feeds, self.name: feeds}
@@ -77,7 +82,7 @@ class RecordingSession:
 def recorder(monkeypatch: pytest.MonkeyPatch) -> type[RecordingSession]:
     RecordingSession.timed_runs, RecordingSession.feeds = [], {}
     RecordingSession.SECONDS = {"original": 0.02, "mixed": 0.01}
-    monkeypatch.setattr(run, "TimedSession", RecordingSession)
+    monkeypatch.setattr(run, "RemoteSession", RecordingSession)
     return RecordingSession
 
 
@@ -149,8 +154,8 @@ def test_if_one_model_is_refused_the_report_says_so_and_the_other_is_timed(tmp_p
     assert report.original.seconds.count == 2
 
 
-class CrashingSession(TimedSession):
-    """A TimedSession that kills the process of the mixed model in its second turn."""
+class CrashingSession(RemoteSession):
+    """A session that kills the process of the mixed model in its second turn."""
 
     started = 0
 
@@ -159,17 +164,17 @@ class CrashingSession(TimedSession):
         CrashingSession.started += 1
         self.turns = -1000 if CrashingSession.started != 2 else 0
 
-    def time_runs(self, batch: int, runs: int) -> float:
-        if runs > 1:
+    def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        if method is TimedSession.time_runs and arguments[1] > 1:
             self.turns += 1
             if self.turns == 2:
-                os.kill(self.pid, signal.SIGKILL)
-        return super().time_runs(batch, runs)
+                os.kill(pid_of(self), signal.SIGKILL)
+        return super().call(method, *arguments)
 
 
 def test_a_crash_is_reported_and_the_model_is_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(run, "TimedSession", CrashingSession)
+    monkeypatch.setattr(run, "RemoteSession", CrashingSession)
     CrashingSession.started = 0
     report = run.bench(model(SMALL), WHITE, [make_batch(2)], rounds=3)
     assert "died with SIGKILL while it ran the model" in report.other.failure
@@ -309,21 +314,19 @@ def test_sequences_are_transferred_in_each_run() -> None:
 @pytest.mark.parametrize("swapped", [False, True])
 def test_both_models_transfer_if_one_must(swapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sequence cannot stay on the device."""
-    transferring = set[TimedSession]()
-    load_batches = TimedSession.load_batches
+    transferring = set[RemoteSession]()
+    call = RemoteSession.call
 
-    def record(session: TimedSession, feeds: Sequence[Any], transfers: bool) -> bool:
-        is_transferred = load_batches(session, feeds, transfers)
-        if is_transferred:
+    def record(session: RemoteSession, method: Callable[..., Any], *arguments: Any) -> Any:
+        if method is TimedSession.time_runs:
+            assert session in transferring
+            return 1.0
+        result = call(session, method, *arguments)
+        if method is TimedSession.load_batches and result:
             transferring.add(session)
-        return is_transferred
+        return result
 
-    def time_runs(session: TimedSession, batch: int, runs: int) -> float:
-        assert session in transferring
-        return 1.0
-
-    monkeypatch.setattr(TimedSession, "load_batches", record)
-    monkeypatch.setattr(TimedSession, "time_runs", time_runs)
+    monkeypatch.setattr(RemoteSession, "call", record)
     texts = ["(float[2] y) { y = Neg (x) }", "(float[2] y, seq(float[2]) s) { y = Neg (x) s = SequenceConstruct (y) }"]
     models = [model(f"g (float[2] x) => {text}", check=False) for text in texts]
     first, second = reversed(models) if swapped else models

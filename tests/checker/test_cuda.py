@@ -7,15 +7,18 @@ import numpy as np
 import pytest
 
 import mixlist
+from mixlist.checker.check_sessions import CheckSessions
 from mixlist.checker.result import CheckReport
-from mixlist.checker.session_config import SessionConfig
 from mixlist.emulation.instrument import instrument
 from mixlist.files.package_data import data_folder
 from mixlist.graph.load import load_model
+from mixlist.runtime.executors import Workers
 from tests.support.builders import model
 from tests.support.cuda import cuda_error
+from tests.support.local_workers import InProcessExecutor
 from tests.support.planted_models import PLANTED, Planted
 
+IN_THIS_PROCESS = Workers(InProcessExecutor(), 1, None, str)
 needs_cuda = pytest.mark.skipif(bool(cuda_error()), reason=f"no CUDA here: {cuda_error()}")
 BOTH_PROVIDERS = pytest.mark.parametrize("provider", ["cpu", pytest.param("cuda", marks=needs_cuda)])
 LOW = {"float16": (10, np.dtype(np.float16)), "bfloat16": (16, np.dtype(ml_dtypes.bfloat16))}
@@ -58,7 +61,9 @@ def test_ranges_of_low_tensors(provider: str, low: str, values: list[float]) -> 
     elem, dtype = LOW[low]
     text = f"g (float[N] x) => (float[N] y) {{ h = Cast<to={elem}>(x) [m] n = Neg(h) y = Cast<to=1>(n) }}"
     loaded = load_model(model(text))
-    observer = SessionConfig(provider, None, False).open_mixed_observer(loaded, instrument(loaded.proto), ["y"])
+    observer = CheckSessions(provider, IN_THIS_PROCESS, False).open_mixed_observer(
+        loaded, instrument(loaded.proto), ["y"]
+    )
     _, ranges = observer.run({"x": np.array(values, np.float32)})
     observer.close()
     (observed,) = (observed for tensor, observed in ranges.items() if tensor.node == "m")
@@ -87,7 +92,7 @@ def test_the_demo_has_the_same_verdict_natively_and_emulated(mode: str) -> None:
 @needs_cuda
 def test_sessions_in_another_process() -> None:
     case = PLANTED[0]
-    report = mixlist.check(model(case.text), case.policy, case.feeds, provider="cuda", isolate=True)
+    report = mixlist.check(model(case.text), case.policy, case.feeds, provider="cuda")
     assert (kinds(report), report.mode) == (case.kinds, "native")
 
 

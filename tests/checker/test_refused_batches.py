@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ import mixlist
 from mixlist.checker.result import CheckReport
 from mixlist.errors import ModelError
 from mixlist.report.check_terminal import write_check
-from mixlist.runtime.refused_run import Refusal, RunRefused, parse_refusal
+from mixlist.runtime.local_session import Refusal, RunRefused, parse_refusal
 from tests.support.builders import model, policy
+from tests.support.local_workers import InProcessExecutor
 
 # 7.999 is 8 in float16, and the table has no entry 8.
 TEXT = """g (float[1] x) => (float[1] y) <float zero = {0}, float[8] table = {0, 1, 2, 3, 4, 5, 6, 7}> {
@@ -32,9 +34,9 @@ def render_text(report: CheckReport) -> str:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("isolate", [False, True])
-def test_a_refused_batch_fails_the_check_and_names_the_node(isolate: bool) -> None:
-    report = mixlist.check(model(TEXT), RULES, feeds(7.999, 3.0), isolate=isolate)
+@pytest.mark.parametrize("executor", [None, InProcessExecutor()], ids=["other process", "this process"])
+def test_a_refused_batch_fails_the_check_and_names_the_node(executor: Executor | None) -> None:
+    report = mixlist.check(model(TEXT), RULES, feeds(7.999, 3.0), executor=executor)
     assert (report.verdict, report.batches, report.exception_rate) == ("fail", 1, 0.0)
     (reason,) = report.reasons
     assert reason.startswith("ONNX Runtime runs the reference and refuses the mixed model on batch 0, at pick (Gather)")
@@ -65,16 +67,16 @@ def test_in_a_branch_the_innermost_node_is_named() -> None:
     assert (finding.scope, finding.name) == ("if/then_branch", "pick")
 
 
-@pytest.mark.parametrize("isolate", [False, True])
-def test_a_reference_that_is_refused_stays_an_error_that_names_the_batch(isolate: bool) -> None:
+@pytest.mark.parametrize("executor", [None, InProcessExecutor()], ids=["other process", "this process"])
+def test_a_reference_that_is_refused_stays_an_error_that_names_the_batch(executor: Executor | None) -> None:
     """Rule S8.25: A refused run is a finding, but for a batch that the reference refuses too."""
     with pytest.raises(ModelError, match=r"^batch 1: ONNX Runtime cannot run .*out of data bounds"):
-        mixlist.check(model(TEXT), RULES, feeds(3.0, 9.0), isolate=isolate)
+        mixlist.check(model(TEXT), RULES, feeds(3.0, 9.0), executor=executor)
     with pytest.raises(ModelError, match=r"^batch 1, whose input 'x' holds nothing but NaN: .*out of data bounds"):
-        mixlist.check(model(TEXT), RULES, feeds(3.0, math.nan), isolate=isolate)
+        mixlist.check(model(TEXT), RULES, feeds(3.0, math.nan), executor=executor)
     text = "g (float[N] x) => (float[2] y) <int64[1] two = {2}> { [r] y = Reshape(x, two) }"
     with pytest.raises(ModelError, match=r"^batch 0, whose input 'x' has no elements: .*Reshape"):
-        mixlist.check(model(text), RULES, [{"x": np.ones(0, np.float32)}], isolate=isolate)
+        mixlist.check(model(text), RULES, [{"x": np.ones(0, np.float32)}], executor=executor)
 
 
 def test_a_refusal_on_a_worker_is_a_finding(tmp_path: Any) -> None:

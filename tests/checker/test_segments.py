@@ -14,9 +14,8 @@ import onnx
 import pytest
 
 import mixlist
-from mixlist.checker import segment_choice
 from mixlist.errors import ModelError, UsageError
-from mixlist.runtime import weight_cuts
+from mixlist.runtime import segments
 from tests.support import llama_models
 from tests.support.builders import model, policy
 
@@ -29,14 +28,14 @@ Feeds = Sequence[Mapping[str, Any]]
 def part_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets the number of segments of each model that is split."""
     counts: list[int] = []
-    split = weight_cuts.split_by_weights
+    split = segments.split_by_weights
 
     def counted_split(*arguments: Any) -> Any:
         parts = split(*arguments)
         counts.append(len(parts))
         return parts
 
-    monkeypatch.setattr("mixlist.runtime.segmented_session.split_by_weights", counted_split)
+    monkeypatch.setattr("mixlist.runtime.segments.split_by_weights", counted_split)
     return counts
 
 
@@ -156,20 +155,20 @@ def test_segments_serve_every_session_of_a_check(options: dict[str, Any], part_c
     assert len(part_counts) >= 3 and min(part_counts) > 1
 
 
-@pytest.mark.parametrize(("isolate", "low_source"), [(False, False), (True, True)])
-def test_a_decoder_has_the_same_report(tmp_path: Path, isolate: bool, low_source: bool) -> None:
+@pytest.mark.parametrize("low_source", [False, True])
+def test_a_decoder_has_the_same_report(tmp_path: Path, low_source: bool) -> None:
     path = llama_models.write_llama(tmp_path / "m.onnx", llama_models.TINY, {"layers.1.up.weight": 3e5})
     if low_source:  # the model itself has float16 weights, and the reference widens them
         low, plan = tmp_path / "low.onnx", mixlist.resolve(path, EVERYTHING_LOW)
         mixlist.rewrite(path, plan).save(low)
         path = low
     feeds = [llama_models.make_token_ids(llama_models.TINY, 2, 5, seed) for seed in range(2)]
-    report = assert_same(path, ONNX, feeds, 30_000, isolate=isolate)
+    report = assert_same(path, ONNX, feeds, 30_000)
     assert report["verdict"] == "fail" or low_source
 
 
 def test_values_between_segments_go_to_files(monkeypatch: pytest.MonkeyPatch, part_counts: list[int]) -> None:
-    from mixlist.runtime.value_store import ValueStore
+    from mixlist.runtime.segments import ValueStore
 
     written: list[int] = []
     put = ValueStore.put
@@ -191,7 +190,7 @@ def test_batches_run_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_full_statistics_load_the_segments_once_for_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mixlist.runtime.segmented_session import SegmentedSession
+    from mixlist.runtime.segments import SegmentedSession
 
     group_sizes: list[int] = []
     run_segments = SegmentedSession._run_segments
@@ -218,12 +217,12 @@ def test_segments_are_chosen_if_the_weights_exceed_a_quarter_of_the_free_memory(
     monkeypatch: pytest.MonkeyPatch, part_counts: list[int]
 ) -> None:
     proto = with_weights(CHAIN, 3)  # 192 bytes of weights
-    monkeypatch.setattr(segment_choice, "_LEAST_WEIGHTS", 1)
-    monkeypatch.setattr(segment_choice, "DEFAULT_SEGMENT_BYTES", 64)
-    monkeypatch.setattr(segment_choice, "measure_available_memory", lambda: 4 * 192)
+    monkeypatch.setattr(segments, "_LEAST_WEIGHTS", 1)
+    monkeypatch.setattr(segments, "DEFAULT_SEGMENT_BYTES", 64)
+    monkeypatch.setattr(segments, "measure_available_memory", lambda: 4 * 192)
     mixlist.check(proto, EVERYTHING_LOW, batches_of(1))
     assert part_counts == []
-    monkeypatch.setattr(segment_choice, "measure_available_memory", lambda: 4 * 192 - 1)
+    monkeypatch.setattr(segments, "measure_available_memory", lambda: 4 * 192 - 1)
     mixlist.check(proto, EVERYTHING_LOW, batches_of(1), jobs=1)  # workers get whole models
     assert part_counts == []
     mixlist.check(proto, EVERYTHING_LOW, batches_of(1))
@@ -238,7 +237,7 @@ def test_segments_are_refused_where_models_run_whole(options: dict[str, Any]) ->
 
 def cuts_of(text: str, count: int, segment_bytes: int, tokens: int = 2) -> list[list[str]]:
     """Return the inputs of each segment."""
-    parts = weight_cuts.split_by_weights(with_weights(text, count), segment_bytes, {"x": (tokens, 4)})
+    parts = segments.split_by_weights(with_weights(text, count), segment_bytes, {"x": (tokens, 4)})
     return [sorted(part.input_names) for part in parts]
 
 

@@ -6,7 +6,9 @@ import json
 import os
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,9 +17,11 @@ from jsonschema import Draft202012Validator
 from onnx import parser
 
 from mixlist.benchmark import run as bench_run
+from mixlist.benchmark.timed_session import TimedSession
 from mixlist.files.package_data import data_folder
-from mixlist.runtime.timed_session import TimedSession
+from mixlist.runtime.remote_session import RemoteSession
 from tests.support.builders import model
+from tests.support.workers import pid_of
 
 SCHEMA = Draft202012Validator(json.loads((data_folder("schemas") / "bench.json").read_text("utf-8")))
 QUICK = ("--rounds", 2, "--warmup", 1)
@@ -83,7 +87,7 @@ def test_profiles_are_written_to_the_folder(run, model_path: Path, tmp_path: Pat
 
 
 def test_an_estimate_runs_nothing(run, model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_run, "TimedSession", None)
+    monkeypatch.setattr(bench_run, "RemoteSession", None)
     completed = run("bench", model_path, "--estimate", "--dim", "N=3", "--format", "json")
     assert (completed.status, completed.err) == (0, "")
     result = parse_valid_result(completed.out)
@@ -171,20 +175,20 @@ def test_wrong_arguments_are_refused(run, model_path: Path, arguments: tuple, me
     assert message in completed.err
 
 
-class CrashingSession(TimedSession):
+class CrashingSession(RemoteSession):
     """A session whose process crashes while it times the mixed model."""
 
-    def time_runs(self, batch: int, runs: int) -> float:
+    def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         # Only the mixed model lies there, because it has no file of its own.
-        if self._context.model.is_relative_to(self._process.scratch_path):
-            os.kill(self.pid, signal.SIGSEGV)
-        return super().time_runs(batch, runs)
+        if method is TimedSession.time_runs and self._path.is_relative_to(self._scratch.path):
+            os.kill(pid_of(self), signal.SIGSEGV)
+        return super().call(method, *arguments)
 
 
 def test_after_a_crash_the_time_of_the_other_model_is_reported(
     run, model_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench_run, "TimedSession", CrashingSession)
+    monkeypatch.setattr(bench_run, "RemoteSession", CrashingSession)
     completed = run("bench", model_path, "--random", 1, *QUICK)
     assert completed.status == 2
     assert completed.out.startswith("There is nothing to compare: one of the two models could not be timed")
@@ -202,7 +206,7 @@ def test_json_has_the_failure_after_a_crash(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr(bench_run, "TimedSession", CrashingSession)
+    monkeypatch.setattr(bench_run, "RemoteSession", CrashingSession)
     completed = run("bench", model_path, "--random", 1, *QUICK, "--format", "json")
     assert completed.status == 2
     result = parse_valid_result(completed.out)

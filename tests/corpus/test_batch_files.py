@@ -11,12 +11,12 @@ import pytest
 from onnx import numpy_helper
 
 from mixlist.runtime.feeds import read_data
-from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import SessionOptions
-from mixlist.runtime.subprocess_session import SubprocessSession
 from tests.corpus.conftest import MODELS, Corpus
 from tests.corpus.feeds import feeds
+from tests.support.local_sessions import make_session
+from tests.support.workers import remote_session
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
 
@@ -48,7 +48,7 @@ def test_batches_read_from_files_equal_the_saved_arrays(corpus: Corpus, tmp_path
                 np.testing.assert_array_equal(feed[name], array)
     assert forms[0].warnings == forms[1].warnings == ()
     options = SessionOptions(threads=1)
-    with LocalSession(make_session(proto, options)) as local, SubprocessSession(proto, options) as remote:
+    with LocalSession(make_session(proto, options)) as local, remote_session(proto, options) as remote:
         for feed in forms[0]:
             for expected_output, output in zip(local.run(None, feed), remote.run(None, feed), strict=True):
                 np.testing.assert_array_equal(expected_output, output)

@@ -43,7 +43,7 @@ def largest(values: np.ndarray) -> float:
 def test_overflow_starts_where_values_leave_the_range(model_id: str, corpus: Any) -> None:
     path, policy = corpus.path(model_id), mixlist.load_policy()
     batches = feeds(model_id)
-    report = mixlist.check(path, policy, batches, isolate=True)
+    report = mixlist.check(path, policy, batches)
     low = {d.name: d.outputs for d in mixlist.resolve(path, policy).nodes if d.scope == "" and d.precision == "float16"}
     made_low = {out for outputs in low.values() for out in outputs}
     expected: set[tuple[str, int]] = set()

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.session_config import SessionConfig
+from mixlist.checker.check_sessions import CheckSessions
 from mixlist.emulation.instrument import instrument
-from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from tests.support.builders import model
+from tests.support.local_sessions import make_session
 from tests.support.planted_models import PLANTED, Planted
 
 LOOP = """
@@ -25,7 +25,7 @@ g (int64 n, float[2] x) => (float[2] y) {
 
 @pytest.fixture
 def safe_reductions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SessionConfig, "safe_reductions", property(lambda _: True))
+    monkeypatch.setattr(CheckSessions, "safe_reductions", property(lambda _: True))
 
 
 @pytest.mark.usefixtures("safe_reductions")

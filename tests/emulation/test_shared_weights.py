@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import Executor
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,12 @@ from mixlist.emulation import shared_weights
 from mixlist.emulation.emulate import emulate
 from mixlist.graph.load import LoadedModel, load_model
 from mixlist.graph.weights import is_external
-from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
+from mixlist.runtime.remote_session import Crashed
 from mixlist.runtime.session import SessionOptions
-from mixlist.runtime.subprocess_session import Crashed, SessionProcess, SubprocessSession
+from tests.support.local_sessions import make_session
+from tests.support.local_workers import InProcessExecutor
+from tests.support.workers import pid_of, remote_session
 
 FEED = {"x": np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)}
 BEYOND = 1 << 40
@@ -37,16 +40,18 @@ def two_layers(elem: int = onnx.TensorProto.FLOAT) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("executor", [None, InProcessExecutor()], ids=["other process", "this process"])
 @pytest.mark.parametrize("elem", [onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16])
 @pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16"])
-def test_the_check_gives_the_same_report(monkeypatch: pytest.MonkeyPatch, mode: str, elem: int, isolate: bool) -> None:
+def test_the_check_gives_the_same_report(
+    monkeypatch: pytest.MonkeyPatch, mode: str, elem: int, executor: Executor | None
+) -> None:
     policy = mixlist.load_policy(precision_mode_v2=mode)
     feed = {"x": FEED["x"].astype(helper.tensor_dtype_to_np_dtype(elem))}
     reports = []
     for large in (1, BEYOND):
         monkeypatch.setattr(shared_weights, "MIN_SHARED_BYTES", large)
-        report = mixlist.check(two_layers(elem), policy, [feed], isolate=isolate, per_tensor=True).to_json()
+        report = mixlist.check(two_layers(elem), policy, [feed], executor=executor, per_tensor=True).to_json()
         report.pop("seconds", None)
         reports.append(report)
     assert reports[0] == reports[1]
@@ -107,9 +112,8 @@ def test_the_kept_model_of_a_crash_has_its_weights(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(shared_weights, "MIN_SHARED_BYTES", 1)
     model, weights = two_layers(), shared_weights.SharedWeights()
     slim: LoadedModel = weights.share(load_model(model), widened=False)
-    with SessionProcess() as process, pytest.raises(Crashed) as error:
-        session = SubprocessSession(slim.proto, folder=slim.folder, process=process)
-        os.kill(session.pid, signal.SIGKILL)
+    with remote_session(slim.proto, folder=slim.folder) as session, pytest.raises(Crashed) as error:
+        os.kill(pid_of(session), signal.SIGKILL)
         session.run(None, FEED)
     del weights, slim
     kept_model = onnx.load(error.value.model)

@@ -15,7 +15,7 @@ from mixlist.cost.estimate import estimate_work
 from mixlist.files.package_data import data_folder
 from mixlist.graph.build import build_graph
 from mixlist.graph.shape_propagation import propagate_shapes
-from mixlist.runtime.inference_session import open_session
+from mixlist.runtime.local_session import open_session
 
 F32, I32 = np.float32, np.int32
 ELEMENTS = {F32: TensorProto.FLOAT, I32: TensorProto.INT32}

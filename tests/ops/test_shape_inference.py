@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -12,6 +11,7 @@ import pytest
 from onnx import ModelProto, helper, shape_inference
 
 import mixlist
+from mixlist import worker_processes
 from mixlist.cost.estimate import estimate_work
 from mixlist.errors import ModelError
 from mixlist.graph.inferred_shapes import infer_ranks
@@ -20,6 +20,7 @@ from mixlist.ops import shape_inference as guarded
 from mixlist.ops.shape_inference import MOST_EXPANDED_NODES, infer_shapes_with_data_propagation, refuse_large_expansion
 from tests.support.builders import model
 from tests.support.systems import linux_only
+from tests.support.workers import use_own_helper
 
 LONG = 100_000_000
 CAST = f"g (float[{LONG}] x) => (float16[a] y) {{ y = Cast<to=10>(x) }}"
@@ -59,12 +60,9 @@ def nested(depth: int) -> ModelProto:
     return helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=8)
 
 
-@pytest.fixture
-def process() -> Iterator[None]:
-    """Let the test start with no process that propagates values, and end the one it starts."""
-    guarded._propagation_process.close()
-    yield
-    guarded._propagation_process.close()
+@pytest.fixture(autouse=True)
+def _own_helper(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_own_helper(monkeypatch)
 
 
 @linux_only
@@ -81,39 +79,39 @@ def test_a_long_vector_takes_no_memory(text: str, tmp_path: Path) -> None:
     assert completed.stdout == f"({LONG},)\n"
 
 
-def test_values_are_propagated_in_a_process(process: None) -> None:
+def test_values_are_propagated_in_a_process() -> None:
     """The length of ``z`` is computed, so another process infers the shapes. The result is the same as that of onnx."""
     text = """g (float[2,3] x) => (float[a,b] y) <int64[1] i = {0}, int64[1] two = {2}> {
         s = Shape(x) a = Gather(s, i) n = Mul(a, two) z = ConstantOfShape(n) v = Add(z, z) y = Mul(x, v) }"""
     for _ in range(2):
         inferred, exhausted = infer_shapes_with_data_propagation(model(text))
         assert inferred == shape_inference.infer_shapes(model(text), data_prop=True)
-        assert not exhausted and guarded._propagation_process._running is not None
+        assert not exhausted and worker_processes._helper is not None
 
 
-def test_a_model_of_known_lengths_starts_no_process(process: None) -> None:
+def test_a_model_of_known_lengths_starts_no_process() -> None:
     text = """g (float[2,3] x) => (float[a,b] y) <int64[1] i = {0}, int64[1] one = {-1}> {
         s = Shape(x) a = Gather(s, i) t = Concat<axis=0>(a, one) z = Reshape(x, t) y = Add(z, z) }"""
     inferred, _ = infer_shapes_with_data_propagation(model(text))
     assert inferred == shape_inference.infer_shapes(model(text), data_prop=True)
-    assert guarded._propagation_process._running is None
+    assert worker_processes._helper is None
 
 
-def test_a_process_that_takes_too_long_is_ended(process: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shapes that need no values are still inferred, and the next model gets a new process."""
     monkeypatch.setattr(guarded, "PROCESS_SECONDS", 0.2)
     inferred, exhausted = infer_shapes_with_data_propagation(model(IN_FUNCTION))
-    assert exhausted and guarded._propagation_process._running is None
+    assert exhausted and worker_processes._helper is None
     assert inferred.graph.output[0].type.tensor_type.shape.dim[0].dim_value == LONG
     monkeypatch.setattr(guarded, "PROCESS_SECONDS", 60.0)
     assert not infer_shapes_with_data_propagation(model(IN_FUNCTION.replace(str(LONG), "4"))).exhausted
 
 
-def test_an_error_that_onnx_finds_in_the_process_is_raised(process: None) -> None:
+def test_an_error_that_onnx_finds_in_the_process_is_raised() -> None:
     proto = model('<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }')
     proto.graph.node[0].domain = "unknown"
     with pytest.raises(ValueError, match="No opset import for domain unknown"):
-        guarded._propagation_process.propagate_values(proto.SerializeToString())
+        guarded._propagate_values(proto)
 
 
 def test_missing_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

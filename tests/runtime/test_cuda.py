@@ -12,14 +12,13 @@ import onnx
 import pytest
 
 from mixlist.errors import ModelError
-from mixlist.runtime.inference_session import open_session
-from mixlist.runtime.local_session import LocalSession
+from mixlist.runtime.local_session import LocalSession, open_session
 from mixlist.runtime.session import SessionOptions
-from mixlist.runtime.subprocess_session import SubprocessSession
 from mixlist.targets.kernels import has_kernel_for
 from tests.support.builders import model
 from tests.support.cuda import cuda_error
 from tests.support.rounding import rounding_defect
+from tests.support.workers import remote_session
 
 pytestmark = pytest.mark.skipif(bool(cuda_error()), reason=f"no CUDA on this machine: {cuda_error()}")
 
@@ -100,8 +99,8 @@ def test_products_are_summed_in_float32(low: str) -> None:
     assert y[0, 0] == pytest.approx(6143, rel=2.0**-8)
 
 
-def test_a_subprocess_session_runs_on_the_gpu() -> None:
+def test_a_remote_session_runs_on_the_gpu() -> None:
     proto = model("g (float[2] x) => (float[2] y) { h = Cast<to=10>(x) m = Mul(h, h) y = Cast<to=1>(m) }")
-    with SubprocessSession(proto, SessionOptions("cuda")) as session:
+    with remote_session(proto, SessionOptions("cuda")) as session:
         (y,) = session.run(None, {"x": np.array([300, 2], np.float32)})
     np.testing.assert_array_equal(y, [np.inf, 4])

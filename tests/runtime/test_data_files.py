@@ -18,10 +18,10 @@ from onnx import TensorProto, numpy_helper
 
 from mixlist.errors import FileError, MixlistError, UsageError
 from mixlist.runtime.feeds import as_batches, read_data
-from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from tests.support.builders import model
 from tests.support.feed_cases import ONE_INPUT, ROWS, TWO_INPUTS, convert_input, model_with_input, save_npz
+from tests.support.local_sessions import make_session
 from tests.support.systems import posix_only
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError, Future
 import pytest
 
 from mixlist.runtime.executors import MAX_RESENDS, wait_for
-from mixlist.runtime.worker_process import WorkerDied
+from mixlist.worker_processes import WorkerDied
 
 
 class KilledWorker(Exception):  # noqa: N818

@@ -13,11 +13,11 @@ from onnx import TensorProto, helper
 
 from mixlist.errors import UsageError
 from mixlist.runtime.feeds import Batches, as_batches, make_emulation_feed, read_data
-from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.inputs import Input, model_inputs
 from mixlist.runtime.local_session import LocalSession
 from tests.support.builders import model
 from tests.support.feed_cases import ONE_INPUT, ROWS, TWO_INPUTS, convert_input, model_with_input, save_npz
+from tests.support.local_sessions import make_session
 
 DEFAULT = "g (float[1, 4] w, float[N, 4] x) => (float[N, 4] y) <float[1, 4] w = {1, 2, 3, 4}> { y = Add (x, w) }"
 

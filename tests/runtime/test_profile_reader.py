@@ -11,7 +11,7 @@ import pytest
 
 from mixlist.errors import FileError
 from mixlist.files.package_data import data_folder
-from mixlist.runtime.inference_session import open_session
+from mixlist.runtime.local_session import open_session
 from mixlist.runtime.profile_reader import parse_events, read_profile
 from mixlist.runtime.session import SessionOptions
 from tests.support.versions import PROFILES_HAVE_ARENA

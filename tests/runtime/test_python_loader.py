@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from mixlist.errors import FileError, MixlistError, UsageError
-from mixlist.runtime.feeds import as_batches
-from mixlist.runtime.python_loader import run_loader
-from mixlist.runtime.stored_batches import store_batches
+from mixlist.runtime.feeds import as_batches, store_batches
+from mixlist.runtime.python_function import run_loader
 from tests.support.builders import model
 
 PROTO = model("g (float[N] x) => (float[N] y) { y = Neg (x) }")

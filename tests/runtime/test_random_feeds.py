@@ -11,9 +11,9 @@ import pytest
 
 from mixlist.errors import UsageError
 from mixlist.runtime.feeds import Batches, random_batches
-from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from tests.support.builders import model
+from tests.support.local_sessions import make_session
 
 PICTURES = "g (float[N, 3, H, ?] x, int64[N, L] ids) => (float[N, 3, H, ?] y) { y = Neg (x) }"
 SIZES = {"H": 5, "x.3": 6, "L": 7}

@@ -14,14 +14,15 @@ from onnx import numpy_helper
 import mixlist
 from mixlist.errors import FileError, ModelError, UsageError
 from mixlist.graph import save
-from mixlist.runtime import inference_session, provider_rounding
-from mixlist.runtime.inference_session import make_session, open_session
-from mixlist.runtime.local_session import LocalSession
+from mixlist.runtime import provider_rounding
+from mixlist.runtime.local_session import LocalSession, open_session
 from mixlist.runtime.model_files import write_model
-from mixlist.runtime.session import SessionOptions
+from mixlist.runtime.session import Session, SessionOptions
 from mixlist.targets.providers import available_providers
 from tests.support.builders import model, policy
+from tests.support.local_sessions import make_session
 from tests.support.rounding import rounding_defect
+from tests.support.workers import remote_session
 
 pytestmark = pytest.mark.usefixtures("temporary")
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -45,68 +46,68 @@ def external(product: onnx.ModelProto, tmp_path: Path) -> Path:
     return path
 
 
-def check_product(session: object) -> None:
-    with LocalSession(session) as runner:  # type: ignore[arg-type]
-        assert runner.output_names == ("y",)
-        np.testing.assert_allclose(runner.run(None, {"x": ROWS})[0], ROWS @ WEIGHTS, rtol=1e-6)
+def check_product(session: Session) -> None:
+    np.testing.assert_allclose(session.run(None, {"x": ROWS})[0], ROWS @ WEIGHTS, rtol=1e-6)
 
 
 def load_without_weights(path: Path) -> onnx.ModelProto:
     return onnx.load(path, load_external_data=False)
 
 
-def test_a_model_in_memory_needs_no_file(product: onnx.ModelProto, temporary: Path) -> None:
-    session = make_session(product)
-    assert not list(temporary.iterdir())
-    check_product(session)
+def test_a_session_names_its_outputs(product: onnx.ModelProto) -> None:
+    with LocalSession(make_session(product)) as session:
+        assert session.output_names == ("y",)
+        check_product(session)
 
 
 def test_external_data_is_read_in_place(external: Path, temporary: Path) -> None:
-    session = make_session(load_without_weights(external), folder=external.parent)
-    assert not list(temporary.iterdir())
-    check_product(session)
+    with remote_session(load_without_weights(external), folder=external.parent) as session:
+        assert sum(path.stat().st_size for path in temporary.rglob("*") if path.is_file()) < WEIGHTS.nbytes
+        check_product(session)
 
 
 def test_external_data_behind_a_symbolic_link(external: Path, tmp_path: Path) -> None:
     linked = tmp_path / "linked"
     linked.mkdir()
     (linked / "w.bin").symlink_to(external.parent / "w.bin")
-    check_product(make_session(load_without_weights(external), folder=linked))
+    with remote_session(load_without_weights(external), folder=linked) as session:
+        check_product(session)
 
 
-def test_a_loaded_session_needs_no_file(
+def test_the_files_of_a_large_model_are_removed(
     product: onnx.ModelProto, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(save, "INLINE_LIMIT", 1000)  # stands for protobuf's 2 GiB
     before = product.SerializeToString(deterministic=True)
-    session = make_session(product)
-    assert bool(list(temporary.iterdir())) == (inference_session.os.name == "nt")  # Windows cannot remove a mapped file
-    check_product(session)
+    with remote_session(product) as session:
+        check_product(session)
+    assert not list(temporary.iterdir())
     assert product.SerializeToString(deterministic=True) == before
 
 
 def test_a_refused_model_leaves_no_folder(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(save, "INLINE_LIMIT", -1)
-    with pytest.raises(ModelError):
-        make_session(model("g (bfloat16[N] x) => (bfloat16[N] y) { y = Add (x, x) }"))
+    refused = model("g (bfloat16[N] x) => (bfloat16[N] y) { y = Add (x, x) }")
+    with pytest.raises(ModelError), remote_session(refused):
+        pass
     assert not list(temporary.iterdir())
 
 
 def test_weights_with_a_pending_conversion(external: Path) -> None:
     result = mixlist.rewrite(external, mixlist.resolve(external, policy(white=["MatMul"])))
     assert result.casts_inserted
-    with LocalSession(make_session(result.proto, folder=external.parent)) as runner:
-        (got,) = runner.run(None, {"x": ROWS})
+    with remote_session(result.proto, folder=external.parent) as session:
+        (got,) = session.run(None, {"x": ROWS})
     np.testing.assert_allclose(got, ROWS @ WEIGHTS.astype(np.float16).astype(np.float32), rtol=2e-3)
 
 
 def test_missing_external_data(external: Path) -> None:
     proto = load_without_weights(external)
     (external.parent / "w.bin").unlink()
-    with pytest.raises(FileError, match=r"'w' is missing.*w\.bin"):
-        make_session(proto, folder=external.parent)
-    with pytest.raises(ModelError, match="has no path"):
-        make_session(proto)
+    with pytest.raises(FileError, match=r"'w' is missing.*w\.bin"), remote_session(proto, folder=external.parent):
+        pass
+    with pytest.raises(ModelError, match="has no path"), remote_session(proto):
+        pass
 
 
 def test_a_written_model_has_its_weights(external: Path, tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_a_written_model_has_its_weights(external: Path, tmp_path: Path) -> None
     path = write_model(load_without_weights(external), home, external.parent)
     external.unlink()
     (external.parent / "w.bin").unlink()
-    check_product(open_session(path))
+    check_product(LocalSession(open_session(path)))
 
 
 def test_a_refused_model_is_reported_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
@@ -238,7 +239,10 @@ def test_the_model_is_not_kept_twice_in_memory(product: onnx.ModelProto) -> None
 
 
 def test_a_relative_folder_of_external_data(external: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(external.parent.parent)
-    check_product(make_session(load_without_weights(external), folder=Path(external.parent.name)))
-    monkeypatch.chdir(external.parent)
-    check_product(make_session(load_without_weights(external), folder=Path(os.curdir)))
+    """The helper process follows when this process changes its folder."""
+    for folder, relative in ((external.parent.parent, external.parent.name), (external.parent, os.curdir)):
+        monkeypatch.chdir(folder)
+        proto = load_without_weights(external)
+        check_product(LocalSession(make_session(proto, folder=Path(relative))))
+        with remote_session(proto, folder=Path(relative)) as session:
+            check_product(session)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from mixlist.errors import MixlistError
-from mixlist.runtime.inference_session import open_session
+from mixlist.runtime.local_session import open_session
 from mixlist.runtime.session import SessionOptions
 from tests.support.builders import model
 

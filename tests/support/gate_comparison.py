@@ -16,7 +16,6 @@ from mixlist.emulation.emulate import emulate, widen_to_float32
 from mixlist.lists.policy import GRAY_POLICIES, Policy
 from mixlist.resolver import Resolver
 from mixlist.rewriter import rewrite
-from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import SessionOptions
 from mixlist.tuner.candidates import Candidate, EditSet, edit_policy, find_list_candidates, find_node_candidates
@@ -24,6 +23,7 @@ from mixlist.tuner.graph_partition import split_graph
 from mixlist.tuner.trial_compiler import TrialCompiler
 from tests.support.builders import policy
 from tests.support.graphs import Case, cases
+from tests.support.local_sessions import make_session
 from tests.support.scopes import View
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "125"))

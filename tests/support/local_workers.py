@@ -14,7 +14,6 @@ from mixlist.checker.limits import Limits
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.runtime.executors import Workers
-from mixlist.runtime.process_pool import ProcessPool
 from mixlist.tuner.search_state import SearchState
 from mixlist.tuner.trial_compiler import TrialCompiler
 from mixlist.tuner.trial_verdict import TrialLimits
@@ -31,11 +30,6 @@ class InProcessExecutor(Executor):
         except Exception as error:
             future.set_exception(error)
         return future
-
-
-def live_pids(pool: ProcessPool) -> list[int]:
-    """Return the process ids of a pool's workers that are alive."""
-    return [worker.pid for worker in tuple(pool._workers.values()) if worker.alive]
 
 
 def interrupt_at(last: int) -> Callable[[Any], None]:

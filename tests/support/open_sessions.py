@@ -1,4 +1,4 @@
-"""Record which sessions of this process are open."""
+"""Record which sessions are open."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from mixlist.runtime.local_session import LocalSession
+from mixlist.runtime.remote_session import RemoteSession
 
 
-def record_open_sessions(monkeypatch: pytest.MonkeyPatch) -> set[LocalSession]:
+def record_open_sessions(monkeypatch: pytest.MonkeyPatch) -> set[RemoteSession]:
     """Return a set that holds every session that is made from now on, until it is closed."""
-    open_sessions: set[LocalSession] = set()
-    make, close = LocalSession.__init__, LocalSession.close
+    open_sessions: set[RemoteSession] = set()
+    make, close = RemoteSession.__init__, RemoteSession.close
 
-    def record(session: LocalSession, *arguments: Any) -> None:
-        make(session, *arguments)
+    def record(session: RemoteSession, *arguments: Any, **named: Any) -> None:
+        make(session, *arguments, **named)
         open_sessions.add(session)
 
-    def forget(session: LocalSession) -> None:
+    def forget(session: RemoteSession) -> None:
         close(session)
         open_sessions.discard(session)
 
-    monkeypatch.setattr(LocalSession, "__init__", record)
-    monkeypatch.setattr(LocalSession, "close", forget)
+    monkeypatch.setattr(RemoteSession, "__init__", record)
+    monkeypatch.setattr(RemoteSession, "close", forget)
     return open_sessions

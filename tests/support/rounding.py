@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.provider_rounding import start_rounding_tests
 from mixlist.runtime.session import SessionOptions
+from tests.support.local_sessions import make_session
 
 
 def rounding_defect(provider: str, optimize: bool = True) -> str | None:

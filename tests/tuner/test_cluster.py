@@ -24,10 +24,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import mixlist
 from mixlist.errors import UsageError
-from mixlist.runtime.process_pool import ProcessPool
 from mixlist.tuner.result import TuneReport
+from mixlist.worker_processes import ProcessPool
 from tests.support.builders import policy
-from tests.support.local_workers import InProcessExecutor, live_pids
+from tests.support.local_workers import InProcessExecutor
+from tests.support.workers import live_pids
 from tests.tuner.test_search_state import without_run_data
 
 ROOT = Path(__file__).parents[2]

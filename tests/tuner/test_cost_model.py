@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
 
 import mixlist
+from mixlist.benchmark.timed_session import measure_shortest_run
 from mixlist.resolver import Resolver
 from mixlist.tuner.candidates import EditSet, ListEdit
 from mixlist.tuner.cost_model import CostModel
@@ -28,7 +30,7 @@ def compiler() -> Iterator[TrialCompiler]:
 
 
 def test_the_static_cost_counts_the_bytes_of_the_rewritten_model(compiler: TrialCompiler) -> None:
-    cost = CostModel(compiler, "cpu")
+    cost = CostModel(compiler, None)
     cost_in_float32 = cost(HIGH)
     assert cost_in_float32 == 4 * (2 * 256 * 64 + 64 * 64) + 4 * 2 * 256 * 64  # the bytes of MatMul and Relu
     assert cost(frozenset()) != cost_in_float32
@@ -37,7 +39,7 @@ def test_the_static_cost_counts_the_bytes_of_the_rewritten_model(compiler: Trial
 def test_a_measured_cost_is_in_seconds_and_infinite_if_the_model_does_not_run(
     compiler: TrialCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cost = CostModel(compiler, "cpu")
+    cost = CostModel(compiler, partial(measure_shortest_run, provider="cpu"))
     assert 0 < cost._measured_time(HIGH) < 1
     monkeypatch.setattr(compiler, "feeds", ({"x": np.ones((2, 3), np.float32)},))
     assert cost._measured_time(HIGH) == math.inf
@@ -46,7 +48,7 @@ def test_a_measured_cost_is_in_seconds_and_infinite_if_the_model_does_not_run(
 def test_edits_that_round_the_same_tensors_share_one_cost(
     compiler: TrialCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cost = CostModel(compiler, "cuda")
+    cost = CostModel(compiler, partial(measure_shortest_run, provider="cpu"))
     times = iter([1.0, 2.0, 3.0])
     monkeypatch.setattr(cost, "_measured_time", lambda _: next(times))
     unused_edit: EditSet = frozenset({ListEdit("Softmax", "black", "white")})  # the model has no Softmax

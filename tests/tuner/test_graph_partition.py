@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from mixlist.cost.estimate import estimate_costs
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
-from mixlist.runtime.inference_session import make_session, open_session
-from mixlist.runtime.local_session import LocalSession
+from mixlist.runtime.local_session import LocalSession, open_session
 from mixlist.runtime.lru_cache import LruCache
 from mixlist.runtime.session import SessionOptions
 from mixlist.tuner import graph_partition
 from mixlist.tuner.candidates import EditSet
-from mixlist.tuner.graph_partition import Segment, choose_cuts, split_graph
+from mixlist.tuner.graph_partition import Segment, choose_cost_cuts, split_graph
 from mixlist.tuner.trial_compiler import TrialCompiler
 from mixlist.tuner.trial_worker import get_runner
 from tests.support.builders import model, policy
@@ -34,6 +33,7 @@ from tests.support.gate_comparison import (
     models_and_policies,
 )
 from tests.support.graphs import Case
+from tests.support.local_sessions import make_session
 from tests.support.local_workers import trials
 
 
@@ -106,15 +106,15 @@ def set_segments(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 def test_a_small_model_is_one_segment() -> None:
     graph = Resolver(chain_model()).graph
-    assert choose_cuts(graph, estimate_costs(graph)) == ()
+    assert choose_cost_cuts(graph, estimate_costs(graph)) == ()
 
 
 def test_segments_have_about_the_same_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     set_segments(monkeypatch, 4)
     graph = Resolver(chain_model()).graph
-    assert choose_cuts(graph, estimate_costs(graph)) == ("a", "b", "c")
+    assert choose_cost_cuts(graph, estimate_costs(graph)) == ("a", "b", "c")
     set_segments(monkeypatch, 2)
-    assert choose_cuts(graph, estimate_costs(graph)) == ("b",)
+    assert choose_cost_cuts(graph, estimate_costs(graph)) == ("b",)
 
 
 def test_a_cut_is_where_few_bytes_cross_and_no_constant_crosses_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_a_cut_is_where_few_bytes_cross_and_no_constant_crosses_it(monkeypatch: 
       [k] k = ConstantOfShape <value = float[1] {0.5}> (s) [a] a = MatMul (x, k) [r] r = Gather (a, i)
       [q] q = Expand (r, s) [y] y = MatMul (q, k) }"""
     graph = Resolver(model(text)).graph
-    (cut,) = choose_cuts(graph, estimate_costs(graph))
+    (cut,) = choose_cost_cuts(graph, estimate_costs(graph))
     assert cut == "r"
     compiler = TrialCompiler(
         Resolver(model(text)), policy(white=["MatMul"]), [{"x": np.ones((64, 64), np.float32)}], ()

@@ -9,12 +9,12 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from mixlist.checker.segment_choice import DEFAULT_SEGMENT_BYTES, weight_bytes
 from mixlist.errors import UsageError
 from mixlist.graph.load import load_model
-from mixlist.runtime import available_memory
-from mixlist.tuner import segment_choice
+from mixlist.runtime import available_memory, segments
+from mixlist.runtime.segments import DEFAULT_SEGMENT_BYTES, weight_bytes
 from mixlist.tuner.options import TuneOptions
+from mixlist.tuner.run import trial_segment_bytes
 from tests.support.builders import model
 from tests.support.local_workers import InProcessExecutor
 
@@ -38,7 +38,7 @@ def test_weights_are_counted_in_float32(tmp_path: Path) -> None:
 
 
 def choose(path: Path, workers: int, **options: Any) -> int | None:
-    return segment_choice.choose_segment_bytes(load_model(path), TuneOptions(**options), workers)
+    return trial_segment_bytes(load_model(path), TuneOptions(**options), workers)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def choose(path: Path, workers: int, **options: Any) -> int | None:
 def test_segments_are_chosen_if_the_search_does_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, workers: int, free: int, in_segments: bool
 ) -> None:
-    monkeypatch.setattr(segment_choice, "measure_available_memory", lambda: free * 10**9)
+    monkeypatch.setattr(segments, "measure_available_memory", lambda: free * 10**9)
     path = large(tmp_path, rows=rows)
     assert choose(path, workers) == (DEFAULT_SEGMENT_BYTES if in_segments else None)
     assert choose(path, workers, segment_bytes=77) == 77
@@ -64,7 +64,7 @@ def test_segments_are_chosen_if_the_search_does_not_fit(
 def test_workers_that_may_be_elsewhere_get_no_segments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(segment_choice, "measure_available_memory", lambda: 20 * 10**9)
+    monkeypatch.setattr(segments, "measure_available_memory", lambda: 20 * 10**9)
     with pytest.raises(UsageError, match=r"large.onnx has 4.3 GB of weights, which is too much"):
         choose(large(tmp_path), 0, **options)
     assert choose(large(tmp_path, rows=2**12), 0, **options) is None

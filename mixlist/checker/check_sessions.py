@@ -16,37 +16,34 @@ from mixlist.errors import ModelError
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.prune import prune_model
 from mixlist.runtime.executors import Workers
-from mixlist.runtime.guarded_session import GuardedSession
 from mixlist.runtime.inputs import model_inputs
 from mixlist.runtime.model_files import external_tensors, is_readable_in_place
 from mixlist.runtime.provider_rounding import start_rounding_tests
 from mixlist.runtime.remote_session import RemoteSession
-from mixlist.runtime.segmented_session import SegmentedSession
+from mixlist.runtime.segments import SegmentedSession
 from mixlist.runtime.session import Session, SessionOptions
-from mixlist.runtime.subprocess_session import SessionProcess, SubprocessSession
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 
 @dataclass(frozen=True)
-class SessionConfig:
-    """The configuration of all sessions of a check.
+class CheckSessions:
+    """Opens all sessions of a check, and knows what they have in common.
 
-    ``provider``: ``cpu`` or ``cuda``. ``process``: the process for the sessions, None for this one. ``saturate``:
-    values out of range become the largest finite value. ``float64_reference``: the reference runs in float64 where
-    operators have kernels for it. ``skip_optimization``: do not let ONNX Runtime optimize models, which for few
-    batches takes longer than it saves. ``workers``: run sessions on these workers, and send every model to them whole.
-    ``segment_bytes``: run models in segments of at most so many bytes of weights, None to run them whole.
+    ``provider``: ``cpu`` or ``cuda``. ``workers``: the processes that run the sessions. ``saturate``: values out of
+    range become the largest finite value. ``float64_reference``: the reference runs in float64 where operators have
+    kernels for it. ``skip_optimization``: do not let ONNX Runtime optimize models, which for few batches takes longer
+    than it saves. ``segment_bytes``: run models in segments of at most so many bytes of weights, None to run them
+    whole.
     """
 
     provider: str
-    process: SessionProcess | None
+    workers: Workers
     saturate: bool
     float64_reference: bool = False
     skip_optimization: bool = False
     weights: SharedWeights = field(default_factory=SharedWeights)
-    workers: Workers | None = None
     segment_bytes: int | None = None
 
     @property
@@ -148,20 +145,15 @@ class SessionConfig:
     def _open_whole(
         self, proto: ModelProto, folder: Path | None, options: SessionOptions, *, wait: bool = False
     ) -> Session:
-        """Open a session where this configuration says: on workers, in another process, or in this one."""
+        """Open a session of a model that is not cut."""
         # Every tensor of these models has a probe: ``lean`` releases each tensor as soon as it is reduced. For few
         # batches, to pack weights takes longer than it saves, too.
         is_short = self.skip_optimization
         options = replace(options, optimize=not is_short, prepack=options.prepack and not is_short, lean=True)
-        if self.workers is not None:
-            return RemoteSession(proto, options, self.workers, folder)
-        if self.process is not None:
-            return SubprocessSession(proto, options, folder=folder, process=self.process, wait=wait)
-        # In this process, except for batches with empty arrays, which may kill the process that runs them.
-        return GuardedSession(proto, options, folder)
+        return RemoteSession(proto, options, workers=self.workers, folder=folder, wait=wait)
 
     def start_rounding_tests(self) -> Callable[[], str | None]:
-        """Start to test whether sessions of this configuration keep the Casts that round.
+        """Start to test whether these sessions keep the Casts that round.
 
         The returned function waits for the result. It returns why the sessions do not round, None if they do.
         """

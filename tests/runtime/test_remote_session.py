@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import nullcontext
 from pathlib import Path
 
 import ml_dtypes
@@ -14,28 +13,21 @@ import onnx
 import pytest
 
 from mixlist.errors import ModelError, UsageError
-from mixlist.runtime import worker_process
+from mixlist.runtime import remote_session as remote_session_module
+from mixlist.runtime.executors import open_process
 from mixlist.runtime.feeds import read_data
-from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
-from mixlist.runtime.session import DEFAULT_OPTIONS, Session, SessionOptions
-from mixlist.runtime.subprocess_session import Crashed, SessionProcess, SubprocessSession
+from mixlist.runtime.remote_session import Crashed, RemoteSession
+from mixlist.runtime.session import SessionOptions
 from mixlist.targets.providers import available_providers
 from tests.support.builders import model
+from tests.support.local_sessions import make_session
 from tests.support.scripts import interrupt, is_gone, started_script
 from tests.support.systems import posix_only
+from tests.support.workers import DIE, patch_workers, pid_of, remote_session, use_own_helper
 
 pytestmark = pytest.mark.usefixtures("temporary")  # workers create their folders there
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
-
-
-def start_session(
-    proto: onnx.ModelProto, options: SessionOptions = DEFAULT_OPTIONS, process: SessionProcess | None = None
-) -> Session:
-    """Return a session in this process, or in ``process``."""
-    if process is None:
-        return LocalSession(make_session(proto, options))
-    return SubprocessSession(proto, options, process=process)
 
 
 @pytest.fixture
@@ -43,24 +35,12 @@ def double() -> onnx.ModelProto:
     return model("g (float[N, 4] x) => (float[N, 4] y, float[N, 4] z) { y = Add (x, x) z = Neg (x) }")
 
 
-def patch_workers(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Let worker processes execute ``code`` before they answer requests."""
-    head = (
-        "import sys; sys.path[:] = sys.argv[2:]; import os, signal, time\nfrom mixlist.runtime import local_session\n"
-    )
-    serve = "from mixlist.runtime.worker_server import serve\nserve(int(sys.argv[1]))"
-    monkeypatch.setattr(worker_process, "_COMMAND", f"{head}{code}\n{serve}")
-
-
-DIE = "lambda *a, **k: os.kill(os.getpid(), signal.SIGSEGV)"
-
-
-@pytest.mark.parametrize("isolate", [False, True])
-def test_local_and_subprocess_sessions_give_the_same_results(
-    double: onnx.ModelProto, temporary: Path, isolate: bool
+@pytest.mark.parametrize("remote", [False, True])
+def test_local_and_remote_sessions_give_the_same_results(
+    double: onnx.ModelProto, temporary: Path, remote: bool
 ) -> None:
-    process = SessionProcess() if isolate else None
-    with process or nullcontext(), start_session(double, SessionOptions(threads=1), process=process) as runner:
+    options = SessionOptions(threads=1)
+    with remote_session(double, options) if remote else LocalSession(make_session(double, options)) as runner:
         y, z = runner.run(None, {"x": ROWS})
         np.testing.assert_array_equal(y, 2 * ROWS)
         np.testing.assert_array_equal(z, -ROWS)
@@ -82,14 +62,14 @@ def test_values_of_every_type_pass_through_the_pipe() -> None:
         "e": np.zeros(0, np.uint8),
         "f": np.random.default_rng(0).standard_normal((300, 700)).astype(np.float32).T,  # not contiguous
     }
-    with SubprocessSession(proto) as worker:
+    with remote_session(proto) as worker:
         for value, result in zip(feed.values(), worker.run(None, feed), strict=True):
             assert (result.dtype, result.shape) == (value.dtype, value.shape)
             assert result.tobytes() == np.ascontiguousarray(value).tobytes()
     texts = model(
         "g (string[N] s, seq(float[K]) q) => (string[N] t, seq(float[K]) r) { t = Identity (s) r = Identity (q) }"
     )
-    with SubprocessSession(texts) as worker:
+    with remote_session(texts) as worker:
         feed = {"s": np.array(["a", "", "ö"], object), "q": [np.ones(2, np.float32), np.zeros(0, np.float32)]}
         text, parts = worker.run(None, feed)
     assert text.tolist() == ["a", "", "ö"]
@@ -99,7 +79,7 @@ def test_values_of_every_type_pass_through_the_pipe() -> None:
 def test_a_model_file_is_read_in_place(double: onnx.ModelProto, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(double, path)
-    with SubprocessSession(path) as worker:
+    with remote_session(path) as worker:
         np.testing.assert_array_equal(worker.run(["y"], {"x": ROWS})[0], 2 * ROWS)
     assert path.exists()
 
@@ -107,36 +87,42 @@ def test_a_model_file_is_read_in_place(double: onnx.ModelProto, tmp_path: Path) 
 def test_errors_are_the_same_in_both_processes(double: onnx.ModelProto, temporary: Path) -> None:
     refused = model("g (bfloat16[N] x) => (bfloat16[N] y) { y = Add (x, x) }")
     messages = []
-    with SessionProcess() as session_process:
-        for process in (None, session_process):
+    with open_process() as workers:
+        for open_session in (
+            lambda proto: LocalSession(make_session(proto)),
+            lambda proto: RemoteSession(proto, workers=workers),
+        ):
             with pytest.raises(ModelError) as error:
-                start_session(refused, process=process)
+                open_session(refused)
             messages.append(error.value.message)
-            with start_session(double, process=process) as session:
+            with open_session(double) as session:
                 with pytest.raises(ModelError) as error:
                     session.run(None, {"x": ROWS[0]})
                 messages.append(error.value.message)
                 np.testing.assert_array_equal(session.run(["y"], {"x": ROWS})[0], 2 * ROWS)  # the session still works
-    assert messages[:2] == messages[2:]
-    with pytest.raises(ModelError, match=r"cannot load the model: .*exist"):
-        SubprocessSession("none.onnx")
-    if "cuda" not in available_providers():
-        with pytest.raises(UsageError, match="provider cuda cannot be used"):
-            SubprocessSession(double, SessionOptions("cuda"))
+        assert messages[:2] == messages[2:]
+        with pytest.raises(ModelError, match=r"cannot load the model: .*exist"):
+            RemoteSession("none.onnx", workers=workers)
+        if "cuda" not in available_providers():
+            with pytest.raises(UsageError, match="provider cuda cannot be used"):
+                RemoteSession(double, SessionOptions("cuda"), workers=workers)
     assert not list(temporary.iterdir())
 
 
 @posix_only
 def test_a_crash_in_a_run(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, temporary: Path) -> None:
-    patch_workers(monkeypatch, f"os.write(2, b'malloc(): broken\\n'); local_session.LocalSession.run = {DIE}")
-    with SubprocessSession(double) as worker:
+    patch_workers(
+        monkeypatch, f"local_session.LocalSession.run = lambda *a: (os.write(2, b'malloc(): broken\\n'), ({DIE})())"
+    )
+    with remote_session(double) as worker:
+        pid = pid_of(worker)
         with pytest.raises(Crashed) as error:
             worker.run(None, {"x": ROWS})
         crash = error.value
         assert (crash.signal, crash.stage) == ("SIGSEGV", "run")
         assert "ONNX Runtime died with SIGSEGV (malloc(): broken) while it ran the model" in crash.message
         assert f"the model is kept at {crash.model}, its input at {crash.feed}" in crash.message
-        assert is_gone(worker.pid)
+        assert is_gone(pid)
         with pytest.raises(Crashed, match="died with SIGSEGV"):  # every later run raises the crash again
             worker.run(None, {"x": ROWS})
     with pytest.raises(ModelError, match="has ended"):  # closed
@@ -152,23 +138,26 @@ def test_a_crash_in_a_run(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPat
 @posix_only
 def test_a_crash_while_loading(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     patch_workers(monkeypatch, f"local_session.open_session = {DIE}")
-    with pytest.raises(Crashed, match="died with SIGSEGV while it loaded the model") as error:
-        SubprocessSession(double)
+    with (
+        open_process() as workers,
+        pytest.raises(Crashed, match="died with SIGSEGV while it loaded the model") as error,
+    ):
+        RemoteSession(double, workers=workers)
     assert error.value.stage == "load"
     assert error.value.feed is None
     assert onnx.load(error.value.model) == double
     path = tmp_path / "m.onnx"
     onnx.save(double, path)
-    with pytest.raises(Crashed) as error:
-        SubprocessSession(path)
+    with open_process() as workers, pytest.raises(Crashed) as error:
+        RemoteSession(path, workers=workers)
     assert error.value.model == path
     assert path.exists()
 
 
 @posix_only
 def test_a_process_that_the_system_kills(double: onnx.ModelProto) -> None:
-    with SubprocessSession(double) as worker:
-        os.kill(worker.pid, signal.SIGKILL)
+    with remote_session(double) as worker:
+        os.kill(pid_of(worker), signal.SIGKILL)
         with pytest.raises(Crashed) as error:
             worker.run(None, {"x": np.zeros((200_000, 4), np.float32)})
     assert error.value.signal == "SIGKILL"
@@ -177,7 +166,7 @@ def test_a_process_that_the_system_kills(double: onnx.ModelProto) -> None:
 
 def test_a_process_that_exits(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
     patch_workers(monkeypatch, "local_session.LocalSession.run = lambda *a: os._exit(7)")
-    with SubprocessSession(double) as worker, pytest.raises(Crashed, match="died with exit status 7"):
+    with remote_session(double) as worker, pytest.raises(Crashed, match="died with exit status 7"):
         worker.run(None, {"x": ROWS})
 
 
@@ -188,7 +177,7 @@ def test_a_kept_feed_has_strings_and_bfloat16(monkeypatch: pytest.MonkeyPatch) -
         "g (string[N] s, bfloat16[N] b) => (string[N] t, float[N] c) { t = Identity (s) c = Cast <to = 1> (b) }"
     )
     feed = {"s": np.array(["a", "ö"], object), "b": np.array([1, 2.5], ml_dtypes.bfloat16)}
-    with SubprocessSession(proto) as worker, pytest.raises(Crashed) as error:
+    with remote_session(proto) as worker, pytest.raises(Crashed) as error:
         worker.run(None, feed)
     assert error.value.feed is not None
     (feed,) = read_data(proto, [error.value.feed])
@@ -199,7 +188,7 @@ def test_a_kept_feed_has_strings_and_bfloat16(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_bug_in_the_worker_is_raised_here(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
     patch_workers(monkeypatch, "local_session.LocalSession.run = lambda *a: 1 / 0")
-    with SubprocessSession(double) as worker, pytest.raises(RuntimeError, match="ZeroDivisionError"):
+    with remote_session(double) as worker, pytest.raises(RuntimeError, match="ZeroDivisionError"):
         worker.run(None, {"x": ROWS})
 
 
@@ -211,33 +200,68 @@ def test_output_of_a_library_does_not_mix_with_the_answers(
         "session.run = lambda *a: (os.write(1, b'noise' * 100), old(*a))[1]"
     )
     patch_workers(monkeypatch, noisy)
-    with SubprocessSession(double) as worker:
+    with remote_session(double) as worker:
         np.testing.assert_array_equal(worker.run(["y"], {"x": ROWS})[0], 2 * ROWS)
 
 
-def test_a_worker_that_is_not_closed_ends_with_its_session(double: onnx.ModelProto, temporary: Path) -> None:
-    worker = SubprocessSession(double)
-    pid = worker.pid
-    del worker
-    assert not list(temporary.iterdir())
-    assert os.name != "posix" or is_gone(pid)
+def test_the_files_of_a_session_that_is_not_closed_are_removed_with_it(
+    double: onnx.ModelProto, temporary: Path
+) -> None:
+    with open_process() as workers:
+        session = RemoteSession(double, workers=workers)
+        assert list(temporary.iterdir())
+        del session
+        assert not list(temporary.iterdir())
+
+
+def test_a_closed_session_is_released_and_its_process_is_kept(
+    double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_own_helper(monkeypatch)
+    pids = set[int]()
+    for _ in range(3):
+        with open_process() as workers:
+            with RemoteSession(double, workers=workers) as session:
+                pids.add(pid_of(session))
+            assert workers.executor.submit(count_sessions).result() == 0
+    assert len(pids) == 1
+
+
+def count_sessions() -> int:
+    """Return the number of sessions that are loaded in this process."""
+    return len(remote_session_module._sessions._values)
+
+
+def test_other_sessions_of_a_process_that_died_are_loaded_again(
+    double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the session whose run killed the process has crashed."""
+    use_own_helper(monkeypatch)
+    with open_process() as workers:
+        first, second = RemoteSession(double, workers=workers), RemoteSession(double, workers=workers)
+        os.kill(pid_of(first), signal.SIGKILL)
+        with pytest.raises(Crashed):
+            first.run(None, {"x": np.zeros((200_000, 4), np.float32)})
+        np.testing.assert_array_equal(second.run(["y"], {"x": ROWS})[0], 2 * ROWS)
 
 
 SCRIPT = """
 import sys, tempfile
 from pathlib import Path
 import numpy as np, onnx
-from mixlist.runtime import subprocess_session, worker_process
-head, call = worker_process._COMMAND.rsplit(";", 1)
+from mixlist import worker_processes
+from mixlist.runtime.executors import open_process
+from mixlist.runtime.remote_session import RemoteSession
+head, call = worker_processes._COMMAND.rsplit(";", 1)
 slow = "import time; from mixlist.runtime.local_session import LocalSession as S; S.run = lambda *a: time.sleep(60)"
-worker_process._COMMAND = f"{head}; {slow};{call}"
+worker_processes._COMMAND = f"{head}; {slow};{call}"
 tempfile.tempdir = sys.argv[1]
 model = onnx.parser.parse_model(
     '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Neg (x) }'
 )
 # There is no `if __name__ == "__main__"`: a worker must not run this module again.
-with subprocess_session.SubprocessSession(model) as worker:
-    print(worker.pid, flush=True)
+with open_process() as workers, RemoteSession(model, workers=workers) as worker:
+    print(*[process.pid for process in workers.executor._workers.values()], flush=True)
     worker.run(None, {"x": np.ones(3, np.float32)})
 """
 

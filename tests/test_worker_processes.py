@@ -1,4 +1,4 @@
-"""Test the pool of worker processes: results, errors, processes that die, and Ctrl-C."""
+"""Test worker processes: the helper and its bounds, pools, processes that die, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,16 +6,119 @@ import os
 import pickle
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from mixlist.errors import FileError
-from mixlist.runtime.process_pool import ProcessPool
-from mixlist.runtime.worker_process import WorkerDied
-from tests.support.local_workers import live_pids
+from mixlist import worker_processes
+from mixlist.errors import FileError, ModelError
+from mixlist.worker_processes import ProcessPool, WorkerDied, end_helper, helper_process, start_helper
 from tests.support.scripts import interrupt, is_gone, started_script
-from tests.support.systems import posix_only
+from tests.support.systems import linux_only, posix_only
+from tests.support.workers import live_pids, use_own_helper
+
+# --- the helper ---
+
+
+@pytest.fixture
+def own_helper(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_own_helper(monkeypatch)
+
+
+@pytest.mark.usefixtures("own_helper")
+def test_the_helper_is_kept_for_the_next_call() -> None:
+    start_helper()
+    assert worker_processes._helper is not None
+    started = worker_processes._helper.pid
+    for _ in range(2):
+        with helper_process() as process:
+            assert process.call(os.getpid) == started == process.pid
+    end_helper()
+    with helper_process() as process:
+        assert process.call(os.getpid) != started
+
+
+@pytest.mark.usefixtures("own_helper")
+def test_another_process_takes_the_place_of_a_helper_that_is_lent() -> None:
+    with helper_process() as first, helper_process() as second:
+        assert first.call(os.getpid) != second.call(os.getpid)
+    assert not first.alive and second.alive, "one of them is kept"
+
+
+@pytest.mark.usefixtures("own_helper")
+def test_a_call_that_takes_too_long_is_ended() -> None:
+    with helper_process() as process:
+        assert process.call(partial(abs, -1), seconds=60) == 1
+        start = time.monotonic()
+        with pytest.raises(WorkerDied):
+            process.call(partial(time.sleep, 60), seconds=0.2)
+    assert time.monotonic() - start < 30
+    with helper_process() as process:
+        assert process.call(partial(abs, -2)) == 2
+
+
+@linux_only
+@pytest.mark.usefixtures("own_helper")
+def test_a_call_that_takes_too_much_memory_is_an_error() -> None:
+    """The limit belongs to the call: the process goes on without it."""
+    with helper_process() as process:
+        for _ in range(2):
+            with pytest.raises(ModelError, match="not enough memory"):
+                process.call(partial(count_bytes, 2**30), memory=2**28)
+            assert process.call(partial(count_bytes, 2**20), memory=2**28) == 2**20
+        assert process.call(partial(count_bytes, 2**30)) == 2**30
+
+
+def count_bytes(size: int) -> int:
+    """Take ``size`` bytes of memory, and return their number."""
+    return len(bytes(size))
+
+
+@linux_only
+@pytest.mark.usefixtures("own_helper")
+def test_a_helper_that_holds_much_memory_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_processes, "KEPT_BYTES", 1)
+    with helper_process() as process:
+        process.call(os.getpid)
+    assert not process.alive
+
+
+@pytest.mark.usefixtures("own_helper")
+def test_a_call_that_cannot_be_pickled_leaves_the_helper_as_it_is() -> None:
+    with helper_process() as process:
+        with pytest.raises((pickle.PicklingError, AttributeError)):
+            process.call(lambda: 1)
+        assert process.call(os.getpid) == process.pid
+    assert process.alive
+
+
+@pytest.mark.usefixtures("own_helper")
+def test_the_last_line_of_a_death_is_of_its_call() -> None:
+    with helper_process() as process:
+        process.call(partial(os.write, 2, b"an earlier line\n"))
+        with pytest.raises(WorkerDied) as death:
+            process.call(os.abort)
+    assert death.value.last_line == ""
+
+
+@posix_only
+@pytest.mark.usefixtures("own_helper")
+def test_a_forked_child_leaves_the_helper_to_its_parent() -> None:
+    with helper_process() as process:
+        pid = process.call(os.getpid)
+    child = os.fork()
+    if not child:
+        with helper_process() as process:
+            is_own = process.call(os.getpid) != pid
+        end_helper()
+        os._exit(0 if is_own else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with helper_process() as process:
+        assert process.call(os.getpid) == pid
+
+
+# --- pools ---
 
 any_number = pytest.mark.parametrize("count", [1, 2])
 
@@ -108,7 +211,7 @@ def test_an_interrupted_pool_does_not_wait_for_its_tasks(count: int) -> None:
 
 SCRIPT = """
 import os, time
-from mixlist.runtime.process_pool import ProcessPool
+from mixlist.worker_processes import ProcessPool
 with ProcessPool(1) as pool:
     print(pool.submit(os.getpid).result(), flush=True)
     pool.submit(time.sleep, 60).result()

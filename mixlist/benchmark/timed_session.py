@@ -1,7 +1,8 @@
-"""Measure the time of runs in a process of its own: ``TimedSession`` here, ``_TimedLocalSession`` in that process.
+"""Measure the time of runs in a process of its own.
 
-The batches are sent first. The worker process then runs them and reads its own clock, so that the time of pipes and
-pickles does not count. It also measures the memory of the session.
+A ``RemoteSession`` calls the methods of ``TimedSession`` there. The batches are sent first. The process then runs them
+and reads its own clock, so that the time of pipes and pickles does not count. It also measures the memory of the
+session.
 """
 
 from __future__ import annotations
@@ -15,22 +16,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from mixlist.runtime.inference_session import translate_runtime_errors
-from mixlist.runtime.local_session import LocalSession, as_ort_value
+from mixlist.runtime.executors import open_process
+from mixlist.runtime.local_session import LocalSession, as_ort_value, translate_runtime_errors
+from mixlist.runtime.remote_session import RemoteSession
 from mixlist.runtime.session import SessionOptions
-from mixlist.runtime.subprocess_session import SubprocessSession
 from mixlist.targets.providers import PROVIDERS
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue
 
+    from mixlist.rewriter import RewriteResult
     from mixlist.runtime.session import Array, Feed
 
 _PROCESS_STATUS = Path("/proc/self/status")  # Linux
+# The shortest time is the least of ROUNDS rounds of RUNS runs, after WARMUP runs.
+WARMUP, ROUNDS, RUNS = 5, 10, 5
 
 
-class _TimedLocalSession(LocalSession):
-    """A session that keeps batches and measures the time of its own runs."""
+class TimedSession(LocalSession):
+    """A session in this process that keeps batches and measures the time of its runs.
+
+    TF32 is on, unlike in a check: it is ONNX Runtime's default, so the float32 model of a user runs with it.
+    """
 
     def __init__(self, session: InferenceSession) -> None:
         super().__init__(session)
@@ -43,14 +50,14 @@ class _TimedLocalSession(LocalSession):
         self._must_rebind = False  # True once an output has had another shape than the model declares
 
     @classmethod
-    def open(cls, path: str, options: SessionOptions, folder: Path | None) -> Self:
-        """Load a model file. Memory that the process used before does not count as the memory of the session."""
+    def open(cls, model: str | bytes, options: SessionOptions, folder: Path | None = None) -> Self:
+        """Load a model. Memory that the process used before does not count as the memory of the session."""
         # Import both first: their memory belongs to the process and not to the session.
         import numpy as np  # noqa: F401
         import onnxruntime  # noqa: F401
 
         memory_before_load = _reset_peak_memory()
-        session = super().open(path, replace(options, tf32=True), folder)
+        session = super().open(model, replace(options, tf32=True), folder)
         session._memory_before_load = memory_before_load
         return session
 
@@ -111,7 +118,7 @@ class _TimedLocalSession(LocalSession):
             return seconds
 
     def peak_added_memory(self) -> int | None:
-        """Return the largest number of bytes that loading and running added to the memory of the process."""
+        """Return the most bytes of host memory that loading and running took; None if the system does not show it."""
         peak = _read_peak_memory()
         return None if peak is None or self._memory_before_load is None else max(peak - self._memory_before_load, 0)
 
@@ -120,33 +127,20 @@ class _TimedLocalSession(LocalSession):
         return str(self.inference_session.end_profiling())
 
 
-class TimedSession(SubprocessSession):
-    """A session in a process of its own that keeps batches and measures the time of their runs.
+def measure_shortest_run(rewritten: RewriteResult, feed: Feed, provider: str) -> float:
+    """Return the least seconds of a run of a model on one batch, whose inputs are on the device.
 
-    TF32 is on, unlike in a check: it is ONNX Runtime's default, so the float32 model of a user runs with it.
+    Raises ModelError if ONNX Runtime refuses the model or crashes on it.
     """
-
-    session_class = _TimedLocalSession
-
-    def load_batches(self, feeds: Sequence[Feed], transfers: bool) -> bool:
-        """Send the batches to the process. With ``transfers``, each run copies its batch to the device and back.
-
-        Returns True if each run copies its batch. Sequences and optionals are always copied: they cannot stay on the
-        device.
-        """
-        return self.call(_TimedLocalSession.load_batches, list(feeds), transfers)
-
-    def time_runs(self, batch: int, runs: int) -> float:
-        """Return the seconds of ``runs`` runs of one batch in a row."""
-        return self.call(_TimedLocalSession.time_runs, batch, runs)
-
-    def peak_added_memory(self) -> int | None:
-        """Return the most bytes of host memory that loading and running took; None if the system does not show it."""
-        return self.call(_TimedLocalSession.peak_added_memory)
-
-    def end_profile(self) -> Path:
-        """End profiling, and return the path of the profile."""
-        return Path(self.call(_TimedLocalSession.end_profile))
+    options, folder = SessionOptions(provider=provider), rewritten.loaded.folder
+    with (
+        open_process(is_helper=False) as workers,
+        RemoteSession(rewritten.proto, options, workers=workers, folder=folder, session_class=TimedSession) as session,
+    ):
+        session.call(TimedSession.load_batches, [feed], False)
+        session.call(TimedSession.time_runs, 0, WARMUP)
+        # The least time: other load on the machine can only make a round slower.
+        return min(session.call(TimedSession.time_runs, 0, RUNS) for _ in range(ROUNDS))
 
 
 def _differs_from_declared(declared: Sequence[int | str | None] | None, output: OrtValue) -> bool:

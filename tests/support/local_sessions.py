@@ -1,0 +1,22 @@
+"""Sessions of small models in the process of the test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx
+
+from mixlist.runtime.local_session import open_session
+from mixlist.runtime.session import DEFAULT_OPTIONS, SessionOptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from onnxruntime import InferenceSession
+
+
+def make_session(
+    proto: onnx.ModelProto, options: SessionOptions = DEFAULT_OPTIONS, *, folder: Path | None = None
+) -> InferenceSession:
+    """Return ONNX Runtime's session of a model, whose external data is in ``folder``."""
+    return open_session(proto.SerializeToString(), options, folder=folder)

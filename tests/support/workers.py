@@ -1,0 +1,61 @@
+"""Sessions in the helper process of a test, and helper processes that execute other code first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import onnx
+import pytest
+
+from mixlist import worker_processes
+from mixlist.runtime.executors import Workers, open_process
+from mixlist.runtime.remote_session import RemoteSession
+from mixlist.runtime.session import DEFAULT_OPTIONS, SessionOptions
+from mixlist.worker_processes import ProcessPool
+
+DIE = "lambda *a, **k: os.kill(os.getpid(), signal.SIGSEGV)"
+
+
+@contextmanager
+def remote_session(
+    model: onnx.ModelProto | str | os.PathLike[str], options: SessionOptions = DEFAULT_OPTIONS, **named: Any
+) -> Iterator[RemoteSession]:
+    """Open a session in the helper process."""
+    with open_process() as workers, RemoteSession(model, options, workers=workers, **named) as session:
+        yield session
+
+
+def pid_of(session: RemoteSession) -> int:
+    """Return the process id of the only worker of a session."""
+    (pid,) = pids_of(session._workers)
+    return pid
+
+
+def pids_of(workers: Workers) -> list[int]:
+    """Return the process ids of the workers that run."""
+    assert isinstance(workers.executor, ProcessPool)
+    return live_pids(workers.executor)
+
+
+def live_pids(pool: ProcessPool) -> list[int]:
+    """Return the process ids of a pool's workers that are alive."""
+    return [worker.pid for worker in tuple(pool._workers.values()) if worker.alive]
+
+
+def use_own_helper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the test start without a helper process. The one that it starts ends with the test."""
+    worker_processes.end_helper()
+    monkeypatch.setattr(worker_processes, "_helper", None)
+
+
+def patch_workers(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Let worker processes execute ``code`` before they answer requests."""
+    use_own_helper(monkeypatch)
+    head = (
+        "import sys; sys.path[:] = sys.argv[2:]; import os, signal, time\nfrom mixlist.runtime import local_session\n"
+    )
+    serve = "from mixlist.worker_processes import serve\nserve(sys.argv[1])"
+    monkeypatch.setattr(worker_processes, "_COMMAND", f"{head}{code}\n{serve}")
