@@ -98,9 +98,14 @@ class WorkerProcess:
         _processes.add(self)
 
     @property
+    def is_closed(self) -> bool:
+        """Return True after ``close``, and after a call that raised WorkerDied."""
+        return not self._finalizer.alive
+
+    @property
     def alive(self) -> bool:
         """Return True if the process runs and was not closed."""
-        return self._finalizer.alive and self._process.poll() is None
+        return not self.is_closed and self._process.poll() is None
 
     @property
     def is_reusable(self) -> bool:
@@ -119,7 +124,7 @@ class WorkerProcess:
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         # The size and not the position: the process writes at the position that both share.
-        self._stderr_start = os.fstat(self._stderr_file.fileno()).st_size if self._finalizer.alive else 0
+        self._stderr_start = 0 if self.is_closed else os.fstat(self._stderr_file.fileno()).st_size
         timer = threading.Timer(seconds, self._process.kill) if seconds is not None else None
         self._is_busy = True
         try:
@@ -148,7 +153,7 @@ class WorkerProcess:
         The error is CancelledError if ``close`` was called. Otherwise the process died: close this object, and return
         WorkerDied with the cause.
         """
-        if not self._finalizer.alive:  # ``close`` was called, perhaps by another thread
+        if self.is_closed:  # ``close`` was called, perhaps by another thread
             return CancelledError("the worker process was closed")
         # Read the reason before ``close``, which closes the file.
         cause = _describe_exit(self._process)
@@ -334,7 +339,9 @@ class ProcessPool(Executor):
         """Return the process of this thread. Start one if there is none, or if it has died."""
         thread = threading.get_ident()
         worker = self._workers.get(thread)
-        if worker is None or not worker.alive:
+        # If tasks are tried only once, the death of an idle process is an error too: its next task may need its
+        # sessions.
+        if worker is None or worker.is_closed or (self._attempts > 1 and not worker.alive):
             worker = _take_helper(self._modules) if self._uses_helper else WorkerProcess(self._modules)
             self._workers[thread] = worker
             # If another thread called ``_close`` between the start and the assignment, the new worker still runs.

@@ -42,7 +42,7 @@ from mixlist.lists.policy import Policy, require_policy
 from mixlist.ops.shape_inference import refuse_large_expansion
 from mixlist.option_fields import with_fields
 from mixlist.progress import ProgressCounter
-from mixlist.runtime.executors import Workers, open_process, open_workers, start_process
+from mixlist.runtime.executors import open_process, open_workers, start_process
 from mixlist.runtime.feeds import Batches, as_batches
 from mixlist.runtime.local_session import RunRefused
 from mixlist.runtime.phase_timer import PhaseTimer
@@ -50,7 +50,7 @@ from mixlist.runtime.segments import choose_segment_bytes
 from mixlist.worker_processes import WorkerDied
 
 if TYPE_CHECKING:
-    from mixlist.graph.load import Model
+    from mixlist.graph.load import LoadedModel, Model
     from mixlist.runtime.session import Array, Feed
 
 RANKED_BATCHES = 3  # batches on which nodes are ranked without --layerwise
@@ -109,19 +109,8 @@ def run_check(
     # Make both models, run all batches, then analyze what they showed. Sessions and processes end with the stack,
     # also after errors.
     with ExitStack() as stack:
-        workers = _open_workers(options, batch_count, stack)
         with timer.phase("prepare"):
-            segment_bytes = options.segment_bytes
-            if segment_bytes is None and not options.runs_whole:
-                segment_bytes = choose_segment_bytes(original, WEIGHT_COPIES)
-            config = CheckSessions(
-                options.provider,
-                workers,
-                options.saturate,
-                float64_reference=options.baseline == "float64",
-                skip_optimization=batch_count < BATCHES_FOR_OPTIMIZATION,
-                segment_bytes=segment_bytes,
-            )
+            config = _open_processes(original, options, batch_count, stack)
             feeds = islice(batches, batch_count)
             # The reference begins with the first batch while the mixed model is made.
             first_feed = next(feeds, None)
@@ -142,11 +131,26 @@ def run_check(
     return replace(report, emulated=compare_with_emulation(report, emulated))
 
 
-def _open_workers(options: CheckOptions, batch_count: int, stack: ExitStack) -> Workers:
-    """Open the workers that the options name, or one process. ``stack`` closes them."""
+def _open_processes(original: LoadedModel, options: CheckOptions, batch_count: int, stack: ExitStack) -> CheckSessions:
+    """Return the opener of the sessions, in the workers that the options name or in one process.
+
+    ``stack`` closes them.
+    """
     if options.on_workers:
-        return stack.enter_context(open_workers(options.jobs, options.scheduler, options.executor, batch_count))
-    return stack.enter_context(open_process())
+        opened = open_workers(options.jobs, options.scheduler, options.executor, batch_count)
+    else:
+        opened = open_process()
+    segment_bytes = options.segment_bytes
+    if segment_bytes is None and not options.runs_whole:
+        segment_bytes = choose_segment_bytes(original, WEIGHT_COPIES)
+    return CheckSessions(
+        options.provider,
+        stack.enter_context(opened),
+        options.saturate,
+        float64_reference=options.baseline == "float64",
+        skip_optimization=batch_count < BATCHES_FOR_OPTIMIZATION,
+        segment_bytes=segment_bytes,
+    )
 
 
 class _CheckRun:

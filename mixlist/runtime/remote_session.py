@@ -62,7 +62,7 @@ class Crashed(WorkerDied):
 
 
 class ModelSource(NamedTuple):
-    """How a worker loads the model that was sent to it.
+    """The facts that a worker needs to load the model that was sent to it.
 
     folder: the folder of its external data; None if the data is in the model, or next to its file.
     """
