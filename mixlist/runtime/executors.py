@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -104,6 +104,8 @@ def open_workers(
     """
     cores = os.cpu_count() or 1
     if executor is not None:
+        from concurrent.futures import ProcessPoolExecutor  # imports multiprocessing, which nothing else here needs
+
         # The interface Executor has no number of workers. The executors of the standard library have this attribute.
         count = int(getattr(executor, "_max_workers", 1))
         # These run on this machine, so their tasks can read a file. Other executors get the bytes.

@@ -8,7 +8,6 @@ the input are kept for a report of the crash.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -95,7 +94,7 @@ class RemoteSession(Session):
         wait: bool = True,
     ) -> None:
         self._workers = workers
-        self._key = uuid.uuid4().hex
+        self._key = os.urandom(8).hex()
         self._scratch = ScratchFolder()
         self._unfinished: set[Future[Any]] = set()
         self._crash: Crashed | None = None
