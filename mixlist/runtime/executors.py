@@ -49,6 +49,11 @@ class Workers:
         return self.send_file is str
 
     @property
+    def is_one_process(self) -> bool:
+        """Return True if one process of this machine does all tasks: it can load a session ahead, and drop it."""
+        return self.count == 1 and self.shares_files
+
+    @property
     def batches_ahead(self) -> int:
         """Return how many batches to start before the results of the first one are needed.
 

@@ -1,8 +1,8 @@
 """Run a model in other processes: in one process, which ONNX Runtime may crash, or in every worker of an executor.
 
 Each run of a ``RemoteSession`` is a task that names the session by a key. A worker loads the model at its first task,
-and keeps the session under this key. If there is only one worker, it loads the model at once. If it dies, the model and
-the input are kept for a report of the crash.
+and keeps the session under this key. A single process of this machine loads the model at once. If it dies, the model
+and the input are kept for a report of the crash.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from mixlist.errors import ModelError
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
@@ -60,7 +60,8 @@ class Crashed(WorkerDied):
         self.feed = feed
 
 
-class ModelSource(NamedTuple):
+@dataclass(frozen=True)
+class ModelSource:
     """The facts that a worker needs to load the model that was sent to it.
 
     folder: the folder of its external data; None if the data is in the model, or next to its file.
@@ -76,8 +77,8 @@ class RemoteSession(Session):
 
     model: a ModelProto, whose external data is in ``folder``, or the path of a model file.
     session_class: the class of the session in a worker.
-    wait: wait until the only worker has loaded the model. Otherwise the constructor returns at once, and the first use
-        of the session raises an error of loading.
+    wait: if the workers are one process, wait until it has loaded the model. Otherwise the constructor returns at once,
+        and the first use of the session raises an error of loading.
 
     Workers on other machines get the model as one protobuf message, which holds at most 2 GiB: raises ModelError for a
     larger model. Raises the errors of ``open_session``, and Crashed if the only process dies.
@@ -103,8 +104,8 @@ class RemoteSession(Session):
         options = replace(options, threads=options.threads or workers.threads)
         self._source = ModelSource(session_class, options, data_folder)
         self._sent_model = workers.send_file(os.fspath(self._path))
-        # The only worker loads the model now. Of several workers, each loads it at its first run.
-        self._loading = self._submit(load_session) if workers.count == 1 else None
+        # A single process loads the model now. Other workers load it at their first run.
+        self._loading = self._submit(load_session) if workers.is_one_process else None
         if wait:
             try:
                 self._wait_until_loaded()
@@ -178,11 +179,11 @@ class RemoteSession(Session):
         return self._crash
 
     def close(self) -> None:
-        """Release the session and its files. Of several workers, each drops its session when others need the memory."""
+        """Release the session and its files. Workers other than one process drop it when others need the memory."""
         self._is_closed = True
         for future in tuple(self._unfinished):
             future.cancel()
-        if self._workers.count == 1 and self._crash is None:
+        if self._workers.is_one_process and self._crash is None:
             # The worker may have the file open, so the file is removed after the session.
             with suppress(RuntimeError):  # the executor is shut down
                 dropped = self._workers.executor.submit(drop_session, self._key)
