@@ -213,7 +213,7 @@ def _end_process(process: subprocess.Popen[bytes], stderr_file: IO[bytes]) -> No
 
 def _resident_bytes(pid: int) -> int:
     """Return the memory that a process holds; 0 if the system does not show it (it is not Linux)."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, AttributeError):  # Windows has neither the file nor ``sysconf``
         return int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
 

@@ -40,6 +40,7 @@ from mixlist.tuner.trial_verdict import TrialLimits, explain_failed_check
 from mixlist.tuner.trials import Trials
 from mixlist.tuner.validation_data import ValidationData, split_batches, warn_not_validated
 from mixlist.version import __version__
+from mixlist.worker_processes import end_helper
 
 if TYPE_CHECKING:
     from mixlist.checker.label_accuracy import Labels
@@ -117,7 +118,8 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
             lists, rules = render_modify_mixlist(policy, edits), render_customize_dtypes(policy, edits)
             return run_check(loaded, read_tuned_policy(policy, lists, rules), batches, check_options)
 
-    # Search, while the workers run.
+    # Search, while the workers run. The process of the base check would hold memory without work.
+    end_helper()
     with executors.open_workers(*worker_arguments) as workers:
         compiler = TrialCompiler(
             resolver, policy, feeds, reference.tensors,
