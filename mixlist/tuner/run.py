@@ -45,6 +45,7 @@ from mixlist.worker_processes import end_helper
 if TYPE_CHECKING:
     from mixlist.checker.label_accuracy import Labels
     from mixlist.graph.load import LoadedModel, Model
+    from mixlist.rewriter.result import RewriteResult
     from mixlist.runtime.session import Feed
 
 # The copies of the weights that a search on a whole model holds in memory: of the searching process (in float32,
@@ -131,10 +132,7 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
             compiler.add_gates(NO_EDITS)
             ranking = CandidateRanking(base, compiler.low_type, compiler.costs)
             trials = Trials(compiler, limits, workers, search_state, options.progress)
-            measures_time = options.provider != "cpu"  # there, most float16 nodes would be timed in float32
-            cost = CostModel(
-                compiler, partial(measure_shortest_run, provider=options.provider) if measures_time else None
-            )
+            cost = CostModel(compiler, _measure_for(options.provider))
             search_runner = _SearchRunner(trials, ranking, cost, base, timer, final_check)
             gaps = missing_evidence(reference.outputs, options.max_ignored)
             report = search_runner.run(options.objective, node_rules=options.node_rules, evidence_gaps=gaps)
@@ -146,6 +144,14 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
         with timer.phase("validation"):  # on data that the search did not see
             report = _validate(report, validation, loaded, policy, options, limits)
     return Search(report, base)
+
+
+def _measure_for(provider: str) -> Callable[[RewriteResult, Feed], float] | None:
+    """Return a function that measures the seconds of a run; None on the CPU provider, where costs are static.
+
+    A time on the CPU provider would say nothing, because it computes most float16 nodes in float32.
+    """
+    return None if provider == "cpu" else partial(measure_shortest_run, provider=provider)
 
 
 def trial_segment_bytes(loaded: LoadedModel, options: SearchOptions, workers: int) -> int | None:
