@@ -91,6 +91,7 @@ def test_the_findings_equal_those_in_the_file(path: Path) -> None:
         overflow_mode=golden.settings.get("overflow-mode", "inf"),
         max_exception_rate=float(golden.settings.get("max-exception-rate", 0.005)),
         full_statistics=golden.settings.get("full-statistics") == "yes",
+        inner_type=golden.settings.get("inner-type", "float32"),
     )
     actual_lines = [f"verdict {report.verdict}", f"exception-rate {report.exception_rate:g}"]
     for node in report.nodes:

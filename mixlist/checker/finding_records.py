@@ -19,8 +19,9 @@ class FindingRecord:
     """The findings of one tensor over the batches: the batches of each kind, and the largest magnitudes.
 
     The tensor is the output ``tensor`` of ``node``, or a tensor called ``input_name`` that ``node`` reads converted
-    ("" for an output). A magnitude is NaN if a batch has a NaN. Then the magnitude ``without_nan`` is the largest one
-    of the other values, None if it was not computed.
+    ("" for an output). With ``is_inside`` the magnitudes are those of a sum inside the node. A magnitude is NaN if a
+    batch has a NaN. Then the magnitude ``without_nan`` is the largest one of the other values, None if it was not
+    computed.
     """
 
     node: DataflowNode
@@ -33,6 +34,7 @@ class FindingRecord:
     mixed_without_nan: float | None = None
     counts: dict[FindingKind, int] = field(default_factory=dict)  # values concerned in the worst batch, if counted
     is_first_offender: bool = False  # in at least one batch
+    is_inside: bool = False
 
     def add_ranges(self, reference: ObservedRange, mixed: ObservedRange) -> None:
         """Add the ranges of one batch."""

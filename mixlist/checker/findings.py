@@ -70,6 +70,7 @@ def _finding(record: FindingRecord, kind: FindingKind, advisor: Advisor) -> Node
         suggestion=suggestion if is_failing else "",
         low_source=source,
         input=record.input_name,
+        inside=record.is_inside,
         max_number_fp32=_without_nan(record.reference_magnitude, record.reference_without_nan),
         max_number_low=_without_nan(record.mixed_magnitude, record.mixed_without_nan) if not is_refused else None,
     )

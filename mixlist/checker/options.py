@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 OVERFLOW_MODES = ("inf", "saturate")
 BASELINES = ("float32", "float64")
+INNER_TYPES = ("float32", "low")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +118,11 @@ class CheckOptions(JudgingOptions):
         "The type of the reference; with float64, operators without a kernel for it use float32.",
         choices=BASELINES,
     )
+    inner_type: str = option(
+        "float32",
+        "The type in which the accelerator adds inside an operator; with low, a sum beyond its range is an overflow.",
+        choices=INNER_TYPES,
+    )
     layerwise: bool = option(False, "Rank nodes by the error that each adds to exact inputs.", "flag")
     compare_emulated: bool = option(
         False, "After a native check, run the emulated one too, and report where the two differ.", "flag"
@@ -128,6 +134,8 @@ class CheckOptions(JudgingOptions):
         self.check_overflow_mode()
         if self.baseline not in BASELINES:
             raise UsageError(f"baseline {self.baseline!r} is not known", hint="use float32 or float64")
+        if self.inner_type not in INNER_TYPES:
+            raise UsageError(f"inner type {self.inner_type!r} is not known", hint="use float32 or low")
         if self.compare_emulated and self.provider == "cpu":
             raise UsageError(
                 "a check on the CPU is emulated itself: there is no native check to compare", hint="use --provider cuda"

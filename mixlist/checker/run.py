@@ -19,8 +19,8 @@ from mixlist.checker.exception_rate import describe_rate, exception_rate, too_ma
 from mixlist.checker.finding_records import FindingRecord, OperandKey, OperandRecord
 from mixlist.checker.finding_rules import classify_outputs
 from mixlist.checker.findings import node_findings, tensor_ranges, with_advice
-from mixlist.checker.function_body_overflow import find_internal_risks
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
+from mixlist.checker.inner_sums import InnerSums
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.layerwise import rank_layers
 from mixlist.checker.magnitudes_without_nan import find_magnitudes_without_nan
@@ -173,13 +173,13 @@ class _CheckRun:
         self.accuracies = [OutputAccuracy(name, saturated_magnitude=saturated_magnitude) for name in names]
         self.records: dict[TensorRef, FindingRecord] = {}
         self.operand_records: dict[OperandKey, OperandRecord] = {}
-        self.internal_risks: list[FindingRecord] = []
         self.range_pairs: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}  # over all batches, in both models
         self.task = TaskAccuracy(options.labels) if options.labels is not None else None
         self.hidden_overflows = HiddenOverflowFinder(
             pair.nodes, frozenset(pair.low_types), pair.reference, pair.mixed, clips_repair=clips_repair
         )
         self.full_statistics = FullStatistics(pair) if options.full_statistics else None
+        self.inner_sums = InnerSums(pair, options.inner_type)
         self.layer_errors: tuple[NodeError, ...] = ()
         self.refused_batches = RefusedBatches(pair.nodes)
         self.exceptions = 0
@@ -248,7 +248,8 @@ class _CheckRun:
         # Classify node outputs and converted inputs. A batch with both kinds of overflow is one exception.
         outputs_overflow = classify_outputs(batch, pair.nodes, self.records)
         operands_overflow = classify_operands(batch, pair.conversion_readers, self.operand_records)
-        self.exceptions += outputs_overflow or operands_overflow
+        inner_overflow = self.inner_sums.overflow_in(index, feed, self.records, self.operand_records)
+        self.exceptions += outputs_overflow or operands_overflow or inner_overflow
         if statistics is not None:
             statistics.count_findings(index, self.records, self.operand_records)
         # Join the ranges with those of earlier batches, for the report of all tensors.
@@ -288,9 +289,10 @@ class _CheckRun:
                     count_output_findings(pair, self.batches, records)
                     count_operand_findings(pair, self.batches, self.operand_records)
                 find_magnitudes_without_nan(pair, self.batches, records, self.operand_records)
-                # Function bodies are examined in the first batch alone, unless the user asked for the slow statistics.
+                # Sums inside operators are examined in the first batch alone, unless the user asked for the slow
+                # statistics.
                 examined_batches = self.batch_count if self.full_statistics is not None else 1
-                self.internal_risks = find_internal_risks(pair, self.batches, records, examined_batches)
+                self.inner_sums.examine_first(self.batches, examined_batches, records, self.operand_records)
             # The ranking is last: if it crashes, the report has all other details.
             ranked_batches = self._batches_to_rank()
             if ranked_batches and needs_ranking():
@@ -321,12 +323,12 @@ class _CheckRun:
 
     def close(self) -> None:
         """Release the sessions."""
-        for part in (self.pair, self.hidden_overflows, self.full_statistics):
+        for part in (self.pair, self.hidden_overflows, self.full_statistics, self.inner_sums):
             if part is not None:
                 part.close()
 
     def _all_records(self) -> Iterable[FindingRecord]:
-        return (*self.operand_records.values(), *self.records.values(), *self.internal_risks)
+        return (*self.operand_records.values(), *self.records.values(), *self.inner_sums.records.values())
 
     def report(self, policy: Policy) -> CheckReport:
         """Return the verdict and everything behind it (Rules S8.20, S8.21)."""

@@ -44,7 +44,7 @@ KINDS: dict[FindingKind, KindDescription] = {
     "saturated": KindDescription("failing", "limited to the largest finite value; the float32 value is larger"),
     "propagated": KindDescription("note", "not finite because an input is not finite"),
     "internal-risk": KindDescription(
-        "warning", "its output is finite, but a step inside the operator may leave the range"
+        "warning", "a sum inside the operator leaves the range, and a kernel that adds in low precision overflows there"
     ),
     "near-limit": KindDescription("warning", "within a factor of two of the largest finite value"),
     "underflow": KindDescription("warning", "became zero, or lost its small values; float32 keeps them"),
@@ -124,7 +124,7 @@ def finding_texts(finding: NodeFinding, report: CheckReport | None = None) -> di
         "severity": KINDS[finding.kind].severity,
         "node": str(finding.ref),
         "operator": finding.op_type,
-        "place": "input" if finding.input else "output",
+        "place": "inside" if finding.inside else "input" if finding.input else "output",
         "tensor": finding.tensor,
         "reference": _largest(finding.max_abs_fp32, finding.max_number_fp32),
         "reference_title": "before its conversion" if finding.input else "in float32",

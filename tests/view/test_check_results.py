@@ -18,7 +18,14 @@ from tests.support.builders import model, policy
 MODEL = "g (float[4] x) => (float[4] y) { [e] a = Exp (x) [m] y = Relu (a) }"
 FINDING = {"scope": "", "name": "e", "op_type": "Exp", "tensor": "a", "kind": "overflow", "first": True, "count": 3}
 FINDING |= {"batches": [0, 2], "max_abs_fp32": 7e4, "max_abs_low": "inf", "max_number_fp32": 7e4, "max_number_low": 9.0}
-FINDING |= {"list": "white", "source": "white by x (Exp)", "suggestion": "{}", "low_source": None, "input": ""}
+FINDING |= {
+    "list": "white",
+    "source": "white by x (Exp)",
+    "suggestion": "{}",
+    "low_source": None,
+    "input": "",
+    "inside": False,
+}
 RANGE = {"scope": "", "tensor": "a", "node": "e", "op_type": "Exp", "low": True, "minimum": -3.0, "maximum": 2.0}
 RANGE |= {"smallest": 0.5, "low_minimum": "-inf", "low_maximum": 2.0, "counts": None, "nan": False, "low_nan": False}
 OUTPUT = {"name": "y", "pass": False, "normalized_error": None}

@@ -1,0 +1,176 @@
+"""Sums inside an operator whose output is finite are reported, and with ``inner_type="low"`` fail (Rule S8.13)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from onnx.parser import parse_model
+
+import mixlist
+from tests.support.builders import model, policy
+from tests.support.open_sessions import record_open_sessions
+
+HEAD = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
+ONES = "float[8] one = {1,1,1,1,1,1,1,1}, float[2] two = {1,1}"
+# By op type: a graph with the node n, whose input x is [1, 2, 4], and a value of x from which on its sums leave the
+# range. All values are equal, so each limit is the root or the quotient of 65520 and the number of terms.
+NODES = {
+    "LayerNormalization": ("[n] y = LayerNormalization<axis=1>(x, gain)", (65520 / 8) ** 0.5),
+    "SkipLayerNormalization": ("[n] y = com.microsoft.SkipLayerNormalization(x, x, row)", (65520 / 4) ** 0.5 / 2),
+    "SkipSimplifiedLayerNormalization": (
+        "[n] y = com.microsoft.SkipSimplifiedLayerNormalization(x, x, row)", (65520 / 4) ** 0.5 / 2),
+    "SimplifiedLayerNormalization": (
+        "[n] y = SimplifiedLayerNormalization(x, row)", (65520 / 4) ** 0.5),
+    "InstanceNormalization": ("[n] y = InstanceNormalization(x, two, two)", (65520 / 4) ** 0.5),
+    "RMSNormalization": ("[n] y = RMSNormalization(x, row)", (65520 / 4) ** 0.5),
+    "GroupNormalization": ("[n] y = GroupNormalization<num_groups=1>(x, two, two)", (65520 / 8) ** 0.5),
+    "LpNormalization": ("[n] y = LpNormalization<axis=1, p=1>(x)", 65520 / 2),
+    "ReduceL2": ("[n] y = ReduceL2<keepdims=1>(x)", (65520 / 8) ** 0.5),
+    "ReduceMean": ("[n] y = ReduceMean(x, axes)", 65520 / 4),
+}  # fmt: skip
+
+
+def graph_of(op_type: str) -> str:
+    weights = "float[2,4] gain = {1,1,1,1,1,1,1,1}, float[4] row = {1,1,1,1}"
+    weights = f"{weights}, {ONES}, int64[1] axes = {{2}}"
+    return f"{HEAD} g (float[1,2,4] x) => (float[A,B,C] y) <{weights}> {{ {NODES[op_type][0]} }}"
+
+
+@pytest.mark.parametrize("op_type", NODES)
+def test_a_sum_beyond_the_range_is_an_internal_risk(op_type: str) -> None:
+    """Rule S8.13: internal-risk, from the limit on and not below it; with inner_type="low" an overflow."""
+    graph, limit = graph_of(op_type), NODES[op_type][1]
+    below, beyond = ([{"x": np.full((1, 2, 4), limit * share, np.float32)}] for share in (0.99, 1.01))
+    risk = mixlist.check(parse_model(graph), policy(white=[op_type]), beyond)
+    assert [(n.name, n.kind, n.first, n.inside) for n in risk.nodes if n.kind != "near-limit"] == [
+        ("n", "internal-risk", False, True)
+    ]
+    assert risk.nodes[0].max_abs_fp32 > 65520 and risk.exception_rate == 0
+    for inner_type in ("float32", "low"):
+        report = mixlist.check(parse_model(graph), policy(white=[op_type]), below, inner_type=inner_type)
+        assert not [n for n in report.nodes if n.kind != "near-limit"]
+    failed = mixlist.check(parse_model(graph), policy(white=[op_type]), beyond, inner_type="low")
+    (finding,) = (n for n in failed.nodes if n.inside)
+    assert (finding.kind, finding.first, finding.max_abs_low) == ("overflow", True, float("inf"))
+    assert failed.verdict == "fail" and failed.exception_rate == 1 and finding.suggestion
+
+
+def test_each_batch_counts_once_in_the_exception_rate() -> None:
+    feeds = [{"x": np.full((1, 2, 4), value, np.float32)} for value in (1.0, 1e3, 2.0, 2e3)]
+    lists = policy(white=["LayerNormalization"])
+    report = mixlist.check(parse_model(graph_of("LayerNormalization")), lists, feeds, inner_type="low")
+    assert [(n.kind, n.batches) for n in report.nodes] == [("overflow", (1, 3))] and report.exception_rate == 0.5
+
+
+def test_an_accelerator_that_saturates_limits_the_sum() -> None:
+    feeds = [{"x": np.full((1, 2, 4), 1e3, np.float32)}]
+    lists = policy(white=["LayerNormalization"])
+    report = mixlist.check(
+        parse_model(graph_of("LayerNormalization")), lists, feeds, inner_type="low", overflow_mode="saturate"
+    )
+    assert [(n.kind, n.max_abs_low) for n in report.nodes] == [("saturated", 65504.0)] and report.verdict == "fail"
+
+
+def test_the_kernel_may_add_the_values_of_one_sign_first() -> None:
+    text = f"{HEAD} g (float[1,4] x) => (float[1,1] y) <int64[1] axes = {{1}}> {{ [n] y = ReduceSum(x, axes) }}"
+    feed = {"x": np.array([[6e4, -6e4, 6e4, -6e4]], np.float32)}
+    report = mixlist.check(model(text), policy(white=["ReduceSum"]), [feed])
+    assert [(n.kind, n.max_abs_fp32) for n in report.nodes] == [("internal-risk", 1.2e5)]
+
+
+def test_a_node_in_a_branch_is_examined() -> None:
+    body = "g{} () => (float[1,4] {}) {{ [n] {} = {}(x) }}"
+    then_branch, else_branch = body.format(1, "a", "a", "ReduceL2<keepdims=1>"), body.format(2, "b", "b", "Neg")
+    text = (
+        f"{HEAD} g (float[1,4] x, bool c) => (float[1,M] y)"
+        f" {{ y = If(c) <then_branch = {then_branch}, else_branch = {else_branch}> }}"
+    ).replace("float[1,4] a", "float[1,1] a")
+    for is_taken in (True, False):
+        feed = {"x": np.full((1, 4), 1e3, np.float32), "c": np.array(is_taken)}
+        report = mixlist.check(model(text), policy(white=["ReduceL2"]), [feed])
+        assert [n.kind for n in report.nodes] == (["internal-risk"] if is_taken else [])
+
+
+def test_an_input_that_overflows_explains_the_sum() -> None:
+    text = f"{HEAD} g (float[1,4] x) => (float[1,1] y) {{ h = Mul(x, x) [n] y = ReduceL2<keepdims=1>(h) }}"
+    feed = {"x": np.full((1, 4), 1e3, np.float32)}
+    report = mixlist.check(model(text), policy(white=["Mul", "ReduceL2"]), [feed], inner_type="low")
+    assert {n.kind for n in report.nodes} == {"overflow", "propagated"} and not any(n.inside for n in report.nodes)
+
+
+def test_bfloat16_has_the_range_of_float32() -> None:
+    feeds = [{"x": np.full((1, 2, 4), 1e3, np.float32)}]
+    lists = policy(white=["LayerNormalization"], mode="mixed_bfloat16")
+    assert mixlist.check(parse_model(graph_of("LayerNormalization")), lists, feeds, inner_type="low").nodes == ()
+
+
+@pytest.mark.parametrize("value", [3.0, 65520.0])
+def test_softmax_adds_as_many_ones_as_it_has_equal_scores(value: float) -> None:
+    text = f"{HEAD} g (float[1,N] x) => (float[1,N] y) {{ [n] y = Softmax(x) }}"
+    for count in (65519, 65520):
+        scores = np.full((1, count), value if value < 65504 else 3.0, np.float32)
+        report = mixlist.check(model(text), policy(white=["Softmax"]), [{"x": scores}])
+        assert [n.kind for n in report.nodes if n.inside] == (["internal-risk"] if count == 65520 else [])
+
+
+@pytest.mark.parametrize("form", ["4-d", "3-d", "past"])
+def test_the_scores_of_attention_are_examined(form: str) -> None:
+    """Two heads of the query read one head of the key. A score is 8 products, over the square root of 8."""
+    heads, length, size, float32 = 2, 3, 8, TensorProto.FLOAT
+    query, key = (
+        ((1, length, heads * size), (1, length, size))
+        if form == "3-d"
+        else ((1, heads, length, size), (1, 1, length, size))
+    )
+    attributes = {"q_num_heads": heads, "kv_num_heads": 1} if form == "3-d" else {}
+    shapes = {"q": query, "k": key, "v": key}
+    names = ["q", "k", "v"]
+    if form == "past":
+        shapes |= {"pk": key, "pv": key}
+        names += ["", "pk", "pv"]
+    node = helper.make_node("Attention", names, ["y", *(("ck", "cv") if form == "past" else ())], "n", **attributes)
+    inputs = [helper.make_tensor_value_info(name, float32, shape) for name, shape in shapes.items()]
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", float32, query)])
+    attention = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    limit = (65520 / 8**0.5) ** 0.5
+    for share, kinds in ((0.99, []), (1.01, ["internal-risk"])):
+        feed = {name: np.full(shape, limit * share, np.float32) for name, shape in shapes.items()}
+        if form == "past":  # only the earlier keys make a large score
+            feed["k"] = np.zeros(key, np.float32)
+        report = mixlist.check(attention, policy(white=["Attention"]), [feed])
+        assert [n.kind for n in report.nodes if n.inside] == kinds
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["inner_sums.islice", "counting_sessions.finding_value_count", "layerwise._Sums",
+     "magnitudes_without_nan._magnitude"],
+)  # fmt: skip
+def test_an_error_leaves_no_session_open(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = '<ir_version: 8, opset_import: ["" : 18]> g (float[1,4] x) => (float[1,4] y, float[1,4] r) '
+    graph = f"{head}<float[4] one = {{1,1,1,1}}> {{ y = LayerNormalization(x, one) s = Mul(x, x) r = Sub(s, s) }}"
+    open_sessions = record_open_sessions(monkeypatch)
+
+    def fail(*_: object) -> None:
+        assert len(open_sessions) > 2
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"mixlist.checker.{step}", fail)
+    lists = policy(white=["LayerNormalization", "Mul", "Sub"])
+    with pytest.raises(KeyboardInterrupt):
+        mixlist.check(model(graph), lists, [{"x": np.array([[1000, -1000, 500, 0.0]], np.float32)}], layerwise=True)
+    assert not open_sessions
+
+
+@pytest.mark.parametrize("scores", [[60000.0, -60000.0, 1.0], [12.0, 1.0, -65504.0]])
+def test_softmax_has_no_internal_risk_because_it_subtracts_the_largest_score(scores: list[float]) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 18]> g (float[1,3] x) => (float[1,3] y) { [n] y = Softmax(x) }'
+    feed = {"x": np.array([scores], np.float32)}
+    assert mixlist.check(model(text), policy(white=["Softmax"]), [feed]).nodes == ()
+
+
+def test_high_nodes_have_no_internal_risk() -> None:
+    text = "g (float[1,4] x) => (float[1,4] y) <float[4] one = {1,1,1,1}> { [n] y = LayerNormalization(x, one) }"
+    report = mixlist.check(model(text), policy(black=["LayerNormalization"]), [{"x": np.full((1, 4), 1e3, np.float32)}])
+    assert report.nodes == ()
