@@ -16,7 +16,7 @@ JUDGING = {
 }  # fmt: skip
 CHECK = {
     "against": None, "full_statistics": False, "baseline": "float32", "inner_type": "float32", "layerwise": False,
-    "per_tensor": False,    "compare_emulated": False, "progress": None,
+    "per_tensor": False, "compare_emulated": False, "progress": None,
 }  # fmt: skip
 TUNE = {
     "objective": "min-edits", "node_rules": False, "max_accuracy_loss": 0.0, "validate_on": None,

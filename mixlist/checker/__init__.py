@@ -8,8 +8,8 @@
 - ``finding_rules.py``, ``operand_rules.py``: the findings of one batch, of node outputs and of converted inputs;
 - ``finding_records.py``, ``refused_batches.py``: what all batches show of a tensor; batches that do not run;
 - ``accuracy.py``, ``array_comparison.py``, ``label_accuracy.py``: the outputs of both models, compared;
-- ``value_counts.py``, ``counting_sessions.py``, ``magnitudes_without_nan.py``, ``inner_sums.py``,
-  ``layerwise.py``: further runs after the last batch, which explain the findings;
+- ``value_counts.py``, ``inner_sums.py``, ``layerwise.py``: further runs after the last batch, which explain the
+  findings;
 - ``exception_rate.py``, ``evidence.py``: the verdict;
 - ``findings.py``, ``advice.py``, ``result.py``: the report;
 - ``native_comparison.py``: the differences of an emulated check from a native one.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +14,7 @@ from mixlist.emulation.observer import Observer
 from mixlist.emulation.shared_weights import SharedWeights
 from mixlist.errors import ModelError
 from mixlist.graph.load import LoadedModel
+from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.prune import prune_model
 from mixlist.runtime.executors import Workers
 from mixlist.runtime.inputs import model_inputs
@@ -63,15 +64,17 @@ class CheckSessions:
         """Load the mixed model with its statistics, emulated in float32 or as it is."""
         # The graph of the mixed model runs as it is, with the probes added and nothing removed.
         if self.mode == "native":
-            return Observer(instrumented, self._provider_session(instrumented.proto, mixed), outputs)
+            session = self._provider_session(instrumented.proto, mixed)
+            return Observer(instrumented, session, outputs, proto=instrumented.proto)
         # The probes are in the graph before it is emulated, so that they observe the rounded tensors.
         instrumented_model = replace(mixed, proto=instrumented.proto)
         proto = emulate(instrumented_model, saturate=self.saturate, keep_external=self._is_shared(mixed))
         # A counting session requests no output of the model: then only the nodes that its statistics need remain.
-        prune_model(proto, [*outputs, *instrumented.column_counts])
+        prune_model(proto, [*outputs, *instrumented.observed_outputs])
         # The emulation declares low inputs as float32. By the inputs of the mixed model the observer rounds their
         # values.
-        return Observer(instrumented, self._provider_session(proto, mixed), outputs, model_inputs(mixed.proto))
+        session = self._provider_session(proto, mixed)
+        return Observer(instrumented, session, outputs, model_inputs(mixed.proto), proto=proto)
 
     def open_reference_observer(
         self, original: LoadedModel, instrumented: InstrumentedModel, outputs: list[str]
@@ -79,11 +82,11 @@ class CheckSessions:
         """Load the original with its statistics, in float32 or float64."""
         instrumented_model = replace(original, proto=instrumented.proto)
         float32_model = replace(original, proto=self.as_float32_graph(instrumented_model))
-        prune_model(float32_model.proto, [*outputs, *instrumented.column_counts])
+        prune_model(float32_model.proto, [*outputs, *instrumented.observed_outputs])
         inputs = model_inputs(original.proto)
         if not self.float64_reference:
             session = self._provider_session(float32_model.proto, original)
-            return Observer(instrumented, session, outputs, inputs)
+            return Observer(instrumented, session, outputs, inputs, proto=float32_model.proto)
         # The kernels that decide what runs in float64 are those of the CPU provider, so this session is on the CPU. It
         # waits until the model is loaded, so that an error of loading is raised here.
         try:
@@ -94,6 +97,24 @@ class CheckSessions:
                 hint="use --baseline float32",
             ) from None
         return Observer(instrumented, session, outputs, inputs, float64_inputs=True)
+
+    def open_tensors(self, observer: Observer, loaded: LoadedModel, tensors: Sequence[str]) -> Observer | None:
+        """Load the model of an observer once more, with tensors of its main graph as its only outputs.
+
+        Return None if the model of the session lacks one of them.
+        """
+        if observer.proto is None:
+            return None
+        computed = {name for node in observer.proto.graph.node for name in node.output}
+        if not computed.issuperset(tensors):
+            return None
+        proto = copy_message(observer.proto)
+        declared = {output.name for output in proto.graph.output}
+        for name in tensors:
+            if name not in declared:
+                proto.graph.output.add(name=name)  # ONNX Runtime infers the type
+        prune_model(proto, tensors)
+        return observer.with_session(self._provider_session(proto, loaded), list(tensors))
 
     def cpu_session(self, proto: ModelProto, loaded: LoadedModel) -> Session:
         """Return a session on the CPU; ``loaded`` says where the weights are."""

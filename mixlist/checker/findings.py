@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from mixlist.checker.advice import Advisor
-from mixlist.checker.counting_sessions import FullStatistics
 from mixlist.checker.finding_records import FindingRecord
 from mixlist.checker.finding_rules import EXCEPTION_KINDS
 from mixlist.checker.result import FindingKind, NodeError, NodeFinding, TensorRange
+from mixlist.checker.value_counts import FullStatistics
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import TensorRef

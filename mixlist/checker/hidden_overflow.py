@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from mixlist.checker.batch_ranges import BatchRanges
-from mixlist.checker.counting_sessions import CountingSession
 from mixlist.checker.model_pair import ObservedModel
 from mixlist.checker.operand_rules import converted_ranges
-from mixlist.checker.value_counts import FINITE, Totals, count_beyond, count_beyond_name, count_finite
+from mixlist.checker.value_counts import FINITE, CountingSession, CountStatistic, Totals, count_beyond
 from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode
@@ -45,22 +44,24 @@ class HiddenValueCounter:
 
     def __init__(self, model: ObservedModel) -> None:
         self._model = model
-        self._tensors: set[TensorRef] = set()
-        self._bounds: set[float] = set()
+        self._wanted: dict[TensorRef, set[CountStatistic]] = {}
         self._session: CountingSession | None = None
         self._last_counts: tuple[Feed, Totals] | None = None  # the last batch of the session, and its counts
 
-    def count(self, feed: Feed, tensors: AbstractSet[TensorRef], bounds: AbstractSet[float]) -> Totals:
-        """Return the numbers of finite values (``FINITE``) and of values beyond each bound in one batch.
+    def count(self, feed: Feed, bounds: Iterable[tuple[TensorRef, _TensorBounds]]) -> Totals:
+        """Return the numbers of finite values (``FINITE``) and of values beyond the bounds of tensors in one batch.
 
-        ``count_beyond_name`` gives the names of the latter. The model runs only if it did not run on this batch before.
+        ``count_beyond`` gives the names of the latter. The model runs only if it did not run on this batch before.
         """
-        if self._session is None or not (tensors <= self._tensors and bounds <= self._bounds):
+        has_all = self._session is not None
+        for tensor, tensor_bounds in bounds:
+            wanted = self._wanted.setdefault(tensor, set())
+            statistics = {FINITE, *map(count_beyond, tensor_bounds.counted)}
+            has_all &= statistics <= wanted
+            wanted |= statistics  # the next batch mostly asks for the same tensors
+        if self._session is None or not has_all:
             self.close()
-            self._tensors |= tensors  # the next batch mostly asks for the same tensors
-            self._bounds |= bounds
-            statistics = (count_finite(), *(count_beyond(bound) for bound in sorted(self._bounds)))
-            self._session = CountingSession(self._model, statistics, self._tensors)
+            self._session = CountingSession(self._model, self._wanted)
             self._last_counts = None
         # The steps of ``add_hidden_overflows`` ask up to three times about one batch. They share one run, unless a step
         # needs a new session.
@@ -193,7 +194,7 @@ class HiddenOverflowFinder:
         if not bounds_of:
             return set()
         # In the reference the values have not overflowed, so counts there separate values of masks from other values.
-        totals = self._reference_counter.count(feed, bounds_of.keys(), _counted_bounds(bounds_of.values()))
+        totals = self._reference_counter.count(feed, bounds_of.items())
         return {t for t, bounds in bounds_of.items() if bounds.overflows_without_mask(_beyond_counts(totals, t))}
 
     def _find_lossy_conversions(self, feed: Feed, batch: BatchRanges) -> tuple[set[Conversion], set[Conversion]]:
@@ -217,7 +218,7 @@ class HiddenOverflowFinder:
         for counter, tensors in ((self._mixed_counter, in_mixed), (self._reference_counter, in_reference)):
             if counter is None or not tensors:
                 continue
-            totals = counter.count(feed, set(tensors.values()), _counted_bounds(bounds_of[c] for c in tensors))
+            totals = counter.count(feed, [(tensor, bounds_of[c]) for c, tensor in tensors.items()])
             for conversion, tensor in tensors.items():
                 bounds, count_of = bounds_of[conversion], _beyond_counts(totals, tensor)
                 if bounds.overflows_without_mask(count_of):
@@ -235,18 +236,19 @@ class HiddenOverflowFinder:
         """
         bounds_of = self._nonfinite_bounds(batch)
         if mixed_counts is not None:
-            bounds_of = {tensor: bounds for tensor, bounds in bounds_of.items() if (tensor, FINITE) in mixed_counts}
+            bounds_of = {t: bounds for t, bounds in bounds_of.items() if (t, FINITE.name) in mixed_counts}
         if not bounds_of:
             return set(), set()
-        counted_bounds = _counted_bounds(bounds_of.values())
-        reference = self._reference_counter.count(feed, bounds_of.keys(), counted_bounds)
+        reference = self._reference_counter.count(feed, bounds_of.items())
         if self._mixed_counter is not None:
-            mixed_counts = self._mixed_counter.count(feed, bounds_of.keys(), counted_bounds)
+            mixed_counts = self._mixed_counter.count(feed, bounds_of.items())
         assert mixed_counts is not None
         # Unless shapes depend on values, both models have equally many values: fewer that are not NaN means more NaN.
         unexplained, fewer_finite = set(), set()
         for tensor, bounds in bounds_of.items():
-            reference_finite, mixed_finite = (totals.get((tensor, FINITE), 0.0) for totals in (reference, mixed_counts))
+            reference_finite, mixed_finite = (
+                totals.get((tensor, FINITE.name), 0.0) for totals in (reference, mixed_counts)
+            )
             has_more_nan = _count_without_nan(mixed_counts, tensor) < _count_without_nan(reference, tensor)
             # The values of masks may become infinite by design, so up to ``mask_values`` finite values may be missing.
             mask_values = sum(bounds.mask_counts(_beyond_counts(reference, tensor)))
@@ -288,19 +290,15 @@ def _is_graph_input(tensor: TensorRef) -> bool:
     return not tensor.node and tensor.slot >= 0
 
 
-def _counted_bounds(tensor_bounds: Iterable[_TensorBounds]) -> set[float]:
-    return set[float]().union(*(bounds.counted for bounds in tensor_bounds))
-
-
 def _beyond_counts(totals: Totals, tensor: TensorRef) -> BeyondCounts:
     """Return a function that gives the number of a tensor's values at or beyond a bound."""
-    return lambda bound: totals.get((tensor, count_beyond_name(bound)), 0.0)
+    return lambda bound: totals.get((tensor, count_beyond(bound).name), 0.0)
 
 
 def _count_without_nan(totals: Totals, tensor: TensorRef) -> float:
     """Return the number of values that are not NaN."""
     count_of = _beyond_counts(totals, tensor)
-    return totals.get((tensor, FINITE), 0.0) + count_of(-math.inf) + count_of(math.inf)
+    return totals.get((tensor, FINITE.name), 0.0) + count_of(-math.inf) + count_of(math.inf)
 
 
 def _range_of(array: NDArray[np.generic]) -> ObservedRange:

@@ -118,7 +118,7 @@ class InnerSums:
         if self._observer is None:
             return False
         try:
-            sums = self._observer.read_statistics(feed, (_LARGEST_SUM,))
+            sums = self._observer.read_statistics(feed)
         except RunRefused:  # it is a ModelError, but the model was loaded: the caller reports the refusal
             raise
         except ModelError as error:

@@ -62,7 +62,7 @@ def rank_layers(
     sums: dict[TensorRef, _Sums] = {}
     with closing(pair.open_cpu_observer(instrumented)) as observer:
         for feed in islice(batches, batch_count):
-            values = observer.read_statistics(feed, _STATISTIC_NAMES)
+            values = observer.read_statistics(feed)
             for tensor in {tensor for tensor, _ in values}:
                 # Each statistic has one value for each iteration and call, which together are one batch.
                 difference, reference, count = (float(values[tensor, name].sum()) for name in _STATISTIC_NAMES)
@@ -93,7 +93,7 @@ class _LayerwiseInstrumenter(Instrumenter):
     """
 
     def __init__(self, reference: ModelProto, low_nodes: Mapping[NodeRef, Node], masks: set[TensorRef]) -> None:
-        super().__init__(reference, _STATISTICS, lambda probe: probe.ref not in masks)
+        super().__init__(reference, lambda probe: _STATISTICS if probe.ref not in masks else ())
         self.low_nodes = low_nodes
         # The outputs of the copies, by the id of the node. ``self.graph`` keeps the nodes alive, so ids stay unique.
         self.copy_outputs: dict[int, list[str]] = {}

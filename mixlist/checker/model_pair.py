@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
 from mixlist.checker.batch_ranges import BatchRanges
@@ -25,14 +26,16 @@ from mixlist.graph.dataflow import DataflowNode, trace_dataflow
 from mixlist.graph.gc_pause import pause_gc
 from mixlist.graph.load import LoadedModel, load_model
 from mixlist.graph.model import POLICY_KEY, Graph, Node
-from mixlist.graph.naming import node_ref
+from mixlist.graph.naming import node_ref, output_ref
 from mixlist.graph.refs import NodeRef, TensorRef
+from mixlist.graph.shape_propagation import count_elements
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.graph.value_origins import is_random
 from mixlist.lists.policy import Policy
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import FINITE_MAX, LOW_TYPES
-from mixlist.resolver import Plan, resolve
+from mixlist.resolver import Plan
+from mixlist.resolver.resolve_model import Resolver
 from mixlist.rewriter import rewrite
 from mixlist.rewriter.result import NOTHING_LOW
 from mixlist.rewriter.specialized_functions import ORIGIN_KEY
@@ -47,6 +50,11 @@ if TYPE_CHECKING:
     from mixlist.graph.proto_types import ModelSource
     from mixlist.runtime.session import Feed
 
+# A probe of a small tensor takes longer than the tensor: ONNX Runtime loads and runs three more nodes for it. So in a
+# graph with many nodes, tensors with few elements become outputs, whose ranges numpy computes. All other tensors are
+# reduced where they are computed, because all of them together may not fit into memory.
+_LARGE_GRAPH = 2000  # nodes of the main graph; to infer the sizes of tensors pays off only for such a graph
+_MOST_WHOLE_ELEMENTS = 2**12
 _RUNS_PER_SPECIALIZATION = 2**32  # more than the iterations and calls that any run has
 
 
@@ -54,6 +62,8 @@ _RUNS_PER_SPECIALIZATION = 2**32  # more than the iterations and calls that any 
 class ObservedModel:
     """A model and its probes; ``open_observer`` opens a session of the model with some statistics.
 
+    ``open_tensors`` loads the model that the observer of the first look runs, with tensors of the main graph as
+    outputs; None if there is no such observer. ``element_counts`` returns the sizes of the tensors that are known.
     ``original_scopes``: for the scope of each function that mixlist specialized, the scope of the function in the
     original. ``safe_reductions`` and ``extra_probes``: see ``instrument``.
     """
@@ -61,6 +71,8 @@ class ObservedModel:
     loaded: LoadedModel
     probes: Sequence[Probe]
     open_observer: Callable[[LoadedModel, InstrumentedModel, list[str]], Observer]
+    open_tensors: Callable[[Sequence[str]], Observer | None] | None = None
+    element_counts: Callable[[], Mapping[TensorRef, int]] = dict
     original_scopes: Mapping[str, str] = field(default_factory=dict)
     safe_reductions: bool = False
     extra_probes: Mapping[str, Mapping[str, Probe]] = field(default_factory=dict)
@@ -242,7 +254,10 @@ def make_model_pair(
     # Start the load of the reference and the test of ONNX Runtime first: in other processes both go on while this
     # process makes the mixed model.
     shared = config.share_weights(original)
-    reference, instrumented = _observe_reference(shared, config)
+    resolver = Resolver(shared)
+    sizes = cache(partial(_count_tensor_elements, resolver.graph, first_feed))
+    whole_tensors = _choose_whole_tensors(resolver.graph, sizes)
+    reference, instrumented = _observe_reference(shared, config, resolver.graph, whole_tensors)
     with _naming("the reference", original, against is not None):
         reference_observer = config.open_reference_observer(shared, instrumented, _output_names(shared))
     wait_for_rounding_tests = config.start_rounding_tests()
@@ -250,7 +265,7 @@ def make_model_pair(
 
     # The mixed model comes from the policy, or from a file.
     if against is None:
-        plan, loaded, warnings = _make_mixed_model(original, shared, policy)
+        plan, loaded, warnings = _make_mixed_model(original, resolver, policy)
     else:
         plan, loaded, warnings = None, load_model(against), []
         _check_outputs(original, loaded)
@@ -260,7 +275,7 @@ def make_model_pair(
     # Add the probes. The graph of the original gives the nodes of findings: in that of ``shared``, large constants are
     # external, and masks among them would not be found.
     main = build_graph(original.proto)
-    mixed, instrumented, conversions = _observe_mixed(loaded, main, config)
+    mixed, instrumented, conversions = _observe_mixed(loaded, main, config, whole_tensors)
     low_type_of = {mixed.original_ref(probe.ref): probe.elem for probe in mixed.probes if probe.elem in LOW_TYPES}
     if not low_type_of and not conversions:
         warnings.append(NOTHING_LOW)
@@ -273,6 +288,10 @@ def make_model_pair(
     # Wait for the tests last: they ran while this process made the mixed model.
     if reason := wait_for_rounding_tests():
         raise ModelError(f"a check with this ONNX Runtime is not reliable: {reason}")
+    reference, mixed = (
+        replace(observed, open_tensors=partial(config.open_tensors, observer, observed.loaded), element_counts=sizes)
+        for observed, observer in ((reference, reference_observer), (mixed, mixed_observer))
+    )
     return ModelPair(
         reference,
         mixed,
@@ -289,11 +308,11 @@ def make_model_pair(
 
 
 def _make_mixed_model(
-    original: LoadedModel, shared: LoadedModel, policy: Policy
+    original: LoadedModel, resolver: Resolver, policy: Policy
 ) -> tuple[Plan, LoadedModel, list[Diagnostic]]:
-    """Return the plan, the mixed model and the warnings; ``shared`` is the original with shared weights."""
-    # Resolve the model with shared weights: a copy of the original would hold all weights in memory once more.
-    plan = resolve(shared, policy)
+    """Return the plan, the mixed model and the warnings; ``resolver`` is that of the original with shared weights."""
+    # Rewrite the model with shared weights: a copy of the original would hold all weights in memory once more.
+    shared, plan = resolver.loaded, resolver.plan(policy)
     loaded = replace(shared, proto=rewrite(shared, plan).proto)
     warnings = [*plan.warnings]
     if any(entry.key == POLICY_KEY for entry in original.proto.metadata_props):
@@ -341,22 +360,49 @@ def _conversion_readers(
     return node_of
 
 
-def _observe_reference(shared: LoadedModel, config: CheckSessions) -> tuple[ObservedModel, InstrumentedModel]:
-    """Return the reference with its probes, and its instrumented form."""
-    instrumented = instrument(shared.proto, safe_reductions=config.safe_reductions)
+def _count_tensor_elements(graph: Graph, feed: Feed | None) -> dict[TensorRef, int]:
+    """Return the number of elements of the node outputs in the main graph whose shapes follow from those of a feed."""
+    if feed is None:
+        return {}
+    shapes = {name: tuple(value.shape) for name, value in feed.items() if hasattr(value, "shape")}
+    counts = count_elements(graph.model, shapes)
+    return {
+        output_ref(graph, node, slot): counts[value.name_in_file]
+        for node in graph.root.nodes
+        for slot, value in enumerate(node.outputs)
+        if value is not None and value.name_in_file in counts
+    }
+
+
+def _choose_whole_tensors(graph: Graph, counts: Callable[[], Mapping[TensorRef, int]]) -> AbstractSet[TensorRef]:
+    """Return the node outputs that become outputs of the graph: the small ones of a large graph."""
+    if len(graph.root.nodes) < _LARGE_GRAPH:
+        return frozenset()
+    return {tensor for tensor, count in counts().items() if count <= _MOST_WHOLE_ELEMENTS}
+
+
+def _observe_reference(
+    shared: LoadedModel, config: CheckSessions, graph: Graph, whole_tensors: AbstractSet[TensorRef]
+) -> tuple[ObservedModel, InstrumentedModel]:
+    """Return the reference with its probes, and its instrumented form; ``graph`` is the Graph of the model."""
+    safe = config.safe_reductions
+    instrumented = instrument(shared.proto, safe_reductions=safe, whole_tensors=whole_tensors, graph=graph)
     open_observer = config.open_reference_observer
     reference = ObservedModel(shared, instrumented.probes, open_observer, safe_reductions=config.safe_reductions)
     return reference, instrumented
 
 
 def _observe_mixed(
-    loaded: LoadedModel, original: Graph, config: CheckSessions
+    loaded: LoadedModel, original: Graph, config: CheckSessions, whole_tensors: AbstractSet[TensorRef]
 ) -> tuple[ObservedModel, InstrumentedModel, tuple[Conversion, ...]]:
     """Return the mixed model with its probes, its instrumented form, and its conversions."""
     # Without probes at first: ``find_conversions`` needs only the names that this object maps to the original.
     scopes = _original_scopes(loaded.proto)
-    mixed = ObservedModel(loaded, (), config.open_mixed_observer, scopes, config.safe_reductions)
-    instrumenter = Instrumenter(loaded.proto, safe_reductions=config.safe_reductions)
+    mixed = ObservedModel(
+        loaded, (), config.open_mixed_observer, original_scopes=scopes, safe_reductions=config.safe_reductions
+    )
+    safe = config.safe_reductions
+    instrumenter = Instrumenter(loaded.proto, safe_reductions=safe, whole_tensors=whole_tensors)
     # The conversions tell which further tensors the instrumenter has to observe.
     conversions = find_conversions(instrumenter.graph, original, mixed.original_ref)
     instrumenter.extra_probes = conversions.probes

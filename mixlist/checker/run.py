@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.advice import Advisor, describe_protected_nodes
 from mixlist.checker.check_sessions import CheckSessions
-from mixlist.checker.counting_sessions import FullStatistics, count_operand_findings, count_output_findings
 from mixlist.checker.evidence import holds_only_nan, missing_evidence
 from mixlist.checker.exception_rate import describe_rate, exception_rate, too_many_exceptions
 from mixlist.checker.finding_records import FindingRecord, OperandKey, OperandRecord
@@ -23,7 +22,6 @@ from mixlist.checker.hidden_overflow import HiddenOverflowFinder
 from mixlist.checker.inner_sums import InnerSums
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.layerwise import rank_layers
-from mixlist.checker.magnitudes_without_nan import find_magnitudes_without_nan
 from mixlist.checker.model_pair import ModelPair, make_model_pair
 from mixlist.checker.native_comparison import compare_with_emulation
 from mixlist.checker.operand_rules import classify_operands
@@ -31,6 +29,7 @@ from mixlist.checker.options import CheckOptions
 from mixlist.checker.refused_batches import RefusedBatches, describe_batch, make_reference_error
 from mixlist.checker.result import CheckReport, NodeError, OutputFinding, TensorRange, Verdict
 from mixlist.checker.started_runs import PendingRun, start_runs
+from mixlist.checker.value_counts import FullStatistics, take_second_look
 from mixlist.diagnostics import warning
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Ranges
@@ -285,10 +284,8 @@ class _CheckRun:
         pair, records = self.pair, self.records
         try:
             with self.timer.phase("second look"):
-                if self.full_statistics is None:
-                    count_output_findings(pair, self.batches, records)
-                    count_operand_findings(pair, self.batches, self.operand_records)
-                find_magnitudes_without_nan(pair, self.batches, records, self.operand_records)
+                is_counted = self.full_statistics is not None
+                take_second_look(pair, self.batches, records, self.operand_records, is_counted=is_counted)
                 # Sums inside operators are examined in the first batch alone, unless the user asked for the slow
                 # statistics.
                 examined_batches = self.batch_count if self.full_statistics is not None else 1

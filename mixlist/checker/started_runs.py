@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from mixlist.checker.counting_sessions import FullStatistics
 from mixlist.checker.model_pair import ModelPair
+from mixlist.checker.value_counts import FullStatistics
 from mixlist.emulation.observer import ObservedBatch
 
 if TYPE_CHECKING:

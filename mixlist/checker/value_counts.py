@@ -1,25 +1,41 @@
-"""Count the values of a tensor that are not finite, became zero, are subnormal or near the limit, at any tensor size.
+"""Count the values of tensors: what their ranges cannot show.
 
-The values are counted inside the graph, as ranges are computed there. Each count is a sum of 0s and 1s in float64,
-which is exact up to 2^53. In float32 it would be exact only up to 2^24, and ONNX Runtime's CUDA provider sums int64 in
-float32.
+The values are not finite, became zero, are subnormal or near the limit; and beside a NaN, the largest magnitude is not
+known. ReduceMax and ReduceMin of ONNX Runtime may drop other values when they meet a NaN.
 
-A check needs only ranges at first. If a range shows a finding, or with ``--full-statistics`` for every tensor, both
-models run once more with these statistics.
+- *Statistics* are computed inside the graph, as ranges are. Each count is a sum of 0s and 1s in float64, which is exact
+  up to 2^53. In float32 it would be exact only up to 2^24, and ONNX Runtime's CUDA provider sums int64 in float32.
+- A ``CountingSession`` runs one of the two models with the statistics that each tensor needs.
+- A check needs only ranges at first. ``take_second_look`` runs both models once more, with the statistics of all
+  findings together, on the first batch of each finding. With ``--full-statistics`` every tensor is counted in every
+  batch (``FullStatistics``). ``hidden_overflow.py`` counts where a mask or an infinity may hide an overflow.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from mixlist.checker.finding_records import FindingRecord, OperandKey, OperandRecord
 from mixlist.checker.finding_rules import NEAR_LIMIT_SHARE
+from mixlist.checker.model_pair import ModelPair, ObservedModel
+from mixlist.checker.operand_rules import ConvertedRange, operand_value_count
 from mixlist.checker.result import FindingKind, ValueCounts
-from mixlist.emulation.graph_statistics import Statistic
+from mixlist.emulation.conversions import Conversion
+from mixlist.emulation.graph_statistics import Probe, Statistic
+from mixlist.emulation.instrument import instrument
+from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.naming import NameGenerator
+from mixlist.graph.opsets import supports_where
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, flush_bound, overflow_bound
@@ -28,43 +44,42 @@ from mixlist.patterns.proven_masks import SENTINEL
 if TYPE_CHECKING:
     from onnx import NodeProto
 
+    from mixlist.emulation.observer import Observer
+    from mixlist.runtime.feeds import Batches
+    from mixlist.runtime.session import Feed
+
+    PendingStatistics: TypeAlias = Callable[[], dict[tuple[TensorRef, str], NDArray[np.float64]]]
+
+Key = TypeVar("Key")
 Totals = Mapping[tuple[TensorRef, str], float]  # by tensor and name of the statistic
-_FLOAT32_SMALLEST_SUBNORMAL = 2.0**-149
-
-# Names of statistics. The "below" ones are numbers of values with a magnitude below a bound; NaN is below none.
-VALUES, FINITE, SMALLEST, LARGEST = "values", "finite", "smallest", "largest"
-_ZERO, _FLUSHED, _BELOW_NORMAL = "zero", "flushed", "below_normal"
-# Below half of the largest finite value, and below the largest finite value.
-_BELOW_NEAR_LIMIT, _BELOW_MAX = "below_near_limit", "below_max"
-# Below the overflow bound, and below the values of masks.
-_IN_RANGE, _BELOW_MASKS = "in_range", "below_masks"
-
+Wanted: TypeAlias = dict[TensorRef, set["CountStatistic"]]  # the statistics of each tensor
+# The most elements of all tensors together that a run returns whole.
+_MOST_ELEMENTS = 2**26
+_ZERO = 2.0**-149  # the smallest subnormal number of float32: a magnitude below it is zero
 NO_LARGEST = -1.0  # the largest magnitude of a tensor that has no values, or holds nothing but NaN
 NO_SMALLEST = float.fromhex("0x1.fffffep127")  # the smallest magnitude of a tensor of zeros: float32's largest value
+# The count of an intended finding would only show how many values belong to masks. This is not worth two more runs.
+# A refused run has no values.
+_UNCOUNTED_KINDS: tuple[FindingKind, ...] = ("intended", "refused")
 
 
-def mixed_statistics(low: int) -> tuple[Statistic, ...]:
+# --- what is counted of a tensor ---
+# The values of the mixed model are rounded already, so the next value above the largest finite one is infinity. No
+# count below the overflow bound, which lies between the two, is needed there.
+
+
+def mixed_statistics(low: int) -> tuple[CountStatistic, ...]:
     """Return the statistics of a tensor of low type in the mixed model: all values, and those below some bounds."""
-    # The values are rounded already, so the next value above the largest finite one is infinity. No count below the
-    # overflow bound, which lies between the two, is needed.
-    largest_finite = FINITE_MAX[low]
-    return (
-        Statistic(VALUES, 0.0, "ReduceSum", _count_all, dtypes.DOUBLE),
-        count_below(_ZERO, _FLOAT32_SMALLEST_SUBNORMAL),
-        count_below(_BELOW_NORMAL, SMALLEST_NORMAL[low]),
-        count_below(_BELOW_NEAR_LIMIT, NEAR_LIMIT_SHARE * largest_finite),
-        count_below(_BELOW_MAX, largest_finite),
-        count_finite(),
-    )
+    bounds = (_ZERO, SMALLEST_NORMAL[low], NEAR_LIMIT_SHARE * FINITE_MAX[low], FINITE_MAX[low])
+    return (COUNT, FINITE, *map(count_below, bounds))
 
 
-def reference_statistics(low: int) -> tuple[Statistic, ...]:
+def reference_statistics(low: int) -> tuple[CountStatistic, ...]:
     """Return the statistics of a tensor in the reference: zeros, values below those of masks, and finite values.
 
     ``low`` is the type that the tensor has in the mixed model.
     """
-    zero = count_below(_ZERO, _FLOAT32_SMALLEST_SUBNORMAL)
-    return zero, count_below(_BELOW_MASKS, _mask_bound(low)), count_finite()
+    return count_below(_ZERO), count_below(_mask_bound(low)), FINITE
 
 
 def _mask_bound(low: int) -> float:
@@ -75,34 +90,36 @@ def _mask_bound(low: int) -> float:
     return SENTINEL if overflow_bound(low) < SENTINEL else math.inf
 
 
-def conversion_statistics(low: int) -> tuple[Statistic, ...]:
-    """Return the statistics of a tensor before its conversion to a low type: all values, and those below some bounds.
+def _conversion_bounds(low: int) -> tuple[float, ...]:
+    """Return the bounds of a low type below which the values of a tensor before its conversion are counted.
 
-    The bounds are those of the low type, so the counts before the conversion show what it does to the values.
+    The counts before the conversion show what it does to the values. Each includes those of a smaller bound: values
+    that are zero, that become zero, become subnormal, come near the limit, leave the range, and belong to masks.
     """
     # A value of exactly the flush bound becomes zero too, so count the values below the next float32 number.
     above_flush_bound = float(np.nextafter(np.float32(flush_bound(low)), np.float32(1)))
-    return (
-        Statistic(VALUES, 0.0, "ReduceSum", _count_all, dtypes.DOUBLE),
-        count_below(_ZERO, _FLOAT32_SMALLEST_SUBNORMAL),
-        count_below(_FLUSHED, above_flush_bound),
-        count_below(_BELOW_NORMAL, SMALLEST_NORMAL[low]),
-        count_below(_BELOW_NEAR_LIMIT, NEAR_LIMIT_SHARE * FINITE_MAX[low]),
-        count_below(_IN_RANGE, overflow_bound(low)),
-        count_below(_BELOW_MASKS, _mask_bound(low)),
-    )
+    near_limit = NEAR_LIMIT_SHARE * FINITE_MAX[low]
+    return _ZERO, above_flush_bound, SMALLEST_NORMAL[low], near_limit, overflow_bound(low), _mask_bound(low)
 
 
-def conversion_counts(tensor: TensorRef, totals: Totals) -> ValueCounts:
+def conversion_statistics(low: int) -> tuple[CountStatistic, ...]:
+    """Return the statistics of a tensor before its conversion to a low type: all values, and those below its bounds."""
+    return (COUNT, *map(count_below, _conversion_bounds(low)))
+
+
+def _count_of(totals: Totals, tensor: TensorRef, statistic: CountStatistic) -> int:
+    return int(totals.get((tensor, statistic.name), 0.0))
+
+
+def conversion_counts(tensor: TensorRef, low: int, totals: Totals) -> ValueCounts:
     """Return the counts of a converted tensor in one batch from its statistics before the conversion.
 
     ``nonfinite`` are the values that the conversion makes infinite or clamps, without those of masks.
     """
-    names = (VALUES, _ZERO, _FLUSHED, _BELOW_NORMAL, _BELOW_NEAR_LIMIT, _IN_RANGE, _BELOW_MASKS)
-    values, zero, flushed, below_normal, below_near_limit, in_range, below_masks = (
-        int(totals.get((tensor, name), 0.0)) for name in names
+    values = _count_of(totals, tensor, COUNT)
+    zero, flushed, below_normal, below_near_limit, in_range, below_masks = (
+        _count_of(totals, tensor, count_below(bound)) for bound in _conversion_bounds(low)
     )
-    # Each count includes those with a smaller bound: zero <= flushed <= below_normal <= ... <= below_masks.
     return ValueCounts(
         values=values,
         nonzero=values - zero,
@@ -113,46 +130,66 @@ def conversion_counts(tensor: TensorRef, totals: Totals) -> ValueCounts:
     )
 
 
-def value_counts(tensor: TensorRef, mixed: Totals, reference: Totals) -> ValueCounts:
+def value_counts(tensor: TensorRef, low: int, mixed: Totals, reference: Totals) -> ValueCounts:
     """Return the counts of a low tensor in one batch from the statistics of both models."""
+    values, finite, zero, below_normal, below_near_limit = (
+        _count_of(mixed, tensor, statistic)
+        for statistic in (
+            COUNT,
+            FINITE,
+            count_below(_ZERO),
+            count_below(SMALLEST_NORMAL[low]),
+            count_below(NEAR_LIMIT_SHARE * FINITE_MAX[low]),
+        )
+    )
     # Which zeros are new is not known, only how many. A zero of the reference need not be a zero of the mixed model, so
     # the difference may be negative.
-    values, finite, zero = (int(mixed.get((tensor, name), 0.0)) for name in (VALUES, FINITE, _ZERO))
-    reference_zero = int(reference.get((tensor, _ZERO), 0.0))
+    reference_zero = _count_of(reference, tensor, count_below(_ZERO))
     return ValueCounts(
         values=values,
         nonzero=values - reference_zero,
         nonfinite=values - finite,
         flushed=max(0, zero - reference_zero),
-        subnormal=int(mixed.get((tensor, _BELOW_NORMAL), 0.0)) - zero,
-        near_limit=finite - int(mixed.get((tensor, _BELOW_NEAR_LIMIT), 0.0)),
+        subnormal=below_normal - zero,
+        near_limit=finite - below_near_limit,
     )
 
 
-def finding_value_count(kind: FindingKind, tensor: TensorRef, mixed: Totals, reference: Totals) -> int:
+def finding_value_count(kind: FindingKind, tensor: TensorRef, low: int, mixed: Totals, reference: Totals) -> int:
     """Return the number of values that a finding of this kind concerns, in one batch."""
-    counts = value_counts(tensor, mixed, reference)
+    counts = value_counts(tensor, low, mixed, reference)
     # A tensor whose largest magnitude is subnormal may have no value that became zero: then its subnormal values count.
     if kind == "underflow":
         return counts.flushed or counts.subnormal
     if kind == "near-limit":
         return counts.near_limit
     if kind == "saturated":
-        return counts.values - int(mixed.get((tensor, _BELOW_MAX), 0.0))
+        return counts.values - _count_of(mixed, tensor, count_below(FINITE_MAX[low]))
     if kind == "overflow":
         # The infinities of a mask in the same tensor are no overflow. ``mask_values`` includes the infinities and NaN
         # of the reference, which are below no bound: they are no overflow either. The finding proves that at least one
         # value overflows.
-        mask_values = counts.values - int(reference.get((tensor, _BELOW_MASKS), counts.values))
-        return max(1, counts.nonfinite - mask_values)
+        below_masks = reference.get((tensor, count_below(_mask_bound(low)).name), counts.values)
+        return max(1, counts.nonfinite - (counts.values - int(below_masks)))
     # Without a count of the reference, all of its values are assumed to be finite.
-    reference_nonfinite = counts.values - int(reference.get((tensor, FINITE), counts.values))
+    reference_nonfinite = counts.values - int(reference.get((tensor, FINITE.name), counts.values))
     if kind == "preexisting":
         return reference_nonfinite
     return max(0, counts.nonfinite - reference_nonfinite) if kind == "propagated" else counts.nonfinite
 
 
-def count_below(name: str, bound: float) -> Statistic:
+# --- the statistics ---
+
+
+@dataclass(frozen=True)
+class CountStatistic(Statistic):
+    """A statistic that is computed in the graph or, by ``reduce``, of the float32 values of a whole tensor."""
+
+    reduce: Callable[[NDArray[np.float32]], float] = field(kw_only=True)
+
+
+@cache
+def count_below(bound: float) -> CountStatistic:
     """Return the statistic of the number of values with a magnitude below ``bound``; NaN is never below."""
 
     def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
@@ -165,39 +202,29 @@ def count_below(name: str, bound: float) -> Statistic:
             *_count_less(magnitude, bound_name, out, names),
         ]
 
-    return Statistic(name, 0.0, "ReduceSum", build, dtypes.DOUBLE)
+    def reduce(values: NDArray[np.float32]) -> float:
+        return int(np.count_nonzero(np.abs(values) < bound))
+
+    return CountStatistic(f"below_{bound!r}", 0.0, "ReduceSum", build, dtypes.DOUBLE, reduce=reduce)
 
 
-def count_finite() -> Statistic:
-    """Return the statistic of the number of values that are finite in float32, also of a float64 tensor."""
-
-    def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
-        nodes, magnitude = _magnitude(tensor, out, names)
-        half, bound_name, halved = (names.make_name(f"{out}_{part}") for part in ("half", "bound", "less"))
-        # Every finite float32 number is below 2^128, which float32 cannot hold as a constant. Half of the number is
-        # below 2^127, which float32 holds.
-        return [
-            *nodes,
-            names.make_constant(half, dtypes.FLOAT, [], [0.5]),
-            names.make_constant(bound_name, dtypes.FLOAT, [], [2.0**127]),
-            names.make_node("Mul", [magnitude, half], halved),
-            *_count_less(halved, bound_name, out, names),
-        ]
-
-    return Statistic(FINITE, 0.0, "ReduceSum", build, dtypes.DOUBLE)
+def _count_finite(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
+    """Return nodes that count the values that are finite in float32, also of a float64 tensor."""
+    nodes, magnitude = _magnitude(tensor, out, names)
+    half, bound_name, halved = (names.make_name(f"{out}_{part}") for part in ("half", "bound", "less"))
+    # Every finite float32 number is below 2^128, which float32 cannot hold as a constant. Half of the number is below
+    # 2^127, which float32 holds.
+    return [
+        *nodes,
+        names.make_constant(half, dtypes.FLOAT, [], [0.5]),
+        names.make_constant(bound_name, dtypes.FLOAT, [], [2.0**127]),
+        names.make_node("Mul", [magnitude, half], halved),
+        *_count_less(halved, bound_name, out, names),
+    ]
 
 
-def finite_and_infinite_counts() -> tuple[Statistic, ...]:
-    """Return the statistics of the numbers of finite values, of negative infinities and of positive infinities."""
-    return count_finite(), count_beyond(-math.inf), count_beyond(math.inf)
-
-
-def count_beyond_name(bound: float) -> str:
-    """Return the name of the statistic that ``count_beyond`` returns for a bound."""
-    return f"beyond_{bound:.9g}"
-
-
-def count_beyond(bound: float) -> Statistic:
+@cache
+def count_beyond(bound: float) -> CountStatistic:
     """Return the statistic of the number of values at or beyond a bound other than 0.
 
     For a positive bound these are the values >= ``bound``, for a negative one the values <= ``bound``. The bound may be
@@ -217,49 +244,44 @@ def count_beyond(bound: float) -> Statistic:
             *_count_less(smaller, larger, out, names),
         ]
 
-    return Statistic(count_beyond_name(bound), 0.0, "ReduceSum", build, dtypes.DOUBLE)
+    def reduce(values: NDArray[np.float32]) -> float:
+        return int(np.count_nonzero(values > next_to_bound if bound > 0 else values < next_to_bound))
+
+    return CountStatistic(f"beyond_{bound!r}", 0.0, "ReduceSum", build, dtypes.DOUBLE, reduce=reduce)
 
 
-def smallest_nonzero() -> Statistic:
-    """Return the statistic of the smallest magnitude that is not zero, ``NO_SMALLEST`` for none; NaN is left out."""
-
-    def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
-        nodes, magnitude = _magnitude(tensor, out, names)
-        bound_name, largest_name = names.make_name(f"{out}_bound"), names.make_name(f"{out}_most")
-        parts = ("is_zero", "zero_as_one", "added", "raised")
-        is_zero, zero_as_one, added, raised = (names.make_name(f"{out}_{part}") for part in parts)
-        # magnitude + (1 if it is zero else 0) * NO_SMALLEST: a zero becomes NO_SMALLEST and cannot be the minimum,
-        # and any other value keeps its magnitude. Where would do the same, but it is new in opset 9.
-        return [
-            *nodes,
-            names.make_constant(bound_name, dtypes.FLOAT, [], [_FLOAT32_SMALLEST_SUBNORMAL]),
-            names.make_constant(largest_name, dtypes.FLOAT, [], [NO_SMALLEST]),
-            names.make_node("Less", [magnitude, bound_name], is_zero),
-            names.make_cast(is_zero, zero_as_one, dtypes.FLOAT),
-            names.make_node("Mul", [zero_as_one, largest_name], added),
-            names.make_node("Add", [magnitude, added], raised),
-            names.make_node("ReduceMin", [raised], out, keepdims=0),
-        ]
-
-    return Statistic(SMALLEST, math.inf, "ReduceMin", build, dtypes.FLOAT)
+def _smallest_nonzero(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
+    """Return nodes that compute the smallest magnitude that is not zero, ``NO_SMALLEST`` for none; NaN is left out."""
+    nodes, magnitude = _magnitude(tensor, out, names)
+    bound_name, largest_name = names.make_name(f"{out}_bound"), names.make_name(f"{out}_most")
+    parts = ("is_zero", "zero_as_one", "added", "raised")
+    is_zero, zero_as_one, added, raised = (names.make_name(f"{out}_{part}") for part in parts)
+    # magnitude + (1 if it is zero else 0) * NO_SMALLEST: a zero becomes NO_SMALLEST and cannot be the minimum,
+    # and any other value keeps its magnitude. Where would do the same, but it is new in opset 9.
+    return [
+        *nodes,
+        names.make_constant(bound_name, dtypes.FLOAT, [], [_ZERO]),
+        names.make_constant(largest_name, dtypes.FLOAT, [], [NO_SMALLEST]),
+        names.make_node("Less", [magnitude, bound_name], is_zero),
+        names.make_cast(is_zero, zero_as_one, dtypes.FLOAT),
+        names.make_node("Mul", [zero_as_one, largest_name], added),
+        names.make_node("Add", [magnitude, added], raised),
+        names.make_node("ReduceMin", [raised], out, keepdims=0),
+    ]
 
 
-def largest_magnitude() -> Statistic:
-    """Return the statistic of the largest magnitude without NaN, ``NO_LARGEST`` for none. Needs opset 9 (Where)."""
-
-    def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
-        nodes, magnitude = _magnitude(tensor, out, names)
-        # Every magnitude is larger than NO_LARGEST, so it is the maximum only if it replaces every value.
-        is_nan, replacement, without_nan = (names.make_name(f"{out}_{part}") for part in ("nan", "least", "rest"))
-        return [
-            *nodes,
-            names.make_node("IsNaN", [magnitude], is_nan),
-            names.make_constant(replacement, dtypes.FLOAT, [], [NO_LARGEST]),
-            names.make_node("Where", [is_nan, replacement, magnitude], without_nan),
-            names.make_node("ReduceMax", [without_nan], out, keepdims=0),
-        ]
-
-    return Statistic(LARGEST, NO_LARGEST, "ReduceMax", build, dtypes.FLOAT)
+def _largest_magnitude(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
+    """Return nodes that compute the largest magnitude without NaN, ``NO_LARGEST`` for none. Needs opset 9 (Where)."""
+    nodes, magnitude = _magnitude(tensor, out, names)
+    # Every magnitude is larger than NO_LARGEST, so it is the maximum only if it replaces every value.
+    is_nan, replacement, without_nan = (names.make_name(f"{out}_{part}") for part in ("nan", "least", "rest"))
+    return [
+        *nodes,
+        names.make_node("IsNaN", [magnitude], is_nan),
+        names.make_constant(replacement, dtypes.FLOAT, [], [NO_LARGEST]),
+        names.make_node("Where", [is_nan, replacement, magnitude], without_nan),
+        names.make_node("ReduceMax", [without_nan], out, keepdims=0),
+    ]
 
 
 def _count_all(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
@@ -285,3 +307,401 @@ def _magnitude(tensor: str, out: str, names: NameGenerator) -> tuple[list[NodePr
     """
     float32, magnitude = names.make_name(f"{out}_wide"), names.make_name(f"{out}_abs")
     return [names.make_cast(tensor, float32, dtypes.FLOAT), names.make_node("Abs", [float32], magnitude)], magnitude
+
+
+# All values; the finite ones; the smallest magnitude that is not zero; the largest one that is not NaN.
+COUNT = CountStatistic("values", 0.0, "ReduceSum", _count_all, dtypes.DOUBLE, reduce=np.size)
+FINITE = CountStatistic(
+    "finite",
+    0.0,
+    "ReduceSum",
+    _count_finite,
+    dtypes.DOUBLE,
+    reduce=lambda values: int(np.count_nonzero(np.isfinite(values))),
+)
+SMALLEST = CountStatistic(
+    "smallest",
+    math.inf,
+    "ReduceMin",
+    _smallest_nonzero,
+    dtypes.FLOAT,
+    reduce=lambda values: np.fmin.reduce(np.abs(values[values != 0]), initial=np.inf),
+)
+LARGEST = CountStatistic(
+    "largest",
+    NO_LARGEST,
+    "ReduceMax",
+    _largest_magnitude,
+    dtypes.FLOAT,
+    reduce=lambda values: np.fmax.reduce(np.abs(values), initial=NO_LARGEST),
+)
+# Finite values, negative infinities, and positive infinities.
+FINITE_AND_INFINITE = (FINITE, count_beyond(-math.inf), count_beyond(math.inf))
+
+
+# --- sessions that count ---
+
+
+class CountingSession:
+    """A session of one of the two models with statistics of some tensors.
+
+    ``wanted``: the statistics of each tensor, which is identified as in the original. So are the tensors of the counts.
+    ``all_others``: the statistics of every tensor that is not in ``wanted``.
+    """
+
+    def __init__(
+        self,
+        model: ObservedModel,
+        wanted: Mapping[TensorRef, Iterable[CountStatistic]],
+        all_others: Sequence[CountStatistic] = (),
+    ) -> None:
+        original_ref = self._original_ref = model.original_ref
+        # x -> Transpose -> y: y has the same values as its source x, so y is not counted itself. It gets the counts of
+        # x.
+        self._source_of = {original_ref(p.ref): original_ref(p.source) for p in model.probes if p.source is not None}
+        counted: Wanted = {}
+        for tensor, statistics in wanted.items():
+            counted.setdefault(self._source_of.get(tensor, tensor), set()).update(statistics)
+
+        def statistics_of(probe: Probe) -> Sequence[CountStatistic]:
+            tensor = original_ref(probe.ref)
+            return sorted(counted[tensor], key=attrgetter("name")) if tensor in counted else all_others
+
+        # Tensors of the main graph become outputs, if they fit into memory, and numpy counts them: that takes a few
+        # nodes less than the probes, and no new emulation. No other output of the model is requested.
+        self._whole: dict[str, TensorRef] = {}
+        self._counted = counted
+        observer = None if all_others else self._open_whole_tensors(model)
+        self._observer = observer or model.open_observer(
+            model.loaded,
+            instrument(
+                model.loaded.proto,
+                statistics_of,
+                safe_reductions=model.safe_reductions,
+                extra_probes=model.extra_probes,
+            ),
+            [],
+        )
+        self._started: dict[int, PendingStatistics] = {}  # by the id of a feed, its run that was started
+
+    def _open_whole_tensors(self, model: ObservedModel) -> Observer | None:
+        """Load the model with the counted tensors as outputs; None if one is in a body, or if they are too large."""
+        name_of = {model.original_ref(probe.ref): probe.tensor for probe in model.probes if not probe.ref.scope}
+        sizes = model.element_counts() if model.open_tensors is not None else {}
+        outputs = [tensor for tensor in self._counted if tensor.node]
+        if model.open_tensors is None or not self._counted.keys() <= name_of.keys() or not sizes.keys() >= set(outputs):
+            return None
+        if not outputs or sum(sizes[tensor] for tensor in outputs) > _MOST_ELEMENTS:
+            return None
+        observer = model.open_tensors([name_of[tensor] for tensor in outputs])
+        if observer is not None:
+            self._whole = {name_of[tensor]: tensor for tensor in self._counted}
+        return observer
+
+    def _start(self, feed: Feed) -> PendingStatistics:
+        """Start a run, and return a function that returns the statistics of each tensor by name."""
+        if not self._whole:
+            return self._observer.start_statistics(feed)
+        pending = self._observer.start(feed)
+
+        def finish() -> dict[tuple[TensorRef, str], NDArray[np.float64]]:
+            arrays = {**self._observer.convert_feed(feed), **pending()[0]}
+            with np.errstate(over="ignore"):  # a float64 value may become infinite
+                values = {tensor: arrays[name].astype(np.float32, copy=False) for name, tensor in self._whole.items()}
+            return {
+                (tensor, statistic.name): np.array([statistic.reduce(values[tensor])], np.float64)
+                for tensor, statistics in self._counted.items()
+                for statistic in statistics
+            }
+
+        return finish
+
+    def start_ahead(self, feeds: Iterable[Feed]) -> None:
+        """Start to run batches early; ``count`` reads these runs. The caller holds the feeds until then.
+
+        A session that runs in segments loads each segment once for all of them.
+        """
+        # Runs that nobody counted are forgotten: their batches were refused, or are not judged.
+        self._started = {id(feed): self._start(feed) for feed in feeds}
+
+    def count(self, feed: Feed) -> Totals:
+        """Run one batch; return the statistics by tensor and name.
+
+        All iterations of a loop, and all calls and specializations of a function, count together.
+        """
+        totals: dict[tuple[TensorRef, str], float] = {}
+        started = self._started.pop(id(feed), None)
+        statistics = self._start(feed)() if started is None else started()
+        for (tensor, name), values in statistics.items():
+            key = self._original_ref(tensor), name
+            # ``values`` has one entry for each iteration and call. A scope that did not run has the neutral element of
+            # the statistic: inf for SMALLEST, which ``initial`` limits to NO_SMALLEST. ReduceMin may return NaN for a
+            # tensor with a NaN; ``nanmin`` leaves it out, so that it does not hide the other iterations and calls.
+            if name == SMALLEST.name:
+                smallest = float(np.nanmin(values, initial=NO_SMALLEST))
+                totals[key] = min(smallest, totals.get(key, NO_SMALLEST))
+            elif name == LARGEST.name:
+                totals[key] = max(float(values.max(initial=NO_LARGEST)), totals.get(key, NO_LARGEST))
+            else:
+                totals[key] = totals.get(key, 0.0) + float(values.sum())
+        # Without the statistics of the source, which may not be counted, the tensor has none either.
+        names = {name for _, name in totals}
+        for tensor, source in self._source_of.items():
+            totals.update({(tensor, name): totals[source, name] for name in names if (source, name) in totals})
+        return totals
+
+    def close(self) -> None:
+        """Release the session."""
+        self._observer.close()
+
+
+def _want(wanted: Wanted, tensor: TensorRef, statistics: Iterable[CountStatistic]) -> None:
+    wanted.setdefault(tensor, set()).update(statistics)
+
+
+def _counts_of_conversion(conversion: Conversion, tensor: TensorRef, totals: Totals) -> ValueCounts | None:
+    """Return the counts of a conversion, whose tensor the original calls ``tensor``.
+
+    A tensor in the body of a SequenceMap or of a custom operator has no statistics, because these operators can have no
+    further outputs.
+    """
+    return conversion_counts(tensor, conversion.elem, totals) if (tensor, COUNT.name) in totals else None
+
+
+class _PairCounter:
+    """The counting sessions of both models. The low type of a tensor gives the bounds of its counts.
+
+    Tensors that are not low are counted with the bounds of the first low type of the mixed model. Conversions in
+    several specializations of one function have the same tensor of the original: it is counted once, over all of them.
+    """
+
+    def __init__(self, pair: ModelPair) -> None:
+        self._pair = pair
+        self._first_type = next(iter(pair.low_types), dtypes.FLOAT16)
+        self.wanted: tuple[Wanted, Wanted] = ({}, {})  # in the reference, and in the mixed model
+
+    def low_type(self, tensor: TensorRef) -> int:
+        """Return the low type whose bounds the counts of a tensor have."""
+        return self._pair.low_type_of.get(tensor, self._first_type)
+
+    def probed_tensor(self, conversion: Conversion) -> TensorRef:
+        """Return the tensor that a conversion reads, by its name in the original, as counts have it."""
+        model = self._pair.reference if conversion.in_reference else self._pair.mixed
+        return model.original_ref(conversion.observed_ref)
+
+    def want_output(self, tensor: TensorRef) -> None:
+        """Count the values of a node output in both models."""
+        low = self.low_type(tensor)
+        _want(self.wanted[0], tensor, reference_statistics(low))
+        _want(self.wanted[1], tensor, mixed_statistics(low))
+
+    def want_conversion(self, conversion: Conversion, statistics: Iterable[CountStatistic] | None = None) -> None:
+        """Count the values of a tensor before its conversion, in the model that observes it."""
+        wanted = self.wanted[0 if conversion.in_reference else 1]
+        _want(wanted, self.probed_tensor(conversion), statistics or conversion_statistics(conversion.elem))
+
+    def open_sessions(self, all_others: Sequence[CountStatistic] = ()) -> list[CountingSession | None]:
+        """Open the sessions of the reference and of the mixed model; None for a model in which nothing is wanted.
+
+        ``all_others``: the statistics of all other tensors of the reference.
+        """
+        pair = self._pair
+        reference, mixed = self.wanted
+        return [
+            CountingSession(pair.reference, reference, all_others) if reference or all_others else None,
+            CountingSession(pair.mixed, mixed) if mixed else None,
+        ]
+
+
+# --- full statistics ---
+
+
+class FullStatistics:
+    """The counts of the values of every low tensor, and the smallest magnitude of every tensor (full statistics).
+
+    ``totals`` and ``smallest`` are over all batches so far; ``conversion_counts`` are those of the last batch.
+    """
+
+    def __init__(self, pair: ModelPair) -> None:
+        self._pair = pair
+        self._counter = _PairCounter(pair)
+        self._sessions: list[CountingSession | None] = []  # empty before the first batch
+        self._mixed: Totals = {}
+        self._reference: Totals = {}
+        self.conversion_counts: dict[Conversion, ValueCounts] = {}
+        self.totals: dict[TensorRef, ValueCounts] = {}
+        self.smallest: dict[TensorRef, float] = {}
+
+    def add(self, feed: Feed) -> dict[TensorRef, ValueCounts]:
+        """Count the values of one batch; return the counts of each low tensor."""
+        pair, counter = self._pair, self._counter
+        self._reference, self._mixed = _count(self._open_sessions(), feed)
+        for conversion in pair.conversions:
+            totals = self._reference if conversion.in_reference else self._mixed
+            counts = _counts_of_conversion(conversion, counter.probed_tensor(conversion), totals)
+            if counts is not None:
+                self.conversion_counts[conversion] = counts
+        # A tensor of zeros has NO_SMALLEST, which is not below NO_SMALLEST. So it gets no entry, and the report None.
+        for (tensor, name), value in self._reference.items():
+            if name == SMALLEST.name and value < self.smallest.get(tensor, NO_SMALLEST):
+                self.smallest[tensor] = value
+        batch_counts = {
+            tensor: value_counts(tensor, low, self._mixed, self._reference) for tensor, low in pair.low_type_of.items()
+        }
+        for tensor, counts in batch_counts.items():
+            self.totals[tensor] = self.totals[tensor] + counts if tensor in self.totals else counts
+        return batch_counts
+
+    def start_ahead(self, feeds: Sequence[Feed]) -> None:
+        """Start to run the batches of a group early, so that sessions in segments load each segment once."""
+        for session in self._open_sessions():
+            if session is not None:
+                session.start_ahead(feeds)
+
+    def _open_sessions(self) -> list[CountingSession | None]:
+        # The sessions are loaded at the first batch that is judged: a check without such a batch needs none.
+        if not self._sessions:
+            counter = self._counter
+            for tensor in self._pair.low_type_of:
+                counter.want_output(tensor)
+                _want(counter.wanted[0], tensor, [SMALLEST])
+            for conversion in self._pair.conversions:
+                counter.want_conversion(conversion)
+                if conversion.in_reference:
+                    _want(counter.wanted[0], counter.probed_tensor(conversion), [SMALLEST])
+            self._sessions = counter.open_sessions([SMALLEST])
+        return self._sessions
+
+    def count_findings(
+        self,
+        index: int,
+        records: Mapping[TensorRef, FindingRecord],
+        operand_records: Mapping[OperandKey, OperandRecord],
+    ) -> None:
+        """Add the counts of the last batch, which has this index, to the records with a finding in that batch."""
+        for tensor, record in records.items():
+            for kind, batches in record.batches.items():
+                # The batches are in ascending order: a kind that the last batch has ends with its index. High tensors
+                # are not counted.
+                low = self._pair.low_type_of.get(tensor)
+                if batches[-1] == index and low is not None and (tensor, COUNT.name) in self._mixed:
+                    record.add_count(kind, finding_value_count(kind, tensor, low, self._mixed, self._reference))
+        for operand_record in operand_records.values():
+            counts = self.conversion_counts.get(operand_record.conversion)
+            for kind, batches in operand_record.batches.items():
+                if batches[-1] == index and counts is not None:
+                    operand_record.add_count(kind, operand_value_count(kind, counts))
+
+    def close(self) -> None:
+        """Release the sessions."""
+        for session in self._sessions:
+            if session is not None:
+                session.close()
+
+
+def _count(sessions: Iterable[CountingSession | None], feed: Feed) -> list[Totals]:
+    """Run one batch in the sessions; return the totals of each model."""
+    return [session.count(feed) if session is not None else {} for session in sessions]
+
+
+# --- the second look ---
+
+
+def take_second_look(
+    pair: ModelPair,
+    batches: Batches,
+    records: Mapping[TensorRef, FindingRecord],
+    operand_records: Mapping[OperandKey, OperandRecord],
+    *,
+    is_counted: bool,
+) -> None:
+    """Count the values that findings concern, and find the largest magnitudes of tensors with a NaN (Rule S8.3).
+
+    Each finding is examined in its first batch, in one run of each model. ``is_counted``: the values were counted
+    before (full statistics), so only the magnitudes are missing. Below opset 9 these stay unknown, because no operator
+    of that opset replaces NaN.
+    """
+    replaces_nan = all(supports_where(model.loaded.proto) for model in (pair.reference, pair.mixed))
+
+    def keys_to_examine(all_records: Mapping[Key, FindingRecord]) -> dict[int, set[Key]]:
+        return _keys_by_first_batch(
+            {k: record for k, record in all_records.items() if not is_counted or (record.holds_nan and replaces_nan)}
+        )
+
+    outputs, operands = keys_to_examine(records), keys_to_examine(operand_records)
+    if not outputs and not operands:
+        return
+    counter = _PairCounter(pair)
+    for tensor in set[TensorRef]().union(*outputs.values()):
+        if not is_counted:
+            counter.want_output(tensor)
+        if records[tensor].holds_nan and replaces_nan:
+            for wanted in counter.wanted:
+                _want(wanted, tensor, [LARGEST])
+    for operand in set[OperandKey]().union(*operands.values()):
+        if not is_counted:
+            counter.want_conversion(operand_records[operand].conversion)
+        if operand_records[operand].holds_nan and replaces_nan:
+            counter.want_conversion(operand_records[operand].conversion, [LARGEST])
+    with ExitStack() as stack:
+        sessions = counter.open_sessions()
+        for session in sessions:
+            if session is not None:
+                stack.enter_context(closing(session))
+        # No batch after the last of these first batches has to be read.
+        for index, feed in enumerate(islice(batches, max((*outputs, *operands)) + 1)):
+            if index not in outputs and index not in operands:
+                continue
+            reference, mixed = _count(sessions, feed)
+            for tensor in outputs.get(index, ()):
+                _examine_output(records[tensor], index, counter.low_type(tensor), reference, mixed)
+            for operand in operands.get(index, ()):
+                record = operand_records[operand]
+                totals = reference if record.conversion.in_reference else mixed
+                _examine_operand(record, index, counter.probed_tensor(record.conversion), totals, pair.config.saturate)
+
+
+def _examine_output(record: FindingRecord, index: int, low: int, reference: Totals, mixed: Totals) -> None:
+    """Add the counts and the magnitudes of one batch to the record of a node output."""
+    # In the first batch of one kind, a tensor may also have a finding of another kind, whose first batch came earlier.
+    # That finding is counted again, and ``add_count`` keeps the larger count.
+    tensor = record.tensor
+    for kind, indices in record.batches.items() if (tensor, COUNT.name) in mixed else ():
+        if index in indices and kind not in _UNCOUNTED_KINDS:
+            record.add_count(kind, finding_value_count(kind, tensor, low, mixed, reference))
+    if record.holds_nan:
+        record.add_magnitudes_without_nan(_magnitude_in(reference, tensor), _magnitude_in(mixed, tensor))
+
+
+def _examine_operand(record: OperandRecord, index: int, tensor: TensorRef, totals: Totals, saturate: bool) -> None:
+    """Add the counts and the magnitudes of one batch to the record of a converted input."""
+    counts = _counts_of_conversion(record.conversion, tensor, totals)
+    for kind, indices in record.batches.items():
+        if index in indices and kind not in _UNCOUNTED_KINDS and counts is not None:
+            record.add_count(kind, operand_value_count(kind, counts))
+    before = _magnitude_in(totals, tensor)
+    if record.holds_nan and before is not None:
+        # Only the magnitude is known, not its sign. Rounding is symmetric, so a range of both signs gives the result.
+        value_range = ObservedRange(-before, before, nan=False, first_nonfinite=0 if math.isinf(before) else None)
+        after = ConvertedRange(record.conversion, value_range).after(saturate)
+        record.add_magnitudes_without_nan(before, after.magnitude)
+
+
+def _magnitude_in(totals: Totals, tensor: TensorRef) -> float | None:
+    """Return the largest magnitude of a tensor; None if it has no values, holds only NaN, or was not examined."""
+    magnitude = totals.get((tensor, LARGEST.name))
+    return magnitude if magnitude is not None and magnitude >= 0 else None  # NO_LARGEST is negative
+
+
+def _keys_by_first_batch(records: Mapping[Key, FindingRecord]) -> dict[int, set[Key]]:
+    """Return the keys of the records whose findings begin in a batch, by the index of the batch.
+
+    A record with findings of several kinds has several first batches, one for each kind. Kinds that are not counted are
+    left out.
+    """
+    keys_by_batch: dict[int, set[Key]] = {}
+    for key, record in records.items():
+        for kind, indices in record.batches.items():
+            if kind not in _UNCOUNTED_KINDS:
+                keys_by_batch.setdefault(indices[0], set()).add(key)
+    return keys_by_batch

@@ -78,6 +78,7 @@ class InstrumentedModel:
     columns: the columns that hold a statistic of a tensor, by tensor and name of the statistic. A tensor in a function
         has a column for each call.
     column_counts: the number of columns of each output with statistics.
+    whole_outputs: the observed tensors that are outputs of the graph themselves, by identity; these have no statistics.
     cut_outputs: for each place where the graph can be cut (``cut_tensors`` of ``instrument``), the names of the tensors
         that are computed right before it: the outputs of the last node, and the statistics that are packed there. The
         stacked statistics of loops are left out.
@@ -87,7 +88,13 @@ class InstrumentedModel:
     probes: list[Probe] = field(default_factory=list)
     columns: dict[tuple[TensorRef, str], list[OutputColumn]] = field(default_factory=dict)
     column_counts: dict[str, int] = field(default_factory=dict)
+    whole_outputs: dict[TensorRef, str] = field(default_factory=dict)
     cut_outputs: list[tuple[str, ...]] = field(default_factory=list)
+
+    @property
+    def observed_outputs(self) -> list[str]:
+        """Return the outputs of the graph that a run needs to observe all tensors."""
+        return [*self.column_counts, *self.whole_outputs.values()]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ packs these numbers into one vector for each statistic. The vectors become outpu
   the rows to one, because its number of iterations may change from one run of the outer body to the next;
 * from a function as further outputs of its calls.
 
+A tensor of a few values is cheaper than its probe: ``whole_tensors`` become outputs of the main graph themselves.
+
 A range takes three reductions, because ONNX Runtime's ReduceMax and ReduceMin may ignore a NaN and a sum does not. The
 third one sums the magnitudes. A sum of the values themselves could become inf - inf for large values of both signs, and
 this NaN would look like a NaN in the tensor.
@@ -18,9 +20,9 @@ need no Cast.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from mixlist.emulation.graph_statistics import RANGE_STATISTICS, InstrumentedModel, OutputColumn, Probe, Statistic
 from mixlist.emulation.packing import (
@@ -46,33 +48,42 @@ if TYPE_CHECKING:
 
     from mixlist.graph.proto_types import ScopeProto
 
+StatisticsOf: TypeAlias = Callable[[Probe], Sequence[Statistic]]
 _SAME_VALUES = operators(Trait.SAME_VALUES)
 _OBSERVED_TYPES = frozenset({dtypes.FLOAT, dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.DOUBLE})
 
 
 def instrument(
     model: ModelProto,
-    statistics: tuple[Statistic, ...] = RANGE_STATISTICS,
-    is_observed: Callable[[Probe], bool] = lambda _: True,
+    statistics_of: StatisticsOf = lambda _: RANGE_STATISTICS,
     *,
     safe_reductions: bool = False,
     needs_own_range: Callable[[TensorRef], bool] = lambda _: False,
     cut_tensors: Container[str] = (),
     extra_probes: Mapping[str, Mapping[str, Probe]] | None = None,
+    whole_tensors: Container[TensorRef] = (),
+    graph: Graph | None = None,
 ) -> InstrumentedModel:
-    """Return a copy of ``model`` that also yields ``statistics`` of every observed tensor.
+    """Return a copy of ``model`` that also yields statistics of its float tensors.
 
-    is_observed: chooses the tensors.
+    statistics_of: returns the statistics of a tensor; none for a tensor that is not observed.
     safe_reductions: for a provider that refuses to reduce empty tensors (CUDA).
     needs_own_range: some tensors only hold the values of another tensor, for example the output of a Transpose. By
         default such a tensor takes the range of the other one. This function returns True for a tensor that may be
         rounded on the way and needs reductions of its own.
     cut_tensors: tensors of the main graph. After the node that computes one, the statistics so far are packed, so that
         the graph can be cut there.
-    extra_probes: see ``Instrumenter``.
+    extra_probes, whole_tensors, graph: see ``Instrumenter``.
     """
     instrumenter = Instrumenter(
-        model, statistics, is_observed, safe_reductions, needs_own_range, cut_tensors, extra_probes or {}
+        model,
+        statistics_of,
+        safe_reductions,
+        needs_own_range,
+        cut_tensors,
+        extra_probes or {},
+        whole_tensors,
+        graph,
     )
     return instrumenter.run()
 
@@ -83,21 +94,25 @@ class Instrumenter:
 
     extra_probes: further tensors to observe, by scope path and tensor name. No node of the scope computes them: they
         are tensors of outer scopes, and results of calls and control flow.
+    whole_tensors: node outputs of the main graph that become outputs of the graph, instead of their statistics.
+    built_graph: the Graph of the model, if it was built already. Its messages do not change.
 
     A subclass may override ``make_statistics`` to compute other numbers of each tensor.
     """
 
     model: InitVar[ModelProto]
-    statistics: tuple[Statistic, ...] = RANGE_STATISTICS
-    is_observed: Callable[[Probe], bool] = lambda _: True
+    statistics_of: StatisticsOf = lambda _: RANGE_STATISTICS
     safe_reductions: bool = False
     needs_own_range: Callable[[TensorRef], bool] = lambda _: False
     cut_tensors: Container[str] = ()
     extra_probes: Mapping[str, Mapping[str, Probe]] = field(default_factory=dict)
+    whole_tensors: Container[TensorRef] = ()
+    built_graph: InitVar[Graph | None] = None
 
-    def __post_init__(self, model: ModelProto) -> None:
+    def __post_init__(self, model: ModelProto, built_graph: Graph | None) -> None:
         self.proto = copy_message(model)
-        self.graph = build_graph(self.proto)
+        # The functions of a Graph change when they are instrumented: such a Graph must be that of the copy.
+        self.graph = build_graph(self.proto) if built_graph is None or model.functions else built_graph
         self.new_names = NameGenerator(names_in(self.proto.graph, *self.proto.functions))
         self.instrumented = InstrumentedModel(self.proto)
         # By function: the number of its own outputs, and the statistics that it yields after them. A function is
@@ -112,6 +127,10 @@ class Instrumenter:
             for index, ref in enumerate(packed.refs):
                 column = OutputColumn(packed.name, index, packed.stacked)
                 self.instrumented.columns.setdefault((ref, packed.statistic.name), []).append(column)
+        declared = {output.name for output in self.proto.graph.output}
+        for probe in self.instrumented.probes:
+            if probe.ref in self.instrumented.whole_outputs and probe.tensor not in declared:
+                self.proto.graph.output.add(name=probe.tensor).type.tensor_type.elem_type = probe.elem
         return self.instrumented
 
     # --- scopes ---
@@ -147,6 +166,9 @@ class Instrumenter:
             elif node.bodies:
                 vectors += self._instrument_control_flow(graph, node, node_proto, nodes_after)
             for probe in self._output_probes(node, path, sources):
+                if probe.ref in self.whole_tensors:
+                    self.instrumented.whole_outputs[probe.ref] = probe.tensor
+                    continue
                 statistics, nodes = self.make_statistics(probe, node, node_proto)
                 scalars += statistics
                 nodes_after += nodes
@@ -187,7 +209,7 @@ class Instrumenter:
             source = None if self.needs_own_range(ref) else _find_source(node, sources)
             sources[value.name] = source or ref
             probe = Probe(ref, value.name_in_file, node.op_type, value.type, source)
-            if self.is_observed(probe):
+            if self.statistics_of(probe):
                 self.instrumented.probes.append(probe)
                 if source is None:
                     yield probe
@@ -208,7 +230,7 @@ class Instrumenter:
         if elem in LOW_TYPES or is_float_of_function:
             tensor, elem = self.new_names.make_name(f"{probe.tensor}_exact"), dtypes.FLOAT
             nodes.append(self.new_names.make_cast(probe.tensor, tensor, elem))
-        for statistic in self.statistics:
+        for statistic in self.statistics_of(probe):
             out = self.new_names.make_name(f"{probe.tensor}_{statistic.name}")
             result_elem = statistic.elem or elem
             reductions = statistic.build(tensor, out, elem, self.new_names)
@@ -235,7 +257,7 @@ class Instrumenter:
 
     def _record_observed(self, probes: Iterable[Probe]) -> Iterator[Probe]:
         """Yield the probes that are observed, and add them to the result."""
-        for probe in filter(self.is_observed, probes):
+        for probe in filter(self.statistics_of, probes):
             self.instrumented.probes.append(probe)
             yield probe
 

@@ -17,6 +17,7 @@ from mixlist.runtime.session import Array, Feed, Session
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from onnx import ModelProto
 
     from mixlist.runtime.inputs import Input
 
@@ -30,7 +31,7 @@ class RangeReader:
     """Read the ranges of tensors from the outputs of an instrumented model."""
 
     def __init__(self, instrumented: InstrumentedModel) -> None:
-        self._columns = instrumented.columns
+        self._columns, self._whole_outputs = instrumented.columns, instrumented.whole_outputs
         # Most tensors have one value for each statistic; these values are read all at once, as vectors. A tensor in a
         # loop, or in a function that is called several times, has several values. A tensor with a source (``Probe``)
         # takes the range of its source.
@@ -63,6 +64,9 @@ class RangeReader:
         if self._with_one_value:
             statistics = [np.concatenate([values[name] for name in names])[indices] for names, indices in self._gathers]
             ranges = dict(zip(self._with_one_value, _make_ranges(*statistics), strict=True))
+        if self._whole_outputs:
+            arrays = [values[name] for name in self._whole_outputs.values()]
+            ranges |= zip(self._whole_outputs, _reduce_arrays(arrays), strict=True)
         for tensor in self._with_several_values:
             ranges[tensor] = _join_ranges(*(_gather(values, self._columns[tensor, name]) for name in _RANGE_NAMES))
         for tensor, source in self._with_source:
@@ -77,6 +81,7 @@ class Observer:
     output_names: the outputs of the model itself that a run returns.
     original_inputs: the inputs of the model before it was widened to float32; () for a model that was not widened.
     float64_inputs: the float inputs of the graph are float64.
+    proto: the model of the session; None if it is not needed any more.
     """
 
     def __init__(
@@ -86,8 +91,9 @@ class Observer:
         output_names: list[str],
         original_inputs: tuple[Input, ...] = (),
         float64_inputs: bool = False,
+        proto: ModelProto | None = None,
     ) -> None:
-        self.instrumented, self.output_names = instrumented, output_names
+        self.instrumented, self.output_names, self.proto = instrumented, output_names, proto
         self._session, self._original_inputs, self._float64_inputs = session, original_inputs, float64_inputs
         self._reader = RangeReader(instrumented)
         self._started_ahead: tuple[Feed, Callable[[], ObservedBatch]] | None = None
@@ -104,8 +110,9 @@ class Observer:
         started, self._started_ahead = self._started_ahead, None
         if started is not None and started[0] is feed:
             return started[1]
-        names = [*self.output_names, *self.instrumented.column_counts]
-        outputs = self._session.start(names, self._convert_feed(feed))
+        # A whole tensor may be an output of the model, too.
+        names = list(dict.fromkeys([*self.output_names, *self.instrumented.observed_outputs]))
+        outputs = self._session.start(names, self.convert_feed(feed))
 
         def finish() -> ObservedBatch:
             values = dict(zip(names, outputs(), strict=True))
@@ -118,7 +125,12 @@ class Observer:
         if feed is not None:
             self._started_ahead = feed, self.start(feed)
 
-    def _convert_feed(self, feed: Feed) -> Feed:
+    def with_session(self, session: Session, output_names: list[str]) -> Observer:
+        """Return an observer without probes of another session of the same model, which gets the same feeds."""
+        nothing = InstrumentedModel(type(self.instrumented.proto)())
+        return Observer(nothing, session, output_names, self._original_inputs, self._float64_inputs)
+
+    def convert_feed(self, feed: Feed) -> Feed:
         """Return a feed in the types of the graph's inputs."""
         feed = make_emulation_feed(feed, self._original_inputs) if self._original_inputs else feed
         if not self._float64_inputs:
@@ -128,28 +140,23 @@ class Observer:
             for name, value in feed.items()
         }
 
-    def read_statistics(
-        self, feed: Feed, statistics: Sequence[str]
-    ) -> dict[tuple[TensorRef, str], NDArray[np.float64]]:
-        """Run one batch, and return the named statistics of each tensor, as ``start_statistics`` does."""
-        return self.start_statistics(feed, statistics)()
+    def read_statistics(self, feed: Feed) -> dict[tuple[TensorRef, str], NDArray[np.float64]]:
+        """Run one batch, and return the statistics of each tensor by name, as ``start_statistics`` does."""
+        return self.start_statistics(feed)()
 
-    def start_statistics(
-        self, feed: Feed, statistics: Sequence[str]
-    ) -> Callable[[], dict[tuple[TensorRef, str], NDArray[np.float64]]]:
-        """Start to run one batch, and return a function that returns the named statistics of each tensor.
+    def start_statistics(self, feed: Feed) -> Callable[[], dict[tuple[TensorRef, str], NDArray[np.float64]]]:
+        """Start to run one batch, and return a function that returns the statistics of each tensor by name.
 
         The array of a tensor has one value, or one for each call of its function and each iteration of its loop.
         """
-        requested = {key: columns for key, columns in self.instrumented.columns.items() if key[1] in statistics}
-        names = list(dict.fromkeys(column.output for columns in requested.values() for column in columns))
+        names = list(self.instrumented.column_counts)
         if not names:  # an empty list would request all outputs from ONNX Runtime
             return dict
-        outputs = self._session.start(names, self._convert_feed(feed))
+        outputs = self._session.start(names, self.convert_feed(feed))
 
         def finish() -> dict[tuple[TensorRef, str], NDArray[np.float64]]:
             values = dict(zip(names, outputs(), strict=True))
-            return {key: _gather(values, columns) for key, columns in requested.items()}
+            return {key: _gather(values, columns) for key, columns in self.instrumented.columns.items()}
 
         return finish
 
@@ -162,6 +169,20 @@ def _gather(values: Mapping[str, Array], columns: Iterable[OutputColumn]) -> NDA
     """Return the numbers in some columns as a vector. A stacked column has one number for each iteration."""
     parts = [np.asarray(values[column.output][..., column.column], np.float64) for column in columns]
     return np.concatenate([part.reshape(-1) for part in parts])
+
+
+def _reduce_arrays(arrays: Sequence[Array]) -> list[ObservedRange]:
+    """Return the ranges of whole tensors. An empty tensor was not computed, as in the graph."""
+    lengths = np.array([array.size for array in arrays])
+    numbers = np.concatenate([np.asarray(array, np.float64).reshape(-1) for array in arrays])
+    # Each range of an array starts at its offset. ``reduceat`` gives an empty array the next number: leave it out.
+    starts = (np.cumsum(lengths) - lengths)[lengths > 0]
+    minimum, maximum = np.full(len(arrays), math.inf), np.full(len(arrays), -math.inf)
+    has_nan = np.zeros(len(arrays), bool)
+    if starts.size:
+        minimum[lengths > 0], maximum[lengths > 0] = (f.reduceat(numbers, starts) for f in (np.fmin, np.fmax))
+        has_nan[lengths > 0] = np.logical_or.reduceat(np.isnan(numbers), starts)
+    return _make_ranges(minimum, maximum, np.where(has_nan, math.nan, 0.0))
 
 
 def _make_ranges(

@@ -70,11 +70,11 @@ def _skip_identities(graph: GraphProto) -> None:
 def _rename_inputs(node: NodeProto, new_names: dict[str, str]) -> None:
     """Rename the tensors that a node and its bodies read. ``new_names`` has the new name by the old one."""
     inner = bodies_of(node)
-    for reader in (node, *nodes_in(*inner)):
+    for reader in (node, *nodes_in(*inner)) if inner else (node,):  # a walk takes time also where nothing is inside
         for slot, name in enumerate(reader.input):
             if name in new_names:
                 reader.input[slot] = new_names[name]
-    for body in scopes_in(*inner):
+    for body in scopes_in(*inner) if inner else ():
         for output in body.output:
             output.name = new_names.get(output.name, output.name)  # a body can return a tensor of an outer scope
 
@@ -82,7 +82,8 @@ def _rename_inputs(node: NodeProto, new_names: dict[str, str]) -> None:
 def names_read_by(node: NodeProto) -> Iterator[str]:
     """Yield the names that a node and its bodies read, among them names that the bodies define themselves."""
     yield from node.input
-    for body in scopes_in(*bodies_of(node)):
+    inner = bodies_of(node)
+    for body in scopes_in(*inner) if inner else ():
         yield from (output.name for output in body.output)
         for inner_node in body.node:
             yield from inner_node.input

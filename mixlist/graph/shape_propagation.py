@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from math import prod
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
@@ -73,6 +74,18 @@ def propagate_shapes(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str,
     scratch = copy_without_weights(graph.model)
     _set_sizes(scratch.graph, dims, inputs)
     return _propagate(graph, scratch, _SharedState())
+
+
+def count_elements(model: ModelProto, inputs: Mapping[str, Shape]) -> dict[str, int]:
+    """Return the number of elements of the tensors in a main graph, by name, for complete shapes of its inputs.
+
+    This is one inference by ONNX alone: a tensor is left out if its shape is computed in the graph.
+    """
+    scratch = copy_without_weights(model)
+    _set_sizes(scratch.graph, {}, inputs)
+    inferred = _try_inference(scratch, None, _SharedState(value_inference_exhausted=True))
+    shapes = read_static_shapes((scratch if inferred is None else inferred).graph)
+    return {name: prod(shape) for name, shape in shapes.items()}
 
 
 def propagate_shapes_in_function(body: Graph, call: Node, outer: KnownShapes) -> KnownShapes:

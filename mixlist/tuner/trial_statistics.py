@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mixlist.checker.result import TensorRange
-from mixlist.checker.value_counts import Totals, finite_and_infinite_counts
-from mixlist.emulation.graph_statistics import SUM, InstrumentedModel, Probe
+from mixlist.checker.value_counts import FINITE_AND_INFINITE, Totals
+from mixlist.emulation.graph_statistics import RANGE_STATISTICS, SUM, InstrumentedModel, Probe
 from mixlist.emulation.instrument import instrument
 from mixlist.emulation.observer import RangeReader, Ranges
 from mixlist.graph.dataflow import DataflowNode
@@ -172,11 +172,13 @@ def add_statistics(
     selection = _Selection(tensors, infinite_by_design, low_type, saturate, nodes, find_constant_range, near_inputs)
     instrument_more = partial(instrument, needs_own_range=selection.needs_own_range, cut_tensors=cut_tensors)
     # Each pass adds its probes to the graph of the pass before: sums, then ranges (which include a sum), then counts.
-    summed = instrument_more(model, (SUM,), selection.is_summed)
-    ranged = instrument_more(summed.proto, is_observed=selection.is_ranged)
+    summed = instrument_more(model, lambda probe: (SUM,) if selection.is_summed(probe) else ())
+    ranged = instrument_more(summed.proto, lambda probe: RANGE_STATISTICS if selection.is_ranged(probe) else ())
     passes = [summed, ranged]
     if selection.not_finite:
-        passes.append(instrument_more(ranged.proto, finite_and_infinite_counts(), selection.is_counted))
+        passes.append(
+            instrument_more(ranged.proto, lambda probe: FINITE_AND_INFINITE if selection.is_counted(probe) else ())
+        )
     sum_columns = _sum_columns(summed) | _sum_columns(ranged)
     return passes[-1].proto, TrialStatistics(
         sum_columns=sum_columns,

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.counting_sessions import CountingSession
 from mixlist.checker.hidden_overflow import HiddenValueCounter
 from mixlist.checker.result import CheckReport
+from mixlist.checker.value_counts import CountingSession
 from mixlist.graph.build import build_graph
 from mixlist.graph.dataflow import trace_dataflow
 from mixlist.patterns.proven_masks import find_masks
