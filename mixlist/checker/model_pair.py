@@ -264,11 +264,7 @@ def make_model_pair(
     reference_observer.start_ahead(first_feed)
 
     # The mixed model comes from the policy, or from a file.
-    if against is None:
-        plan, loaded, warnings = _make_mixed_model(original, resolver, policy)
-    else:
-        plan, loaded, warnings = None, load_model(against), []
-        _check_outputs(original, loaded)
+    plan, loaded, warnings = _make_mixed_model(original, resolver, policy, against)
     # The new weights of the mixed model, such as converted constants, go to the shared folder too.
     loaded = config.share_weights(loaded, clamp=policy.constants == "clamp")
 
@@ -277,24 +273,18 @@ def make_model_pair(
     main = build_graph(original.proto)
     mixed, instrumented, conversions = _observe_mixed(loaded, main, config, whole_tensors)
     low_type_of = {mixed.original_ref(probe.ref): probe.elem for probe in mixed.probes if probe.elem in LOW_TYPES}
-    if not low_type_of and not conversions:
-        warnings.append(NOTHING_LOW)
     nodes = trace_dataflow(main)
     with _naming("the model of --against", loaded, against is not None):
         mixed_observer = config.open_mixed_observer(loaded, instrumented, _output_names(original))
-
+    warnings += [NOTHING_LOW] if not low_type_of and not conversions else []
     warnings += _warn_about_kernels(original, loaded if against is not None else None, nodes, config)
 
     # Wait for the tests last: they ran while this process made the mixed model.
     if reason := wait_for_rounding_tests():
         raise ModelError(f"a check with this ONNX Runtime is not reliable: {reason}")
-    reference, mixed = (
-        replace(observed, open_tensors=partial(config.open_tensors, observer, observed.loaded), element_counts=sizes)
-        for observed, observer in ((reference, reference_observer), (mixed, mixed_observer))
-    )
     return ModelPair(
-        reference,
-        mixed,
+        _with_tensor_sessions(reference, reference_observer, config, sizes),
+        _with_tensor_sessions(mixed, mixed_observer, config, sizes),
         plan,
         config,
         reference_observer,
@@ -308,9 +298,16 @@ def make_model_pair(
 
 
 def _make_mixed_model(
-    original: LoadedModel, resolver: Resolver, policy: Policy
-) -> tuple[Plan, LoadedModel, list[Diagnostic]]:
-    """Return the plan, the mixed model and the warnings; ``resolver`` is that of the original with shared weights."""
+    original: LoadedModel, resolver: Resolver, policy: Policy, against: ModelSource | LoadedModel | None
+) -> tuple[Plan | None, LoadedModel, list[Diagnostic]]:
+    """Return the plan, the mixed model and the warnings; ``resolver`` is that of the original with shared weights.
+
+    A mixed model that is given has no plan.
+    """
+    if against is not None:
+        loaded = load_model(against)
+        _check_outputs(original, loaded)
+        return None, loaded, []
     # Rewrite the model with shared weights: a copy of the original would hold all weights in memory once more.
     shared, plan = resolver.loaded, resolver.plan(policy)
     loaded = replace(shared, proto=rewrite(shared, plan).proto)
@@ -319,6 +316,13 @@ def _make_mixed_model(
         message = f"{original.name} is an output of mixlist: the check cannot see how its constants were rounded"
         warnings.append(warning("ML607", message, hint="check its original model with --against"))
     return plan, loaded, warnings
+
+
+def _with_tensor_sessions(
+    observed: ObservedModel, observer: Observer, config: SessionConfig, sizes: Callable[[], Mapping[TensorRef, int]]
+) -> ObservedModel:
+    """Return an observed model whose tensors can be read whole, by the model that its observer runs."""
+    return replace(observed, open_tensors=partial(config.open_tensors, observer, observed.loaded), element_counts=sizes)
 
 
 def _warn_about_kernels(
