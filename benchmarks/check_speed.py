@@ -68,11 +68,9 @@ def _times(models: Mapping[str, Path]) -> None:
 def _contenders(path: Path, feed: Mapping[str, Any]) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return what a check does with each batch, with all tensors observed, and two runs of the original model."""
     import mixlist
-    from mixlist.checker.batch_ranges import BatchRanges
     from mixlist.checker.check_sessions import CheckSessions
-    from mixlist.checker.finding_rules import classify_outputs
+    from mixlist.checker.finding_rules import BatchRanges, classify_operands, classify_outputs
     from mixlist.checker.model_pair import make_model_pair
-    from mixlist.checker.operand_rules import classify_operands
     from mixlist.runtime.executors import Workers
 
     # In this process, as the plain runs: the pipes are not compared.

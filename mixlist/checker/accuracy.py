@@ -12,24 +12,20 @@ Outputs are compared batch by batch, in sums of float64. No array is kept.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from mixlist.checker.array_comparison import (
-    Doubles,
-    count_same_argmax,
-    dot,
-    has_classes,
-    largest_relative_error,
-    nested_arrays,
-    root_of_ratio,
-)
 from mixlist.checker.limits import MEASURES, Limits, find_failed_limits
 from mixlist.checker.result import OutputFinding
 from mixlist.diagnostics import Diagnostic, warning
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from mixlist.runtime.session import Array
+
 
 BLOCK_SIZE = 2**15  # values compared at a time: float64 copies of this size stay in the processor's cache
 _STRING_KINDS = "OSTU"  # numpy kinds; tensors of strings come as objects
@@ -316,3 +312,71 @@ class _ShareCounter:
 def _smaller_or_nan(a: float, b: float) -> float:
     """Return the smaller number, NaN if one is NaN."""
     return math.nan if math.isnan(a) or math.isnan(b) else min(a, b)
+
+
+Doubles: TypeAlias = "NDArray[np.float64]"
+
+
+def dot(a: Doubles, b: Doubles) -> float:
+    """Return the dot product of two vectors.
+
+    ``np.dot`` is not used: the threads of BLAS cost more than the product here, and change the order of the sum.
+    """
+    import numpy as np
+
+    return float(np.einsum("i,i->", a, b))
+
+
+def root_of_ratio(difference: float, reference: float) -> float:
+    """Return the square root of ``difference / reference``, both of them sums of squares.
+
+    The result is infinite if the reference is zero, or if one of the sums is infinite or NaN.
+    """
+    if not reference or not math.isfinite(difference + reference):
+        return math.inf
+    # One root for each, because the quotient of the sums may overflow or underflow although the result does not.
+    return math.sqrt(difference) / math.sqrt(reference)
+
+
+def largest_relative_error(difference: Doubles, magnitude: Doubles) -> float:
+    """Return the largest of ``difference / magnitude`` over the elements whose magnitude is not zero; 0 for none."""
+    # Most arrays have no zero. They are not copied.
+    if magnitude.size and not magnitude.min():
+        nonzero = magnitude != 0
+        difference, magnitude = difference[nonzero], magnitude[nonzero]
+    return float((difference / magnitude).max()) if magnitude.size else 0.0
+
+
+def nested_arrays(value: object, path: str = "") -> Iterator[tuple[str, Array]]:
+    """Yield every array of a value with its path: ``""`` for an array, ``/0`` in a sequence, ``/key`` in a map.
+
+    None, the value of an absent optional, yields nothing.
+    """
+    import numpy as np
+
+    if isinstance(value, Mapping | list | tuple):
+        for key, content in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from nested_arrays(content, f"{path}/{key}")
+    elif value is not None:
+        yield path, np.asarray(value)
+
+
+def has_classes(array: Array) -> bool:
+    """Return True if the last axis may hold classes: shape [rows, classes] or [batch, position, classes]."""
+    return array.ndim in (2, 3) and array.shape[-1] > 1 and array.size > 0
+
+
+def count_same_argmax(reference: Array, mixed: Array) -> tuple[int, int]:
+    """Return the number of rows whose largest element is at the same place in both arrays, and the number of rows.
+
+    Of equal elements the first is the largest, as ArgMax has it. A row with NaN in the reference does not count. A row
+    with NaN in the mixed model alone counts, and its largest element is at another place.
+    """
+    import numpy as np
+
+    reference_rows = reference.reshape(-1, reference.shape[-1])
+    mixed_rows = mixed.reshape(reference_rows.shape)
+    # numpy's argmax returns the place of the first NaN, which may be the same in both models.
+    counts = ~np.isnan(reference_rows).any(axis=-1)
+    same = (reference_rows.argmax(axis=-1) == mixed_rows.argmax(axis=-1)) & ~np.isnan(mixed_rows).any(axis=-1)
+    return int((same & counts).sum()), int(counts.sum())

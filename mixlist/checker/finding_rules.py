@@ -1,4 +1,4 @@
-"""Decide which finding each tensor of a batch has, by its ranges in both models (Rules S8.5 to S8.12).
+"""Decide which finding each tensor of a batch has, by its ranges in both models (Rules S8.4 to S8.12).
 
 The output of each node in the mixed model is compared with the reference. A tensor is finite if it holds neither an
 infinity nor a NaN.
@@ -18,25 +18,241 @@ infinity nor a NaN.
   is at least 1e37 and such values are on one side only, or if the graph proves the mask (S8.12). Infinities that only
   Clips read are intended, too (S8.30).
 
-In a tensor with a mask another value may overflow, which no range can show. The values of such an *ambiguous* tensor
-are counted (``hidden_overflow.py``), and a value that the low type does not hold is an overflow.
+The input of a node can lose values, too (S8.4). An input of a low-precision node that is converted is called an
+*operand*. The range of a tensor before its conversion shows nearly all losses: a finite value beyond the low range
+becomes infinite, or is clamped.
+
+A *mask* is a large constant, such as -1e9, that is added to scores so that a softmax makes zero of them. In float16 it
+is infinite by design. Its *level* is the magnitude from which on a value belongs to the mask and not to the scores
+(``mixlist/patterns/proven_masks.py``, Rule S8.12). In a tensor with a mask another value may overflow, which no range
+can show. The values of such an *ambiguous* tensor are counted (``hidden_overflow.py``), and a value that the low type
+does not hold is an overflow.
+
+The file has three parts: the ranges of one batch (``BatchRanges``), what all batches show of one tensor
+(``FindingRecord``), and the rules, of node outputs and of converted inputs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from mixlist.checker.batch_ranges import BatchRanges, endpoints, is_same_mask, only_masks_reach
-from mixlist.checker.finding_records import FindingRecord
-from mixlist.checker.result import FindingKind
+from mixlist.checker.result import FindingKind, ValueCounts
+from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode, InputTensor
-from mixlist.graph.refs import TensorRef
+from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.weights import is_external, read_pieces
 from mixlist.ops import dtypes
-from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound
-from mixlist.patterns.proven_masks import MaskLevels
+from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound, round_to_low_type
+from mixlist.patterns.proven_masks import Mask, MaskLevels
+
+if TYPE_CHECKING:
+    from mixlist.emulation.observer import Ranges
+
+
+# --- the ranges of one batch ---
+
+
+@dataclass(frozen=True)
+class BatchRanges:
+    """The ranges of one batch in both models, and the facts about its values that ranges do not show.
+
+    ``low_type_of``: the low type of each tensor that the mixed model holds in low precision. ``saturate``: values out
+    of range become the largest finite value. ``conversion_ranges``: each conversion with the range of its tensor before
+    it.
+
+    ``HiddenOverflowFinder`` fills in the next fields. ``masks``: the tensors that carry a mask to a softmax.
+    ``clipped``: the tensors that only Clips read (Rule S8.30).
+    ``input_ranges``: the ranges of the graph inputs on which masks depend. ``hidden_overflows``: tensors with a
+    finite value in the reference that overflows in the low type and belongs to no mask. ``lossy_conversions``:
+    conversions that lose a finite value, although their range does not show the loss. ``overflowing_conversions``:
+    the lossy conversions whose lost value belongs to no mask. Of the tensors that are not finite in the reference,
+    ``fewer_finite`` have fewer finite values in the mixed model. ``unexplained_nonfinite`` have more NaN there, or
+    lack more finite values than masks explain.
+
+    With full statistics, ``counts`` are those of every low tensor and ``conversion_counts`` those of every conversion.
+    """
+
+    index: int
+    reference: Ranges
+    mixed: Ranges
+    low_type_of: Mapping[TensorRef, int]
+    saturate: bool
+    conversion_ranges: Sequence[tuple[Conversion, ObservedRange]] = ()
+    masks: Mapping[TensorRef, Mask] = field(default_factory=dict)
+    clipped: AbstractSet[TensorRef] = frozenset()
+    input_ranges: Ranges = field(default_factory=dict)
+    hidden_overflows: AbstractSet[TensorRef] = frozenset()
+    lossy_conversions: AbstractSet[Conversion] = frozenset()
+    overflowing_conversions: AbstractSet[Conversion] = frozenset()
+    fewer_finite: AbstractSet[TensorRef] = frozenset()
+    unexplained_nonfinite: AbstractSet[TensorRef] = frozenset()
+    counts: Mapping[TensorRef, ValueCounts] = field(default_factory=dict)
+    conversion_counts: Mapping[Conversion, ValueCounts] = field(default_factory=dict)
+
+    def mask_levels(self, tensor: TensorRef, low: int) -> MaskLevels:
+        """Return the magnitudes from which on a value of a tensor belongs to a mask in this batch, by its sign."""
+        mask = self.masks.get(tensor)
+        return MaskLevels() if mask is None else mask.levels_in(self._ranges_of_operands(mask), overflow_bound(low))
+
+    def only_mask_overflows(self, tensor: TensorRef, low: int) -> bool:
+        """Return True if a tensor carries a mask, and nothing else in the tensor can overflow."""
+        mask = self.masks.get(tensor)
+        return mask is not None and mask.explains_every_overflow(self._ranges_of_operands(mask), overflow_bound(low))
+
+    def _ranges_of_operands(self, mask: Mask) -> Ranges:
+        """Return the ranges in the reference of the tensors that are joined to a mask, or that multiply it."""
+        tensors = mask.joined | mask.factors
+        return {t: ranges[t] for ranges in (self.input_ranges, self.reference) for t in tensors if t in ranges}
+
+    def has_more_nonfinite(self, tensor: TensorRef) -> bool:
+        """Return True if more values of a tensor are infinite or NaN in the mixed model than in the reference."""
+        reference, mixed = self.reference.get(tensor), self.mixed.get(tensor)
+        if reference is None or mixed is None or mixed.finite:
+            return False
+        # If the reference has infinities too, only counts tell whether there are more of them.
+        return reference.finite or tensor in self.fewer_finite
+
+    def low_tensors_at_limit(self) -> Iterable[tuple[TensorRef, int, ObservedRange]]:
+        """Yield the low tensors with an infinity or NaN; with ``saturate``, also those at the largest finite value.
+
+        Each comes with its low type and its range in the mixed model.
+        """
+        for tensor, low in self.low_type_of.items():
+            mixed = self.mixed.get(tensor)
+            if mixed is None or not mixed.ran:
+                continue
+            if not mixed.finite or (self.saturate and mixed.magnitude >= FINITE_MAX[low]):
+                yield tensor, low, mixed
+
+    def ambiguous_tensors(self) -> dict[TensorRef, MaskLevels]:
+        """Return the tensors whose infinities may hide an overflow, and the levels of their masks.
+
+        Example: scores and a mask of -1e9 are [-1e9, -8e4, 3.0] in float32 and [-inf, -inf, 3.0] in float16. The score
+        -8e4 overflows, but the range [-inf, 3.0] does not show this, because the mask alone makes the same range.
+        """
+        ambiguous = {}
+        for tensor, low, mixed in self.low_tensors_at_limit():
+            reference = self.reference.get(tensor)
+            if reference is None or self.only_mask_overflows(tensor, low):
+                continue  # nothing to compare with, or nothing to hide
+            levels = self.mask_levels(tensor, low)
+            if not reference.finite:
+                # An infinity of the reference hides every overflow with the same sign.
+                ambiguous[tensor] = levels
+                continue
+            # If a mask's level is above the overflow bound, a smaller value may overflow and not belong to the mask.
+            limit = FINITE_MAX[low] if self.saturate else math.inf
+            # Example: a mask of -1e9 has the level 5e8. A score between 65520 and 5e8 overflows, too.
+            may_hide = any(
+                levels.for_sign_of(end) > overflow_bound(low) for end in endpoints(reference) if levels.cover(end)
+            )
+            if may_hide and only_masks_reach(limit, reference, mixed, levels):
+                ambiguous[tensor] = levels
+        return ambiguous
+
+
+def endpoints(observed_range: ObservedRange) -> tuple[float, float]:
+    """Return the smallest and the largest value."""
+    return observed_range.minimum, observed_range.maximum
+
+
+def only_masks_reach(limit: float, reference: ObservedRange, mixed: ObservedRange, levels: MaskLevels) -> bool:
+    """Return True if the ends that reach ``limit`` in the mixed model are values of a mask, on one side only."""
+    # Rule S8.11: masks are on one side only. If both ends of the reference are as large as a mask, neither is one.
+    is_positive = {end > 0 for end in endpoints(reference) if levels.cover(end)}
+    ends = zip(endpoints(reference), endpoints(mixed), strict=True)
+    return (
+        not mixed.nan
+        and len(is_positive) == 1
+        and all(is_same_mask(before, after, levels) for before, after in ends if abs(after) >= limit)
+    )
+
+
+def is_same_mask(before: float, after: float, levels: MaskLevels) -> bool:
+    """Return True if a value of the reference belongs to a mask, and has the same sign in the mixed model."""
+    return levels.cover(before) and (before > 0) == (after > 0)
+
+
+# --- what all batches show of one tensor ---
+
+
+OperandKey = tuple[NodeRef, str]  # a node, and the name of a tensor that the node reads converted
+
+
+@dataclass
+class FindingRecord:
+    """The findings of one tensor over the batches: the batches of each kind, and the largest magnitudes.
+
+    The tensor is the output ``tensor`` of ``node``, or a tensor called ``input_name`` that ``node`` reads converted
+    ("" for an output). With ``is_inside`` the magnitudes are those of a sum inside the node. A magnitude is NaN if a
+    batch has a NaN. Then the magnitude ``without_nan`` is the largest one of the other values, None if it was not
+    computed.
+    """
+
+    node: DataflowNode
+    tensor: TensorRef
+    input_name: str = ""
+    batches: dict[FindingKind, list[int]] = field(default_factory=dict)  # indices of batches, in ascending order
+    reference_magnitude: float = 0.0
+    mixed_magnitude: float = 0.0
+    reference_without_nan: float | None = None
+    mixed_without_nan: float | None = None
+    counts: dict[FindingKind, int] = field(default_factory=dict)  # values concerned in the worst batch, if counted
+    is_first_offender: bool = False  # in at least one batch
+    is_inside: bool = False
+
+    def add_ranges(self, reference: ObservedRange, mixed: ObservedRange) -> None:
+        """Add the ranges of one batch."""
+        # NaN stays for good: it says that some batch has a NaN, and ``holds_nan`` asks for the other values then.
+        self.reference_magnitude = _larger_or_nan(self.reference_magnitude, reference.reported_magnitude)
+        self.mixed_magnitude = _larger_or_nan(self.mixed_magnitude, mixed.reported_magnitude)
+
+    @property
+    def holds_nan(self) -> bool:
+        """Return True if a batch has a NaN in one of the models."""
+        return math.isnan(self.reference_magnitude) or math.isnan(self.mixed_magnitude)
+
+    def add_magnitudes_without_nan(self, reference: float | None, mixed: float | None) -> None:
+        """Add the largest magnitudes of one batch with a NaN; None if the batch has no other value."""
+        self.reference_without_nan = _larger_if_any(self.reference_without_nan, reference)
+        self.mixed_without_nan = _larger_if_any(self.mixed_without_nan, mixed)
+
+    def add_finding(self, kind: FindingKind, index: int) -> None:
+        """Add a finding in one batch; a second finding of the same kind in the batch changes nothing."""
+        # Batches come in ascending order, so only the last entry can be this batch.
+        batches = self.batches.setdefault(kind, [])
+        if batches[-1:] != [index]:
+            batches.append(index)
+
+    def add_count(self, kind: FindingKind, count: int) -> None:
+        """Add the number of values that a finding concerns in one batch."""
+        self.counts[kind] = max(count, self.counts.get(kind, 0))
+
+
+@dataclass
+class OperandRecord(FindingRecord):
+    """The findings of one converted input of a node over the batches."""
+
+    conversion: Conversion = field(kw_only=True)
+
+
+def _larger_or_nan(a: float, b: float) -> float:
+    """Return the larger magnitude, NaN if one is NaN."""
+    return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)
+
+
+def _larger_if_any(a: float | None, b: float | None) -> float | None:
+    """Return the larger magnitude, None if both are None."""
+    return max((magnitude for magnitude in (a, b) if magnitude is not None), default=None)
+
+
+# --- the rules of node outputs ---
+
 
 EXCEPTION_KINDS: tuple[FindingKind, ...] = ("overflow", "saturated")  # a batch with one is an exception (Rule S8.14)
 NEAR_LIMIT_SHARE = 0.5  # of the largest finite value
@@ -300,3 +516,146 @@ def _has_infinite_constant(node: DataflowNode) -> bool:
             if piece.size and (math.isinf(piece.min()) or math.isinf(piece.max())):
                 return True
     return False
+
+
+# --- the rules of converted inputs ---
+
+
+@dataclass(frozen=True)
+class ConvertedRange:
+    """The range of one tensor in one batch before a conversion.
+
+    ``levels``: the magnitudes from which on a value belongs to a mask. ``only_mask_overflows``: the graph proves that
+    only values of a mask can be lost.
+    """
+
+    conversion: Conversion
+    before: ObservedRange
+    levels: MaskLevels = field(default_factory=MaskLevels)
+    only_mask_overflows: bool = False
+
+    @property
+    def bound(self) -> float:
+        """Return the least magnitude that the low type does not hold."""
+        return overflow_bound(self.conversion.elem)
+
+    @property
+    def ends_out_of_range(self) -> list[float]:
+        """Return the ends of the range that the low type does not hold, infinities too."""
+        # A tensor with one value has the same number at both ends.
+        return [end for end in dict.fromkeys(endpoints(self.before)) if abs(end) >= self.bound]
+
+    @property
+    def loses_end(self) -> bool:
+        """Return True if the conversion loses a finite end of the range that belongs to no mask (Rule S8.11)."""
+        finite_ends = [end for end in endpoints(self.before) if math.isfinite(end)]
+        # Masks are on one side only: if both ends are large enough, neither belongs to one.
+        on_both_sides = len({end > 0 for end in finite_ends if self.levels.cover(end)}) == 2
+        return any(abs(end) >= self.bound and (on_both_sides or not self.levels.cover(end)) for end in finite_ends)
+
+    @property
+    def may_hide_loss(self) -> bool:
+        """Return True if an infinity or a mask at an end of the range may hide another value that is lost."""
+        # An infinity at an end hides every finite value. A mask hides the values between the bound and its level.
+        hides = any(math.isinf(end) or self.levels.for_sign_of(end) > self.bound for end in self.ends_out_of_range)
+        return hides and not self.loses_end and not self.only_mask_overflows
+
+    def after(self, saturate: bool) -> ObservedRange:
+        """Return the range after the conversion; ``saturate``: values out of range become the largest finite value."""
+        # A conversion keeps the order of values, so the ends of the range are converted to the ends of the new range.
+        before, low = self.before, self.conversion.elem
+        minimum, maximum = round_to_low_type(before.minimum, low), round_to_low_type(before.maximum, low)
+        if saturate:
+            largest_finite = FINITE_MAX[low]
+            minimum, maximum = (max(-largest_finite, min(largest_finite, end)) for end in (minimum, maximum))
+        is_nonfinite = before.nan or math.isinf(minimum) or math.isinf(maximum)
+        return ObservedRange(minimum, maximum, before.nan, True, 0 if is_nonfinite else None)
+
+
+def converted_ranges(batch: BatchRanges) -> list[ConvertedRange]:
+    """Return the ranges of a batch's conversions, with the levels of the masks that their tensors carry."""
+    ranges = []
+    for conversion, before in batch.conversion_ranges:
+        source, low = conversion.reference_ref, conversion.elem
+        if source is not None and before.magnitude >= overflow_bound(low):
+            levels = batch.mask_levels(source, low)
+            ranges.append(ConvertedRange(conversion, before, levels, batch.only_mask_overflows(source, low)))
+        else:  # nothing overflows, so masks make no difference
+            ranges.append(ConvertedRange(conversion, before))
+    return ranges
+
+
+def classify_operands(
+    batch: BatchRanges, nodes: Mapping[NodeRef, DataflowNode], records: dict[OperandKey, OperandRecord]
+) -> bool:
+    """Add the findings of converted inputs in one batch to the records of every node that reads them.
+
+    Return True if the batch is an exception (Rule S8.14). A reader that is not in ``nodes`` is left out.
+    """
+    is_exception = False
+    for converted_range in converted_ranges(batch):
+        kind = _classify_conversion(converted_range, batch)
+        if kind is None:
+            continue
+        is_exception |= kind in EXCEPTION_KINDS
+        conversion = converted_range.conversion
+        for reader in conversion.readers:
+            node = nodes.get(reader)
+            if node is None:
+                continue
+            # Slot 0 means nothing here: the finding is about an input. The TensorRef gives the record its node, by
+            # which the findings of a report are sorted.
+            new_record = OperandRecord(node, TensorRef(*reader, 0), conversion.name, conversion=conversion)
+            record = records.setdefault((reader, conversion.name), new_record)
+            # Every operand that loses a value is a first offender: the loss happens here, whatever the inputs are.
+            record.is_first_offender |= kind in EXCEPTION_KINDS
+            record.add_ranges(_reported_range(converted_range, batch), converted_range.after(batch.saturate))
+            record.add_finding(kind, batch.index)
+    return is_exception
+
+
+def _reported_range(converted_range: ConvertedRange, batch: BatchRanges) -> ObservedRange:
+    """Return the range that a report shows as the one before the conversion (Rule S8.4).
+
+    This is the range in the mixed model. If an overflow upstream makes it infinite there, its end says nothing about
+    the values that the conversion loses: then it is the range in the reference.
+    """
+    before, reference_ref = converted_range.before, converted_range.conversion.reference_ref
+    if before.finite or reference_ref is None:
+        return before
+    reference = batch.reference.get(reference_ref)
+    return reference if reference is not None and reference.ran and reference.finite else before
+
+
+def _classify_conversion(converted_range: ConvertedRange, batch: BatchRanges) -> FindingKind | None:
+    """Return the kind of a conversion's finding, None for no finding.
+
+    Values that are not finite before the conversion are no finding: the conversion does not change them.
+    """
+    conversion, before = converted_range.conversion, converted_range.before
+    # An overflow comes first: a tensor may lose values of a mask and others, and have flushed values too.
+    if converted_range.loses_end or conversion in batch.overflowing_conversions:
+        if conversion.reference_ref in batch.clipped:  # Rule S8.30
+            return "intended"
+        return "saturated" if batch.saturate else "overflow"
+    ends_out_of_range = converted_range.ends_out_of_range
+    if ends_out_of_range:
+        # Only values of masks are lost. Such a value is an end of the range, or an infinity hides it.
+        loses_mask = conversion in batch.lossy_conversions or any(map(math.isfinite, ends_out_of_range))
+        return "intended" if loses_mask else None
+    if not before.finite:
+        return None
+    # Rule S8.8, by the values before the conversion. A tensor of zeros has no underflow: its magnitude and its number
+    # of flushed values are 0.
+    if 0 < before.magnitude < SMALLEST_NORMAL[conversion.elem]:
+        return "underflow"
+    counts = batch.conversion_counts.get(conversion)
+    flushed = counts is not None and counts.flushed > 0 and counts.flushed >= FLUSHED_SHARE * counts.nonzero
+    return "underflow" if flushed else None
+
+
+def operand_value_count(kind: FindingKind, counts: ValueCounts) -> int:
+    """Return the number of values that a finding concerns; ``counts`` are those of the converted tensor."""
+    if kind == "underflow":
+        return counts.flushed or counts.subnormal
+    return max(1, counts.nonfinite)

@@ -1,19 +1,32 @@
-"""Build the findings of a report, the worst first, each with the reason of its decision and with advice."""
+"""Build the findings of a report, the worst first, each with the reason of its decision and with advice.
+
+Rule S8.22: A finding names the list entry or rule that made the node low precision, and the smallest change that keeps
+it in high precision, in the names of the library. Rule S8.26: If the node is high, both are those of the nearest low
+node upstream. ``Advisor`` finds them, also for the nodes that add most error.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
 
-from mixlist.checker.advice import Advisor
-from mixlist.checker.finding_records import FindingRecord
-from mixlist.checker.finding_rules import EXCEPTION_KINDS
-from mixlist.checker.result import FindingKind, NodeError, NodeFinding, TensorRange
+from mixlist.checker.finding_rules import EXCEPTION_KINDS, FindingRecord
+from mixlist.checker.result import FindingKind, LowSource, NodeError, NodeFinding, TensorRange
 from mixlist.checker.value_counts import FullStatistics
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode
-from mixlist.graph.refs import TensorRef
+from mixlist.graph.model import Node, float_values
+from mixlist.graph.naming import node_ref
+from mixlist.graph.refs import NodeRef, TensorRef, unique_names
+from mixlist.ops import dtypes
+from mixlist.ops.low_precision import LOW_TYPES
+from mixlist.ops.traits import Trait, operators
+from mixlist.resolver import Decision, Plan
+from mixlist.resolver.classification import Classifier, find_rank
 
 KIND_ORDER: tuple[FindingKind, ...] = (  # the worst first
     "refused", "overflow", "saturated", "propagated", "underflow", "near-limit", "preexisting", "intended",
@@ -132,3 +145,202 @@ def tensor_ranges(
 def _end_or_nan(observed_range: ObservedRange, end: float) -> float:
     """Return an end of a range for a report: NaN if a NaN hides all other values."""
     return math.nan if observed_range.hidden_by_nan else end
+
+
+_YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
+_VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
+_INT32 = 6  # onnx.TensorProto.INT32, for which ``dtypes`` has no name
+# Types of lengths, indices and conditions. A wrong value of such a type can make ONNX Runtime refuse a run.
+_INTEGERS = frozenset({_INT32, dtypes.INT64, dtypes.BOOL})
+
+# For each rule that keeps the values of a node, the option that turns it off.
+_PROTECTIONS = {"mask": "--protect none", "position": "--protect none", "constant": "--constants ieee"}
+
+
+class _UpstreamLowNode(NamedTuple):
+    """A low node upstream of another node; ``distance`` is the number of nodes between the two."""
+
+    has_no_finding: bool
+    distance: int
+    node: NodeRef
+
+
+class Advisor:
+    """Advice for the nodes of one plan. Without a plan (``--against``) there is no advice.
+
+    ``nodes`` are those of the original, in order of computation. Of the low nodes upstream of a node, one of
+    ``nodes_with_findings`` comes before a nearer one without a finding.
+    """
+
+    def __init__(
+        self, plan: Plan | None, nodes: Sequence[DataflowNode], nodes_with_findings: Collection[NodeRef] = ()
+    ) -> None:
+        self._decisions = {_without_specialization(d.ref): d for d in plan.nodes} if plan is not None else {}
+        self._classifier = Classifier(plan.policy) if plan is not None else None
+        self._has_lists = plan is not None and plan.policy.mode.action == "lists"
+        self._nodes = {node.ref: node for node in nodes}
+        self._nodes_with_findings = frozenset(nodes_with_findings)
+
+    def decision(self, node: NodeRef) -> Decision | None:
+        """Return the decision for a node; if its function has several specializations, that of the last one."""
+        return self._decisions.get(node)
+
+    def suggestion(self, node: NodeRef) -> str:
+        """Return the smallest change that keeps a low node high; "" for a node that is not low.
+
+        The text has the operator's name in the lists, which is Conv2D for Conv in an Ascend library.
+        """
+        decision, dataflow_node = self._decisions.get(node), self._nodes.get(node)
+        if decision is None or dataflow_node is None or self._classifier is None or not _is_low(decision):
+            return ""
+        # Rule S8.26: lists leave the authored type of a node, so only a node rule raises a node that was authored low.
+        if not decision.changed:
+            search = "tune --node-rules FILE searches such rules" if self._has_lists else "repair finds the fewest"
+            return (
+                f"the model has the node in {decision.precision}, which no list raises; a rule in a customize_dtypes"
+                f" file does; mixlist {search}"
+            )
+        graph, model_node = dataflow_node.graph, dataflow_node.node
+        # An Ascend library has several names for an operator, such as Conv2D and Conv3D: the rank decides.
+        entry = self._classifier.classify_operator(
+            decision.domain, decision.op_type, lambda: find_rank(graph, model_node)
+        ).list_match
+        name = self._main_graph_names.get(node, str(node))
+        if decision.rule == "node-rule":  # it comes before the lists and keep_dtype (Rules S6.1, S6.3)
+            return f'give the node "{name}" float32 in the customize_dtypes file'
+        # A low node that is on the black list or on no list was made low by a mode, so no list entry can raise it.
+        if decision.list in ("white", "gray") and entry is not None:
+            return f'add "{entry.op}" to black-list to-add, or the node "{name}" to a keep_dtype file'
+        return f'add the node "{name}" to a keep_dtype file'
+
+    @cached_property
+    def _main_graph_names(self) -> dict[NodeRef, str]:
+        """Return the name of each node of the main graph in node rules: ``./NAME`` if another scope has NAME too."""
+        shortest = unique_names(self._decisions)
+        return {ref: name for ref, name in shortest.items() if not ref.scope}
+
+    def low_source(self, node: NodeRef) -> LowSource | None:
+        """Return the nearest low node upstream of a high node; None for a low node, or if no node upstream is low."""
+        decision = self._decisions.get(node)
+        if decision is None or _is_low(decision):
+            return None
+        nearest = self._nearest_low_nodes.get(node)
+        if nearest is not None and nearest.has_no_finding:
+            # A divisor that underflows in few places has no finding, but a quotient that is not finite shows it: a
+            # dividend without a finding is finite.
+            nearest = self._nearest_before_divisor(node) or nearest
+        return self._describe_source(nearest.node) if nearest is not None else None
+
+    def _nearest_before_divisor(self, node: NodeRef) -> _UpstreamLowNode | None:
+        """Return the nearest low node upstream of the divisor of a Div; None if there is none, or for another node."""
+        dataflow_node = self._nodes.get(node)
+        if dataflow_node is None or dataflow_node.node.domain or dataflow_node.node.op_type != "Div":
+            return None
+        divisor = dataflow_node.node.inputs[1]
+        if divisor is None or divisor.producer is None:
+            return None
+        return self._nearest_through(node_ref(dataflow_node.graph, divisor.producer), self._nearest_low_nodes)
+
+    def integer_source(self, node: NodeRef) -> LowSource | None:
+        """Return the low node whose values become an integer that a node depends on, such as a length or an index.
+
+        ONNX Runtime refuses a run because of such an integer. If there is none, return ``low_source``.
+        """
+        source = self._integer_sources.get(node)
+        return self._describe_source(source) if source is not None else self.low_source(node)
+
+    def _describe_source(self, node: NodeRef) -> LowSource:
+        decision = self._decisions[node]
+        return LowSource(*node, decision.op_type, decision.reason, self.suggestion(node))
+
+    @cached_property
+    def _integer_sources(self) -> dict[NodeRef, NodeRef]:
+        """Return for each node the low node upstream whose values became integers.
+
+        Example: of ``x -> ReduceMax (low) -> Cast to int64 -> Range``, the ReduceMax is the source of Cast and Range.
+        """
+        source_of: dict[NodeRef, NodeRef] = {}
+        # One pass is enough, because the nodes are in order of computation: the inputs of a node come before it.
+        for ref, node in self._nodes.items():
+            producers = [tensor.ref.producer for tensor in node.inputs]
+            sources = [source_of[producer] for producer in producers if producer in source_of]
+            # A node that makes integers itself is nearer to the refused node than the integers that it reads.
+            if _makes_integers(node.node) and ref in self._nearest_low_nodes:
+                sources = [self._nearest_low_nodes[ref].node]
+            if sources:
+                source_of[ref] = sources[0]
+        return source_of
+
+    @cached_property
+    def _nearest_low_nodes(self) -> dict[NodeRef, _UpstreamLowNode]:
+        """Return for each node the nearest low node upstream; one with a finding comes before a nearer one without.
+
+        A gray node that rounds nothing itself is passed over, because it is low only because of its inputs. Example: of
+        ``MatMul (white) -> Reshape (gray) -> Softmax (black)``, the MatMul is the nearest low node of the Softmax. A
+        state that a loop passes to its next iteration is not followed, because its node comes later in this order.
+        """
+        nearest: dict[NodeRef, _UpstreamLowNode] = {}
+        for ref, node in self._nodes.items():
+            upstream = (self._nearest_through(tensor.ref.producer, nearest) for tensor in node.inputs)
+            candidates = [candidate for candidate in upstream if candidate is not None]
+            # A node with a finding comes first (False before True), then the nearest one. The names do not count.
+            if candidates:
+                nearest[ref] = min(candidates, key=lambda candidate: candidate[:2])
+        return nearest
+
+    def _nearest_through(
+        self, producer: NodeRef, nearest: Mapping[NodeRef, _UpstreamLowNode]
+    ) -> _UpstreamLowNode | None:
+        """Return the nearest low node on the way through the producer of an input: the producer itself, if it is one.
+
+        ``nearest``: the nearest low nodes upstream of the producers, as far as they are known.
+        """
+        decision = self._decisions.get(producer)
+        # A gray node is passed over only if there is a low node upstream of it. A gray node that follows a low graph
+        # input has none, so it is a candidate itself.
+        passed_over = producer in nearest and decision is not None and _only_follows(decision)
+        if decision is not None and _is_low(decision) and not passed_over:
+            return _UpstreamLowNode(producer not in self._nodes_with_findings, 0, producer)
+        upstream = nearest.get(producer)
+        return upstream._replace(distance=upstream.distance + 1) if upstream is not None else None
+
+
+def describe_protected_nodes(plan: Plan | None) -> tuple[str, ...]:
+    """Return a sentence on the nodes that the mode fp16 leaves in float32 to protect their values; () without such.
+
+    A user of this mode asks for everything in float16, and must not believe that a plain conversion would pass too.
+    """
+    if plan is None or plan.policy.mode.action != "force":
+        return ()
+    rules = Counter(d.rule for d in plan.nodes if d.rule in _PROTECTIONS and d.precision == "float32")
+    if not rules:
+        return ()
+    options = " ".join(dict.fromkeys(_PROTECTIONS[rule] for rule in rules))
+    subject = "1 node stays" if rules.total() == 1 else f"{rules.total()} nodes stay"
+    return (f"{subject} float32 ({', '.join(sorted(rules))}); lower them as a plain conversion does: {options}",)
+
+
+def _only_follows(decision: Decision) -> bool:
+    """Return True if a node follows its inputs (gray) and rounds nothing itself, because it preserves low values."""
+    return decision.list == "gray" and not decision.domain and decision.op_type in _VALUE_PRESERVING
+
+
+def _makes_integers(node: Node) -> bool:
+    """Return True if a node computes lengths, indices or conditions from float values.
+
+    Shape and Size do not, because a shape does not depend on the values. Integers of 8 bits do not count, because they
+    are quantized values.
+    """
+    if node.op_type in _YIELDS_SHAPE or not float_values(node.inputs):
+        return False
+    return any(value is not None and dtypes.element(value.type) in _INTEGERS for value in node.outputs)
+
+
+def _is_low(decision: Decision) -> bool:
+    return dtypes.ELEMENT_BY_NAME.get(decision.precision) in LOW_TYPES
+
+
+def _without_specialization(node: NodeRef) -> NodeRef:
+    """Return the node of the original function: ``function:d:f#2/n`` is node ``n`` of ``function:d:f``."""
+    head, slash, tail = node.scope.partition("/")
+    return NodeRef(f"{head.partition('#')[0]}{slash}{tail}", node.name) if head.startswith("function:") else node

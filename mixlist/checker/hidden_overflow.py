@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from mixlist.checker.batch_ranges import BatchRanges
+from mixlist.checker.finding_rules import BatchRanges, converted_ranges
 from mixlist.checker.model_pair import ObservedModel
-from mixlist.checker.operand_rules import converted_ranges
 from mixlist.checker.value_counts import FINITE, CountingSession, CountStatistic, Totals, count_beyond
 from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.observed_range import ObservedRange

@@ -19,7 +19,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from mixlist.checker.finding_records import FindingRecord, OperandKey, OperandRecord
+from mixlist.checker.finding_rules import FindingRecord, OperandKey, OperandRecord
 from mixlist.checker.model_pair import ModelPair
 from mixlist.checker.result import FindingKind
 from mixlist.diagnostics import warning

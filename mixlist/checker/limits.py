@@ -1,11 +1,21 @@
-"""The limits of outputs, and which of them an output breaks (Rules S8.15 to S8.19)."""
+"""Limit what a check admits: the errors of outputs, the share of batches that overflow, and what was not compared.
+
+- Limits of outputs (Rules S8.15 to S8.19): each output breaks some of them, or none.
+- The exception rate (Rule S8.14): an *exception* is a batch with an overflow or a saturated tensor. In training it is a
+  step whose gradients are not all finite (Rule S10.13). ``check``, ``tune`` and ``train`` fail if the share of
+  exceptions is at or above the limit. Both default limits are those of the Ascend documents.
+- Evidence (Rule S8.21): if too few output values were compared, there is no verdict.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mixlist.checker.result import OutputFinding
 from mixlist.option_fields import option
+
+# --- limits of outputs ---
 
 _DEFAULT_MAX_MISMATCH = 0.01  # Rule S8.17: the share of differing integers that passes if ``mismatch`` is not set
 
@@ -106,3 +116,58 @@ def find_failed_limits(finding: OutputFinding, limits: Limits, max_ignored: floa
     if finding.ignored_share > max_ignored:
         failed.append("max_ignored")
     return tuple(failed)
+
+
+# --- the exception rate ---
+
+DEFAULT_RATE_LIMIT = 0.005
+LARGE_BATCH_RATE_LIMIT = 0.001  # with --large-batch
+
+
+def exception_rate(exceptions: int, total: int) -> float:
+    """Return the share of ``total`` batches or steps that are exceptions; 0 if ``total`` is 0."""
+    return exceptions / max(total, 1)
+
+
+def too_many_exceptions(exceptions: int, total: int, limit: float) -> bool:
+    """Return True if the exception rate is at or above the limit.
+
+    Without an exception the result is False, even for a limit of 0. Example: with a limit of 0.005, 1 of 200 batches is
+    too many and 1 of 201 is not.
+    """
+    return exceptions > 0 and exception_rate(exceptions, total) >= limit
+
+
+def describe_rate(exceptions: int, total: int, limit: float) -> str:
+    """Return the exception rate and its limit as a part of a sentence: ``0.50%, the limit is 0.50%``.
+
+    A rate below the limit that two digits round up to it has more digits: ``0.4960%, the limit is 0.50%``.
+    """
+    rate = exception_rate(exceptions, total)
+    seems_equal = rate < limit and f"{rate:.2%}" == f"{limit:.2%}"
+    return f"{rate:.{4 if seems_equal else 2}%}, the limit is {limit:.2%}"
+
+
+# --- evidence ---
+
+_WHY_NOT_COMPARED = "is NaN in the reference, comes from NaN alone, or has no elements"
+
+
+def missing_evidence(outputs: Sequence[OutputFinding], max_ignored: float) -> tuple[str, ...]:
+    """Return the reasons why the outputs allow no verdict, one sentence each; () if they allow one.
+
+    ``max_ignored`` is the largest share of an output's values that may be ignored, from 0 to 1. Even with 1, at least
+    one value of one output must have been compared. The ignored share depends on the reference and the data alone,
+    never on the lists.
+    """
+    # Nothing was compared: one reason for all outputs, which holds for every ``max_ignored``.
+    if outputs and all(output.ignored_share == 1 for output in outputs):
+        return (f"no value was compared: every output {_WHY_NOT_COMPARED}",)
+    return tuple(_reason(output, max_ignored) for output in outputs if output.ignored_share > max_ignored)
+
+
+def _reason(output: OutputFinding, max_ignored: float) -> str:
+    if output.ignored_share == 1:
+        return f"output {output.name!r} was not compared: it {_WHY_NOT_COMPARED}"
+    ignored = f"{output.ignored_share:.2%} of output {output.name!r}"
+    return f"{ignored} is NaN in the reference or comes from NaN alone, the limit is {max_ignored:.2%}"

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
-from mixlist.checker.batch_ranges import BatchRanges
 from mixlist.checker.check_sessions import CheckSessions
+from mixlist.checker.finding_rules import BatchRanges
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.emulation.conversions import Conversion, find_conversions
 from mixlist.emulation.emulate import has_low_types
@@ -319,7 +319,7 @@ def _make_mixed_model(
 
 
 def _with_tensor_sessions(
-    observed: ObservedModel, observer: Observer, config: SessionConfig, sizes: Callable[[], Mapping[TensorRef, int]]
+    observed: ObservedModel, observer: Observer, config: CheckSessions, sizes: Callable[[], Mapping[TensorRef, int]]
 ) -> ObservedModel:
     """Return an observed model whose tensors can be read whole, by the model that its observer runs."""
     return replace(observed, open_tensors=partial(config.open_tensors, observer, observed.loaded), element_counts=sizes)

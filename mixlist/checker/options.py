@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mixlist.checker.exception_rate import DEFAULT_RATE_LIMIT
-from mixlist.checker.limits import Limits
+from mixlist.checker.limits import DEFAULT_RATE_LIMIT, Limits
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
 from mixlist.progress import ProgressCallback

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mixlist.checker.evidence import holds_only_nan
-from mixlist.checker.finding_records import FindingRecord
+from mixlist.checker.finding_rules import FindingRecord
 from mixlist.emulation.observer import Ranges
 from mixlist.errors import ModelError
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import TensorRef
-from mixlist.runtime.feeds import has_empty_array
+from mixlist.runtime.feeds import has_empty_array, holds_only_nan
 from mixlist.runtime.local_session import Refusal, RunRefused
 
 if TYPE_CHECKING:

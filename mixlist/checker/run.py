@@ -11,23 +11,18 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from mixlist.checker.accuracy import OutputAccuracy
-from mixlist.checker.advice import Advisor, describe_protected_nodes
 from mixlist.checker.check_sessions import CheckSessions
-from mixlist.checker.evidence import holds_only_nan, missing_evidence
-from mixlist.checker.exception_rate import describe_rate, exception_rate, too_many_exceptions
-from mixlist.checker.finding_records import FindingRecord, OperandKey, OperandRecord
-from mixlist.checker.finding_rules import classify_outputs
-from mixlist.checker.findings import node_findings, tensor_ranges, with_advice
+from mixlist.checker.finding_rules import FindingRecord, OperandKey, OperandRecord, classify_operands, classify_outputs
+from mixlist.checker.findings import Advisor, describe_protected_nodes, node_findings, tensor_ranges, with_advice
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
 from mixlist.checker.inner_sums import InnerSums
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.layerwise import rank_layers
+from mixlist.checker.limits import describe_rate, exception_rate, missing_evidence, too_many_exceptions
 from mixlist.checker.model_pair import ModelPair, make_model_pair
-from mixlist.checker.native_comparison import compare_with_emulation
-from mixlist.checker.operand_rules import classify_operands
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.refused_batches import RefusedBatches, describe_batch, make_reference_error
-from mixlist.checker.result import CheckReport, NodeError, OutputFinding, TensorRange, Verdict
+from mixlist.checker.result import CheckReport, NodeError, OutputFinding, TensorRange, Verdict, compare_with_emulation
 from mixlist.checker.started_runs import PendingRun, start_runs
 from mixlist.checker.value_counts import FullStatistics, take_second_look
 from mixlist.diagnostics import warning
@@ -42,7 +37,7 @@ from mixlist.ops.shape_inference import refuse_large_expansion
 from mixlist.option_fields import with_fields
 from mixlist.progress import ProgressCounter
 from mixlist.runtime.executors import open_process, open_workers, start_process
-from mixlist.runtime.feeds import Batches, as_batches
+from mixlist.runtime.feeds import Batches, as_batches, holds_only_nan
 from mixlist.runtime.local_session import RunRefused
 from mixlist.runtime.phase_timer import PhaseTimer
 from mixlist.runtime.segments import choose_segment_bytes

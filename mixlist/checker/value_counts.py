@@ -25,10 +25,15 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mixlist.checker.finding_records import FindingRecord, OperandKey, OperandRecord
-from mixlist.checker.finding_rules import NEAR_LIMIT_SHARE
+from mixlist.checker.finding_rules import (
+    NEAR_LIMIT_SHARE,
+    ConvertedRange,
+    FindingRecord,
+    OperandKey,
+    OperandRecord,
+    operand_value_count,
+)
 from mixlist.checker.model_pair import ModelPair, ObservedModel
-from mixlist.checker.operand_rules import ConvertedRange, operand_value_count
 from mixlist.checker.result import FindingKind, ValueCounts
 from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.graph_statistics import Probe, Statistic

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from mixlist.checker.exception_rate import LARGE_BATCH_RATE_LIMIT
-from mixlist.checker.limits import Limits
+from mixlist.checker.limits import LARGE_BATCH_RATE_LIMIT, Limits
 from mixlist.checker.options import JudgingOptions
 from mixlist.cli.data_options import DataOptions
 from mixlist.cli.declared_options import declared_options

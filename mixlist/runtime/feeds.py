@@ -217,6 +217,25 @@ def has_empty_array(feed: Feed) -> bool:
     return any(array.size == 0 for array in arrays_of(feed))
 
 
+def holds_only_nan(feed: Feed) -> bool:
+    """Return True if the float inputs of a batch have values, and all of these values are NaN (Rule S8.28)."""
+    float_arrays = [array for array in arrays_of(feed) if array.size and _is_float(array)]
+    return bool(float_arrays) and all(_is_all_nan(array) for array in float_arrays)
+
+
+def _is_float(array: Array) -> bool:
+    # To numpy, bfloat16 (of the package ml_dtypes) is no kind of float: its kind is "V".
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
+def _is_all_nan(array: Array) -> bool:
+    import numpy as np
+
+    # The first value alone decides nearly every array, so that large inputs are not scanned for each batch.
+    first_value = array.reshape(-1)[:1]
+    return bool(np.isnan(first_value).all() and np.isnan(array).all())
+
+
 def arrays_of(feed: Feed) -> Iterator[Array]:
     """Yield the arrays of a batch and those in its sequences."""
     pending: list[Any] = list(feed.values())

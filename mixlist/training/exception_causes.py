@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mixlist.checker.exception_rate import too_many_exceptions
+from mixlist.checker.limits import too_many_exceptions
 from mixlist.training.result import ScaleExceptions, SeedRun
 
 if TYPE_CHECKING:

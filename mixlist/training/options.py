@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mixlist.checker.exception_rate import DEFAULT_RATE_LIMIT
+from mixlist.checker.limits import DEFAULT_RATE_LIMIT
 from mixlist.checker.options import OVERFLOW_MODES
 from mixlist.errors import UsageError
 from mixlist.option_fields import option

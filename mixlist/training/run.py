@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from mixlist.checker.exception_rate import exception_rate
+from mixlist.checker.limits import exception_rate
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
 from mixlist.installed_runtime import require_scipy, require_torch

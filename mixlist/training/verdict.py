@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mixlist.checker.exception_rate import describe_rate
+from mixlist.checker.limits import describe_rate
 from mixlist.checker.result import Verdict
 from mixlist.training.comparison import Comparison, compare_metrics
 from mixlist.training.exception_causes import (

@@ -10,13 +10,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mixlist.checker.batch_ranges import BatchRanges
 from mixlist.checker.check_sessions import CheckSessions
-from mixlist.checker.finding_records import FindingRecord, OperandKey, OperandRecord
-from mixlist.checker.finding_rules import EXCEPTION_KINDS, classify_outputs
+from mixlist.checker.finding_rules import (
+    EXCEPTION_KINDS,
+    BatchRanges,
+    FindingRecord,
+    OperandKey,
+    OperandRecord,
+    classify_operands,
+    classify_outputs,
+)
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
 from mixlist.checker.model_pair import ObservedModel
-from mixlist.checker.operand_rules import classify_operands
 from mixlist.emulation.conversions import Conversion, find_observed_ref
 from mixlist.emulation.instrument import instrument
 from mixlist.graph.dataflow import DataflowNode, trace_dataflow

@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mixlist.benchmark.timed_session import measure_shortest_run
-from mixlist.checker.evidence import missing_evidence
 from mixlist.checker.label_accuracy import warn_unused_labels
+from mixlist.checker.limits import missing_evidence
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.checker.run import run_check
 from mixlist.diagnostics import warning

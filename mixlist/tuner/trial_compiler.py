@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from mixlist.checker.check_sessions import CheckSessions
-from mixlist.checker.evidence import holds_only_nan
 from mixlist.checker.result import TensorRange
 from mixlist.cost.estimate import compute_low_share, estimate_costs
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
@@ -28,7 +27,7 @@ from mixlist.ops.low_precision import overflow_bound
 from mixlist.resolver import Plan, Resolver
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.runtime.executors import open_process
-from mixlist.runtime.feeds import make_emulation_feed
+from mixlist.runtime.feeds import holds_only_nan, make_emulation_feed
 from mixlist.runtime.inputs import model_inputs
 from mixlist.runtime.segments import choose_weight_cuts
 from mixlist.tuner.candidates import EditSet, edit_policy

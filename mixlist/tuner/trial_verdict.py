@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mixlist.checker.accuracy import OutputAccuracy
-from mixlist.checker.exception_rate import too_many_exceptions
-from mixlist.checker.limits import MEASURES, Limits
+from mixlist.checker.limits import MEASURES, Limits, too_many_exceptions
 from mixlist.checker.result import CheckReport
 from mixlist.tuner.trial_worker import AnswerCounts, BatchResult
 

@@ -15,8 +15,7 @@ from jsonschema import Draft202012Validator
 
 import mixlist
 from mixlist.checker.accuracy import OutputAccuracy
-from mixlist.checker.evidence import missing_evidence
-from mixlist.checker.limits import Limits
+from mixlist.checker.limits import Limits, missing_evidence
 from mixlist.checker.result import CheckReport, OutputFinding
 from mixlist.files.package_data import data_folder
 from mixlist.report import check_html, check_terminal, tune_terminal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mixlist.checker.exception_rate import describe_rate, too_many_exceptions
+from mixlist.checker.limits import describe_rate, too_many_exceptions
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.native_comparison import compare_with_emulation
-from mixlist.checker.result import CheckReport
+from mixlist.checker.result import CheckReport, compare_with_emulation
 from mixlist.errors import UsageError
 from tests.support.builders import model
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from mixlist.checker.exception_rate import DEFAULT_RATE_LIMIT, LARGE_BATCH_RATE_LIMIT
+from mixlist.checker.limits import DEFAULT_RATE_LIMIT, LARGE_BATCH_RATE_LIMIT
 from tests.support.builders import HEAD
 from tests.support.rotary import ROTARY, late_positions
 
