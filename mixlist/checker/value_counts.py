@@ -372,8 +372,8 @@ class CountingSession:
             tensor = original_ref(probe.ref)
             return sorted(counted[tensor], key=attrgetter("name")) if tensor in counted else all_others
 
-        # Tensors of the main graph become outputs, if they fit into memory, and numpy counts them: that takes a few
-        # nodes less than the probes, and no new emulation. No other output of the model is requested.
+        # If they fit into memory, the tensors become outputs, and numpy counts them: that needs no probes and no second
+        # emulation. No other output of the model is requested.
         self._whole: dict[str, TensorRef] = {}
         self._counted = counted
         observer = None if all_others else self._open_whole_tensors(model)
@@ -390,13 +390,20 @@ class CountingSession:
         self._started: dict[int, PendingStatistics] = {}  # by the id of a feed, its run that was started
 
     def _open_whole_tensors(self, model: ObservedModel) -> Observer | None:
-        """Load the model with the counted tensors as outputs; None if one is in a body, or if they are too large."""
-        name_of = {model.original_ref(probe.ref): probe.tensor for probe in model.probes if not probe.ref.scope}
-        sizes = model.element_counts() if model.open_tensors is not None else {}
-        outputs = [tensor for tensor in self._counted if tensor.node]
-        if model.open_tensors is None or not self._counted.keys() <= name_of.keys() or not sizes.keys() >= set(outputs):
+        """Load the model with the counted tensors as outputs; None if one is in a body, or if they are too large.
+
+        None as well for an input with a default, which a feed may lack.
+        """
+        if model.open_tensors is None:
             return None
-        if not outputs or sum(sizes[tensor] for tensor in outputs) > _MOST_ELEMENTS:
+        defaults = {tensor.name for tensor in model.loaded.proto.graph.initializer}
+        probes = [probe for probe in model.probes if not probe.ref.scope and probe.tensor not in defaults]
+        name_of = {model.original_ref(probe.ref): probe.tensor for probe in probes}
+        # The values of inputs come from the feed.
+        outputs, sizes = {tensor for tensor in self._counted if tensor.node}, model.element_counts()
+        if not self._counted.keys() <= name_of.keys() or not outputs or not outputs <= sizes.keys():
+            return None
+        if sum(sizes[tensor] for tensor in outputs) > _MOST_ELEMENTS:
             return None
         observer = model.open_tensors([name_of[tensor] for tensor in outputs])
         if observer is not None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # this module does not import onnx.
 _GRAPH, _GRAPHS = 5, 10
 _TENSOR, _TENSORS, _SPARSE, _SPARSES = 4, 9, 11, 12
+_WITH_GRAPHS = frozenset({_GRAPH, _GRAPHS})
 _WITH_TENSORS = frozenset({_TENSOR, _TENSORS, _SPARSE, _SPARSES})
 
 
@@ -42,7 +43,9 @@ def _bodies_in_attribute(attribute: AttributeProto) -> Sequence[GraphProto]:
 
 def bodies_of(node: NodeProto) -> list[GraphProto]:
     """Return the graphs in the attributes of a node, without the graphs in those graphs."""
-    return [graph for attribute in node.attribute for graph in _bodies_in_attribute(attribute)]
+    # Few attributes hold graphs, so their type is tested before a call.
+    attributes = [attribute for attribute in node.attribute if attribute.type in _WITH_GRAPHS]
+    return [graph for attribute in attributes for graph in _bodies_in_attribute(attribute)]
 
 
 def walk_messages(*roots: ScopeProto) -> Iterator[ScopeProto | NodeProto | AttributeProto]:
@@ -58,7 +61,7 @@ def walk_messages(*roots: ScopeProto) -> Iterator[ScopeProto | NodeProto | Attri
             if isinstance(message, NodeProto):
                 children = message.attribute
             elif isinstance(message, AttributeProto):
-                children = _bodies_in_attribute(message)
+                children = _bodies_in_attribute(message) if message.type in _WITH_GRAPHS else ()
             else:  # a GraphProto or a FunctionProto
                 children = message.node
             if children:

@@ -21,6 +21,7 @@ import mixlist
 from tests.support.builders import policy
 from tests.support.exact_graphs import Case, build_model, cases, masked_cases
 from tests.support.exact_operators import LOW, Ambiguous
+from tests.support.exact_sums import nodes_at_risk
 from tests.support.exact_verdict import Findings, Pair, exception_rate, judge, magnitudes, pair, run, verdict
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "80"))
@@ -60,6 +61,9 @@ def compare_findings(
                 low, high = magnitudes(getattr(batch, side)[f.tensor] for batch in batches if not batch.is_ignored)
                 assert low <= largest <= high or (np.isnan(low) and np.isnan(largest)), (f, side)
     assert report.exception_rate == exception_rate(batches, findings_by_batch)
+    # Rule S8.13: without more options, the sums of the first batch are examined.
+    at_risk = set() if batches[0].is_ignored else nodes_at_risk(batches[0], findings_by_batch[0])
+    assert {f.name for f in report.nodes if f.kind == "internal-risk"} == at_risk
 
 
 def compare_unless_ambiguous(case: Case) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, note, reject, settings
+from onnx.parser import parse_model
 
 import mixlist
 from mixlist.checker import model_pair, value_counts
@@ -101,6 +102,17 @@ def test_numpy_counts_as_the_graph_does(mode: str, full_statistics: bool, monkey
         assert bool(sessions) == bool(most_elements)
     assert reports[0].nodes == reports[1].nodes and any(finding.count for finding in reports[0].nodes)
     assert reports[0].tensors == reports[1].tensors
+
+
+def test_an_input_with_a_default_is_counted_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The feed may lack it."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {0.5, 1e-9}> { [m] h = Mul(x, x) [d] y = Mul(h, w) }"""
+    sessions = record_whole_sessions(monkeypatch)
+    feed = {"x": np.array([300.0, 1.0], np.float32)}
+    report = mixlist.check(parse_model(text), policy(white=["Mul"]), [feed], full_statistics=True)
+    assert [(f.name, f.input, f.kind, f.count) for f in report.nodes if f.first] == [("m", "", "overflow", 1)]
+    assert not sessions
 
 
 def record_whole_sessions(monkeypatch: pytest.MonkeyPatch) -> list[Observer]:
