@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mixlist.emulation.emulate import emulate, has_low_types, widen_to_float32, widen_to_float64
 from mixlist.emulation.float64_reference import has_float64_kernel
-from mixlist.emulation.graph_statistics import InstrumentedModel
+from mixlist.emulation.instrument import InstrumentedModel
 from mixlist.emulation.observer import Observer
 from mixlist.emulation.shared_weights import SharedWeights
 from mixlist.errors import ModelError

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.checker.result import FindingKind, ValueCounts
 from mixlist.emulation.conversions import Conversion
-from mixlist.emulation.observed_range import ObservedRange
+from mixlist.emulation.observer import ObservedRange
 from mixlist.graph.dataflow import DataflowNode, InputTensor
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.weights import is_external, read_pieces

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from mixlist.checker.finding_rules import EXCEPTION_KINDS, FindingRecord
 from mixlist.checker.result import FindingKind, LowSource, NodeError, NodeFinding, TensorRange
 from mixlist.checker.value_counts import FullStatistics
-from mixlist.emulation.observed_range import ObservedRange
+from mixlist.emulation.observer import ObservedRange
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Node, float_values
 from mixlist.graph.naming import node_ref

@@ -17,7 +17,7 @@ from mixlist.checker.finding_rules import BatchRanges, converted_ranges
 from mixlist.checker.model_pair import ObservedModel
 from mixlist.checker.value_counts import FINITE, CountingSession, CountStatistic, Totals, count_beyond
 from mixlist.emulation.conversions import Conversion
-from mixlist.emulation.observed_range import ObservedRange
+from mixlist.emulation.observer import ObservedRange
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import dtypes

@@ -23,9 +23,7 @@ from mixlist.checker.finding_rules import FindingRecord, OperandKey, OperandReco
 from mixlist.checker.model_pair import ModelPair
 from mixlist.checker.result import FindingKind
 from mixlist.diagnostics import warning
-from mixlist.emulation.graph_statistics import Probe, Statistic
-from mixlist.emulation.instrument import Instrumenter
-from mixlist.emulation.packing import ScalarStatistic
+from mixlist.emulation.instrument import Instrumenter, Probe, ScalarStatistic, Statistic
 from mixlist.errors import ModelError
 from mixlist.graph.model import Node
 from mixlist.graph.naming import NameGenerator

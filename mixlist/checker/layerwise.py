@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.checker.model_pair import ModelPair
 from mixlist.checker.result import NodeError
-from mixlist.emulation.graph_statistics import Probe, Statistic
-from mixlist.emulation.instrument import Instrumenter
-from mixlist.emulation.packing import ScalarStatistic
+from mixlist.emulation.instrument import Instrumenter, Probe, ScalarStatistic, Statistic
 from mixlist.graph.model import Node
 from mixlist.graph.naming import display_name
 from mixlist.graph.opsets import supports_where

@@ -16,10 +16,8 @@ from mixlist.diagnostics import Diagnostic, warning
 from mixlist.emulation.conversions import Conversion, find_conversions
 from mixlist.emulation.emulate import has_low_types
 from mixlist.emulation.float64_reference import describe_float32_nodes
-from mixlist.emulation.graph_statistics import InstrumentedModel, Probe
-from mixlist.emulation.instrument import Instrumenter, instrument
-from mixlist.emulation.observed_range import ObservedRange
-from mixlist.emulation.observer import Observer, Ranges
+from mixlist.emulation.instrument import InstrumentedModel, Instrumenter, Probe, instrument
+from mixlist.emulation.observer import ObservedRange, Observer, Ranges
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.build import build_graph
 from mixlist.graph.dataflow import DataflowNode, trace_dataflow

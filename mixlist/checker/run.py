@@ -26,8 +26,7 @@ from mixlist.checker.result import CheckReport, NodeError, OutputFinding, Tensor
 from mixlist.checker.started_runs import PendingRun, start_runs
 from mixlist.checker.value_counts import FullStatistics, take_second_look
 from mixlist.diagnostics import warning
-from mixlist.emulation.observed_range import ObservedRange
-from mixlist.emulation.observer import Ranges
+from mixlist.emulation.observer import ObservedRange, Ranges
 from mixlist.errors import UsageError
 from mixlist.graph.load import load_model
 from mixlist.graph.refs import TensorRef

@@ -36,9 +36,8 @@ from mixlist.checker.finding_rules import (
 from mixlist.checker.model_pair import ModelPair, ObservedModel
 from mixlist.checker.result import FindingKind, ValueCounts
 from mixlist.emulation.conversions import Conversion
-from mixlist.emulation.graph_statistics import Probe, Statistic
-from mixlist.emulation.instrument import instrument
-from mixlist.emulation.observed_range import ObservedRange
+from mixlist.emulation.instrument import Probe, Statistic, instrument
+from mixlist.emulation.observer import ObservedRange
 from mixlist.graph.naming import NameGenerator
 from mixlist.graph.opsets import supports_where
 from mixlist.graph.refs import TensorRef

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mixlist.emulation.graph_statistics import Probe
+from mixlist.emulation.instrument import Probe
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import node_ref, output_ref, scope_path
 from mixlist.graph.refs import NodeRef, TensorRef

@@ -16,6 +16,14 @@ this NaN would look like a NaN in the tensor.
 Tensors of a low type are reduced in float32: ONNX Runtime's CUDA provider has no ReduceMax, ReduceMin and ReduceL1 for
 bfloat16, and a sum in float16 overflows although no value does. The tensors of the emulation are in float32 already and
 need no Cast.
+
+CUDA refuses to reduce an empty tensor, and by its source code one of more than eight dimensions. For this provider each
+reduction is rewritten: the tensor is flattened, and the neutral element is appended to its values.
+
+    x -> ReduceMax  becomes  x -> Reshape [-1] -> Concat with -inf -> ReduceMax
+
+The file has four parts: what a probe and a statistic are, how the statistics of a scope are packed, the reductions for
+CUDA, and the ``Instrumenter``.
 """
 
 from __future__ import annotations
@@ -24,16 +32,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from mixlist.emulation.graph_statistics import RANGE_STATISTICS, InstrumentedModel, OutputColumn, Probe, Statistic
-from mixlist.emulation.packing import (
-    PackedStatistic,
-    ScalarStatistic,
-    add_neutral_vector,
-    add_output,
-    pack,
-    reduce_rows,
-)
-from mixlist.emulation.safe_reductions import make_reductions_safe
 from mixlist.graph.build import build_graph
 from mixlist.graph.model import FunctionKey, Graph, Node, Scope, function_key
 from mixlist.graph.naming import NameGenerator, display_name, names_in, scope_path
@@ -47,6 +45,249 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
     from mixlist.graph.proto_types import ScopeProto
+
+# --- probes and statistics ---
+
+# Returns the nodes that compute a statistic: (name of the tensor, name of the result, element type of the tensor, new
+# names).
+NodeBuilder = Callable[[str, str, int, NameGenerator], "list[NodeProto]"]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A tensor to observe.
+
+    ref: its identity.
+    tensor: its name in the file.
+    op_type: the operator that computes it; "" if no node of the scope does.
+    elem: its element type.
+    source: another tensor with the same values, which is observed instead; None if this tensor itself is observed.
+    """
+
+    ref: TensorRef
+    tensor: str
+    op_type: str
+    elem: int
+    source: TensorRef | None = None
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A number that probes compute of a tensor, for example its minimum.
+
+    neutral: the neutral element of the reduction (inf for a minimum). It is the result for a tensor that a run does not
+        compute.
+    iterations_op_type: the operator that reduces the values of a loop's iterations to one value.
+    build: returns the nodes that compute the number.
+    elem: the element type of the number; UNKNOWN if it is that of the tensor.
+    """
+
+    name: str
+    neutral: float
+    iterations_op_type: str
+    build: NodeBuilder
+    elem: int = dtypes.UNKNOWN
+
+
+def _build_reduction(op_type: str) -> NodeBuilder:
+    """Return a builder of one node that reduces all elements of a tensor to a scalar."""
+    return lambda tensor, out, elem, names: [names.make_node(op_type, [tensor], out, keepdims=0)]
+
+
+# The sum of magnitudes is part of a range because it shows every NaN. ONNX Runtime's ReduceMin and ReduceMax ignore a
+# NaN that is not the first value (1.31.1, CPU).
+SUM = Statistic("sum", 0.0, "ReduceSum", _build_reduction("ReduceL1"))
+RANGE_STATISTICS = (
+    Statistic("minimum", float("inf"), "ReduceMin", _build_reduction("ReduceMin")),
+    Statistic("maximum", float("-inf"), "ReduceMax", _build_reduction("ReduceMax")),
+    SUM,
+)
+
+
+@dataclass
+class InstrumentedModel:
+    """A model that also yields statistics.
+
+    proto: the model.
+    probes: the observed tensors in the order of computation.
+    columns: the columns that hold a statistic of a tensor, by tensor and name of the statistic. A tensor in a function
+        has a column for each call.
+    column_counts: the number of columns of each output with statistics.
+    whole_outputs: the observed tensors that are outputs of the graph themselves, by identity; these have no statistics.
+    cut_outputs: for each place where the graph can be cut (``cut_tensors`` of ``instrument``), the names of the tensors
+        that are computed right before it: the outputs of the last node, and the statistics that are packed there. The
+        stacked statistics of loops are left out.
+    """
+
+    proto: ModelProto
+    probes: list[Probe] = field(default_factory=list)
+    columns: dict[tuple[TensorRef, str], list[OutputColumn]] = field(default_factory=dict)
+    column_counts: dict[str, int] = field(default_factory=dict)
+    whole_outputs: dict[TensorRef, str] = field(default_factory=dict)
+    cut_outputs: list[tuple[str, ...]] = field(default_factory=list)
+
+    @property
+    def observed_outputs(self) -> list[str]:
+        """Return the outputs of the graph that a run needs to observe all tensors."""
+        return [*self.column_counts, *self.whole_outputs.values()]
+
+
+@dataclass(frozen=True)
+class OutputColumn:
+    """One column of a graph output that holds statistics.
+
+    The output has the shape [columns], or with ``stacked`` (from a Loop or Scan) the shape [iterations, columns].
+    """
+
+    output: str
+    column: int
+    stacked: bool
+
+
+# --- packing ---
+
+
+@dataclass
+class ScalarStatistic:
+    """One statistic of one tensor. ``name`` is the scalar that holds it in its scope, ``elem`` its element type."""
+
+    ref: TensorRef
+    statistic: Statistic
+    name: str
+    elem: int
+
+
+@dataclass
+class PackedStatistic:
+    """One statistic of many tensors, with a column for each tensor of ``refs``.
+
+    name: the tensor that holds it, with the shape [columns], or with ``stacked`` the shape [iterations, columns].
+    """
+
+    refs: tuple[TensorRef, ...]
+    statistic: Statistic
+    name: str
+    elem: int
+    stacked: bool = False
+
+
+def pack(
+    scalars: Iterable[ScalarStatistic], vectors: Iterable[PackedStatistic], opset: int, names: NameGenerator
+) -> tuple[list[PackedStatistic], list[NodeProto]]:
+    """Pack the statistics of a scope into as few tensors as possible; return these, and the nodes that compute them.
+
+    scalars: the statistics of the scope itself. vectors: those of its bodies and calls. A stacked vector stays alone,
+    because its number of rows is known only at run time.
+    """
+    packed: list[PackedStatistic] = []
+    nodes: list[NodeProto] = []
+    # The same statistic in the same element type goes into one tensor. Each group has its vectors and its scalars.
+    groups: dict[tuple[str, int], tuple[list[PackedStatistic], list[ScalarStatistic]]] = {}
+    for scalar in scalars:
+        groups.setdefault((scalar.statistic.name, scalar.elem), ([], []))[1].append(scalar)
+    for vector in vectors:
+        if vector.stacked:
+            packed.append(vector)
+        else:
+            groups.setdefault((vector.statistic.name, vector.elem), ([], []))[0].append(vector)
+    for (statistic_name, elem), (group_vectors, group_scalars) in groups.items():
+        parts = [vector.name for vector in group_vectors]
+        if group_scalars:
+            parts.append(_make_vector([scalar.name for scalar in group_scalars], opset, names, nodes))
+        out = parts[0]
+        if len(parts) > 1:
+            out = names.make_name(f"{statistic_name}_all")
+            nodes.append(names.make_node("Concat", parts, out, axis=0))
+        # In the order in which the parts are concatenated: first the vectors, then the scalars.
+        refs = (*(ref for vector in group_vectors for ref in vector.refs), *(scalar.ref for scalar in group_scalars))
+        packed.append(PackedStatistic(refs, (group_scalars or group_vectors)[0].statistic, out, elem))
+    return packed, nodes
+
+
+def _make_vector(scalars: list[str], opset: int, names: NameGenerator, nodes: list[NodeProto]) -> str:
+    """Add the nodes that join scalars to a vector, and return the name of the vector."""
+    out = names.make_name(f"{scalars[0]}_packed")
+    if opset >= 11:
+        # Two nodes for any number of scalars. Sequences exist since opset 11.
+        sequence = names.make_name(f"{out}_sequence")
+        nodes.append(names.make_node("SequenceConstruct", scalars, sequence))
+        nodes.append(names.make_node("ConcatFromSequence", [sequence], out, axis=0, new_axis=1))
+    else:
+        vectors = [names.make_name(f"{scalar}_vector") for scalar in scalars]
+        nodes += [
+            names.make_node("Unsqueeze", [scalar], vector, axes=[0])
+            for scalar, vector in zip(scalars, vectors, strict=True)
+        ]
+        nodes.append(names.make_node("Concat", vectors, out, axis=0))
+    return out
+
+
+def add_neutral_vector(body: GraphProto, packed: PackedStatistic, names: NameGenerator) -> str:
+    """Add nodes to a body that make a vector of the neutral element of a statistic, and return the name of the vector.
+
+    The branch of an If that does not compute the tensors yields this vector.
+    """
+    out = names.make_name(f"{packed.name}_neutral")
+    body.node.extend(names.make_float_constant(out, packed.elem, [len(packed.refs)], packed.statistic.neutral))
+    return out
+
+
+def reduce_rows(op_type: str, rows: str, out: str, opset: int, names: NameGenerator) -> list[NodeProto]:
+    """Return the nodes that reduce a matrix [iterations, columns] to a vector [columns]."""
+    # The axes are an input since opset 13 (ReduceSum) or 18 (the other reductions), before that an attribute.
+    if opset < (13 if op_type == "ReduceSum" else 18):
+        return [names.make_node(op_type, [rows], out, axes=[0], keepdims=0)]
+    axes = names.make_name(f"{out}_axes")
+    return [
+        names.make_constant(axes, dtypes.INT64, [1], [0]),
+        names.make_node(op_type, [rows, axes], out, keepdims=0),
+    ]
+
+
+def add_output(graph: GraphProto, packed: PackedStatistic, name: str, stacked: bool = False) -> None:
+    """Declare the tensor ``name``, which holds packed statistics, as an output of a graph.
+
+    stacked: the tensor has the shape [iterations, columns] instead of [columns].
+    """
+    tensor_type = graph.output.add(name=name).type.tensor_type
+    tensor_type.elem_type = packed.elem
+    if stacked:
+        tensor_type.shape.dim.add()
+    tensor_type.shape.dim.add(dim_value=len(packed.refs))
+
+
+# --- reductions for CUDA ---
+
+_NEUTRAL_ELEMENTS = {"ReduceMin": float("inf"), "ReduceMax": float("-inf"), "ReduceL1": 0.0, "ReduceSum": 0.0}
+
+
+def make_reductions_safe(
+    nodes: list[NodeProto], out: str, elem: int, names: NameGenerator, columns: int | None = None
+) -> list[NodeProto]:
+    """Return ``nodes`` with the reduction to the tensor ``out`` rewritten so that it reduces at least one value.
+
+    elem: the element type of the reduced tensor.
+    columns: None if all values are reduced. Otherwise a matrix [rows, ``columns``] is reduced over its rows, and gets a
+        row of neutral elements.
+    """
+    safe_nodes: list[NodeProto] = []
+    for node in nodes:
+        if out in node.output and node.op_type in _NEUTRAL_ELEMENTS:
+            tensor, dims = node.input[0], [1] if columns is None else [1, columns]
+            if columns is None:
+                shape, flat = names.make_name(f"{out}_shape"), names.make_name(f"{out}_flat")
+                safe_nodes.append(names.make_constant(shape, dtypes.INT64, [1], [-1]))
+                safe_nodes.append(names.make_node("Reshape", [tensor, shape], flat))
+                tensor = flat
+            neutral, extended = names.make_name(f"{out}_neutral"), names.make_name(f"{out}_more")
+            safe_nodes += names.make_float_constant(neutral, elem, dims, _NEUTRAL_ELEMENTS[node.op_type])
+            safe_nodes.append(names.make_node("Concat", [tensor, neutral], extended, axis=0))
+            node.input[0] = extended
+        safe_nodes.append(node)
+    return safe_nodes
+
+
+# --- the instrumenter ---
 
 StatisticsOf: TypeAlias = Callable[[Probe], Sequence[Statistic]]
 _SAME_VALUES = operators(Trait.SAME_VALUES)

@@ -26,8 +26,7 @@ import numpy as np
 
 from mixlist.checker.result import TensorRange
 from mixlist.checker.value_counts import FINITE_AND_INFINITE, Totals
-from mixlist.emulation.graph_statistics import RANGE_STATISTICS, SUM, InstrumentedModel, Probe
-from mixlist.emulation.instrument import instrument
+from mixlist.emulation.instrument import RANGE_STATISTICS, SUM, InstrumentedModel, Probe, instrument
 from mixlist.emulation.observer import RangeReader, Ranges
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Node, Value, float_values
