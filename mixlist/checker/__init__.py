@@ -6,7 +6,6 @@
 - ``check_sessions.py``, ``model_pair.py``: the reference and the mixed model, in sessions that observe ranges;
 - ``finding_rules.py``: the ranges and the findings of each batch; ``hidden_overflow.py`` adds the overflows that ranges
   do not show;
-- ``refused_batches.py``: batches that do not run;
 - ``accuracy.py``, ``label_accuracy.py``: the outputs of both models, compared;
 - ``value_counts.py``, ``inner_sums.py``, ``layerwise.py``: further runs after the last batch, which explain the
   findings;

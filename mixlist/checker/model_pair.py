@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
-from mixlist.checker.check_sessions import CheckSessions
+from mixlist.checker.check_sessions import CheckSessions, describe_float32_nodes
 from mixlist.checker.finding_rules import BatchRanges
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.emulation.conversions import Conversion, find_conversions
 from mixlist.emulation.emulate import has_low_types
-from mixlist.emulation.float64_reference import describe_float32_nodes
 from mixlist.emulation.instrument import InstrumentedModel, Instrumenter, Probe, instrument
 from mixlist.emulation.observer import ObservedRange, Observer, Ranges
 from mixlist.errors import ModelError, UsageError

@@ -1,14 +1,20 @@
-"""Check a mixed model against the original in float32, batch by batch, and decide the verdict (Rules S8.1, S8.20)."""
+"""Check a mixed model against the original in float32, batch by batch, and decide the verdict (Rules S8.1, S8.20).
+
+``run_check`` goes through a check from start to end, and ``_CheckRun`` holds what its batches have shown. Two helpers
+follow: ``start_runs`` starts the runs of later batches before the results of earlier ones are needed, and
+``RefusedBatches`` records the batches that ONNX Runtime refuses to run in the mixed model only (Rule S8.25).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain, islice
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.check_sessions import CheckSessions
@@ -21,13 +27,12 @@ from mixlist.checker.layerwise import rank_layers
 from mixlist.checker.limits import describe_rate, exception_rate, missing_evidence, too_many_exceptions
 from mixlist.checker.model_pair import ModelPair, make_model_pair
 from mixlist.checker.options import CheckOptions
-from mixlist.checker.refused_batches import RefusedBatches, describe_batch, make_reference_error
 from mixlist.checker.result import CheckReport, NodeError, OutputFinding, TensorRange, Verdict, compare_with_emulation
-from mixlist.checker.started_runs import PendingRun, start_runs
 from mixlist.checker.value_counts import FullStatistics, take_second_look
 from mixlist.diagnostics import warning
-from mixlist.emulation.observer import ObservedRange, Ranges
-from mixlist.errors import UsageError
+from mixlist.emulation.observer import ObservedBatch, ObservedRange, Ranges
+from mixlist.errors import ModelError, UsageError
+from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.load import load_model
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.type_hints import add_type_hints
@@ -36,8 +41,8 @@ from mixlist.ops.shape_inference import refuse_large_expansion
 from mixlist.option_fields import with_fields
 from mixlist.progress import ProgressCounter
 from mixlist.runtime.executors import open_process, open_workers, start_process
-from mixlist.runtime.feeds import Batches, as_batches, holds_only_nan
-from mixlist.runtime.local_session import RunRefused
+from mixlist.runtime.feeds import Batches, as_batches, has_empty_array, holds_only_nan
+from mixlist.runtime.local_session import Refusal, RunRefused
 from mixlist.runtime.phase_timer import PhaseTimer
 from mixlist.runtime.segments import choose_segment_bytes
 from mixlist.worker_processes import WorkerDied
@@ -46,6 +51,8 @@ if TYPE_CHECKING:
     from mixlist.graph.load import LoadedModel, Model
     from mixlist.runtime.session import Array, Feed
 
+PendingRun = Callable[[], ObservedBatch]  # waits for a run that has begun
+GROUP_BYTES = 2**28  # of inputs of the batches that run together in segments
 RANKED_BATCHES = 3  # batches on which nodes are ranked without --layerwise
 FAST_RUN_SECONDS = 1.0  # without --layerwise, nodes are ranked only if one run takes at most this long
 # If a batch took longer than this on average, not even one run is measured. The average includes the load of the
@@ -395,3 +402,124 @@ def _report_crash_at_load(
         outputs=(),
         segment_bytes=config.segment_bytes,
     )
+
+
+# --- runs that begin early ---
+
+
+class StartedBatch(NamedTuple):
+    """A batch, and its runs in the two models, which have begun.
+
+    ``last_index``: the index of the last batch of its group; of the batch itself if it runs alone.
+    """
+
+    batch_index: int
+    last_index: int
+    feed: Feed
+    reference: PendingRun
+    mixed: PendingRun
+
+
+def start_runs(
+    pair: ModelPair, feeds: Iterable[Feed], statistics: FullStatistics | None = None
+) -> Iterator[StartedBatch]:
+    """Yield each batch, whose runs in the reference and in the mixed model have begun.
+
+    With n workers, n later batches have begun too, so that no worker waits for this process. Models that run in
+    segments get as many batches as fit into GROUP_BYTES, because each group loads all segments once. So do the counting
+    sessions of ``statistics``, if there are any.
+    """
+    if pair.config.segment_bytes is not None:
+        yield from _start_groups(pair, feeds, statistics)
+        return
+    batches_ahead = pair.config.workers.batches_ahead
+    started: deque[StartedBatch] = deque()
+    for index, feed in enumerate(feeds):
+        started.append(_start(pair, index, feed))
+        if len(started) > batches_ahead:
+            yield started.popleft()
+    yield from started
+
+
+def _start_groups(pair: ModelPair, feeds: Iterable[Feed], statistics: FullStatistics | None) -> Iterator[StartedBatch]:
+    """Yield the batches of one group after the other."""
+    group: list[StartedBatch] = []
+    group_bytes = 0
+    for index, feed in enumerate(feeds):
+        group.append(_start(pair, index, feed))
+        group_bytes += sum(getattr(value, "nbytes", 0) for value in feed.values())
+        if group_bytes > GROUP_BYTES:
+            yield from _close_group(group, statistics)
+            group, group_bytes = [], 0
+    if group:
+        yield from _close_group(group, statistics)
+
+
+def _start(pair: ModelPair, index: int, feed: Feed) -> StartedBatch:
+    reference, mixed = pair.reference_observer.start(feed), pair.mixed_observer.start(feed)
+    return StartedBatch(index, index, feed, reference, mixed)
+
+
+def _close_group(group: list[StartedBatch], statistics: FullStatistics | None) -> list[StartedBatch]:
+    """Return the batches of a group with the index of the last one, and start to count them."""
+    if statistics is not None:
+        statistics.start_ahead([batch.feed for batch in group])
+    return [batch._replace(last_index=group[-1].batch_index) for batch in group]
+
+
+# --- refused batches ---
+
+
+def describe_batch(name: str, feed: Feed) -> str:
+    """Return the name of a batch for an error message, with the inputs that most likely cause the error."""
+    problems = [f"input {input_name!r} {problem}" for input_name, value in feed.items() if (problem := _problem(value))]
+    return f"{name}, whose {' and '.join(problems)}" if problems else name
+
+
+def make_reference_error(name: str, feed: Feed, refused: RunRefused) -> ModelError:
+    """Return the error for a batch that the reference refuses; for random data with the sizes that may not fit."""
+    hint = None
+    if name.startswith("random "):
+        shapes = ", ".join(f"{input_name} {list(value.shape)}" for input_name, value in feed.items())
+        hint = f"the inputs are {shapes}: give open sizes that fit together with --dim, or real data with --data"
+    return ModelError(f"{describe_batch(name, feed)}: {refused.message}", hint=hint)
+
+
+def _problem(value: Array) -> str:
+    """Return why ONNX Runtime may refuse the value of an input; "" for an ordinary value."""
+    if has_empty_array({"": value}):
+        return "has no elements"
+    return "holds nothing but NaN" if holds_only_nan({"": value}) else ""
+
+
+class RefusedBatches:
+    """The refused batches of one check; ``nodes`` are those of the original model."""
+
+    def __init__(self, nodes: Sequence[DataflowNode]) -> None:
+        self._nodes = nodes
+        self._refusals: dict[int, Refusal] = {}  # by the index of the batch
+
+    def add(self, index: int, refused: RunRefused, reference: Ranges, records: dict[TensorRef, FindingRecord]) -> None:
+        """Add a refused batch, and its finding to ``records``; ``reference`` are the ranges of the reference."""
+        # A refusal names no scope: the first node with this name and operator gets the finding.
+        refusal = self._refusals[index] = refused.refusal
+        # ONNX Runtime may name an operator that the model does not have, such as FusedMatMul, which its optimizer made.
+        # Or the operator has no name. Then no node can have a finding, and only the reason names the operator.
+        refused_nodes = (n for n in self._nodes if n.ref.name == refusal.node and n.node.op_type == refusal.op_type)
+        node = next(refused_nodes, None)
+        if node is None:
+            return
+        # The finding is recorded at the first output, which may have findings of other batches already.
+        tensor = TensorRef(*node.ref, 0)
+        record = records.setdefault(tensor, FindingRecord(node, tensor))
+        record.batches.setdefault("refused", []).append(index)
+        if tensor in reference:
+            record.reference_magnitude = max(record.reference_magnitude, reference[tensor].magnitude)
+
+    def reasons(self) -> list[str]:
+        """Return why the check fails: one sentence about all refused batches, [] if there is none."""
+        if not self._refusals:
+            return []
+        first, refusal = next(iter(self._refusals.items()))
+        more = f", and {len(self._refusals) - 1} more" if len(self._refusals) > 1 else ""
+        return [f"ONNX Runtime runs the reference and refuses the mixed model on batch {first}{more}, {refusal}"]

@@ -184,7 +184,7 @@ def test_values_between_segments_go_to_files(monkeypatch: pytest.MonkeyPatch, pa
 
 
 def test_batches_run_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mixlist.checker.started_runs.GROUP_BYTES", 40)
+    monkeypatch.setattr("mixlist.checker.run.GROUP_BYTES", 40)
     report = assert_same(with_weights(CHAIN, 3), EVERYTHING_LOW, batches_of(5), 1)
     assert report["batches"] == 5
 
