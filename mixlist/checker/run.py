@@ -89,8 +89,8 @@ def run_check(
 ) -> CheckReport:
     """Do what ``check`` does.
 
-    ``rank_if``: nodes are not
-    ranked if this function returns False for the report without a ranking, because a ranking takes as long as a check.
+    ``rank_if``: nodes are not ranked if this function returns False for the report without a ranking, because a ranking
+    takes as long as a check.
     ``clips_repair``: an infinity that only Clips read is intended (Rule S8.30); a training can need another answer.
     """
     require_policy(policy)
