@@ -20,7 +20,7 @@ import mixlist
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from tests.support.builders import apply, policy
-from tests.support.contract import OPTIMIZER_DEFECTS, check_contract, check_idempotent
+from tests.support.contract import check_contract, check_idempotent
 from tests.support.loading import Loader
 from tests.support.scopes import View, subgraphs
 from tests.support.versions import newest_opset
@@ -138,9 +138,5 @@ def test_every_model_keeps_the_contract_and_loads(part: int, tmp_path: Path) -> 
     assert plan_count > 1000 and len(load_results) > 500
     crashed = {name for name, load_result in load_results.items() if load_result == "died"}
     assert all("lstm" in name or "gru" in name for name in crashed)  # ONNX Runtime crashes on recurrent float16 models
-    accepted = {
-        name
-        for name, load_result in load_results.items()
-        if load_result == "ok" or any(t in load_result for t in OPTIMIZER_DEFECTS)
-    }
-    assert {name: load_result for name, load_result in load_results.items() if name not in accepted | crashed} == {}
+    refused = {name: result for name, result in load_results.items() if result != "ok" and name not in crashed}
+    assert refused == {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 from mixlist.graph.build import build_graph
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Node
-from mixlist.graph.traversal import linked_scopes, reachable_graphs
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.targets.kernels import has_kernel_for
@@ -17,17 +16,15 @@ from mixlist.targets.kernels import has_kernel_for
 def count_nodes_with_low_kernel(model: LoadedModel, provider: str) -> tuple[int, int]:
     """Return two numbers: the nodes that compute in float16 or bfloat16, and those of them that have a kernel.
 
-    Nodes in subgraphs and functions count. Casts, Constants, calls and control flow do not, because they compute
-    nothing. If the installed ONNX Runtime lacks the provider, the stored tables of kernels decide.
+    Nodes in bodies count. Casts, Constants, calls of functions and control flow do not. If the installed ONNX Runtime
+    lacks the provider, the stored tables of kernels decide.
     """
     # By default a Graph hides the Casts that mixlist inserted, and its nodes have their authored types. Here the types
     # in which the nodes run are needed.
-    main = build_graph(model.proto, show_marked_casts=True)
+    graph = build_graph(model.proto, show_marked_casts=True)
     has_kernel = [
         _has_kernel(node, elem, graph.opsets.get(node.domain, 1), provider)
-        for graph in reachable_graphs(main)
-        for scope in linked_scopes(graph.root)
-        for node in scope.nodes
+        for node in graph.nodes
         if (elem := _low_type(node)) is not None
     ]
     return len(has_kernel), sum(has_kernel)
@@ -35,7 +32,7 @@ def count_nodes_with_low_kernel(model: LoadedModel, provider: str) -> tuple[int,
 
 def _low_type(node: Node) -> int | None:
     """Return the low type in which a node computes; None if it computes in none."""
-    if node.bodies or node.function is not None or (node.op_type in ("Cast", "Constant") and not node.domain):
+    if node.bodies or node.is_call or (node.op_type in ("Cast", "Constant") and not node.domain):
         return None
     # Inputs count, too: a comparison of float16 tensors has no float output.
     elements = (dtypes.element(value.type) for value in (*node.outputs, *node.inputs) if value is not None)

@@ -281,8 +281,8 @@ def classify_outputs(
             record.add_ranges(reference, mixed)
             if kind is not None:
                 kinds[tensor] = kind
-    # Loops and repeated calls hand tensors to nodes that come earlier in this order. So cycles of tensors, and the
-    # first offenders, are found only now that every tensor has a kind.
+    # Loops hand tensors to nodes that come earlier in this order. So cycles of tensors, and the first offenders, are
+    # found only now that every tensor has a kind.
     kinds |= classifier.overflows_in_cycles()
     first_offenders = classifier.first_offenders(kinds, records)
     # Second pass: add the findings to the records.
@@ -335,8 +335,8 @@ class _Classifier:
     def overflows_in_cycles(self) -> dict[TensorRef, FindingKind]:
         """Return the overflows among tensors that explain only one another (Rule S8.6).
 
-        A function may be called with its own results. Then each tensor of the cycle seems to be explained by another
-        one, because a range is the same for all calls.
+        An inner loop may start with a state of the outer loop that it computed itself. Then each tensor of the cycle
+        seems to be explained by another one, because the iterations of two loops cannot be compared.
         """
         # The first tensor of a cycle is not in ``overflows`` if its infinities are by design.
         first_tensors = _first_of_cycles(self.explained_by)

@@ -47,7 +47,7 @@ def node_findings(
 
     def order(record: FindingRecord) -> tuple[int, bool, int]:
         tensor = record.tensor
-        # Control-flow nodes and calls that read a conversion are not among ``nodes``: they come last.
+        # Control-flow nodes that read a conversion are not among ``nodes``: they come last.
         return position_of.get(tensor.producer, len(position_of)), not record.input_name, tensor.slot
 
     records = sorted(records, key=order)
@@ -175,14 +175,15 @@ class Advisor:
     def __init__(
         self, plan: Plan | None, nodes: Sequence[DataflowNode], nodes_with_findings: Collection[NodeRef] = ()
     ) -> None:
-        self._decisions = {_without_specialization(d.ref): d for d in plan.nodes} if plan is not None else {}
+        self._decisions = {decision.ref: decision for decision in plan.nodes} if plan is not None else {}
+        self._plan = plan
         self._classifier = Classifier(plan.policy) if plan is not None else None
         self._has_lists = plan is not None and plan.policy.mode.action == "lists"
         self._nodes = {node.ref: node for node in nodes}
         self._nodes_with_findings = frozenset(nodes_with_findings)
 
     def decision(self, node: NodeRef) -> Decision | None:
-        """Return the decision for a node; if its function has several specializations, that of the last one."""
+        """Return the decision for a node; None if the plan does not have it."""
         return self._decisions.get(node)
 
     def suggestion(self, node: NodeRef) -> str:
@@ -191,7 +192,9 @@ class Advisor:
         The text has the operator's name in the lists, which is Conv2D for Conv in an Ascend library.
         """
         decision, dataflow_node = self._decisions.get(node), self._nodes.get(node)
-        if decision is None or dataflow_node is None or self._classifier is None or not _is_low(decision):
+        if decision is None or dataflow_node is None or self._plan is None or self._classifier is None:
+            return ""
+        if not _is_low(decision):
             return ""
         # Rule S8.26: lists leave the authored type of a node, so only a node rule raises a node that was authored low.
         if not decision.changed:
@@ -200,7 +203,7 @@ class Advisor:
                 f"the model has the node in {decision.precision}, which no list raises; a rule in a customize_dtypes"
                 f" file does; mixlist {search}"
             )
-        graph, model_node = dataflow_node.graph, dataflow_node.node
+        graph, model_node = self._plan.solution.graph, dataflow_node.node
         # An Ascend library has several names for an operator, such as Conv2D and Conv3D: the rank decides.
         entry = self._classifier.classify_operator(
             decision.domain, decision.op_type, lambda: find_rank(graph, model_node)
@@ -239,7 +242,7 @@ class Advisor:
         divisor = dataflow_node.node.inputs[1]
         if divisor is None or divisor.producer is None:
             return None
-        return self._nearest_through(node_ref(dataflow_node.graph, divisor.producer), self._nearest_low_nodes)
+        return self._nearest_through(node_ref(divisor.producer), self._nearest_low_nodes)
 
     def integer_source(self, node: NodeRef) -> LowSource | None:
         """Return the low node whose values become an integer that a node depends on, such as a length or an index.
@@ -338,9 +341,3 @@ def _makes_integers(node: Node) -> bool:
 
 def _is_low(decision: Decision) -> bool:
     return dtypes.ELEMENT_BY_NAME.get(decision.precision) in LOW_TYPES
-
-
-def _without_specialization(node: NodeRef) -> NodeRef:
-    """Return the node of the original function: ``function:d:f#2/n`` is node ``n`` of ``function:d:f``."""
-    head, slash, tail = node.scope.partition("/")
-    return NodeRef(f"{head.partition('#')[0]}{slash}{tail}", node.name) if head.startswith("function:") else node

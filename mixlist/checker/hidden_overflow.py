@@ -18,7 +18,7 @@ from mixlist.checker.model_pair import ObservedModel
 from mixlist.checker.value_counts import FINITE, CountingSession, CountStatistic, Totals, count_beyond
 from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.observer import ObservedRange
-from mixlist.graph.dataflow import DataflowNode
+from mixlist.graph.model import Graph
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import overflow_bound
@@ -67,10 +67,6 @@ class HiddenValueCounter:
         if self._last_counts is None or self._last_counts[0] is not feed:
             self._last_counts = feed, self._session.count(feed)
         return self._last_counts[1]
-
-    def original_ref(self, tensor: TensorRef) -> TensorRef:
-        """Return a tensor of the model under its name in the original, which the counts use."""
-        return self._model.original_ref(tensor)
 
     def close(self) -> None:
         """Release the session."""
@@ -125,14 +121,14 @@ class HiddenOverflowFinder:
 
     def __init__(
         self,
-        nodes: list[DataflowNode],
+        graph: Graph,
         low_types: AbstractSet[int],
         reference: ObservedModel,
         mixed: ObservedModel | None = None,
         *,
         clips_repair: bool = True,
     ) -> None:
-        self._nodes, self._low_types = nodes, low_types
+        self._graph, self._low_types = graph, low_types
         self._reference_counter = HiddenValueCounter(reference)
         self._mixed_counter = HiddenValueCounter(mixed) if mixed is not None else None
         self._masks: dict[TensorRef, Mask] | None = None
@@ -153,10 +149,10 @@ class HiddenOverflowFinder:
         # The masks of the graph are found once, if ever. Which of them a batch proves depends on its ranges. Only
         # float16 is too narrow for the usual masks.
         if self._masks is None:
-            self._masks = find_masks(self._nodes) if dtypes.FLOAT16 in self._low_types else {}
+            self._masks = find_masks(self._graph) if dtypes.FLOAT16 in self._low_types else {}
             if self._clips_repair:
                 bound = min(map(overflow_bound, self._low_types), default=0.0)
-                self._clipped = find_clipped_tensors(self._nodes, bound)
+                self._clipped = find_clipped_tensors(self._graph, bound)
         # Each step needs the fields that the steps before it fill in: masks decide which ranges are ambiguous, and the
         # overflows found so far decide which tensors with infinities are compared by counts.
         input_ranges = self._mask_input_ranges(feed, batch)
@@ -173,10 +169,8 @@ class HiddenOverflowFinder:
         # A check observes the float inputs. A trial of ``tune`` observes few tensors, so these values come from the
         # feed.
         slots = {tensor: tensor.slot for tensor in operands - batch.reference.keys() if _is_graph_input(tensor)}
-        main_scope = next((node.graph.root for node in self._nodes if not node.graph.path), None)
-        if main_scope is None:
-            return {}
-        arrays = {tensor: feed.get(main_scope.inputs[slot].name) for tensor, slot in slots.items()}
+        inputs = self._graph.root.inputs
+        arrays = {tensor: feed.get(inputs[slot].name) for tensor, slot in slots.items()}
         return {
             tensor: _range_of(array)
             for tensor, array in arrays.items()
@@ -209,7 +203,7 @@ class HiddenOverflowFinder:
         }
         # A conversion reads a tensor of the mixed model. If that model is not counted, count the reference instead.
         in_mixed = {
-            conversion: self._mixed_counter.original_ref(conversion.observed_ref)
+            conversion: conversion.observed_ref
             for conversion in bounds_of
             if self._mixed_counter is not None and not conversion.in_reference
         }

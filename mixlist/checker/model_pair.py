@@ -26,7 +26,6 @@ from mixlist.graph.model import POLICY_KEY, Graph, Node
 from mixlist.graph.naming import node_ref, output_ref
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.shape_propagation import count_elements
-from mixlist.graph.traversal import reachable_graphs
 from mixlist.graph.value_origins import is_random
 from mixlist.lists.policy import Policy
 from mixlist.ops import dtypes
@@ -35,15 +34,12 @@ from mixlist.resolver import Plan
 from mixlist.resolver.resolve_model import Resolver
 from mixlist.rewriter import rewrite
 from mixlist.rewriter.result import NOTHING_LOW
-from mixlist.rewriter.specialized_functions import ORIGIN_KEY
 from mixlist.runtime.inputs import model_inputs
 from mixlist.runtime.local_session import RunRefused
 from mixlist.targets.refused_bfloat16 import describe_refused_bfloat16
 from mixlist.worker_processes import WorkerDied
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from mixlist.graph.proto_types import ModelSource
     from mixlist.runtime.session import Feed
 
@@ -52,7 +48,6 @@ if TYPE_CHECKING:
 # reduced where they are computed, because all of them together may not fit into memory.
 _LARGE_GRAPH = 2000  # nodes of the main graph; to infer the sizes of tensors pays off only for such a graph
 _MOST_WHOLE_ELEMENTS = 2**12
-_RUNS_PER_SPECIALIZATION = 2**32  # more than the iterations and calls that any run has
 
 
 @dataclass(frozen=True)
@@ -61,8 +56,7 @@ class ObservedModel:
 
     ``open_tensors`` loads the model that the observer of the first look runs, with tensors of the main graph as
     outputs; None if there is no such observer. ``element_counts`` returns the sizes of the tensors that are known.
-    ``original_scopes``: for the scope of each function that mixlist specialized, the scope of the function in the
-    original. ``safe_reductions`` and ``extra_probes``: see ``instrument``.
+    ``safe_reductions`` and ``extra_probes``: see ``instrument``.
     """
 
     loaded: LoadedModel
@@ -70,58 +64,18 @@ class ObservedModel:
     open_observer: Callable[[LoadedModel, InstrumentedModel, list[str]], Observer]
     open_tensors: Callable[[Sequence[str]], Observer | None] | None = None
     element_counts: Callable[[], Mapping[TensorRef, int]] = dict
-    original_scopes: Mapping[str, str] = field(default_factory=dict)
     safe_reductions: bool = False
     extra_probes: Mapping[str, Mapping[str, Probe]] = field(default_factory=dict)
-
-    def original_ref(self, tensor: TensorRef) -> TensorRef:
-        """Return a tensor of the model under the name that the original has for it.
-
-        Only tensors of specialized functions have another name there: the original has one function for all of them.
-        """
-        if not self.original_scopes or not tensor.scope.startswith("function:"):
-            return tensor
-        # function:d:F_2/if/then_branch is function:d:F/if/then_branch in the original: the head names the function, and
-        # the tail a body in it.
-        head, slash, tail = tensor.scope.partition("/")
-        return tensor._replace(scope=f"{self.original_scopes.get(head, head)}{slash}{tail}")
-
-    def merge_specializations(self, ranges: Ranges) -> Ranges:
-        """Return the ranges by the tensors of the original, where all specializations of a function are one function.
-
-        ``first_nonfinite`` and ``first_largest`` of a range are indices of runs, which each specialization counts from
-        0. To compare these indices, all runs of one specialization get larger indices than those of the specializations
-        that are called earlier.
-        """
-        if not self.original_scopes:
-            return ranges
-        # The functions of the model have the specializations in the order of their first calls. The first one keeps the
-        # name of the original and is not in ``original_scopes``: position 0 is left for it.
-        runs_before = {
-            scope: position * _RUNS_PER_SPECIALIZATION for position, scope in enumerate(self.original_scopes, 1)
-        }
-        merged: dict[TensorRef, ObservedRange] = {}
-        for tensor, observed_range in ranges.items():
-            original = self.original_ref(tensor)
-            if original != tensor:
-                observed_range = observed_range.after_runs(runs_before[tensor.scope.partition("/")[0]])
-            # A specialization that did not run has no values, so it must not widen the range of another one.
-            merged_range = merged.get(original)
-            if merged_range is None or (observed_range.ran and not merged_range.ran):
-                merged[original] = observed_range
-            elif observed_range.ran:
-                merged[original] = merged_range.union(observed_range)
-        return merged
 
 
 @dataclass
 class ModelPair:
     """The two models of a check: the reference in float32 and the mixed model, both observed.
 
-    ``plan`` is None for a mixed model that was given as a file. ``nodes`` are those of the original in order of
-    computation. ``low_type_of``: the low type of each tensor that the mixed model holds in low precision.
-    ``conversions``: the tensors that low nodes of the mixed model read converted; ``conversion_readers``: the nodes of
-    the original that read them.
+    ``plan`` is None for a mixed model that was given as a file. ``graph`` is that of the original, and ``nodes`` are
+    its nodes in order of computation. ``low_type_of``: the low type of each tensor that the mixed model holds in low
+    precision. ``conversions``: the tensors that low nodes of the mixed model read converted; ``conversion_readers``:
+    the nodes of the original that read them.
     """
 
     reference: ObservedModel
@@ -130,6 +84,7 @@ class ModelPair:
     config: CheckSessions
     reference_observer: Observer
     mixed_observer: Observer
+    graph: Graph
     nodes: list[DataflowNode]
     low_type_of: dict[TensorRef, int]
     conversions: tuple[Conversion, ...]
@@ -142,10 +97,7 @@ class ModelPair:
         return frozenset(probe.ref for probe in self.reference.probes if probe.elem == dtypes.DOUBLE)
 
     def conversion_ranges(self, reference: Ranges, mixed: Ranges) -> list[tuple[Conversion, ObservedRange]]:
-        """Return the conversions that run in one batch, each with the range of its tensor before the conversion.
-
-        ``reference`` has the tensors of the original, ``mixed`` those of the mixed model.
-        """
+        """Return the conversions that run in one batch, each with the range of its tensor before the conversion."""
         conversion_ranges = []
         for conversion in self.conversions:
             before = (reference if conversion.in_reference else mixed).get(conversion.observed_ref)
@@ -154,13 +106,8 @@ class ModelPair:
         return conversion_ranges
 
     def batch_ranges(self, index: int, reference: Ranges, mixed: Ranges) -> BatchRanges:
-        """Return the ranges of one batch in both models, by the tensors of the original.
-
-        ``mixed`` has the tensors of the mixed model.
-        """
-        # The conversions name the tensors of the mixed model, so they come before its specializations are merged.
+        """Return the ranges of one batch in both models."""
         conversion_ranges = self.conversion_ranges(reference, mixed)
-        mixed = self.mixed.merge_specializations(mixed)
         if self.config.float64_reference:
             # Rule S8.10: what the original overflows in float32 is no loss of low precision.
             reference = {t: r if t in self.authored_float64 else r.in_float32() for t, r in reference.items()}
@@ -200,13 +147,11 @@ class ModelPair:
         Casts and constants are left out. So are random nodes, because their outputs cannot be compared.
         """
         nodes: dict[NodeRef, Node] = {}
-        for graph in reachable_graphs(build_graph(self.mixed.loaded.proto)):
-            for node in graph.nodes:
-                if node.bodies or node.function is not None or is_random(node) or node.op_type in ("Cast", "Constant"):
-                    continue
-                if any(value is not None and dtypes.element(value.type) in LOW_TYPES for value in node.outputs):
-                    # A function has one Graph for each kind of call: the first one gives the node.
-                    nodes.setdefault(node_ref(graph, node), node)
+        for node in build_graph(self.mixed.loaded.proto).nodes:
+            if node.bodies or is_random(node) or node.op_type in ("Cast", "Constant"):
+                continue
+            if any(value is not None and dtypes.element(value.type) in LOW_TYPES for value in node.outputs):
+                nodes.setdefault(node_ref(node), node)
         return nodes
 
     def open_cpu_observer(self, instrumented: InstrumentedModel) -> Observer:
@@ -267,10 +212,10 @@ def make_model_pair(
 
     # Add the probes. The graph of the original gives the nodes of findings: in that of ``shared``, large constants are
     # external, and masks among them would not be found.
-    main = build_graph(original.proto)
-    mixed, instrumented, conversions = _observe_mixed(loaded, main, config, whole_tensors)
-    low_type_of = {mixed.original_ref(probe.ref): probe.elem for probe in mixed.probes if probe.elem in LOW_TYPES}
-    nodes = trace_dataflow(main)
+    graph = build_graph(original.proto)
+    mixed, instrumented, conversions = _observe_mixed(loaded, graph, config, whole_tensors)
+    low_type_of = {probe.ref: probe.elem for probe in mixed.probes if probe.elem in LOW_TYPES}
+    nodes = trace_dataflow(graph)
     with _naming("the model of --against", loaded, against is not None):
         mixed_observer = config.open_mixed_observer(loaded, instrumented, _output_names(original))
     warnings += [NOTHING_LOW] if not low_type_of and not conversions else []
@@ -286,10 +231,11 @@ def make_model_pair(
         config,
         reference_observer,
         mixed_observer,
+        graph,
         nodes,
         low_type_of,
         conversions,
-        _conversion_readers(conversions, nodes, main),
+        _conversion_readers(conversions, nodes, graph),
         warnings,
     )
 
@@ -341,23 +287,22 @@ def _warn_about_kernels(
 
 
 def _conversion_readers(
-    conversions: Sequence[Conversion], nodes: Sequence[DataflowNode], main: Graph
+    conversions: Sequence[Conversion], nodes: Sequence[DataflowNode], graph: Graph
 ) -> dict[NodeRef, DataflowNode]:
     """Return the nodes of the original that read a conversion.
 
-    These are nodes that compute, which are among ``nodes``, and control-flow nodes and calls that pass it on.
+    These are nodes that compute, which are among ``nodes``, and control-flow nodes that pass it on.
     """
     readers = {reader for conversion in conversions for reader in conversion.readers}
     node_of = {node.ref: node for node in nodes if node.ref in readers}
     if node_of.keys() == readers:
         return node_of
-    # A control-flow node or a call may pass a converted tensor on to low nodes of a body. ``trace_dataflow`` has no
-    # such node. It gets no inputs here, because a converted input is a first offender whatever the other inputs are.
-    for graph in reachable_graphs(main):
-        for node in graph.nodes:
-            ref = node_ref(graph, node) if node.bodies or node.function is not None else None
-            if ref is not None and ref in readers:
-                node_of.setdefault(ref, DataflowNode(ref, node, graph, ()))
+    # A control-flow node may pass a converted tensor on to low nodes of a body. ``trace_dataflow`` has no such node. It
+    # gets no inputs here, because a converted input is a first offender whatever the other inputs are.
+    for node in graph.nodes:
+        ref = node_ref(node) if node.bodies else None
+        if ref is not None and ref in readers:
+            node_of.setdefault(ref, DataflowNode(ref, node, ()))
     return node_of
 
 
@@ -368,7 +313,7 @@ def _count_tensor_elements(graph: Graph, feed: Feed | None) -> dict[TensorRef, i
     shapes = {name: tuple(value.shape) for name, value in feed.items() if hasattr(value, "shape")}
     counts = count_elements(graph.model, shapes)
     return {
-        output_ref(graph, node, slot): counts[value.name_in_file]
+        output_ref(node, slot): counts[value.name_in_file]
         for node in graph.root.nodes
         for slot, value in enumerate(node.outputs)
         if value is not None and value.name_in_file in counts
@@ -397,18 +342,19 @@ def _observe_mixed(
     loaded: LoadedModel, original: Graph, config: CheckSessions, whole_tensors: AbstractSet[TensorRef]
 ) -> tuple[ObservedModel, InstrumentedModel, tuple[Conversion, ...]]:
     """Return the mixed model with its probes, its instrumented form, and its conversions."""
-    # Without probes at first: ``find_conversions`` needs only the names that this object maps to the original.
-    scopes = _original_scopes(loaded.proto)
-    mixed = ObservedModel(
-        loaded, (), config.open_mixed_observer, original_scopes=scopes, safe_reductions=config.safe_reductions
-    )
     safe = config.safe_reductions
     instrumenter = Instrumenter(loaded.proto, safe_reductions=safe, whole_tensors=whole_tensors)
     # The conversions tell which further tensors the instrumenter has to observe.
-    conversions = find_conversions(instrumenter.graph, original, mixed.original_ref)
+    conversions = find_conversions(instrumenter.graph, original)
     instrumenter.extra_probes = conversions.probes
     instrumented = instrumenter.run()
-    mixed = replace(mixed, probes=instrumented.probes, extra_probes=conversions.probes)
+    mixed = ObservedModel(
+        loaded,
+        instrumented.probes,
+        config.open_mixed_observer,
+        safe_reductions=safe,
+        extra_probes=conversions.probes,
+    )
     return mixed, instrumented, conversions.conversions
 
 
@@ -421,17 +367,3 @@ def _check_outputs(original: LoadedModel, mixed: LoadedModel) -> None:
     missing = [name for name in _output_names(original) if name not in _output_names(mixed)]
     if missing:
         raise UsageError(f"{mixed.name} has no output {missing[0]!r}, which {original.name} has")
-
-
-def _original_scopes(proto: ModelProto) -> dict[str, str]:
-    """Return for each function that mixlist specialized its scope, and the scope of the original function.
-
-    The rewriter notes the name of the original function in the metadata of each specialization.
-    """
-    original_scope_of = {}
-    for function in proto.functions:
-        for entry in function.metadata_props:
-            if entry.key == ORIGIN_KEY:
-                prefix = f"function:{function.domain}:"
-                original_scope_of[f"{prefix}{function.name}"] = f"{prefix}{entry.value}"
-    return original_scope_of

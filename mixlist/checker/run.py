@@ -176,7 +176,7 @@ class _CheckRun:
         self.range_pairs: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}  # over all batches, in both models
         self.task = TaskAccuracy(options.labels) if options.labels is not None else None
         self.hidden_overflows = HiddenOverflowFinder(
-            pair.nodes, frozenset(pair.low_types), pair.reference, pair.mixed, clips_repair=clips_repair
+            pair.graph, frozenset(pair.low_types), pair.reference, pair.mixed, clips_repair=clips_repair
         )
         self.full_statistics = FullStatistics(pair) if options.full_statistics else None
         self.inner_sums = InnerSums(pair, options.inner_type)

@@ -359,17 +359,15 @@ class CountingSession:
         wanted: Mapping[TensorRef, Iterable[CountStatistic]],
         all_others: Sequence[CountStatistic] = (),
     ) -> None:
-        original_ref = self._original_ref = model.original_ref
         # x -> Transpose -> y: y has the same values as its source x, so y is not counted itself. It gets the counts of
         # x.
-        self._source_of = {original_ref(p.ref): original_ref(p.source) for p in model.probes if p.source is not None}
+        self._source_of = {probe.ref: probe.source for probe in model.probes if probe.source is not None}
         counted: Wanted = {}
         for tensor, statistics in wanted.items():
             counted.setdefault(self._source_of.get(tensor, tensor), set()).update(statistics)
 
         def statistics_of(probe: Probe) -> Sequence[CountStatistic]:
-            tensor = original_ref(probe.ref)
-            return sorted(counted[tensor], key=attrgetter("name")) if tensor in counted else all_others
+            return sorted(counted[probe.ref], key=attrgetter("name")) if probe.ref in counted else all_others
 
         # If they fit into memory, the tensors become outputs, and numpy counts them: that needs no probes and no second
         # emulation. No other output of the model is requested.
@@ -397,7 +395,7 @@ class CountingSession:
             return None
         defaults = {tensor.name for tensor in model.loaded.proto.graph.initializer}
         probes = [probe for probe in model.probes if not probe.ref.scope and probe.tensor not in defaults]
-        name_of = {model.original_ref(probe.ref): probe.tensor for probe in probes}
+        name_of = {probe.ref: probe.tensor for probe in probes}
         # The values of inputs come from the feed.
         outputs, sizes = {tensor for tensor in self._counted if tensor.node}, model.element_counts()
         if not self._counted.keys() <= name_of.keys() or not outputs or not outputs <= sizes.keys():
@@ -438,16 +436,16 @@ class CountingSession:
     def count(self, feed: Feed) -> Totals:
         """Run one batch; return the statistics by tensor and name.
 
-        All iterations of a loop, and all calls and specializations of a function, count together.
+        All iterations of a loop count together.
         """
         totals: dict[tuple[TensorRef, str], float] = {}
         started = self._started.pop(id(feed), None)
         statistics = self._start(feed)() if started is None else started()
         for (tensor, name), values in statistics.items():
-            key = self._original_ref(tensor), name
-            # ``values`` has one entry for each iteration and call. A scope that did not run has the neutral element of
+            key = tensor, name
+            # ``values`` has one entry for each iteration. A scope that did not run has the neutral element of
             # the statistic: inf for SMALLEST, which ``initial`` limits to NO_SMALLEST. ReduceMin may return NaN for a
-            # tensor with a NaN; ``nanmin`` leaves it out, so that it does not hide the other iterations and calls.
+            # tensor with a NaN; ``nanmin`` leaves it out, so that it does not hide the other iterations.
             if name == SMALLEST.name:
                 smallest = float(np.nanmin(values, initial=NO_SMALLEST))
                 totals[key] = min(smallest, totals.get(key, NO_SMALLEST))
@@ -470,20 +468,20 @@ def _want(wanted: Wanted, tensor: TensorRef, statistics: Iterable[CountStatistic
     wanted.setdefault(tensor, set()).update(statistics)
 
 
-def _counts_of_conversion(conversion: Conversion, tensor: TensorRef, totals: Totals) -> ValueCounts | None:
-    """Return the counts of a conversion, whose tensor the original calls ``tensor``.
+def _counts_of_conversion(conversion: Conversion, totals: Totals) -> ValueCounts | None:
+    """Return the counts of the tensor that a conversion reads.
 
     A tensor in the body of a SequenceMap or of a custom operator has no statistics, because these operators can have no
     further outputs.
     """
+    tensor = conversion.observed_ref
     return conversion_counts(tensor, conversion.elem, totals) if (tensor, COUNT.name) in totals else None
 
 
 class _PairCounter:
     """The counting sessions of both models. The low type of a tensor gives the bounds of its counts.
 
-    Tensors that are not low are counted with the bounds of the first low type of the mixed model. Conversions in
-    several specializations of one function have the same tensor of the original: it is counted once, over all of them.
+    Tensors that are not low are counted with the bounds of the first low type of the mixed model.
     """
 
     def __init__(self, pair: ModelPair) -> None:
@@ -495,11 +493,6 @@ class _PairCounter:
         """Return the low type whose bounds the counts of a tensor have."""
         return self._pair.low_type_of.get(tensor, self._first_type)
 
-    def probed_tensor(self, conversion: Conversion) -> TensorRef:
-        """Return the tensor that a conversion reads, by its name in the original, as counts have it."""
-        model = self._pair.reference if conversion.in_reference else self._pair.mixed
-        return model.original_ref(conversion.observed_ref)
-
     def want_output(self, tensor: TensorRef) -> None:
         """Count the values of a node output in both models."""
         low = self.low_type(tensor)
@@ -509,7 +502,7 @@ class _PairCounter:
     def want_conversion(self, conversion: Conversion, statistics: Iterable[CountStatistic] | None = None) -> None:
         """Count the values of a tensor before its conversion, in the model that observes it."""
         wanted = self.wanted[0 if conversion.in_reference else 1]
-        _want(wanted, self.probed_tensor(conversion), statistics or conversion_statistics(conversion.elem))
+        _want(wanted, conversion.observed_ref, statistics or conversion_statistics(conversion.elem))
 
     def open_sessions(self, all_others: Sequence[CountStatistic] = ()) -> list[CountingSession | None]:
         """Open the sessions of the reference and of the mixed model; None for a model in which nothing is wanted.
@@ -545,11 +538,11 @@ class FullStatistics:
 
     def add(self, feed: Feed) -> dict[TensorRef, ValueCounts]:
         """Count the values of one batch; return the counts of each low tensor."""
-        pair, counter = self._pair, self._counter
+        pair = self._pair
         self._reference, self._mixed = _count(self._open_sessions(), feed)
         for conversion in pair.conversions:
             totals = self._reference if conversion.in_reference else self._mixed
-            counts = _counts_of_conversion(conversion, counter.probed_tensor(conversion), totals)
+            counts = _counts_of_conversion(conversion, totals)
             if counts is not None:
                 self.conversion_counts[conversion] = counts
         # A tensor of zeros has NO_SMALLEST, which is not below NO_SMALLEST. So it gets no entry, and the report None.
@@ -579,7 +572,7 @@ class FullStatistics:
             for conversion in self._pair.conversions:
                 counter.want_conversion(conversion)
                 if conversion.in_reference:
-                    _want(counter.wanted[0], counter.probed_tensor(conversion), [SMALLEST])
+                    _want(counter.wanted[0], conversion.observed_ref, [SMALLEST])
             self._sessions = counter.open_sessions([SMALLEST])
         return self._sessions
 
@@ -669,7 +662,7 @@ def take_second_look(
             for operand in operands.get(index, ()):
                 record = operand_records[operand]
                 totals = reference if record.conversion.in_reference else mixed
-                _examine_operand(record, index, counter.probed_tensor(record.conversion), totals, pair.config.saturate)
+                _examine_operand(record, index, totals, pair.config.saturate)
 
 
 def _examine_output(record: FindingRecord, index: int, low: int, reference: Totals, mixed: Totals) -> None:
@@ -684,13 +677,13 @@ def _examine_output(record: FindingRecord, index: int, low: int, reference: Tota
         record.add_magnitudes_without_nan(_magnitude_in(reference, tensor), _magnitude_in(mixed, tensor))
 
 
-def _examine_operand(record: OperandRecord, index: int, tensor: TensorRef, totals: Totals, saturate: bool) -> None:
+def _examine_operand(record: OperandRecord, index: int, totals: Totals, saturate: bool) -> None:
     """Add the counts and the magnitudes of one batch to the record of a converted input."""
-    counts = _counts_of_conversion(record.conversion, tensor, totals)
+    counts = _counts_of_conversion(record.conversion, totals)
     for kind, indices in record.batches.items():
         if index in indices and kind not in _UNCOUNTED_KINDS and counts is not None:
             record.add_count(kind, operand_value_count(kind, counts))
-    before = _magnitude_in(totals, tensor)
+    before = _magnitude_in(totals, record.conversion.observed_ref)
     if record.holds_nan and before is not None:
         # Only the magnitude is known, not its sign. Rounding is symmetric, so a range of both signs gives the result.
         value_range = ObservedRange(-before, before, nan=False, first_nonfinite=0 if math.isinf(before) else None)

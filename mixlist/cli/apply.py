@@ -99,7 +99,7 @@ def command(
       mixlist apply model.onnx -o mixed.onnx --target tensorrt
     """
     from mixlist.graph.save import files_of_model
-    from mixlist.graph.traversal import nodes_in_model
+    from mixlist.graph.traversal import nodes_in
     from mixlist.report import apply_terminal, target_output, terminal
     from mixlist.report.progress import bar
     from mixlist.rewriter import rewrite_in_place
@@ -109,7 +109,7 @@ def command(
     policy, hints = pop_policy(option_values), pop_type_hints(option_values)
     source = load_input_model(model)
     # Count the nodes now, because ``rewrite_in_place`` changes the model.
-    before, inputs = Counter(node.op_type for node in nodes_in_model(source.proto)), files_of_model(source)
+    before, inputs = Counter(node.op_type for node in nodes_in(source.proto.graph)), files_of_model(source)
     # Phases: decide the precision of the nodes, rewrite, save, then report.
     plan = resolve_with_progress(_with_inlining_and_opset(source, inline_functions, opset), policy, hints)
     use = None if target is None else plan_for_target(plan, target)
@@ -125,7 +125,7 @@ def command(
         shown_target = {} if use is None else {"target": target_output.applied_target_json(use, check)}
         _write_report(report, result.to_json() | shown_target)
     sizes = _total_size(inputs), None if dry_run else _total_size(written)
-    after = Counter(node.op_type for node in nodes_in_model(result.proto))
+    after = Counter(node.op_type for node in nodes_in(result.proto.graph))
     apply_terminal.write_summary(plan, result, (before, after), sizes, sys.stderr)
     if use is not None:
         target_output.write_applied_target(use, check, sys.stderr)

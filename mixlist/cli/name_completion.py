@@ -132,8 +132,6 @@ def _named_nodes(context: click.Context) -> Iterator[tuple[NodeRef, str]]:
     if model is None:
         return
     yield from _nodes_in_scope(model.graph.node, "")
-    for function in model.functions:
-        yield from _nodes_in_scope(function.node, f"function:{function.domain}:{function.name}")
 
 
 def _nodes_in_scope(nodes: Iterable[NodeProto], path: str) -> Iterator[tuple[NodeRef, str]]:

@@ -10,7 +10,8 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError, MixlistError
 from mixlist.lists.validate_file import FileReport
 
-_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+# An option of a command that the hint names needs no explanation: "mixlist apply --inline-functions".
+_OPTION = re.compile(r"(?<![\w-])(?<!mixlist apply )--[a-z][a-z-]+")
 # The codes of a file of another kind than the expected one. Other commands would take the file by another option.
 _OTHER_KIND_HINTS = {
     "ML013": "validate checks list files; --model names a model for the check of their names",

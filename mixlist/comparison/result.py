@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 class NodeChange(NodeResult):
     """A node whose precision differs.
 
-    ``base`` and ``target``: its precision under each policy, "" if the node is not in the model of ``base``: a function
-    can have another number of specializations (Rule S4.31). ``reason``: the reason under the target.
+    ``base`` and ``target``: its precision under each policy. ``reason``: the reason under the target.
     """
 
     base: str

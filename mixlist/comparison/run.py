@@ -105,16 +105,12 @@ def compare_policies(
 
 def _changed_nodes(base: Plan, target: Plan) -> tuple[NodeChange, ...]:
     """Return the nodes of ``target`` whose precision is another one under ``base``."""
-    # A node of a function can be missing under base: its scope has a number if the lists make several specializations
-    # of the function (Rule S4.31).
-    precisions = {node.ref: node.precision for node in base.nodes}
-    changed = [node for node in target.nodes if node.precision != precisions.get(node.ref)]
     return tuple(
         NodeChange(
-            *(node.scope, node.name, node.op_type),
-            *(precisions.get(node.ref, ""), node.precision, node.reason, node.domain),
+            *(node.scope, node.name, node.op_type), *(base_node.precision, node.precision, node.reason, node.domain)
         )
-        for node in changed
+        for base_node, node in zip(base.nodes, target.nodes, strict=True)
+        if base_node.precision != node.precision
     )
 
 
@@ -122,7 +118,7 @@ def _count_casts(plan: Plan) -> int:
     """Return the number of Casts that ``rewrite`` inserts."""
     from mixlist.rewriter.rewrite_model import lay_out_plan
 
-    return sum(len(casts) for _, layout in lay_out_plan(plan) for casts in layout.casts.values())
+    return sum(map(len, lay_out_plan(plan).casts.values()))
 
 
 def _check(source: LoadedModel, policy: Policy, batches: Batches, options: CheckOptions) -> CheckReport:

@@ -14,19 +14,18 @@ no kernel fused two nodes. So the bytes are an upper bound, made the same way fo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
 from mixlist.cost.operation_counts import UnknownShapeError, count_flops, is_matrix_operator
 from mixlist.graph.build import build_graph
-from mixlist.graph.function_attributes import copy_with_resolved_attributes
 from mixlist.graph.load import LoadedModel, load_model
 from mixlist.graph.model import Graph, Node, Scope, Value, float_values
 from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import NodeResult
-from mixlist.graph.shape_propagation import KnownShapes, Shape, propagate_shapes, propagate_shapes_in_function
+from mixlist.graph.shape_propagation import KnownShapes, Shape, propagate_shapes
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.ops.traits import Trait, operators
@@ -64,24 +63,16 @@ class NodeCost:
 
 @dataclass
 class Costs:
-    """The costs of one graph.
+    """The costs of a model.
 
-    ``known_shapes``: the shapes from which the costs follow. ``nodes``: the cost of each node, by node id. ``calls``:
-    the costs of each called function, by the id of the calling node.
+    ``known_shapes``: the shapes from which the costs follow. ``nodes``: the cost of each node, by node id.
     ``assumptions``: the control-flow nodes whose iterations or branch depend on data, and which case is counted.
     """
 
     graph: Graph
     known_shapes: KnownShapes
     nodes: dict[int, NodeCost] = field(default_factory=dict)
-    calls: dict[int, Costs] = field(default_factory=dict)
     assumptions: list[str] = field(default_factory=list)
-
-    def with_calls(self) -> Iterator[Costs]:
-        """Yield these costs, and then those of all functions called in this graph, also indirectly."""
-        yield self
-        for call in self.calls.values():
-            yield from call.with_calls()
 
 
 @dataclass(frozen=True)
@@ -145,22 +136,18 @@ def estimate_work(
 def estimate_costs(
     graph: Graph, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None
 ) -> Costs:
-    """Return the cost of each node of a main graph. For the graph of a Plan, pass ``plan.solution.graph``."""
-    return _Estimator().estimate(graph, propagate_shapes(graph, dims or {}, inputs or {}), {}, 1)
+    """Return the cost of each node of a model. For the graph of a Plan, pass ``plan.solution.graph``."""
+    costs = Costs(graph, propagate_shapes(graph, dims or {}, inputs or {}))
+    _Estimator().add_scope(costs, graph.root, 1)
+    return costs
 
 
-def compute_low_share(main: GraphSolution, low_type: str, costs: Costs) -> float | None:
-    """Return the share of matrix and convolution operations (0 to 1) in low precision, by a main graph's solution.
+def compute_low_share(solution: GraphSolution, low_type: str, costs: Costs) -> float | None:
+    """Return the share of matrix and convolution operations (0 to 1) in low precision under the decisions.
 
-    ``low_type``: ``float16`` or ``bfloat16``. ``costs``: the result of ``estimate_costs(main.graph, ...)``. The result
-    is None if the model has no such operations.
+    ``low_type``: ``float16`` or ``bfloat16``. ``costs``: the result of ``estimate_costs(solution.graph, ...)``. The
+    result is None if the model has no such operations.
     """
-    flops = _matrix_flops_by_precision(main, costs)
-    return flops[low_type] / flops.total() if flops.total() else None
-
-
-def _matrix_flops_by_precision(solution: GraphSolution, costs: Costs) -> Counter[str]:
-    """Return the matrix and convolution operations of a graph and its calls, by the precision that is decided."""
     from mixlist.resolver.decisions import find_precision
 
     flops = Counter[str]()
@@ -168,22 +155,19 @@ def _matrix_flops_by_precision(solution: GraphSolution, costs: Costs) -> Counter
         cost = costs.nodes.get(node.id)
         if cost is not None and cost.is_matrix:
             flops[find_precision(solution, node)] += cost.flops
-        if node.id in costs.calls:
-            flops.update(_matrix_flops_by_precision(solution.callees[node.id], costs.calls[node.id]))
-    return flops
+    return flops[low_type] / flops.total() if flops.total() else None
 
 
 def _sum_up(name: str, costs: Costs) -> Work:
     """Return the sums of a model's costs, by op type and in all."""
     costs_by_op: dict[tuple[str, str], list[NodeCost]] = {}
     unknown = []
-    for part in costs.with_calls():
-        for node in part.graph.nodes:
-            cost = part.nodes.get(node.id)
-            if cost is not None and cost.unknown:
-                unknown.append(UnknownNode(*node_ref(part.graph, node), node.op_type, cost.unknown))
-            elif cost is not None:
-                costs_by_op.setdefault((node.op_type, node.domain), []).append(cost)
+    for node in costs.graph.nodes:
+        cost = costs.nodes.get(node.id)
+        if cost is not None and cost.unknown:
+            unknown.append(UnknownNode(*node_ref(node), node.op_type, cost.unknown))
+        elif cost is not None:
+            costs_by_op.setdefault((node.op_type, node.domain), []).append(cost)
     # The keys are (op type, domain), in the order of the fields of OpWork.
     rows = [OpWork(*key, len(nodes), *_totals(nodes)) for key, nodes in costs_by_op.items()]
     rows.sort(key=lambda row: (-row.flops, -row.bytes, row.op_type))
@@ -191,7 +175,7 @@ def _sum_up(name: str, costs: Costs) -> Work:
     # Of these rows, products of integers have no operations, so they do not change the share in low precision.
     matrix_rows = [row for row in rows if is_matrix_operator(row.domain, row.op_type)]
     matrix_flops, low_matrix_flops, _ = _totals(matrix_rows)
-    once = tuple(text for part in costs.with_calls() for text in part.assumptions)
+    once = tuple(costs.assumptions)
     return Work(name, tuple(rows), flops, low_flops, matrix_flops, low_matrix_flops, moved_bytes, tuple(unknown), once)
 
 
@@ -200,51 +184,36 @@ def _totals(costs: Sequence[NodeCost | OpWork]) -> tuple[int, int, int]:
     return sum(c.flops for c in costs), sum(c.low_flops for c in costs), sum(c.bytes for c in costs)
 
 
-# By parameter of a function: the weight that the caller passes for it.
-PassedWeights = dict[Value, Value]
-
-
 class _Estimator:
-    """Estimates the costs of all graphs of one model.
+    """Estimates the costs of a model.
 
-    ``counted_weights``: the weights whose bytes are counted already, in any graph.
+    ``counted_weights``: the weights whose bytes are counted already.
     """
 
     def __init__(self) -> None:
         self.counted_weights: set[Value] = set()
 
-    def estimate(self, graph: Graph, known_shapes: KnownShapes, weights: PassedWeights, runs: int) -> Costs:
-        """Return the costs of ``runs`` runs of a main graph, or of ``runs`` runs of one call of a function."""
-        costs = Costs(graph, known_shapes)
-        self._add_scope(costs, graph.root, weights, runs)
-        return costs
-
-    def _add_scope(self, costs: Costs, scope: Scope, weights: PassedWeights, runs: int) -> None:
-        """Add the nodes of a scope, and of the bodies and functions below it."""
+    def add_scope(self, costs: Costs, scope: Scope, runs: int) -> None:
+        """Add the costs of ``runs`` runs of a scope, with the bodies below it."""
         for node in scope.nodes:
-            if node.function is not None:
-                # Every call gets costs of its own: shapes depend on the arguments.
-                passed = _passed_weights(node.function, node, weights)
-                known_shapes = propagate_shapes_in_function(node.function, node, costs.known_shapes)
-                costs.calls[node.id] = self.estimate(node.function, known_shapes, passed, runs)
-            elif node.bodies:
-                for body, iterations in self._bodies_that_run(costs, node, weights):
-                    self._add_scope(costs, body, weights, runs * iterations)
+            if node.bodies:
+                for body, iterations in self._bodies_that_run(costs, node):
+                    self.add_scope(costs, body, runs * iterations)
             else:
-                costs.nodes[node.id] = self._node_cost(costs, node, weights, runs)
+                costs.nodes[node.id] = self._node_cost(costs, node, runs)
 
-    def _bodies_that_run(self, costs: Costs, node: Node, weights: PassedWeights) -> list[tuple[Scope, int]]:
+    def _bodies_that_run(self, costs: Costs, node: Node) -> list[tuple[Scope, int]]:
         """Return the bodies that run and their iterations; add a text to ``costs.assumptions`` if data decides them."""
         if node.op_type == "If" and node.domain == "":
-            return [(node.bodies[self._branch_name(costs, node, weights)], 1)]
+            return [(node.bodies[self._branch_name(costs, node)], 1)]
         # Loop and Scan may show their number of iterations. An operator with bodies of another domain shows nothing.
         count = {"Loop": _loop_iterations, "Scan": _scan_iterations}.get(node.op_type) if node.domain == "" else None
         iterations = count(node, costs.known_shapes) if count else None
         if iterations is None:
-            costs.assumptions.append(f"{node_ref(costs.graph, node)} ({node.op_type}): one iteration")
+            costs.assumptions.append(f"{node_ref(node)} ({node.op_type}): one iteration")
         return [(body, 1 if iterations is None else iterations) for body in node.bodies.values()]
 
-    def _branch_name(self, costs: Costs, node: Node, weights: PassedWeights) -> str:
+    def _branch_name(self, costs: Costs, node: Node) -> str:
         """Return the attribute of the branch of an If that runs; if data decides, that of the costlier branch."""
         # The condition is known if it follows from shapes and constants, as in: Shape -> Equal -> If.
         condition = costs.known_shapes.arrays.get(node.inputs[0]) if node.inputs[0] is not None else None
@@ -254,15 +223,15 @@ class _Estimator:
         for name, body in node.bodies.items():
             # An estimator of its own: weights read in a branch that is not counted must not count as read.
             estimate = Costs(costs.graph, costs.known_shapes)
-            _Estimator()._add_scope(estimate, body, weights, 1)
-            flops, _, moved_bytes = _totals([cost for part in estimate.with_calls() for cost in part.nodes.values()])
+            _Estimator().add_scope(estimate, body, 1)
+            flops, _, moved_bytes = _totals([*estimate.nodes.values()])
             branch_costs[name] = (flops, moved_bytes)
         # Sorted, so that branches with equal costs lead to the same choice every time.
         branch = max(sorted(branch_costs), key=lambda name: branch_costs[name])
-        costs.assumptions.append(f"{node_ref(costs.graph, node)} (If): {branch}, the costlier one")
+        costs.assumptions.append(f"{node_ref(node)} (If): {branch}, the costlier one")
         return branch
 
-    def _node_cost(self, costs: Costs, node: Node, weights: PassedWeights, runs: int) -> NodeCost:
+    def _node_cost(self, costs: Costs, node: Node, runs: int) -> NodeCost:
         """Return the cost of a node without bodies over all its runs; ``unknown`` if it cannot be counted."""
         # A runtime computes a constant node when it loads the model. This is also true of a node without outputs.
         if all(v.is_constant for v in node.outputs if v is not None):
@@ -274,7 +243,7 @@ class _Estimator:
             return NodeCost(unknown="no formula for this operator")
         try:
             flops = _node_flops(costs, node) * runs if elem else 0
-            moved_bytes = self._bytes(node, costs.known_shapes, weights, runs)
+            moved_bytes = self._bytes(node, costs.known_shapes, runs)
         except UnknownShapeError:
             return NodeCost(unknown="its shapes are not known")
         except (LookupError, ValueError, TypeError, ZeroDivisionError):  # a formula met a node that is not valid
@@ -282,7 +251,7 @@ class _Estimator:
         # A product of integers, as of MatMulInteger, has no float operations.
         return NodeCost(flops, flops if elem in LOW_TYPES else 0, moved_bytes, is_matrix=is_matrix and elem is not None)
 
-    def _bytes(self, node: Node, known_shapes: KnownShapes, weights: PassedWeights, runs: int) -> int:
+    def _bytes(self, node: Node, known_shapes: KnownShapes, runs: int) -> int:
         """Return the bytes that a node reads and writes in all its runs; a weight counts for the first reader only."""
         standard = node.domain == ""
         if standard and node.op_type in _VIEWS:
@@ -294,30 +263,14 @@ class _Estimator:
             # Gather(table, indices) reads the indices, and of the table only as many bytes as it writes.
             inputs, picked = inputs[1:], outputs[0]
         total = (picked + sum(outputs)) * runs
-        # A weight counts once, also in a loop and in several calls. Other tensors are new in each run.
+        # A weight counts once, also in a loop. Other tensors are new in each run.
         for value in inputs:
-            weight = _weight_of(value, weights)
-            if weight is None:
+            if not value.is_constant:
                 total += _byte_size(value, known_shapes) * runs
-            elif weight not in self.counted_weights:
+            elif value not in self.counted_weights:
                 total += _byte_size(value, known_shapes)
-                self.counted_weights.add(weight)
+                self.counted_weights.add(value)
         return total
-
-
-def _weight_of(value: Value, weights: PassedWeights) -> Value | None:
-    """Return the weight that a tensor is: the tensor itself if it is constant, or the weight that the caller passes."""
-    # A parameter of a function may be constant, too. Take the weight of the caller: several calls may pass the same
-    # one.
-    return value if value.is_constant and value.kind != "input" else weights.get(value)
-
-
-def _passed_weights(function: Graph, call: Node, weights: PassedWeights) -> PassedWeights:
-    """Return the weights that a call passes, by parameter of the function; ``weights``: those of the calling graph."""
-    arguments = zip(function.root.inputs, call.inputs, strict=False)
-    return {
-        parameter: weight for parameter, argument in arguments if argument and (weight := _weight_of(argument, weights))
-    }
 
 
 def _computing_type(node: Node) -> int | None:
@@ -345,9 +298,7 @@ def _node_flops(costs: Costs, node: Node) -> int:
     if any(value is not None and value not in shapes for value in (*node.inputs, *node.outputs)):
         raise UnknownShapeError
     inputs, outputs = ([shapes[v] if v is not None else None for v in slots] for slots in (node.inputs, node.outputs))
-    # An attribute of a function's node may refer to an attribute of the function: the call has the value.
-    proto = copy_with_resolved_attributes(node.proto, costs.graph.call_attributes) if costs.graph.path else node.proto
-    return count_flops(node.domain, node.op_type, {a.name: a for a in proto.attribute}, inputs, outputs)
+    return count_flops(node.domain, node.op_type, {a.name: a for a in node.proto.attribute}, inputs, outputs)
 
 
 def _byte_size(value: Value, known_shapes: KnownShapes) -> int:

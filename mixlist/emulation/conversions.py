@@ -11,7 +11,6 @@ run, or may run several times.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,7 +18,6 @@ from mixlist.emulation.instrument import Probe
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import node_ref, output_ref, scope_path
 from mixlist.graph.refs import NodeRef, TensorRef
-from mixlist.graph.traversal import reachable_graphs
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 
@@ -31,8 +29,8 @@ class Conversion:
     name: the name of the tensor.
     observed_ref: the identity under which the mixed model observes the tensor before it is converted.
     reference_ref: the identity of the tensor in the reference; None if the reference does not observe it.
-    readers: the nodes that read the converted tensor, under their names in the original. If an output of a body is
-        converted, the reader is the node with the body.
+    readers: the nodes that read the converted tensor. If an output of a body is converted, the reader is the node with
+        the body.
     in_reference: whether the tensor is observed in the reference instead of the mixed model. This is True for an input
         of the graph that the mixed model declares in the low type: the mixed model never has its unrounded values.
     """
@@ -56,20 +54,16 @@ class Conversions:
     probes: dict[str, dict[str, Probe]]
 
 
-def find_conversions(mixed: Graph, original: Graph, to_original: Callable[[TensorRef], TensorRef]) -> Conversions:
-    """Return the conversions of a mixed model. Constants do not count, because its file has their converted numbers.
-
-    to_original: maps the identity of a tensor in the mixed model to its identity in the original. The two differ in
-        functions that mixlist specialized.
-    """
-    return _ConversionFinder(original, to_original).run(mixed)
+def find_conversions(mixed: Graph, original: Graph) -> Conversions:
+    """Return the conversions of a mixed model. Constants do not count, because its file has their converted numbers."""
+    return _ConversionFinder(original).run(mixed)
 
 
 class _ConversionFinder:
     """Collect the conversions of a mixed model, and the probes that they need."""
 
-    def __init__(self, original: Graph, to_original: Callable[[TensorRef], TensorRef]) -> None:
-        self.original, self.to_original = original, to_original
+    def __init__(self, original: Graph) -> None:
+        self.original = original
         self.probes: dict[str, dict[str, Probe]] = {}
         # A draft is a conversion without its readers. The readers are collected in a dict of their own, because several
         # nodes can read the same conversion. The keys of both dicts are ``observed_ref`` and the low type. The inner
@@ -79,44 +73,43 @@ class _ConversionFinder:
 
     def run(self, mixed: Graph) -> Conversions:
         """Return the conversions of the inputs of nodes and of the outputs of bodies."""
-        for graph in reachable_graphs(mixed):
-            for node in graph.nodes:
-                for slot, value in enumerate(node.inputs):
-                    if value is not None and node.input_types[slot] in LOW_TYPES:
-                        self._visit_input(graph, node, slot, value)
-                for body in node.bodies.values():
-                    for value, output_type in zip(body.outputs, body.output_types, strict=True):
-                        if output_type in LOW_TYPES and _is_converted(value, output_type):
-                            self._add(graph, body, value, dtypes.element(output_type), node)
+        for node in mixed.nodes:
+            for slot, value in enumerate(node.inputs):
+                if value is not None and node.input_types[slot] in LOW_TYPES:
+                    self._visit_input(node, slot, value)
+            for body in node.bodies.values():
+                for value, output_type in zip(body.outputs, body.output_types, strict=True):
+                    if output_type in LOW_TYPES and _is_converted(value, output_type):
+                        self._add(body, value, dtypes.element(output_type), node)
         conversions = [replace(draft, readers=tuple(self.readers[key])) for key, draft in self.drafts.items()]
         return Conversions(tuple(conversions), self.probes)
 
-    def _visit_input(self, graph: Graph, node: Node, slot: int, value: Value) -> None:
+    def _visit_input(self, node: Node, slot: int, value: Value) -> None:
         """Add the conversion of an input that a node reads in a low type, if the input is converted."""
         elem = dtypes.element(node.input_types[slot])
         # value (float32) -> Cast of mixlist -> node. The graph hides the Casts of mixlist.
         if _is_converted(value, elem):
-            self._add(graph, node.scope, value, elem, node)
+            self._add(node.scope, value, elem, node)
             return
         cast = value.producer
         if cast is None:
             # graph input, declared in the low type -> node
-            if find_observed_ref(graph, value) is not None:
-                self._add_declared_input(graph, value, elem, node)
+            if find_observed_ref(value) is not None:
+                self._add_declared_input(value, elem, node)
         elif cast.op_type == "Cast" and not cast.domain and cast.inputs[0] is not None:
             # source (float32) -> Cast of the author -> node. A rewrite may reuse a Cast of the author: a node that read
             # ``source`` in the original then reads the Cast. Only this case is a conversion that mixlist made.
             source = cast.inputs[0]
-            if _is_converted(source, elem) and not self._is_authored_conversion(graph, node, slot, value):
-                self._add(graph, node.scope, source, elem, node)
+            if _is_converted(source, elem) and not self._is_authored_conversion(node, slot, value):
+                self._add(node.scope, source, elem, node)
 
-    def _is_authored_conversion(self, graph: Graph, node: Node, slot: int, value: Value) -> bool:
+    def _is_authored_conversion(self, node: Node, slot: int, value: Value) -> bool:
         """Return True if the author let the node read the output of a Cast, False if a rewrite did so.
 
         The author did so if the node reads the same tensor in the original. If the original does not have the node or
         the slot, nothing shows that a rewrite did so, and the result is True.
         """
-        original_node = self._original_nodes.get(self._reader_ref(graph, node))
+        original_node = self._original_nodes.get(node_ref(node))
         if original_node is None or slot >= len(original_node.inputs):
             return True
         original_value = original_node.inputs[slot]
@@ -125,56 +118,49 @@ class _ConversionFinder:
     @cached_property
     def _original_nodes(self) -> dict[NodeRef, Node]:
         """Return the nodes of the original, by identity."""
-        # Reversed, so that the first of several graphs with the same node (a function called in several types) wins.
-        return {
-            node_ref(graph, node): node for graph in reversed(reachable_graphs(self.original)) for node in graph.nodes
-        }
+        return {node_ref(node): node for node in self.original.nodes}
 
     @cached_property
     def _original_inputs(self) -> dict[str, tuple[int, dtypes.Type]]:
         """Return the position and the type of each graph input of the original, by name."""
         return {value.name: (slot, value.type) for slot, value in enumerate(self.original.root.inputs)}
 
-    def _add_declared_input(self, graph: Graph, value: Value, elem: int, node: Node) -> None:
+    def _add_declared_input(self, value: Value, elem: int, node: Node) -> None:
         """Add an input of the main graph that the mixed model declares in the low type and the original does not."""
         # An input that the original does not have is no conversion: ``elem`` as its authored type says so.
         slot, authored_type = self._original_inputs.get(value.name, (0, elem))
         if authored_type in dtypes.MIXABLE and authored_type != elem:
             ref = TensorRef("", "", slot)
-            self._store(Conversion(value.name, elem, ref, ref, (), in_reference=True), graph, node)
+            self._store(Conversion(value.name, elem, ref, ref, (), in_reference=True), node)
 
-    def _add(self, graph: Graph, scope: Scope, value: Value, elem: int, node: Node) -> None:
+    def _add(self, scope: Scope, value: Value, elem: int, node: Node) -> None:
         """Add the conversion of a tensor that ``node`` reads in ``scope``."""
-        own_ref = find_observed_ref(graph, value)
-        observed_ref = own_ref if own_ref is not None and value.scope is scope else self._add_probe(graph, scope, value)
+        own_ref = find_observed_ref(value)
+        observed_ref = own_ref if own_ref is not None and value.scope is scope else self._add_probe(scope, value)
         reference_ref = self._reference_ref(own_ref, value) if own_ref is not None else None
-        self._store(Conversion(value.name, elem, observed_ref, reference_ref, ()), graph, node)
+        self._store(Conversion(value.name, elem, observed_ref, reference_ref, ()), node)
 
-    def _store(self, draft: Conversion, graph: Graph, node: Node) -> None:
+    def _store(self, draft: Conversion, node: Node) -> None:
         """Add a conversion if it is new, and ``node`` to its readers."""
         key = draft.observed_ref, draft.elem
         self.drafts.setdefault(key, draft)
-        self.readers.setdefault(key, {})[self._reader_ref(graph, node)] = None
-
-    def _reader_ref(self, graph: Graph, node: Node) -> NodeRef:
-        """Return the identity of a node in the original."""
-        return self.to_original(TensorRef(*node_ref(graph, node), 0)).producer
+        self.readers.setdefault(key, {})[node_ref(node)] = None
 
     def _reference_ref(self, observed: TensorRef, value: Value) -> TensorRef:
         """Return the identity in the reference of a tensor that the mixed model observes."""
         if observed.node:
-            return self.to_original(observed)
+            return observed
         # An input of the graph has its position as identity, and the inputs of the original may have another order.
         slot, _ = self._original_inputs.get(value.name, (observed.slot, 0))
         return TensorRef("", "", slot)
 
-    def _add_probe(self, graph: Graph, scope: Scope, value: Value) -> TensorRef:
+    def _add_probe(self, scope: Scope, value: Value) -> TensorRef:
         """Add a probe of a tensor in the scope that reads it, and return the identity of the observed tensor."""
-        path = scope_path(graph, scope)
+        path = scope_path(scope)
         if value.scope is not scope or (value.producer is None and value not in scope.inputs):
             ref = TensorRef(path, value.name, -1)  # the slot -1 marks a tensor that an outer scope computes
         elif value.producer is not None:
-            ref = output_ref(graph, value.producer, value.output_slot)
+            ref = output_ref(value.producer, value.output_slot)
         else:
             ref = TensorRef(path, "", scope.inputs.index(value))
         probe = Probe(ref, value.name_in_file, "", dtypes.element(value.type))
@@ -182,17 +168,16 @@ class _ConversionFinder:
         return ref
 
 
-def find_observed_ref(graph: Graph, value: Value) -> TensorRef | None:
+def find_observed_ref(value: Value) -> TensorRef | None:
     """Return the identity of a value that a node computes or that is an input of the main graph.
 
-    Return None for an initializer. Return None as well for an input of a body or function, and for an output of control
-    flow or of a call: these only pass on the values of other tensors.
+    Return None for an initializer. Return None as well for an input of a body, and for an output of control flow: these
+    only pass on the values of other tensors.
     """
     producer = value.producer
     if producer is not None:
-        passes_values_on = bool(producer.bodies) or producer.function is not None
-        return None if passes_values_on else output_ref(graph, producer, value.output_slot)
-    if value.kind == "input" and value.scope.owner is None and not graph.path:
+        return None if producer.bodies else output_ref(producer, value.output_slot)
+    if value.kind == "input" and value.scope.owner is None:
         return TensorRef("", "", value.scope.inputs.index(value))
     return None
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from mixlist.emulation.emulation_builder import EmulationBuilder
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Node
-from mixlist.graph.traversal import nodes_in_model, scopes_in_model, tensors_in_model
+from mixlist.graph.traversal import nodes_in, scopes_in, tensors_in_model
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.ops.schema import TYPE_ATTRIBUTES
@@ -67,10 +67,10 @@ def has_low_types(model: ModelProto) -> bool:
     """
     if model.graph.sparse_initializer or any(tensor.data_type in LOW_TYPES for tensor in tensors_in_model(model)):
         return True
-    infos = chain(model.graph.input, model.graph.output, *(scope.value_info for scope in scopes_in_model(model)))
+    infos = chain(model.graph.input, model.graph.output, *(scope.value_info for scope in scopes_in(model.graph)))
     if any(dtypes.element(dtypes.from_proto(info.type)) in LOW_TYPES for info in infos):
         return True
-    for node in nodes_in_model(model):
+    for node in nodes_in(model.graph):
         for attribute in node.attribute:
             if attribute.i in LOW_TYPES and (node.domain or attribute.name in TYPE_ATTRIBUTES):
                 return True

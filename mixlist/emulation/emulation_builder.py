@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from mixlist.graph.build import build_graph
 from mixlist.graph.load import LoadedModel
-from mixlist.graph.model import Graph, Node, Scope, Value
+from mixlist.graph.model import Node, Scope, Value
 from mixlist.graph.naming import NameGenerator, names_in
 from mixlist.graph.opsets import standard_opset
 from mixlist.graph.proto_edits import SortKey, copy_message, reorder_messages
 from mixlist.graph.save import set_inline
-from mixlist.graph.traversal import is_graph, protos_by_scope, reachable_graphs
+from mixlist.graph.traversal import protos_by_scope
 from mixlist.graph.weights import (
     cancel_lossless_conversion,
     embedded_array,
@@ -35,9 +34,7 @@ from mixlist.ops.traits import Trait, operators
 from mixlist.rewriter.tensor_conversion import inline_external_data, stream_tensor
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, ModelProto, NodeProto, TensorProto
-
-    from mixlist.graph.proto_types import ScopeProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 # ONNX's inference reads the values of some constants, such as sizes and scales. A constant of at most this many
 # elements may be one of them, and is copied instead of converted by a Cast.
@@ -72,41 +69,15 @@ class EmulationBuilder:
         self.proto = copy_message(self.loaded.proto)
         # The Casts that mixlist inserted must stay nodes here: each of them rounds.
         self.graph = build_graph(self.proto, show_marked_casts=True)
-        model_opset = standard_opset(self.proto)
-        self.opsets = {body.opsets.get("", model_opset) for body in reachable_graphs(self.graph)}
-        functions = self.proto.functions
-        self.new_names = NameGenerator(
-            chain(names_in(self.proto.graph, *functions), (function.name for function in functions))
-        )
-        # A function has one Graph for each kind of call. Each Graph gets a function of its own in the new model,
-        # because the functions can need different Casts. The first one keeps the name of the function.
-        self.specialized: dict[Graph, FunctionProto] = {}
+        self.opset = standard_opset(self.proto)
+        self.new_names = NameGenerator(names_in(self.proto.graph))
 
     def run(self) -> ModelProto:
-        """Rewrite the main graph and a copy of each function body, and return the model."""
-        for body in reachable_graphs(self.graph)[1:]:
-            function = self.copy_function(body)
-            if any(other.function is body.function for other in self.specialized):
-                function.name = self.new_names.make_name(function.name)
-            self.specialized[body] = function
-        self._rewrite_graph(self.graph, self.proto.graph)
-        for body, function in self.specialized.items():
-            self._rewrite_graph(body, function)
-        # Functions that no reachable node calls stay as they are.
-        called = [body.function for body in self.specialized]
-        uncalled = [copy_message(f) for f in self.proto.functions if not any(f is original for original in called)]
-        del self.proto.functions[:]
-        self.proto.functions.extend([*self.specialized.values(), *uncalled])
+        """Rewrite the model and return it."""
+        self._rewrite_graph()
         if not self.keep_external:
             self.inline_external()
         return self.proto
-
-    def copy_function(self, body: Graph) -> FunctionProto:
-        """Return a copy of a function that imports the standard domain, of which the new nodes are."""
-        function = copy_message(body.function)
-        if "" not in body.opsets:
-            function.opset_import.add(domain="", version=standard_opset(self.proto))
-        return function
 
     def inline_external(self) -> None:
         """Move external data into the model, so that a session can be made of the model alone."""
@@ -114,20 +85,20 @@ class EmulationBuilder:
 
     # --- one scope ---
 
-    def _rewrite_graph(self, graph: Graph, root_proto: ScopeProto) -> None:
-        """Rewrite all scopes of a graph; ``root_proto`` is the message of its outermost scope."""
+    def _rewrite_graph(self) -> None:
+        """Rewrite all scopes of the model."""
         # Bodies come first: their nodes read constants of outer scopes, which must still have their authored values.
-        for scope, scope_proto in reversed(protos_by_scope(graph.root, root_proto).items()):
-            self._rewrite_scope(graph, scope, scope_proto)
+        for scope, scope_proto in reversed(protos_by_scope(self.graph.root, self.proto.graph).items()):
+            self._rewrite_scope(scope, scope_proto)
 
-    def _rewrite_scope(self, graph: Graph, scope: Scope, scope_proto: ScopeProto) -> None:
+    def _rewrite_scope(self, scope: Scope, scope_proto: GraphProto) -> None:
         """Rewrite the nodes, weights and declared types of one scope in place, without its bodies."""
         # Nodes. The node at position p of the topological order gets the key (p, 0, 0), new nodes after it (p, 1, i),
         # and new nodes before it (p - 1, 3, i): these come after all new nodes of the node before.
         keys: list[SortKey | None] = [None] * len(scope_proto.node)
         added: list[NodeProto] = []
         for position, node in enumerate(scope.nodes):
-            before, after = self._rewrite_node(graph, node, scope_proto.node[node.position])
+            before, after = self._rewrite_node(node, scope_proto.node[node.position])
             keys[node.position] = (position, 0, 0)
             keys += [(position - 1, 3, index) for index in range(len(before))]
             keys += [(position, 1, index) for index in range(len(after))]
@@ -135,14 +106,10 @@ class EmulationBuilder:
         scope_proto.node.extend(added)
         reorder_messages(scope_proto.node, keys)
         # Weights, and the declared types of tensors.
-        infos = [*scope_proto.value_info]
-        if is_graph(scope_proto):
-            infos += [*scope_proto.input, *scope_proto.output]
-            weights = [*scope_proto.initializer, *(sparse.values for sparse in scope_proto.sparse_initializer)]
-            for tensor in weights:
-                if tensor.data_type in self.widened_types:
-                    self._widen_tensor(tensor)
-        for info in infos:
+        for tensor in (*scope_proto.initializer, *(sparse.values for sparse in scope_proto.sparse_initializer)):
+            if tensor.data_type in self.widened_types:
+                self._widen_tensor(tensor)
+        for info in (*scope_proto.value_info, *scope_proto.input, *scope_proto.output):
             declared_type = dtypes.from_proto(info.type)
             if dtypes.element(declared_type) in self.widened_types:
                 dtypes.write_type(info.type, dtypes.with_element(declared_type, self.target_type))
@@ -163,11 +130,8 @@ class EmulationBuilder:
 
     # --- one node ---
 
-    def _rewrite_node(self, graph: Graph, node: Node, node_proto: NodeProto) -> tuple[list[NodeProto], list[NodeProto]]:
+    def _rewrite_node(self, node: Node, node_proto: NodeProto) -> tuple[list[NodeProto], list[NodeProto]]:
         """Widen a node in place, and return the new nodes before it and after it."""
-        if node.function is not None:
-            node_proto.op_type = self.specialized[node.function].name
-            return [], []
         signature = node.signature
         if node.bodies or signature is None or not any(self._needs_widening(v) for v in (*node.inputs, *node.outputs)):
             return [], []
@@ -279,20 +243,11 @@ class EmulationBuilder:
     def make_clip(self, name: str, largest: float) -> list[NodeProto]:
         """Return the nodes that limit magnitudes to ``largest``; the last one makes the result. A NaN stays a NaN."""
         out = self.new_names.make_name(f"{name}_clipped")
-        # The bounds of Clip are attributes before opset 11.
-        has_attributes = {opset < 11 for opset in self.opsets}
-        if has_attributes == {True}:
+        if self.opset < 11:  # the bounds are attributes
             return [self.new_names.make_node("Clip", [name], out, min=-largest, max=largest)]
         bounds = {self.new_names.make_name(f"{out}_bound"): number for number in (-largest, largest)}
         nodes = [self.new_names.make_constant(bound, dtypes.FLOAT, [], [number]) for bound, number in bounds.items()]
-        if has_attributes == {False}:
-            return [*nodes, self.new_names.make_node("Clip", [name, *bounds], out)]
-        # ONNX Runtime checks a node of a function in the opset of the function, and runs it in that of the model: no
-        # Clip fits both. Max and Min do, and take longer.
-        lowest, highest = bounds
-        raised = self.new_names.make_name(f"{out}_below")
-        nodes.append(self.new_names.make_node("Max", [name, lowest], raised))
-        return [*nodes, self.new_names.make_node("Min", [raised, highest], out)]
+        return [*nodes, self.new_names.make_node("Clip", [name, *bounds], out)]
 
     def _copy_small_constant(self, value: Value, name: str, elem: int) -> NodeProto | None:
         """Return a Constant with the authored numbers of a small constant; None if the value is not one.

@@ -4,8 +4,7 @@ Every observed float tensor is reduced to a few numbers, by nodes directly after
 packs these numbers into one vector for each statistic. The vectors become outputs of the main graph:
 * from a branch of an If as outputs of the If, where the other branch yields the neutral elements;
 * from the body of a Loop or Scan as scan outputs, with one row for each iteration. A loop inside another body reduces
-  the rows to one, because its number of iterations may change from one run of the outer body to the next;
-* from a function as further outputs of its calls.
+  the rows to one, because its number of iterations may change from one run of the outer body to the next.
 
 A tensor of a few values is cheaper than its probe: ``whole_tensors`` become outputs of the main graph themselves.
 
@@ -33,7 +32,7 @@ from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from mixlist.graph.build import build_graph
-from mixlist.graph.model import FunctionKey, Graph, Node, Scope, function_key
+from mixlist.graph.model import Node, Scope
 from mixlist.graph.naming import NameGenerator, display_name, names_in, scope_path
 from mixlist.graph.proto_edits import SortKey, copy_message, reorder_messages
 from mixlist.graph.refs import TensorRef
@@ -44,7 +43,7 @@ from mixlist.ops.traits import Trait, operators
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
-    from mixlist.graph.proto_types import ScopeProto
+    from mixlist.graph.model import Graph
 
 # --- probes and statistics ---
 
@@ -110,8 +109,7 @@ class InstrumentedModel:
 
     proto: the model.
     probes: the observed tensors in the order of computation.
-    columns: the columns that hold a statistic of a tensor, by tensor and name of the statistic. A tensor in a function
-        has a column for each call.
+    columns: the columns that hold a statistic of a tensor, by tensor and name of the statistic.
     column_counts: the number of columns of each output with statistics.
     whole_outputs: the observed tensors that are outputs of the graph themselves, by identity; these have no statistics.
     cut_outputs: for each place where the graph can be cut (``cut_tensors`` of ``instrument``), the names of the tensors
@@ -176,7 +174,7 @@ def pack(
 ) -> tuple[list[PackedStatistic], list[NodeProto]]:
     """Pack the statistics of a scope into as few tensors as possible; return these, and the nodes that compute them.
 
-    scalars: the statistics of the scope itself. vectors: those of its bodies and calls. A stacked vector stays alone,
+    scalars: the statistics of the scope itself. vectors: those of its bodies. A stacked vector stays alone,
     because its number of rows is known only at run time.
     """
     packed: list[PackedStatistic] = []
@@ -334,7 +332,7 @@ class Instrumenter:
     """Add the statistics to a copy of a model; for the parameters see ``instrument``.
 
     extra_probes: further tensors to observe, by scope path and tensor name. No node of the scope computes them: they
-        are tensors of outer scopes, and results of calls and control flow.
+        are tensors of outer scopes, and results of control flow.
     whole_tensors: node outputs of the main graph that become outputs of the graph, instead of their statistics.
     built_graph: the Graph of the model, if it was built already. Its messages do not change.
 
@@ -352,17 +350,13 @@ class Instrumenter:
 
     def __post_init__(self, model: ModelProto, built_graph: Graph | None) -> None:
         self.proto = copy_message(model)
-        # The functions of a Graph change when they are instrumented: such a Graph must be that of the copy.
-        self.graph = build_graph(self.proto) if built_graph is None or model.functions else built_graph
-        self.new_names = NameGenerator(names_in(self.proto.graph, *self.proto.functions))
+        self.graph = built_graph or build_graph(self.proto)
+        self.new_names = NameGenerator(names_in(self.proto.graph))
         self.instrumented = InstrumentedModel(self.proto)
-        # By function: the number of its own outputs, and the statistics that it yields after them. A function is
-        # instrumented at its first call.
-        self.function_outputs: dict[FunctionKey, tuple[int, list[PackedStatistic]]] = {}
 
     def run(self) -> InstrumentedModel:
         """Instrument the whole model, and return it."""
-        for packed in self._instrument_scope(self.graph, self.graph.root, self.proto.graph):
+        for packed in self._instrument_scope(self.graph.root, self.proto.graph):
             add_output(self.proto.graph, packed, packed.name, stacked=packed.stacked)
             self.instrumented.column_counts[packed.name] = len(packed.refs)
             for index, ref in enumerate(packed.refs):
@@ -376,19 +370,18 @@ class Instrumenter:
 
     # --- scopes ---
 
-    def _instrument_scope(self, graph: Graph, scope: Scope, scope_proto: ScopeProto) -> list[PackedStatistic]:
+    def _instrument_scope(self, scope: Scope, scope_proto: GraphProto) -> list[PackedStatistic]:
         """Add probes to a scope and to its bodies, and return the packed statistics that the scope yields.
 
         The reductions come directly after the node that computes their tensor, so that the tensor can be freed.
         """
         scalars: list[ScalarStatistic] = []  # statistics of this scope that are not packed yet
-        vectors: list[PackedStatistic] = []  # statistics of its bodies and calls that are not packed yet
+        vectors: list[PackedStatistic] = []  # statistics of its bodies that are not packed yet
         packed: list[PackedStatistic] = []
-        path = scope_path(graph, scope)
+        path = scope_path(scope)
         sources: dict[str, TensorRef] = {}  # by name of a tensor: the observed tensor that has the same range
-        is_main = scope.owner is None and not graph.path
-        # A function may not import the standard domain. ``_instrument_call`` then imports the version of the model.
-        opset = graph.opsets.get("") or self.graph.opsets.get("", 0)
+        is_main = scope.owner is None
+        opset = self.graph.opsets.get("", 0)
         node_count = len(scope_proto.node)
         added: list[tuple[int, list[NodeProto]]] = []  # the new nodes after the node at a position of the file
         # Tensors that no node of the scope computes: their reductions come first.
@@ -402,10 +395,8 @@ class Instrumenter:
         for node in scope.nodes:
             node_proto = scope_proto.node[node.position]
             nodes_after: list[NodeProto] = []
-            if node.function is not None:
-                vectors += self._instrument_call(node.function, node_proto)
-            elif node.bodies:
-                vectors += self._instrument_control_flow(graph, node, node_proto, nodes_after)
+            if node.bodies:
+                vectors += self._instrument_control_flow(node, node_proto, nodes_after)
             for probe in self._output_probes(node, path, sources):
                 if probe.ref in self.whole_tensors:
                     self.instrumented.whole_outputs[probe.ref] = probe.tensor
@@ -434,10 +425,10 @@ class Instrumenter:
     def _output_probes(self, node: Node, path: str, sources: dict[str, TensorRef]) -> Iterator[Probe]:
         """Yield the probes of the float outputs of a node, and enter the outputs in ``sources``.
 
-        A constant is not observed. The outputs of control flow and calls are observed in the bodies that compute them,
-        and here only if they are in ``extra_probes``.
+        A constant is not observed. The outputs of control flow are observed in the bodies that compute them, and here
+        only if they are in ``extra_probes``.
         """
-        if node.op_type == "Constant" or node.bodies or node.function is not None:
+        if node.op_type == "Constant" or node.bodies:
             extra_probes = self.extra_probes.get(path, {})
             yield from self._record_observed(
                 extra_probes[v.name_in_file] for v in node.outputs if v is not None and v.name_in_file in extra_probes
@@ -465,10 +456,7 @@ class Instrumenter:
         scalars: list[ScalarStatistic] = []
         nodes: list[NodeProto] = []
         tensor, elem = probe.tensor, probe.elem
-        # Another call of the function may compute this tensor in a low type. The same reductions serve all calls, so
-        # here they need a Cast to float32 too.
-        is_float_of_function = elem == dtypes.FLOAT and probe.ref.scope.startswith("function:")
-        if elem in LOW_TYPES or is_float_of_function:
+        if elem in LOW_TYPES:
             tensor, elem = self.new_names.make_name(f"{probe.tensor}_exact"), dtypes.FLOAT
             nodes.append(self.new_names.make_cast(probe.tensor, tensor, elem))
         for statistic in self.statistics_of(probe):
@@ -505,7 +493,7 @@ class Instrumenter:
     # --- statistics out of bodies ---
 
     def _instrument_control_flow(
-        self, graph: Graph, node: Node, node_proto: NodeProto, nodes_after: list[NodeProto]
+        self, node: Node, node_proto: NodeProto, nodes_after: list[NodeProto]
     ) -> list[PackedStatistic]:
         """Instrument the bodies of a node, and return the statistics that the node yields.
 
@@ -513,12 +501,11 @@ class Instrumenter:
         """
         bodies = {a.name: a.g for a in node_proto.attribute if a.name in node.bodies}
         if node.op_type == "If" and not node.domain:
-            packed = {name: self._instrument_scope(graph, node.bodies[name], body) for name, body in bodies.items()}
+            packed = {name: self._instrument_scope(node.bodies[name], body) for name, body in bodies.items()}
             return self._yield_from_branches(node_proto, bodies, packed)
         if node.op_type in ("Loop", "Scan") and not node.domain:
-            body_packed = self._instrument_scope(graph, node.bodies["body"], bodies["body"])
-            is_nested = node.scope.owner is not None or bool(graph.path)
-            opset = graph.opsets.get("", 0) if is_nested else None
+            body_packed = self._instrument_scope(node.bodies["body"], bodies["body"])
+            opset = self.graph.opsets.get("", 0) if node.scope.owner is not None else None
             return self._yield_from_loop(node_proto, bodies["body"], body_packed, opset, nodes_after)
         return []  # the number of outputs of SequenceMap and of custom operators is fixed
 
@@ -551,8 +538,8 @@ class Instrumenter:
     ) -> list[PackedStatistic]:
         """Add the statistics of a body to the scan outputs of a Loop or Scan, and return them.
 
-        opset: for a loop inside another body or a function, the version of the standard domain: the iterations are
-            reduced to one vector. None for a loop in the main graph, whose statistics stay stacked.
+        opset: for a loop inside another body, the version of the standard domain: the iterations are reduced to one
+            vector. None for a loop in the main graph, whose statistics stay stacked.
         """
         # A Loop has one output less than its body, which also yields the condition.
         _fill_outputs(loop_proto, len(body.output) - (1 if loop_proto.op_type == "Loop" else 0), body_packed)
@@ -574,23 +561,6 @@ class Instrumenter:
         for attribute in loop_proto.attribute:
             if attribute.name in ("scan_output_axes", "scan_output_directions"):
                 attribute.ints.extend([0] * len(body_packed))
-        return yielded
-
-    def _instrument_call(self, body: Graph, call_proto: NodeProto) -> list[PackedStatistic]:
-        """Add the statistics of a function to the outputs of a call, and return them."""
-        function = body.function
-        key = function_key(function)
-        if key not in self.function_outputs:
-            own_count = len(function.output)
-            packed = self._instrument_scope(body, body.root, function)
-            if "" not in body.opsets and packed:
-                function.opset_import.add(domain="", version=self.graph.opsets.get("", 0))
-            function.output.extend(vector.name for vector in packed)
-            self.function_outputs[key] = own_count, packed
-        own_count, packed = self.function_outputs[key]
-        _fill_outputs(call_proto, own_count, packed)
-        yielded = [replace(vector, name=self.new_names.make_name(vector.name)) for vector in packed]
-        call_proto.output.extend(vector.name for vector in yielded)
         return yielded
 
 

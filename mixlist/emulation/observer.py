@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -78,14 +78,6 @@ class ObservedRange:
         maximum = math.inf if self.maximum > _FLOAT32_MAX else self.maximum
         # The range does not tell in which iteration a value first exceeded the limits: the first one is assumed.
         return ObservedRange(minimum, maximum, self.nan, True, 0, self.first_largest)
-
-    def after_runs(self, runs: int) -> ObservedRange:
-        """Return the same range with ``runs`` added to the indices of its iterations.
-
-        Use it before ``union`` with the range of earlier iterations or calls.
-        """
-        first = None if self.first_nonfinite is None else self.first_nonfinite + runs
-        return replace(self, first_nonfinite=first, first_largest=self.first_largest + runs)
 
     def union(self, other: ObservedRange) -> ObservedRange:
         """Return the range of the values of both ranges. Both tensors must have been computed."""
@@ -279,9 +271,9 @@ def _make_ranges(
 
 
 def _join_ranges(low: NDArray[np.float64], high: NDArray[np.float64], total: NDArray[np.float64]) -> ObservedRange:
-    """Return the range of one tensor over all calls of its function and all iterations of its loop.
+    """Return the range of one tensor over all iterations of its loop.
 
-    An entry of a call or iteration that did not compute the tensor has the neutral elements inf and -inf, on CUDA the
+    An entry of an iteration that did not compute the tensor has the neutral elements inf and -inf, on CUDA the
     largest finite numbers.
     """
     ran = ~(low > high)

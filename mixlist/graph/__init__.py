@@ -1,10 +1,10 @@
 """Represent a model: its scopes, nodes and tensors, their types and shapes, and how it is loaded and saved.
 
 - The linked model: ``model.py`` has the classes, and ``build.py`` fills them. ``link.py`` connects and sorts the nodes.
-  ``node_signature.py``, ``control_flow.py``, ``function_attributes.py`` and ``type_unification.py`` find types.
-  ``value_origins.py`` finds constants and values from shapes.
+  ``node_signature.py``, ``control_flow.py`` and ``type_unification.py`` find types. ``value_origins.py`` finds
+  constants and values from shapes.
 - Names and walks: ``refs.py`` (references by name), ``naming.py`` (display names and new names), ``traversal.py``
-  (walks of scopes, nodes and tensors), ``dataflow.py`` (the tensors that a node reads across bodies and functions).
+  (walks of scopes, nodes and tensors), ``dataflow.py`` (the tensors that a node reads across bodies).
 - Files: ``load.py``; ``damaged_models.py`` and ``message_nesting.py`` (refused models); ``save.py``, ``data_files.py``
   and ``weights.py`` (external data).
 - Changes of a whole model: ``onnx_conversion.py`` (inline functions, change the opset), ``prune.py``,

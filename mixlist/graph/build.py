@@ -6,17 +6,16 @@ schema, a type hint of the user, a declaration in the model, and the tensors aro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
 from mixlist.graph import control_flow
-from mixlist.graph.function_attributes import copy_with_resolved_attributes, resolved_attributes
-from mixlist.graph.link import MAX_NESTING, add_value, link_scope, values_read_by
+from mixlist.graph.link import link_scope, values_read_by
 from mixlist.graph.model import Graph, Node, Scope, Value, function_key
 from mixlist.graph.node_signature import find_signature
 from mixlist.graph.opsets import OLDEST_OPSET
-from mixlist.graph.traversal import is_graph, linked_scopes
+from mixlist.graph.traversal import linked_scopes
 from mixlist.graph.type_unification import unify_types
 from mixlist.graph.value_origins import is_constant, is_from_shape, is_random
 from mixlist.lists.op_catalog import canonical_domain
@@ -24,13 +23,13 @@ from mixlist.ops import dtypes
 from mixlist.ops.signature import attribute_type_key
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto
+    from onnx import ModelProto, OperatorSetIdProto
 
 
 def build_graph(
     model: ModelProto, type_hints: dict[str, dtypes.Type] | None = None, *, show_marked_casts: bool = False
 ) -> Graph:
-    """Return the Graph of the main graph of a model.
+    """Return the Graph of a model.
 
     ``type_hints``: types by tensor name, for tensors whose type ONNX cannot infer.
     ``show_marked_casts``: whether the Casts that mixlist inserted are nodes like all others. By default they are
@@ -39,87 +38,31 @@ def build_graph(
     Raises ModelError for an undefined tensor, a cycle, a control-flow node that does not fit its bodies, and a node
     that does not fit its schema.
     """
-    functions = {function_key(function): function for function in model.functions}
     graph = Graph(
         Scope(model.graph),
         model,
         _read_opsets(model.opset_import),
-        functions,
+        {function_key(function): function for function in model.functions},
         show_marked_casts=show_marked_casts,
         type_hints=type_hints or {},
     )
-    _link_and_type(graph)
-    return graph
-
-
-def build_function_graph(
-    caller: Graph,
-    function: FunctionProto,
-    call: Node,
-    attributes: dict[str, AttributeProto],
-    depth: int,
-    result_types: tuple[dtypes.Type, ...] = (),
-) -> Graph:
-    """Return the Graph of a function's body for the arguments of one call.
-
-    ``attributes``: those of the call, by name, with the function's defaults. ``depth``: the number of calls and bodies
-    around the body. ``result_types``: the types of outputs that only the caller knows, UNKNOWN for the others.
-    """
-    if depth > MAX_NESTING:
-        raise ModelError(
-            f"function {function.domain}:{function.name} calls itself, or functions nest deeper than {MAX_NESTING}",
-            hint="ONNX forbids recursive functions; inline some of them",
-        )
-    graph = Graph(
-        Scope(function),
-        caller.model,
-        _read_opsets(function.opset_import, f"{function.domain}:{function.name}"),
-        caller.functions,
-        path=f"function:{function.domain}:{function.name}",
-        call_attributes=attributes,
-        function_graphs=caller.function_graphs,
-        show_marked_casts=caller.show_marked_casts,
-        type_hints=caller.type_hints,
-    )
-    # A call may omit arguments. The parameter of an omitted argument is "absent".
-    for index, name in enumerate(function.input):
-        argument = call.inputs[index] if index < len(call.inputs) else None
-        value = add_value(graph, graph.root, name, "input" if argument is not None else "absent")
-        graph.root.inputs.append(value)
-        if argument is not None:
-            # The type of the slot and not of the value: a hidden marked Cast may lie between the two.
-            value.type = call.input_types[index]
-            value.is_constant, value.is_from_shape = argument.is_constant, argument.is_from_shape
-    _link_and_type(graph, depth, result_types)
-    return graph
-
-
-def _link_and_type(graph: Graph, depth: int = 0, result_types: tuple[dtypes.Type, ...] = ()) -> None:
-    """Fill a new Graph: link its scopes, infer types forward, and prove the types that are still unknown."""
-    link_scope(graph, graph.root, depth)
-    _type_scope(graph, graph.root, depth)
-    graph.had_unknown_types = unify_types(graph, lambda node: _retype(graph, node, depth), result_types)
+    link_scope(graph, graph.root)
+    _type_scope(graph, graph.root)
+    graph.had_unknown_types = unify_types(graph, lambda node: _retype(graph, node))
     if graph.had_unknown_types:
         # _type_scope() has copied types of values to the output slots, and unify_types() has changed some values.
         for scope in linked_scopes(graph.root):
             _set_output_types(graph, scope)
+    return graph
 
 
-def _read_opsets(imports: Iterable[OperatorSetIdProto], function: str = "") -> dict[str, int]:
-    """Return the imported opset version by domain; raise ModelError for a version below OLDEST_OPSET (Rule S7.15).
-
-    ``function``: the function that has these imports, "" for the imports of the model.
-    """
+def _read_opsets(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
+    """Return the imported opset version by domain; raise ModelError for a version below OLDEST_OPSET (Rule S7.15)."""
     versions = {canonical_domain(entry.domain): entry.version for entry in imports}
     if versions.get("", OLDEST_OPSET) < OLDEST_OPSET:
-        importer = f"function {function}" if function else "the model"
-        remedy = (
-            "inline it: mixlist apply --inline-functions converts it to the model's opset; or export the model again"
-            if function
-            else "convert the model: mixlist apply --opset 13 does so before it applies the lists"
-        )
         raise ModelError(
-            f"{importer} is written in opset {versions['']}; mixlist handles opsets from {OLDEST_OPSET} on", hint=remedy
+            f"the model is written in opset {versions['']}; mixlist handles opsets from {OLDEST_OPSET} on",
+            hint="convert the model: mixlist apply --opset 13 does so before it applies the lists",
         )
     return versions
 
@@ -127,20 +70,15 @@ def _read_opsets(imports: Iterable[OperatorSetIdProto], function: str = "") -> d
 # --- types of all nodes of a scope ---
 
 
-def _type_scope(graph: Graph, scope: Scope, depth: int) -> None:
+def _type_scope(graph: Graph, scope: Scope) -> None:
     """Find the types of all values of a scope, and append its nodes to ``graph.nodes``."""
     # The nodes are sorted, so the types of a node's inputs are known before those of its outputs.
     for node in scope.nodes:
         _set_input_types(graph, node)
         if node.bodies:
-            _type_node_with_bodies(graph, node, depth)
+            _type_node_with_bodies(graph, node)
         else:
-            key = (node.proto.domain, node.op_type, node.proto.overload)
-            function = graph.functions.get(key) if graph.functions else None
-            if function is not None:
-                _type_call(graph, node, function, depth)
-            else:
-                _type_node(graph, node)
+            _type_node(graph, node)
         # After the nodes of the bodies: these come before their owner in graph.nodes.
         node.id = len(graph.nodes)
         graph.nodes.append(node)
@@ -162,7 +100,7 @@ def _set_input_types(graph: Graph, node: Node) -> None:
 def _set_output_types(graph: Graph, scope: Scope) -> None:
     """Set the authored type of each output slot of a scope."""
     scope.output_types = [v.type for v in scope.outputs]
-    # Only bodies need this: nothing reads the output types of a main graph or of a function.
+    # Only bodies need this: nothing reads the output types of a main graph.
     if graph.marked_cast_types and scope.owner is not None:
         slots = zip(scope.output_names(), scope.outputs, scope.output_types, strict=True)
         scope.output_types = [_slot_type(graph, name, value, t) for name, value, t in slots]
@@ -177,12 +115,10 @@ def _slot_type(graph: Graph, name: str, value: Value | None, value_type: dtypes.
     return graph.marked_cast_types.get(name, value_type) if reads_marked_cast else value_type
 
 
-def _retype(graph: Graph, node: Node, depth: int) -> None:
+def _retype(graph: Graph, node: Node) -> None:
     """Infer the output types of a node again, after the types of its inputs or in its bodies changed."""
     _set_input_types(graph, node)
-    if node.function is not None:
-        _type_call(graph, node, graph.functions[node.proto.domain, node.op_type, node.proto.overload], depth)
-    elif node.bodies:
+    if node.bodies:
         for body in node.bodies.values():
             _set_output_types(graph, body)
         _type_outputs_after_bodies(graph, node)
@@ -196,7 +132,7 @@ def _declared_type(graph: Graph, scope: Scope, name: str) -> dtypes.Type:
         return graph.type_hints[name]
     if not scope.declared_types:
         proto = scope.proto
-        infos = [*proto.output, *proto.value_info] if is_graph(proto) else proto.value_info
+        infos = (*proto.output, *proto.value_info)
         scope.declared_types = {i.name: dtypes.from_proto(i.type) for i in infos if i.type.WhichOneof("value")}
         scope.declared_types[""] = dtypes.UNKNOWN  # so that the dict is not empty, and is not built again
     return scope.declared_types.get(name, dtypes.UNKNOWN)
@@ -208,18 +144,11 @@ def _declared_type(graph: Graph, scope: Scope, name: str) -> dtypes.Type:
 def _type_node(graph: Graph, node: Node) -> None:
     """Set the signature of a node, and the types and flags of its outputs."""
     present_outputs = tuple([v is not None for v in node.outputs])
-    proto = node.proto
-    type_attributes = attribute_type_key(proto)
-    # An attribute can refer to an attribute of the call only in the body of a function.
-    has_references = bool(type_attributes) and bool(graph.path) and any(a.ref_attr_name for a in proto.attribute)
-    if has_references:
-        proto = copy_with_resolved_attributes(proto, graph.call_attributes)
-        type_attributes = attribute_type_key(proto)
     # Equal nodes share a signature: inference is slow, and a model has few different nodes.
-    key = (node.op_type, node.domain, node.input_types, present_outputs, type_attributes)
+    key = (node.op_type, node.domain, node.input_types, present_outputs, _attribute_key(node))
     signature = graph.signatures.get(key)
     if signature is None:
-        signature = find_signature(graph, node, present_outputs, proto)
+        signature = find_signature(graph, node, present_outputs)
         graph.signatures[key] = signature
     node.signature = signature
     for value, value_type in zip(node.outputs, signature.outputs, strict=False):
@@ -227,9 +156,17 @@ def _type_node(graph: Graph, node: Node) -> None:
             # The first source that knows the type: UNKNOWN is 0, so ``or`` goes on to the next one.
             value.type = value_type or _declared_type(graph, node.scope, value.name) or value.type
     if node.op_type == "Constant" and node.domain == "":
-        _type_constant(node, proto, has_references)
+        _type_constant(node)
     if not node.bodies:  # with bodies, the captures of the bodies count too: see _type_node_with_bodies()
         _set_constant_and_shape_flags(node, is_constant(node), is_from_shape(node))
+
+
+def _attribute_key(node: Node) -> Hashable:
+    """Return the part of a node that decides its types, besides its operator and the types that it reads."""
+    if node.is_call:  # any attribute may decide a type inside the function
+        attributes = (attribute.SerializeToString(deterministic=True) for attribute in node.proto.attribute)
+        return (node.proto.overload, *attributes)
+    return attribute_type_key(node.proto)
 
 
 def _set_constant_and_shape_flags(node: Node, outputs_are_constant: bool, outputs_are_from_shape: bool) -> None:
@@ -243,13 +180,13 @@ def _set_constant_and_shape_flags(node: Node, outputs_are_constant: bool, output
 _CONSTANT_TYPES = {"value_float": 1, "value_int": 7, "value_string": 8}
 
 
-def _type_constant(node: Node, proto: NodeProto, has_references: bool) -> None:
-    """Set the type and the numbers of a Constant's output. ``proto``: the node with references replaced."""
+def _type_constant(node: Node) -> None:
+    """Set the type and the numbers of a Constant's output."""
     value = node.outputs[0]
-    if value is None or not proto.attribute:
+    if value is None or not node.proto.attribute:
         return
     # A Constant has exactly one attribute, which holds its value.
-    attribute = proto.attribute[0]
+    attribute = node.proto.attribute[0]
     if attribute.name == "value":
         value.type, value.constant_proto = int(attribute.t.data_type), attribute.t
     elif attribute.name == "sparse_value":
@@ -258,19 +195,16 @@ def _type_constant(node: Node, proto: NodeProto, has_references: bool) -> None:
         value.type = _CONSTANT_TYPES.get(attribute.name.removesuffix("s"), value.type)
         # weights.read_pieces() reads floats alone from an attribute, so integers and texts keep no message.
         value.constant_proto = attribute if value.type == dtypes.FLOAT else None
-    if has_references:
-        # The numbers belong to the call: the rewrite cannot convert them in the body.
-        value.constant_proto = None
 
 
-def _type_node_with_bodies(graph: Graph, node: Node, depth: int) -> None:
+def _type_node_with_bodies(graph: Graph, node: Node) -> None:
     """Find the types in the bodies of a node, then those of its outputs."""
     # From the outside to the inside and back: the inputs of the bodies, the nodes in them, the outputs of the node.
     input_types = control_flow.body_input_types(node) if node.domain == "" else {}
     for name, body in node.bodies.items():
         for value, value_type in zip(body.inputs, input_types.get(name, ()), strict=False):
             value.type = value_type or value.type
-        _type_scope(graph, body, depth)
+        _type_scope(graph, body)
     _type_outputs_after_bodies(graph, node)
     # The outputs are constant if everything is that the bodies read, captures included, and no node in them is random.
     inner_nodes = (inner for body in node.bodies.values() for scope in linked_scopes(body) for inner in scope.nodes)
@@ -290,37 +224,3 @@ def _type_outputs_after_bodies(graph: Graph, node: Node) -> None:
         if value is not None:
             inferred = output_types[slot] if slot < len(output_types) else value.type
             value.type = inferred or _declared_type(graph, node.scope, value.name) or value.type
-
-
-def _type_call(graph: Graph, node: Node, function: FunctionProto, depth: int) -> None:
-    """Give the outputs of a function call the types and flags that the function's body has for these arguments."""
-    # The defaults of the function come first, so that the attributes of the call replace them.
-    attributes = {attribute.name: attribute for attribute in function.attribute_proto}
-    attributes.update(resolved_attributes(node.proto, graph.call_attributes))
-    # Calls with equal argument types, flags and attributes share one Graph of the body.
-    arguments = zip(node.input_types, node.inputs, strict=True)
-    key = (
-        (node.proto.domain, node.op_type, node.proto.overload),
-        tuple([(t, v.is_constant, v.is_from_shape) if v else None for t, v in arguments]),
-        tuple([(name, a.SerializeToString(deterministic=True)) for name, a in sorted(attributes.items())]),
-    )
-    body = graph.function_graphs.get(key)
-    if body is None:
-        body = graph.function_graphs[key] = build_function_graph(graph, function, node, attributes, depth + 1)
-    # If the type of an output is unknown in the body, the caller may know it: build the body again with this type.
-    pairs = zip(node.outputs, body.root.outputs, strict=False)
-    untyped = [value if source.type == dtypes.UNKNOWN else None for value, source in pairs]
-    # ``v.type`` is known here only if unify_types() proved it from the readers of the result and visits the call again.
-    result_types = tuple(
-        [v.type or _declared_type(graph, node.scope, v.name) if v is not None else dtypes.UNKNOWN for v in untyped]
-    )
-    if any(result_types):
-        typed_key = (key, result_types)
-        if typed_key not in graph.function_graphs:
-            typed_body = build_function_graph(graph, function, node, attributes, depth + 1, result_types)
-            graph.function_graphs[typed_key] = typed_body
-        body = graph.function_graphs[typed_key]
-    node.function = body
-    for value, source in zip(node.outputs, body.root.outputs, strict=False):
-        if value is not None:
-            value.type, value.is_constant, value.is_from_shape = source.type, source.is_constant, source.is_from_shape

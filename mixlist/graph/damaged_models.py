@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
-from mixlist.graph.traversal import is_graph, tensors_in_attribute, walk_messages
+from mixlist.graph.traversal import tensors_in_attribute, walk_messages
 from mixlist.graph.weights import MIXLIST_KEY_PREFIX, external_entries
 from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.ops import dtypes
@@ -15,7 +15,7 @@ from mixlist.ops import dtypes
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 
-    from mixlist.graph.proto_types import ScopeProto
+    from mixlist.graph.proto_types import RootProto
 
 _MAX_VERSION = 2**31 - 1  # onnx reads a version as a 32-bit integer
 
@@ -110,19 +110,21 @@ def _refuse_repeated_attributes(node: NodeProto) -> None:
         raise ModelError(f"{node_text} ({node.op_type}) has {names.count(repeated)} attributes named {repeated!r}")
 
 
-def _check_and_yield_declared_names(scope: ScopeProto) -> Iterator[str | bytes]:
-    """Yield the names that a scope declares; raise ModelError for invalid initializers."""
-    if is_graph(scope):
-        for tensor in (*scope.initializer, *(sparse.values for sparse in scope.sparse_initializer)):
+def _check_and_yield_declared_names(root: RootProto) -> Iterator[str | bytes]:
+    """Yield the names that a graph or function declares; raise ModelError for invalid initializers."""
+    from onnx import GraphProto
+
+    if isinstance(root, GraphProto):
+        for tensor in (*root.initializer, *(sparse.values for sparse in root.sparse_initializer)):
             _refuse_invalid_initializer(tensor)
             yield tensor.name
-        for sparse in scope.sparse_initializer:
+        for sparse in root.sparse_initializer:
             # The indices are int64 by definition and need no name, so only their external data can be invalid.
             _refuse_invalid_external_entries(sparse.indices)
-        infos = [*scope.input, *scope.output, *scope.value_info]
+        infos = [*root.input, *root.output, *root.value_info]
     else:
-        yield from (scope.domain, scope.overload, *scope.input, *scope.output, *scope.attribute)
-        infos = [*scope.value_info]
+        yield from (root.domain, root.overload, *root.input, *root.output, *root.attribute)
+        infos = [*root.value_info]
     for info in infos:
         yield info.name
         yield from (dimension.dim_param for dimension in info.type.tensor_type.shape.dim)

@@ -1,15 +1,14 @@
-"""Find the tensors that each node reads, through branches, loop states, captured values and function calls."""
+"""Find the tensors that each node reads, through branches, loop states and captured values."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from mixlist.graph.control_flow import CONTROL_FLOW, type_links_of
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import node_ref, output_ref
 from mixlist.graph.refs import NodeRef, TensorRef
-from mixlist.graph.traversal import reachable_graphs
 
 # When a tensor was computed, relative to the node that reads it:
 # same: in the same run of the reader's scope.
@@ -35,41 +34,29 @@ class DataflowNode:
 
     ref: NodeRef
     node: Node
-    graph: Graph
     inputs: tuple[InputTensor, ...]
 
 
-def trace_dataflow(main: Graph) -> list[DataflowNode]:
-    """Return every node of a model except control flow, function calls and Constants, in order of computation.
-
-    The nodes of a function come once, where the function is first called. Their inputs are those of all calls.
-    """
-    dataflow_nodes: dict[NodeRef, DataflowNode] = {}
-    _Tracer(main).trace(main, dataflow_nodes, set())
-    return list(dataflow_nodes.values())
+def trace_dataflow(graph: Graph) -> list[DataflowNode]:
+    """Return every node of a model except control flow and Constants, in order of computation."""
+    tracer = _Tracer(graph)
+    return [
+        DataflowNode(node_ref(node), node, tracer.find_inputs(node))
+        for node in graph.nodes
+        if not node.bodies and node.op_type != "Constant"
+    ]
 
 
 class _Tracer:
-    """Trace values through the bodies and functions of a model, to the tensors that nodes compute."""
+    """Trace values through the bodies of a model, to the tensors that nodes compute."""
 
-    def __init__(self, main: Graph) -> None:
-        self.graphs = {graph.root: graph for graph in reachable_graphs(main)}
-        # An input of a body and an output of a call only pass on other values. This dict has, for each such value, the
-        # values that it passes on, and when each of them was computed.
+    def __init__(self, graph: Graph) -> None:
+        # An input of a body and an output of control flow only pass on other values. This dict has, for each such
+        # value, the values that it passes on, and when each of them was computed.
         self.sources: dict[Value, list[tuple[Value, Timing]]] = {}
-        for graph in self.graphs.values():
-            for node in graph.nodes:
-                if node.function is not None:
-                    self._add_call(node, node.function)
-                elif node.bodies and not node.domain and node.op_type in CONTROL_FLOW:
-                    self._add_links(node)
-
-    def _add_call(self, node: Node, body: Graph) -> None:
-        """Connect the arguments of a function call with the function's inputs, and its outputs with the results."""
-        outputs = zip(node.outputs, body.root.outputs, strict=False)
-        for target, source in (*zip(body.root.inputs, node.inputs, strict=False), *outputs):
-            if target is not None and source is not None:
-                self.sources.setdefault(target, []).append((source, "before"))
+        for node in graph.nodes:
+            if node.bodies and not node.domain and node.op_type in CONTROL_FLOW:
+                self._add_links(node)
 
     def _add_links(self, node: Node) -> None:
         """Connect the values that pass into and out of the bodies of a control-flow node."""
@@ -84,21 +71,10 @@ class _Tracer:
                         timing = "same"
                     self.sources.setdefault(target, []).append((source.value, timing))
 
-    def trace(self, graph: Graph, dataflow_nodes: dict[NodeRef, DataflowNode], traced: set[int]) -> None:
-        """Add the nodes of a Graph, and those of a function right before its first call. ``traced``: ids of Graphs."""
-        traced.add(id(graph))
-        for node in graph.nodes:
-            if node.function is not None and id(node.function) not in traced:
-                self.trace(node.function, dataflow_nodes, traced)
-            if node.bodies or node.function is not None or node.op_type == "Constant":
-                continue
-            ref = node_ref(graph, node)
-            inputs = [tensor for v in node.inputs if v is not None for tensor in self._find_source_tensors(v, node)]
-            # A function has one Graph for each kind of call, but one NodeRef for each of its nodes.
-            # The first Graph gives the Node, and the inputs of all Graphs are collected.
-            earlier = dataflow_nodes.get(ref, DataflowNode(ref, node, graph, ()))
-            inputs = list(dict.fromkeys((*earlier.inputs, *inputs)))
-            dataflow_nodes[ref] = replace(earlier, inputs=tuple(inputs))
+    def find_inputs(self, node: Node) -> tuple[InputTensor, ...]:
+        """Return the tensors that a node reads, each once for each timing."""
+        tensors = (tensor for v in node.inputs if v is not None for tensor in self._find_source_tensors(v, node))
+        return tuple(dict.fromkeys(tensors))
 
     def _find_source_tensors(self, value: Value, reader: Node) -> list[InputTensor]:
         """Return the tensors that ``value`` can hold when ``reader`` reads it: outputs of nodes, and graph inputs."""
@@ -123,19 +99,10 @@ class _Tracer:
                         seen.add(element)
                         pending.append((element, timing))
             elif source.producer is not None:
-                graph = self.graphs[_root_scope(source)]
-                tensors.append(InputTensor(output_ref(graph, source.producer, source.output_slot), timing))
+                tensors.append(InputTensor(output_ref(source.producer, source.output_slot), timing))
             elif source.kind == "input":  # a graph input has its value before the first node runs
                 tensors.append(InputTensor(TensorRef("", "", source.scope.inputs.index(source)), "before"))
         return tensors
-
-
-def _root_scope(value: Value) -> Scope:
-    """Return the root scope of the Graph in which a value is."""
-    scope = value.scope
-    while scope.parent is not None:
-        scope = scope.parent
-    return scope
 
 
 def _runs_at_most_once(outer: Scope, inner: Scope) -> bool:

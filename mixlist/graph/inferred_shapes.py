@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mixlist.graph.proto_edits import copy_fields
-from mixlist.graph.traversal import is_graph, protos_by_scope, scopes_in
+from mixlist.graph.traversal import protos_by_scope, scopes_in
 from mixlist.graph.weights import is_external, stored_element_count
 from mixlist.ops.shape_inference import infer_shapes_with_data_propagation
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
 
     from mixlist.graph.model import Graph, Value
-    from mixlist.graph.proto_types import ScopeProto
 
 # An initializer of at most this many elements stays in the copy: inference may read it as a shape, axes or sizes.
 _MAX_KEPT_ELEMENTS = 256
@@ -30,16 +29,12 @@ def infer_ranks(model: ModelProto) -> dict[str, int]:
 def infer_dimensions(graph: Graph) -> dict[Value, tuple[str, ...]]:
     """Return the dimensions of the tensors of a Graph whose shape is declared, inferred by ONNX, or that of a weight.
 
-    A dimension is a text: its size, its name, or ``?`` if neither is known. In the body of a function, only declared
-    shapes are known.
+    A dimension is a text: its size, its name, or ``?`` if neither is known.
     """
-    message: ScopeProto
-    message = graph.function if graph.path else _infer_without_weights(graph.model, keep_declared=True).graph
+    message = _infer_without_weights(graph.model, keep_declared=True).graph
     dimensions: dict[Value, tuple[str, ...]] = {}
     for scope, scope_message in protos_by_scope(graph.root, message).items():
-        infos: list[ValueInfoProto] = list(scope_message.value_info)
-        if is_graph(scope_message):
-            infos += [*scope_message.input, *scope_message.output]
+        infos = (*scope_message.value_info, *scope_message.input, *scope_message.output)
         declared = {info.name: info.type.tensor_type.shape for info in infos if info.type.tensor_type.HasField("shape")}
         for value in scope.values.values():
             if value.name_in_file in declared:

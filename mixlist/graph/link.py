@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from mixlist.errors import ModelError
 from mixlist.graph import control_flow
 from mixlist.graph.model import CAST_MARK, Graph, Node, Scope, Value, ValueKind
-from mixlist.graph.traversal import is_graph
 from mixlist.lists.op_catalog import canonical_domain
 from mixlist.ops import dtypes
 
@@ -18,16 +17,15 @@ if TYPE_CHECKING:
 
     from mixlist.graph.proto_types import ConstantProto
 
-# The deepest nesting of bodies in bodies, and of function calls in called functions. Linking recurses, and this limit
-# keeps it below Python's recursion limit. A file has at most 33 nested bodies, because protobuf reads 100 nested
-# messages.
+# The deepest nesting of bodies in bodies. Linking recurses, and this limit keeps it below Python's recursion limit. A
+# file has at most 33 nested bodies, because protobuf reads 100 nested messages.
 MAX_NESTING = 100
 
 
 # --- define the values of a scope ---
 
 
-def add_value(graph: Graph, scope: Scope, name: str, kind: ValueKind) -> Value:
+def _add_value(graph: Graph, scope: Scope, name: str, kind: ValueKind) -> Value:
     """Define a value in a scope, and return it."""
     value = Value(len(graph.values), name, name, scope, kind)
     graph.values.append(value)
@@ -41,26 +39,23 @@ def _define_values(graph: Graph, scope: Scope) -> None:
     All values are defined before any node is connected, because the nodes of a file may come in any order.
     """
     proto = scope.proto
-    # Inputs and initializers. A function has none here: build_function_graph() defines its inputs.
-    if is_graph(proto):
-        for info in proto.input:
-            if info.name in scope.values:
-                raise ModelError(f"graph input {info.name!r} is defined twice")
-            value = add_value(graph, scope, info.name, "input")
-            value.type = dtypes.from_proto(info.type)
-            scope.inputs.append(value)
-        for tensor in proto.initializer:
-            _define_initializer(graph, scope, tensor.name, tensor, tensor.data_type)
-        for sparse in proto.sparse_initializer:
-            _define_initializer(graph, scope, sparse.values.name, sparse, sparse.values.data_type)
+    for info in proto.input:
+        if info.name in scope.values:
+            raise ModelError(f"graph input {info.name!r} is defined twice")
+        value = _add_value(graph, scope, info.name, "input")
+        value.type = dtypes.from_proto(info.type)
+        scope.inputs.append(value)
+    for tensor in proto.initializer:
+        _define_initializer(graph, scope, tensor.name, tensor, tensor.data_type)
+    for sparse in proto.sparse_initializer:
+        _define_initializer(graph, scope, sparse.values.name, sparse, sparse.values.data_type)
     # Nodes and their outputs, without the marked Casts.
     if not graph.show_marked_casts:
         scope.marked_casts = _find_marked_casts(scope)
     for position, node_proto in enumerate(proto.node):
         if position in scope.marked_casts:
             continue
-        # build.py gives the node its id, in topological order.
-        node = Node(-1, scope, position, node_proto, node_proto.op_type, canonical_domain(node_proto.domain))
+        node = _make_node(graph, scope, position, node_proto)
         scope.nodes.append(node)
         for slot, name in enumerate(node_proto.output):
             if not name:
@@ -70,7 +65,7 @@ def _define_values(graph: Graph, scope: Scope) -> None:
                 raise ModelError(
                     f"tensor {name!r} is defined twice in one graph, the second time by {describe_node(node)}"
                 )
-            value = add_value(graph, scope, name, "node")
+            value = _add_value(graph, scope, name, "node")
             value.producer, value.output_slot = node, slot
             node.outputs.append(value)
     # In the order of the file: a marked Cast can read the output of an earlier one.
@@ -78,11 +73,19 @@ def _define_values(graph: Graph, scope: Scope) -> None:
         _hide_marked_cast(graph, scope, proto.node[position])
 
 
+def _make_node(graph: Graph, scope: Scope, position: int, proto: NodeProto) -> Node:
+    """Return the Node of a message, without its inputs and outputs; build.py gives it its id, in topological order."""
+    is_call = bool(graph.functions) and (proto.domain, proto.op_type, proto.overload) in graph.functions
+    # A function may have the name of a standard operator. Its call is no such operator, so its domain is never "".
+    domain = (proto.domain or "ai.onnx") if is_call else canonical_domain(proto.domain)
+    return Node(-1, scope, position, proto, proto.op_type, domain, is_call=is_call)
+
+
 def _define_initializer(graph: Graph, scope: Scope, name: str, tensor: ConstantProto, elem: int) -> None:
     """Define the value of an initializer, or add the initializer to the graph input of the same name."""
     value = scope.values.get(name)
     if value is None:
-        value = add_value(graph, scope, name, "initializer")
+        value = _add_value(graph, scope, name, "initializer")
         value.type = elem
     elif value.kind == "input":
         # Before IR version 4, every initializer had to be a graph input too.
@@ -145,10 +148,10 @@ def _hide_marked_cast(graph: Graph, scope: Scope, cast: NodeProto) -> None:
 # --- connect the nodes ---
 
 
-def link_scope(graph: Graph, scope: Scope, depth: int) -> None:
+def link_scope(graph: Graph, scope: Scope, depth: int = 0) -> None:
     """Fill a scope and all bodies in it: values, nodes, the edges between them, and the topological order.
 
-    ``depth``: the number of scopes and function calls around the scope. Raises ModelError if the graph is not valid.
+    ``depth``: the number of scopes around the scope. Raises ModelError if the graph is not valid.
     """
     _define_values(graph, scope)
     values = scope.values
@@ -164,8 +167,7 @@ def link_scope(graph: Graph, scope: Scope, depth: int) -> None:
                     f"{describe_node(node)} reads {name!r}, which nothing defines",
                     hint="check the model with onnx.checker",
                 )
-            # A parameter without an argument makes the slot that reads it an omitted slot.
-            inputs.append(value if value.kind != "absent" else None)
+            inputs.append(value)
             producer = value.producer
             # Some tools write a node before the producer of its input. A node that reads its own output is a cycle,
             # which _sort() reports.
@@ -220,10 +222,7 @@ def _link_outputs(scope: Scope) -> None:
         if value is None:
             raise ModelError(f"nothing defines the graph output {name!r}", hint="check the model with onnx.checker")
         scope.outputs.append(value)
-    proto = scope.proto
-    # The outputs of a function are names without types.
-    declared_types = [dtypes.from_proto(info.type) for info in proto.output] if is_graph(proto) else None
-    scope.declared_output_types = declared_types or [dtypes.UNKNOWN] * len(scope.outputs)
+    scope.declared_output_types = [dtypes.from_proto(info.type) for info in scope.proto.output]
 
 
 def values_read_by(node: Node) -> list[Value]:

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from mixlist.graph.traversal import is_graph
 from mixlist.ops import dtypes
 from mixlist.ops.signature import Signature
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
-    from mixlist.graph.proto_types import ConstantProto, ScopeProto
+    from mixlist.graph.proto_types import ConstantProto
 
 # The metadata key of a marked Cast. Its value is "output" if the Cast's output is a graph output, with the authored
 # name of that graph output. It is "tensor" for every other marked Cast, whose output has a new name.
@@ -29,9 +28,9 @@ CAST_MARK = "pkg.mixlist.cast"
 # The metadata key of a model for the digest of the policy that was applied.
 POLICY_KEY = "pkg.mixlist.policy"
 FunctionKey = tuple[str, str, str]  # domain, name, overload
-# "input": a graph input, or a function's input with an argument. "absent": a function's input without an argument.
-# "overridable": an initializer that is a graph input too. "initializer": any other one. "node": the output of a node.
-ValueKind = Literal["input", "overridable", "initializer", "node", "absent"]
+# "input": an input of a scope. "overridable": an initializer that is a graph input too. "initializer": any other one.
+# "node": the output of a node.
+ValueKind = Literal["input", "overridable", "initializer", "node"]
 
 
 def function_key(function: FunctionProto) -> FunctionKey:
@@ -84,7 +83,7 @@ class Node:
     ``id``: the position in ``Graph.nodes``. ``position``: the position in the node list of ``scope.proto``.
     ``input_types``: the authored type of each input slot. It differs from the value's type where a hidden marked Cast
     lies between the value and this node.
-    ``bodies``: the subgraphs, by attribute name. ``function``: the Graph of the function that the node calls.
+    ``bodies``: the subgraphs, by attribute name. ``is_call``: whether the node calls a model-local function.
     """
 
     id: int
@@ -97,13 +96,13 @@ class Node:
     outputs: list[Value | None] = field(default_factory=list)
     input_types: tuple[dtypes.Type, ...] = ()
     bodies: dict[str, Scope] = field(default_factory=dict)
-    function: Graph | None = None
+    is_call: bool = False
     signature: Signature | None = None
 
     @property
     def is_plain(self) -> bool:
-        """Return True for an operator of the standard domain that has no body and calls no function."""
-        return not self.domain and not self.bodies and self.function is None
+        """Return True for an operator of the standard domain that has no body."""
+        return not self.domain and not self.bodies
 
     def __repr__(self) -> str:
         return f"<Node {self.proto.name or self.op_type}>"
@@ -111,13 +110,13 @@ class Node:
 
 @dataclass(eq=False)
 class Scope:
-    """A main graph, a body of a control-flow node, or the body of a function.
+    """A main graph, or a body of a control-flow node.
 
     ``owner`` and ``attribute_name``: the node that has this body, and in which attribute.
     ``nodes``: the nodes of this scope alone, in stable topological order.
     """
 
-    proto: ScopeProto
+    proto: GraphProto
     parent: Scope | None = None
     owner: Node | None = None
     attribute_name: str = ""
@@ -137,17 +136,16 @@ class Scope:
 
     def output_names(self) -> list[str]:
         """Return the names that the outputs of the scope have in the file."""
-        return [info.name for info in self.proto.output] if is_graph(self.proto) else list(self.proto.output)
+        return [info.name for info in self.proto.output]
 
 
 @dataclass(eq=False)
 class Graph:
-    """A main graph, or the body of a function for one kind of call, with all scopes below.
+    """The main graph of a model, with all scopes below.
 
-    Calls of one kind have equal types and flags of the arguments, and equal attributes: see ``_type_call`` in build.py.
-    ``nodes`` and ``values``: those of all scopes. A node comes after the producers of its inputs. The nodes of a body
-    come right before the node that owns the body.
-    ``path``: "" for a main graph, else ``function:domain:name``.
+    ``functions``: the model-local functions, by domain, name and overload. ``nodes`` and ``values``: those of all
+    scopes. A node comes after the producers of its inputs. The nodes of a body come right before the node that owns the
+    body.
     """
 
     root: Scope
@@ -157,24 +155,15 @@ class Graph:
     values: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     unlinked_bodies: list[GraphProto] = field(default_factory=list)  # graphs in attributes of type GRAPHS
-    path: str = ""
-    call_attributes: dict[str, AttributeProto] = field(default_factory=dict)  # of the function call, with defaults
     signatures: dict[Hashable, Signature] = field(default_factory=dict)  # shared by equal nodes
-    function_graphs: dict[Hashable, Graph] = field(default_factory=dict)  # one dict for all Graphs of a model
     had_unknown_types: bool = False  # whether a type was still unknown before type_unification.py ran
     show_marked_casts: bool = False  # whether marked Casts are nodes like all others
     type_hints: dict[str, dtypes.Type] = field(default_factory=dict)  # types that the user gives, by tensor name
     marked_cast_types: dict[str, int] = field(default_factory=dict)  # output type of each hidden Cast, by output name
-
-    @property
-    def function(self) -> FunctionProto:
-        """The function whose body this Graph is. Do not read it from a main graph."""
-        assert not is_graph(self.root.proto)
-        return self.root.proto
 
     @cached_property
     def ranks(self) -> dict[str, int]:
         """The number of dimensions of tensors in the main graph, by name, if declared or inferred by ONNX."""
         from mixlist.graph.inferred_shapes import infer_ranks
 
-        return {} if self.path else infer_ranks(self.model)
+        return infer_ranks(self.model)

@@ -8,15 +8,13 @@ from itertools import count
 from math import prod
 from typing import TYPE_CHECKING
 
-from mixlist.graph.model import Graph, Node, Scope
+from mixlist.graph.model import Node, Scope
 from mixlist.graph.refs import NodeRef, TensorRef, qualified_name
-from mixlist.graph.traversal import is_graph, scopes_in
+from mixlist.graph.traversal import scopes_in
 from mixlist.ops import dtypes
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
-
-    from mixlist.graph.proto_types import ScopeProto
+    from onnx import GraphProto, NodeProto
 
 
 def display_name(node: Node) -> str:
@@ -46,25 +44,25 @@ def names_of_unnamed_nodes(scope: Scope) -> dict[Node, str]:
     return scope.names_of_unnamed_nodes
 
 
-def scope_path(graph: Graph, scope: Scope) -> str:
-    """Return the path of a scope in a Graph.
+def scope_path(scope: Scope) -> str:
+    """Return the path of a scope.
 
-    The path of the main graph is ``""``, of a function ``function:domain:name``, of a body the path of the scope around
-    it with the node and the attribute, as in ``If_0/then_branch/Loop_0/body``.
+    The path of the main graph is ``""``, of a body the path of the scope around it with the node and the attribute, as
+    in ``If_0/then_branch/Loop_0/body``.
     """
     if scope.owner is None:
-        return graph.path
-    return qualified_name(scope_path(graph, scope.owner.scope), f"{display_name(scope.owner)}/{scope.attribute_name}")
+        return ""
+    return qualified_name(scope_path(scope.owner.scope), f"{display_name(scope.owner)}/{scope.attribute_name}")
 
 
-def node_ref(graph: Graph, node: Node) -> NodeRef:
-    """Return the NodeRef of a node in ``graph``."""
-    return NodeRef(scope_path(graph, node.scope), display_name(node))
+def node_ref(node: Node) -> NodeRef:
+    """Return the NodeRef of a node."""
+    return NodeRef(scope_path(node.scope), display_name(node))
 
 
-def output_ref(graph: Graph, node: Node, slot: int) -> TensorRef:
-    """Return the TensorRef of output ``slot`` of a node in ``graph``."""
-    return TensorRef(scope_path(graph, node.scope), display_name(node), slot)
+def output_ref(node: Node, slot: int) -> TensorRef:
+    """Return the TensorRef of output ``slot`` of a node."""
+    return TensorRef(scope_path(node.scope), display_name(node), slot)
 
 
 class NameGenerator:
@@ -110,16 +108,12 @@ class NameGenerator:
         return [constant] if float32_name == output else [constant, self.make_cast(float32_name, output, elem)]
 
 
-def names_in(*roots: ScopeProto) -> Iterator[str]:
+def names_in(*roots: GraphProto) -> Iterator[str]:
     """Yield the name of every tensor and node in ``roots`` and in all bodies in them."""
     for scope in scopes_in(*roots):
-        if is_graph(scope):
-            for infos in (scope.input, scope.output, scope.value_info, scope.initializer):
-                yield from (info.name for info in infos)
-            yield from (sparse.values.name for sparse in scope.sparse_initializer)
-        else:
-            yield from scope.input
-            yield from scope.output
+        for infos in (scope.input, scope.output, scope.value_info, scope.initializer):
+            yield from (info.name for info in infos)
+        yield from (sparse.values.name for sparse in scope.sparse_initializer)
         for node in scope.node:
             yield node.name
             yield from node.input

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mixlist.errors import ModelError
 from mixlist.graph.link import describe_node
 from mixlist.graph.model import Graph, Node
 from mixlist.ops import dtypes
 from mixlist.ops.schema import Schema
-from mixlist.ops.signature import Signature, make_signature
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
+from mixlist.ops.signature import Signature, make_call_signature, make_signature
 
 
-def find_signature(graph: Graph, node: Node, present_outputs: tuple[bool, ...], proto: NodeProto) -> Signature:
+def find_signature(graph: Graph, node: Node, present_outputs: tuple[bool, ...]) -> Signature:
     """Return the signature of a node for its input types.
 
-    ``present_outputs``: for each output slot, whether the node has the output. ``proto``: the message of the node, with
-    references to attributes of a function replaced. Raises ModelError for a node that does not fit its schema.
+    ``present_outputs``: for each output slot, whether the node has the output. Raises ModelError for a node that does
+    not fit its schema.
     """
+    if node.is_call:
+        return make_call_signature(node.proto, graph.model, node.input_types)
     if node.op_type == "Constant" and node.domain == "":
         _refuse_missing_slots(node, 0, 1)
         if not node.proto.attribute:
@@ -31,10 +28,10 @@ def find_signature(graph: Graph, node: Node, present_outputs: tuple[bool, ...], 
     opset = graph.opsets.get(node.domain, 1 if node.domain else 0)
     if not opset:
         raise ModelError("the model imports no opset of the standard domain", hint="check the model with onnx.checker")
-    signature = make_signature(node.domain, node.op_type, opset, node.input_types, present_outputs, proto)
+    signature = make_signature(node.domain, node.op_type, opset, node.input_types, present_outputs, node.proto)
     if signature.schema is not None and signature.schema.onnx_schema is not None:
         _refuse_missing_slots(node, signature.schema.onnx_schema.min_input, signature.schema.onnx_schema.min_output)
-        _refuse_invalid_attributes(node, proto, signature.schema)
+        _refuse_invalid_attributes(node, signature.schema)
     return signature
 
 
@@ -45,9 +42,9 @@ def _refuse_missing_slots(node: Node, inputs: int, outputs: int) -> None:
         raise ModelError(f"{describe_node(node)} has {counts}, its schema needs {inputs} and {outputs}")
 
 
-def _refuse_invalid_attributes(node: Node, proto: NodeProto, schema: Schema) -> None:
+def _refuse_invalid_attributes(node: Node, schema: Schema) -> None:
     """Raise ModelError if an attribute is missing, has the wrong kind, or has a number that is no element type."""
-    attributes = {attribute.name: attribute for attribute in proto.attribute}
+    attributes = {attribute.name: attribute for attribute in node.proto.attribute}
     for name, formal in schema.onnx_schema.attributes.items():
         attribute = attributes.get(name)
         if attribute is None:

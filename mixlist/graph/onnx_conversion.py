@@ -66,13 +66,9 @@ def inline_functions(model: ModelProto) -> ModelProto:
         if not lost:
             return converted
         reason = f": its version converter would drop {', '.join(lost)}"
-    # mixlist refuses a function below the oldest opset, so leaving out --inline-functions does not help there.
-    versions = [o.version for function in inlined.functions for o in function.opset_import if not o.domain]
     raise ModelError(
         f"onnx cannot inline {remaining}{reason}",
-        hint="leave out --inline-functions: the lists also apply to the nodes inside functions"
-        if min(versions, default=OLDEST_OPSET) >= OLDEST_OPSET
-        else f"export the model again, with its functions at opset {OLDEST_OPSET} or later",
+        hint="export the model without functions, or leave out --inline-functions: the calls then stay as authored",
     )
 
 

@@ -18,7 +18,5 @@ def standard_opset(model: ModelProto) -> int:
 
 
 def supports_where(model: ModelProto) -> bool:
-    """Return True if every scope of a model can use Where and IsNaN, which exist since opset 9."""
-    imports = [*model.opset_import, *(entry for body in model.functions for entry in body.opset_import)]
-    # Each function has an import of its own, so the oldest one decides. Without an import there is no Where.
-    return min((entry.version for entry in imports if is_standard_domain(entry.domain)), default=0) >= 9
+    """Return True if the nodes of a model can use Where and IsNaN, which exist since opset 9."""
+    return min((entry.version for entry in model.opset_import if is_standard_domain(entry.domain)), default=0) >= 9

@@ -11,6 +11,6 @@ from typing import TypeAlias
 import onnx_ir
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, SparseTensorProto, TensorProto
 
-ScopeProto: TypeAlias = GraphProto | FunctionProto  # a main graph, a body of a node, or a function
+RootProto: TypeAlias = GraphProto | FunctionProto  # a graph, or a function: where a walk of messages can start
 ConstantProto: TypeAlias = TensorProto | SparseTensorProto | AttributeProto  # a message that holds constant numbers
 ModelSource: TypeAlias = str | os.PathLike[str] | ModelProto | onnx_ir.Model  # a model as users pass it

@@ -40,7 +40,7 @@ def accepted_names(ref: NodeRef) -> tuple[str, ...]:
 
 
 def scoped_name(ref: NodeRef) -> str:
-    """Return ``scope/NAME`` for a node in a body or function, ``./NAME`` for a node in the main graph (Rule S6.5)."""
+    """Return ``scope/NAME`` for a node in a body, ``./NAME`` for a node in the main graph (Rule S6.5)."""
     return qualified_name(ref.scope or ".", ref.name)
 
 

@@ -8,27 +8,24 @@ Shapes that depend on data stay unknown.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from math import prod
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
 from mixlist.graph.contrib_shapes import Shape as Shape  # other rooms import Shape from this module
-from mixlist.graph.function_attributes import copy_with_resolved_attributes
 from mixlist.graph.inferred_shapes import copy_without_weights, dimensions_in, remove_value_infos
-from mixlist.graph.model import Graph, Node, Scope, Value
+from mixlist.graph.model import Graph, Scope, Value
 from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.shape_folding import ShapeFolder, read_static_shapes
 from mixlist.graph.traversal import protos_by_scope
-from mixlist.ops import dtypes
 from mixlist.ops.shape_inference import infer_shapes, infer_shapes_with_data_propagation
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from onnx import GraphProto, ModelProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto
 
     Array = NDArray[np.generic]
 
@@ -38,28 +35,11 @@ _MAX_PASSES = 200
 
 
 @dataclass
-class _SharedState:
-    """State that the Graphs of one model share.
-
-    ``function_shapes``: the known shapes in the bodies of functions, by body and arguments.
-    ``value_inference_exhausted``: ONNX's inference with data propagation (of the values of small tensors) took too much
-    memory or time once, and is not tried again.
-    """
-
-    function_shapes: dict[Hashable, KnownShapes] = field(default_factory=dict)
-    value_inference_exhausted: bool = False
-
-
-@dataclass
 class KnownShapes:
-    """The known shapes in one Graph, and the elements of its small tensors that are known, both by Value.
-
-    ``shared``: one object for all Graphs of a model.
-    """
+    """The known shapes of a model, and the elements of its small tensors that are known, both by Value."""
 
     shapes: dict[Value, Shape] = field(default_factory=dict)
     arrays: dict[Value, Array] = field(default_factory=dict)
-    shared: _SharedState = field(default_factory=_SharedState)
 
     def shape_of(self, value: Value | None) -> Shape | None:
         """Return the shape of a value; None if the shape is unknown or the slot is omitted."""
@@ -67,13 +47,21 @@ class KnownShapes:
 
 
 def propagate_shapes(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Shape]) -> KnownShapes:
-    """Return the known shapes in a main graph.
+    """Return the known shapes of a model.
 
     ``dims``: sizes of symbolic dimensions, by name or as ``input.axis``. ``inputs``: complete shapes of graph inputs.
     """
     scratch = copy_without_weights(graph.model)
     _set_sizes(scratch.graph, dims, inputs)
-    return _propagate(graph, scratch, _SharedState())
+    folder, inference = ShapeFolder(graph, scratch), _Inference()
+    model = None
+    for _ in range(_MAX_PASSES):
+        # If inference failed, ``model`` is the scratch model, which is no result of an earlier pass.
+        model = inference.infer(scratch, model if model is not scratch else None)
+        inferred = protos_by_scope(graph.root, model.graph)
+        if not folder.fold(inferred):
+            break
+    return _collect(inferred, folder.arrays)
 
 
 def count_elements(model: ModelProto, inputs: Mapping[str, Shape]) -> dict[str, int]:
@@ -83,59 +71,8 @@ def count_elements(model: ModelProto, inputs: Mapping[str, Shape]) -> dict[str, 
     """
     scratch = copy_without_weights(model)
     _set_sizes(scratch.graph, {}, inputs)
-    inferred = _try_inference(scratch, None, _SharedState(value_inference_exhausted=True))
-    shapes = read_static_shapes((scratch if inferred is None else inferred).graph)
-    return {name: prod(shape) for name, shape in shapes.items()}
-
-
-def propagate_shapes_in_function(body: Graph, call: Node, outer: KnownShapes) -> KnownShapes:
-    """Return the known shapes in a function's body for the arguments of one call.
-
-    ``outer``: the known shapes around the call. Calls with equal arguments share one result.
-    """
-    function_shapes = outer.shared.function_shapes
-    arguments = [
-        (outer.shape_of(value), *_array_key(outer.arrays.get(value))) for value in call.inputs if value is not None
-    ]
-    # ``arguments`` skips the omitted ones, so the key also says which slots are omitted.
-    key = body, tuple([value is None for value in call.inputs]), tuple(arguments)
-    if key not in function_shapes:
-        function_shapes[key] = _propagate_in_body(body, call, outer)
-    return function_shapes[key]
-
-
-def _array_key(array: Array | None) -> tuple[str, bytes]:
-    """Return the dtype and the bytes of a small tensor, as part of a key."""
-    return ("", b"") if array is None else (str(array.dtype), array.tobytes())
-
-
-def _propagate_in_body(body: Graph, call: Node, outer: KnownShapes) -> KnownShapes:
-    """Return the known shapes in a function's body, found in a scratch model whose main graph is that body."""
-    from onnx import helper, numpy_helper
-
-    function = body.function
-    nodes = [copy_with_resolved_attributes(node, body.call_attributes) for node in function.node]
-    # An argument whose elements are known becomes an initializer, any other one a graph input.
-    input_infos, initializers = [], []
-    # A call may have fewer arguments than the function has inputs, or in an invalid model more.
-    for name, argument in zip_longest(function.input, call.inputs[: len(function.input)]):
-        if argument in outer.arrays:
-            initializers.append(numpy_helper.from_array(outer.arrays[argument], name))
-        else:
-            input_infos.append(_argument_info(name, body.root.values[name], argument, outer))
-    scratch_graph = helper.make_graph(nodes, function.name, input_infos, [], initializers)
-    scratch_graph.value_info.extend(function.value_info)
-    scratch = helper.make_model(scratch_graph, opset_imports=function.opset_import, functions=body.model.functions)
-    return _propagate(body, scratch, outer.shared)
-
-
-def _argument_info(name: str, value: Value, argument: Value | None, outer: KnownShapes) -> ValueInfoProto:
-    """Return the declaration of a function's input: its type and, if known, the shape of its argument."""
-    from onnx import ValueInfoProto, helper
-
-    if isinstance(value.type, tuple) or value.type == dtypes.UNKNOWN:
-        return ValueInfoProto(name=name)
-    return helper.make_tensor_value_info(name, value.type, outer.shape_of(argument))
+    inferred = _Inference(follows_values=False).infer(scratch, None)
+    return {name: prod(shape) for name, shape in read_static_shapes(inferred.graph).items()}
 
 
 def _set_sizes(graph: GraphProto, dims: Mapping[str, int], inputs: Mapping[str, Shape]) -> None:
@@ -165,50 +102,43 @@ def _set_sizes(graph: GraphProto, dims: Mapping[str, int], inputs: Mapping[str, 
 # --- inference and folding in turn ---
 
 
-def _propagate(graph: Graph, scratch: ModelProto, shared: _SharedState) -> KnownShapes:
-    """Return the known shapes of a Graph, found in ``scratch``, which is changed in place."""
-    folder = ShapeFolder(graph, scratch)
-    model = None
-    for _ in range(_MAX_PASSES):
-        # If inference failed, ``model`` is the scratch model, which is no result of an earlier pass.
-        model = _infer(scratch, model if model is not scratch else None, shared)
-        inferred = protos_by_scope(graph.root, model.graph)
-        if not folder.fold(inferred):
-            break
-    return _collect(inferred, folder.arrays, shared)
+class _Inference:
+    """ONNX's inference of one scratch model, which gets more constants from pass to pass."""
+
+    def __init__(self, follows_values: bool = True) -> None:
+        # Whether to follow the values of small tensors (data propagation): no more once that took too much memory or
+        # time.
+        self._follows_values = follows_values
+
+    def infer(self, scratch: ModelProto, earlier: ModelProto | None) -> ModelProto:
+        """Return a copy of the scratch model with inferred shapes; the scratch model itself if inference fails.
+
+        ``earlier``: the result of the previous pass. Raises ModelError for too many function calls, and MemoryError.
+        """
+        inferred = self._try(scratch, earlier)
+        if inferred is None:  # a declared shape may be wrong: try again without the declarations
+            bare = copy_message(scratch)
+            remove_value_infos(bare.graph)
+            inferred = self._try(bare, earlier)
+        return scratch if inferred is None else inferred
+
+    def _try(self, model: ModelProto, earlier: ModelProto | None) -> ModelProto | None:
+        """Return a copy of a model with inferred shapes; None if inference fails."""
+        try:
+            if not self._follows_values:
+                return infer_shapes(model)
+            inferred, is_exhausted = infer_shapes_with_data_propagation(model, earlier)
+            self._follows_values = not is_exhausted
+        except (ModelError, MemoryError):
+            raise
+        except Exception:  # onnx raises errors of many kinds
+            return None
+        return inferred
 
 
-def _infer(scratch: ModelProto, earlier: ModelProto | None, shared: _SharedState) -> ModelProto:
-    """Return a copy of the scratch model with inferred shapes; the scratch model itself if inference fails.
-
-    ``earlier``: the result of the previous pass. Raises ModelError for too many function calls, and MemoryError.
-    """
-    inferred = _try_inference(scratch, earlier, shared)
-    if inferred is None:  # a declared shape may be wrong: try again without the declarations
-        bare = copy_message(scratch)
-        remove_value_infos(bare.graph)
-        inferred = _try_inference(bare, earlier, shared)
-    return scratch if inferred is None else inferred
-
-
-def _try_inference(model: ModelProto, earlier: ModelProto | None, shared: _SharedState) -> ModelProto | None:
-    """Return a copy of a model with inferred shapes; None if inference fails."""
-    try:
-        if shared.value_inference_exhausted:
-            return infer_shapes(model)
-        inferred, shared.value_inference_exhausted = infer_shapes_with_data_propagation(model, earlier)
-    except (ModelError, MemoryError):
-        raise
-    except Exception:  # onnx raises errors of many kinds
-        return None
-    return inferred
-
-
-def _collect(
-    inferred: dict[Scope, GraphProto], arrays: dict[Scope, dict[str, Array]], shared: _SharedState
-) -> KnownShapes:
+def _collect(inferred: dict[Scope, GraphProto], arrays: dict[Scope, dict[str, Array]]) -> KnownShapes:
     """Return the shapes and elements that were found, by the Values of the linked Graph."""
-    known = KnownShapes(shared=shared)
+    known = KnownShapes()
     for scope, proto in inferred.items():
         for name, shape in read_static_shapes(proto).items():
             if name in scope.values:

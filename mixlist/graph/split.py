@@ -1,7 +1,7 @@
 """Split a model into parts that run one after another; each part is a model of its own.
 
-A part reads inputs of the model and outputs of earlier parts. It holds the initializers, constants and functions that
-its nodes need. Only the main graph is cut: a control-flow node stays whole, with its bodies.
+A part reads inputs of the model and outputs of earlier parts. It holds the initializers and constants that its nodes
+need, and all model-local functions. Only the main graph is cut: a control-flow node stays whole, with its bodies.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from mixlist.graph.model import Graph, Value, function_key
+from mixlist.graph.model import Graph, Value
 from mixlist.graph.prune import names_read_by
-from mixlist.graph.traversal import bodies_of, nodes_in
 from mixlist.ops import dtypes
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, ModelProto, NodeProto, ValueInfoProto
+    from onnx import ModelProto, NodeProto, ValueInfoProto
 
 _ASSUMED_SHAPE = (2**20,)  # for a tensor whose shape is not known
 
@@ -53,7 +52,6 @@ class GraphSplitter:
         # Messages cannot be keys, so the next two are by id.
         self.position_of = {id(node): position for position, node in enumerate(nodes)}
         self.read_names_of = {id(node): tuple(filter(None, names_read_by(node))) for node in nodes}
-        self.functions = {function_key(function): function for function in proto.functions}
         self.inputs = {value_info.name: value_info for value_info in proto.graph.input}
         self.initializers = {tensor.name: tensor for tensor in proto.graph.initializer}
         self.sparse_initializers = {tensor.values.name: tensor for tensor in proto.graph.sparse_initializer}
@@ -133,10 +131,10 @@ class GraphSplitter:
     def _make_model(
         self, nodes: list[NodeProto], read_names: frozenset[str], inputs: list[str], outputs: list[str]
     ) -> ModelProto:
-        """Return a model of these nodes, with the initializers and functions that they need."""
+        """Return a model of these nodes, with the initializers that they need."""
         model = type(self.proto)(ir_version=self.proto.ir_version)
         model.opset_import.extend(self.proto.opset_import)
-        model.functions.extend(self._called_functions(nodes))
+        model.functions.extend(self.proto.functions)
         graph = model.graph
         graph.name = self.proto.graph.name or "part"
         graph.node.extend(nodes)
@@ -149,18 +147,6 @@ class GraphSplitter:
             tensor for name, tensor in self.sparse_initializers.items() if name in read_names
         )
         return model
-
-    def _called_functions(self, nodes: list[NodeProto]) -> list[FunctionProto]:
-        """Return the functions that nodes call, directly, in a body, or from another function."""
-        called: dict[tuple[str, str, str], FunctionProto] = {}
-        pending = [*nodes, *nodes_in(*(body for node in nodes for body in bodies_of(node)))]
-        while pending:
-            node = pending.pop()
-            key = node.domain, node.op_type, node.overload
-            if key in self.functions and key not in called:
-                called[key] = self.functions[key]
-                pending += nodes_in(called[key])
-        return list(called.values())
 
     def _declare(self, value_info: ValueInfoProto, name: str, declared: dict[str, ValueInfoProto]) -> None:
         """Fill the declaration of an input or output: as the whole graph declares it, else with its type alone."""

@@ -1,22 +1,21 @@
 """Walk the scopes, nodes and tensors of a model, as protobuf messages or as a linked Graph.
 
-A scope is the main graph, a function, or a body. A body is a graph in an attribute of type GRAPH or GRAPHS. The walks
-of messages follow the order of the file, the walks of a linked Graph its topological order. All walks take linear time.
-They use a stack of their own instead of recursion, so that a deeply nested model cannot exceed Python's recursion
-limit.
+A scope is the main graph or a body. A body is a graph in an attribute of type GRAPH or GRAPHS. The walks of messages
+follow the order of the file, and can start at a function too. The walks of a linked Graph follow its topological order.
+All walks take linear time. They use a stack of their own instead of recursion, so that a deeply nested model cannot
+exceed Python's recursion limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, overload
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
-    from typing_extensions import TypeIs
 
-    from mixlist.graph.model import Graph, Scope
-    from mixlist.graph.proto_types import ScopeProto
+    from mixlist.graph.model import Scope
+    from mixlist.graph.proto_types import RootProto
 
 # AttributeProto.GRAPH, GRAPHS, TENSOR, TENSORS, SPARSE_TENSOR and SPARSE_TENSORS. These are numbers, so that importing
 # this module does not import onnx.
@@ -24,14 +23,6 @@ _GRAPH, _GRAPHS = 5, 10
 _TENSOR, _TENSORS, _SPARSE, _SPARSES = 4, 9, 11, 12
 _WITH_GRAPHS = frozenset({_GRAPH, _GRAPHS})
 _WITH_TENSORS = frozenset({_TENSOR, _TENSORS, _SPARSE, _SPARSES})
-
-
-def is_graph(scope: ScopeProto) -> TypeIs[GraphProto]:
-    """Return True for a GraphProto, False for a FunctionProto.
-
-    The name of the message decides. An isinstance() would have to import onnx, which ``import mixlist`` must not load.
-    """
-    return scope.DESCRIPTOR.name == "GraphProto"
 
 
 def _bodies_in_attribute(attribute: AttributeProto) -> Sequence[GraphProto]:
@@ -48,12 +39,12 @@ def bodies_of(node: NodeProto) -> list[GraphProto]:
     return [graph for attribute in attributes for graph in _bodies_in_attribute(attribute)]
 
 
-def walk_messages(*roots: ScopeProto) -> Iterator[ScopeProto | NodeProto | AttributeProto]:
-    """Yield the scopes, nodes and attributes in ``roots``, each message right before the messages in it."""
+def walk_messages(*roots: RootProto) -> Iterator[RootProto | NodeProto | AttributeProto]:
+    """Yield the graphs, functions, nodes and attributes in ``roots``, each message right before the messages in it."""
     from onnx import AttributeProto, NodeProto
 
     # One iterator for each open level: the innermost one is last. A message with content opens a level.
-    pending: list[Iterator[ScopeProto | NodeProto | AttributeProto]] = [iter(roots)]
+    pending: list[Iterator[RootProto | NodeProto | AttributeProto]] = [iter(roots)]
     while pending:
         for message in pending[-1]:
             yield message
@@ -72,18 +63,14 @@ def walk_messages(*roots: ScopeProto) -> Iterator[ScopeProto | NodeProto | Attri
             pending.pop()
 
 
-@overload
-def scopes_in(*roots: GraphProto) -> Iterator[GraphProto]: ...
-@overload
-def scopes_in(*roots: ScopeProto) -> Iterator[ScopeProto]: ...
-def scopes_in(*roots: ScopeProto) -> Iterator[ScopeProto]:
+def scopes_in(*roots: GraphProto) -> Iterator[GraphProto]:
     """Yield ``roots`` and all bodies in them, each scope before the bodies in it."""
-    from onnx import AttributeProto, NodeProto
+    from onnx import GraphProto
 
-    return (message for message in walk_messages(*roots) if not isinstance(message, (NodeProto, AttributeProto)))
+    return (message for message in walk_messages(*roots) if isinstance(message, GraphProto))
 
 
-def nodes_in(*roots: ScopeProto) -> Iterator[NodeProto]:
+def nodes_in(*roots: RootProto) -> Iterator[NodeProto]:
     """Yield the nodes of ``roots`` and of all bodies in them, each node right before the nodes of its bodies."""
     from onnx import NodeProto
 
@@ -125,16 +112,6 @@ def _dense_tensors(sparse_tensors: Iterable[SparseTensorProto]) -> Iterator[Tens
         yield sparse.indices
 
 
-def scopes_in_model(model: ModelProto) -> Iterator[ScopeProto]:
-    """Yield the main graph, the functions, and all bodies in them; skip the graphs of ``training_info``."""
-    return scopes_in(model.graph, *model.functions)
-
-
-def nodes_in_model(model: ModelProto) -> Iterator[NodeProto]:
-    """Yield the nodes of the main graph, of the functions, and of all bodies in them."""
-    return nodes_in(model.graph, *model.functions)
-
-
 # --- walks of a linked Graph ---
 
 
@@ -148,32 +125,16 @@ def linked_scopes(root: Scope) -> Iterator[Scope]:
         pending.extend(reversed([body for node in scope.nodes for body in node.bodies.values()]))
 
 
-@overload
-def protos_by_scope(root: Scope, message: GraphProto) -> dict[Scope, GraphProto]: ...
-@overload
-def protos_by_scope(root: Scope, message: ScopeProto) -> dict[Scope, ScopeProto]: ...
-def protos_by_scope(root: Scope, message: ScopeProto) -> Mapping[Scope, ScopeProto]:
+def protos_by_scope(root: Scope, message: GraphProto) -> dict[Scope, GraphProto]:
     """Return the message that each scope below ``root`` has in ``message``, a copy of ``root.proto``.
 
     The result of ``root`` is ``message`` itself, the result of a body is the graph in the same attribute of the copy.
     The copy may differ, for example by inferred shapes, but its nodes must have the same positions.
     """
-    messages: dict[Scope, ScopeProto] = {root: message}
+    messages = {root: message}
     for scope in linked_scopes(root):
         for node in scope.nodes:
             if node.bodies:
                 attributes = messages[scope].node[node.position].attribute
                 messages.update({node.bodies[a.name]: a.g for a in attributes if a.name in node.bodies})
     return messages
-
-
-def reachable_graphs(graph: Graph) -> list[Graph]:
-    """Return a Graph and the Graphs of all functions that it calls, directly or indirectly, in order of first call."""
-    reached: dict[Graph, None] = {}  # a dict keeps the order, a set does not
-    pending = [graph]
-    while pending:
-        caller = pending.pop()
-        if caller not in reached:
-            reached[caller] = None
-            pending.extend(reversed([node.function for node in caller.nodes if node.function is not None]))
-    return list(reached)

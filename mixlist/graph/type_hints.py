@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.proto_edits import copy_message
-from mixlist.graph.traversal import is_graph, scopes_in_model
+from mixlist.graph.traversal import scopes_in
 from mixlist.ops import dtypes
 
 if TYPE_CHECKING:
-    from mixlist.graph.proto_types import ScopeProto
+    from onnx import GraphProto
 
 
 def add_type_hints(loaded: LoadedModel, type_hints: Mapping[str, str] | None) -> LoadedModel:
@@ -29,16 +29,15 @@ def add_type_hints(loaded: LoadedModel, type_hints: Mapping[str, str] | None) ->
         return loaded
     hints = {name: dtypes.parse_name(text) for name, text in type_hints.items()}
     proto = copy_message(loaded.proto)
-    for scope in scopes_in_model(proto):
+    for scope in scopes_in(proto.graph):
         _declare(scope, hints)
     return replace(loaded, proto=proto)
 
 
-def _declare(scope: ScopeProto, hints: Mapping[str, dtypes.Type]) -> None:
+def _declare(scope: GraphProto, hints: Mapping[str, dtypes.Type]) -> None:
     """Add a value_info for each hinted tensor of one scope that has no declaration; skip the bodies in the scope."""
-    infos = [*scope.output, *scope.value_info] if is_graph(scope) else scope.value_info
     # A value_info without a type does not count, as in build.py.
-    declared = {info.name for info in infos if info.type.WhichOneof("value")}
+    declared = {info.name for info in (*scope.output, *scope.value_info) if info.type.WhichOneof("value")}
     for node in scope.node:
         for name in node.output:
             if name in hints and name not in declared:

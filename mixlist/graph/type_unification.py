@@ -5,14 +5,14 @@ schema of MatMul(u, W) has one type parameter T for both inputs, so ``u`` has th
 
 Here a node *proves* a type if the known types of its other slots leave no other choice. A known type moves forward
 through a node by ONNX's inference, and backward by the type parameters of the schema. It also moves into and out of
-bodies and functions. When a value gets a type, only the nodes next to the value are visited again. Each value changes
+bodies. When a value gets a type, only the nodes next to the value are visited again. Each value changes
 at most a few times, so the time is linear.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from mixlist.graph import control_flow
 from mixlist.graph.model import Graph, Node, Value
@@ -23,19 +23,15 @@ _MAX_CHANGES = 4  # of one value: more changes come from a model that contradict
 Proof = tuple[Value, dtypes.Type]  # a value of unknown type, and the type that it must have
 
 
-def unify_types(graph: Graph, infer_outputs: Callable[[Node], None], result_types: Iterable[dtypes.Type] = ()) -> bool:
+def unify_types(graph: Graph, infer_outputs: Callable[[Node], None]) -> bool:
     """Give the values of unknown type the types that the graph proves; return True if any type was unknown before.
 
     ``infer_outputs`` infers the type and the flag ``is_from_shape`` of each output of a node from its inputs. It must
-    not change a known type to UNKNOWN. ``result_types``: the types of the graph's outputs that the caller of the
-    function knows.
+    not change a known type to UNKNOWN.
     """
-    unknown = [value for value in graph.values if value.type == dtypes.UNKNOWN and value.kind != "absent"]
+    unknown = [value for value in graph.values if value.type == dtypes.UNKNOWN]
     if not unknown:
         return False
-    # Types from the caller move backward from the outputs, like types that a reader proves.
-    for value, proven in zip(graph.root.outputs, result_types, strict=False):
-        value.type = value.type or proven
     neighbors = _find_neighbors(graph)
     # A queue of nodes to visit. A node is in it at most once at a time.
     pending = deque(dict.fromkeys(node for value in unknown for node in neighbors.get(value, ())))
@@ -80,9 +76,7 @@ def _find_neighbors(graph: Graph) -> dict[Value, list[Node]]:
 
 def _prove_types(node: Node) -> Iterator[Proof]:
     """Yield the types that a node proves for its inputs and outputs, and for those of its bodies."""
-    if node.function is not None:
-        yield from _prove_by_call(node, node.function)
-    elif node.signature is not None and node.signature.schema is not None:
+    if node.signature is not None and node.signature.schema is not None:
         yield from _prove_by_schema(node, node.signature.schema)
     elif not node.domain and node.op_type == "SequenceMap":
         yield from _prove_elements(node)
@@ -105,13 +99,6 @@ def _prove_elements(node: Node) -> Iterator[Proof]:
     for sequence, element in zip(node.outputs, body.outputs, strict=False):
         if sequence is not None and isinstance(sequence.type, tuple):
             yield element, sequence.type[1]
-
-
-def _prove_by_call(node: Node, body: Graph) -> Iterator[Proof]:
-    """Yield the types that the body of a function proves for the arguments of a call."""
-    for value, parameter in zip(node.inputs, body.root.inputs, strict=False):
-        if value is not None and parameter.type != dtypes.UNKNOWN:
-            yield value, parameter.type
 
 
 def _prove_by_schema(node: Node, schema: Schema) -> Iterator[Proof]:

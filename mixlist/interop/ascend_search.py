@@ -58,8 +58,7 @@ class AscendSearch:
         hints = {name: dtypes.type_name(hint) for name, hint in plan.solution.graph.type_hints.items()}
         self._resolver = Resolver(plan.solution.loaded, type_hints=hints)
         self._planned_precisions = {d.ref: d.precision for d in plan.nodes if d.precision in _PRECISIONS}
-        main = plan.solution.solutions[0]
-        self._nodes = {node_ref(main.graph, node): node for node in main.graph.nodes}
+        self._nodes = {node_ref(node): node for node in plan.solution.graph.nodes}
         self._name_counts = Counter(node.proto.name for node in self._nodes.values())
         self._precisions_of_form = self._group_by_form()
         self._policy = self._make_first_policy(library)
@@ -133,7 +132,7 @@ class AscendSearch:
         if not name or self._name_counts[name] > 1 or not is_valid_rule_name(name):
             self._unnamed[ref] = _NO_NAME
             return None
-        solution = self._plan.solution.solutions[0]
+        solution = self._plan.solution.graph_solution
         assignment, signature = solution.assignments[node.id], node.signature
         if assignment is None or signature is None:
             return None

@@ -1,6 +1,6 @@
 """Exceptions that the two float16 converters, of ONNX Runtime and of onnxconverter-common, have in common.
 
-Both convert every node that is not blocked, in the main graph and in the bodies of control flow, and no function.
+Both convert every node that is not blocked, in the main graph and in the bodies of control flow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ CONVERTER_NOTES = (
     "the converter raises constants between 0 and 5.96e-08 in magnitude to 5.96e-08; mixlist rounds them",
     "the converter clamps finite constants beyond 65504 to 65504, as --constants clamp does",
 )
-INLINE = "mixlist apply --inline-functions, or onnx.inliner, inlines functions first"
 
 
 @dataclass(frozen=True)
@@ -57,16 +56,13 @@ def find_needs(graph: PlannedGraph, float_inputs: FloatInputs) -> dict[Node, Nee
     """Return the state that the converter must give to each node.
 
     A node that the converter would break stays in float32. A control-flow node is blocked, so that its bodies are not
-    converted, if nodes of its bodies stay in float32 and none is low precision. The call of a function is blocked,
-    because no body of a function is converted.
+    converted, if nodes of its bodies stay in float32 and none is low precision.
     """
     needs: dict[Node, Need] = {}
     for planned in graph.nodes:
         needs[planned.node] = "high" if planned.need == "low" and float_inputs.breaks(planned) else planned.need
     for planned in graph.nodes:
-        if planned.node.function is not None:
-            needs[planned.node] = "high"
-        elif planned.node.bodies:
+        if planned.node.bodies:
             inner_states = {needs[inner.node] for inner in graph.nodes_in_bodies(planned.node)}
             needs[planned.node] = "low" if "low" in inner_states else "high" if "high" in inner_states else "any"
     return needs
@@ -112,16 +108,11 @@ class ConverterModel:
         """Yield the exceptions that follow from the types of the slots."""
         yield from self.lists.exceptions
         for planned in self.graph.nodes:
-            if planned.node.function is None and self.float_inputs.breaks(planned) and planned.need == "low":
+            if self.float_inputs.breaks(planned) and planned.need == "low":
                 yield ExportException(planned.ref, self._describe_break(planned))
             elif planned.node in self.skipped and planned.need == "low":
                 yield ExportException(planned.ref, "is in a body that the tool leaves in float32")
         yield from map(self._describe_slots, self._find_differing_slots())
-        yield from (
-            ExportException(planned.ref, f"is in a function, which the tool leaves in float32; {INLINE}")
-            for planned in self.graph.function_nodes
-            if planned.need == "low"
-        )
         yield from self._find_captured_values()
         yield from self._find_control_flow_outputs()
         yield from self._find_untyped_reads()
@@ -143,7 +134,7 @@ class ConverterModel:
             slots, node = planned.slots, planned.node
             if self.needs[node] != planned.need or planned.op_type == "Constant":
                 continue
-            if planned.node.bodies or planned.node.function is not None:
+            if planned.node.bodies:
                 continue
             # A Cast of the model to the low type has the same value in both states, but not the same input.
             is_free_cast = planned.op_type == "Cast" and planned.need == "any"
@@ -186,7 +177,7 @@ class ConverterModel:
             if not planned.node.bodies:
                 continue
             actual = dtypes.FLOAT if self.is_high(planned) else solution.low_type
-            decided = solution.solutions[0].decided_types
+            decided = solution.graph_solution.decided_types
             floats = [v for v in planned.node.outputs if v is not None and dtypes.element(v.type) == dtypes.FLOAT]
             names = [repr(v.name) for v in floats if decided[v.id] != actual]
             if names:
@@ -204,7 +195,7 @@ class ConverterModel:
                     yield ExportException(reader.ref, f"{why}: the result is invalid; declare the type in value_info")
 
     def _find_reduced_masks(self) -> Iterator[ExportException]:
-        main = self.graph.solution.solutions[0]
+        main = self.graph.solution.graph_solution
         for node in main.reduced_slots:
             why = "mixlist reduces the mask that it reads (S4.36), and the tool clamps it to -65504: a fully masked row"
             yield ExportException(self.graph.by_node[node].ref, f"{why} can become NaN")
@@ -215,9 +206,9 @@ class ConverterModel:
         if solution.policy.mode.action != "raise":
             return
         for planned in self.graph.nodes:
-            assignment = solution.solutions[0].assignments[planned.node.id]
+            assignment = solution.graph_solution.assignments[planned.node.id]
             if assignment is not None and any(
-                dtypes.element(value.type) != solution.solutions[0].decided_types[value.id]
+                dtypes.element(value.type) != solution.graph_solution.decided_types[value.id]
                 for value in planned.node.outputs
                 if value is not None
             ):

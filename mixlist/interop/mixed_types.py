@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from mixlist.graph.model import Graph, Node, Value, has_container
-from mixlist.interop.model_matching import GraphMatch, reachable_matches
+from mixlist.graph.model import Node, Value, has_container
+from mixlist.interop.model_matching import ModelMatch
 from mixlist.ops import dtypes
 from mixlist.ops.signature import Assignment
 from mixlist.ops.traits import Trait, operators
@@ -26,7 +27,7 @@ class UnreadableTypesError(Exception):
 class RefusedTypesError(UnreadableTypesError):
     """The operator does not have the type ``elem``, which it has in the mixed model, at the opset of the original."""
 
-    def __init__(self, node: Node, elem: int, match: GraphMatch) -> None:
+    def __init__(self, node: Node, elem: int, match: ModelMatch) -> None:
         before, after = (graph.opsets.get(node.domain) for graph in (match.original, match.mixed))
         higher = f"; the mixed model has opset {after}" if after != before else ""
         super().__init__(f"{node.op_type} cannot be {dtypes.type_name(elem)} at opset {before} of the original{higher}")
@@ -35,7 +36,7 @@ class RefusedTypesError(UnreadableTypesError):
 
 @dataclass(frozen=True, eq=False)
 class PairTypes:
-    """The types that ``node`` of the original has in the mixed model, as ``partner``, in one kind of call."""
+    """The types that ``node`` of the original has in the mixed model, as ``partner``."""
 
     node: Node
     partner: Node
@@ -46,48 +47,41 @@ class PairTypes:
 class MixedTypes:
     """The types that the nodes of the original have in the mixed model.
 
-    ``pairs``: the pairs of each match that compute with floats, in order of computation. ``assignments``: the types by
-    node. ``ambiguous``: nodes of functions to which calls give different types; they are not in ``assignments``.
-    ``problems``: the nodes that lists and node rules cannot give their types, each with its graph, its partner and the
-    reason; they are in nothing else. ``refused``: for those of ``problems`` whose operator lacks a type at the opset of
-    the original, this type.
+    ``pairs``: the pairs that compute with floats, in order of computation. ``problems``: the nodes that lists and node
+    rules cannot give their types, each with its partner and the reason; they are in no pair. ``refused``: for those of
+    ``problems`` whose operator lacks a type at the opset of the original, this type.
     """
 
-    pairs: dict[GraphMatch, list[PairTypes]] = field(default_factory=dict)
-    assignments: dict[Node, Assignment] = field(default_factory=dict)
-    ambiguous: set[Node] = field(default_factory=set)
-    problems: dict[Node, tuple[Graph, Node, str]] = field(default_factory=dict)
+    pairs: list[PairTypes] = field(default_factory=list)
+    problems: dict[Node, tuple[Node, str]] = field(default_factory=dict)
     refused: dict[Node, int] = field(default_factory=dict)
 
+    @cached_property
+    def assignments(self) -> dict[Node, Assignment]:
+        """Return the types of the pairs, by the node of the original."""
+        return {pair.node: pair.target for pair in self.pairs}
 
-def read_mixed_types(main: GraphMatch) -> MixedTypes:
+
+def read_mixed_types(match: ModelMatch) -> MixedTypes:
     """Return the types of all paired nodes that compute with floats."""
     types = MixedTypes()
-    for match in reachable_matches(main):
-        pairs = types.pairs[match] = []
-        for node in match.original.nodes:
-            partner = match.partners.get(node)
-            try:
-                target = _read_assignment(node, partner, match) if partner is not None else None
-            except UnreadableTypesError as error:
-                types.problems.setdefault(node, (match.original, partner or node, str(error)))
-                if isinstance(error, RefusedTypesError):
-                    types.refused[node] = error.elem
-                continue
-            if partner is not None and target is not None:
-                pairs.append(PairTypes(node, partner, target))
-    # A node of a function may have a problem in one kind of call only.
-    for match, pairs in types.pairs.items():
-        types.pairs[match] = [pair for pair in pairs if pair.node not in types.problems]
-        for pair in types.pairs[match]:
-            if types.assignments.setdefault(pair.node, pair.target) != pair.target:
-                types.ambiguous.add(pair.node)
-    for node in types.ambiguous:
-        del types.assignments[node]
+    for node in match.original.nodes:
+        partner = match.partners.get(node)
+        if partner is None:
+            continue
+        try:
+            target = _read_assignment(node, partner, match)
+        except UnreadableTypesError as error:
+            types.problems[node] = partner, str(error)
+            if isinstance(error, RefusedTypesError):
+                types.refused[node] = error.elem
+            continue
+        if target is not None:
+            types.pairs.append(PairTypes(node, partner, target))
     return types
 
 
-def _read_assignment(node: Node, partner: Node, match: GraphMatch) -> Assignment | None:
+def _read_assignment(node: Node, partner: Node, match: ModelMatch) -> Assignment | None:
     """Return the types that a node of the original has in the mixed model; None for a node without types to vary.
 
     Raises UnreadableTypesError if the node cannot have them.
@@ -117,7 +111,7 @@ def _only_makes_values(node: Node) -> bool:
 def computes_float(node: Node) -> bool:
     """Return whether a node computes with a float type that lists or node rules can change.
 
-    Casts and Constants do not compute, and control flow and calls have no precision of their own.
+    Casts and Constants do not compute, and control flow has no precision of its own.
     """
     signature = node.signature
     return signature is not None and bool(signature.groups) and not signature.has_fixed_output and not node.bodies
@@ -165,7 +159,7 @@ def _slot_elements(values: Sequence[Value | None], types: Sequence[dtypes.Type],
             yield dtypes.element(types[slot])
 
 
-def _check_fixed_types(node: Node, partner: Node, match: GraphMatch) -> None:
+def _check_fixed_types(node: Node, partner: Node, match: ModelMatch) -> None:
     """Raise UnreadableTypesError if a node whose types no list changes has other float types in the mixed model."""
     signature = node.signature
     assert signature is not None
@@ -179,6 +173,8 @@ def _check_fixed_types(node: Node, partner: Node, match: GraphMatch) -> None:
         if before != after and before in dtypes.MIXABLE and after in dtypes.MIXABLE:
             if signature.has_fixed_output:
                 cause = f"an attribute fixes the output type of {node.op_type} (Rule S4.13)"
+            elif node.is_call:
+                cause = f"{node.op_type} is a model-local function, so its call keeps its types (Rule S4.31)"
             elif signature.schema is None:
                 cause = f"no schema of {node.op_type} is known, so it keeps its types (Rule S4.14)"
             elif has_container(node):

@@ -7,73 +7,40 @@ by the first of these that identifies one node of each model:
 2. the name of its first output: in the mixed model, the node that makes this tensor, possibly through Casts;
 3. its place in the graph (``structure_matching``).
 
-A node that none of them identifies stays without a partner. Bodies and functions are paired if the nodes that own or
-call them are.
+A node that none of them identifies stays without a partner. Bodies are paired if the nodes that own them are.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mixlist.graph.model import Graph, Node, Scope
 from mixlist.interop.structure_matching import StructureMatcher, are_same_operator, find_source
 
 
-@dataclass(eq=False)
-class GraphMatch:
-    """The pairs of nodes of a main graph, or of one kind of call of a function.
-
-    ``partners``: the node of the mixed model, by the node of the original. ``calls``: the match of the bodies of a
-    function, by the node of the original that calls it.
-    """
+@dataclass(frozen=True, eq=False)
+class ModelMatch:
+    """The pairs of nodes of two models. ``partners``: the node of the mixed model, by the node of the original."""
 
     original: Graph
     mixed: Graph
-    partners: dict[Node, Node] = field(default_factory=dict)
-    calls: dict[Node, GraphMatch] = field(default_factory=dict)
+    partners: dict[Node, Node]
 
 
-def match_models(original: Graph, mixed: Graph) -> GraphMatch:
-    """Return the pairs of the main graphs, and through ``calls`` those of all functions."""
-    matches: dict[tuple[Graph, Graph], GraphMatch] = {}
-    main = _match_graphs(original, mixed, matches)
-    waiting = [main]
-    for match in waiting:  # the loop also reaches what it appends
-        for node, partner in match.partners.items():
-            if node.function is None or partner.function is None:
-                continue
-            if (node.function, partner.function) not in matches:
-                waiting.append(_match_graphs(node.function, partner.function, matches))
-            match.calls[node] = matches[node.function, partner.function]
-    return main
-
-
-def reachable_matches(main: GraphMatch) -> list[GraphMatch]:
-    """Return a match and those of all functions below it, each once, in order of first call."""
-    reached: dict[GraphMatch, None] = {}
-    waiting = [main]
-    for match in waiting:
-        if match not in reached:
-            reached[match] = None
-            waiting.extend(match.calls.values())
-    return list(reached)
-
-
-def _match_graphs(original: Graph, mixed: Graph, matches: dict[tuple[Graph, Graph], GraphMatch]) -> GraphMatch:
-    """Pair the nodes of two graphs, scope by scope from the outside, and add the match to ``matches``."""
-    match = matches[original, mixed] = GraphMatch(original, mixed)
-    partners = match.partners
+def match_models(original: Graph, mixed: Graph) -> ModelMatch:
+    """Pair the nodes of two models, scope by scope from the outside."""
+    partners: dict[Node, Node] = {}
     matcher = StructureMatcher(original, mixed, partners)
     waiting = [(original.root, mixed.root)]
-    for scope, mixed_scope in waiting:
+    for scope, mixed_scope in waiting:  # the loop also reaches what it appends
         _match_by_name(scope, mixed_scope, partners)
         _match_by_output(scope, mixed_scope, partners)
         matcher.match_scopes(scope, mixed_scope)
         for node in scope.nodes:
             mixed_bodies = partners[node].bodies if node in partners else {}
             waiting.extend((body, mixed_bodies[name]) for name, body in node.bodies.items() if name in mixed_bodies)
-    return match
+    return ModelMatch(original, mixed, partners)
 
 
 def _match_by_name(original: Scope, mixed: Scope, partners: dict[Node, Node]) -> None:

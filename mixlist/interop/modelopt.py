@@ -20,7 +20,7 @@ from shlex import quote
 
 from mixlist.graph.model import Node, Value
 from mixlist.interop.block_lists import BlockLists, find_block_lists
-from mixlist.interop.converter_facts import INLINE, FloatInputs
+from mixlist.interop.converter_facts import FloatInputs
 from mixlist.interop.planned_nodes import Need, PlannedGraph, PlannedNode, find_low_inputs, is_authored_low
 from mixlist.interop.result import ExportException, ExportResult
 from mixlist.ops import dtypes
@@ -113,14 +113,11 @@ def _find_exceptions(
     for planned in graph.nodes:
         if why := _find_difference(graph, planned, needs, lists, float_inputs):
             yield ExportException(planned.ref, why)
-    for planned in graph.function_nodes:
-        if planned.need == "low":
-            yield ExportException(planned.ref, f"is in a function, whose call AutoCast gives to TensorRT; {INLINE}")
     for nodes in _find_layer_norms(graph):
         where = "float32" if needs[nodes[-1]] == "high" else "the low type"
         why = f"AutoCast makes it part of a LayerNormalization, which is in {where}"
         yield from (ExportException(graph.by_node[node].ref, why) for node in nodes)
-    for node in graph.solution.solutions[0].reduced_slots:
+    for node in graph.solution.graph_solution.reduced_slots:
         why = (
             "mixlist reduces the mask that it reads (S4.36), and AutoCast clamps it: a fully masked row can become NaN"
         )
@@ -138,8 +135,8 @@ def _find_difference(
     node, slots = planned.node, planned.slots
     if node.scope.owner is not None:
         return "is in a body, which AutoCast leaves in float32" if planned.need == "low" else ""
-    if node.function is not None or not _is_known(node):
-        return f"is no operator of onnx: AutoCast needs TensorRT for the whole model; {INLINE}"
+    if node.is_call or not _is_known(node):
+        return "is no operator of onnx: AutoCast needs TensorRT for the whole model"
     if graph.is_dead(node):
         return "no output depends on it: AutoCast removes it"
     if node.domain.startswith("com.microsoft"):

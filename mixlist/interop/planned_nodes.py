@@ -61,20 +61,13 @@ class PlannedNode:
 
 
 class PlannedGraph:
-    """The nodes of the main graph and of the bodies in it, as block lists see them.
-
-    ``function_nodes`` are the nodes in the bodies of functions, which no block list reaches.
-    """
+    """The nodes of the main graph and of the bodies in it, as block lists see them."""
 
     def __init__(self, solution: ModelSolution) -> None:
         self.solution = solution
-        main, *functions = solution.solutions
-        self.nodes = [_plan_node(main, solution.low_type, node) for node in main.graph.nodes]
+        self.nodes = [_plan_node(solution.graph_solution, solution.low_type, node) for node in solution.graph.nodes]
         self.by_node = {planned.node: planned for planned in self.nodes}
         self._settle_constants()
-        self.function_nodes = [
-            _plan_node(function, solution.low_type, node) for function in functions for node in function.graph.nodes
-        ]
 
     @cached_property
     def readers(self) -> dict[Value, list[tuple[PlannedNode, int]]]:
@@ -155,19 +148,15 @@ def captured_floats(bodies: Iterable[Scope]) -> list[Value]:
 
 
 def _plan_node(solution: GraphSolution, low_type: int, node: Node) -> PlannedNode:
-    ref = node_ref(solution.graph, node)
-    if solution.suffix:  # the path of a scope in a function begins with the path of the function
-        path = solution.graph.path
-        ref = NodeRef(f"{path}{solution.suffix}{ref.scope.removeprefix(path)}", ref.name)
     slots = _find_slots(solution, low_type, node)
-    return PlannedNode(node, ref, slots, _find_need(solution, low_type, node, slots))
+    return PlannedNode(node, node_ref(node), slots, _find_need(solution, low_type, node, slots))
 
 
 def _find_slots(solution: GraphSolution, low_type: int, node: Node) -> Slots:
     """Return the slots of a node that the model authored in float32, by their planned type."""
     assignment, signature = solution.assignments[node.id], node.signature
     if node.op_type == "Constant" or assignment is None or signature is None:
-        return Slots()  # a Constant, control flow, or the call of a function
+        return Slots()  # a Constant or control flow
     possible = signature.assign((low_type,) * len(signature.groups))
     low_inputs: list[int] = []
     high_inputs: list[int] = []
@@ -196,7 +185,7 @@ def _find_slots(solution: GraphSolution, low_type: int, node: Node) -> Slots:
 
 
 def _find_need(solution: GraphSolution, low_type: int, node: Node, slots: Slots) -> Need:
-    """Return the state of a node; of Constants and control flow, the callers find it."""
+    """Return the state of a node; other functions find that of Constants and control flow."""
     if solution.assignments[node.id] is None or node.op_type == "Constant":
         return "any"
     if node.op_type == "Cast" and not node.domain:

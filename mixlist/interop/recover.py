@@ -92,7 +92,7 @@ class _Recovery:
                 f"no node of {self.mixed.name} corresponds to a node of {self.resolver.loaded.name}",
                 hint="give the model that the other tool has read, then the model that it has written",
             )
-        self.search = EditSearch(self.resolver, self.match, self.types)
+        self.search = EditSearch(self.resolver, self.types)
 
     def run(self, options: PolicyOptions, may_choose_constants: bool, may_choose_protection: bool) -> RecoverReport:
         """Return the report of the smallest edits."""
@@ -116,7 +116,7 @@ class _Recovery:
             gray_policy=written.gray_policy,
             constants=written.constants,
             protect=",".join(sorted(written.protect)) or "none",
-            matched=len(self.types.assignments) + len(self.types.ambiguous),
+            matched=len(self.types.pairs),
             differing=len(library_differences),
             edits=tuple(describe_edits(edits, self.types, without_rules)),
             exceptions=exceptions,

@@ -11,16 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from mixlist.graph.model import Graph, Node
+from mixlist.graph.model import Node
 from mixlist.interop.mixed_types import MixedTypes
-from mixlist.interop.model_matching import GraphMatch
 from mixlist.interop.recover_lists import Misfits, choose_lists, find_list_misfits, find_misfits
 from mixlist.interop.recover_rules import RecoveredRule, RuleWriter
 from mixlist.lists.library import Lists
 from mixlist.lists.policy import Policy
 from mixlist.ops.signature import Assignment
 from mixlist.resolver import Resolver
-from mixlist.resolver.decisions import GraphSolution
 from mixlist.resolver.incremental_solver import IncrementalSolver
 from mixlist.tuner.minimal_sets import remove_unneeded
 
@@ -35,7 +33,6 @@ _MAX_LEFT_OUT = 300
 class Difference:
     """A node of the original whose decided types are not those of the mixed model."""
 
-    graph: Graph
     node: Node
     partner: Node
     decided: Assignment | None
@@ -64,8 +61,8 @@ class RecoveredEdits:
 class EditSearch:
     """Finds the edits for one model. ``types``: the types that its nodes have in the mixed model."""
 
-    def __init__(self, resolver: Resolver, match: GraphMatch, types: MixedTypes) -> None:
-        self.resolver, self.match, self.types = resolver, match, types
+    def __init__(self, resolver: Resolver, types: MixedTypes) -> None:
+        self.resolver, self.types = resolver, types
         self.pinned = types.assignments
 
     def search(self, policy: Policy) -> RecoveredEdits:
@@ -84,7 +81,16 @@ class EditSearch:
     def find_differences(self, policy: Policy, solver: IncrementalSolver | None = None) -> tuple[Difference, ...]:
         """Return the nodes that a policy gives other types than the mixed model has."""
         solution = (solver or self.resolver.make_incremental_solver(policy)).solve(policy)
-        return tuple(find_differences(solution, self.match, self.types))
+        differences = []
+        for pair in self.types.pairs:
+            decided = solution.assignments[pair.node.id]
+            # A signature makes one Assignment for equal types: most nodes need no comparison of the types.
+            if decided is pair.target or (decided is not None and decided.elements == pair.target.elements):
+                continue
+            followed = solution.followed_values[pair.node.id]
+            follows = followed.producer if followed is not None else None
+            differences.append(Difference(pair.node, pair.partner, decided, pair.target, follows))
+        return tuple(differences)
 
     def _choose_lists(self, policy: Policy) -> tuple[Policy, Misfits]:
         """Return the policy with the chosen lists, and the misfits."""
@@ -138,26 +144,3 @@ class EditSearch:
 
 def _with_rules(policy: Policy, rules: Iterable[RecoveredRule]) -> Policy:
     return replace(policy, rules=tuple(recovered.rule for recovered in rules))
-
-
-def find_differences(solution: GraphSolution, main: GraphMatch, types: MixedTypes) -> list[Difference]:
-    """Return the nodes that a solution gives other types than the mixed model has, each once, in order."""
-    differences: dict[Node, Difference] = {}
-    waiting = [(solution, main)]
-    visited = set(waiting)
-    for current, match in waiting:  # the loop also reaches what it appends
-        for pair in types.pairs[match]:
-            decided = current.assignments[pair.node.id]
-            # A signature makes one Assignment for equal types: most nodes need no comparison of the types.
-            if decided is pair.target or (decided is not None and decided.elements == pair.target.elements):
-                continue
-            followed = current.followed_values[pair.node.id]
-            follows = followed.producer if followed is not None else None
-            difference = Difference(current.graph, pair.node, pair.partner, decided, pair.target, follows)
-            differences.setdefault(pair.node, difference)
-        for node, called in match.calls.items():
-            callee = current.callees.get(node.id)
-            if callee is not None and (callee, called) not in visited:
-                visited.add((callee, called))
-                waiting.append((callee, called))
-    return list(differences.values())

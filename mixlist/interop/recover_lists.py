@@ -20,7 +20,6 @@ from mixlist.ops.names import ascend_names, onnx_names
 from mixlist.ops.signature import Assignment
 from mixlist.patterns.constant_ranges import ConstantRanges
 from mixlist.resolver.classification import Classifier, find_rank
-from mixlist.resolver.decisions import find_reachable_solutions
 from mixlist.resolver.pinned_solver import PinnedSolver
 
 LIST_NAMES: tuple[ListName, ...] = get_args(ListName)
@@ -46,17 +45,17 @@ def find_misfits(
     graph: Graph, policy: Policy, ranges: ConstantRanges, assignments: Mapping[Node, Assignment]
 ) -> Misfits:
     """Return the misfits of all operators. ``policy`` decides the nodes that have no types in ``assignments``."""
-    solver = PinnedSolver(policy, ranges, assignments)
-    solutions = find_reachable_solutions(solver.solve(graph))
-    nodes = [(solution, node) for solution in solutions for node in solution.graph.nodes if node in assignments]
-    names = {name for _, node in nodes for name in _list_names(policy, node.domain, node.op_type)}
+    solver = PinnedSolver(graph, policy, ranges, assignments)
+    solver.solve()
+    nodes = [node for node in graph.nodes if node in assignments]
+    names = {name for node in nodes for name in _list_names(policy, node.domain, node.op_type)}
     classifiers = {name: Classifier(_move_all(policy, names, name)) for name in LIST_NAMES}
     misfits = Misfits()
-    for solution, node in nodes:
-        rank = find_rank(solution.graph, node) if policy.space == "ascend" else None
+    for node in nodes:
+        rank = find_rank(graph, node) if policy.space == "ascend" else None
         by_list = misfits.by_list.setdefault((node.domain, node.op_type, rank), {name: {} for name in LIST_NAMES})
         for list_name, classifier in classifiers.items():
-            lone = solver.decide_alone(solution, node, classifier.classify(solution.graph, node))
+            lone = solver.decide_alone(node, classifier.classify(graph, node))
             if lone.assignment is not None and lone.assignment.elements == assignments[node].elements:
                 continue
             by_list[list_name][node] = None

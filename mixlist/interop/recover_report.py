@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from mixlist.graph.model import Graph, Node
+from mixlist.graph.model import Node
 from mixlist.graph.naming import node_ref
-from mixlist.graph.traversal import reachable_graphs
 from mixlist.interop.mixed_types import MixedTypes, computes_float
-from mixlist.interop.model_matching import GraphMatch, reachable_matches
+from mixlist.interop.model_matching import ModelMatch
 from mixlist.interop.recover_edits import Difference, RecoveredEdits
 from mixlist.interop.recover_result import RecoveredEdit, UnmatchedNode, UnrecoveredNode
 from mixlist.ops import dtypes
@@ -35,51 +34,29 @@ def describe_edits(
 
 
 def describe_exceptions(
-    main: GraphMatch, types: MixedTypes, differences: Iterable[Difference]
+    match: ModelMatch, types: MixedTypes, differences: Iterable[Difference]
 ) -> Iterator[UnrecoveredNode]:
     """Yield the nodes that do not get the types of the mixed model, and those that no node corresponds to."""
-    for node, (graph, partner, why) in types.problems.items():
-        yield _unrecovered(graph, node, "original", _mixed_precision(partner), "", why)
+    for node, (partner, why) in types.problems.items():
+        yield _unrecovered(node, "original", _mixed_precision(partner), "", why)
     for difference in differences:
         node = difference.node
-        if node in types.ambiguous:
-            why = "calls of its function give it different types, and a node rule is for all calls"
-        else:
-            why = "no node rule can name it: its name is not unique, or reads as a pattern"
+        why = "no node rule can name it: its name is not unique, or reads as a pattern"
         precisions = _precision(node, difference.target), _precision(node, difference.decided)
-        yield _unrecovered(difference.graph, node, "original", *precisions, why)
-    for graph, node in _nodes_without_partner(main.mixed, _paired_nodes(main, of_mixed=True)):
-        if node.domain or node.op_type not in _VALUE_MOVERS:
+        yield _unrecovered(node, "original", *precisions, why)
+    paired = set(match.partners.values())
+    for node in match.mixed.nodes:
+        if computes_float(node) and node not in paired and (node.domain or node.op_type not in _VALUE_MOVERS):
             why = "no node of the original corresponds to it"
-            yield _unrecovered(graph, node, "mixed", _mixed_precision(node), "", why)
+            yield _unrecovered(node, "mixed", _mixed_precision(node), "", why)
 
 
-def describe_unmatched(main: GraphMatch) -> Iterator[UnmatchedNode]:
+def describe_unmatched(match: ModelMatch) -> Iterator[UnmatchedNode]:
     """Yield the nodes of the original that compute with floats, so no Identity, and have no counterpart."""
-    for graph, node in _nodes_without_partner(main.original, _paired_nodes(main, of_mixed=False)):
-        if node.domain or node.op_type != "Identity":
-            ref = node_ref(graph, node)
+    for node in match.original.nodes:
+        if computes_float(node) and node not in match.partners and (node.domain or node.op_type != "Identity"):
+            ref = node_ref(node)
             yield UnmatchedNode(ref.scope, ref.name, node.op_type)
-
-
-def _paired_nodes(main: GraphMatch, *, of_mixed: bool) -> set[Node]:
-    """Return the nodes of one of the two models that have a partner."""
-    matches = reachable_matches(main)
-    return {node for match in matches for node in (match.partners.values() if of_mixed else match.partners)}
-
-
-def _nodes_without_partner(main: Graph, paired: set[Node]) -> Iterator[tuple[Graph, Node]]:
-    """Yield the nodes of a model that compute with floats and are not in ``paired``, each name once.
-
-    A function has one Graph for each kind of call. Its node counts as paired if it is in one of them.
-    """
-    graphs = reachable_graphs(main)
-    paired_refs = {node_ref(graph, node) for graph in graphs for node in graph.nodes if node in paired}
-    for graph in graphs:
-        for node in graph.nodes:
-            if computes_float(node) and node_ref(graph, node) not in paired_refs:
-                paired_refs.add(node_ref(graph, node))
-                yield graph, node
 
 
 def _list_names(node: Node, space: str) -> tuple[str, ...]:
@@ -102,6 +79,6 @@ def _mixed_precision(node: Node) -> str:
     return ", ".join(dtypes.type_name(elem) for elem in elements if elem in dtypes.FLOATS)
 
 
-def _unrecovered(graph: Graph, node: Node, model: str, precision: str, decided: str, why: str) -> UnrecoveredNode:
-    ref = node_ref(graph, node)
+def _unrecovered(node: Node, model: str, precision: str, decided: str, why: str) -> UnrecoveredNode:
+    ref = node_ref(node)
     return UnrecoveredNode(ref.scope, ref.name, node.op_type, model, precision, decided, why)

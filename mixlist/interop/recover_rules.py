@@ -20,7 +20,6 @@ from mixlist.errors import ListError
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import unique_names
-from mixlist.graph.traversal import reachable_graphs
 from mixlist.lists.node_rules import is_valid_rule_name
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import dtypes
@@ -47,9 +46,8 @@ class RuleWriter:
     """Writes the rules of one model. ``types``: the types that its nodes must have."""
 
     def __init__(self, graph: Graph, policy: Policy, types: NodeTypes) -> None:
-        self.policy, self.types = policy, types
-        self.graphs = reachable_graphs(graph)
-        refs = {node: node_ref(owner, node) for owner in self.graphs for node in owner.nodes}
+        self.graph, self.policy, self.types = graph, policy, types
+        refs = {node: node_ref(node) for node in graph.nodes}
         names = unique_names(dict.fromkeys(refs.values()))
         # The names by which a rule means one node and no other. Some nodes have no such name.
         self.names = {node: names[ref] for node, ref in refs.items() if is_valid_rule_name(names.get(ref, ""))}
@@ -111,15 +109,14 @@ class RuleWriter:
 
         None: the rule names a node that has other slots, or a node without types that it must have.
         """
-        matched = NodeRules(replace(self.policy, rules=(rule,)))
+        matched = NodeRules(replace(self.policy, rules=(rule,)), self.graph)
         outcome = {}
         try:
-            for graph in self.graphs:
-                for node_id in matched.match(graph):
-                    node = graph.nodes[node_id]
-                    if node not in self.types:
-                        return None
-                    outcome[node] = matched.find_assignment(graph, node).elements == self.types[node].elements
+            for node_id in matched.match():
+                node = self.graph.nodes[node_id]
+                if node not in self.types:
+                    return None
+                outcome[node] = matched.find_assignment(node).elements == self.types[node].elements
         except ListError:
             return None
         return outcome

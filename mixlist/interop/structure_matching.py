@@ -46,16 +46,8 @@ def _passes_value(node: Node) -> bool:
 
 
 def are_same_operator(node: Node, partner: Node) -> bool:
-    """Return whether two nodes have the same operator, or both call a function.
-
-    A tool that specializes functions for their calls renames them.
-    """
-    return operator_of(node) == operator_of(partner)
-
-
-def operator_of(node: Node) -> tuple[str, str]:
-    """Return the domain and op type of a node; the same for all calls of functions."""
-    return (node.domain, node.op_type) if node.function is None else ("", "function call")
+    """Return whether two nodes have the same operator."""
+    return (node.domain, node.op_type) == (partner.domain, partner.op_type)
 
 
 class StructureMatcher:
@@ -143,7 +135,7 @@ class StructureMatcher:
             attributes = tuple(
                 sorted((a.name, a.SerializeToString(deterministic=True)) for a in _comparable_attributes(node))
             )
-        return *operator_of(node), attributes
+        return node.domain, node.op_type, attributes
 
     def _identify(self, value: Value | None) -> Tensor:
         """Return the identity of a tensor in its own model."""

@@ -85,8 +85,8 @@ def _no_effect_warnings(op: str, function_names: Collection[str]) -> Iterator[Na
         message = f"{op} runs subgraphs and has no precision itself: naming it in a list changes nothing"
         yield "ML408", message, "name the op types inside"
     if _bare_name(op) in function_names:
-        message = f"{op} is a model-local function: lists apply to the nodes inside it, and its name moves nothing"
-        yield "ML407", message, "name the op types inside"
+        message = f"{op} is a model-local function: no list names its calls, and the nodes inside it stay as authored"
+        yield "ML407", message, "mixlist apply --inline-functions replaces the calls by these nodes"
 
 
 def _bare_name(op: str) -> str:

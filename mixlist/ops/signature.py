@@ -21,7 +21,7 @@ from mixlist.ops.shape_inference import infer_shapes
 from mixlist.ops.traits import Trait, operators
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
+    from onnx import ModelProto, NodeProto
     from onnx.defs import OpSchema
 
 _READS_ANY_TYPE = operators(Trait.READS_ONLY_SHAPE) | {"Cast"}  # these accept every element type at their input
@@ -106,7 +106,7 @@ def make_signature(
     """Return the signature of a node.
 
     ``inputs``: the types of its inputs, UNKNOWN for an input that is left out. ``present_outputs``: for each output,
-    whether the node has it. ``proto``: the node, with its references to function attributes replaced by values.
+    whether the node has it. ``proto``: the node.
     """
     schema = find_schema(domain, op_type, opset)
     reads_any_type = domain == "" and op_type in _READS_ANY_TYPE
@@ -138,6 +138,31 @@ def make_signature(
     if reads_any_type and (has_fixed_output or op_type in _YIELDS_SHAPE):
         groups = ()
     return Signature(schema, inputs, outputs, groups, has_fixed_output, reads_any_type and not groups, inference)
+
+
+def make_call_signature(call: NodeProto, model: ModelProto, inputs: Types) -> Signature:
+    """Return the signature of a call of a model-local function: no group, so nothing of it can change (Rule S4.31).
+
+    ``model``: the model that has the function. ``inputs``: the types of the call's inputs. The types of its outputs are
+    those that ONNX infers through the function, UNKNOWN if it infers none.
+    """
+    single = type(model)(ir_version=10, opset_import=model.opset_import, functions=model.functions)
+    single.graph.node.append(call)
+    for name, value_type in dict(zip(call.input, inputs, strict=True)).items():
+        if name:
+            info = single.graph.input.add(name=name)
+            if value_type != dtypes.UNKNOWN:
+                dtypes.write_type(info.type, value_type)
+    for name in filter(None, call.output):
+        single.graph.output.add(name=name)
+    try:
+        inferred = infer_shapes(single).graph.output
+    except MemoryError:
+        raise
+    except Exception:  # ModelError for functions that expand without end, and errors of onnx of many kinds
+        inferred = single.graph.output
+    types = {output.name: dtypes.from_proto(output.type) for output in inferred}
+    return Signature(None, inputs, tuple([types.get(name, dtypes.UNKNOWN) for name in call.output]), (), False, False)
 
 
 def attribute_type_key(proto: NodeProto) -> tuple[tuple[str, int, int], ...]:

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.naming import output_ref
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.weights import is_external, read_pieces
 
 
-def find_clipped_tensors(nodes: Iterable[DataflowNode], bound: float) -> frozenset[TensorRef]:
+def find_clipped_tensors(graph: Graph, bound: float) -> frozenset[TensorRef]:
     """Return the tensors of which every reader is a Clip between two constants of a magnitude below ``bound``."""
-    graphs = {node.graph: None for node in nodes}
-    return frozenset(tensor for graph in graphs for tensor in _clipped_tensors_of(graph, bound))
-
-
-def _clipped_tensors_of(graph: Graph, bound: float) -> Iterable[TensorRef]:
     clipped: set[Value] = set()
-    # The values that are read otherwise: by another operator, by a body or call, or as the output of a scope.
+    # The values that are read otherwise: by another operator, by a body, or as the output of a scope.
     read_otherwise = {value for scope in {graph.root, *(node.scope for node in graph.nodes)} for value in scope.outputs}
     for node in graph.nodes:
         is_clip = _clips_within(node, bound)
         for slot, value in enumerate(node.inputs):
             if value is not None:
                 (clipped if is_clip and slot == 0 else read_otherwise).add(value)
-    for value in clipped - read_otherwise:
-        if value.producer is not None:
-            yield output_ref(graph, value.producer, value.output_slot)
+    return frozenset(
+        output_ref(value.producer, value.output_slot)
+        for value in clipped - read_otherwise
+        if value.producer is not None
+    )
 
 
 def _clips_within(node: Node, bound: float) -> bool:

@@ -12,17 +12,15 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mixlist.graph.function_attributes import copy_with_resolved_attributes
-from mixlist.graph.model import Node
+from mixlist.graph.model import Node, Value
 from mixlist.graph.weights import read_pieces, stored_element_count, stores_all_elements
 from mixlist.ops import dtypes
 from mixlist.ops.shape_inference import infer_shapes
-from mixlist.patterns.call_frames import CallFrames, FrameValue
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto
 
     from mixlist.graph.proto_types import ConstantProto
 
@@ -55,18 +53,15 @@ class UnknownValueError(Exception):
 class ConstantEvaluator:
     """Computes constants, and caches the arrays that were used last."""
 
-    def __init__(self, folder: Path | None, frames: CallFrames) -> None:
-        self._folder, self._frames = folder, frames
-        self._cache: OrderedDict[FrameValue, Array] = OrderedDict()  # the array that was used last is at the end
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._cache: OrderedDict[Value, Array] = OrderedDict()  # the array that was used last is at the end
         self._cache_bytes = 0
-        self._unknown_reasons: dict[FrameValue, str] = {}
+        self._unknown_reasons: dict[Value, str] = {}
 
-    def array(self, constant: FrameValue) -> Array:
-        """Return the elements of a constant that is no parameter and no result of a call.
-
-        Raises UnknownValueError if its value is unknown.
-        """
-        arrays: dict[FrameValue, Array] = {}
+    def array(self, constant: Value) -> Array:
+        """Return the elements of a constant; raise UnknownValueError if its value is unknown."""
+        arrays: dict[Value, Array] = {}
         try:
             order = self._evaluation_order(constant, arrays)
             # Know the number of readers of each array, so that memory holds only the arrays that a later step reads.
@@ -75,7 +70,7 @@ class ConstantEvaluator:
                 sources = self._sources(step)
                 arrays[step] = self._evaluate(step, [arrays[source] for source in sources])
                 # A stored constant is not kept: it can be read from the file again.
-                if step.value.constant_proto is None:
+                if step.constant_proto is None:
                     self._add_to_cache(step, arrays[step])
                 for source in sources:  # release an array after its last reader
                     unfinished_readers[source] -= 1
@@ -86,24 +81,24 @@ class ConstantEvaluator:
             raise
         return arrays[constant]
 
-    def input_arrays(self, constant: FrameValue) -> list[Array]:
+    def input_arrays(self, constant: Value) -> list[Array]:
         """Return the elements of the inputs of the node that computes a constant; may raise UnknownValueError."""
         return [self.array(source) for source in self._sources(constant)]
 
-    def attribute_value(self, constant: FrameValue, name: str) -> Array | None:
+    def attribute_value(self, constant: Value, name: str) -> Array | None:
         """Return the elements of a tensor attribute of the node that computes a constant; None if it has none."""
-        assert constant.value.producer is not None
-        proto = _resolved_proto(constant.value.producer, constant)
-        tensor = next((attribute.t for attribute in proto.attribute if attribute.name == name), None)
+        assert constant.producer is not None
+        attributes = constant.producer.proto.attribute
+        tensor = next((attribute.t for attribute in attributes if attribute.name == name), None)
         return None if tensor is None else self._stored_array(tensor)
 
-    def _evaluation_order(self, constant: FrameValue, arrays: dict[FrameValue, Array]) -> list[FrameValue]:
+    def _evaluation_order(self, constant: Value, arrays: dict[Value, Array]) -> list[Value]:
         """Return the constants to compute: each one after the inputs of its node, so that ``constant`` is the last.
 
         Arrays of the cache are put into ``arrays``. Raises UnknownValueError if one of the constants is unknown.
         """
-        order: list[FrameValue] = []
-        done: set[FrameValue] = set()
+        order: list[Value] = []
+        done: set[Value] = set()
         # Depth first, with a stack instead of a recursion: a chain of constants may be longer than Python's stack.
         stack = [constant]
         while stack:
@@ -125,40 +120,39 @@ class ConstantEvaluator:
                 order.append(step)
         return order
 
-    def _sources(self, constant: FrameValue) -> list[FrameValue]:
+    def _sources(self, constant: Value) -> list[Value]:
         """Return the constants that the node of a constant reads.
 
         Raises UnknownValueError if this node cannot be evaluated.
         """
-        value, node = constant.value, constant.value.producer
-        if value.constant_proto is not None:
+        node = constant.producer
+        if constant.constant_proto is not None:
             return []
+        assert node is not None
         # The node must be one that onnx.reference can run alone, in a model of its own.
-        if node is None or node.function is not None:
-            raise UnknownValueError(f"{value.name!r} comes from the caller of a function")
         if node.bodies:
             raise UnknownValueError(f"the bodies of {node.op_type} are not evaluated")
         if node.domain:
             raise UnknownValueError(f"{node.op_type} is an operator of {node.domain}")
-        if any(isinstance(read.type, tuple) for read in (value, *node.inputs) if read is not None):
+        if any(isinstance(read.type, tuple) for read in (constant, *node.inputs) if read is not None):
             raise UnknownValueError(f"{node.op_type} reads or yields a sequence")
-        return [self._frames.find_source(read, constant.frame) for read in node.inputs if read is not None]
+        return [read for read in node.inputs if read is not None]
 
-    def _add_to_cache(self, constant: FrameValue, array: Array) -> None:
+    def _add_to_cache(self, constant: Value, array: Array) -> None:
         """Cache an array; drop those that were not used for the longest time if the cache is too large."""
         self._cache[constant] = array
         self._cache_bytes += array.nbytes
         while self._cache_bytes > _CACHE_BYTES:
             self._cache_bytes -= self._cache.popitem(last=False)[1].nbytes
 
-    def _evaluate(self, constant: FrameValue, inputs: list[Array]) -> Array:
+    def _evaluate(self, constant: Value, inputs: list[Array]) -> Array:
         """Return the elements of a constant; ``inputs``: those of the inputs of its node that are not left out."""
-        value, node = constant.value, constant.value.producer
-        if value.constant_proto is not None:
-            return self._stored_array(value.constant_proto)
+        node = constant.producer
+        if constant.constant_proto is not None:
+            return self._stored_array(constant.constant_proto)
         assert node is not None
         arrays = _arrays_by_slot(node, inputs)
-        model = _single_node_model(node, _resolved_proto(node, constant), arrays, value.output_slot)
+        model = _single_node_model(node, arrays, constant.output_slot)
         _refuse_large_result(node, model, arrays)
         return _run(node, model, arrays)
 
@@ -184,15 +178,6 @@ class ConstantEvaluator:
         return array.reshape(dims)
 
 
-def _resolved_proto(node: Node, constant: FrameValue) -> NodeProto:
-    """Return the NodeProto of a node; in a function's body, references to attributes have the values of the call."""
-    return (
-        copy_with_resolved_attributes(node.proto, constant.frame.function.call_attributes)
-        if constant.frame is not None
-        else node.proto
-    )
-
-
 def _arrays_by_slot(node: Node, inputs: list[Array]) -> list[Array | None]:
     """Return the arrays by input slot, in the authored types; None for an input that is left out.
 
@@ -211,7 +196,7 @@ def _arrays_by_slot(node: Node, inputs: list[Array]) -> list[Array | None]:
     return arrays
 
 
-def _single_node_model(node: Node, proto: NodeProto, arrays: list[Array | None], output_slot: int) -> ModelProto:
+def _single_node_model(node: Node, arrays: list[Array | None], output_slot: int) -> ModelProto:
     """Return a model of one node with one of its outputs.
 
     Small inputs are initializers, because shape inference reads the values of shapes, axes and sizes. The others are
@@ -225,7 +210,7 @@ def _single_node_model(node: Node, proto: NodeProto, arrays: list[Array | None],
     model.opset_import.add(domain="", version=max(since, _IMPLEMENTED_SINCE.get(node.op_type, 0)))
     model.graph.name = "constant"
     single = model.graph.node.add()
-    single.CopyFrom(proto)
+    single.CopyFrom(node.proto)
     single.domain = ""  # "ai.onnx" is another name of it, which onnx's inference does not know
     single.input[:] = [f"i{slot}" if array is not None else "" for slot, array in enumerate(arrays)]
     single.output[:] = [f"o{slot}" if value is not None else "" for slot, value in enumerate(node.outputs)]

@@ -3,10 +3,9 @@
 A constant does not fit if a finite value of it becomes infinite, or if it holds a single non-zero value (an
 epsilon) that becomes zero.
 
-Rule S4.20: S4.7 applies to the value of every deterministic node without bodies whose inputs are all constants, to
-constant arguments of functions, and to constants that functions return. The ranges of ``Range`` and ``ConstantOfShape``
-come from their inputs alone, at any size, and a value mover has the range of its inputs. ``constant_evaluation``
-computes all other constants.
+Rule S4.20: S4.7 applies to the value of every deterministic node without bodies whose inputs are all constants. The
+ranges of ``Range`` and ``ConstantOfShape`` come from their inputs alone, at any size, and a value mover has the range
+of its inputs. ``constant_evaluation`` computes all other constants.
 
 Rule S4.21: A constant holds a single value if all of its elements are equal.
 """
@@ -26,7 +25,6 @@ from mixlist.graph.weights import read_pieces, stores_all_elements
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES, flush_bound, overflow_bound
 from mixlist.ops.traits import Trait, operators
-from mixlist.patterns.call_frames import CallFrame, CallFrames, FrameValue
 from mixlist.patterns.constant_evaluation import ConstantEvaluator, UnknownValueError
 from mixlist.progress import ProgressCounter
 
@@ -86,43 +84,40 @@ class ConstantRanges:
 
     def __init__(self, folder: Path | None, progress: ProgressCounter | None = None) -> None:
         self.folder = folder
-        self.frames = CallFrames()
         self._progress = progress
-        self._evaluator = ConstantEvaluator(folder, self.frames)
+        self._evaluator = ConstantEvaluator(folder)
         # By id of the tensor. The tensor is kept, too, so that no other object can get its id.
         self._stored: dict[int, tuple[ConstantProto, ConstantRange]] = {}
-        self._computed: dict[FrameValue, ConstantRange] = {}
+        self._computed: dict[Value, ConstantRange] = {}
 
-    def range_of(self, value: Value, frame: CallFrame | None = None) -> ConstantRange | None:
+    def range_of(self, value: Value) -> ConstantRange | None:
         """Return the range of a constant; None for a value that is no constant, or that holds no floats.
 
-        ``frame`` is the call of the function in whose body the constant is. A constant that value movers make has the
-        union of the ranges of all constants that are moved into it.
+        A constant that value movers make has the union of the ranges of all constants that are moved into it.
         """
         if not value.is_constant or dtypes.element(value.type) not in dtypes.FLOATS:
             return None
         if value.constant_proto is not None:
             return self._stored_range(value.constant_proto)
-        constant = self.frames.find_source(value, frame)
         # Depth first through the value movers, with a stack: a chain of them may be longer than Python's stack.
-        stack = [constant]
+        stack = [value]
         while stack:
             step = stack[-1]
             if step in self._computed:  # computed now, or earlier: two movers can read one constant
                 stack.pop()
                 continue
-            moved = [self.frames.find_source(source, step.frame) for source in _moved_inputs(step.value, _MOVERS)]
+            moved = _moved_inputs(step, _MOVERS)
             missing = [source for source in moved if source not in self._computed]
             stack += missing
             if not missing:
                 self._computed[step] = (
                     self._range_of_mover_output(step, moved) if moved else self._range_of_other_constant(step)
                 )
-        return self._computed[constant]
+        return self._computed[value]
 
-    def known_range_of(self, value: Value, frame: CallFrame | None = None) -> ConstantRange | None:
+    def known_range_of(self, value: Value) -> ConstantRange | None:
         """Return the range of a constant if the values of all its elements are known; None for every other value."""
-        constant_range = self.range_of(value, frame)
+        constant_range = self.range_of(value)
         return constant_range if constant_range is not None and not constant_range.unknown else None
 
     def fits(self, value: Value, low: int) -> bool:
@@ -130,17 +125,17 @@ class ConstantRanges:
         constant_range = self.range_of(value)
         return constant_range is None or constant_range.misfit_reason(low) is None
 
-    def _range_of_mover_output(self, constant: FrameValue, moved: Iterable[FrameValue]) -> ConstantRange:
+    def _range_of_mover_output(self, constant: Value, moved: Iterable[Value]) -> ConstantRange:
         """Return the union of the ranges of the constants that a value mover moves into this one."""
-        fills = constant.value.producer is not None and constant.value.producer.op_type in _FILLERS
+        fills = constant.producer is not None and constant.producer.op_type in _FILLERS
         return reduce(ConstantRange.union, (self._computed[source] for source in moved), _ZERO if fills else _EMPTY)
 
-    def _range_of_other_constant(self, constant: FrameValue) -> ConstantRange:
+    def _range_of_other_constant(self, constant: Value) -> ConstantRange:
         """Return the range of a constant that no value mover makes."""
-        value, node = constant.value, constant.value.producer
-        if value.constant_proto is not None:
-            return self._stored_range(value.constant_proto)
-        if isinstance(value.type, tuple) and node is not None and not node.inputs:
+        node = constant.producer
+        if constant.constant_proto is not None:
+            return self._stored_range(constant.constant_proto)
+        if isinstance(constant.type, tuple) and node is not None and not node.inputs:
             return _EMPTY  # SequenceEmpty, or an Optional without content
         operator = node.op_type if node is not None and not node.domain else ""
         try:
@@ -154,7 +149,7 @@ class ConstantRanges:
         except UnknownValueError as reason:
             return replace(_EMPTY, unknown=str(reason))
 
-    def _filled_range(self, constant: FrameValue) -> ConstantRange:
+    def _filled_range(self, constant: Value) -> ConstantRange:
         """Return the range of the output of a ConstantOfShape. Its size does not matter: no element is computed."""
         (shape,) = self._evaluator.input_arrays(constant)
         fill_value = self._evaluator.attribute_value(constant, "value")
@@ -162,7 +157,7 @@ class ConstantRanges:
             return _EMPTY
         return _range_of_pieces([fill_value.reshape(-1)]) if fill_value is not None else _ZERO
 
-    def _progression_range(self, constant: FrameValue) -> ConstantRange:
+    def _progression_range(self, constant: Value) -> ConstantRange:
         """Return the range of the output of a Range. Its size does not matter: no element is computed."""
         scalars = self._evaluator.input_arrays(constant)
         if any(scalar.size != 1 for scalar in scalars):
@@ -175,21 +170,19 @@ class ConstantRanges:
         last = start + (count - 1) * delta
         return ConstantRange(max(abs(start), abs(last)), min(start, last), max(start, last))
 
-    def _dequantized_bound(self, constant: FrameValue) -> ConstantRange | None:
+    def _dequantized_bound(self, constant: Value) -> ConstantRange | None:
         """Return a bound of a dequantized weight; None if the bound does not prove that the weight fits.
 
         The bound is the largest scale times the largest difference of an integer and a zero point. Without it, every
         quantized weight of an old model would be unknown: onnx.reference has DequantizeLinear from opset 19 on only.
         """
-        node = constant.value.producer
+        node = constant.producer
         assert node is not None
         # The inputs are the integers, their scale and, if it is not left out, their zero point.
-        integers, *parameters = [
-            self.frames.find_source(value, constant.frame) for value in node.inputs if value is not None
-        ]
-        if integers.value.constant_proto is None or integers.value.type not in _QUANTIZED_TYPES:
+        integers, *parameters = [value for value in node.inputs if value is not None]
+        if integers.constant_proto is None or integers.type not in _QUANTIZED_TYPES:
             return None
-        integer_range = self._stored_range(integers.value.constant_proto)
+        integer_range = self._stored_range(integers.constant_proto)
         scale, *zero_point = [
             _range_of_pieces([self._evaluator.array(parameter).reshape(-1)]).max_abs for parameter in parameters
         ]
@@ -228,7 +221,7 @@ def find_origins(value: Value, movers: AbstractSet[str] = _MOVERS) -> list[Value
 def _moved_inputs(value: Value, movers: AbstractSet[str]) -> list[Value]:
     """Return the inputs whose elements a mover puts into ``value``: its float inputs, because indices are integers."""
     node = value.producer
-    if node is None or node.op_type not in movers or node.domain or node.function is not None:
+    if node is None or node.op_type not in movers or node.domain:
         return []
     return float_values(node.inputs)
 

@@ -1,15 +1,12 @@
-"""The data about masks: the mask in a tensor, the groups of nodes that masks connect, and the groups of a whole model.
+"""The data about masks: the mask in a tensor, and the groups of nodes that masks connect.
 
-``mask_finder`` follows the masks of one graph, ``mask_groups`` makes the groups, and ``mask_calls`` does both for a
-whole model.
+``mask_finder`` follows the masks of a model, and ``mask_groups`` makes the groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
-from functools import cached_property
-from math import inf, isfinite
+from math import isfinite
 
 from mixlist.graph.model import Node
 from mixlist.ops.low_precision import FINITE_MAX
@@ -53,26 +50,9 @@ class CarriedMask:
         return CarriedMask(_product(self.magnitude, second.magnitude), summed_masks, scores)
 
 
-UNKNOWN_MASK = CarriedMask(inf)
-
-
 def _product(first: float, second: float) -> float:
     """Return a product. Zero times infinity is zero here, because infinity means a finite number that is unknown."""
     return first * second if first and second else 0.0
-
-
-@dataclass(frozen=True)
-class CallMasks:
-    """The kind of a call, for masks: calls of one kind share the decisions inside the function.
-
-    ``arguments``: the mask in each argument. ``reach_softmax``: for each result, whether it leads to a softmax in the
-    caller. ``compute_mask``: for each result, whether it is a constant from which the caller computes a mask. An empty
-    tuple means None or False for all.
-    """
-
-    arguments: tuple[CarriedMask | None, ...] = ()
-    reach_softmax: tuple[bool, ...] = ()
-    compute_mask: tuple[bool, ...] = ()
 
 
 @dataclass(eq=False)
@@ -83,8 +63,8 @@ class MaskGroup:
     long as the mask is not reduced, softmaxes included. ``limit``: the largest magnitude of a reduced constant.
     ``limits``: by node, the slots that read a constant to be reduced, each with ``limit``. ``reducible``: whether all
     masks come from such constants. ``magnitude``: the largest magnitude of the masks. ``source``: the first constant or
-    node that makes a mask. ``destination``: the first softmax, or the call whose function has it. ``misfit``: for a
-    group of one node, which computes a mask from other constants: why this node must not be low precision; else empty.
+    node that makes a mask. ``destination``: the first softmax. ``misfit``: for a group of one node, which computes a
+    mask from other constants: why this node must not be low precision; else empty.
     """
 
     softmaxes: list[Node] = field(default_factory=list)
@@ -101,40 +81,3 @@ class MaskGroup:
     def magnitude_text(self) -> str:
         """Return the largest magnitude for messages."""
         return f"magnitude {self.magnitude:.6g}" if isfinite(self.magnitude) else "unknown magnitude"
-
-    @property
-    def effect(self) -> Hashable:
-        """Return everything that decisions depend on, without the text that explains them."""
-        # The limits matter only if the constants are reduced; else only the nodes do.
-        items = self.limits.items()
-        limits = tuple([(node, *sorted(slots.items())) for node, slots in items]) if self.reducible else (*self.limits,)
-        return (*self.softmaxes,), (*self.exceeding_nodes,), limits, self.reducible
-
-
-@dataclass(eq=False)
-class GraphMasks:
-    """The mask groups of one graph, in the order of their first node; of a function's body, for one kind of call.
-
-    ``calls``: the masks of the functions that the graph calls, by the id of the calling node.
-    """
-
-    groups: tuple[MaskGroup, ...] = ()
-    calls: dict[int, GraphMasks] = field(default_factory=dict)
-
-    @property
-    def effect(self) -> Hashable:
-        """Return everything that decisions depend on. GraphMasks of one graph with equal effects become one object."""
-        # GraphMasks compare by identity, which is enough here: MaskFinders has already made those of one function with
-        # equal effects one object.
-        calls = [(node_id, masks) for node_id, masks in sorted(self.calls.items()) if not masks.is_empty]
-        return tuple([group.effect for group in self.groups]), tuple(calls)
-
-    @cached_property
-    def is_empty(self) -> bool:
-        """Return whether no mask leaves the range in the graph and in the functions that it calls."""
-        return not self.groups and all(masks.is_empty for masks in self.calls.values())
-
-    def of_call(self, node: Node) -> GraphMasks | None:
-        """Return the masks of the function that a node calls; None if no mask leaves the range there."""
-        masks = self.calls.get(node.id)
-        return None if masks is None or masks.is_empty else masks

@@ -1,6 +1,6 @@
 """Find the range that random integers of an input may have, from the graph (Rule S8.23).
 
-An input is followed through value movers, Casts, bodies and calls to the operators that use its integers. Each use
+An input is followed through value movers, Casts and bodies to the operators that use its integers. Each use
 gives a range: ``ids`` in ``Gather(W, ids)`` are from 0 to the number of rows of ``W`` less 1. If the uses differ, the
 strongest kind of use decides. The class ``_UseKind`` has their order.
 """
@@ -18,17 +18,11 @@ from mixlist.graph.control_flow import CONTROL_FLOW, type_links_of
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.naming import node_ref
 from mixlist.graph.shape_folding import MAX_KNOWN_ELEMENTS
-from mixlist.graph.shape_propagation import (
-    KnownShapes,
-    Shape,
-    propagate_shapes,
-    propagate_shapes_in_function,
-)
-from mixlist.graph.traversal import reachable_graphs
+from mixlist.graph.shape_propagation import KnownShapes, Shape, propagate_shapes
 from mixlist.graph.weights import embedded_array, is_external, stored_element_count
 from mixlist.ops import dtypes
 from mixlist.ops.traits import Trait, operators
-from mixlist.patterns.positions import find_positions, list_graph_positions
+from mixlist.patterns.positions import find_positions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -123,7 +117,7 @@ def find_integer_ranges(proto: ModelProto, shapes: Mapping[str, Shape]) -> dict[
 
     uses = _IntegerUses(build_graph(proto), shapes)
     ranges = {}
-    for value in uses.main.root.inputs:
+    for value in uses.graph.root.inputs:
         if value.name in shapes and value.type in dtypes.INTEGERS:
             uses_of_value = list(uses.find(value))
             if uses_of_value:
@@ -149,50 +143,37 @@ def _combined_range(uses: list[_Use]) -> IntegerRange:
 class _IntegerUses:
     """The readers of each value of a model, and the sizes of its tensors for the given input shapes.
 
-    ``passed_to``: by value, the values to which control flow and calls pass it on, such as a parameter of a function.
-    ``first_calls``: by function, its first call and the graph that has it; the sizes of the first call count.
+    ``passed_to``: by value, the values to which control flow passes it on, such as an input of a body.
     """
 
-    def __init__(self, main: Graph, shapes: Mapping[str, Shape]) -> None:
-        self.main, self.shapes = main, shapes
-        self.readers: dict[Value, list[tuple[Graph, Node, int]]] = {}
+    def __init__(self, graph: Graph, shapes: Mapping[str, Shape]) -> None:
+        self.graph, self.shapes = graph, shapes
+        self.readers: dict[Value, list[tuple[Node, int]]] = {}
         self.passed_to: dict[Value, list[Value]] = {}
-        self.first_calls: dict[Graph, tuple[Graph, Node]] = {}
-        for graph in reachable_graphs(main):
-            for node in graph.nodes:
-                self._add_node(graph, node)
-        self._known_shapes: dict[Graph, KnownShapes] = {}
+        for node in graph.nodes:
+            self._add_node(node)
 
-    def _add_node(self, graph: Graph, node: Node) -> None:
-        if node.function is not None:
-            self.first_calls.setdefault(node.function, (graph, node))
-            body = node.function.root
-            for parameter, argument in zip(body.inputs, node.inputs, strict=False):
-                self._add_passed(argument, parameter)
-            for body_output, result in zip(body.outputs, node.outputs, strict=False):
-                self._add_passed(body_output, result)
-        elif node.bodies and node.op_type in CONTROL_FLOW and not node.domain:
+    def _add_node(self, node: Node) -> None:
+        if node.bodies and node.op_type in CONTROL_FLOW and not node.domain:
             for link in type_links_of(node):
                 for target in link.targets:
                     for source in link.sources:
-                        self._add_passed(source.value, target)
+                        self.passed_to.setdefault(source.value, []).append(target)
         else:
-            # Calls and control flow only pass their inputs on, so all other nodes are the readers.
+            # Control flow only passes its inputs on, so all other nodes are the readers.
             for slot, value in enumerate(node.inputs):
                 if value is not None:
-                    self.readers.setdefault(value, []).append((graph, node, slot))
-
-    def _add_passed(self, source: Value | None, target: Value | None) -> None:
-        if source is not None and target is not None:
-            self.passed_to.setdefault(source, []).append(target)
+                    self.readers.setdefault(value, []).append((node, slot))
 
     @cached_property
-    def position_casts(self) -> dict[Node, str]:
+    def _known_shapes(self) -> KnownShapes:
+        """Return the shapes and small arrays of the model for the given input shapes."""
+        return propagate_shapes(self.graph, {}, self.shapes)
+
+    @cached_property
+    def _position_casts(self) -> dict[Node, str]:
         """Return the Casts whose integers are positions, each with the Sin, Cos or GridSample that they reach."""
-        main_positions = find_positions(self.main)
-        all_positions = list_graph_positions(main_positions) if main_positions is not None else []
-        # Reversed, so that the caller nearest to the main graph wins.
-        return {node: reader for positions in reversed(all_positions) for node, reader in positions.casts.items()}
+        return find_positions(self.graph).casts
 
     def find(self, model_input: Value) -> Iterator[_Use]:
         """Yield every use of an input that bounds its integers."""
@@ -203,8 +184,8 @@ class _IntegerUses:
             # position still counts there, because a position with an offset is a position.
             value, has_no_offset = waiting.popleft()
             targets = [(target, has_no_offset) for target in self.passed_to.get(value, ())]
-            for graph, node, slot in self.readers.get(value, ()):
-                use = self._use_in(graph, node, slot, model_input)
+            for node, slot in self.readers.get(value, ()):
+                use = self._use_in(node, slot, model_input)
                 if use is not None and (has_no_offset or use[0] is _UseKind.POSITION):
                     yield use
                 if _moves(node, slot) or _adds_offset(node):
@@ -216,44 +197,44 @@ class _IntegerUses:
                     visited.add(target)
                     waiting.append((target, target_has_no_offset))
 
-    def _use_in(self, graph: Graph, node: Node, slot: int, model_input: Value) -> _Use | None:
+    def _use_in(self, node: Node, slot: int, model_input: Value) -> _Use | None:
         """Return the use of the integers by a node that reads them in ``slot``; None if it does not bound them."""
-        reader, key = f"{node.op_type} {node_ref(graph, node)}", (node.domain, node.op_type, slot)
+        reader, key = f"{node.op_type} {node_ref(node)}", (node.domain, node.op_type, slot)
         if key in _INDEX_SLOTS:
             table_slot, attribute, default = _INDEX_SLOTS[key]
-            size = self._size(graph, node.inputs[table_slot], _int_attribute(graph, node, attribute, default))
+            size = self._size(node.inputs[table_slot], _int_attribute(node, attribute, default))
             return (_UseKind.INDEX, IntegerRange(0, size - 1, f"{reader} picks from {size}")) if size else None
         if key in _LENGTH_SLOTS:
             attribute, default = _LENGTH_SLOTS[key]
-            size = self._size(graph, node.inputs[0], _int_attribute(graph, node, attribute, default))
+            size = self._size(node.inputs[0], _int_attribute(node, attribute, default))
             return (_UseKind.INDEX, IntegerRange(1, size, f"{reader} takes lengths up to {size}")) if size else None
         if key in _WORD_COUNT_SLOTS:
-            return self._word_count_use(graph, node, _WORD_COUNT_SLOTS[key], reader)
+            return self._word_count_use(node, _WORD_COUNT_SLOTS[key], reader)
         # The tables above have operators of other domains too. All tests below are about standard operators.
         if node.domain:
             return None
         if key == ("", "OneHot", 0):
-            depth = max(self._whole_numbers(graph, node.inputs[1]), default=0)
+            depth = max(self._whole_numbers(node.inputs[1]), default=0)
             return (_UseKind.INDEX, IntegerRange(0, depth - 1, f"{reader} has depth {depth}")) if depth > 0 else None
-        if node in self.position_casts and slot == 0:
+        if node in self._position_casts and slot == 0:
             # The input may hold one position per token, so a longer sequence has larger positions.
             largest = max((MOST_POSITIONS, *self.shapes.get(model_input.name, ()))) - 1
-            reason = f"they are positions, which reach {self.position_casts[node]}"
+            reason = f"they are positions, which reach {self._position_casts[node]}"
             return _UseKind.POSITION, IntegerRange(0, largest, reason)
         if (node.op_type, slot) in _CHANGES_AFTER_OPERAND:
-            return self._comparison_use(graph, node, slot, reader)
+            return self._comparison_use(node, slot, reader)
         # (1 - mask): the usual first step of an attention mask.
-        if node.op_type == "Sub" and slot == 1 and self._whole_numbers(graph, node.inputs[0]) == {1}:
+        if node.op_type == "Sub" and slot == 1 and self._whole_numbers(node.inputs[0]) == {1}:
             return _UseKind.FLAG, IntegerRange(0, 1, f"{reader} subtracts them from 1")
-        return _conversion_use(graph, node, slot, reader)
+        return _conversion_use(node, slot, reader)
 
-    def _comparison_use(self, graph: Graph, node: Node, slot: int, reader: str) -> _Use | None:
+    def _comparison_use(self, node: Node, slot: int, reader: str) -> _Use | None:
         """Return the use in a comparison with numbers that are known before the run; None for other operands.
 
         For one number, the range is the two integers between which the outcome changes. For several numbers, such as
         those of a Range, the range contains the upper one of these two integers for each number.
         """
-        operands = self._whole_numbers(graph, node.inputs[1 - slot])
+        operands = self._whole_numbers(node.inputs[1 - slot])
         if not operands:
             return None
         after = int(_CHANGES_AFTER_OPERAND[node.op_type, slot])
@@ -265,28 +246,28 @@ class _IntegerUses:
         reason = f"{reader} compares them with {smallest} to {largest}"
         return _UseKind.COMPARED, IntegerRange(max(0, smallest + after), max(0, largest + after), reason)
 
-    def _word_count_use(self, graph: Graph, node: Node, offset: int, reader: str) -> _Use | None:
+    def _word_count_use(self, node: Node, offset: int, reader: str) -> _Use | None:
         """Return the use as the number of words in the cache and of new words; None if their shapes are unknown."""
         query, past_key = node.inputs[0], node.inputs[3]
-        new, past = self._size(graph, query, 1), self._size(graph, past_key, 2)
+        new, past = self._size(query, 1), self._size(past_key, 2)
         if not new:
             return None
         # A cache of window size does not show how long the text is. Another cache of the model may show it.
-        is_window = _int_attribute(graph, node, "sliding_window_cache", 0) != 0
+        is_window = _int_attribute(node, "sliding_window_cache", 0) != 0
         kind = _UseKind.POSITION if is_window else _UseKind.INDEX
         words = past + new
         reason = f"{reader} reads {past} words from its cache, and {new} new"
         return kind, IntegerRange(words + offset, words + offset, reason)
 
-    def _size(self, graph: Graph, value: Value | None, axis: int) -> int:
+    def _size(self, value: Value | None, axis: int) -> int:
         """Return the size of a tensor along an axis; 0 if it is unknown."""
-        # The file has the shape of an initializer, so the shapes of the graph need not be computed.
+        # The file has the shape of an initializer, so the shapes of the model need not be computed.
         shape = _constant_shape(value)
         if shape is None:
-            shape = self._shapes_in(graph).shape_of(value)
+            shape = self._known_shapes.shape_of(value)
         return shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else 0
 
-    def _whole_numbers(self, graph: Graph, value: Value | None) -> set[int]:
+    def _whole_numbers(self, value: Value | None) -> set[int]:
         """Return the whole numbers in a small tensor that is known before the run; an empty set for other tensors."""
         import numpy as np
 
@@ -295,26 +276,16 @@ class _IntegerUses:
             return set()
         array = _small_constant(value)
         if array is None and value.producer is not None:
-            array = self._shapes_in(graph).arrays.get(value)
+            array = self._known_shapes.arrays.get(value)
         if array is None or array.dtype.kind not in "iuf":  # integers and floats, but no bools and texts
             return set()
         return {int(number) for number in array.reshape(-1).tolist() if np.isfinite(number) and number == int(number)}
 
-    def _shapes_in(self, graph: Graph) -> KnownShapes:
-        """Return the shapes and small arrays of a graph; those of a function are the ones in its first call."""
-        if graph not in self._known_shapes:
-            if graph is self.main:
-                self._known_shapes[graph] = propagate_shapes(graph, {}, self.shapes)
-            else:
-                caller, call = self.first_calls[graph]
-                self._known_shapes[graph] = propagate_shapes_in_function(graph, call, self._shapes_in(caller))
-        return self._known_shapes[graph]
 
-
-def _conversion_use(graph: Graph, node: Node, slot: int, reader: str) -> _Use | None:
+def _conversion_use(node: Node, slot: int, reader: str) -> _Use | None:
     """Return the use in a conversion: to bools, or of 8-bit integers to floats; None for every other node."""
     source = node.inputs[slot]
-    to = _int_attribute(graph, node, "to", 0) if node.op_type == "Cast" else 0
+    to = _int_attribute(node, "to", 0) if node.op_type == "Cast" else 0
     if to == dtypes.BOOL:
         return _UseKind.FLAG, IntegerRange(0, 1, f"{reader} makes bools of them")
     becomes_float = to in dtypes.FLOATS or (node.op_type == "DequantizeLinear" and slot == 0)
@@ -338,12 +309,9 @@ def _adds_offset(node: Node) -> bool:
     return node.op_type in ("Add", "Sub") and not node.domain and output is not None and output.type in dtypes.INTEGERS
 
 
-def _int_attribute(graph: Graph, node: Node, name: str, default: int) -> int:
-    """Return an integer attribute; in a function's body it may refer to an attribute of the call."""
-    attribute = next((attribute for attribute in node.proto.attribute if attribute.name == name), None)
-    if attribute is not None and attribute.ref_attr_name:
-        attribute = graph.call_attributes.get(attribute.ref_attr_name)
-    return int(attribute.i) if attribute is not None else default
+def _int_attribute(node: Node, name: str, default: int) -> int:
+    """Return an integer attribute."""
+    return next((int(attribute.i) for attribute in node.proto.attribute if attribute.name == name), default)
 
 
 def _constant_shape(value: Value | None) -> Shape | None:

@@ -7,8 +7,6 @@ constant that does not fit the low type.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from mixlist.graph.model import Node, Value
 from mixlist.graph.weights import embedded_array, is_external, stored_element_count
 from mixlist.ops import dtypes
@@ -60,7 +58,6 @@ def make_single_node_group(node: Node, range_of: RangeOf, low: int) -> MaskGroup
     return None
 
 
-def computed_inputs(node: Node, slots: Iterable[int]) -> list[Value]:
-    """Return the inputs at some slots of a node that are computed constants, or parameters that receive constants."""
-    read = [node.inputs[slot] for slot in slots if slot < len(node.inputs)]
-    return [value for value in read if value is not None and value.is_constant and value.constant_proto is None]
+def computed_inputs(node: Node) -> list[Value]:
+    """Return the inputs of a node that are computed constants."""
+    return [value for value in node.inputs if value is not None and value.is_constant and value.constant_proto is None]

@@ -1,6 +1,6 @@
 """Join the nodes that a mask connects into groups, and find the limit to which each group's constants must be reduced.
 
-Rule S4.35: Two softmaxes of one graph belong together if a mask on the way to one also reaches the other. If one of
+Rule S4.35: Two softmaxes belong together if a mask on the way to one also reaches the other. If one of
 them is low precision, the constants are reduced for both (Rule S4.36). So a group is decided as a whole.
 """
 
@@ -39,7 +39,7 @@ def mixable_values(values: Iterable[Value | None]) -> list[Value]:
 
 
 class _MaskGrouper:
-    """Joins the nodes of one graph that masks connect.
+    """Joins the nodes that masks connect.
 
     The groups are a union-find forest: each group is a tree of nodes, and its root is the *leader* of the group.
     ``parents``: by node, the parent in the tree; a leader has none.
@@ -53,7 +53,6 @@ class _MaskGrouper:
         """Join each node that reads a mask with the node that makes it; find the masks that cannot be reduced."""
         finder = self.finder
         masked_values = finder.masks.keys()
-        first_readers: dict[Value, Node] = {}  # by parameter: its other readers are joined with the first one
         results = [finder.graph.root.outputs]
         for node in finder.graph.nodes:
             results += [body.outputs for body in node.bodies.values()]
@@ -62,15 +61,12 @@ class _MaskGrouper:
                 continue
             is_on_path = node in finder.carrying_nodes or node in finder.softmaxes
             for value in node.inputs:
-                if value is None or value not in masked_values:
+                if value is None or value.producer is None or value not in masked_values:
                     continue
                 if is_on_path:
-                    self._join(value.producer or first_readers.setdefault(value, node), node)
-                    if value.producer is None:
-                        finder.unreducible.add(node)
-                        finder.source_texts.setdefault(node, f"argument {value.name!r}")
+                    self._join(value.producer, node)
                 # A reader outside the path would get other numbers if the mask were reduced, but a Shape would not.
-                elif value.producer is not None and (node.op_type not in _READS_ONLY_SHAPE or node.domain):
+                elif node.op_type not in _READS_ONLY_SHAPE or node.domain:
                     finder.unreducible.add(value.producer)
         for value in chain.from_iterable(results):  # a result is read outside, too
             if value in masked_values and value.producer is not None:
@@ -120,7 +116,7 @@ class _MaskGrouper:
                 finder.constant_slots.append((node, 0))
         group.reducible &= node not in finder.unreducible
         group.source = group.source or finder.source_texts.get(node, "")
-        if node.function is None and (exceeds or node in finder.softmaxes):
+        if exceeds or node in finder.softmaxes:
             group.exceeding_nodes.append(node)
         group.destination = group.destination or self._destination(node)
 
@@ -128,7 +124,7 @@ class _MaskGrouper:
         """Add the limit of its group to each slot that reads a constant of a mask."""
         finder = self.finder
         for node, slot in finder.constant_slots:
-            if node.function is None and (node in finder.carrying_nodes or node in finder.softmaxes):
+            if node in finder.carrying_nodes or node in finder.softmaxes:
                 group = groups[self._leader(node)]
                 if self._may_change(node.inputs[slot], group.limit):
                     group.limits.setdefault(node, {})[slot] = group.limit
@@ -142,16 +138,10 @@ class _MaskGrouper:
         return constant_range is None or constant_range.max_abs > limit
 
     def _destination(self, node: Node) -> str:
-        """Return the name of a softmax, of a call that reads a mask, or of the caller; empty for other nodes."""
-        finder = self.finder
-        results = zip(finder.graph.root.outputs, finder.call_kind.reach_softmax, strict=False)
-        # A mask that leaves the function reaches its softmax in the caller.
-        if any(reaches and value in node.outputs for value, reaches in results):
-            return f"the caller of {finder.graph.path}"
-        reads_mask = not finder.masks.keys().isdisjoint(node.inputs) or node in finder.constant_masks
-        if node in finder.softmaxes or (node.function is not None and reads_mask):
-            return f"{node.op_type} {node.proto.name!r}" if node.proto.name else node.op_type
-        return ""
+        """Return the name of a softmax; empty for other nodes."""
+        if node not in self.finder.softmaxes:
+            return ""
+        return f"{node.op_type} {node.proto.name!r}" if node.proto.name else node.op_type
 
     def _leader(self, node: Node) -> Node:
         """Return the leader of a node's group; halve the path to it, so that the next search is short."""

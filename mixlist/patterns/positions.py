@@ -6,10 +6,8 @@ be a position too, or *fixed*: computed from constants and shapes alone. All oth
 
     position_ids -> Cast -> Mul(inverse frequencies) -> Sin
 
-Each graph is walked twice. The forward walk finds the positions. The backward walk starts at the readers (Sin, Cos, the
-grid of GridSample) and finds the nodes on the way to them. The body of a function is walked once for each kind of call,
-as if it were inlined: the kinds of its arguments decide which of its values are positions, and the results that reach a
-reader in the caller decide which of its nodes lead to a reader.
+The graph is walked twice. The forward walk finds the positions. The backward walk starts at the readers (Sin, Cos, the
+grid of GridSample) and finds the nodes on the way to them.
 """
 
 from __future__ import annotations
@@ -17,12 +15,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from mixlist.graph.control_flow import CONTROL_FLOW, TypeLink, type_links_of
 from mixlist.graph.model import Graph, Node, Scope, Value, float_values
 from mixlist.graph.naming import node_ref
-from mixlist.graph.traversal import reachable_graphs
 from mixlist.graph.value_origins import is_random
 from mixlist.ops import dtypes
 from mixlist.ops.traits import Trait, operators
@@ -55,84 +51,38 @@ class PositionReason:
 
 
 @dataclass(eq=False)
-class GraphPositions:
-    """The position arithmetic of one graph; of a function's body, for one kind of call.
+class Positions:
+    """The position arithmetic of a model.
 
     ``nodes``: by node id, the nodes of the arithmetic and the readers. ``casts``: the Casts of integers with which the
-    arithmetic starts, each with its reader. ``calls``: the positions in the functions that the graph calls, by the id
-    of the calling node. ``argument_readers``: by index of a parameter, the reader that it reaches.
+    arithmetic starts, each with its reader.
     """
 
     nodes: dict[int, PositionReason] = field(default_factory=dict)
     casts: dict[Node, str] = field(default_factory=dict)
-    calls: dict[int, GraphPositions] = field(default_factory=dict)
-    argument_readers: dict[int, str] = field(default_factory=dict)
-
-    @cached_property
-    def is_empty(self) -> bool:
-        """Return whether neither the graph nor a function that it calls has position arithmetic."""
-        return not self.nodes and all(positions.is_empty for positions in self.calls.values())
-
-    def of_call(self, node: Node) -> GraphPositions | None:
-        """Return the positions in the function that a node calls; None if it has none."""
-        positions = self.calls.get(node.id)
-        return None if positions is None or positions.is_empty else positions
 
 
-def find_positions(main: Graph) -> GraphPositions | None:
-    """Return the position arithmetic of a model; None if the model has no operator that could read a position."""
-    # Most models have no such operator and need no walk.
-    for graph in reachable_graphs(main):
-        if any(node.op_type in POSITION_READERS and not node.domain for node in graph.nodes):
-            return _ForwardWalks().walk(main, ()).trace_back(())
-    return None
-
-
-def list_graph_positions(main: GraphPositions) -> list[GraphPositions]:
-    """Return the positions of a graph and those of all functions that it calls, each once, callers first."""
-    all_positions = {main: None}
-    waiting = deque([main])
-    while waiting:
-        for callee in waiting.popleft().calls.values():
-            if callee not in all_positions:
-                all_positions[callee] = None
-                waiting.append(callee)
-    return list(all_positions)
-
-
-class _ForwardWalks:
-    """The forward walks of a model: one for each graph and the kinds of its arguments."""
-
-    def __init__(self) -> None:
-        self._walks: dict[tuple[int, tuple[int, ...]], _ForwardWalk] = {}
-
-    def walk(self, graph: Graph, argument_kinds: tuple[int, ...]) -> _ForwardWalk:
-        """Return the walk of a graph whose arguments have these kinds."""
-        key = id(graph), argument_kinds
-        forward = self._walks.get(key)
-        if forward is None:
-            forward = self._walks[key] = _ForwardWalk(self, graph, argument_kinds)
-        return forward
+def find_positions(graph: Graph) -> Positions:
+    """Return the position arithmetic of a model."""
+    # Most models have no operator that could read a position, and need no walk.
+    if any(node.op_type in POSITION_READERS and not node.domain for node in graph.nodes):
+        return _BackwardWalk(_ForwardWalk(graph)).run()
+    return Positions()
 
 
 class _ForwardWalk:
-    """The walk forward through one graph, which finds the positions.
+    """The walk forward through the graph, which finds the positions.
 
     ``kinds``: by float value, its kind; a float without an entry is data, or fixed if it is a constant. ``integers``:
     by position, the integers from which it is computed, the first ones if there are several. ``link_sources``: by
     target of control flow, the values that can flow into it.
     """
 
-    def __init__(self, walks: _ForwardWalks, graph: Graph, argument_kinds: tuple[int, ...]) -> None:
-        self.walks, self.graph = walks, graph
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
         self.kinds: dict[Value, int] = {}
         self.integers: dict[Value, Value] = {}
         self.link_sources: dict[Value, list[Value]] = {}
-        self.callees: dict[Node, _ForwardWalk] = {}
-        self._positions_by_results: dict[tuple[bool, ...], GraphPositions] = {}
-        for value, kind in zip(graph.root.inputs, argument_kinds, strict=False):
-            if _is_float(value):
-                self.kinds[value], self.integers[value] = kind, value
         # Without bodies, one pass in topological order finds all kinds.
         control_flow = {node.op_type for node in graph.nodes if node.bodies}
         if not control_flow:
@@ -154,7 +104,7 @@ class _ForwardWalk:
         This is a shortcut for most nodes of a model.
         """
         first = node.inputs[0] if node.inputs else None
-        if first is None or node.function is not None or first in self.kinds:
+        if first is None or first in self.kinds:
             return False
         return not first.is_constant and first.type in dtypes.FLOATS
 
@@ -207,22 +157,8 @@ class _ForwardWalk:
             # One source that is data makes the target data: its value may come from any of the sources.
             kind = max(map(self._kind, sources), default=_DATA)
             return self._raise_kinds(step.targets, kind, self._first_integers(sources))
-        if step.function is not None:
-            return self._evaluate_call(step, step.function)
         kind, integers = self._result_kind(step)
         return self._raise_kinds(step.outputs, kind, integers)
-
-    def _evaluate_call(self, node: Node, function: Graph) -> list[Value]:
-        # The kind of an integer argument does not matter: the Cast in the body decides.
-        argument_kinds = [self._kind(v) if v is not None and _is_float(v) else _FIXED for v in node.inputs]
-        callee = self.callees[node] = self.walks.walk(function, tuple(argument_kinds))
-        integers = self._first_integers(float_values(node.inputs))
-        if integers is None:  # the body converts an integer argument to floats
-            integers = next((v for v in node.inputs if v is not None and not v.is_constant), None)
-        changed = []
-        for value, result in zip(node.outputs, callee.graph.root.outputs, strict=False):
-            changed += self._raise_kinds([value], callee._kind(result), integers)
-        return changed
 
     def _raise_kinds(self, values: Iterable[Value | None], kind: int, integers: Value | None) -> list[Value]:
         """Raise the kinds of the floats among ``values`` to ``kind``; return the values that have changed.
@@ -282,54 +218,31 @@ class _ForwardWalk:
     def _first_integers(self, values: Iterable[Value]) -> Value | None:
         return next((self.integers[v] for v in values if self.kinds.get(v) == _POSITION and v in self.integers), None)
 
-    # --- backward ---
-
-    def trace_back(self, result_readers: tuple[str | None, ...]) -> GraphPositions:
-        """Return the arithmetic before the readers.
-
-        ``result_readers``: for each output of the graph, the reader that it reaches in the caller, or None. Calls share
-        one object if the same results reach a reader. It then names the readers of the first call.
-        """
-        key = tuple([reader is not None for reader in result_readers])
-        if key not in self._positions_by_results:
-            positions = self._positions_by_results[key] = GraphPositions()
-            _BackwardWalk(self, positions).run(result_readers)
-        return self._positions_by_results[key]
-
 
 class _BackwardWalk:
-    """The walk back through one graph, from its readers and from the outputs that reach a reader in the caller.
+    """The walk back through the graph, from its readers.
 
-    ``readers``: by visited value, the reader that it reaches. ``readers_by_call``: by call and output slot,
-    the reader that this result reaches.
+    ``readers``: by visited value, the reader that it reaches.
     """
 
-    def __init__(self, forward: _ForwardWalk, positions: GraphPositions) -> None:
-        self.forward, self.positions = forward, positions
-        graph = forward.graph
-        # By parameter of a function, its index. A main graph has no caller, so its inputs do not count.
-        self.parameters = {value: slot for slot, value in enumerate(graph.root.inputs) if graph.path}
+    def __init__(self, forward: _ForwardWalk) -> None:
+        self.forward, self.positions = forward, Positions()
         self.readers: dict[Value, str] = {}
         self.waiting: deque[Value] = deque()
-        self.readers_by_call: dict[Node, dict[int, str]] = {}
 
-    def run(self, result_readers: tuple[str | None, ...]) -> None:
-        """Fill ``positions``."""
+    def run(self) -> Positions:
+        """Return the arithmetic before the readers."""
         forward = self.forward
         for node in forward.graph.nodes:
             slot = POSITION_READERS.get(node.op_type) if not node.domain else None
             value = node.inputs[slot] if slot is not None and slot < len(node.inputs) else None
             if value is not None and forward.kinds.get(value) == _POSITION:
-                reader = f"{node.op_type} {node_ref(forward.graph, node)}"
+                reader = f"{node.op_type} {node_ref(node)}"
                 self.positions.nodes[node.id] = PositionReason(self._source_name(value), reader, is_reader=True)
                 self._visit(value, reader)
-        for value, outer_reader in zip(forward.graph.root.outputs, result_readers, strict=False):
-            if outer_reader is not None:
-                self._visit(value, outer_reader)
-        for node in forward.callees:  # a function may have readers inside
-            self._go_back_through_call(node)
         while self.waiting:
             self._go_back(self.waiting.popleft())
+        return self.positions
 
     def _visit(self, value: Value, reader: str) -> None:
         if value not in self.readers:
@@ -341,13 +254,7 @@ class _BackwardWalk:
         reader, node = self.readers[value], value.producer
         for source in self.forward.link_sources.get(value, ()):
             self._visit(source, reader)
-        if value in self.parameters:
-            self.positions.argument_readers[self.parameters[value]] = reader
         if node is None or node.bodies:
-            return
-        if node.function is not None:
-            self.readers_by_call.setdefault(node, {})[value.output_slot] = reader
-            self._go_back_through_call(node)
             return
         floats = float_values(node.inputs)
         if node.op_type == "Cast" and not node.domain and not floats:  # the arithmetic starts here
@@ -359,21 +266,6 @@ class _BackwardWalk:
         self.positions.nodes.setdefault(node.id, PositionReason(source_name, reader))
         for operand in floats:
             self._visit(operand, reader)
-
-    def _go_back_through_call(self, node: Node) -> None:
-        """Visit the arguments of a call that reach a reader, inside or behind the function.
-
-        The call is traced again when a further result turns out to reach a reader.
-        """
-        callee, readers = self.forward.callees[node], self.readers_by_call.get(node, {})
-        callee_positions = callee.trace_back(
-            tuple([readers.get(slot) for slot in range(len(callee.graph.root.outputs))])
-        )
-        self.positions.calls[node.id] = callee_positions
-        for slot, inner_reader in callee_positions.argument_readers.items():
-            argument = node.inputs[slot] if slot < len(node.inputs) else None
-            if argument is not None:
-                self._visit(argument, inner_reader)
 
     def _source_name(self, value: Value) -> str:
         """Return the name of the integers from which a position is computed, as they are named before value movers."""

@@ -11,11 +11,10 @@ overflow. So is a value in the tensor of a mask that the other operands alone co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Graph, Node, Value, float_values
 from mixlist.graph.naming import output_ref
 from mixlist.graph.refs import TensorRef
@@ -144,14 +143,8 @@ def _finite_magnitude(tensor_range: TensorRange | None) -> float:
     return max((abs(end) for end in (tensor_range.minimum, tensor_range.maximum) if math.isfinite(end)), default=0.0)
 
 
-def find_masks(nodes: Iterable[DataflowNode]) -> dict[TensorRef, Mask]:
+def find_masks(graph: Graph) -> dict[TensorRef, Mask]:
     """Return the tensors of a model that provably carry a mask to a softmax, each with its mask."""
-    graphs = dict.fromkeys(dataflow_node.graph for dataflow_node in nodes)
-    return {ref: mask for graph in graphs for ref, mask in _masks_in(graph).items()}
-
-
-def _masks_in(graph: Graph) -> dict[TensorRef, Mask]:
-    """Return the masks of one graph, by the tensors that carry them."""
     # A mask that another operator reads too could overflow there with an effect, so it is not proven.
     only_for_softmax = _values_only_for_softmax(graph)
     mask_of_value: dict[Value, Mask] = {}
@@ -262,11 +255,10 @@ def _constant_levels(value: Value) -> MaskLevels:
 
 
 def _tensor_ref(graph: Graph, value: Value) -> TensorRef:
-    """Return the TensorRef of a value; one that names no tensor (slot -1) for an input of a function or of a body.
+    """Return the TensorRef of a value; one that names no tensor (slot -1) for an input of a body.
 
     No run observes such an input.
     """
     if value.producer is not None:
-        return output_ref(graph, value.producer, value.output_slot)
-    is_main_input = not graph.path and value.scope is graph.root and value in graph.root.inputs
-    return TensorRef("", "", graph.root.inputs.index(value) if is_main_input else -1)
+        return output_ref(value.producer, value.output_slot)
+    return TensorRef("", "", graph.root.inputs.index(value) if value in graph.root.inputs else -1)

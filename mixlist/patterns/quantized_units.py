@@ -45,7 +45,7 @@ UnitsByNode = dict[int, list[QuantizedUnit]]  # by the id of a node, the units t
 
 
 def find_quantized_units(graph: Graph) -> UnitsByNode:
-    """Return the quantized units of a graph; a unit does not cross the border of a function."""
+    """Return the quantized units of a graph."""
     units_by_node: UnitsByNode = {}
     # Most models have no QuantizeLinear and need no walk.
     if not any(node.op_type == "QuantizeLinear" for node in graph.nodes):
@@ -73,7 +73,7 @@ def _is_qdq(node: Node, op_type: str) -> bool:
 
 def _can_be_operator(node: Node) -> bool:
     """Return whether the node is an operator on tensors, and no part of the quantization."""
-    # A signature without a fixed output: no control flow, no call, and no Cast.
+    # A signature without a fixed output: no control flow, and no Cast.
     if node.signature is None or node.signature.has_fixed_output or has_container(node):
         return False
     return not (_is_qdq(node, "DequantizeLinear") or _is_qdq(node, "QuantizeLinear"))

@@ -19,27 +19,26 @@ def find_low_precisions(plan: Plan) -> dict[NodeRef, str]:
     Casts are left out, because no rule raises them (Rule S4.13).
     """
     low_nodes: dict[NodeRef, str] = {}
-    for solution in plan.solution.solutions:
-        for node in solution.graph.nodes:
-            assignment, signature = solution.assignments[node.id], node.signature
-            primary = signature.primary_group if signature is not None else None
-            if assignment is None or signature is None or primary is None or signature.has_fixed_output:
-                continue
-            # Not ``find_precision``: to a policy for float16, a bfloat16 node has no types to vary (Rule S4.9).
-            elem = assignment.elements[signature.groups.index(primary)]
-            if elem in LOW_TYPES:
-                low_nodes[node_ref(solution.graph, node)] = dtypes.type_name(elem)
+    solution = plan.solution.graph_solution
+    for node in solution.graph.nodes:
+        assignment, signature = solution.assignments[node.id], node.signature
+        primary = signature.primary_group if signature is not None else None
+        if assignment is None or signature is None or primary is None or signature.has_fixed_output:
+            continue
+        # Not ``find_precision``: to a policy for float16, a bfloat16 node has no types to vary (Rule S4.9).
+        elem = assignment.elements[signature.groups.index(primary)]
+        if elem in LOW_TYPES:
+            low_nodes[node_ref(node)] = dtypes.type_name(elem)
     return low_nodes
 
 
-def find_connected_groups(main: Graph, raised: Iterable[NodeRef]) -> list[list[NodeRef]]:
+def find_connected_groups(graph: Graph, raised: Iterable[NodeRef]) -> list[list[NodeRef]]:
     """Return the raised nodes in groups; the groups and their nodes are in order of computation.
 
     Two nodes are in one group if one of them reads an output of the other, directly or through nodes of the group.
-    ``main``: the main graph of the model.
     """
     raised = set(raised)
-    ordered = [node for node in trace_dataflow(main) if node.ref in raised]
+    ordered = [node for node in trace_dataflow(graph) if node.ref in raised]
     # First all edges, because the state of a loop is read before it is computed.
     neighbors: dict[NodeRef, set[NodeRef]] = {node.ref: set() for node in ordered}
     for node in ordered:

@@ -5,7 +5,7 @@ Any other gray node is low precision exactly if a path through gray nodes leads 
 forward to a white node; otherwise it keeps its authored type. These two paths pass no node that a black node reaches,
 and no node that cannot be low precision. A path ends at each of these:
 
-- a Cast, a graph input, shape arithmetic, the call of a function, a node without a precision (S4.1),
+- a Cast, a graph input, shape arithmetic, a node without a precision (S4.1),
 - a node that a node rule names,
 - a white node that cannot be low precision,
 - a white or gray node that S4.38 or S4.41 keeps, a node that S4.40 keeps,

@@ -7,7 +7,6 @@ it, whatever ``c`` is, so the change ends there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
 from mixlist.graph.model import Node, Value
@@ -21,8 +20,7 @@ class ChangePropagator:
     def __init__(self, schedule: Schedule) -> None:
         self.steps = steps = schedule.steps
         self.first_repeated = len(steps) if schedule.first_repeated is None else schedule.first_repeated
-        # The node of each step; None for links, sequence groups and calls.
-        self.node_of_step = [step if isinstance(step, Node) and step.function is None else None for step in steps]
+        self.node_of_step = [step if isinstance(step, Node) else None for step in steps]  # None for links
         # Links of loops come twice in the schedule; reversed, so that the first position wins.
         self.position_of = {step: position for position, step in reversed([*enumerate(steps)])}
         # These lists and the readers do not depend on a policy, so they serve all policies of a search.
@@ -32,15 +30,15 @@ class ChangePropagator:
             for value in find_read_values(step):
                 self.readers.setdefault(value.id, []).append(position)
 
-    def run_again(self, solver: GraphSolver, changed: set[Node], calls: Iterable[Node]) -> frozenset[Node]:
-        """Run the steps of ``changed`` nodes and ``calls``, and of all nodes that follow a changed value.
+    def run_again(self, solver: GraphSolver, changed: set[Node]) -> frozenset[Node]:
+        """Run the steps of ``changed`` nodes, and of all nodes that follow a changed value.
 
         Return these nodes, and those that read a changed value but whose decision does not depend on it.
         """
         solution = solver.solution
         decided_types = solution.decided_types
         # A heap of positions: each step runs after all steps that it reads from, so it runs once.
-        waiting = [self.position_of[node] for node in {*changed, *calls}]
+        waiting = [self.position_of[node] for node in changed]
         queued = set(waiting)
         heapify(waiting)
         affected: set[Node] = set()
@@ -74,21 +72,16 @@ class ChangePropagator:
         steps = self.steps[self.first_repeated :]
         for step, written in zip(steps, self.written_values[self.first_repeated :], strict=True):
             _undo_step(solver, step, written)
-        # Final: a solution with a start state has no argument that the caller has still to decide in a loop.
-        solver.run_to_fixpoint(steps, is_final=True)
+        solver.run_to_fixpoint(steps)
         return {step for step in steps if isinstance(step, Node)}
 
 
 def _undo_step(solver: GraphSolver, step: DecisionStep, written: list[Value]) -> None:
-    """Undo a step: forget the types of its values, the notes about its node, and the constants that it examined."""
-    start_types, solution = solver.start_types, solver.solution
-    assert start_types is not None
+    """Undo a step: forget the types of its values, and the notes about its node."""
+    solution = solver.solution
     for value in written:
-        solution.decided_types[value.id] = start_types[value.id]
+        solution.decided_types[value.id] = solver.start_types[value.id]
     if isinstance(step, Node):
         solution.assignments[step.id] = solution.followed_values[step.id] = None
         solution.reason_notes.pop(step.id, None)
         solution.rule_overrides.pop(step.id, None)
-        solution.tried_callees.pop(step, None)
-    # Only the constants that the new run examines may limit which calls share the solution.
-    solution.constant_fits.pop(step, None)

@@ -8,6 +8,8 @@ attribute, keep that type. Such an operator without the attribute and without a 
 
 Rule S4.14: A node stays as authored with rule `schema` if no schema of its operator is known.
 
+Rule S4.31: The call of a model-local function stays as authored with rule `schema`, and no list names it.
+
 Rule S4.40: A node that reads a tensor whose type is still unknown stays as authored with rule `unknown-type`.
 
 Rule S3.8: Under `mixed_float16` with a library in Ascend names, a white node that was authored in bfloat16 becomes
@@ -44,7 +46,7 @@ from mixlist.resolver.shape_arithmetic import is_shape_arithmetic
 _CUBE = operators(Trait.CUBE)  # Rule S3.7
 
 # Each kind is one way to find the precision of a node. Only the precision of a `gray` node depends on other nodes.
-#   none      no slot can change (Rule S4.1), or control flow or a call
+#   none      no slot can change (Rule S4.1), or control flow
 #   cast      an attribute fixes the output type (Rule S4.13)
 #   rule      a node rule gives the types (Rule S4.2)
 #   shape     shape arithmetic stays as authored (Rule S4.3)
@@ -52,7 +54,7 @@ _CUBE = operators(Trait.CUBE)  # Rule S3.7
 #   authored  black, or kept by the mode: the authored type
 #   raise     the mode brings the node up to float32 (Rule S3.6)
 #   gray      the type of the nodes around it, by the gray policy
-#   schema    no schema of the operator is known (Rule S4.14)
+#   schema    no schema of the operator is known (Rule S4.14), or the call of a function (Rule S4.31)
 #   unknown   an input has an unknown type (Rule S4.40)
 DecisionKind = Literal["none", "cast", "rule", "shape", "low", "authored", "raise", "gray", "schema", "unknown"]
 
@@ -128,6 +130,8 @@ class Classifier:
         signature = node.signature
         if signature is None:
             return Classification("none", "none", "control-flow")
+        if node.is_call:  # no list names a call (Rule S4.31)
+            return Classification("none", "schema", "schema")
         action = self.policy.mode.action
         if action == "lists":
             by_list_or_mode = self.classify_operator(node.domain, node.op_type, lambda: find_rank(graph, node))

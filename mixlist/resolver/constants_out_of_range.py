@@ -9,9 +9,7 @@ either if its inputs are all constants and its own result does not fit.
 
 Rule S4.19: `--constants ieee` and `clamp` convert every constant instead.
 
-``patterns.constant_ranges`` finds the range of a constant, and whether the low type holds it. In the body of a function
-a constant can have another value for each call. The solution records each answer that it depends on
-(``GraphSolution.constant_fits``), so that calls with the same answers share one solution.
+``patterns.constant_ranges`` finds the range of a constant, and whether the low type holds it.
 """
 
 from __future__ import annotations
@@ -33,11 +31,7 @@ def explain_kept_constant(value: Value, state: SolverState) -> str | None:
     # Only float32 constants become low precision, and bfloat16 constants of a white node under Rule S3.8.
     if elem != dtypes.FLOAT and not (elem == dtypes.BFLOAT16 and state.model_solver.classifier.lowers_bfloat16):
         return None
-    reason = state.model_solver.explain_misfit(value, state.call_frame)
-    frames = state.model_solver.constant_ranges.frames
-    if state.call_frame is not None and frames.depends_on_call(value, state.call_frame):
-        state.solution.constant_fits.setdefault(state.current_step, {})[value] = reason is None
-    return reason
+    return state.model_solver.explain_misfit(value)
 
 
 def keep_constants_out_of_range(node: Node, assignment: Assignment, state: SolverState) -> Assignment:

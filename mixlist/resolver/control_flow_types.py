@@ -15,13 +15,16 @@ A *link* (``graph.control_flow``) holds values that must have one type: its ``so
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mixlist.graph.control_flow import TypeLink
 from mixlist.graph.model import Graph, Value
 from mixlist.ops import dtypes
 from mixlist.ops.schema import find_schema
 from mixlist.resolver.constants_out_of_range import explain_kept_constant
-from mixlist.resolver.decisions import UNDECIDED, join_types
+from mixlist.resolver.decisions import UNDECIDED, GraphSolution, join_types
 from mixlist.resolver.solver_state import SolverState
+from mixlist.resolver.value_uses import find_uses
 
 
 def decide_link(link: TypeLink, state: SolverState) -> list[Value]:
@@ -64,3 +67,33 @@ def takes_type(link: TypeLink, elem: int, graph: Graph) -> bool:
     allowed: frozenset[dtypes.Type] = frozenset().union(*schema.allowed.values())
     values = (*link.targets, *(source.value for source in link.sources))
     return all(dtypes.with_element(value.type, elem) in allowed for value in values)
+
+
+def settle_body_constants(solution: GraphSolution, fits: Callable[[Value], bool]) -> None:
+    """Give each input of a Scan's or SequenceMap's body that receives a constant the type that all its readers want.
+
+    The constant can then be converted in the file, and needs no Cast (Rule S7.5). The operator must take the type at
+    the graph's opset (Rule S4.11), and ``fits`` must return true for the constant: it may be converted to the low type.
+    """
+    link_of_input = {link.targets[0]: link for link in solution.links if _passes_constant(link, fits)}
+    if not link_of_input:
+        return
+    wanted_types: dict[int, set[int | None]] = {}  # by the id of a value
+    for use in find_uses(solution):
+        wanted_types.setdefault(use.value.id, set()).add(use.wanted_type)
+    for body_input, link in link_of_input.items():
+        types_of_readers = wanted_types.get(body_input.id, set())
+        # If readers want different types, or a reader takes every type, the input keeps its type.
+        wanted_type = next(iter(types_of_readers)) if len(types_of_readers) == 1 else None
+        if wanted_type is None or dtypes.element(body_input.type) not in dtypes.MIXABLE:
+            continue
+        if takes_type(link, wanted_type, solution.graph):
+            solution.decided_types[body_input.id] = wanted_type
+
+
+def _passes_constant(link: TypeLink, fits: Callable[[Value], bool]) -> bool:
+    """Return whether a link only passes an initializer or a Constant into a body, as Scan and SequenceMap do."""
+    if len(link.sources) != 1 or len(link.targets) != 1 or link.targets[0].kind != "input":
+        return False
+    value = link.sources[0].value
+    return value.constant_proto is not None and value.kind != "overridable" and fits(value)

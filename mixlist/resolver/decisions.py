@@ -1,13 +1,12 @@
-"""The decisions for a node, a graph and a whole model: the data that the other files of this room make and read.
+"""The decisions for a node and for a model: the data that the other files of this room make and read.
 
-A GraphSolution holds the decisions for one graph, as they are computed and as the rewriter applies them. A Decision
+A GraphSolution holds the decisions for a model, as they are computed and as the rewriter applies them. A Decision
 describes the decision for one node to a user.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mixlist.graph.control_flow import TypeLink
@@ -17,8 +16,8 @@ from mixlist.graph.refs import NodeRef
 from mixlist.lists.policy import Policy
 from mixlist.ops import dtypes
 from mixlist.ops.signature import Assignment
-from mixlist.patterns.graph_masks import GraphMasks, MaskGroup, SlotLimits
-from mixlist.patterns.positions import GraphPositions
+from mixlist.patterns.graph_masks import MaskGroup, SlotLimits
+from mixlist.patterns.positions import Positions
 from mixlist.resolver.classification import Classification
 from mixlist.resolver.node_rules import NodeRules
 
@@ -31,9 +30,8 @@ class Decision:
     """The precision of one node and the reason for it.
 
     ``follows`` is empty, or holds the names of the immediate producer and of the node that decided. ``outputs`` maps
-    the name of each output to its decided type (``float16``, ``int64``, ``seq(float16)``, ``unknown``). ``callers``
-    names the calls of this specialization if its function has several specializations. ``follows_refs`` are the
-    identities of the two nodes in ``follows``: None for a graph input or a function's argument.
+    the name of each output to its decided type (``float16``, ``int64``, ``seq(float16)``, ``unknown``).
+    ``follows_refs`` are the identities of the two nodes in ``follows``: None for a graph input.
     """
 
     scope: str
@@ -47,12 +45,11 @@ class Decision:
     follows: tuple[str, ...]
     outputs: Mapping[str, str]
     reason: str
-    callers: tuple[str, ...] = ()
     follows_refs: tuple[NodeRef | None, ...] = ()
 
     @property
     def ref(self) -> NodeRef:
-        """Return the node's identity; the scope of a specialized function has its number."""
+        """Return the node's identity."""
         return NodeRef(self.scope, self.name)
 
     @property
@@ -62,36 +59,30 @@ class Decision:
 
     @property
     def decider(self) -> NodeRef | None:
-        """Return the node at the end of the chain of followed nodes; None for a graph input or an argument."""
+        """Return the node at the end of the chain of followed nodes; None for a graph input."""
         return self.follows_refs[1] if self.follows_refs else None
 
 
 @dataclass(eq=False)
 class GraphSolution:
-    """The decisions for one Graph.
+    """The decisions for a Graph.
 
     These lists have one item per node, by ``Node.id``:
 
     - ``classifications``: the list of the node and the way to find its precision.
-    - ``assignments``: the types of the node's slots; None before it is decided, and for control flow and calls.
+    - ``assignments``: the types of the node's slots; None before it is decided, and for control flow.
     - ``followed_values``: the value that a gray node takes its type from.
 
     These dictionaries have an entry for some nodes only, by ``Node.id``:
 
     - ``reason_notes``: the reason why a mask or a constant keeps the node, or one of its slots, in high precision.
     - ``rule_overrides``: the rule that decided, if it is another one than that of the classification.
-    - ``callees``: the solution of the function that the node calls.
 
     About values: ``decided_types`` has the element type of each value by ``Value.id``.
 
-    About protections: ``positions`` is the position arithmetic that the policy protects, ``masks`` its masks.
-    ``kept_masks`` stay as authored (Rule S4.35). ``reduced_slots`` has, by node, the slots that read a constant of the
-    other masks, with the largest magnitude that the constant may keep (Rule S4.36).
-
-    In the body of a function, decisions also depend on the constants of the call. Another call may share this solution
-    if the low type holds each examined constant in both calls, or in neither. ``constant_fits`` has these answers, by
-    the step that examined the constant; for an attempt with fewer kept masks, by that attempt's solution and the step.
-    ``tried_callees`` has, by the calling node, every solution that the call had, also those that were replaced.
+    About protections: ``positions`` is the position arithmetic that the policy protects. ``kept_masks`` stay as
+    authored (Rule S4.35). ``reduced_slots`` has, by node, the slots that read a constant of the other masks, with the
+    largest magnitude that the constant may keep (Rule S4.36).
     """
 
     graph: Graph
@@ -102,44 +93,29 @@ class GraphSolution:
     links: list[TypeLink] = field(default_factory=list)
     reason_notes: dict[int, str] = field(default_factory=dict)
     rule_overrides: dict[int, str] = field(default_factory=dict)
-    callees: dict[int, GraphSolution] = field(default_factory=dict)
-    constant_fits: dict[Hashable, dict[Value, bool]] = field(default_factory=dict)
-    tried_callees: dict[Node, dict[GraphSolution, None]] = field(default_factory=dict)
-    positions: GraphPositions | None = None
-    masks: GraphMasks | None = None
+    positions: Positions = field(default_factory=Positions)
     kept_masks: frozenset[MaskGroup] = frozenset()
     reduced_slots: Mapping[Node, SlotLimits] = field(default_factory=dict)
-    # "#k" if the graph's function has several specializations, counted in order of first call.
-    suffix: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class ModelSolution:
-    """The decisions for a whole model, as the rewriter applies them.
+    """The decisions for a model with the policy that led to them, as the rewriter applies them.
 
-    ``solutions``: first that of the main graph, then one per specialization of a function, in order of first call.
     ``low_type`` is the element type of the policy's low precision.
     """
 
     loaded: LoadedModel
-    graph: Graph
     policy: Policy
     low_type: int
-    solutions: tuple[GraphSolution, ...]
+    graph_solution: GraphSolution
     node_rules: NodeRules
     cast_is_black: bool
 
-
-def find_reachable_solutions(main: GraphSolution) -> list[GraphSolution]:
-    """Return a main graph's solution and those of all calls below it, each once, in order of first call."""
-    solutions: dict[GraphSolution, None] = {main: None}
-    waiting = deque([main])
-    while waiting:
-        for _, callee in sorted(waiting.popleft().callees.items()):
-            if callee not in solutions:
-                solutions[callee] = None
-                waiting.append(callee)
-    return list(solutions)
+    @property
+    def graph(self) -> Graph:
+        """The graph that was decided."""
+        return self.graph_solution.graph
 
 
 def join_types(first: int, second: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 from mixlist.errors import UsageError
-from mixlist.graph.model import Graph, Node, Scope, Value
+from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.naming import display_name, node_ref, scope_path
 from mixlist.graph.refs import NodeRef, accepted_names, scoped_name
 from mixlist.graph.traversal import linked_scopes
@@ -20,13 +20,8 @@ _RULES_WITHOUT_FOLLOWING = ("schema", "mask", "constant")  # these keep a gray n
 
 
 def describe_decisions(model_solution: ModelSolution) -> tuple[Decision, ...]:
-    """Return the decision for every node: the main graph first, then functions in order of first call."""
-    callers = _find_callers(model_solution)
-    return tuple(
-        decision
-        for solution in model_solution.solutions
-        for decision in _describe_graph(model_solution, solution, tuple(callers.get(solution, ())))
-    )
+    """Return the decision for every node, in topological order of each scope."""
+    return tuple(_describe_nodes(model_solution))
 
 
 def find_chain(decisions: Sequence[Decision], name: str, graph: Graph) -> list[Decision]:
@@ -37,11 +32,9 @@ def find_chain(decisions: Sequence[Decision], name: str, graph: Graph) -> list[D
     # Reversed, so that the first one wins if nodes of one scope share a name.
     by_ref = {decision.ref: decision for decision in reversed(decisions)}
     chain = [_find_named(decisions, name, graph)]
-    decider, visited = chain[0].decider, {chain[0].ref}
-    # Operators on sequences may follow each other in a circle, so the chain also ends before a node that it has.
-    while chain[-1].producer is not None and chain[-1].ref != decider and chain[-1].producer not in visited:
+    decider = chain[0].decider
+    while chain[-1].producer is not None and chain[-1].ref != decider:
         chain.append(by_ref[chain[-1].producer])
-        visited.add(chain[-1].ref)
     return chain
 
 
@@ -80,7 +73,7 @@ def _refuse_source(graph: Graph, name: str) -> None:
     ]
     if not is_input and not readers:
         return
-    shown = ", ".join(scoped_name(node_ref(graph, node)) for node in readers[:3])
+    shown = ", ".join(scoped_name(node_ref(node)) for node in readers[:3])
     more = f" and {len(readers) - 3} more" if len(readers) > 3 else ""
     raise UsageError(
         f"{name!r} is {'an input' if is_input else 'a constant'} of the graph: no node makes it, so no rule decides it",
@@ -88,32 +81,11 @@ def _refuse_source(graph: Graph, name: str) -> None:
     )
 
 
-def _find_callers(model_solution: ModelSolution) -> dict[GraphSolution, list[str]]:
-    """Return the calls of each specialization, if its function has several."""
-    callers: dict[GraphSolution, list[str]] = {}
-    for solution in model_solution.solutions:
-        for node in solution.graph.nodes:
-            callee = solution.callees.get(node.id)
-            if callee is not None and callee.suffix:
-                call = NodeRef(_scope_path(solution, node.scope), display_name(node))
-                callers.setdefault(callee, []).append(str(call))
-    return callers
-
-
-def _scope_path(solution: GraphSolution, scope: Scope) -> str:
-    """Return the path of a scope; the function in the path has the suffix of its specialization."""
-    path, function = scope_path(solution.graph, scope), solution.graph.path
-    # function:domain:F/If_0/then_branch -> function:domain:F#1/If_0/then_branch
-    return f"{function}{solution.suffix}{path[len(function) :]}" if function and solution.suffix else path
-
-
-def _describe_graph(
-    model_solution: ModelSolution, solution: GraphSolution, callers: tuple[str, ...]
-) -> Iterator[Decision]:
-    """Yield the decisions for one graph, in topological order of each scope."""
-    reason_writer, deciders = ReasonWriter(model_solution, solution), _find_deciders(solution)
-    # Name all nodes of the graph first: a node may follow a node of another scope.
-    paths = {scope: _scope_path(solution, scope) for scope in linked_scopes(solution.graph.root)}
+def _describe_nodes(model_solution: ModelSolution) -> Iterator[Decision]:
+    solution = model_solution.graph_solution
+    reason_writer, deciders = ReasonWriter(model_solution), _find_deciders(solution)
+    # Name all nodes first: a node may follow a node of another scope.
+    paths = {scope: scope_path(scope) for scope in linked_scopes(solution.graph.root)}
     names: dict[Node | Value, str] = {node: display_name(node) for scope in paths for node in scope.nodes}
     names.update((value, value.name) for value in solution.graph.root.inputs)
     refs: dict[Node | Value, NodeRef] = {}
@@ -138,34 +110,21 @@ def _describe_graph(
                 follows=follows,
                 outputs={value.name: show_type(solution, value) for value in node.outputs if value is not None},
                 reason=reason_writer.write(node, follows),
-                callers=callers,
                 follows_refs=follows_refs,
             )
 
 
 def _find_deciders(solution: GraphSolution) -> dict[int, Node | Value]:
-    """Return, by node id, the node, graph input or argument that decided: the end of the chain of followed values.
-
-    Operators on sequences may follow each other in a circle; then the node that the chain reaches a second time counts
-    as the one that decided.
-    """
+    """Return, by node id, the node or graph input that decided: the end of the chain of followed values."""
     deciders: dict[int, Node | Value] = {}
     for node in solution.graph.nodes:
         producer = _find_followed_producer(solution, node)
-        # Nodes come in topological order, so the decider of the producer is known, except in loops and sequences.
-        if isinstance(producer, Node) and producer.id in deciders:
-            deciders[node.id] = deciders[producer.id]
-            continue
-        path: list[Node] = []
-        current: Node | Value = node
-        while isinstance(current, Node) and current.id not in deciders:
-            deciders[current.id] = current  # a circle ends at this node
-            path.append(current)
-            # A node that follows none stays `current`, and this ends the loop.
-            current = _find_followed_producer(solution, current) or current
-        # All nodes of the path get the decider at its end, so that no part of a chain is walked twice.
-        decider = deciders[current.id] if isinstance(current, Node) else current
-        deciders.update((path_node.id, decider) for path_node in path)
+        if isinstance(producer, Node):
+            # Nodes come in topological order, so the decider of the producer is known. Only a node that owns the body
+            # comes later, and it follows none.
+            deciders[node.id] = deciders.get(producer.id, producer)
+        else:
+            deciders[node.id] = producer or node
     return deciders
 
 

@@ -11,8 +11,7 @@ together with bfloat16 gives float32.
 
 ``between_policy`` has the policy `between`, which looks at the whole graph (Rule S4.22).
 
-A gray policy may only raise types, from undecided to low to high (Rule S4.28), and inlining a function must change no
-decision: what a policy needs to know about the caller of a function goes into ``function_calls.CallContext``.
+A gray policy may only raise types, from undecided to low to high (Rule S4.28).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A search asks for the decisions under hundreds of policies, each similar to an earlier one. The decision for a node
 depends on the node's classification and on the types that it reads. So a GraphSolution is computed from an earlier one:
 the steps whose classification differs run again, and then those that read a changed value, in the order of the graph.
-Decisions feed back from the first loop on: if one of the steps from there on has to run again, all of them do. With
-sequences, and under ``between``, which looks at the graph as a whole, everything is decided anew.
+Decisions feed back from the first loop on: if one of the steps from there on has to run again, all of them do. Under
+``between``, which looks at the graph as a whole, everything is decided anew.
 """
 
 from __future__ import annotations
@@ -15,24 +15,22 @@ from functools import cache, cached_property
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 from mixlist.graph.model import Graph, Node
-from mixlist.graph.traversal import reachable_graphs
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops.names import ascend_names, onnx_names
 from mixlist.ops.signature import Assignment
 from mixlist.patterns.constant_ranges import ConstantRanges
 from mixlist.resolver.change_propagation import ChangePropagator
 from mixlist.resolver.classification import Classification, Classifier
+from mixlist.resolver.control_flow_types import settle_body_constants
 from mixlist.resolver.decisions import GraphSolution
-from mixlist.resolver.function_calls import settle_constant_arguments
 from mixlist.resolver.mask_protection import MaskTreatment, find_mask_notes
 from mixlist.resolver.node_rules import NodeRules
 from mixlist.resolver.position_protection import keep_positions
 from mixlist.resolver.quantized_protection import add_unit_nodes, keep_quantized_units
 from mixlist.resolver.schedule import Schedule
 from mixlist.resolver.solver import GraphSolver, ModelSolver
-from mixlist.resolver.solver_state import CallContext
 
-# The solver keeps at most this many outcomes for each graph and kind of call. A new outcome starts from one of them. A
+# The solver keeps at most this many outcomes, and as many of repetitions. A new outcome starts from one of them. A
 # search splits a set of edits into halves again and again, so one of the last few outcomes is similar.
 MAX_OUTCOMES = 8
 
@@ -41,11 +39,10 @@ MAX_OUTCOMES = 8
 class ClassifiedNode:
     """A policy's classification of a node; under a node rule also the node's types.
 
-    ``graph_id`` is the id() of the node's graph. Equal classifications of a node are one object, so that sets of them
-    are compared by identity: a search compares such sets for every candidate.
+    Equal classifications of a node are one object, so that sets of them are compared by identity: a search compares
+    such sets for every candidate.
     """
 
-    graph_id: int
     node: Node
     classification: Classification
     assignment: Assignment | None = None
@@ -60,22 +57,22 @@ class IncrementalSolver:
 
     def __init__(self, graph: Graph, base: Policy, constant_ranges: ConstantRanges) -> None:
         self.graph, self.base, self.constant_ranges = graph, base, constant_ranges
-        self.base_rules = NodeRules(base)
-        self.outcomes: dict[object, deque[_Outcome]] = {}  # the last ones, by graph, call and mask repetition
-        # Graphs are keyed by id(): Graph compares by identity, and an int hashes faster.
-        self.graphs = {id(reachable): reachable for reachable in reachable_graphs(graph)}
-        self.reachable_ids = {key: frozenset(map(id, reachable_graphs(g))) for key, g in self.graphs.items()}
-        self._propagators: dict[int, ChangePropagator] = {}
+        self.base_rules = NodeRules(base, graph)
+        # The last outcomes, by whether the graph was decided before with fewer kept masks.
+        self.outcomes: dict[bool, deque[_Outcome]] = {}
+        self._propagator: ChangePropagator | None = None
         self._interned: dict[tuple[Node, Classification], ClassifiedNode] = {}
         self._with_mask_note: dict[tuple[ClassifiedNode, str], ClassifiedNode] = {}
         classifier = Classifier(base)
         self.cast_is_black = classifier.cast_is_black
-        self.base_nodes = {key: self._classify_graph(g, classifier) for key, g in self.graphs.items()}
+        by_rule = self.base_rules.match()
+        self.base_nodes = [  # by node id
+            self._intern(node, by_rule.get(node.id) or classifier.classify(graph, node)) for node in graph.nodes
+        ]
         self._nodes_of_operator: dict[Operator, list[ClassifiedNode]] = {}
-        for classified_nodes in self.base_nodes.values():
-            for classified in classified_nodes:
-                operator = classified.node.domain, classified.node.op_type
-                self._nodes_of_operator.setdefault(operator, []).append(classified)
+        for classified in self.base_nodes:
+            operator = classified.node.domain, classified.node.op_type
+            self._nodes_of_operator.setdefault(operator, []).append(classified)
         self._operators_by_name: dict[str, list[Operator]] = {}  # by every name that a list may have for them
         for operator in self._nodes_of_operator:
             for name in _list_names(operator):
@@ -86,18 +83,20 @@ class IncrementalSolver:
         # By solution: the solution that it was computed from, and the nodes that were decided again.
         self._origins: WeakKeyDictionary[GraphSolution, tuple[ref[GraphSolution], frozenset[Node]]]
         self._origins = WeakKeyDictionary()
-        # settle_constant_arguments() changes a solution in place, and must do so only once for a shared one.
+        # settle_body_constants() changes a solution in place, and must do so only once for each solution.
         self._settled_solutions: WeakSet[GraphSolution] = WeakSet()
 
     def solve(self, policy: Policy) -> GraphSolution:
-        """Return the solution of the main graph that ``resolve`` would compute under a policy.
+        """Return the solution that ``resolve`` would compute under a policy.
 
-        Do not use it for reports: specializations have no numbers, and a node under a rule shows the list of the base.
-        The solution may be one that an earlier call returned, or share the solutions of functions with it.
+        Do not use it for reports: a node under a rule shows the list of the base. The solution may be one that an
+        earlier call returned.
         """
         model_solver = _IncrementalModelSolver(self, policy)
-        solution = model_solver.solve(self.graph)
-        settle_constant_arguments(solution, model_solver.fits_low_type, self._settled_solutions)
+        solution = model_solver.solve()
+        if solution not in self._settled_solutions:
+            settle_body_constants(solution, model_solver.fits_low_type)
+            self._settled_solutions.add(solution)
         return solution
 
     def find_origin(self, solution: GraphSolution) -> tuple[GraphSolution, frozenset[Node]] | None:
@@ -121,17 +120,19 @@ class IncrementalSolver:
             changes.update(self._changes_of_rule(rule))
         return changes
 
-    def remember(self, key: object, outcome: _Outcome, origin: _Outcome | None, decided_again: frozenset[Node]) -> None:
+    def remember(
+        self, is_repeated: bool, outcome: _Outcome, origin: _Outcome | None, decided_again: frozenset[Node]
+    ) -> None:
         """Keep an outcome for later policies; ``origin`` is the outcome that it was computed from."""
-        self.outcomes.setdefault(key, deque(maxlen=MAX_OUTCOMES)).append(outcome)
+        self.outcomes.setdefault(is_repeated, deque(maxlen=MAX_OUTCOMES)).append(outcome)
         if origin is not None:
             self._origins[outcome.solver.solution] = ref(origin.solver.solution), decided_again
 
-    def propagator_of(self, graph: Graph, schedule: Schedule) -> ChangePropagator:
-        """Return the propagator of a graph's steps, which is made once."""
-        if id(graph) not in self._propagators:
-            self._propagators[id(graph)] = ChangePropagator(schedule)
-        return self._propagators[id(graph)]
+    def propagator(self, schedule: Schedule) -> ChangePropagator:
+        """Return the propagator of the graph's steps, which is made once."""
+        if self._propagator is None:
+            self._propagator = ChangePropagator(schedule)
+        return self._propagator
 
     def with_mask_note(self, classified: ClassifiedNode, mask_note: str) -> ClassifiedNode:
         """Return the classification of a node with ``mask_note``, because its mask is kept (Rule S4.35)."""
@@ -141,17 +142,9 @@ class IncrementalSolver:
             self._with_mask_note[key] = replace(classified, classification=classification)
         return self._with_mask_note[key]
 
-    def _intern(self, graph_id: int, node: Node, classification: Classification) -> ClassifiedNode:
+    def _intern(self, node: Node, classification: Classification) -> ClassifiedNode:
         """Return the one object for this classification of a node."""
-        return self._interned.setdefault((node, classification), ClassifiedNode(graph_id, node, classification))
-
-    def _classify_graph(self, graph: Graph, classifier: Classifier) -> list[ClassifiedNode]:
-        """Return the classifications of a graph's nodes under the base, by node id."""
-        by_rule = self.base_rules.match(graph)
-        return [
-            self._intern(id(graph), node, by_rule.get(node.id) or classifier.classify(graph, node))
-            for node in graph.nodes
-        ]
+        return self._interned.setdefault((node, classification), ClassifiedNode(node, classification))
 
     def _changes_of_operator(self, operator: Operator, policy: Policy, classifier: Classifier) -> Changes:
         """Return the changed classifications of an operator's nodes.
@@ -162,28 +155,26 @@ class IncrementalSolver:
         if key not in self._changes_by_moves:
             changes = self._changes_by_moves[key] = {}
             for before in self._nodes_of_operator[operator]:
-                node, graph = before.node, self.graphs[before.graph_id]
-                after = self._intern(before.graph_id, node, classifier.classify(graph, node))
+                after = self._intern(before.node, classifier.classify(self.graph, before.node))
                 # A node rule of the base wins over the list.
                 if after is not before and before.classification.kind != "rule":
-                    changes[node] = after
+                    changes[before.node] = after
         return self._changes_by_moves[key]
 
     def _changes_of_rule(self, rule: NodeRule) -> Changes:
         """Return the classifications of the nodes that a rule names; the rule comes before the rules of the base."""
         if rule not in self._changes_by_rule:
-            rule_alone = NodeRules(replace(self.base, rules=(rule,)))
+            rule_alone = NodeRules(replace(self.base, rules=(rule,)), self.graph)
             changes = self._changes_by_rule[rule] = {}
-            for key, graph in self.graphs.items():
-                for node_id, classification in rule_alone.match(graph).items():
-                    node = graph.nodes[node_id]
-                    changes[node] = ClassifiedNode(key, node, classification, rule_alone.find_assignment(graph, node))
+            for node_id, classification in rule_alone.match().items():
+                node = self.graph.nodes[node_id]
+                changes[node] = ClassifiedNode(node, classification, rule_alone.find_assignment(node))
         return self._changes_by_rule[rule]
 
 
 @dataclass(frozen=True, eq=False)
 class _Outcome:
-    """A solver that has decided its graph, and the changes in the graph and in the functions that it reaches."""
+    """A solver that has decided the graph, and the changes from the base under which it did."""
 
     solver: GraphSolver
     changes: frozenset[ClassifiedNode]
@@ -196,57 +187,42 @@ class _IncrementalModelSolver(ModelSolver):
         classifier = Classifier(policy)
         self.incremental, self.changes = incremental, incremental.find_changes(policy, classifier)
         rules = _IncrementalNodeRules(incremental.base_rules, self.changes, policy)
-        super().__init__(classifier, rules, incremental.constant_ranges)
+        super().__init__(incremental.graph, classifier, rules, incremental.constant_ranges)
         # Rule S4.17: a black Cast changes what every reader of a Cast follows.
         self.needs_full_solve = policy.gray_policy == "between" or classifier.cast_is_black != incremental.cast_is_black
 
-    def specialize(self, graph: Graph, call: CallContext) -> GraphSolution:
-        return self.solve_with_masks(graph, call)  # `solve_graph` finds the solutions that calls can share
+    def classify(self, node: Node) -> Classification:
+        return self._classified(node).classification
 
-    def classify(self, graph: Graph, node: Node) -> Classification:
-        return self._classified(graph, node).classification
-
-    def solve_graph(self, graph: Graph, call: CallContext, treatment: MaskTreatment) -> GraphSolution:
-        # Phase 1: collect the changes in this graph and in the functions below it, with the masks that are kept.
+    def solve_once(self, treatment: MaskTreatment) -> GraphSolution:
+        # Phase 1: collect the changes, with the masks that are kept.
         incremental = self.incremental
-        # A repetition, with more masks kept, starts from an earlier repetition, so that few nodes differ.
-        key = (id(graph), call.key, treatment.is_repeated)
-        reachable_ids = incremental.reachable_ids[id(graph)]
-        changed = {node: change for node, change in self.changes.items() if change.graph_id in reachable_ids}
+        changed = dict(self.changes)
         for node, mask_note in find_mask_notes(treatment.kept_groups):
             # A kept mask is a change like a list: the nodes of its group are decided again.
-            changed[node] = incremental.with_mask_note(self._classified(graph, node), mask_note)
+            changed[node] = incremental.with_mask_note(self._classified(node), mask_note)
         changes = frozenset(changed.values())
-        # Phase 2: find the most similar outcome that this call can start from.
-        origin: _Outcome | None = None
-        differences = frozenset[ClassifiedNode]()
-        for outcome in incremental.outcomes.get(key, ()):
-            # The solution depends on constants of its call, which may fit there and not here.
-            if not self.can_share(outcome.solver.solution, call.call_frame):
-                continue
-            # Changes are interned objects, so this compares identities: equal changes cancel out.
-            outcome_differences = outcome.changes ^ changes
-            if origin is None or len(outcome_differences) < len(differences):
-                origin, differences = outcome, outcome_differences
+        # Phase 2: find the most similar outcome. A repetition, with more masks kept, starts from an earlier repetition,
+        # so that few nodes differ. Changes are interned objects, so this compares identities: equal changes cancel out.
+        outcomes = incremental.outcomes.get(treatment.is_repeated, ())
+        origin = min(outcomes, key=lambda outcome: len(outcome.changes ^ changes), default=None)
+        differences = origin.changes ^ changes if origin is not None else frozenset()
         # The same changes under another policy: the earlier solution is the answer.
         if origin is not None and not differences:
             return origin.solver.solution
-        # Phase 3: decide the nodes that differ again, or all nodes. Without a start state the earlier solver ran its
-        # steps to a fixpoint, so single steps of it cannot run again.
-        if origin is None or origin.solver.start_types is None or self.needs_full_solve:
-            solver, origin, decided_again = GraphSolver(self, graph), None, frozenset[Node]()
-            solver.run(call, treatment)
+        # Phase 3: decide the nodes that differ again, or all nodes.
+        if origin is None or self.needs_full_solve:
+            solver, origin, decided_again = GraphSolver(self), None, frozenset[Node]()
+            solver.run(treatment)
         else:
             solver = _copy_solver(origin.solver, self, treatment)
-            # The earlier outcome may be that of another call with the same key, which can_share() allows.
-            solver.state.call_frame = call.call_frame
             decided_again = self._update(solver, differences, changed)
-        incremental.remember(key, _Outcome(solver, changes), origin, decided_again)
+        incremental.remember(treatment.is_repeated, _Outcome(solver, changes), origin, decided_again)
         return solver.solution
 
-    def _classified(self, graph: Graph, node: Node) -> ClassifiedNode:
+    def _classified(self, node: Node) -> ClassifiedNode:
         """Return a node's classification under the policy, without its masks."""
-        return self.changes.get(node) or self.incremental.base_nodes[id(graph)][node.id]
+        return self.changes.get(node) or self.incremental.base_nodes[node.id]
 
     def _update(self, solver: GraphSolver, differences: frozenset[ClassifiedNode], current: Changes) -> frozenset[Node]:
         """Apply the differences to a copy of an earlier outcome; return the nodes that may have other types.
@@ -254,23 +230,15 @@ class _IncrementalModelSolver(ModelSolver):
         ``current`` has the changes of the new policy, with kept masks. A node that differs and is not in ``current``
         goes back to its classification under the base.
         """
-        graph, incremental = solver.graph, self.incremental
-        base_nodes = incremental.base_nodes[id(graph)]
-        changed = {difference.node for difference in differences if difference.graph_id == id(graph)}
+        base_nodes = self.incremental.base_nodes
+        changed = {difference.node for difference in differences}
         for node in changed:
             solver.solution.classifications[node.id] = current.get(node, base_nodes[node.id]).classification
         # A new classification lacks the protections, so apply them again. A node rule also moves the rest of its unit.
-        changed = add_unit_nodes(graph, changed, solver.state.policy)
+        changed = add_unit_nodes(self.graph, changed, solver.state.policy)
         keep_quantized_units(solver.state, changed)
         keep_positions(solver.solution, changed)
-        # A call runs again if something changed in the function, or in the functions that the function calls.
-        changed_ids = {difference.graph_id for difference in differences if difference.graph_id != id(graph)}
-        calls = [
-            node
-            for node in graph.nodes
-            if node.function is not None and changed_ids & incremental.reachable_ids[id(node.function)]
-        ]
-        return incremental.propagator_of(graph, solver.schedule).run_again(solver, changed, calls)
+        return self.incremental.propagator(solver.schedule).run_again(solver, changed)
 
 
 class _IncrementalNodeRules(NodeRules):
@@ -284,24 +252,23 @@ class _IncrementalNodeRules(NodeRules):
 
     @cached_property
     def _all_rules(self) -> NodeRules:
-        return NodeRules(self._changed_policy)
+        return NodeRules(self._changed_policy, self._base_rules.graph)
 
-    def match(self, graph: Graph) -> dict[int, Classification]:
-        return self._all_rules.match(graph)
+    def match(self) -> dict[int, Classification]:
+        return self._all_rules.match()
 
-    def find_assignment(self, graph: Graph, node: Node) -> Assignment:
+    def find_assignment(self, node: Node) -> Assignment:
         change = self._changes.get(node)
         if change is not None and change.assignment is not None:
             return change.assignment
-        return self._base_rules.find_assignment(graph, node)
+        return self._base_rules.find_assignment(node)
 
-    def find_rule(self, graph: Graph, node: Node) -> NodeRule:
-        return self._all_rules.find_rule(graph, node)
+    def find_rule(self, node: Node) -> NodeRule:
+        return self._all_rules.find_rule(node)
 
 
 def _copy_solver(before: GraphSolver, model_solver: ModelSolver, treatment: MaskTreatment) -> GraphSolver:
-    """Return a solver with a copy of the outcome of ``before``, in which each parameter has its argument's type."""
-    assert before.start_types is not None
+    """Return a solver with a copy of the outcome of ``before``."""
     old = before.solution
     solution = replace(
         old,
@@ -311,16 +278,10 @@ def _copy_solver(before: GraphSolver, model_solver: ModelSolver, treatment: Mask
         followed_values=old.followed_values.copy(),
         reason_notes=old.reason_notes.copy(),
         rule_overrides=old.rule_overrides.copy(),
-        callees=old.callees.copy(),
-        constant_fits=old.constant_fits.copy(),
-        tried_callees=old.tried_callees.copy(),
         kept_masks=treatment.kept_groups,
         reduced_slots=treatment.reduced_slots,
     )
-    # `settle_constant_arguments` gave some parameters the type that their readers want: undo that.
-    for value in old.graph.root.inputs:
-        solution.decided_types[value.id] = before.start_types[value.id]
-    solver = GraphSolver(model_solver, old.graph, solution)
+    solver = GraphSolver(model_solver, solution)
     solver.start_types, solver.schedule = before.start_types, before.schedule
     return solver
 

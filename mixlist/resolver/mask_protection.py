@@ -10,8 +10,6 @@ the low type holds them. A mask without a constant to reduce keeps its readers, 
 precision. A node that computes a mask, or a factor of one, from constants that are no masks stays as authored if it
 reads or makes a constant that does not fit, whatever `--constants` says.
 
-Masks are followed into and out of functions, but are not reduced there: a function's body may serve other calls.
-
 Rules S4.35 and S4.36 depend on each other: a gray softmax may follow the nodes that the mask keeps. So the solver first
 decides a graph as if all masks that can be reduced were reduced. Then it keeps each group of nodes whose softmaxes all
 came out in high precision, and decides the graph again. Keeping a group only makes other nodes high precision, never
@@ -31,10 +29,10 @@ from mixlist.graph.naming import node_ref
 from mixlist.lists.policy import Policy
 from mixlist.ops import dtypes
 from mixlist.patterns.constant_ranges import ConstantRanges
-from mixlist.patterns.graph_masks import GraphMasks, MaskGroup, SlotLimits
-from mixlist.patterns.mask_calls import find_mask_groups
+from mixlist.patterns.graph_masks import MaskGroup, SlotLimits
+from mixlist.patterns.mask_finder import find_mask_groups
 from mixlist.resolver.classification import Classification
-from mixlist.resolver.decisions import UNDECIDED, GraphSolution
+from mixlist.resolver.decisions import GraphSolution
 
 if TYPE_CHECKING:
     from mixlist.resolver.classification import DecisionKind
@@ -64,17 +62,16 @@ MAX_ROUNDS = 4
 _NEVER_LOW: frozenset[DecisionKind] = frozenset({"none", "cast", "shape", "authored", "schema"})
 
 
-def find_protected_masks(main: Graph, ranges: ConstantRanges, policy: Policy) -> GraphMasks | None:
-    """Return the masks that the low type cannot hold; None if there are none or the policy does not protect masks."""
-    masks = find_masks_at_risk(main, ranges, policy) if "masks" in policy.protect else None
-    return None if masks is None or masks.is_empty else masks
+def find_protected_masks(graph: Graph, ranges: ConstantRanges, policy: Policy) -> MaskGroups:
+    """Return the masks that the low type cannot hold; () if the policy does not protect masks."""
+    return find_masks_at_risk(graph, ranges, policy) if "masks" in policy.protect else ()
 
 
-def find_masks_at_risk(main: Graph, ranges: ConstantRanges, policy: Policy) -> GraphMasks | None:
-    """Return the masks that the low type cannot hold; None if the policy's mode cannot make nodes low precision."""
+def find_masks_at_risk(graph: Graph, ranges: ConstantRanges, policy: Policy) -> MaskGroups:
+    """Return the masks that the low type cannot hold; () if the policy's mode cannot make nodes low precision."""
     if policy.mode.action not in ("lists", "force"):
-        return None
-    return find_mask_groups(main, ranges, dtypes.ELEMENT_BY_NAME[policy.mode.low])
+        return ()
+    return find_mask_groups(graph, ranges, dtypes.ELEMENT_BY_NAME[policy.mode.low])
 
 
 def find_groups_kept_at_first(groups: MaskGroups, classify: Callable[[Node], Classification]) -> KeptGroups:
@@ -101,17 +98,17 @@ def find_groups_kept_after(
     if len(kept_groups) == len(groups):  # no group is left to keep
         return kept_groups
     newly_kept = {
-        group for group in groups if group not in kept_groups and not _may_have_low_softmax(group, solution, low_type)
+        group for group in groups if group not in kept_groups and not _has_low_softmax(group, solution, low_type)
     }
     if not newly_kept:
         return kept_groups
     return kept_groups | newly_kept if rounds < MAX_ROUNDS else frozenset(groups)
 
 
-def _may_have_low_softmax(group: MaskGroup, solution: GraphSolution, low_type: int) -> bool:
-    """Return whether some softmax is low precision, or is undecided until the caller of its function is decided."""
+def _has_low_softmax(group: MaskGroup, solution: GraphSolution, low_type: int) -> bool:
+    """Return whether some softmax is low precision."""
     outputs = [value for node in group.softmaxes for value in node.outputs if value is not None]
-    return any(solution.decided_types[value.id] in (low_type, UNDECIDED) for value in outputs)
+    return any(solution.decided_types[value.id] == low_type for value in outputs)
 
 
 def find_mask_notes(kept_groups: Iterable[MaskGroup]) -> Iterator[tuple[Node, str]]:
@@ -154,8 +151,7 @@ def find_mask_warnings(solution: GraphSolution, groups: Iterable[MaskGroup], low
         yield Diagnostic(
             "ML508",
             "warning",
-            f"{cause} at {node_ref(solution.graph, node)} ({node.op_type}): a row that is fully masked becomes "
-            f"NaN in {softmaxes}",
+            f"{cause} at {node_ref(node)} ({node.op_type}): a row that is fully masked becomes NaN in {softmaxes}",
             hint="--protect masks keeps such nodes in high precision, or reduces the constant",
         )
 

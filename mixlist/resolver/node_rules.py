@@ -46,69 +46,71 @@ from mixlist.resolver.classification import Classification, explain_unknown_type
 
 
 class NodeRules:
-    """The node rules of a policy, and the nodes that they name in the graphs of one model."""
+    """The node rules of a policy, and the nodes that they name in a model."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+    def __init__(self, policy: Policy, graph: Graph) -> None:
+        self._policy, self.graph = policy, graph
         # Under `origin` every node keeps its type, so keep_dtype has no meaning there (Rule S3.5, ML403).
         is_origin = policy.mode.action == "origin"
         self._rules = [rule for rule in policy.rules if not (is_origin and rule.keep)]
         self._patterns = {rule: _compile(rule.pattern) for rule in self._rules if rule.by == "name"}
-        self._rule_of_node: dict[tuple[int, int], NodeRule] = {}  # by the ids of graph and node
-        self._classifications: dict[int, dict[int, Classification]] = {}  # by the ids of graph and node
+        self._rule_of_node: dict[int, NodeRule] = {}  # by node id
+        self._classifications: dict[int, Classification] | None = None  # by node id
         # A rule is matched if it names a node, and usable if such a node has a type to choose.
         self._matched_rules: set[NodeRule] = set()
         self._usable_rules: set[NodeRule] = set()
         self._warnings: dict[NodeRule, Diagnostic] = {}  # of keep_dtype lines without effect (Rule S6.9)
-        self._matched_graphs: list[Graph] = []
 
-    def match(self, graph: Graph) -> dict[int, Classification]:
+    def match(self) -> dict[int, Classification]:
         """Return the classifications of the nodes that a rule names, by node id.
 
         The first rule that names a node decides. Raises ListError if a rule names two nodes of one scope by one name,
         or if a rule of customize_dtypes names a node that has no type to choose (Cast, control flow, integer
         operators).
         """
-        if id(graph) in self._classifications:  # all specializations of a function have one graph
-            return self._classifications[id(graph)]
-        self._matched_graphs.append(graph)
-        classifications = self._classifications[id(graph)] = {}
-        for rule, node in self._find_matches(graph):
+        if self._classifications is None:
+            self._classifications = self._match_once()
+        return self._classifications
+
+    def _match_once(self) -> dict[int, Classification]:
+        """Compute what ``match`` returns."""
+        classifications: dict[int, Classification] = {}
+        for rule, node in self._find_matches():
             self._matched_rules.add(rule)
             # An earlier rule decides this node. The later rule has no effect on it, but names a node that may vary.
-            if (id(graph), node.id) in self._rule_of_node:
+            if node.id in self._rule_of_node:
                 self._usable_rules.add(rule)
                 continue
             if not _can_vary(node):
                 if rule.by == "name" and not _is_pattern(rule.pattern):
-                    self._report_fixed_node(rule, graph, node)
+                    self._report_fixed_node(rule, node)
                 continue
             self._usable_rules.add(rule)
-            self._rule_of_node[id(graph), node.id] = rule
+            self._rule_of_node[node.id] = rule
             classifications[node.id] = Classification(self._list_of(node), "rule", "node-rule")
         return classifications
 
-    def find_rule(self, graph: Graph, node: Node) -> NodeRule:
+    def find_rule(self, node: Node) -> NodeRule:
         """Return the rule that decides a node that ``match`` returned."""
-        return self._rule_of_node[id(graph), node.id]
+        return self._rule_of_node[node.id]
 
-    def find_assignment(self, graph: Graph, node: Node) -> Assignment:
+    def find_assignment(self, node: Node) -> Assignment:
         """Return the node's types under its rule; raise ListError if the schema does not allow them."""
-        rule = self.find_rule(graph, node)
+        rule = self.find_rule(node)
         signature = node.signature
         assert signature is not None
         if rule.keep:
             return signature.authored_assignment()
-        requested_types = list(_find_requested_types(rule, graph, node))
+        requested_types = list(_find_requested_types(rule, node))
         assignment = signature.assign(tuple(requested_types))
         # A list may leave a node as authored if the schema refuses, but a rule asks for this node: so it is an error.
         if assignment.refused:
             index = assignment.refused[0]
-            parameter, opset = signature.groups[index].parameter, graph.opsets.get(node.domain)
+            parameter, opset = signature.groups[index].parameter, self.graph.opsets.get(node.domain)
             refused_type = f"{dtypes.type_name(requested_types[index])} on type parameter {parameter}"
             raise _refused_rule(
                 rule,
-                f"{_show_node(graph, node)} cannot be {refused_type}: "
+                f"{_show_node(node)} cannot be {refused_type}: "
                 f"the schema of opset {opset} or ONNX's type inference does not allow it",
                 "leave that entry blank, or raise the model's opset",
             )
@@ -117,7 +119,7 @@ class NodeRules:
     def find_warnings(self) -> list[Diagnostic]:
         """Return a warning per rule without effect; raise ListError, with every finding, for a type that no node has.
 
-        Call it after ``match`` has seen all graphs of the model.
+        Call it after ``match``.
         """
         return raise_for_errors(self._find_unused_rules())
 
@@ -146,23 +148,23 @@ class NodeRules:
 
     @cached_property
     def _op_types(self) -> set[str]:
-        return {node.op_type for graph in self._matched_graphs for node in graph.nodes}
+        return {node.op_type for node in self.graph.nodes}
 
-    def _report_fixed_node(self, rule: NodeRule, graph: Graph, node: Node) -> None:
+    def _report_fixed_node(self, rule: NodeRule, node: Node) -> None:
         """Note a warning for a line of keep_dtype that names a node with nothing to vary; else raise ListError."""
-        message = f"{_show_node(graph, node)} has no float type that a rule can choose: {_explain_fixed_types(node)}"
+        message = f"{_show_node(node)} has no float type that a rule can choose: {_explain_fixed_types(node)}"
         if not rule.keep:
             raise _refused_rule(rule, message, _suggest_remedy(node))
         self._warnings.setdefault(rule, _warn_no_effect(rule, message))
 
-    def _find_matches(self, graph: Graph) -> Iterator[tuple[NodeRule, Node]]:
+    def _find_matches(self) -> Iterator[tuple[NodeRule, Node]]:
         """Yield each rule with each node that it names, by rule, then by scope."""
         if not self._rules:
             return
-        if graph not in _SCOPES:
-            _SCOPES[graph] = [_ScopeNodes(graph, scope) for scope in linked_scopes(graph.root)]
+        if self.graph not in _SCOPES:
+            _SCOPES[self.graph] = [_ScopeNodes(scope) for scope in linked_scopes(self.graph.root)]
         for rule in self._rules:
-            for scope in _SCOPES[graph]:
+            for scope in _SCOPES[self.graph]:
                 if rule.by == "type":
                     yield from ((rule, node) for node in scope.nodes if self._is_of_type(node, rule.pattern))
                 elif _is_pattern(rule.pattern):
@@ -197,8 +199,8 @@ class _ScopeNodes:
     linear time.
     """
 
-    def __init__(self, graph: Graph, scope: Scope) -> None:
-        self.path, self.nodes = scope_path(graph, scope), scope.nodes
+    def __init__(self, scope: Scope) -> None:
+        self.path, self.nodes = scope_path(scope), scope.nodes
         self.by_name: dict[str, list[Node]] = {}
         for node in scope.nodes:
             for name in accepted_names(NodeRef(self.path, display_name(node))):
@@ -232,8 +234,10 @@ def _can_vary(node: Node) -> bool:
 
 def _explain_fixed_types(node: Node) -> str:
     """Return why a node has no type that a rule can choose."""
-    if node.bodies or node.function is not None:
-        return "control flow and function calls have no precision of their own"
+    if node.is_call:
+        return "the call of a function keeps its authored types"
+    if node.bodies:
+        return "control flow has no precision of its own"
     if node.signature is not None and node.signature.has_fixed_output:
         return f"an attribute fixes the output type of {node.op_type}"
     if unknown := find_unknown_inputs(node):
@@ -256,11 +260,11 @@ def _refused_rule(rule: NodeRule, message: str, hint: str | None = None) -> List
     return list_error(rule.place.finding("ML308", "error", message, hint))
 
 
-def _show_node(graph: Graph, node: Node) -> str:
-    return f"node {NodeRef(scope_path(graph, node.scope), display_name(node))} ({node.op_type})"
+def _show_node(node: Node) -> str:
+    return f"node {NodeRef(scope_path(node.scope), display_name(node))} ({node.op_type})"
 
 
-def _find_requested_types(rule: NodeRule, graph: Graph, node: Node) -> Iterator[int]:
+def _find_requested_types(rule: NodeRule, node: Node) -> Iterator[int]:
     """Yield the element type per group of slots that a customize_dtypes line asks for.
 
     Slots of one group share a type parameter. A group without an entry in the line keeps its authored type. Raises
@@ -276,7 +280,7 @@ def _find_requested_types(rule: NodeRule, graph: Graph, node: Node) -> Iterator[
             if type_name is None:
                 continue
             if slot >= len(slots) or slots[slot] is None:
-                raise _refused_rule(rule, f"{_show_node(graph, node)} has no {side} {slot}")
+                raise _refused_rule(rule, f"{_show_node(node)} has no {side} {slot}")
             requested[side, slot] = dtypes.ELEMENT_BY_NAME[type_name]
     # Phase 2: one type per group of slots.
     for group in signature.groups:
@@ -286,7 +290,7 @@ def _find_requested_types(rule: NodeRule, graph: Graph, node: Node) -> Iterator[
             both = " and ".join(sorted(dtypes.type_name(elem) for elem in group_types))
             raise _refused_rule(
                 rule,
-                f"{_show_node(graph, node)}: the slots of type parameter {group.parameter} must agree, "
+                f"{_show_node(node)}: the slots of type parameter {group.parameter} must agree, "
                 f"but the rule asks for {both}",
             )
         yield group_types.pop() if group_types else group.authored
@@ -295,4 +299,4 @@ def _find_requested_types(rule: NodeRule, graph: Graph, node: Node) -> Iterator[
         value_type = (signature.inputs if side == "input" else signature.outputs)[slot]
         if dtypes.element(value_type) != elem:
             contradiction = f"{dtypes.type_name(value_type)} by its schema, not {dtypes.type_name(elem)}"
-            raise _refused_rule(rule, f"{side} {slot} of {_show_node(graph, node)} is {contradiction}")
+            raise _refused_rule(rule, f"{side} {slot} of {_show_node(node)} is {contradiction}")

@@ -1,6 +1,6 @@
 """Find the types of a node from its classification, after the types of its inputs are decided.
 
-Control flow, calls, and operators that share the type of a sequence are decided in other files of this room.
+Control flow is decided in ``control_flow_types``.
 
 Rule S4.4: A white node gets the low type on all slots that can be low precision (S4.11), and keeps its authored type
 with rule `schema` if no slot can be.
@@ -33,7 +33,7 @@ from mixlist.resolver.solver_state import SolverState, find_authored_type
 
 
 def decide_node(node: Node, state: SolverState) -> list[Value]:
-    """Decide a node that is neither control flow nor a call; return the outputs whose decided type changed."""
+    """Decide a node that is no control flow; return the outputs whose decided type changed."""
     solution, signature = state.solution, node.signature
     assert signature is not None
     classifier = state.model_solver.classifier
@@ -54,7 +54,7 @@ def decide_node(node: Node, state: SolverState) -> list[Value]:
     elif kind == "raise":
         assignment = _assign_target(node, dtypes.FLOAT, classifier.movable_types, state)
     elif kind == "rule":
-        assignment = state.model_solver.node_rules.find_assignment(state.graph, node)
+        assignment = state.model_solver.node_rules.find_assignment(node)
     else:
         assignment = signature.authored_assignment()
     solution.assignments[node.id] = assignment

@@ -21,7 +21,6 @@ from mixlist.resolver.node_types import decide_node
 from mixlist.resolver.position_protection import keep_positions
 from mixlist.resolver.quantized_protection import keep_quantized_units
 from mixlist.resolver.solver import GraphSolver, ModelSolver
-from mixlist.resolver.solver_state import CallContext
 
 
 @dataclass(frozen=True)
@@ -38,15 +37,15 @@ class LoneDecision:
 class _PinnedTypes(NodeRules):
     """Node rules that give nodes their types directly, whatever their names are."""
 
-    def __init__(self, policy: Policy, assignments: Mapping[Node, Assignment]) -> None:
-        super().__init__(replace(policy, rules=()))
+    def __init__(self, policy: Policy, graph: Graph, assignments: Mapping[Node, Assignment]) -> None:
+        super().__init__(replace(policy, rules=()), graph)
         self._assignments = assignments
 
-    def match(self, graph: Graph) -> dict[int, Classification]:
+    def match(self) -> dict[int, Classification]:
         pinned = Classification("none", "rule", "node-rule")
-        return {node.id: pinned for node in graph.nodes if node in self._assignments}
+        return {node.id: pinned for node in self._assignments}
 
-    def find_assignment(self, graph: Graph, node: Node) -> Assignment:
+    def find_assignment(self, node: Node) -> Assignment:
         return self._assignments[node]
 
 
@@ -56,29 +55,30 @@ class PinnedSolver(ModelSolver):
     No node of ``assignments`` may read or make a sequence or an optional.
     """
 
-    def __init__(self, policy: Policy, ranges: ConstantRanges, assignments: Mapping[Node, Assignment]) -> None:
-        super().__init__(Classifier(policy), _PinnedTypes(policy, assignments), ranges)
-        self._solvers: dict[GraphSolution, GraphSolver] = {}
-        self._mask_notes: dict[GraphSolution, dict[Node, str]] = {}
+    def __init__(
+        self, graph: Graph, policy: Policy, ranges: ConstantRanges, assignments: Mapping[Node, Assignment]
+    ) -> None:
+        super().__init__(graph, Classifier(policy), _PinnedTypes(policy, graph, assignments), ranges)
+        self._solver: GraphSolver | None = None  # that of the last solution
+        self._mask_notes: dict[Node, str] = {}
 
-    def solve_graph(self, graph: Graph, call: CallContext, treatment: MaskTreatment) -> GraphSolution:
-        solver = GraphSolver(self, graph)
-        solution = solver.run(call, treatment)
-        self._solvers[solution] = solver
-        self._mask_notes[solution] = dict(find_mask_notes(treatment.kept_groups))
-        return solution
+    def solve_once(self, treatment: MaskTreatment) -> GraphSolution:
+        self._solver = GraphSolver(self)
+        self._mask_notes = dict(find_mask_notes(treatment.kept_groups))
+        return self._solver.run(treatment)
 
-    def decide_alone(self, solution: GraphSolution, node: Node, classification: Classification) -> LoneDecision:
+    def decide_alone(self, node: Node, classification: Classification) -> LoneDecision:
         """Return the types of a pinned node under ``classification``, with the types of all other nodes as they are.
 
-        The solution is not changed.
+        Call it after ``solve``, whose solution is not changed.
         """
-        state = self._solvers[solution].state
+        assert self._solver is not None
+        state, solution = self._solver.state, self._solver.solution
         # Save what the step changes.
         types_before = [(value.id, solution.decided_types[value.id]) for value in node.outputs if value is not None]
         before = solution.classifications[node.id], solution.assignments[node.id]
         # Run the step, with the classification that the node would have under the list.
-        note = self._mask_notes[solution].get(node)
+        note = self._mask_notes.get(node)
         solution.classifications[node.id] = replace(classification, mask_note=note)
         keep_quantized_units(state, [node])
         keep_positions(solution, [node])

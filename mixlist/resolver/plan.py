@@ -61,7 +61,7 @@ class Plan:
         return find_chain(self.nodes, name, self.solution.graph)
 
     def to_rows(self) -> list[Row]:
-        """Return a flat row for each node, for pandas or polars: the keys of ``nodes`` in JSON, and ``callers``."""
+        """Return a flat row for each node, for pandas or polars: the keys of ``nodes`` in JSON."""
         rows = []
         for node in self.nodes:
             row = flat_row(node)
@@ -82,12 +82,8 @@ class Plan:
         }
 
 
-# The schema has no `follows_refs`. It has `callers` only for a function with several specializations.
-_NOT_COPIED = ("callers", "follows_refs")
-
-
 def make_node_json(node: Decision) -> JsonObject:
     """Return one element of ``nodes`` in the ``mixlist.resolve/1`` object."""
-    fields = {name: getattr(node, name) for name in Decision.__slots__ if name not in _NOT_COPIED}
-    fields |= {"follows": list(node.follows), "outputs": dict(node.outputs)}
-    return fields | {"callers": list(node.callers)} if node.callers else fields
+    # The schema has no `follows_refs`.
+    fields = {name: getattr(node, name) for name in Decision.__slots__ if name != "follows_refs"}
+    return fields | {"follows": list(node.follows), "outputs": dict(node.outputs)}

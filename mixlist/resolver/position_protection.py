@@ -22,31 +22,31 @@ from mixlist.graph.naming import node_ref
 from mixlist.lists.policy import Policy
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import MAX_EXACT_INTEGER
-from mixlist.patterns.positions import GraphPositions, find_positions
+from mixlist.patterns.positions import Positions, find_positions
 from mixlist.resolver.classification import DecisionKind
 from mixlist.resolver.decisions import GraphSolution, ModelSolution
 
 _DECIDED_BY_LIST: frozenset[DecisionKind] = frozenset({"low", "authored", "gray"})  # or by the mode
 _LOWERING_ACTIONS = frozenset({"lists", "force", "cube"})  # the actions of modes that make nodes low precision
 # Positions do not depend on the policy, so they are found once for all policies of a model.
-_CACHED_POSITIONS: WeakKeyDictionary[Graph, GraphPositions | None] = WeakKeyDictionary()
+_CACHED_POSITIONS: WeakKeyDictionary[Graph, Positions] = WeakKeyDictionary()
 
 
-def find_protected_positions(main: Graph, policy: Policy) -> GraphPositions | None:
-    """Return the position arithmetic of a model; None if it has none, or if the policy does not protect it."""
+def find_protected_positions(graph: Graph, policy: Policy) -> Positions:
+    """Return the position arithmetic of a model; none if the policy does not protect it."""
     is_protected = "positions" in policy.protect and policy.mode.action in _LOWERING_ACTIONS
-    return _find_positions_once(main) if is_protected else None
+    return _find_positions_once(graph) if is_protected else Positions()
 
 
-def _find_positions_once(main: Graph) -> GraphPositions | None:
-    if main not in _CACHED_POSITIONS:
-        _CACHED_POSITIONS[main] = find_positions(main)
-    return _CACHED_POSITIONS[main]
+def _find_positions_once(graph: Graph) -> Positions:
+    if graph not in _CACHED_POSITIONS:
+        _CACHED_POSITIONS[graph] = find_positions(graph)
+    return _CACHED_POSITIONS[graph]
 
 
 def keep_positions(solution: GraphSolution, nodes: Iterable[Node]) -> None:
     """Classify those of ``nodes`` that are position arithmetic as authored, unless a node rule names them."""
-    if solution.positions is None:
+    if not solution.positions.nodes:
         return
     for node in nodes:
         classification = solution.classifications[node.id]
@@ -59,40 +59,27 @@ def find_position_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic
     policy = model_solution.policy
     if "positions" in policy.protect or policy.mode.action not in _LOWERING_ACTIONS:
         return
-    positions = _find_positions_once(model_solution.graph)
-    lowered = list(_find_lowered_nodes(positions, model_solution)) if positions is not None else []
-    if lowered:
-        graph, node, reader = lowered[0]
+    lowered = next(_find_lowered_nodes(_find_positions_once(model_solution.graph), model_solution), None)
+    if lowered is not None:
+        node, reader = lowered
         low_name = dtypes.type_name(model_solution.low_type)
         yield Diagnostic(
             "ML507",
             "warning",
-            f"the positions that {reader} reads are {low_name} at {node.op_type} {node_ref(graph, node)}, and "
+            f"the positions that {reader} reads are {low_name} at {node.op_type} {node_ref(node)}, and "
             f"{low_name} is exact only for integers up to {MAX_EXACT_INTEGER[model_solution.low_type]}",
             hint="--protect positions keeps position arithmetic in high precision",
         )
 
 
-def _find_lowered_nodes(main: GraphPositions, model_solution: ModelSolution) -> Iterator[tuple[Graph, Node, str]]:
-    """Yield the nodes of position arithmetic that became low precision, each with its graph and its reader's name.
-
-    Graphs come in the order of calls, from the main graph on.
-    """
-    low_type = model_solution.low_type
-    waiting = [(main, model_solution.solutions[0])]
-    visited = set(waiting)
-    for positions, solution in waiting:  # the loop also reaches what it appends
-        for node in solution.graph.nodes:
-            position, assignment = positions.nodes.get(node.id), solution.assignments[node.id]
-            groups = node.signature.groups if node.signature is not None else ()
-            elements = assignment.elements if assignment is not None else ()
-            if position is not None and any(
-                elem == low_type != group.authored for elem, group in zip(elements, groups, strict=False)
-            ):
-                yield solution.graph, node, position.reader
-            # One function can have several solutions, and several kinds of positions: each pair is visited once.
-            callee_positions = positions.of_call(node) if node.function is not None else None
-            callee = solution.callees.get(node.id)
-            if callee_positions is not None and callee is not None and (callee_positions, callee) not in visited:
-                visited.add((callee_positions, callee))
-                waiting.append((callee_positions, callee))
+def _find_lowered_nodes(positions: Positions, model_solution: ModelSolution) -> Iterator[tuple[Node, str]]:
+    """Yield the nodes of position arithmetic that became low precision, each with its reader's name."""
+    low_type, solution = model_solution.low_type, model_solution.graph_solution
+    for node in solution.graph.nodes:
+        position, assignment = positions.nodes.get(node.id), solution.assignments[node.id]
+        groups = node.signature.groups if node.signature is not None else ()
+        elements = assignment.elements if assignment is not None else ()
+        if position is not None and any(
+            elem == low_type != group.authored for elem, group in zip(elements, groups, strict=False)
+        ):
+            yield node, position.reader

@@ -87,7 +87,7 @@ def _find_move(unit: QuantizedUnit, solution: GraphSolution, rules: NodeRules, l
     """Return the move of a unit by the first node rule that gives a node another type; None without such a rule."""
     for node in unit.nodes:
         if solution.classifications[node.id].kind == "rule":
-            kind = _find_kind(node, rules.find_assignment(solution.graph, node), low_type)
+            kind = _find_kind(node, rules.find_assignment(node), low_type)
             if kind is not None:
                 return _UnitMove(node, kind)
     return None
@@ -110,7 +110,7 @@ def find_unit_and_rule(
     if solution.classifications[node.id].kind == "authored":  # also if only another unit of the node moves
         return unit, None
     move = _find_move(unit, solution, rules, dtypes.ELEMENT_BY_NAME[policy.mode.low])
-    return unit, rules.find_rule(solution.graph, move.node) if move is not None else None
+    return unit, rules.find_rule(move.node) if move is not None else None
 
 
 def find_unit_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic]:
@@ -118,22 +118,21 @@ def find_unit_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic]:
     policy = model_solution.policy
     if "quantized" in policy.protect or policy.mode.action not in LOWERING_ACTIONS:
         return
-    lowered: dict[QuantizedUnit, Graph] = {}
-    for solution in model_solution.solutions:
-        for node_id, units in _find_units_once(solution.graph).items():
-            node, assignment = solution.graph.nodes[node_id], solution.assignments[node_id]
-            # A DequantizeLinear alone does not count: a Cast of a low-precision scale would serve other readers too.
-            if assignment is not None and _find_kind(node, assignment, model_solution.low_type) == "low":
-                lowered |= {unit: solution.graph for unit in units if unit.operator is node}
+    solution, lowered = model_solution.graph_solution, []
+    for node_id, units in _find_units_once(solution.graph).items():
+        node, assignment = solution.graph.nodes[node_id], solution.assignments[node_id]
+        # A DequantizeLinear alone does not count: a Cast of a low-precision scale would serve other readers too.
+        if assignment is not None and _find_kind(node, assignment, model_solution.low_type) == "low":
+            lowered += [unit for unit in units if unit.operator is node]
     if lowered:
-        unit, graph = next(iter(lowered.items()))
+        unit = lowered[0]
         low_name = dtypes.type_name(model_solution.low_type)
         is_one = len(lowered) == 1
         effect = f"is {low_name}" if is_one else f"and {len(lowered) - 1} more are {low_name}"
         yield Diagnostic(
             "ML510",
             "warning",
-            f"{unit.operator.op_type} {node_ref(graph, unit.operator)} {effect} between DequantizeLinear and "
+            f"{unit.operator.op_type} {node_ref(unit.operator)} {effect} between DequantizeLinear and "
             f"QuantizeLinear: no integer kernel computes {'it' if is_one else 'them'}",
             hint="--protect quantized keeps quantized units as authored",
         )

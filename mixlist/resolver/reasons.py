@@ -48,14 +48,15 @@ GRAY_RULES: dict[GrayPolicy, tuple[str, str]] = {
 
 
 class ReasonWriter:
-    """Writes the reasons of the decisions for one graph.
+    """Writes the reasons of the decisions.
 
     In its methods, ``kept_type`` is the name of the node's precision, for example ``float32``. ``follows`` is that of a
     Decision: empty, or the name of the producer that the node follows and the name of the node that decided.
     """
 
-    def __init__(self, model_solution: ModelSolution, solution: GraphSolution) -> None:
-        self.solution, self.policy, self.rules = solution, model_solution.policy, model_solution.node_rules
+    def __init__(self, model_solution: ModelSolution) -> None:
+        self.solution, self.policy = model_solution.graph_solution, model_solution.policy
+        self.rules = model_solution.node_rules
         self.low_type = model_solution.low_type
         self.low_name = dtypes.type_name(model_solution.low_type)
 
@@ -81,11 +82,8 @@ class ReasonWriter:
         classification, rule = self.solution.classifications[node.id], find_rule_name(self.solution, node)
         kept_type = find_precision(self.solution, node)
         entry = _show_entry(classification)
-        # Control flow and calls
         if rule == "control-flow":
-            is_call = node.function is not None
-            yields, number = ("the function yields", "S4.31") if is_call else ("its bodies yield", "S4.25")
-            return f"{node.op_type} has no precision of its own; each output has the type that {yields} ({number})"
+            return f"{node.op_type} has no precision of its own; each output has the type that its bodies yield (S4.25)"
         # Nodes that no list changes
         if rule == "no-float":
             return self._explain_no_float(node)
@@ -171,14 +169,12 @@ class ReasonWriter:
         return f"it keeps {kept_type}, the type it was authored in; only float32 and {self.low_name} change (S4.9)"
 
     def _explain_node_rule(self, node: Node, kept_type: str) -> str:
-        rule = self.rules.find_rule(self.solution.graph, node)
+        rule = self.rules.find_rule(node)
         effect = "keep_dtype keeps its authored type" if rule.keep else "customize_dtypes sets its types"
         return f"{effect}, {kept_type} ({rule.place}; S4.2)"
 
     def _explain_position(self, node: Node, kept_type: str) -> str:
-        positions = self.solution.positions
-        assert positions is not None
-        position = positions.nodes[node.id]
+        position = self.solution.positions.nodes[node.id]
         if position.source is None:
             return f"it computes an operand of the positions that {position.reader} reads: it stays {kept_type} (S4.38)"
         effect = "it reads positions" if position.is_reader else f"it computes positions for {position.reader}"
@@ -207,6 +203,8 @@ class ReasonWriter:
     def _explain_refusal(self, node: Node, kept_type: str) -> str:
         """Return the reason for a node whose operator does not take the low type."""
         classification, opset = self.solution.classifications[node.id], self.solution.graph.opsets.get(node.domain, 0)
+        if node.is_call:
+            return f"{node.op_type} is a model-local function: its call stays as authored (S4.31)"
         if node.signature is not None and node.signature.schema is None:
             _, operator = onnx_names(node.domain, node.op_type)
             return f"no schema is known for {operator} at opset {opset}: it stays as authored (S4.14)"

@@ -1,24 +1,25 @@
-"""Resolve a model under a policy: load the model, decide all of its graphs, and collect the warnings."""
+"""Resolve a model under a policy: load the model, decide its nodes, and collect the warnings."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.graph.build import build_graph
 from mixlist.graph.gc_pause import pause_gc
 from mixlist.graph.load import LoadedModel, load_model
-from mixlist.graph.model import POLICY_KEY
+from mixlist.graph.model import POLICY_KEY, FunctionKey, Graph
+from mixlist.graph.traversal import nodes_in
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.ops import dtypes
 from mixlist.ops.name_warnings import find_name_warnings, names_in_lists
 from mixlist.patterns.constant_ranges import ConstantRanges
+from mixlist.patterns.graph_masks import MaskGroup
 from mixlist.progress import ProgressCallback, ProgressCounter
 from mixlist.resolver.classification import Classifier, find_unknown_inputs
-from mixlist.resolver.decisions import GraphSolution, ModelSolution, find_reachable_solutions
-from mixlist.resolver.function_calls import settle_constant_arguments
+from mixlist.resolver.control_flow_types import settle_body_constants
+from mixlist.resolver.decisions import GraphSolution, ModelSolution
 from mixlist.resolver.incremental_solver import IncrementalSolver
 from mixlist.resolver.mask_protection import find_mask_warnings, find_masks_at_risk
 from mixlist.resolver.node_rules import NodeRules
@@ -28,6 +29,8 @@ from mixlist.resolver.quantized_protection import find_unit_warnings
 from mixlist.resolver.solver import ModelSolver
 
 if TYPE_CHECKING:
+    from onnx import NodeProto
+
     from mixlist.graph.proto_types import ModelSource
 
 _MAX_SHOWN_NAMES = 5  # in one warning
@@ -59,22 +62,16 @@ class Resolver:
     @pause_gc()
     def plan(self, policy: Policy) -> Plan:
         """Decide the precision of every node under ``policy``."""
-        # Phase 1: decide every graph.
-        classifier, node_rules = Classifier(policy), NodeRules(policy)
-        model_solver = ModelSolver(classifier, node_rules, self.constant_ranges)
-        main = model_solver.solve(self.graph)
-        # Phase 2: finish the parameters. All calls are decided now, so each parameter's readers are known.
-        settle_constant_arguments(main, model_solver.fits_low_type, set())
+        # Phase 1: decide every node.
+        classifier, node_rules = Classifier(policy), NodeRules(policy, self.graph)
+        model_solver = ModelSolver(self.graph, classifier, node_rules, self.constant_ranges)
+        solution = model_solver.solve()
+        # Phase 2: finish the inputs of bodies that receive constants. The readers of each are decided now.
+        settle_body_constants(solution, model_solver.fits_low_type)
         model_solution = ModelSolution(
-            self.loaded,
-            self.graph,
-            policy,
-            classifier.low_type,
-            _assign_suffixes(main),
-            node_rules,
-            classifier.cast_is_black,
+            self.loaded, policy, classifier.low_type, solution, node_rules, classifier.cast_is_black
         )
-        # Phase 3: collect the warnings. They need the decisions for the whole model.
+        # Phase 3: collect the warnings. They need all decisions.
         warnings = (*_find_warnings(model_solution, self.constant_ranges), *_warn_unknown_constants(model_solver))
         return Plan(self.loaded.name, policy, warnings, model_solution)
 
@@ -97,73 +94,49 @@ def resolve(
     return Resolver(model, type_hints=type_hints, progress=progress).plan(policy)
 
 
-def _assign_suffixes(main: GraphSolution) -> tuple[GraphSolution, ...]:
-    """Return the solutions of the main graph and of all functions; give those of one function the suffixes #0, #1, ...
-
-    A function with a single specialization gets no suffix.
-    """
-    solutions = find_reachable_solutions(main)
-    # The path is that of the function, without a suffix. The main graph has the empty path.
-    per_function = Counter(solution.graph.path for solution in solutions)
-    next_numbers: Counter[str] = Counter()
-    for solution in solutions:
-        path = solution.graph.path
-        if per_function[path] > 1 and path:
-            solution.suffix = f"#{next_numbers[path]}"
-            next_numbers[path] += 1
-    return tuple(solutions)
-
-
 def _find_warnings(model_solution: ModelSolution, ranges: ConstantRanges) -> Iterator[Diagnostic]:
     yield from _warn_other_policy(model_solution)
-    policy = model_solution.policy
-    model_names = names_in_lists(
-        policy, {(n.domain, n.op_type) for s in model_solution.solutions for n in s.graph.nodes}
-    )
-    function_names = {name for _, name, _ in model_solution.graph.functions}
+    policy, graph = model_solution.policy, model_solution.graph
+    model_names = names_in_lists(policy, {(node.domain, node.op_type) for node in graph.nodes})
+    function_names = {name for _, name, _ in graph.functions}
     yield from find_name_warnings(policy, model_names, function_names)
-    # After all graphs were matched: only then is it known which rules name no node.
     yield from model_solution.node_rules.find_warnings()
     yield from find_position_warnings(model_solution)
     yield from find_unit_warnings(model_solution)
-    yield from _warn_broken_masks(model_solution, ranges)
-    yield from _warn_unknown_types(model_solution)
+    # The masks that may break in the low type. With the protection, the groups that are not kept are reduced.
+    groups: Iterable[MaskGroup] = model_solution.graph_solution.kept_masks
+    if "masks" not in policy.protect:
+        groups = find_masks_at_risk(graph, ranges, policy)
+    yield from find_mask_warnings(model_solution.graph_solution, groups, model_solution.low_type)
+    yield from _warn_unknown_types(model_solution.graph_solution)
+    yield from _warn_functions(graph)
 
 
-def _warn_broken_masks(model_solution: ModelSolution, ranges: ConstantRanges) -> Iterator[Diagnostic]:
-    """Warn about masks that break in the low type: a fully masked row becomes NaN.
-
-    This happens if the policy does not protect masks (Rule S4.34), or if a node rule asks for the low type.
-    """
-    policy = model_solution.policy
-    if "masks" in policy.protect:
-        # The other groups are reduced, so they do not break.
-        for solution in model_solution.solutions:
-            yield from find_mask_warnings(solution, solution.kept_masks, model_solution.low_type)
-        return
-    main_masks = find_masks_at_risk(model_solution.graph, ranges, policy)
-    if main_masks is None or main_masks.is_empty:
-        return
-    waiting = [(model_solution.solutions[0], main_masks)]
-    visited = set(waiting)
-    for solution, masks in waiting:  # the loop also reaches what it appends
-        yield from find_mask_warnings(solution, masks.groups, model_solution.low_type)
-        for node in solution.graph.nodes:
-            callee, callee_masks = solution.callees.get(node.id), masks.of_call(node)
-            if callee is not None and callee_masks is not None and (callee, callee_masks) not in visited:
-                visited.add((callee, callee_masks))
-                waiting.append((callee, callee_masks))
+def _warn_functions(graph: Graph) -> Iterator[Diagnostic]:
+    """Warn about the nodes in model-local functions that nodes call: the lists do not reach them (Rule S4.31)."""
+    waiting = [(call.proto.domain, call.op_type, call.proto.overload) for call in graph.nodes if call.is_call]
+    called: dict[FunctionKey, list[NodeProto]] = {}
+    while waiting:
+        key = waiting.pop()
+        if key in graph.functions and key not in called:
+            called[key] = list(nodes_in(graph.functions[key]))
+            waiting += [(node.domain, node.op_type, node.overload) for node in called[key]]
+    if called:
+        count = sum(map(len, called.values()))
+        nodes = "1 node" if count == 1 else f"{count} nodes"
+        functions = "a model-local function" if len(called) == 1 else f"{len(called)} model-local functions"
+        yield Diagnostic(
+            "ML410",
+            "warning",
+            f"{nodes} in {functions} {'stays' if count == 1 else 'stay'} as authored",
+            hint="mixlist apply --inline-functions replaces the calls by these nodes",
+        )
 
 
-def _warn_unknown_types(model_solution: ModelSolution) -> Iterator[Diagnostic]:
+def _warn_unknown_types(solution: GraphSolution) -> Iterator[Diagnostic]:
     """Warn about the nodes that stay as authored because of tensors of unknown type, and name these (Rule S4.40)."""
-    readers = [
-        node
-        for solution in model_solution.solutions
-        if solution.graph.had_unknown_types
-        for node, classification in zip(solution.graph.nodes, solution.classifications, strict=True)
-        if classification.kind == "unknown"
-    ]
+    pairs = zip(solution.graph.nodes, solution.classifications, strict=True)
+    readers = [node for node, classification in pairs if classification.kind == "unknown"]
     if not readers:
         return
     affected = set(readers)
@@ -199,7 +172,7 @@ def _warn_unknown_constants(model_solver: ModelSolver) -> Iterator[Diagnostic]:
     """Warn of constants that count as fitting because their value is not known (Rule S4.20)."""
     for reason, constants in model_solver.unknown_constants.items():
         more = f" and {len(constants) - 1} more" if len(constants) > 1 else ""
-        name = next(iter(constants)).value.name
+        name = next(iter(constants)).name
         yield Diagnostic(
             "ML504",
             "warning",

@@ -63,6 +63,6 @@ def find_written_values(step: DecisionStep) -> list[Value]:
     """Return the values that a step decides."""
     if isinstance(step, TypeLink):
         return list(step.targets)
-    if step.function is None and is_control_flow(step):
+    if is_control_flow(step):
         return []
     return [value for value in step.outputs if value is not None]

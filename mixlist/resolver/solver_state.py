@@ -1,59 +1,30 @@
-"""The state of deciding one graph. The rules of this room read and change it.
+"""The state of deciding a graph. The rules of this room read and change it.
 
 This file imports neither the rules nor the solver, so that both can import it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Node, Value
 from mixlist.ops import dtypes
-from mixlist.patterns.call_frames import CallFrame
-from mixlist.patterns.graph_masks import GraphMasks
-from mixlist.patterns.positions import GraphPositions
 from mixlist.resolver.decisions import UNDECIDED, GraphSolution
 
 if TYPE_CHECKING:
     from mixlist.resolver.solver import ModelSolver
 
 
-@dataclass(frozen=True)
-class CallContext:
-    """Everything in a call that the decisions in the function's body depend on; empty for the main graph.
-
-    - ``argument_types``: the decided element type of each argument; UNDECIDED for one that the call leaves out.
-    - ``positions`` and ``masks``: the position arithmetic and the masks in the body; None if there are none, or if the
-      policy does not protect them.
-    - ``call_frame``: the constant arguments.
-    """
-
-    argument_types: tuple[int, ...] = ()
-    positions: GraphPositions | None = None
-    masks: GraphMasks | None = None
-    call_frame: CallFrame | None = None
-
-    @property
-    def key(self) -> Hashable:
-        """Return everything but the constants.
-
-        Calls with one key can share decisions; `can_share` compares constants.
-        """
-        return self.argument_types, self.positions, self.masks
-
-
 @dataclass(eq=False)
 class SolverState:
-    """The decisions for one graph so far, and the facts about the graph that the rules need.
+    """The decisions for a graph so far, and the facts about the graph that the rules need.
 
-    - ``model_solver``: the policy, and the solutions of the functions so far.
-    - ``call_frame``: the call whose constants the graph reads.
+    - ``model_solver``: the policy, and the ranges of the constants.
     - ``low_gray_ids``: ids of the gray nodes that are low precision under the gray policy ``between``.
     - ``unvoted_ids``: ids of the values that no vote decided, so that they have their authored type (Rule S4.28).
     - ``is_voting``: whether votes may still come.
-    - ``current_step``: the step that runs now.
 
     ``incremental_solver`` makes a state from the solution of an earlier policy: a new field must also be set in its
     ``_copy_solver``, or ``tune`` decides otherwise than ``resolve``.
@@ -61,11 +32,9 @@ class SolverState:
 
     model_solver: ModelSolver
     solution: GraphSolution
-    call_frame: CallFrame | None = None
     low_gray_ids: set[int] = field(default_factory=set)
     unvoted_ids: set[int] = field(default_factory=set)
     is_voting: bool = False
-    current_step: Hashable = None
 
     def __post_init__(self) -> None:
         # The rules read these for every node: one attribute is faster than a chain of three.

@@ -1,9 +1,10 @@
 """Find the type that every reader of a value wants, after the decisions.
 
 A *use* is one place that reads a value: an input slot of a node, or an output of a scope. Its ``wanted_type`` is an
-element type, or None if the reader takes every type (Cast, Shape, a function call).
+element type, or None if the reader takes every type (Cast, Shape).
 
-``function_calls`` needs the uses for the types of constant arguments. The rewriter converts each value for its uses.
+``control_flow_types`` needs the uses for the types of constants that bodies read. The rewriter converts each value for
+its uses.
 """
 
 from __future__ import annotations
@@ -37,15 +38,13 @@ class Use:
 def find_uses(solution: GraphSolution, *, node_inputs: bool = True) -> Iterator[Use]:
     """Yield every use in a graph except the graph's own outputs.
 
-    Without ``node_inputs``, yield only the uses of control flow, function calls and bodies.
+    Without ``node_inputs``, yield only the uses of control flow and bodies.
     """
     linked_slots = {
         (source.node, source.slot) for link in solution.links for source in link.sources if source.body is None
     }
     for node in solution.graph.nodes:
-        if node.function is not None:
-            yield from _find_call_uses(solution, node)
-        elif not node.bodies:
+        if not node.bodies:
             if node_inputs:
                 yield from find_node_uses(solution, node)
         elif not is_control_flow(node):
@@ -115,23 +114,6 @@ def _takes_type(node: Node, slot: int, elem: int) -> bool:
     if slot >= len(formal_inputs):
         return True
     return dtypes.with_element(node.input_types[slot], elem) in schema.types_of(formal_inputs[slot].parameter)
-
-
-def _find_call_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
-    """Yield the uses of a call's arguments.
-
-    The body was decided for the types that the arguments have, so they need no conversion. A constant argument is
-    converted in the file if the parameter got another type (Rule S7.5).
-    """
-    callee = solution.callees[node.id]
-    parameters = callee.graph.root.inputs
-    for slot, value in enumerate(node.inputs):
-        if value is not None:
-            is_convertible = (
-                slot < len(parameters) and value.is_constant and dtypes.element(value.type) in dtypes.MIXABLE
-            )
-            wanted_type = callee.decided_types[parameters[slot].id] if is_convertible else None
-            yield Use(value, wanted_type, node.scope, node, slot)
 
 
 def _find_custom_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:

@@ -1,4 +1,4 @@
-"""Rewrite a model as its Plan says: insert Casts, convert constants, specialize functions.
+"""Rewrite a model as its Plan says: insert Casts, convert constants.
 
 This room decides nothing.
 """

@@ -25,7 +25,7 @@ from mixlist.graph.naming import NameGenerator, names_in
 from mixlist.ops import dtypes
 from mixlist.ops.traits import Trait, operators
 from mixlist.resolver.cast_look_through import find_cast_source
-from mixlist.resolver.decisions import GraphSolution
+from mixlist.resolver.decisions import ModelSolution
 from mixlist.resolver.value_uses import Use, find_uses
 
 if TYPE_CHECKING:
@@ -97,15 +97,9 @@ class KeptIoTypes:
         return self.keeps_all or name in self.names
 
 
-def lay_out_casts(
-    solution: GraphSolution,
-    name_generator: NameGenerator,
-    cast_is_black: bool,
-    low_type: int,
-    kept_io: KeptIoTypes | None = None,
-) -> CastLayout:
-    """Choose the Casts, conversions and names for one graph; ``kept_io`` is None for a function's body."""
-    return _CastLayoutBuilder(solution, name_generator, cast_is_black, low_type).build(kept_io)
+def lay_out_casts(model_solution: ModelSolution, name_generator: NameGenerator, kept_io: KeptIoTypes) -> CastLayout:
+    """Choose the Casts, conversions and names for a model; the inputs and outputs in ``kept_io`` keep their types."""
+    return _CastLayoutBuilder(model_solution, name_generator, kept_io).build()
 
 
 def _names_in_training_info(model: ModelProto) -> set[str]:
@@ -123,7 +117,7 @@ def _names_in_training_info(model: ModelProto) -> set[str]:
 
 
 class _CastLayoutBuilder:
-    """Builds the CastLayout of one graph.
+    """Builds the CastLayout of a model.
 
     - ``uses_to_convert``: the uses that want a value in another type than it has, by value and wanted type.
     - ``constant_uses``: the uses of each constant that can be converted in the file.
@@ -132,34 +126,29 @@ class _CastLayoutBuilder:
     - ``cast_names``: the name of the Cast that mixlist makes of a value, by value and type.
     """
 
-    def __init__(
-        self, solution: GraphSolution, name_generator: NameGenerator, cast_is_black: bool, low_type: int
-    ) -> None:
-        self.solution = solution
-        self.decided_types = solution.decided_types
-        self.name_generator = name_generator
-        self.cast_is_black = cast_is_black
-        self.low_type = low_type
+    def __init__(self, model_solution: ModelSolution, name_generator: NameGenerator, kept_io: KeptIoTypes) -> None:
+        self.solution = model_solution.graph_solution
+        self.decided_types = self.solution.decided_types
+        self.name_generator, self.kept_io = name_generator, kept_io
+        self.cast_is_black, self.low_type = model_solution.cast_is_black, model_solution.low_type
         self.layout = CastLayout()
         self.uses_to_convert: dict[tuple[Value, int], list[Use]] = {}
         self.constant_uses: dict[Value, list[Use]] = {}
         self.bypassing_slots: set[tuple[Node | None, Scope, int]] = set()
         self.cast_names: dict[tuple[Value, int], str] = {}
-        self.training_names = _names_in_training_info(solution.graph.model)
+        self.training_names = _names_in_training_info(self.solution.graph.model)
 
-    def build(self, kept_io: KeptIoTypes | None) -> CastLayout:
-        root = self.solution.graph.root
+    def build(self) -> CastLayout:
         uses: Iterable[Use] = find_uses(self.solution)
         # The order matters. The types of inputs decide which uses need a conversion. A Cast that makes a graph output
         # can serve readers in the graph too, so the Casts of outputs are made before the Casts of other values.
         # Constants get their final types between the two.
-        if kept_io is not None and not kept_io.keeps_all:
+        if not self.kept_io.keeps_all:
             uses = list(uses)
-            self._lower_inputs(uses, kept_io)
+            self._lower_inputs(uses)
         self._collect_uses(uses)
-        if kept_io is not None:
-            for slot, value in enumerate(root.outputs):
-                self._convert_output(value, self._output_type(slot, value, kept_io), slot)
+        for slot, value in enumerate(self.solution.graph.root.outputs):
+            self._convert_output(value, self._output_type(slot, value), slot)
         for value, constant_uses in self.constant_uses.items():
             self._convert_constant(value, constant_uses)
         for (value, elem), uses_of_type in self.uses_to_convert.items():
@@ -206,7 +195,7 @@ class _CastLayoutBuilder:
 
     # --- graph inputs and outputs ---
 
-    def _lower_inputs(self, uses: Iterable[Use], kept_io: KeptIoTypes) -> None:
+    def _lower_inputs(self, uses: Iterable[Use]) -> None:
         """Give the low type to each input that every reader wants in the low type, captures included (Rule S7.3)."""
         wanted_types: dict[Value, set[int | None]] = {}
         for use in uses:
@@ -217,16 +206,16 @@ class _CastLayoutBuilder:
                     wanted_types.setdefault(use.value, set()).add(use.wanted_type)
         for value, wanted in wanted_types.items():
             is_float32 = self.decided_types[value.id] == dtypes.FLOAT
-            if wanted == {self.low_type} and is_float32 and not kept_io.keeps(value.name):
+            if wanted == {self.low_type} and is_float32 and not self.kept_io.keeps(value.name):
                 self.layout.value_types[value.id] = self.low_type
 
-    def _output_type(self, slot: int, value: Value, kept_io: KeptIoTypes) -> int:
+    def _output_type(self, slot: int, value: Value) -> int:
         """Return the element type that a graph output has in the rewritten model."""
         root = self.solution.graph.root
         # The model may leave the type of an output out. Then the marked Cast that made the output has the type.
         authored = self.solution.graph.marked_cast_types.get(root.output_names()[slot], value.type)
         declared = dtypes.element(root.declared_output_types[slot] or authored)
-        if declared in dtypes.MIXABLE and kept_io.keeps(value.name):
+        if declared in dtypes.MIXABLE and self.kept_io.keeps(value.name):
             return declared
         return self._final_type(value)
 

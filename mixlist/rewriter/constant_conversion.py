@@ -13,16 +13,13 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.graph.model import Scope, Value
 from mixlist.graph.naming import NameGenerator, display_name
 from mixlist.graph.proto_edits import MessageT, copy_message
-from mixlist.graph.traversal import is_graph
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.rewriter.cast_layout import CastLayout
 from mixlist.rewriter.tensor_conversion import ConstantReport, convert_tensor
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
-    from onnx import NodeProto, SparseTensorProto, TensorProto
-
-    from mixlist.graph.proto_types import ScopeProto
+    from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto
 
     # The new Constant nodes of each scope, each with the constant that it holds in another type.
     NewConstants = dict[Scope, list[tuple[Value, NodeProto]]]
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 
 def convert_constants(
     layout: CastLayout,
-    protos: Mapping[Scope, ScopeProto],
+    protos: Mapping[Scope, GraphProto],
     name_generator: NameGenerator,
     clamp: bool,
     folder: Path | None,
@@ -64,7 +61,6 @@ def convert_constants(
                 new_nodes.setdefault(value.scope, []).append((value, node))
             _set_constant(node, converted)
             continue
-        assert is_graph(message)  # functions have no initializers
         # A search by name for every constant would take quadratic time.
         if in_place and value.scope not in initializer_positions:
             positions = {tensor.name: k for k, tensor in enumerate(message.initializer)}

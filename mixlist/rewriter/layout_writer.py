@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.graph.model import CAST_MARK, Node, Scope, Value
 from mixlist.graph.proto_edits import SortKey, reorder_messages
-from mixlist.graph.traversal import is_graph, linked_scopes
+from mixlist.graph.traversal import linked_scopes
 from mixlist.ops import dtypes
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.rewriter.cast_layout import CastLayout, NewCast
@@ -15,26 +15,21 @@ from mixlist.rewriter.cast_layout import CastLayout, NewCast
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, ValueInfoProto
 
-    from mixlist.graph.proto_types import ScopeProto
-
 
 class LayoutWriter:
-    """Writes a CastLayout into the protobuf messages of one graph.
+    """Writes a CastLayout into the protobuf messages of a graph.
 
     The messages are those from which the Graph was built, or a copy of them.
-
-    ``function_names``: the new name of the called function, by the id of the calling node.
     """
 
-    def __init__(self, solution: GraphSolution, layout: CastLayout, function_names: dict[int, str]) -> None:
+    def __init__(self, solution: GraphSolution, layout: CastLayout) -> None:
         self.solution = solution
         self.layout = layout
-        self.function_names = function_names
         # The readers of a Cast that an earlier rewrite made now read the Cast's input, which has another name.
         has_marked_casts = any(scope.marked_casts for scope in linked_scopes(solution.graph.root))
         self.renames_values = bool(layout.value_names) or has_marked_casts
 
-    def write(self, protos: dict[Scope, ScopeProto], new_constants: dict[Scope, list[tuple[Value, NodeProto]]]) -> None:
+    def write(self, protos: dict[Scope, GraphProto], new_constants: dict[Scope, list[tuple[Value, NodeProto]]]) -> None:
         """Rewrite the message of each scope.
 
         ``new_constants``: the new Constant nodes of each scope, each with the constant that it holds in another type.
@@ -49,12 +44,10 @@ class LayoutWriter:
 
     # --- names ---
 
-    def _edit_node(self, node: Node, proto: ScopeProto) -> None:
+    def _edit_node(self, node: Node, proto: GraphProto) -> None:
         message, new_names = proto.node[node.position], self.layout.input_names.get(node, {})
         for slot, name in new_names.items():
             message.input[slot] = name
-        if node.id in self.function_names:
-            message.op_type = self.function_names[node.id]
         # Most marked Casts of an earlier rewrite are no nodes of the graph. `_remove_mark` says which ones are.
         if node.op_type == "Cast" and node.proto.metadata_props:
             _remove_mark(message)
@@ -70,9 +63,9 @@ class LayoutWriter:
             if value is not None:
                 message.output[slot] = self.layout.final_name(value)
 
-    def _edit_outputs(self, scope: Scope, proto: ScopeProto) -> None:
-        if scope is self.solution.graph.root or not is_graph(proto):
-            return  # the names of a model's or function's outputs never change
+    def _edit_outputs(self, scope: Scope, proto: GraphProto) -> None:
+        if scope is self.solution.graph.root:
+            return  # the names of a model's outputs never change
         new_names = self.layout.output_names.get(scope, {})
         for slot, value in enumerate(scope.outputs):
             proto.output[slot].name = new_names.get(slot, self.layout.final_name(value))
@@ -83,12 +76,11 @@ class LayoutWriter:
         elem = self.layout.value_types.get(value.id, self.solution.decided_types[value.id])
         return dtypes.with_element(value.type, elem) if value.type != dtypes.UNKNOWN else dtypes.UNKNOWN
 
-    def _declare_types(self, scope: Scope, proto: ScopeProto) -> None:
+    def _declare_types(self, scope: Scope, proto: GraphProto) -> None:
         """Correct the declared types of a scope's inputs, outputs and value_info; remove stale value_info."""
-        if is_graph(proto):
-            for input_value, info in zip(scope.inputs, proto.input, strict=True):
-                _set_declared_type(info, self._final_type(input_value))
-            self._declare_output_types(scope, proto)
+        for input_value, info in zip(scope.inputs, proto.input, strict=True):
+            _set_declared_type(info, self._final_type(input_value))
+        self._declare_output_types(scope, proto)
         cast_by_name = {cast.name: cast for cast in self.layout.casts.get(scope, ())}
         # Without renamed values, the names of the linked scope are those of the file.
         value_by_name = scope.values
@@ -133,7 +125,7 @@ class LayoutWriter:
 
     # --- new nodes ---
 
-    def _insert_nodes(self, scope: Scope, proto: ScopeProto, new_constants: list[tuple[Value, NodeProto]]) -> None:
+    def _insert_nodes(self, scope: Scope, proto: GraphProto, new_constants: list[tuple[Value, NodeProto]]) -> None:
         """Insert the new nodes of a scope, and sort its nodes topologically.
 
         A sort key is (position of a node in the scope, rank, order). The nodes that follow a producer directly have the

@@ -11,12 +11,9 @@ strongly typed target, quantized units stay whole, as with ``--protect quantized
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mixlist.diagnostics import FilePlace
-from mixlist.graph.model import Graph, Node
-from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import scoped_name
 from mixlist.graph.traversal import linked_scopes
 from mixlist.lists.load import strengthen_policy
@@ -47,8 +44,11 @@ def find_low_nodes(plan: Plan, target: Target) -> tuple[LowNode, ...]:
     """Return the low-precision nodes of a plan in its order, with what ``target`` does with each (Rule S13.2)."""
     low = plan.policy.mode.low
     low_nodes = []
-    for decision, (graph, node) in zip(plan.nodes, _nodes_of(plan), strict=True):
-        if decision.precision != low:
+    graph = plan.solution.graph
+    nodes = (node for scope in linked_scopes(graph.root) for node in scope.nodes)  # in the order of ``plan.nodes``
+    for decision, node in zip(plan.nodes, nodes, strict=True):
+        # A target runs the nodes inside a function instead of its call.
+        if decision.precision != low or node.is_call:
             continue
         # A low-precision node can have outputs of other types: the indices of TopK stay int64.
         low_outputs = tuple(
@@ -59,17 +59,8 @@ def find_low_nodes(plan: Plan, target: Target) -> tuple[LowNode, ...]:
         # float16 and bfloat16 have the same names in mixlist and in onnx.
         subject = (node.domain, node.op_type, graph.opsets.get(node.domain, 1), low, low_outputs)
         otherwise = None if target.runs(*subject) else target.find_otherwise(*subject)
-        name = scoped_name(node_ref(graph, node))
-        low_nodes.append(LowNode(decision, otherwise, name))
+        low_nodes.append(LowNode(decision, otherwise, scoped_name(decision.ref)))
     return tuple(low_nodes)
-
-
-def _nodes_of(plan: Plan) -> Iterator[tuple[Graph, Node]]:
-    """Yield the nodes of a plan with their Graphs, in the order of ``plan.nodes``."""
-    for solution in plan.solution.solutions:
-        for scope in linked_scopes(solution.graph.root):
-            for node in scope.nodes:
-                yield solution.graph, node
 
 
 def keep_nodes_for_target(plan: Plan, target: Target) -> tuple[tuple[LowNode, ...], Plan]:

@@ -21,7 +21,7 @@ from mixlist.graph.build import build_graph
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.naming import node_ref
-from mixlist.graph.traversal import nodes_in_model, reachable_graphs
+from mixlist.graph.traversal import nodes_in
 from mixlist.ops import dtypes
 from mixlist.ops.names import operator_name
 from mixlist.ops.schema import FormalSlot, find_schema
@@ -71,19 +71,17 @@ class ModelCheck:
 
 def check_model(loaded: LoadedModel, target: Target) -> ModelCheck:
     """Check a written model against the table of a strongly typed target (Rules S13.5 and S13.6)."""
-    graphs = reachable_graphs(build_graph(loaded.proto, show_marked_casts=True))
-    broken_rules = [*_check_opset(graphs[0], target), *_check_quantized_units(loaded)]
-    inputs = graphs[0].root.inputs
-    broken_rules += [f"input {fault}" for fault in _find_lacking_types(inputs, target)]
+    graph = build_graph(loaded.proto, show_marked_casts=True)
+    broken_rules = [*_check_opset(graph, target), *_check_quantized_units(loaded)]
+    broken_rules += [f"input {fault}" for fault in _find_lacking_types(graph.root.inputs, target)]
     nodes_by_operator: dict[tuple[str, str], list[str]] = {}
-    for graph in graphs:
-        for node in graph.nodes:
-            name = str(node_ref(graph, node))
-            broken_rules += [f"{name} ({node.op_type}) {fault}" for fault in _check_node(graph, node, target)]
-            missing_type = _find_missing_type(graph, node, target)
-            if missing_type is not None:
-                operator = operator_name(node.domain, node.op_type)
-                nodes_by_operator.setdefault((operator, missing_type), []).append(name)
+    for node in graph.nodes:
+        name = str(node_ref(node))
+        broken_rules += [f"{name} ({node.op_type}) {fault}" for fault in _check_node(graph, node, target)]
+        missing_type = _find_missing_type(graph, node, target)
+        if missing_type is not None:
+            operator = operator_name(node.domain, node.op_type)
+            nodes_by_operator.setdefault((operator, missing_type), []).append(name)
     missing = tuple(
         MissingOperator(operator, missing_type, len(names), names[0])
         for (operator, missing_type), names in nodes_by_operator.items()
@@ -100,15 +98,14 @@ def _check_opset(graph: Graph, target: Target) -> Iterator[str]:
 
 def _check_quantized_units(loaded: LoadedModel) -> Iterator[str]:
     """Yield each quantized unit with a Cast of mixlist inside."""
-    if not any(node.op_type == "QuantizeLinear" for node in nodes_in_model(loaded.proto)):
+    if not any(node.op_type == "QuantizeLinear" for node in nodes_in(loaded.proto.graph)):
         return
     # Without the marked Casts the units are those of the authored model.
-    for graph in reachable_graphs(build_graph(loaded.proto)):
-        units = {unit: None for units in find_quantized_units(graph).values() for unit in units}
-        for unit in units:
-            for node, name in _find_casts_inside(unit):
-                place = f"{node_ref(graph, node)} ({node.op_type}) reads {name} through a Cast"
-                yield f"{place}, inside the quantized unit of {node_ref(graph, unit.operator)}"
+    units_by_node = find_quantized_units(build_graph(loaded.proto))
+    for unit in dict.fromkeys(unit for units in units_by_node.values() for unit in units):
+        for node, name in _find_casts_inside(unit):
+            place = f"{node_ref(node)} ({node.op_type}) reads {name} through a Cast"
+            yield f"{place}, inside the quantized unit of {node_ref(unit.operator)}"
 
 
 def _find_casts_inside(unit: QuantizedUnit) -> Iterator[tuple[Node, str]]:
@@ -125,7 +122,7 @@ def _check_node(graph: Graph, node: Node, target: Target) -> Iterator[str]:
     if node.op_type == "If" and not node.domain:
         yield from _check_branches(node)
     schema = find_schema(node.domain, node.op_type, graph.opsets.get(node.domain, 1))
-    if schema is None or node.function is not None:
+    if schema is None or node.is_call:
         return
     slots = [
         *zip(schema.formal_slots(schema.inputs, len(node.inputs)), node.inputs, strict=False),
@@ -170,7 +167,7 @@ def _find_types_by_parameter(slots: list[tuple[FormalSlot, Value | None]]) -> di
 
 def _find_missing_type(graph: Graph, node: Node, target: Target) -> str | None:
     """Return the type in which the target lacks the operator: "" for every type, None if the target has it."""
-    if node.function is not None:  # the operators of the function's body are checked
+    if node.is_call:  # the target inlines the function, whose nodes are not checked
         return None
     opset = graph.opsets.get(node.domain, 1)
     kernels = target.kernels.get((node.domain, node.op_type))

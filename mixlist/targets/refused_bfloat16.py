@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mixlist.graph.build import build_graph
 from mixlist.graph.load import LoadedModel
-from mixlist.graph.traversal import reachable_graphs
 from mixlist.ops import dtypes
 from mixlist.targets.target import load_target
 
@@ -16,17 +15,18 @@ def describe_refused_bfloat16(loaded: LoadedModel) -> str:
     """
     cpu, counts = load_target("cpu"), {True: 0, False: 0}
     # The nodes have the types in which they run, so the Casts of mixlist must be in the graph.
-    for graph in reachable_graphs(build_graph(loaded.proto, show_marked_casts=True)):
-        for node in graph.nodes:
-            outputs = tuple(
-                slot
-                for slot, value in enumerate(node.outputs)
-                if value is not None and dtypes.element(value.type) == dtypes.BFLOAT16
-            )
-            if not outputs or node.bodies or node.function is not None or node.op_type in ("Cast", "Constant"):
-                continue
-            opset = graph.opsets.get(node.domain, 1)
-            counts[cpu.runs(node.domain, node.op_type, opset, "bfloat16", outputs)] += 1
+    graph = build_graph(loaded.proto, show_marked_casts=True)
+    for node in graph.nodes:
+        outputs = tuple(
+            slot
+            for slot, value in enumerate(node.outputs)
+            if value is not None and dtypes.element(value.type) == dtypes.BFLOAT16
+        )
+        # ONNX Runtime runs the nodes inside a function instead of its call.
+        if not outputs or node.bodies or node.is_call or node.op_type in ("Cast", "Constant"):
+            continue
+        opset = graph.opsets.get(node.domain, 1)
+        counts[cpu.runs(node.domain, node.op_type, opset, "bfloat16", outputs)] += 1
     if not counts[False]:
         return ""
     return (

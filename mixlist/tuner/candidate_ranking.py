@@ -101,11 +101,10 @@ class CandidateRanking:
 
 
 def _matrix_flops_by_node(costs: Costs) -> Counter[NodeRef]:
-    """Return the operations of each matrix product and convolution; a node of a function has those of all its calls."""
+    """Return the operations of each matrix product and convolution."""
     flops: Counter[NodeRef] = Counter()
-    for part in costs.with_calls():
-        for node in part.graph.nodes:
-            cost = part.nodes.get(node.id)
-            if cost is not None and cost.is_matrix:
-                flops[node_ref(part.graph, node)] += cost.flops
+    for node in costs.graph.nodes:
+        cost = costs.nodes.get(node.id)
+        if cost is not None and cost.is_matrix:
+            flops[node_ref(node)] += cost.flops
     return flops

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 
 from mixlist.diagnostics import FilePlace
-from mixlist.graph.model import Node
 from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import NodeRef, unique_names
 from mixlist.lists.library import ListName, Lists, Move
@@ -16,8 +15,7 @@ from mixlist.lists.node_rules import is_valid_rule_name
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import dtypes
 from mixlist.ops.names import ascend_names
-from mixlist.resolver.classification import is_control_flow
-from mixlist.resolver.decisions import GraphSolution, find_reachable_solutions
+from mixlist.resolver.decisions import GraphSolution
 
 _TUNE_PLACE = FilePlace("tune", 1, 1)  # stands for the file and position of a rule that the search makes
 
@@ -98,17 +96,17 @@ def edit_policy(base: Policy, edits: EditSet) -> Policy:
 
 
 def find_list_candidates(
-    main: GraphSolution, base: Policy, after: ListName, low_nodes: set[NodeRef] | None
+    solution: GraphSolution, base: Policy, after: ListName, low_nodes: set[NodeRef] | None
 ) -> tuple[Candidate, ...]:
     """Return one candidate per op type that could go to the list ``after``, sorted by op type.
 
-    Each op type needs a node in ``low_nodes``; if ``low_nodes`` is None, any node will do. ``main``: the decisions that
-    say on which list each node is now. ``base``: the policy without edits. Its lists give ``before`` of each edit.
+    Each op type needs a node in ``low_nodes``; if ``low_nodes`` is None, any node will do. ``solution``: the decisions
+    that say on which list each node is now. ``base``: the policy without edits. Its lists give ``before`` of each edit.
     """
     nodes_by_op: dict[str, dict[NodeRef, None]] = {}  # the inner dict is an ordered set
-    for solution, node in _operator_nodes(main):
+    for node in solution.graph.nodes:
         classification = solution.classifications[node.id]
-        ref = node_ref(solution.graph, node)
+        ref = node_ref(node)
         # No list decides this node (a rule does, or its type is fixed), or the node is on the wanted list already.
         if classification.list_match is None or classification.list_name == after:
             continue
@@ -122,18 +120,16 @@ def find_list_candidates(
     )
 
 
-def find_node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Candidate, ...]:
+def find_node_candidates(solution: GraphSolution, nodes: set[NodeRef]) -> tuple[Candidate, ...]:
     """Return a candidate for each of ``nodes`` that a rule can name and keep in float32, in order of computation.
 
     If several nodes share a name, the rule also names the scope. A node is left out if no rule can hold its name, or if
     a rule of the policy decides it already.
     """
-    # The specializations of a function share a graph, so each graph is named once.
-    graphs = {id(s.graph): s.graph for s in find_reachable_solutions(main)}
-    names = unique_names(node_ref(graph, node) for graph in graphs.values() for node in graph.nodes)
-    candidates: dict[str, Candidate] = {}
-    for solution, node in _operator_nodes(main):
-        ref, signature = node_ref(solution.graph, node), node.signature
+    names = unique_names(node_ref(node) for node in solution.graph.nodes)
+    candidates = []
+    for node in solution.graph.nodes:
+        ref, signature = node_ref(node), node.signature
         # A rule cannot change a node whose output type an attribute fixes (Cast), or that has no types to choose from.
         if ref not in nodes or signature is None or signature.has_fixed_output or not signature.groups:
             continue
@@ -144,9 +140,8 @@ def find_node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Cand
         movable_groups = [group for group in signature.groups if group.authored in dtypes.MIXABLE]
         inputs = _float32_slots({slot for group in movable_groups for slot in group.inputs}, node.inputs)
         outputs = _float32_slots({slot for group in movable_groups for slot in group.outputs}, node.outputs)
-        # The node of a function comes once for each specialization. One rule covers all of them.
-        candidates.setdefault(name, Candidate(NodeEdit(name, node.op_type, inputs, outputs), (ref,)))
-    return tuple(candidates.values())
+        candidates.append(Candidate(NodeEdit(name, node.op_type, inputs, outputs), (ref,)))
+    return tuple(candidates)
 
 
 def _float32_slots(slots: set[int], values: Sequence[object]) -> tuple[str, ...]:
@@ -156,14 +151,3 @@ def _float32_slots(slots: set[int], values: Sequence[object]) -> tuple[str, ...]
     """
     present = [slot for slot in slots if slot < len(values) and values[slot] is not None]
     return tuple(["float32" if slot in present else "" for slot in range(max(present, default=-1) + 1)])
-
-
-def _operator_nodes(main: GraphSolution) -> Iterator[tuple[GraphSolution, Node]]:
-    """Yield every node but control flow and function calls, which are on no list.
-
-    A node of a function comes once for each specialization.
-    """
-    for solution in find_reachable_solutions(main):
-        for node in solution.graph.nodes:
-            if not is_control_flow(node) and node.function is None:
-                yield solution, node

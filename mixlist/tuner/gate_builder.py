@@ -3,7 +3,7 @@
 The graph is the float32 reference with an If in place of every node that some plan makes low. The If has the node as it
 is in one branch, and the node with rounded inputs, constants and outputs in the other. (A Where would compute both.) So
 a search builds one graph and one session, and a trial only changes the flags. Constants are rounded once, when the
-graph is built. A function's body is copied for each call, because a plan may decide each call differently.
+graph is built.
 
 The graph of a model that is tuned in segments keeps its weights in their file: rounded copies of all of them would not
 fit into memory. There the low branch itself rounds a weight, in each run.
@@ -18,22 +18,19 @@ from typing import TYPE_CHECKING
 from mixlist.emulation.emulation_builder import EmulationBuilder
 from mixlist.graph.inferred_shapes import remove_dimension_names
 from mixlist.graph.load import LoadedModel
-from mixlist.graph.model import Graph, Node, Scope, Value
+from mixlist.graph.model import Node, Scope, Value
 from mixlist.graph.naming import names_of_unnamed_nodes, node_ref, scope_path
 from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.refs import NodeRef
-from mixlist.graph.traversal import is_graph
 from mixlist.graph.weights import stored_element_count
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.tuner.gated_graph import Gate, GatedGraph
 from mixlist.tuner.rounded_constants import RoundedConstants, remove_initializers_from_inputs
-from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPoint
+from mixlist.tuner.rounding_plan import Rounding, RoundingPoint
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, NodeProto
-
-    from mixlist.graph.proto_types import ScopeProto
+    from onnx import GraphProto, NodeProto
 
 # A constant of up to so many elements is repeated in each branch that reads it, since some kernels require that certain
 # inputs are constants (the axes of a reduction).
@@ -60,20 +57,15 @@ class GateBuilder(EmulationBuilder):
         # The base class makes the float32 graph and rounds nothing. The gates of this class round.
         super().__init__(loaded, rounding=False, saturate=saturate, keep_external=keep_external)
         self.roundings, self.clamp = roundings, clamp
-        self.calls: Calls = ()  # the calls that lead to the function body that is being rewritten
         self.gates: dict[str, Gate] = {}  # by the names of their flags
         self.origins: dict[str, NodeRef] = {}
-        self.functions: list[FunctionProto] = []
         self.constants = RoundedConstants(self.proto, self.new_names, loaded.folder)
 
     def build(self) -> GatedGraph:
         """Return the gated graph."""
         flags_input = self.new_names.make_name("mixlist_gates")
         proto = self.proto
-        self._rewrite_graph(self.graph, proto.graph)
-        # Each call has its copy of a function, which ``_copy_function`` made. Nothing calls the authored functions.
-        del proto.functions[:]
-        proto.functions.extend(self.functions)
+        self._rewrite_graph()
         # Workers get the graph as bytes, and may run on another machine.
         if not self.keep_external:
             self.inline_external()
@@ -87,81 +79,57 @@ class GateBuilder(EmulationBuilder):
         gates, flag_names = tuple(self.gates.values()), tuple(self.gates)
         return GatedGraph(proto, flags_input, gates, flag_names, output_names, tensor_types, computed, self.origins)
 
-    # --- scopes, nodes and calls ---
+    # --- scopes and nodes ---
 
-    def _rewrite_scope(self, graph: Graph, scope: Scope, proto: ScopeProto) -> None:
+    def _rewrite_scope(self, scope: Scope, scope_proto: GraphProto) -> None:
         # Compute the display names of unnamed nodes now: they depend on the names of other nodes, which gates remove.
         names_of_unnamed_nodes(scope)
-        super()._rewrite_scope(graph, scope, proto)
-        if not is_graph(proto):
-            return  # the outputs of a function are rounded where a call reads them
-        path = scope_path(graph, scope)
+        super()._rewrite_scope(scope, scope_proto)
+        path = scope_path(scope)
         for slot, value in enumerate(scope.outputs):
-            point = RoundingPoint(self.calls, NodeRef(path, ""), slot)
+            point = RoundingPoint(NodeRef(path, ""), slot)
             for rounding in self.roundings.get(point, ()):
-                gate = self._gate_value(
-                    self._add_gate((point, rounding)), rounding.inputs[0], value, proto.output[slot].name
-                )
-                proto.node.append(gate)
-                proto.output[slot].name = gate.output[0]
+                flag, output = self._add_gate((point, rounding)), scope_proto.output[slot]
+                gate = self._gate_value(flag, rounding.inputs[0], value, output.name)
+                scope_proto.node.append(gate)
+                output.name = gate.output[0]
 
-    def _rewrite_node(self, graph: Graph, node: Node, target: NodeProto) -> tuple[list[NodeProto], list[NodeProto]]:
-        ref = node_ref(graph, node)
-        # Control flow and calls compute nothing themselves: only the values that they read are rounded, each by itself.
-        if node.function is not None or node.bodies:
-            before = self._gate_slots(node, target, ref)
-            if node.function is not None:
-                self._copy_function(node, target, ref)
-            return before, []
-        before, after = super()._rewrite_node(graph, node, target)
-        point = RoundingPoint(self.calls, ref)
+    def _rewrite_node(self, node: Node, node_proto: NodeProto) -> tuple[list[NodeProto], list[NodeProto]]:
+        ref = node_ref(node)
+        # Control flow computes nothing itself: only the values that it reads are rounded, each by itself.
+        if node.bodies:
+            return self._gate_slots(node, node_proto, ref), []
+        before, after = super()._rewrite_node(node, node_proto)
+        point = RoundingPoint(ref)
         variants = self.roundings.get(point, ())
         if not variants:
             return before, after
         # Nest an If per variant: y = If(flag_2, variant 2, else If(flag_1, variant 1, else the node as it is)).
-        plain = copy_message(target)
+        plain = copy_message(node_proto)
         nodes = [*before, plain, *after]
-        otherwise = self._build_branch(graph, node, nodes, plain, None)
+        otherwise = self._build_branch(node, nodes, plain, None)
         for rounding in variants:
-            low_branch = self._build_branch(graph, node, nodes, plain, rounding)
+            low_branch = self._build_branch(node, nodes, plain, rounding)
             outputs = [self.new_names.make_name(v.name) if v is not None else "" for v in node.outputs]
             gate = self._make_if(self._add_gate((point, rounding)), low_branch, otherwise, [n for n in outputs if n])
             otherwise = self._build_node_body([gate], outputs, node)
         # The outermost If replaces the node, and makes the tensors that other nodes read by their names.
-        target.CopyFrom(gate)
-        del target.output[:]
-        target.output.extend(v.name for v in node.outputs if v is not None)
+        node_proto.CopyFrom(gate)
+        del node_proto.output[:]
+        node_proto.output.extend(v.name for v in node.outputs if v is not None)
         return [], []
 
     def _gate_slots(self, node: Node, target: NodeProto, ref: NodeRef) -> list[NodeProto]:
-        """Gate each slot of control flow or a call that some plan rounds; return the nodes to put before ``target``."""
+        """Gate each slot of control flow that some plan rounds; return the nodes to put before ``target``."""
         gates: list[NodeProto] = []
         for slot, value in enumerate(node.inputs):
-            point = RoundingPoint(self.calls, ref, slot)
+            point = RoundingPoint(ref, slot)
             for rounding in self.roundings.get(point, ()) if value is not None else ():
                 assert value is not None
                 flag = self._add_gate((point, rounding))
                 gates.append(self._gate_value(flag, rounding.inputs[0], value, target.input[slot]))
                 target.input[slot] = gates[-1].output[0]
         return gates
-
-    def _copy_function(self, call: Node, target: NodeProto, ref: NodeRef) -> None:
-        """Add a copy of the function for this call; the flags of the gates in it become further inputs."""
-        body = call.function
-        assert body is not None
-        function = self.copy_function(body)
-        function.name = target.op_type = self.new_names.make_name(function.name)
-        first_gate, self.calls = len(self.gates), (*self.calls, ref)
-        self._rewrite_graph(body, function)
-        self.calls = self.calls[:-1]
-        # All gates since then are in this function, or in functions that it calls: their flags are passed through.
-        flags = list(self.gates)[first_gate:]
-        if flags:
-            # A call may leave out trailing inputs: fill them up, so that the flags take the slots after the last one.
-            target.input.extend([""] * (len(function.input) - len(target.input)))
-            target.input.extend(flags)
-            function.input.extend(flags)
-        self.functions.append(function)
 
     # --- gates ---
 
@@ -185,12 +153,11 @@ class GateBuilder(EmulationBuilder):
         branches: list[GraphProto] = []
         for branch_elem in (elem, 0):
             nodes: list[NodeProto] = []
-            in_function = bool(self.calls)
             if current_name != value.name and not branch_elem:
                 # value -> If (earlier gate) -> this If: the branch that does not round reads the earlier gate.
                 name = current_name
             else:
-                name = self._read_value(value, branch_elem, nodes, in_function)
+                name = self._read_value(value, branch_elem, nodes)
             # The output of a branch must be a tensor that the branch makes, so an Identity passes the value on.
             out = self.new_names.make_name(f"{value.name}_read")
             nodes.append(self.new_names.make_node("Identity", [name], out))
@@ -201,7 +168,7 @@ class GateBuilder(EmulationBuilder):
     # --- branches ---
 
     def _build_branch(
-        self, graph: Graph, node: Node, nodes: list[NodeProto], plain: NodeProto, rounding: Rounding | None
+        self, node: Node, nodes: list[NodeProto], plain: NodeProto, rounding: Rounding | None
     ) -> GraphProto:
         """Return a branch that computes a node, with its inputs and outputs rounded. If ``rounding`` is None, none is.
 
@@ -210,13 +177,13 @@ class GateBuilder(EmulationBuilder):
         """
         # 1. The nodes that round the inputs, 2. copies of the node and its Casts, 3. the nodes that round the outputs.
         added: list[NodeProto] = []
-        input_names = self._read_inputs(graph, node, plain, rounding, added)
+        input_names = self._read_inputs(node, plain, rounding, added)
         new_names: dict[str, str] = {}
         for message in nodes:
             copy = copy_message(message)
             copy.name = self.new_names.make_name(message.name or message.op_type)
             if message is plain:
-                self.origins[copy.name] = node_ref(graph, node)
+                self.origins[copy.name] = node_ref(node)
             for slot, name in enumerate(message.input):
                 is_read = message is plain and slot in input_names
                 copy.input[slot] = input_names[slot] if is_read else new_names.get(name, name)
@@ -236,7 +203,7 @@ class GateBuilder(EmulationBuilder):
         return self._build_node_body(added, outputs, node)
 
     def _read_inputs(
-        self, graph: Graph, node: Node, plain: NodeProto, rounding: Rounding | None, added: list[NodeProto]
+        self, node: Node, plain: NodeProto, rounding: Rounding | None, added: list[NodeProto]
     ) -> dict[int, str]:
         """Return by slot the names of the tensors that a node reads in a branch; append the nodes that make them."""
         input_names: dict[int, str] = {}
@@ -248,37 +215,34 @@ class GateBuilder(EmulationBuilder):
             limit = rounding.magnitude_limits[slot] if rounding is not None and rounding.magnitude_limits else 0.0
             key = (value.name, elem, limit)
             if key not in names_by_reading:
-                names_by_reading[key] = self._read_value(value, elem, added, bool(graph.path), limit)
+                names_by_reading[key] = self._read_value(value, elem, added, limit)
             input_names[slot] = names_by_reading[key]
         return input_names
 
-    def _read_value(
-        self, value: Value, elem: int, added: list[NodeProto], in_function: bool, limit: float = 0.0
-    ) -> str:
+    def _read_value(self, value: Value, elem: int, added: list[NodeProto], limit: float = 0.0) -> str:
         """Return the name of a tensor that holds a value rounded to ``elem``, or as it is (0); append its nodes.
 
-        ``limit``: the magnitude to which a mask's constant is reduced, 0 for other values. ``in_function``: True in the
-        body of a function, which cannot read initializers of the main graph.
+        ``limit``: the magnitude to which a mask's constant is reduced, 0 for other values.
         """
         from onnx import AttributeProto, TensorProto
 
         constant = value.constant_proto
         # A caller can replace an overridable initializer in a feed, so it is rounded in each run.
         if isinstance(constant, TensorProto | AttributeProto) and value.kind != "overridable":
-            if stored_element_count(constant) <= SMALL_CONSTANT or (limit and in_function):
+            if stored_element_count(constant) <= SMALL_CONSTANT:
                 name = self.new_names.make_name(f"{value.name}_here")
                 added.append(self.constants.make_constant(constant, elem, name, self.clamp, limit))
                 return name
-            if (elem or limit) and not in_function and self.keep_external:
+            if (elem or limit) and self.keep_external:
                 return self._round_in_branch(value.name, elem, limit, added)
-            if (elem or limit) and not in_function:
+            if elem or limit:
                 return self.constants.add_initializer(value.name, constant, elem, self.clamp, limit)
         if not elem:
             return value.name
         # A weight that a Loop carries is rounded like a computed value: numbers beyond the range become infinite, even
         # with ``clamp``. In saturate mode such numbers are clipped instead, so ``make_rounding_nodes`` rounds the
         # weight in each iteration.
-        is_rounded_once = not in_function and not self.saturate and not self.keep_external
+        is_rounded_once = not self.saturate and not self.keep_external
         carried = self._find_carried_constant(value) if is_rounded_once else None
         if carried is not None and isinstance(carried.constant_proto, TensorProto):
             rounded = self.constants.add_initializer(carried.name, carried.constant_proto, elem, clamp=False)
@@ -312,7 +276,7 @@ class GateBuilder(EmulationBuilder):
             # The body's inputs are the iteration, the condition and the states; its outputs start with the condition.
             if loop.op_type != "Loop" or loop.domain or slot < 2 or body.outputs[slot - 1] is not source:
                 return None
-            if RoundingPoint((), node_ref(self.graph, loop), slot) in self.roundings:
+            if RoundingPoint(node_ref(loop), slot) in self.roundings:
                 return None  # some plan converts the constant before the Loop, as its policy for constants says
             source = loop.inputs[slot]
         if source is None or source is value or source.kind == "overridable" or source.scope.owner is not None:

@@ -57,7 +57,7 @@ def choose_cost_cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
 
 
 def _cumulative_costs(graph: Graph, costs: Costs) -> list[float]:
-    """Return for each node of the main graph the cost of all nodes up to it, with their bodies and called functions."""
+    """Return for each node of the main graph the cost of all nodes up to it, with their bodies."""
     cumulative, total = [], 0.0
     # The nodes of a body come before its owner in ``graph.nodes``, so their costs count for the owner.
     for node in graph.nodes:
@@ -73,9 +73,6 @@ def _is_constant(node: Node) -> bool:
 
 def _node_cost(costs: Costs, node_id: int) -> float:
     """Return the cost of a node in FLOPs: its operations, its bytes, and a fixed part for the node itself."""
-    call = costs.calls.get(node_id)
-    if call is not None:
-        return sum(_node_cost(call, node.id) for node in call.graph.nodes)
     cost = costs.nodes.get(node_id)
     return _FIXED_NODE_COST + (cost.flops + _COST_PER_BYTE * cost.bytes if cost is not None else 0.0)
 

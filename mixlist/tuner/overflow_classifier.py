@@ -6,7 +6,7 @@ ranges (``trial_statistics`` says which). This module applies the rules of ``che
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,8 +33,8 @@ from mixlist.ops import dtypes
 from mixlist.ops.low_precision import LOW_TYPES, overflow_bound
 from mixlist.patterns.clipped_tensors import find_clipped_tensors
 from mixlist.patterns.proven_masks import find_masks
-from mixlist.resolver.decisions import GraphSolution, find_reachable_solutions
-from mixlist.tuner.rounding_plan import LocalRoundings, RoundingPoint
+from mixlist.resolver.decisions import GraphSolution
+from mixlist.tuner.rounding_plan import RoundingPoint, Roundings
 from mixlist.tuner.trial_statistics import AmbiguousValues
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 class _TensorRead:
     """An input slot of a node that reads a tensor with a range.
 
-    ``name``: the name of the value at the slot. ``source``: the tensor. If the value comes out of a body or a call,
-    ``source`` is one of several tensors that the slot may read.
+    ``name``: the name of the value at the slot. ``source``: the tensor. If the value comes out of a body, ``source``
+    is one of several tensors that the slot may read.
     """
 
     node: DataflowNode
@@ -65,34 +65,34 @@ class OverflowClassifier:
     """
 
     def __init__(self, loaded: LoadedModel, graph: Graph, low_type: int, config: CheckSessions) -> None:
-        self.loaded, self.low_type, self.config = loaded, low_type, config
+        self.loaded, self.graph, self.low_type, self.config = loaded, graph, low_type, config
         self.nodes = trace_dataflow(graph)
         # bfloat16 has the range of float32, so the usual mask values fit into it.
-        self.masks = find_masks(self.nodes) if low_type == dtypes.FLOAT16 else {}
-        self.clipped = find_clipped_tensors(self.nodes, overflow_bound(low_type))
+        self.masks = find_masks(graph) if low_type == dtypes.FLOAT16 else {}
+        self.clipped = find_clipped_tensors(graph, overflow_bound(low_type))
         self._node_by_ref = {node.ref: node for node in self.nodes}
         self._finder: HiddenOverflowFinder | None = None
         # The tensors with ranges, and what is derived from them: the nodes that make them, the slots that read them,
-        # and for each graph the tensors with the ids of their values.
+        # and the ids of their values.
         self._ranged: frozenset[TensorRef] = frozenset()
         self._producers: list[DataflowNode] = []
         self._reads: list[_TensorRead] = []
-        self._value_ids: dict[Graph, list[tuple[TensorRef, int]]] = {}
+        self._value_ids: dict[TensorRef, int] = {}
 
     def find_first_overflow(
-        self, feed: Feed, values: AmbiguousValues, main: GraphSolution, roundings: Sequence[LocalRoundings]
+        self, feed: Feed, values: AmbiguousValues, solution: GraphSolution, roundings: Roundings
     ) -> str:
         """Return a node that overflows in a batch under a plan; "" if the large values are those of masks.
 
-        A node whose converted input overflows comes before a node whose output does. ``main``: the decisions of the
-        plan. ``roundings``: those of ``main`` and of the functions that it calls.
+        A node whose converted input overflows comes before a node whose output does. ``solution``: the decisions of the
+        plan. ``roundings``: those of its nodes.
         """
         if self._finder is None:
             # The finder runs the reference to count values in it. It has no mixed model, so it gets the counts of the
             # trial from ``values.counts``.
             probes = instrument(self.loaded.proto).probes
             reference = ObservedModel(self.loaded, probes, self.config.open_reference_observer)
-            self._finder = HiddenOverflowFinder(self.nodes, {self.low_type}, reference)
+            self._finder = HiddenOverflowFinder(self.graph, {self.low_type}, reference)
         self._set_ranged_tensors(frozenset(values.reference))
         # A tensor in a branch or loop that did not run in this batch has no range.
         conversions = [
@@ -104,7 +104,7 @@ class OverflowClassifier:
             0,
             values.reference,
             values.mixed,
-            self._low_types(main),
+            self._low_types(solution),
             self.config.saturate,
             conversion_ranges=conversions,
         )
@@ -127,7 +127,12 @@ class OverflowClassifier:
         if tensors == self._ranged:
             return
         self._ranged = tensors
-        self._value_ids.clear()
+        self._value_ids = {
+            tensor: value.id
+            for node in self.graph.nodes
+            for slot, value in enumerate(node.outputs)
+            if value is not None and (tensor := output_ref(node, slot)) in tensors
+        }
         producers = {tensor.producer for tensor in tensors}
         self._producers = [node for node in self.nodes if node.ref in producers]
         self._reads = [
@@ -140,37 +145,18 @@ class OverflowClassifier:
             if source in tensors
         ]
 
-    def _conversions(self, roundings: Sequence[LocalRoundings]) -> Iterator[Conversion]:
+    def _conversions(self, roundings: Roundings) -> Iterator[Conversion]:
         """Yield the tensors with ranges that nodes read rounded under a plan."""
         for read in self._reads:
-            point = RoundingPoint((), read.node.ref)
-            # In a function, the node may round the input in one specialization and leave it alone in another.
-            elems = {local.nodes[point].inputs[read.slot] for local in roundings if point in local.nodes}
-            for elem in elems - {0}:
+            rounding = roundings.get(RoundingPoint(read.node.ref))
+            elem = rounding.inputs[read.slot] if rounding is not None else 0
+            if elem:
                 yield Conversion(read.name, elem, read.source, read.source, (read.node.ref,))
 
-    def _low_types(self, main: GraphSolution) -> dict[TensorRef, int]:
-        """Return the low element types of the tensors with ranges that a plan makes low.
-
-        A tensor of a function is low if it is low in any specialization.
-        """
-        low_types: dict[TensorRef, int] = {}
-        for solution in find_reachable_solutions(main):
-            if solution.graph not in self._value_ids:
-                self._value_ids[solution.graph] = list(self._ids_of_ranged_values(solution.graph))
-            for tensor, value_id in self._value_ids[solution.graph]:
-                elem = solution.decided_types[value_id]
-                if elem in LOW_TYPES:
-                    low_types[tensor] = elem
-        return low_types
-
-    def _ids_of_ranged_values(self, graph: Graph) -> Iterator[tuple[TensorRef, int]]:
-        for node in graph.nodes:
-            for slot, value in enumerate(node.outputs):
-                if value is not None:
-                    tensor = output_ref(graph, node, slot)
-                    if tensor in self._ranged:
-                        yield tensor, value.id
+    def _low_types(self, solution: GraphSolution) -> dict[TensorRef, int]:
+        """Return the low element types of the tensors with ranges that a plan makes low."""
+        types = {tensor: solution.decided_types[value_id] for tensor, value_id in self._value_ids.items()}
+        return {tensor: elem for tensor, elem in types.items() if elem in LOW_TYPES}
 
     def close(self) -> None:
         """Release the session that counts values of the reference."""
@@ -180,10 +166,10 @@ class OverflowClassifier:
 
 def _possible_sources(node: DataflowNode, value: Value) -> list[TensorRef]:
     """Return the tensors that an input of a node may be."""
-    observed = find_observed_ref(node.graph, value)
+    observed = find_observed_ref(value)
     if observed is not None:
         return [observed]
     if value.is_constant:
         return []
-    # The value comes out of a body or a call, or is a parameter of a function: any tensor that the node reads.
+    # The value comes out of a body, or goes into one: any tensor that the node reads.
     return [tensor.ref for tensor in node.inputs]

@@ -23,7 +23,6 @@ from mixlist.resolver.classification import is_control_flow
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.resolver.value_uses import Use, find_node_uses, find_uses
 
-Calls = tuple[NodeRef, ...]  # the function calls that lead from the main graph to a node, outermost first
 _VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
 
 
@@ -31,17 +30,12 @@ class RoundingPoint(NamedTuple):
     """A place where values are rounded.
 
     With ``slot`` -1 the point is a node, whose inputs and outputs are rounded together. With another ``slot`` the point
-    is one value that ``node`` reads, where ``node`` is control flow or a function call. If the name of ``node`` is "",
-    the point is the output ``slot`` of the scope. ``calls``: the function calls that lead to the node.
+    is one value that ``node`` reads, where ``node`` is control flow. If the name of ``node`` is "", the point is the
+    output ``slot`` of the scope.
     """
 
-    calls: Calls
     node: NodeRef
     slot: int = -1
-
-    def called_through(self, calls: Calls) -> RoundingPoint:
-        """Return the same point, with ``calls`` in front of its own calls."""
-        return RoundingPoint((*calls, *self.calls), self.node, self.slot) if calls else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +73,8 @@ TypePicker = Callable[[list[int]], Hashable]
 
 
 @dataclass
-class LocalRoundings:
-    """The roundings of one GraphSolution, without those of called functions: of its nodes, and of single slots."""
+class SolutionRoundings:
+    """The roundings of one GraphSolution: of its nodes, and of single slots."""
 
     nodes: Roundings
     slots: Roundings
@@ -92,71 +86,56 @@ class RoundingPlanner:
     A search decides almost the same again and again. So the planner caches:
 
     - ``_points``: the point of each node, because names take time to make;
-    - ``_local_roundings``: the roundings of a solution, from which those of the next solution are made;
+    - ``_by_solution``: the roundings of a solution, from which those of the next solution are made;
     - ``_node_roundings`` and ``_slot_roundings``: the roundings that follow from decided types, by these types.
     """
 
     def __init__(self) -> None:
         self._points: dict[Node, RoundingPoint] = {}
-        self._local_roundings: WeakKeyDictionary[GraphSolution, LocalRoundings] = WeakKeyDictionary()
+        self._by_solution: WeakKeyDictionary[GraphSolution, SolutionRoundings] = WeakKeyDictionary()
         self._type_pickers: dict[Node | Graph, TypePicker | None] = {}
         self._node_roundings: dict[Hashable, tuple[Assignment | None, Rounding | None]] = {}
         self._slot_roundings: dict[Hashable, Roundings] = {}
 
-    def find_roundings(self, main: GraphSolution, *, include_low_inputs: bool = False) -> Roundings:
-        """Return all roundings of a main graph and the functions that it calls.
+    def find_roundings(self, solution: GraphSolution, *, include_low_inputs: bool = False) -> Roundings:
+        """Return all roundings of a solution.
 
         ``include_low_inputs``: low nodes also round those inputs that have their low type already.
         """
-        all_roundings: Roundings = {}
-        local: dict[GraphSolution, LocalRoundings] = {}
-        for calls, solution in self.walk_calls(main):
-            # Calls with the same specialization share its roundings. Only their points differ, by the calls.
-            if solution not in local:
-                local[solution] = self._compute_roundings(solution, include_low_inputs)
-            for roundings in (local[solution].nodes, local[solution].slots):
-                all_roundings.update((point.called_through(calls), rounding) for point, rounding in roundings.items())
-        return all_roundings
+        roundings = self._compute_roundings(solution, include_low_inputs)
+        return roundings.nodes | roundings.slots
 
-    def walk_calls(self, solution: GraphSolution, calls: Calls = ()) -> Iterator[tuple[Calls, GraphSolution]]:
-        """Yield a solution and the solutions of all function calls below it, each with the calls that lead to it."""
-        yield calls, solution
-        for call, callee in solution.callees.items():
-            yield from self.walk_calls(callee, (*calls, self._point(solution, solution.graph.nodes[call]).node))
-
-    def find_local(self, solution: GraphSolution, find_origin: FindOrigin) -> LocalRoundings:
-        """Return the roundings of one solution; if it was computed from another one, update only what has changed."""
-        local = self._local_roundings.get(solution)
-        if local is None:
+    def update_roundings(self, solution: GraphSolution, find_origin: FindOrigin) -> SolutionRoundings:
+        """Return the roundings of a solution; if it was computed from another one, update only what has changed."""
+        roundings = self._by_solution.get(solution)
+        if roundings is None:
             origin, changed_nodes = find_origin(solution) or (None, frozenset[Node]())
-            before = self._local_roundings.get(origin) if origin is not None else None
-            # The types of parameters are decided after all nodes, so ``changed_nodes`` lacks the readers of a
-            # parameter whose type has changed.
-            if origin is None or before is None or _parameter_types(origin) != _parameter_types(solution):
-                local = self._compute_roundings(solution, False)
+            before = self._by_solution.get(origin) if origin is not None else None
+            if before is None:
+                roundings = self._compute_roundings(solution, False)
             else:
-                local = LocalRoundings(before.nodes.copy(), self._find_slot_roundings(solution, False))
+                roundings = SolutionRoundings(before.nodes.copy(), self._find_slot_roundings(solution, False))
                 for node in changed_nodes:
-                    self._update_node(local.nodes, solution, node, False)
-            self._local_roundings[solution] = local
-        return local
+                    self._update_node(roundings.nodes, solution, node, False)
+            self._by_solution[solution] = roundings
+        return roundings
 
-    def _point(self, solution: GraphSolution, node: Node) -> RoundingPoint:
-        """Return the point of a node, without the calls that lead to it."""
+    def _point(self, node: Node) -> RoundingPoint:
+        """Return the point of a node."""
         point = self._points.get(node)
         if point is None:
-            point = self._points[node] = RoundingPoint((), node_ref(solution.graph, node))
+            point = self._points[node] = RoundingPoint(node_ref(node))
         return point
 
-    def _compute_roundings(self, solution: GraphSolution, include_low_inputs: bool) -> LocalRoundings:
+    def _compute_roundings(self, solution: GraphSolution, include_low_inputs: bool) -> SolutionRoundings:
         """Return the roundings of one solution, computed from nothing."""
-        local = LocalRoundings({}, self._find_slot_roundings(solution, include_low_inputs))
+        roundings = SolutionRoundings({}, self._find_slot_roundings(solution, include_low_inputs))
         for node in solution.graph.nodes:
-            self._update_node(local.nodes, solution, node, include_low_inputs)
-        return local
+            self._update_node(roundings.nodes, solution, node, include_low_inputs)
+        return roundings
 
     def _find_slot_roundings(self, solution: GraphSolution, include_low_inputs: bool) -> Roundings:
-        """Return the roundings of the values that control flow, calls and scope outputs read."""
+        """Return the roundings of the values that control flow and scope outputs read."""
         graph = solution.graph
         if graph not in self._type_pickers:
             picker = _type_picker(_values_at_links(solution)) if _links_decide_slots(graph) else None
@@ -165,7 +144,7 @@ class RoundingPlanner:
         pick_types = self._type_pickers[graph]
         if pick_types is None:
             return dict(self._compute_slot_roundings(solution, include_low_inputs))
-        # Without calls, equal types at the links and the outputs give equal roundings of all slots.
+        # Equal types at the links and the outputs give equal roundings of all slots.
         key = graph, include_low_inputs, pick_types(solution.decided_types)
         if key not in self._slot_roundings:
             self._slot_roundings[key] = dict(self._compute_slot_roundings(solution, include_low_inputs))
@@ -177,16 +156,15 @@ class RoundingPlanner:
         for use in find_uses(solution, node_inputs=False):
             elem = _rounded_type(use, solution, include_low_inputs)
             if elem and use.node is None:
-                scope = NodeRef(scope_path(solution.graph, use.scope), "")
-                yield RoundingPoint((), scope, use.slot), Rounding((elem,))
+                yield RoundingPoint(NodeRef(scope_path(use.scope), ""), use.slot), Rounding((elem,))
             elif elem and use.node is not None:
-                yield self._point(solution, use.node)._replace(slot=use.slot), Rounding((elem,))
+                yield self._point(use.node)._replace(slot=use.slot), Rounding((elem,))
         yield from _find_output_roundings(solution, include_low_inputs)
 
     def _update_node(self, roundings: Roundings, solution: GraphSolution, node: Node, include_low_inputs: bool) -> None:
         """Set or remove the rounding of a node in ``roundings``."""
-        if node.bodies or node.function is not None:
-            return  # their slots are rounding points of their own
+        if node.bodies:
+            return  # its slots are rounding points of their own
         pick_types = self._type_pickers.get(node)
         if pick_types is None:
             values = filter(None, (*node.inputs, *node.outputs))
@@ -199,7 +177,7 @@ class RoundingPlanner:
         entry = self._node_roundings.get(key)
         if entry is None:
             entry = self._node_roundings[key] = assignment, _find_node_rounding(solution, node, include_low_inputs)
-        point, rounding = self._point(solution, node), entry[1]
+        point, rounding = self._point(node), entry[1]
         if rounding is not None:
             roundings[point] = rounding
         else:
@@ -216,10 +194,9 @@ def _links_decide_slots(graph: Graph) -> bool:
     """Return True if all roundings of single slots follow from the types at control-flow links and graph outputs.
 
     A link (``TypeLink``) joins values that must have one type, such as a result of an If and the outputs of its bodies.
-    Function calls, and unknown operators with bodies, read values by other rules. So the result is False for a graph
-    that has one of them.
+    Unknown operators with bodies read values by other rules. So the result is False for a graph that has one of them.
     """
-    return all(node.function is None and (not node.bodies or is_control_flow(node)) for node in graph.nodes)
+    return all(not node.bodies or is_control_flow(node) for node in graph.nodes)
 
 
 def _values_at_links(solution: GraphSolution) -> Iterator[Value]:
@@ -250,11 +227,6 @@ def _find_node_rounding(solution: GraphSolution, node: Node, include_low_inputs:
     return Rounding(tuple(inputs), outputs, tuple(limits) if any(limits) else ())
 
 
-def _parameter_types(solution: GraphSolution) -> list[int]:
-    """Return the decided types of a function's parameters, or of the main graph's inputs."""
-    return [solution.decided_types[value.id] for value in solution.graph.root.inputs]
-
-
 def _find_output_roundings(
     solution: GraphSolution, include_low_inputs: bool
 ) -> Iterator[tuple[RoundingPoint, Rounding]]:
@@ -263,13 +235,12 @@ def _find_output_roundings(
     The rewriter keeps the declared type (Rule S7.2), so it puts a Cast before such an output.
     """
     root = solution.graph.root
-    # The outputs of a function (whose graph has a path) have no declared types.
-    for slot, value in enumerate(root.outputs if not solution.graph.path else ()):
+    for slot, value in enumerate(root.outputs):
         declared = dtypes.element(root.declared_output_types[slot])
         if declared not in LOW_TYPES or not isinstance(value.type, int):
             continue
         if include_low_inputs or solution.decided_types[value.id] != declared:
-            yield RoundingPoint((), NodeRef("", ""), slot), Rounding((declared,))
+            yield RoundingPoint(NodeRef("", ""), slot), Rounding((declared,))
 
 
 def _rounded_type(use: Use, solution: GraphSolution, include_low_inputs: bool) -> int:

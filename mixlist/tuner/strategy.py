@@ -80,8 +80,8 @@ class Strategy:
             if not self.node_rules:
                 return None
             self._searches_after = 0
-            main = self.compiler.solution(NO_EDITS)
-            candidates = self._include_exposed_nodes(NO_EDITS, lambda low_nodes: find_node_candidates(main, low_nodes))
+            solution = self.compiler.solution(NO_EDITS)
+            candidates = self._include_exposed_nodes(NO_EDITS, lambda nodes: find_node_candidates(solution, nodes))
             best = self._find_node_edits(NO_EDITS, candidates)
             if best is None:
                 self.notes.append(f"rules for single nodes do not keep the limits{' either' if has_lists else ''}")
@@ -155,11 +155,11 @@ class Strategy:
 
         Only op types with a low node can go to the black list.
         """
-        main, base = self.compiler.solution(edits), self.compiler.base
+        solution, base = self.compiler.solution(edits), self.compiler.base
         if after == "white":
-            return self._register(find_list_candidates(main, base, after, None))
+            return self._register(find_list_candidates(solution, base, after, None))
         return self._register(
-            self._include_exposed_nodes(edits, lambda low_nodes: find_list_candidates(main, base, after, low_nodes))
+            self._include_exposed_nodes(edits, lambda low_nodes: find_list_candidates(solution, base, after, low_nodes))
         )
 
     def _include_exposed_nodes(

@@ -35,7 +35,7 @@ from mixlist.tuner.gate_builder import GateBuilder
 from mixlist.tuner.gated_graph import GatedGraph
 from mixlist.tuner.graph_partition import choose_cost_cuts, split_graph
 from mixlist.tuner.overflow_classifier import OverflowClassifier
-from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPlanner, RoundingPoint
+from mixlist.tuner.rounding_plan import Rounding, RoundingPlanner, RoundingPoint
 from mixlist.tuner.trial_statistics import NEAR_RANGE, TrialStatistics, add_statistics
 from mixlist.tuner.trial_verdict import TrialLimits
 from mixlist.tuner.trial_worker import BatchResult, Payload, pack_flags
@@ -91,8 +91,8 @@ class TrialCompiler:
         # The gates of the next gated graph. They are never removed, so a later graph also serves all earlier trials.
         self.gated_roundings: dict[RoundingPoint, tuple[Rounding, ...]] = {}
         self.gated_graph: GatedGraph | None = None
-        # For each solution, by the calls that lead to it, the flags of ``gated_graph`` to set; None for a missing gate.
-        self._flags_on: WeakKeyDictionary[GraphSolution, dict[Calls, list[int | None]]] = WeakKeyDictionary()
+        # For each solution, the flags of ``gated_graph`` to set; None for a missing gate.
+        self._flags_on: WeakKeyDictionary[GraphSolution, list[int | None]] = WeakKeyDictionary()
         # The file from which workers read the gated graph, and a digest of its content.
         self.payload_path = self.token = ""
         self._folder = ScratchFolder()
@@ -103,7 +103,7 @@ class TrialCompiler:
         return self.resolver.plan(edit_policy(self.base, edits))
 
     def solution(self, edits: EditSet) -> GraphSolution:
-        """Return the main graph's decisions in the plan under the edits, computed from those of an earlier solution."""
+        """Return the decisions in the plan under the edits, computed from those of an earlier solution."""
         return self.solver.solve(edit_policy(self.base, edits))
 
     def add_gates(self, edits: EditSet) -> None:
@@ -113,11 +113,11 @@ class TrialCompiler:
         another trial their producers may be high. If there are such inputs, the node gets a second gate that leaves
         them alone, because rounding them again changes nothing and takes time.
         """
-        main = self.solution(edits)
+        solution = self.solution(edits)
         # The gates with all inputs are added first. Ifs nest, and the gate that is added last is the outermost If. So a
         # trial that uses the faster gate does not run the other If.
         for all_inputs in (True, False):
-            for point, rounding in self.planner.find_roundings(main, include_low_inputs=all_inputs).items():
+            for point, rounding in self.planner.find_roundings(solution, include_low_inputs=all_inputs).items():
                 roundings = self.gated_roundings.get(point, ())
                 # A point gets at most one gate that only saves time.
                 saves_time = not all_inputs and len(roundings) == 1 and roundings[0] != rounding
@@ -143,21 +143,18 @@ class TrialCompiler:
         """Return the flags of a set of edits; None if there is no gated graph, or if it lacks a gate."""
         if self.gated_graph is None:
             return None
-        flags: list[int] = []
-        # For the reference no flag is set. Each call of a function has gates of its own, even under the same solution.
-        for calls, solution in self.planner.walk_calls(self.solution(edits)) if edits is not None else ():
-            flags_by_calls = self._flags_on.setdefault(solution, {})
-            if calls not in flags_by_calls:
-                local = self.planner.find_local(solution, self.solver.find_origin)
-                flags_by_calls[calls] = [
-                    self.gated_graph.find_flag(point.called_through(calls), rounding)
-                    for point, rounding in (*local.nodes.items(), *local.slots.items())
+        flags_on: list[int | None] = []  # for the reference no flag is set
+        if edits is not None:
+            solution = self.solution(edits)
+            if solution not in self._flags_on:
+                roundings = self.planner.update_roundings(solution, self.solver.find_origin)
+                self._flags_on[solution] = [
+                    self.gated_graph.find_flag(point, rounding)
+                    for point, rounding in (*roundings.nodes.items(), *roundings.slots.items())
                 ]
-            for flag in flags_by_calls[calls]:
-                if flag is None:
-                    return None
-                flags.append(flag)
-        return pack_flags(flags, len(self.gated_graph.gates))
+            flags_on = self._flags_on[solution]
+        flags = [flag for flag in flags_on if flag is not None]
+        return pack_flags(flags, len(self.gated_graph.gates)) if len(flags) == len(flags_on) else None
 
     def complete_result(self, edits: EditSet, index: int, batch: BatchResult) -> BatchResult:
         """Return batch ``index`` of a trial with its ambiguous ranges decided.
@@ -170,11 +167,9 @@ class TrialCompiler:
         if batch.ambiguous is None:
             return batch
         # The classifier needs the plan, which workers do not have. So it runs in this process.
-        main = self.solution(edits)
-        roundings = [
-            self.planner.find_local(solution, self.solver.find_origin) for _, solution in self.planner.walk_calls(main)
-        ]
-        overflow = self.classifier.find_first_overflow(self.feeds[index], batch.ambiguous, main, roundings)
+        solution = self.solution(edits)
+        roundings = self.planner.update_roundings(solution, self.solver.find_origin)
+        overflow = self.classifier.find_first_overflow(self.feeds[index], batch.ambiguous, solution, roundings.nodes)
         return replace(batch, overflow=overflow, ambiguous=None)
 
     def low_share(self, edits: EditSet) -> float | None:
@@ -191,9 +186,8 @@ class TrialCompiler:
 
     def low_nodes(self, edits: EditSet) -> set[NodeRef]:
         """Return the nodes that round an input or output under the edits."""
-        solutions = self.planner.walk_calls(self.solution(edits))
-        local = (self.planner.find_local(solution, self.solver.find_origin).nodes for _, solution in solutions)
-        return {point.node for points in local for point in points}
+        roundings = self.planner.update_roundings(self.solution(edits), self.solver.find_origin)
+        return {point.node for point in roundings.nodes}
 
     def use_all_statistics(self) -> None:
         """Compute statistics of every tensor from now on, also of those that were skippable."""
@@ -243,7 +237,7 @@ class TrialCompiler:
             feeds=self.feeds,
             one_overflow_fails=self.limits is not None and self.limits.one_overflow_fails(len(self.judged_batches)),
             limits=self.limits.outputs if self.limits is not None else None,
-            deterministic=not any(is_random(node) for graph in self.solver.graphs.values() for node in graph.nodes),
+            deterministic=not any(map(is_random, self.resolver.graph.nodes)),
             labels=self.labels,
             threads=self.threads,
         )

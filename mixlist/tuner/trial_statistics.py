@@ -314,10 +314,10 @@ class _Magnitudes:
     def _is_safe(self, value: Value) -> bool:
         """Return True if a value is a constant far from the limit of the range, or the output of a node that computes.
 
-        Such an output has statistics or is skippable. Outputs of control flow and calls have no statistics here.
+        Such an output has statistics or is skippable. Outputs of control flow have no statistics here.
         """
         if value.is_constant:
             constant = self.find_constant_range(value)
             return constant is not None and constant.max_abs < self.near_bound
         producer = value.producer
-        return producer is not None and not producer.bodies and producer.function is None
+        return producer is not None and not producer.bodies

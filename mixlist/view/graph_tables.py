@@ -25,7 +25,7 @@ from mixlist.rewriter.cast_layout import CastLayout
 from mixlist.view.scope_tree import Step, name_steps
 from mixlist.view.text_table import TextTable
 
-NO_NODE = -1  # no node makes the tensor (a weight, an input of a function), or no node is followed
+NO_NODE = -1  # no node makes the tensor (a weight), or no node is followed
 NO_CAST, NEW_CAST, CONVERTED_CONSTANT = 0, 1, 2  # how an edge gets another type than its tensor has
 # A longer dimension is shown as an ellipsis: inferred ones can be formulas of hundreds of characters.
 _MAX_DIMENSION_LENGTH = 20
@@ -101,11 +101,10 @@ def collect_tables(plan: Plan) -> GraphTables:
     # Reversed, so that the first one wins if nodes of one scope share a name.
     tables.node_numbers = {plan.nodes[index].ref: index for index in reversed(range(len(plan.nodes)))}
     _add_decisions(tables, plan)
-    decisions = iter(range(len(plan.nodes)))
-    for solution, layout in lay_out_plan(plan):
-        # Plan.nodes has the same order: graph by graph, scope by scope.
-        numbers = {node: next(decisions) for scope in linked_scopes(solution.graph.root) for node in scope.nodes}
-        _GraphWriter(tables, solution, layout, numbers).write()
+    # Plan.nodes has the same order: scope by scope.
+    nodes = (node for scope in linked_scopes(plan.solution.graph.root) for node in scope.nodes)
+    numbers = {node: number for number, node in enumerate(nodes)}
+    _GraphWriter(tables, plan.solution.graph_solution, lay_out_plan(plan), numbers).write()
     return tables
 
 
@@ -132,7 +131,7 @@ def _add_decisions(tables: GraphTables, plan: Plan) -> None:
 
 
 class _GraphWriter:
-    """Writes the tensors, edges, terminals and paths of one graph into the tables.
+    """Writes the tensors, edges, terminals and paths of a graph into the tables.
 
     ``numbers``: the number of each node. ``tensors``: the number of each value that has a row.
     """
@@ -148,11 +147,9 @@ class _GraphWriter:
 
     def write(self) -> None:
         """Append the rows of the graph."""
-        graph = self.solution.graph
         self._set_paths()
-        if not graph.path:
-            self._add_inputs()
-        for scope in linked_scopes(graph.root):
+        self._add_inputs()
+        for scope in linked_scopes(self.solution.graph.root):
             for node in scope.nodes:
                 for slot, value in enumerate(node.inputs):
                     if value is not None:
@@ -162,15 +159,14 @@ class _GraphWriter:
                 for value in node.outputs:
                     if value is not None:
                         self._tensor(value)  # also an output that nothing reads
-        if not graph.path:
-            self._add_outputs()
+        self._add_outputs()
 
     # --- groups ---
 
     def _set_paths(self) -> None:
-        """Set the groups of each node: of its function or body, then those of its name."""
-        graph, paths = self.solution.graph, self.tables.paths
-        for scope in linked_scopes(graph.root):
+        """Set the groups of each node: of its body, then those of its name."""
+        paths = self.tables.paths
+        for scope in linked_scopes(self.solution.graph.root):
             base: list[Step] = []
             owner_steps: list[Step] = []
             if scope.owner is not None:
@@ -179,8 +175,6 @@ class _GraphWriter:
                 owner_steps = name_steps(owner_name)
                 short_name = owner_name[owner_steps[-1].offset if owner_steps else 0 :]
                 base = [*paths[owner], Step("body", f"{short_name}: {scope.attribute_name}")]
-            elif graph.path:
-                base = [Step("function", graph.path.removeprefix("function:").lstrip(":") + self.solution.suffix)]
             for node in scope.nodes:
                 steps = name_steps(self.tables.nodes[self.numbers[node]].name)
                 # Exporters repeat the scopes of the control-flow node in the names of the body.
@@ -201,11 +195,6 @@ class _GraphWriter:
                 if reader is not None:
                     self.tables.paths[self.numbers[node]] = self.tables.paths[self.numbers[reader]]
 
-    def _scope_path(self, scope: Scope) -> str:
-        """Return the path of a scope as reports name it."""
-        path, function = scope_path(self.solution.graph, scope), self.solution.graph.path
-        return f"{function}{self.solution.suffix}{path[len(function) :]}"
-
     # --- tensors and terminals ---
 
     def _tensor(self, value: Value) -> int:
@@ -216,7 +205,7 @@ class _GraphWriter:
             is_body_input = value.kind == "input" and value.scope.owner is not None
             producer = value.scope.owner if is_body_input else value.producer
             self.tensors[value] = len(tables.tensors)
-            tables.tensor_numbers[self._scope_path(value.scope), value.name] = len(tables.tensors)
+            tables.tensor_numbers[scope_path(value.scope), value.name] = len(tables.tensors)
             tables.tensors.append(
                 TensorRow(
                     name=value.name,

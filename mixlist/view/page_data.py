@@ -77,6 +77,6 @@ def _find_differences(plan: Plan, other_plan: Plan, tables: GraphTables) -> Json
         for index, (decision, other) in enumerate(zip(plan.nodes, other_plan.nodes, strict=True))
         if decision.precision != other.precision
     ]
-    casts = sum(len(casts) for _, layout in lay_out_plan(other_plan) for casts in layout.casts.values())
+    casts = sum(map(len, lay_out_plan(other_plan).casts.values()))
     counts = Counter(node.precision for node in other_plan.nodes)
     return {"nodes": nodes, "casts": casts, "counts": dict(sorted(counts.items()))}

@@ -20,9 +20,9 @@ _MAX_LOOSE_TERMINALS = 8  # more inputs, or more outputs, than this are one grou
 _MAX_DEPTH = 20  # a name with more scopes keeps the others in its last part
 _SLASH_SCOPES = re.compile(r"/*[^/]+/+")
 
-# scope: a part of the names; body: a subgraph; function: a function of the model; run: neighbors in topological
-# order; terminals: the inputs or the outputs of the model.
-GroupKind = Literal["scope", "body", "function", "run", "terminals"]
+# scope: a part of the names; body: a subgraph; run: neighbors in topological order; terminals: the inputs or the
+# outputs of the model.
+GroupKind = Literal["scope", "body", "run", "terminals"]
 
 
 class Step(NamedTuple):

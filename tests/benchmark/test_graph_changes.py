@@ -71,19 +71,6 @@ def test_casts_of_the_user_do_not_count_as_inserted(without_float16_sigmoid: Non
     assert (changes.casts, changes.optimised_casts, changes.inserted_casts) == (1, 1, 0)
 
 
-def test_casts_of_an_inlined_function_do_not_count_as_inserted(tmp_path: Path) -> None:
-    model_proto = model(
-        """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
-        g (float[4] x) => (float[4] y, float[4] z) { y = my.f (x)  z = my.f (y) }
-        <domain: "my", opset_import: ["" : 17]>
-        f (a) => (c) { h = Cast <to = 10> (a)  i = Cast <to = 1> (h)  j = Relu (i)  k = Cast <to = 10> (j)
-          c = Cast <to = 1> (k) }"""
-    )
-    changes = compare_graphs(model_proto, optimize(model_proto, tmp_path))
-    assert changes.casts == 4
-    assert changes.inserted_casts == 0
-
-
 def test_low_nodes_and_their_kernels() -> None:
     model_proto = model(
         """g (float16[4] x, float[4] z) => (float16[4] y, bool[4] e, float[4] f)
@@ -98,14 +85,11 @@ def test_low_nodes_and_their_kernels() -> None:
     assert count_nodes_with_low_kernel(load_model(model_proto), "cpu") == (3, sum(kernels))
 
 
-def test_low_nodes_inside_bodies_and_functions() -> None:
+def test_low_nodes_inside_bodies() -> None:
     model_proto = model(
-        """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
-        g (float16[4] x, bool c) => (float16[4] y)
-        { a = my.f (x)  y = If (c) <then_branch = t () => (float16[4] u) { u = Relu (a) },
-                                    else_branch = e () => (float16[4] v) { v = Sigmoid (a) }> }
-        <domain: "my", opset_import: ["" : 17]>
-        f (p) => (q) { q = Exp (p) }""",
+        """g (float16[4] x, bool c) => (float16[4] y)
+        { a = Exp (x)  y = If (c) <then_branch = t () => (float16[4] u) { u = Relu (a) },
+                                    else_branch = e () => (float16[4] v) { v = Sigmoid (a) }> }""",
         check=False,
     )
     assert count_nodes_with_low_kernel(load_model(model_proto), "cpu")[0] == 3

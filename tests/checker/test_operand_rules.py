@@ -182,22 +182,6 @@ def test_a_loop_state_that_is_infinite_at_the_end_does_not_hide_an_overflow() ->
     assert operand_findings(report)["l/body/read", "s"].kind == "overflow"
 
 
-FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
-g (float[2] x, float[2] h) => (float[2] y, float[2] z) { [one] y = f.Squash(x) [two] z = f.Squash(h) }
-<domain: "f", opset_import: ["" : 17]> Squash (a) => (c) { [in] b = Neg(a) [out] c = Sigmoid(b) [arg] d = Tanh(a) }"""
-
-
-def test_operands_in_functions() -> None:
-    """Rule S8.4: a parameter and a tensor of the body."""
-    text = FUNCTION.replace("(c)", "(c, d)").replace("y = f", "y, y2 = f").replace("z = f", "z, z2 = f")
-    report = checked(text, {"x": floats(1, 2), "h": floats(1e5, 2)}, white="Sigmoid Tanh", black="Neg")
-    scope = "function:f:Squash"
-    findings = operand_findings(report)
-    assert findings.keys() == {(f"{scope}/out", "b"), (f"{scope}/arg", "a")}
-    assert {f.kind for f in findings.values()} == {"overflow"}
-    assert checked(text, {"x": floats(1, 2), "h": floats(1, 2)}, white="Sigmoid Tanh", black="Neg").nodes == ()
-
-
 def test_control_flow_reads_the_values_that_it_passes_on() -> None:
     """Rule S8.4: a Loop counts as the reader of the value that becomes its low state, also without iterations."""
     text = """g (float[1] x, int64 m) => (float[1] y) <bool go = {1}> {

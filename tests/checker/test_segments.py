@@ -100,7 +100,7 @@ SEQUENCES = """agraph (float[n, 4] x) => (float[n, 4] y) {
     d = SequenceAt(s, first)
     y = Add(c, d)
 }"""
-FUNCTIONS = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
+CALLS = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
 agraph (float[n, 4] x) => (float[n, 4] y) {
     a = f.Dense(x, w0)
     b = f.Dense(a, w1)
@@ -135,7 +135,7 @@ def batches_of(count: int, scale: float = 1.0, **more: Any) -> list[dict[str, An
         pytest.param(CHAIN, {}, id="chain"),
         pytest.param(CONTROL_FLOW, {"trips": np.array(2)}, id="control flow"),
         pytest.param(SEQUENCES, {}, id="sequences"),
-        pytest.param(FUNCTIONS, {}, id="functions"),
+        pytest.param(CALLS, {}, id="calls"),
         pytest.param(PASSED_THROUGH, {}, id="passed through"),
     ],
 )

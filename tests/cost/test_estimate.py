@@ -229,7 +229,7 @@ def test_an_operator_without_a_formula_is_unknown() -> None:
     assert (node.name, node.reason) == ("own", "no formula for this operator")
 
 
-# --- control flow and functions ---
+# --- control flow ---
 
 LOOP = """g (float[4, 4] x) => (float[4, 4] y)
 <int64 trips = {3}, bool on = {1}>
@@ -270,32 +270,17 @@ def test_a_scan_counts_every_element_of_its_sequence() -> None:
     assert estimate(text).flops == 7 * 4
 
 
-FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
-g (float[2, 4] x, float[8, 4] z) => (float[2, 4] y, float[8, 4] v)
-<float[4, 4] w = {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4}>
-{ y = my.f (x, w)  v = my.f (z, w) }
-<domain: "my", opset_import: ["" : 17]>
-f (a, m) => (c) { b = MatMul (a, m)  c = Softmax (b) }"""
-
-
-def test_a_function_counts_at_every_call_with_the_shapes_of_the_call() -> None:
-    work = estimate(FUNCTION)
-    assert work.matrix_flops == 2 * 4 * (8 + 32)
-    assert {op.op_type: op.nodes for op in work.ops} == {"MatMul": 2, "Softmax": 2}
-    assert work.bytes == 4 * (16 + (8 + 8) + (32 + 32) + 2 * 8 + 2 * 32)  # the weight counts once
-
-
 # --- the share of work in low precision ---
 
 
-@pytest.mark.parametrize("text", [LOOP, FUNCTION, IF])
+@pytest.mark.parametrize("text", [LOOP, IF])
 def test_the_low_share_of_a_plan_is_that_of_the_rewritten_model(text: str) -> None:
     original = model(text)
     for white in (["MatMul"], []):
         plan = mixlist.resolve(original, policy(white=white))
         mixed = mixlist.rewrite(original, plan).model
         assert (
-            compute_low_share(plan.solution.solutions[0], "float16", estimate_costs(plan.solution.graph))
+            compute_low_share(plan.solution.graph_solution, "float16", estimate_costs(plan.solution.graph))
             == estimate_work(mixed).low_share
             == float(bool(white))
         )
@@ -308,8 +293,8 @@ def test_the_low_share_weighs_nodes_by_their_operations() -> None:
     all_low = mixlist.resolve(original, policy(white=["MatMul"]))
     costs = estimate_costs(all_low.solution.graph)
     plan = mixlist.resolve(original, policy(white=["MatMul"], rules=keep("large")))
-    assert compute_low_share(all_low.solution.solutions[0], "float16", costs) == 1
-    assert compute_low_share(plan.solution.solutions[0], "float16", costs) == pytest.approx(1 / 4)
+    assert compute_low_share(all_low.solution.graph_solution, "float16", costs) == 1
+    assert compute_low_share(plan.solution.graph_solution, "float16", costs) == pytest.approx(1 / 4)
 
 
 def test_the_work_of_the_bundled_model_equals_the_count_by_hand() -> None:

@@ -45,15 +45,6 @@ def test_an_invalid_graph_is_refused(text: str, message: str) -> None:
         build_graph(proto)
 
 
-def test_recursive_functions_are_refused() -> None:
-    proto = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[4] x) => (float[4] y) { y = f.F(x) }
-        <domain: "f", opset_import: ["" : 17, "f" : 1]> F (a) => (b) { b = f.F(a) }"""
-    )
-    with pytest.raises(ModelError, match="function f:F calls itself"):
-        build_graph(proto)
-
-
 def test_an_unknown_operator_stays_as_authored_and_its_neighbors_are_rewritten() -> None:
     proto = model(CUSTOM)
     plan = mixlist.resolve(proto, policy(white=["Exp"]))

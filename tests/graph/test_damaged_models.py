@@ -69,25 +69,6 @@ def add_entries(*entries: tuple[str, str]) -> Damage:
     return damage
 
 
-def calls(*bodies: tuple[str, str]) -> Damage:
-    """Return a damage that makes the Add a call of function F.
-
-    Each body is the name of a function and the name of the function that it calls.
-    """
-
-    def damage(m: onnx.ModelProto) -> None:
-        imports = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
-        for name, called in bodies:
-            inner = [helper.make_node(called, ["x"], ["y"], domain="d")]
-            m.functions.append(helper.make_function("d", name, ["x"], ["y"], inner, imports))
-        m.opset_import.add(domain="d", version=1)
-        call = node(m, "add")
-        call.op_type, call.domain = "F", "d"
-        del call.input[1:]
-
-    return damage
-
-
 def attribute(node_name: str, name: str, value: object) -> Damage:
     """Return a damage that replaces the first attribute of a node."""
     return lambda m: node(m, node_name).attribute[0].CopyFrom(helper.make_attribute(name, value))
@@ -154,8 +135,6 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "weight without name": (lambda m: m.graph.initializer[0].ClearField("name"), "reads 'w', which nothing defines"),
     "no graph": (lambda m: m.ClearField("graph"), "holds no graph"),
     "no nodes": (lambda m: m.graph.ClearField("node"), "nothing defines the graph output 'y'"),
-    "function of itself": (calls(("F", "F")), "d:F calls itself"),
-    "functions of each other": (calls(("F", "G"), ("G", "F")), "calls itself"),
     "data without a location": (external(location=""), "'w' names no location"),
     "data above the folder": (external(location="../w.data"), "points out of the model's folder"),
     "data at the root": (external(location="/etc/hostname"), "points out of the model's folder"),

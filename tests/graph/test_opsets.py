@@ -18,9 +18,3 @@ def test_both_spellings_of_the_standard_domain_count(domain: str, version: int, 
     )  # the checker knows both spellings from onnx 1.23 on
     assert standard_opset(proto) == version
     assert supports_where(proto) == has_where
-
-
-def test_the_oldest_import_of_a_function_decides() -> None:
-    proto = model(f'<ir_version: 8, opset_import: ["" : 13]>\n{NODE}')
-    proto.functions.add(name="f", domain="own").opset_import.add(domain="ai.onnx", version=8)
-    assert not supports_where(proto)

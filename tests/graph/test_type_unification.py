@@ -19,16 +19,12 @@ WEIGHT = "<float[2,2] w = {1,2,3,4}, int64 n = {3}, bool go = {1}>"
 
 
 def types_in(text: str, hints: dict[str, dtypes.Type] | None = None) -> dict[str, str]:
-    """Return the types by tensor name, of the main graph, its bodies and the functions that it calls."""
+    """Return the types by tensor name, of the main graph and its bodies."""
     return type_names(build_graph(model(HEAD + text, check=False), hints))
 
 
 def type_names(graph: Graph) -> dict[str, str]:
-    names = {value.name: dtypes.type_name(value.type) for value in graph.values}
-    for node in graph.nodes:
-        if node.function is not None:
-            names |= type_names(node.function)
-    return names
+    return {value.name: dtypes.type_name(value.type) for value in graph.values}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +82,7 @@ def test_a_type_moves_into_and_out_of_a_body(body: str) -> None:
     [("c.Foo(x)", "Neg(e)", "u"), ("SequenceConstruct(x)", "c.Foo(e)", "q")],
 )
 def test_a_type_moves_into_and_out_of_a_sequence_map(producer: str, body_node: str, proven: str) -> None:
-    """Rule S4.39: such types go forward and back through nodes, control flow and functions."""
+    """Rule S4.39: such types go forward and back through nodes and control flow."""
     tensor_types = types_in(
         f"""g (float[2,2] x, bool c) => (y) {{
         u = {producer} q = SequenceMap(u) <body = b (e) => (t) {{ t = {body_node} }}>
@@ -94,42 +90,6 @@ def test_a_type_moves_into_and_out_of_a_sequence_map(producer: str, body_node: s
                    else_branch = e () => (k) {{ k = SequenceConstruct(x) }}> }}"""
     )
     assert [tensor_types[name] for name in "uqet"] == ["seq(float32)", "seq(float32)", "float32", "float32"]
-
-
-def test_a_function_proves_the_type_of_its_argument() -> None:
-    """Rule S4.39: Unknown types are unified first."""
-    tensor_types = types_in(
-        "g (float[2,2] x) => (y) { u = c.Foo(x) v = f.F(u) a = Relu(u) y = Neg(v) }"
-        '<domain: "f", opset_import: ["" : 17]> F (p) => (q) { k = Constant<value = float {2.0}>() q = Mul(p, k) }'
-    )
-    assert tensor_types == dict.fromkeys(tensor_types, "float32")
-
-
-def test_a_caller_proves_the_types_in_a_function() -> None:
-    """Rule S4.39: Inlining a function changes no type."""
-    text = """g (float[2,2] x) => (y) <float[2,2] w = {1,2,3,4}> { v = f.F(x) y = MatMul(v, w) }
-    <domain: "f", opset_import: ["" : 17, "c" : 1]> F (p) => (q) { r = c.Foo(p) q = Relu(r) }"""
-    tensor_types = types_in(text)
-    assert (tensor_types["r"], tensor_types["q"], tensor_types["v"]) == ("float32", "float32", "float32")
-
-
-def test_a_caller_proves_the_types_in_a_function_that_a_function_calls() -> None:
-    """Rule S4.39: Unknown types are unified first."""
-    tensor_types = types_in(
-        """g (float[2,2] x) => (y) <float[2,2] w = {1,2,3,4}> { v = f.F(x) y = MatMul(v, w) }
-        <domain: "f", opset_import: ["" : 17, "f" : 1]> F (a) => (b) { b = f.G(a) z = Exp(b) }
-        <domain: "f", opset_import: ["" : 17, "f" : 1]> G (p) => (q) { r = f.H(p) q = Neg(r) }
-        <domain: "f", opset_import: ["" : 17, "c" : 1]> H (s) => (t) { t = c.Foo(s) }"""
-    )
-    assert tensor_types == dict.fromkeys(tensor_types, "float32")
-
-
-def test_a_caller_proves_the_inputs_of_a_node_without_a_float_output() -> None:
-    """Rule S4.39: Unknown types are unified first."""
-    text = """g (float[2,2] x) => (y) <float[2,2] w = {1,2,3,4}> { v = f.F(x) y = MatMul(v, w) }
-    <domain: "f", opset_import: ["" : 17, "c" : 1]> F (p) => (q) { q = c.Foo(p) e = Equal(q, q) }"""
-    function = build_graph(model(HEAD + text, check=False)).nodes[0].function
-    assert function is not None and function.nodes[1].input_types == (dtypes.FLOAT, dtypes.FLOAT)
 
 
 def test_an_operator_whose_inference_crashes_without_types_is_read_by_its_schema() -> None:
@@ -200,14 +160,12 @@ def test_the_time_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = onnx.helper.make_graph(nodes, "g", [graph_input], [onnx.ValueInfoProto(name="y")], [weight])
     imports = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("c", 1)]
 
-    def unify_and_count(
-        graph: Graph, infer_outputs: type_unification.Callable[[Node], None], results: tuple[dtypes.Type, ...]
-    ) -> bool:
+    def unify_and_count(graph: Graph, infer_outputs: type_unification.Callable[[Node], None]) -> bool:
         def infer_and_count(node: Node) -> None:
             visits.append(node)
             infer_outputs(node)
 
-        return type_unification.unify_types(graph, infer_and_count, results)
+        return type_unification.unify_types(graph, infer_and_count)
 
     monkeypatch.setattr(build, "unify_types", unify_and_count)
     built = build_graph(onnx.helper.make_model(graph, opset_imports=imports))

@@ -138,17 +138,6 @@ def test_a_shared_initializer_is_an_exception_where_the_tool_has_one_copy() -> N
     assert not export(graph, lists_of_model, "modelopt").exceptions
 
 
-FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
-g (float[2] x) => (float[2] y) { [call] a = f.F(x) [e] y = Exp(a) }
-<opset_import: ["" : 17], domain: "f"> F (u) => (v) { [inner] v = Exp(u) }"""
-
-
-@pytest.mark.parametrize("tool", TOOLS)
-def test_a_low_node_in_a_function_is_an_exception(tool: str) -> None:
-    result = export(model(FUNCTION), policy(white=["Exp"]), tool)
-    assert "inlines functions first" in reasons(result)["function:f:F/inner"]
-
-
 BRANCHES = """g (float[2] x, bool c) => (float[2] y) { [a] a = Exp(x)
  [i] y = If(c) <then_branch = t () => (float[2] o) { [p] p = Exp(a) [n] o = Neg(p) },
   else_branch = e () => (float[2] q) { [r] q = Exp(a) }> }"""

@@ -365,24 +365,14 @@ g (float[2] x) => (float[2] y, float[2] z)
 """
 
 
-def test_gray_nodes_give_the_calls_of_a_function_different_types() -> None:
+def test_a_low_call_of_a_function_is_an_exception() -> None:
+    """Rule S4.31: no list gives a call another type than its authored one."""
     original = model(FUNCTION)
-    report = recover(original, apply(original, policy(white=["Relu"], black=["Exp"])))
-    assert report.complete and not report.customize_dtypes
-
-
-def test_calls_with_types_that_no_list_gives_are_exceptions() -> None:
-    """The mixed model computes each call in the type that its argument does not have."""
-    original = model(FUNCTION)
-    mixed = model(
-        FUNCTION.replace("y = own.F(a)", "aa = Cast<to=1>(a) yy = own.F(aa) y = Cast<to=10>(yy)")
-        .replace("z = own.F(b)", "bb = Cast<to=10>(b) zz = own.F(bb) z = Cast<to=1>(zz)")
-        .replace("(float[2] x) => (float[2] y,", "(float[2] x) => (float16[2] y,")
-        .replace("[low] a = Relu(x)", "xx = Cast<to=10>(x) [low] a = Relu(xx)")
-    )
+    mixed = model(FUNCTION.replace("z = own.F(b)", "bb = Cast<to=10>(b) zz = own.F(bb) z = Cast<to=1>(zz)"))
     report = recover(original, mixed)
     assert not report.complete
-    assert "a node rule is for all calls" in exceptions(report)["inner"]
+    assert exceptions(report).keys() == {"second"}
+    assert "its call keeps its types (Rule S4.31)" in exceptions(report)["second"]
 
 
 def test_nodes_that_no_rule_can_name_are_exceptions() -> None:

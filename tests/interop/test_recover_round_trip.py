@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,16 +27,13 @@ LISTS = st.dictionaries(st.sampled_from(OPS), st.sampled_from(["white", "black",
 UNCOMPARED = ("Cast", "Constant", "ConstantOfShape")
 
 
-NodeTypes = dict[str, set[tuple[tuple[str, str], ...]]]  # by node the types of its outputs, in each specialization
+NodeTypes = dict[str, dict[str, str]]  # by node the types of its outputs
 
 
 def decided_types(model: onnx.ModelProto, rules: mixlist.Policy) -> NodeTypes:
-    """Return the types that the nodes get. Specializations of a function may differ in number, but not in types."""
-    types: NodeTypes = {}
-    for node in mixlist.resolve(model, rules).nodes:
-        if node.op_type not in UNCOMPARED:
-            types.setdefault(re.sub(r"#\d+", "", str(node.ref)), set()).add(tuple(node.outputs.items()))
-    return types
+    """Return the types that the nodes get."""
+    nodes = mixlist.resolve(model, rules).nodes
+    return {str(node.ref): dict(node.outputs) for node in nodes if node.op_type not in UNCOMPARED}
 
 
 def recovered_types(model: onnx.ModelProto, report: mixlist.RecoverReport, library: str) -> NodeTypes:

@@ -77,7 +77,7 @@ def test_a_name_of_the_other_space_does_not_warn_about_its_absence_too(find_warn
 
 def test_functions_and_control_flow(find_warnings: Any) -> None:
     assert hints(find_warnings("onnx", "MyBlock", functions=["MyBlock"], model=MODEL)) == [
-        ("ML407", "name the op types inside")
+        ("ML407", "mixlist apply --inline-functions replaces the calls by these nodes")
     ]
     assert [f.code for f in find_warnings("onnx", "If", "Loop", "Scan", "SequenceMap")] == ["ML408"] * 4
     assert [f.code for f in find_warnings("ascend910b", "If")] == ["ML408"]

@@ -158,22 +158,6 @@ def test_functions_that_call_each_other_are_refused() -> None:
         refuse_large_expansion(source)
 
 
-def test_equal_calls_are_sized_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1,024 calls of the innermost function take no more inferences than one."""
-    count = 0
-    real = shape_inference.infer_shapes
-
-    def counted(*args: object, **named: object) -> ModelProto:
-        nonlocal count
-        count += 1
-        return real(*args, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(shape_inference, "infer_shapes", counted)
-    work = estimate_work(nested(11))
-    assert [(row.op_type, row.nodes, row.flops) for row in work.ops] == [("Relu", 1024, 6 * 1024)]
-    assert count < 60
-
-
 def test_onnx_is_called_in_one_place() -> None:
     root = Path(mixlist.__file__).parent
     files = [path for path in root.rglob("*.py") if "shape_inference.infer" in path.read_text()]

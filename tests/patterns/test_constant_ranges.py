@@ -54,13 +54,6 @@ def test_a_moved_constant_out_of_range_keeps_the_reader_high(nodes: str) -> None
     )
 
 
-def test_a_moved_argument_of_a_function_keeps_the_reader_high() -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[4] x) => (float[4] y)
-      <float[4] k = {1000000, 1, 1, 1}> { [call] y = f.F(x, k) }
-      <domain: "f", opset_import: ["" : 17]> F (p, c) => (q) { t = Identity(c) [a] q = Add(p, t) }"""
-    assert decide_node(text, "function:f:F/a", white=["Add"]).rule == "constant"
-
-
 @pytest.mark.parametrize(
     ("nodes", "precision"),
     [

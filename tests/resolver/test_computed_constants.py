@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import numpy as np
 import onnx
 import onnx.inliner
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import mixlist
-from mixlist.lists.policy import Policy
-from mixlist.patterns import call_frames
-from mixlist.resolver.decisions import GraphSolution, find_precision
-from mixlist.resolver.reasons import find_rule_name
 from tests.support.builders import apply, model, policy
-from tests.support.graphs import Case, cases
 from tests.support.resolver_cases import decide_node, decide_nodes, resolve_text
-from tests.support.solver_comparison import SolverComparison
-from tests.test_properties import EXAMPLES, policies
 
 # Nodes that compute a constant k beyond the range of float16; w = 1000, shape = {4}.
 COMPUTED = {
@@ -186,175 +174,6 @@ def test_onnx_reference_is_imported_only_if_it_is_needed(tmp_path: Path) -> None
 
 
 # --- functions ---
-
-FUNCTIONS = """<ir_version: 10, opset_import: ["" : 18, "f" : 1]>
-g (float[4] x) => (float[4] y, float[4] z) <float w = {{1000}}, float one = {{1}}> {{ {main} }}
-<domain: "f", opset_import: ["" : 18]> Add1 (p, c) => (q) {{ t = Identity(c) [a] q = Add(p, t) }}
-<domain: "f", opset_import: ["" : 18]> Square (p, c) => (q) {{ t = Mul(c, c) [a] q = Add(p, t) }}
-<domain: "f", opset_import: ["" : 18, "f" : 1]> Outer (p, c) => (q) {{ s = Sqrt(c) q = f.Square(p, s) }}
-<domain: "f", opset_import: ["" : 18]> Large () => (k) {{ w = Constant<value_float=1000.0>() k = Mul(w, w) }}
-<domain: "f", opset_import: ["" : 18]> Filled <v> (s) => (k) {{ k = ConstantOfShape<value: tensor = @v>(s) }}
-<domain: "f", opset_import: ["" : 18, "f" : 1]> Twice (p) => (q) {{ k = f.Large() [a] q = Add(p, k) }}"""
-
-
-@pytest.mark.parametrize(
-    ("main", "scope"),
-    [
-        ("m = Mul(w, w) y = f.Add1(x, m) z = Identity(x)", "function:f:Add1/a"),
-        ("y = f.Square(x, w) z = Identity(x)", "function:f:Square/a"),
-        ("m = Mul(w, w) y = f.Outer(x, m) z = Identity(x)", "function:f:Square/a"),
-        ("y = f.Twice(x) z = Identity(x)", "function:f:Twice/a"),
-        ("k = f.Large() [a] y = Add(x, k) z = Identity(x)", "a"),
-        ("k = f.Large() y = f.Add1(x, k) z = Identity(x)", "function:f:Add1/a"),
-    ],
-)
-def test_constants_keep_their_value_through_the_border_of_a_function(main: str, scope: str) -> None:
-    decision = decide_node(FUNCTIONS.format(main=main), scope, white=["Add"])
-    assert (decision.precision, decision.rule) == ("float32", "constant") and "reaches 1e+06" in decision.reason
-
-
-def test_calls_share_a_specialization_if_their_constants_fit_alike() -> None:
-    plan = resolve_text(
-        FUNCTIONS.format(main="y = f.Square(x, one) h = Mul(one, one) z = f.Square(x, h)"), white=["Add"]
-    )
-    assert [d.precision for d in plan.nodes if d.name == "a"] == ["float16"]
-    plan = resolve_text(FUNCTIONS.format(main="y = f.Square(x, one) z = f.Square(x, w)"), white=["Add"])
-    assert [(d.scope, d.precision) for d in plan.nodes if d.name == "a"] == [
-        ("function:f:Square#0", "float16"),
-        ("function:f:Square#1", "float32"),
-    ]
-    nested = resolve_text(FUNCTIONS.format(main="y = f.Outer(x, one) m = Mul(w, w) z = f.Outer(x, m)"), white=["Add"])
-    assert [d.precision for d in nested.nodes if d.name == "a"] == ["float16", "float32"]
-    assert len({d.scope for d in nested.nodes if d.op_type == "Sqrt"}) == 2  # each calls another Square
-
-
-def nested_calls(body: str, weight: int) -> onnx.ModelProto:
-    """Return a model of forty functions; ``body`` is that of each, and calls the one before as ``BEFORE``, twice."""
-    deepest = 40
-    bodies = [
-        f"""<domain: "f", opset_import: ["" : 18, "f" : 1]>
-        F{n} (p, c) => (q) {{ {body.replace("BEFORE", f"f.F{n - 1}")} }}"""
-        for n in range(1, deepest)
-    ]
-    text = f"""<ir_version: 10, opset_import: ["" : 18, "f" : 1]>
-      g (float[4] x) => (float[4] y) <float w = {{{weight}}}> {{ y = f.F{deepest - 1}(x, w) }}
-      <domain: "f", opset_import: ["" : 18]> F0 (p, c) => (q) {{ t = Mul(c, c) [a] q = Add(p, t) }}
-      {" ".join(bodies)}"""
-    return model(text, check=False)
-
-
-def test_nested_functions_with_the_same_constants_share_decisions() -> None:
-    """Each function calls the one before twice, so there are 2^40 paths of calls."""
-    nested = nested_calls("t = BEFORE(p, c) q = BEFORE(t, c)", 1000)
-    plan = mixlist.resolve(nested, policy(white=["Add"]))
-    assert [d.precision for d in plan.nodes if d.name == "a"] == ["float32"]
-
-
-def test_constants_are_followed_into_a_limited_number_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule S4.20: each function calls the one before with two constants, so the last one has 2^40 of them."""
-    monkeypatch.setattr(call_frames, "MOST_FRAMES", 1000)
-    nested = nested_calls("k = Identity(c) t = BEFORE(p, c) q = BEFORE(t, k)", 1)
-    plan = mixlist.resolve(nested, policy(white=["Add"]))
-    assert {d.precision for d in plan.nodes if d.name == "a"} == {"float16"}
-    (warning,) = plan.warnings
-    assert warning.code == "ML504" and "'c' comes from the caller of a function" in warning.message
-
-
-def flatten_decisions(solution: GraphSolution) -> Iterator[Any]:
-    """Yield the decisions in order of computation, those of a called function at the place of the call."""
-    for node in solution.graph.nodes:
-        if node.function is not None:
-            yield from flatten_decisions(solution.callees[node.id])
-        elif node.op_type not in ("Constant", "Identity"):
-            outputs = [solution.decided_types[v.id] for v in node.outputs if v is not None]
-            yield node.op_type, find_precision(solution, node), find_rule_name(solution, node), outputs
-
-
-def assert_same_when_inlined(proto: onnx.ModelProto, rules: Policy) -> int:
-    """Compare the decisions with those of the inlined model; return how many nodes a constant keeps high."""
-    before = list(flatten_decisions(mixlist.resolve(proto, rules).solution.solutions[0]))
-    after = list(
-        flatten_decisions(mixlist.resolve(onnx.inliner.inline_local_functions(proto), rules).solution.solutions[0])
-    )
-    assert before == after
-    return sum(rule == "constant" for _, _, rule, _ in before)
-
-
-class RandomCalls:
-    """A random model of functions (p, c) => (q, k): data p and a constant c become data q and a constant k."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = Random(seed)
-        bodies = [self.body(f"F{n}", n) for n in range(3)]
-        self.text = f"""<ir_version: 10, opset_import: ["" : 18, "f" : 1]>
-          g (float[4] x, float[4] v) => (float[4] {(main := self.steps("x", "w", "", 3, 8))[1]}, float[4] z)
-          <float[4] w = {{{self.number()}, {self.number()}, 1, 1}}> {{ {main[0]} z = Add({main[1]}, {main[2]}) }}
-          {" ".join(bodies)}"""
-
-    def number(self) -> str:
-        return self.random.choice(["1000.0", "50.0", "30000.0", "0.00001", "1.0", "0.01", "70000.0", "3.4e38"])
-
-    def body(self, name: str, functions: int) -> str:
-        steps, data, constant = self.steps("p", "c", f"{name}_", functions, 5)
-        return f"""<domain: "f", opset_import: ["" : 18, "f" : 1]>
-          {name} (p, c) => (q, k) {{ {steps} q = Relu({data}) k = Abs({constant}) }}"""
-
-    def steps(self, data: str, constant: str, prefix: str, functions: int, most: int) -> tuple[str, str, str]:
-        """Return random nodes, the last data and the last constant."""
-        lines, ds, ks = [], [data], [constant]
-        for n in range(self.random.randint(2, most)):
-            d, k, second_k, name = *map(self.random.choice, (ds, ks, ks)), f"{prefix}t{n}"
-            kind = self.random.choice(["data", "data", "own", "constant", "constant", "move", "call", "call"])
-            if kind == "own":
-                lines.append(f"{name} = Constant<value_float={self.number()}>()")
-                ks.append(name)
-            elif kind == "constant":
-                lines.append(f"{name} = {self.random.choice(['Mul', 'Add', 'Max'])}({k}, {second_k})")
-                ks.append(name)
-            elif kind == "move":
-                lines.append(f"{name} = {self.random.choice(['Identity', 'Sqrt'])}({k})")
-                ks.append(name)
-            elif kind == "call" and functions:
-                called = self.random.randrange(functions)
-                lines.append(f"{name}, {name}k = f.F{called}({d}, {k})")
-                ds.append(name)
-                ks.append(f"{name}k")
-            else:
-                lines.append(f"{name} = {self.random.choice(['Add', 'Mul', 'Sub', 'Pow'])}({d}, {k})")
-                ds.append(name)
-        return " ".join(lines), ds[-1], ks[-1]
-
-
-@pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16", "fp16"])
-def test_inlining_a_function_of_constants_changes_no_decision(mode: str) -> None:
-    """Rules S4.20 and S4.31: a constant has its value on both sides of the border of a function."""
-    kept_nodes = 0
-    for seed in range(max(EXAMPLES // 3, 20)):
-        calls = RandomCalls(seed)
-        ops = ["Add", "Mul", "Sub", "Pow", "Max", "Sqrt"]
-        white = [op for op in ops if calls.random.random() < 0.6]
-        kept_nodes += assert_same_when_inlined(model(calls.text), policy(white=white, mode=mode))
-    assert kept_nodes > EXAMPLES // 30
-
-
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(st.data(), cases(functions=True))
-def test_inlining_a_function_changes_no_decision(data: st.DataObject, case: Case) -> None:
-    """Rules S4.20 and S4.31; only paths of between and looking through a Cast end at the border of a function."""
-    assume("user cast" not in case.features)
-    rules = data.draw(policies(case.model))
-    assume(rules.gray_policy != "between")
-    assert_same_when_inlined(case.model, rules)
-
-
-def test_the_incremental_solver_respects_the_constants_of_calls() -> None:
-    """The solver may start from an earlier outcome only if the same answers about constants led to it."""
-    for seed in range(max(EXAMPLES // 6, 10)):
-        calls = RandomCalls(seed)
-        comparison = SolverComparison(model(calls.text), policy(white=["Add", "Mul", "Pow", "Sqrt"]))
-        candidates = comparison.candidates()
-        for _ in range(5):
-            comparison.compare(frozenset(candidate.edit for candidate in candidates if calls.random.random() < 0.3))
 
 
 def test_a_shape_without_elements_is_read() -> None:

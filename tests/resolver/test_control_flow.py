@@ -5,9 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-import mixlist
 from mixlist.rewriter import rewrite
-from tests.support.builders import model, policy
 from tests.support.resolver_cases import decide_nodes, find_precisions, resolve_text
 
 LOW, HIGH = "float16", "float32"
@@ -167,46 +165,6 @@ def test_nested_loops_are_solved_together() -> None:
     assert (low["o/body/p/body/n"].precision, low["q"].precision) == (LOW, LOW)
     high = decide_nodes(text.replace("STEP", "Log"), **LISTS)
     assert (high["q"].precision, dict(high["o"].outputs)) == (HIGH, {"z": HIGH})
-
-
-# -- functions ------------------------------------------------------------------------------------
-FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
-g (float[4] x) => (float[4] y, float[4] z) {
-  [w] w = Exp(x) [c] y = f.F(w) [d] z = f.F(OTHER)
-}
-<domain: "f", opset_import: ["" : 17]>
-F (a) => (b) { [n] b = Relu(a) }"""
-
-
-def test_a_function_is_specialized_per_signature() -> None:
-    """Rule S4.31: Functions are specialized per call."""
-    decisions = decide_nodes(FUNCTION.replace("OTHER", "x"), **LISTS)
-    assert [d.precision for n, d in decisions.items() if n.startswith("function:f:F#")] == [LOW, HIGH]
-    assert dict(decisions["c"].outputs) == {"y": LOW}
-    assert dict(decisions["d"].outputs) == {"z": HIGH}
-
-
-def test_equal_specializations_are_shared() -> None:
-    """Rule S4.31: Functions are specialized per call."""
-    decisions = decide_nodes(FUNCTION.replace("OTHER", "w"), **LISTS)
-    assert decisions["function:f:F/n"].precision == LOW
-    assert not [name for name in decisions if "#" in name]
-
-
-def test_lists_reach_into_functions_and_a_list_that_names_a_function_warns() -> None:
-    text = FUNCTION.replace("OTHER", "x")
-    assert {d.precision for d in resolve_text(text, white=["Relu"]).nodes if d.scope.startswith("function:")} == {LOW}
-    assert any("F" in w.message for w in resolve_text(text, edits={"F": "white"}).warnings)
-
-
-def test_a_functions_own_opset_applies() -> None:
-    """Relu takes bfloat16 from opset 13 on."""
-    text = """<ir_version: 8, opset_import: ["" : 13, "f" : 1]>
-    g (float[4] x) => (float[4] y) { [c] y = f.F(x) }
-    <domain: "f", opset_import: ["" : 12]>
-    F (a) => (b) { [n] b = Relu(a) }"""
-    decisions = mixlist.resolve(model(text, check=False), policy(white=["Relu"], mode="mixed_bfloat16")).nodes
-    assert [d.precision for d in decisions if d.name == "n"] == [HIGH]
 
 
 # -- names ----------------------------------------------------------------------------------------

@@ -36,13 +36,13 @@ def test_each_list_decides_a_node_by_the_given_types_of_the_others(
     for node, elem in zip(nodes, (low, high, low, high), strict=True):
         assert node.signature is not None
         given[node] = node.signature.assign((elem,))
-    solver = PinnedSolver(base, resolver.constant_ranges, given)
-    solution = solver.solve(resolver.graph)
+    solver = PinnedSolver(resolver.graph, base, resolver.constant_ranges, given)
+    solution = solver.solve()
     operators = {node.op_type for node in nodes}
     listed = {"white": policy(white=operators), "black": policy(black=operators), "gray": base}[list_name]
     classifier = Classifier(listed)
     before = (list(solution.decided_types), list(solution.assignments), list(solution.classifications))
-    decisions = [solver.decide_alone(solution, node, classifier.classify(resolver.graph, node)) for node in nodes]
+    decisions = [solver.decide_alone(node, classifier.classify(resolver.graph, node)) for node in nodes]
     names = {low: "float16", high: "float32"}
     assert [names[decision.assignment.elements[0]] for decision in decisions if decision.assignment] == types
     assert [decision.rule for decision in decisions] == rules

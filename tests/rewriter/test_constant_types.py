@@ -28,7 +28,7 @@ def test_a_constant_scan_input_stays_as_authored_before_scan_admits_bfloat16(ops
 
 
 class RandomBodies:
-    """A random model of Scan, Loop, If and function calls, which read constants in all possible ways."""
+    """A random model of Scan, Loop and If, which read constants in all possible ways."""
 
     UNARY = ("Neg", "Relu", "Exp", "Identity")
     BINARY = ("Add", "Mul", "Sub", "Pow")
@@ -39,11 +39,10 @@ class RandomBodies:
         opset = self.random.choice([13, 13, 14, 15, 16])
         steps, tensors = self.steps(["x"], ["k", "c"], 2, 6)
         outputs = [name for name in tensors if name not in ("x", "k", "c")][-3:] or [tensors[-1]]
-        self.text = f"""<ir_version: 8, opset_import: ["" : {opset}, "f" : 1]>
+        self.text = f"""<ir_version: 8, opset_import: ["" : {opset}]>
           g (float[2] x, bool yes, int64 n) => ({", ".join(f"float[M] {name}" for name in outputs)})
           <float[2] k = {{1, 2}}, float[2] c = {{3, 4}}, float[2, 2] table = {{1, 2, 3, 4}}, bool go = {{1}},
-           int64 axis = {{0}}> {{ {steps} }}
-          <domain: "f", opset_import: ["" : {opset}]> F (a, b) => (q, r) {{ q = Mul(a, b) r = Identity(b) }}"""
+           int64 axis = {{0}}> {{ {steps} }}"""
 
     def name(self) -> str:
         self.count += 1
@@ -56,7 +55,6 @@ class RandomBodies:
             "unary",
             "binary",
             "binary",
-            "call",
             "cumsum",
             "constant",
             *(["conditional", "loop", "scan", "scan"] if depth else []),
@@ -68,9 +66,6 @@ class RandomBodies:
                 lines.append(f"{name} = {self.random.choice(self.UNARY)}({a})")
             elif kind == "binary":
                 lines.append(f"{name} = {self.random.choice(self.BINARY)}({a}, {b})")
-            elif kind == "call":
-                lines.append(f"{name}, {name}r = f.F({a}, {b})")
-                seen.append(f"{name}r")
             elif kind == "cumsum":
                 lines.append(f"{name} = CumSum({a}, axis)")  # admits bfloat16 from opset 14 on
             elif kind == "constant":

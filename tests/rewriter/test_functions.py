@@ -1,14 +1,14 @@
-"""Model-local functions: specialized per combination of types, shared if equal, and never dropped (Rule S4.31)."""
+"""Calls of model-local functions keep their types, and the functions are copied as they are (Rule S4.31)."""
 
 from __future__ import annotations
 
 import onnx
 import pytest
-from onnx import helper
 
 import mixlist
+from mixlist.errors import ListError
 from mixlist.graph.onnx_conversion import inline_functions
-from tests.support.builders import customize, model, policy
+from tests.support.builders import customize, keep, model, policy
 from tests.support.contract import check_contract, check_idempotent
 from tests.support.rewriter_cases import Case, case
 
@@ -24,296 +24,196 @@ def model_text(main: str, *functions: str, imports: str = '"" : 17, "f" : 1', ir
     )
 
 
-def function_names(result: Case) -> list[str]:
-    """Return the functions of the rewritten model, in order."""
-    return [":".join(filter(None, (f.domain, f.name, f.overload))) for f in result.after.functions]
+CHAIN = model_text(
+    "(float[4] y) { [w] w = Exp(x) [c] v = f.F(w) [e] y = Exp(v) }", "F (a) => (b) { [r] r = Relu(a) [l] b = Exp(r) }"
+)
 
 
-def test_a_low_and_a_high_call_get_a_function_each() -> None:
-    """Only the function of the low call has a Cast before Log."""
-    text = model_text(
-        "(float[4] y, float[4] z) { [w] w = Exp(x) [c] y = f.F(w) [d] z = f.F(x) }",
-        "F (a) => (b) { [r] r = Relu(a) [l] b = Log(r) }",
-    )
+def function_warnings(result: Case) -> list[str]:
+    """Return the messages of the warnings about functions."""
+    return [warning.message for warning in result.plan.warnings if warning.code == "ML410"]
+
+
+def test_a_call_keeps_its_types_and_its_function() -> None:
+    """Rule S4.31: the call reads and makes float32, and no node inside is decided or changed."""
+    result = case(CHAIN, feeds=X, **LISTS)
+    assert [node.name for node in result.plan.nodes] == ["w", "c", "e"]
+    assert result.low == {"w", "e"}
+    assert result.casts == [">y", "v>float16", "w>float32", "x>float16"]
+    assert (result.reads("c"), result.makes("c")) == (["float32"], ["float32"])
+    call = result.nodes["c"]
+    assert (call.list, call.rule, call.precision, call.domain) == ("none", "schema", "float32", "f")
+    assert call.reason == "F is a model-local function: its call stays as authored (S4.31)"
+    assert list(result.after.functions) == list(result.before.functions)
+
+
+def test_a_gray_node_follows_the_result_of_a_call() -> None:
+    """Rule S4.31: the result of a call has its authored type for every reader."""
+    text = model_text("(float[4] y) { w = Exp(x) v = f.F(w) [r] y = Relu(v) }", "F (a) => (b) { b = Neg(a) }")
     result = case(text, feeds=X, **LISTS)
-    assert function_names(result) == ["f:F", "f:F_2"]
-    assert result.low == {"w", "function:f:F#0/r"}
-    assert result.casts == ["function:f:F: r>float32", "x>float16"]
-    assert [result.makes(n) for n in ("c", "d")] == [["float32"], ["float32"]]
+    assert result.nodes["r"].precision == "float32"
+    assert result.nodes["r"].follows == ("F_0", "F_0")
 
 
-def test_equal_specializations_are_shared() -> None:
-    """A function that only follows its input is the same for both calls."""
+@pytest.mark.parametrize(
+    ("call", "function", "elem"),
+    [
+        ("f.F(x)", "F (a) => (b) { b = Cast<to = 10>(a) }", "float16"),
+        ("f.F<kind = 10>(x)", "F <kind> (a) => (b) { b = Cast<to: int = @kind>(a) }", "float16"),
+        ("f.F<kind = 11>(x)", "F <kind> (a) => (b) { b = Cast<to: int = @kind>(a) }", "float64"),
+        ("f.F(x)", "F (a) => (b) { c = f.G(a) b = Neg(c) } <domain: \"f\", opset_import: [\"\" : 17]> G (a) => (b) "
+         "{ b = Shape(a) }", "int64"),
+    ],
+)  # fmt: skip
+def test_the_types_of_results_come_from_the_inference_of_onnx(call: str, function: str, elem: str) -> None:
+    """Rule S4.31: onnx infers through functions that call functions, and with the attributes of the call."""
+    text = model_text(f"(float[4] y) {{ [c] u = {call} z = Cast<to = 1>(u) y = Add(z, x) }}", function)
+    result = case(text, check=False, **LISTS)
+    assert result.nodes["c"].outputs == {"u": elem}
+
+
+def test_calls_of_one_function_with_other_types_have_results_of_other_types() -> None:
     text = model_text(
-        "(float[4] y, float[4] z) { [w] w = Exp(x) [c] y = f.F(w) [d] z = f.F(x) }", "F (a) => (b) { [r] b = Relu(a) }"
-    )
-    result = case(text, feeds=X, **LISTS)
-    assert function_names(result) == ["f:F"]
-    assert result.casts == [">y", "x>float16"]
-    assert (result.makes("c"), result.makes("d")) == (["float16"], ["float32"])
-
-
-def test_specializations_that_differ_only_in_the_names_of_casts_are_shared() -> None:
-    """One call passes a constant, the other an input; both bodies need the same Casts and constants."""
-    text = model_text(
-        "(float[4] y, float[4] z) <float[4] k = {1,2,3,4}> { y = f.F(x, k) z = f.F(x, x) }",
-        """F (a, k) => (b) { c = Constant<value_float=2.0>() [e] e = Exp(a) [m] m = Mul(e, c) [l] l = Log(m)
-          [n] n = Log(c) [s] s = Add(l, n) [b] b = Add(s, k) }""",
-    )
-    result = case(text, white=["Exp"], black=["Log", "Add"], feeds=X)
-    assert function_names(result) == ["f:F"]
-    assert result.casts == ["function:f:F: a>float16", "function:f:F: m>float32"]
-    assert [n.op_type for n in result.after.graph.node] == ["F", "F"]
-
-
-def test_equal_functions_of_the_model_are_not_merged() -> None:
-    body = "(a) => (b) { b = Relu(a) }"
-    text = model_text("(float[4] y) { w = f.G(x) y = f.F(w) }", f"F {body}", f"G {body}", f"H {body}")
-    result = case(text, feeds=X, **LISTS)
-    assert function_names(result) == ["f:F", "f:G", "f:H"]  # H, which nobody calls, too
-    assert [n.op_type for n in result.after.graph.node] == ["G", "F"]
-
-
-def test_functions_whose_callees_become_equal_are_shared() -> None:
-    text = model_text(
-        "(float[4] y, float[4] z) { [w] w = Exp(x) y = f.F(w) z = f.F(x) }",
-        "F (a) => (c) { [h] b = f.H(a) [l] d = Log(b) [i] c = f.H(d) }",
-        "H (a) => (c) { [r] c = Relu(a) }",
-    )
-    result = case(text, feeds=X, **LISTS)
-    assert function_names(result) == [
-        "f:F",
-        "f:F_2",
-        "f:H",
-    ]  # only the two F differ: by a Cast
-    assert result.casts == ["function:f:F: b>float32", "x>float16"]
-
-
-def test_a_specialization_that_is_called_in_a_specialization() -> None:
-    text = model_text(
-        "(float[4] y, float[4] z) { [w] w = Exp(x) y = f.F(w) z = f.F(x) }",
-        "F (a) => (c) { [h] c = f.H(a) }",
-        "H (a) => (c) { k = Constant<value_float=2.0>() [m] c = Mul(a, k) }",
-    )
-    result = case(text, feeds=X, **LISTS)
-    assert function_names(result) == ["f:F", "f:F_2", "f:H", "f:H_2"]
-    calls = {f.name: f.node[0].op_type for f in result.after.functions if f.name.startswith("F")}
-    assert calls == {"F": "H", "F_2": "H_2"}
-    assert result.casts == [">y", "x>float16"]  # the constant in H is converted
-
-
-def test_a_name_that_is_taken_is_not_given_to_a_specialization() -> None:
-    text = model_text(
-        "(float[4] y, float[4] z) { w = Exp(x) a = f.F(w) z = f.F(x) y = f.F_2(a) }",
-        "F (a) => (c) { k = Constant<value_float=2.0>() c = Mul(a, k) }",
-        "F_2 (a) => (c) { c = Neg(a) }",
-    )
-    assert function_names(case(text, feeds=X, **LISTS)) == ["f:F", "f:F_3", "f:F_2"]
-
-
-def test_the_opset_of_the_function_decides_which_types_a_slot_admits() -> None:
-    """Reshape takes bfloat16 from opset 13 on: the body at opset 12 keeps float32, the main graph is low."""
-    main = "(float[4] y) <int64[1] s = {4}> { [w] w = Exp(x) [r] r = Reshape(w, s) [c] y = f.F(r, s) }"
-    text = model_text(main, '<domain: "f", opset_import: ["" : 12]> F (a, s) => (b) { [i] b = Reshape(a, s) }')
-    result = case(text, check=False, runtime=False, mode="mixed_bfloat16", **LISTS)
-    assert {"w", "r"} <= result.low
-    inner = result.nodes["function:f:F/i"]
-    assert (inner.precision, inner.rule) == ("float32", "schema")
-    assert "opset 13 would allow it" in inner.reason
-    assert "function:f:F: a>float32" in result.casts
-
-
-def test_attribute_references_are_bound_per_call() -> None:
-    """An attribute of the call decides the type of a Cast: both calls share the function, which keeps the reference."""
-    text = model_text(
-        "(float[4] y, float16[4] z) { [w] w = Exp(x) [c] y = f.F<k = 1>(w) [d] z = f.F<k = 10>(x) }",
-        "F <k> (a) => (c) { [r] b = Relu(a) [t] c = Cast<to: int = @k>(b) }",
+        "(float[4] y) { h = Cast<to = 10>(x) [c] u = f.F(x) [d] v = f.F(h) w = Cast<to = 1>(v) y = Add(u, w) }",
+        "F (a) => (b) { b = Neg(a) }",
     )
     result = case(text, **LISTS)
-    assert function_names(result) == ["f:F"]
-    assert result.casts == ["x>float16"]
-    assert result.after.functions[0].node[1].attribute[0].ref_attr_name == "k"
-    assert (result.makes("c"), result.makes("d")) == (["float32"], ["float16"])
+    assert (result.nodes["c"].outputs, result.nodes["d"].outputs) == ({"u": "float32"}, {"v": "float16"})
+    assert result.reads("d") == ["float16"]
 
 
-def test_a_constant_that_refers_to_an_attribute_is_cast() -> None:
+def test_a_result_that_nothing_types_is_of_unknown_type() -> None:
+    """Rules S4.31 and S4.40: the readers stay as authored; a declaration or a hint gives the type."""
     text = model_text(
-        "(float[4] y, float[4] z) { [w] w = Exp(x) y = f.F<k = 2.0>(w) z = f.F<k = 3.0>(x) }",
-        "F <k> (a) => (c) { v = Constant<value_float: float = @k>() [m] c = Mul(a, v) }",
+        "(float[4] y) { [c] u = f.F(x) [m] m = Exp(u) [k] y = Cast<to = 1>(m) }",
+        "F (a) => (b) { b = other.Unknown(a) }",
+        imports='"" : 17, "f" : 1, "other" : 1',
     )
-    result = case(text, feeds=X, **LISTS)
-    assert result.casts == [">y", "function:f:F: v>float16", "x>float16"]
-    assert function_names(result) == ["f:F", "f:F_2"]
+    unknown = case(text, check=False, runtime=False, **LISTS)
+    assert (unknown.nodes["c"].outputs, unknown.nodes["m"].rule) == ({"u": "unknown"}, "unknown-type")
+    hinted = case(text, check=False, runtime=False, hints={"u": "float32"}, **LISTS)
+    declared = model(text, check=False)
+    declared.graph.value_info.add(name="u").type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    for known in (hinted, case(declared, runtime=False, **LISTS)):
+        assert (known.nodes["c"].outputs, known.nodes["m"].precision) == ({"u": "float32"}, "float16")
 
 
-def test_the_default_of_an_attribute_counts_if_the_call_has_none() -> None:
-    proto = model(
-        model_text(
-            "(float[4] y) { [w] w = Exp(x) [c] y = f.F(w) }", "F (a) => (c) { [r] b = Relu(a) [t] c = Cast<to=1>(b) }"
-        )
-    )
-    function = proto.functions[0]
-    function.attribute_proto.append(helper.make_attribute("k", 1))
-    attribute = function.node[1].attribute[0]
-    attribute.Clear()
-    attribute.name, attribute.ref_attr_name, attribute.type = "to", "k", 2
-    onnx.checker.check_model(proto, full_check=True)
-    result = case(proto, **LISTS)
-    assert result.nodes["function:f:F/t"].outputs == {"c": "float32"}
-    assert result.casts == ["x>float16"]
-
-
-@pytest.mark.parametrize("value", ["value: tensor = @k", "value_floats: floats = @k", "value_float: float = @k"])
-def test_every_form_of_a_constant_that_refers_to_an_attribute_has_its_type(value: str) -> None:
-    argument = {"t": "float[1] {2}", "s": "[2.0]", "_": "2.0"}[
-        "t" if "tensor" in value else "s" if "floats" in value else "_"
-    ]
-    text = model_text(
-        f"(float[4] y) {{ [w] w = Exp(x) y = f.F<k = {argument}>(w) }}",
-        f"F <k> (a) => (c) {{ v = Constant<{value}>() [m] c = Mul(a, v) }}",
-    )
-    result = case(text, feeds=X, **LISTS)
-    assert result.low == {"w", "function:f:F/m"}
-    assert result.casts == [">y", "function:f:F: v>float16", "x>float16"]
-
-
-def test_a_function_with_a_body_that_is_called_in_a_body() -> None:
-    text = model_text(
-        """(float[4] y) <bool c = {1}> { [w] w = Exp(x)
-          [i] y = If(c) <then_branch = t () => (float[4] p) { [a] p = f.F(w, c) },
-                         else_branch = e () => (float[4] q) { [b] q = f.F(x, c) }> }""",
-        """F (a, c) => (d) { [j] d = If(c) <then_branch = t () => (float[4] p) { [k] p = Sqrt(a) },
-                                          else_branch = e () => (float[4] q) { [m] q = Relu(a) }> }""",
-    )
-    result = case(text, feeds=X, **LISTS)
-    assert result.low == {"w", "function:f:F#0/j/then_branch/k", "function:f:F#0/j/else_branch/m"}
-    assert result.casts == ["i/then_branch: p>float32", "x>float16"]
-    # the declared types of the branches' outputs make two functions of one
-    assert function_names(result) == ["f:F", "f:F_2"]
-
-
-def test_an_output_that_is_an_input() -> None:
-    text = model_text(
-        "(float[4] y) { [w] w = Exp(x) [c] a, b = f.F(w, x) [n] y = Add(a, b) }", "F (a, b) => (b, a) { }"
-    )
-    result = case(text, **LISTS)
-    assert result.makes("c") == ["float32", "float16"]
-    assert result.low == {"w"} and result.casts == ["b>float32", "x>float16"]
-
-
-def test_missing_empty_and_unused_arguments() -> None:
-    text = model_text(
-        "(float[4] y) <float k = {2}> { [w] w = Exp(x) [c] a = f.F(w, , k, x) [d] y = f.F(a) }",
-        "F (a, lo, hi, no) => (c) { [r] c = Clip(a, lo, hi) }",
-    )
-    result = case(text, runtime=False, **LISTS)
-    assert result.low >= {"w"}
-    assert result.reads("c") == ["float16", "", "float16", "float32"]  # the argument without a reader is not converted
-    assert result.casts == [">y", "x>float16"]
-
-
-def test_a_constant_argument_is_converted_by_the_caller() -> None:
-    text = model_text(
-        "(float[4] y, float[4] z) <float k = {2}> { [w] w = Exp(x) [c] y = f.F(w, k) [d] z = f.F(x, k) }",
-        "F (a, k) => (c) { [m] c = Mul(a, k) }",
-    )
-    result = case(text, feeds=X, **LISTS)
-    assert result.casts == [">y", "x>float16"]
-    assert result.initializers() == {"k": "float32", "k_float16": "float16"}
-    assert function_names(result) == ["f:F"]
-
-
-def test_a_constant_argument_that_does_not_fit_keeps_its_reader_high() -> None:
-    text = model_text(
-        "(float[4] y) <float k = {100000.0}> { [w] w = Exp(x) [c] y = f.F(w, k) }",
-        "F (a, k) => (c) { [m] c = Mul(a, k) }",
-    )
-    result = case(text, feeds=X, **LISTS)
-    assert result.nodes["function:f:F/m"].rule == "constant"
-    assert result.casts == ["function:f:F: a>float32", "x>float16"]
-
-
-def test_the_same_name_in_two_domains() -> None:
-    two = (
-        "F (a) => (b) { k = Constant<value_float=2.0>() [m] b = Mul(a, k) }",
-        '<domain: "h", opset_import: ["" : 17]> F (a) => (b) { [n] b = Neg(a) }',
-    )
-    main = "(float[4] y, float[4] z) { [w] w = Exp(x) [c] y = f.F(w) [d] z = h.F(x) }"
-    result = case(model_text(main, *two, imports='"" : 17, "f" : 1, "h" : 1'), feeds=X, **LISTS)
-    assert function_names(result) == ["f:F", "h:F"]
-    assert result.low == {"w", "function:f:F/m"}
+def test_functions_that_expand_without_end_have_results_of_unknown_type() -> None:
+    """onnx's inference would not end: 30 functions that call the next one twice, and two that call each other."""
+    chain = [f"F{i} (a) => (b) {{ c = f.F{i + 1}(a) b = f.F{i + 1}(c) }}" for i in range(30)]
+    for functions in ([*chain, "F30 (a) => (b) { b = Neg(a) }"], ["F0 (a) => (b) { b = f.F0(a) }"]):
+        text = model_text("(float[4] y) { [c] u = f.F0(x) m = Exp(u) y = Cast<to = 1>(m) }", *functions)
+        result = mixlist.resolve(model(text, check=False), policy(**LISTS))
+        assert [node.outputs for node in result.nodes if node.name == "c"] == [{"u": "unknown"}]
 
 
 def test_overloads_are_different_functions() -> None:
-    main = """(float[4] y, float[4] z, float[4] u) {
-      [w] w = Exp(x) [c] y = f.F:one(w) [d] z = f.F:two(x) [e] u = f.F:one(x) }"""
-    head = '<domain: "f", overload: "{}", opset_import: ["" : 17]> F (a) => (b) '
-    overload_one = head.format("one") + "{ k = Constant<value_float=2.0>() [m] b = Mul(a, k) }"
-    overload_two = head.format("two") + "{ [n] b = Neg(a) }"
-    result = case(model_text(main, overload_one, overload_two, ir=10), runtime=False, **LISTS)
-    assert function_names(result) == ["f:F:one", "f:F_2:one", "f:F:two"]
-    calls = [(n.op_type, n.overload) for n in result.after.graph.node if n.domain == "f"]
-    assert calls == [("F", "one"), ("F", "two"), ("F_2", "one")]
+    """IR version 10: a call names one of several functions of the same name."""
+    proto = model(model_text("(float[4] y) { [c] y = f.F(x) }", "F (a) => (b) { b = Neg(a) }", ir=10))
+    proto.functions.add().CopyFrom(proto.functions[0])
+    proto.functions[1].overload = "cast"
+    proto.functions[1].node[0].op_type = "Shape"
+    assert case(proto, **LISTS).nodes["c"].outputs == {"y": "float32"}
+    proto.graph.node[0].overload = "cast"
+    plan = mixlist.resolve(proto, policy(**LISTS))
+    assert plan.nodes[0].outputs == {"y": "int64"}
 
 
-def test_a_function_that_a_list_names_warns_and_is_entered() -> None:
-    text = model_text("(float[4] y) { [c] y = f.F(x) }", "F (a) => (b) { [e] b = Exp(a) }")
-    result = case(text, white=["Exp"], edits={"F": "black"}, feeds=X)
-    assert result.low == {"function:f:F/e"}
-    assert any("F" in w.message for w in result.plan.warnings)
+def test_a_function_with_the_name_of_an_operator_is_not_that_operator() -> None:
+    """ONNX Runtime takes the function, too; ``Softmax`` here makes no mask and follows no list."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { [c] u = Exp(x) [n] y = Neg(u) }
+      <domain: "", opset_import: ["" : 17]> Exp (a) => (b) { b = Relu(a) }"""
+    plan = mixlist.resolve(model(text, check=False), policy(white=["Exp", "Neg"]))
+    assert [(node.name, node.precision) for node in plan.nodes] == [("c", "float32"), ("n", "float16")]
 
 
-def test_new_names_differ_from_names_in_functions() -> None:
+def test_calls_in_bodies_keep_their_types() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[4] x, bool go) => (float[4] y) {
+        [w] w = Exp(x)
+        [i] y = If(go) <then_branch = t () => (float[4] p) { [c] p = f.F(w) },
+                        else_branch = e () => (float[4] q) { [r] q = Relu(w) }> }
+      <domain: "f", opset_import: ["" : 17]> F (a) => (b) { b = Neg(a) }"""
+    result = case(text, feeds={**X, "go": True}, **LISTS)
+    assert result.low == {"w", "i/else_branch/r"}
+    assert result.reads("i/then_branch/c") == ["float32"]
+
+
+def test_the_constants_that_a_call_reads_stay() -> None:
+    """Rule S4.31: a constant is converted for other readers only; its call reads the authored numbers."""
     text = model_text(
-        "(float[4] y) { [w] w = Exp(x) [c] y = f.F(w) }",
-        "F (a) => (b) { x_float16 = Relu(a) y_float16 = Log(x_float16) b = Neg(y_float16) }",
+        "(float[4] y) <float[4] k = {1, 2, 3, 4}> { [a] w = Add(x, k) [c] y = f.F(w, k) }",
+        "F (a, k) => (b) { b = Mul(a, k) }",
     )
-    result = case(text, feeds=X, **LISTS)
-    assert {n.output[0] for n in result.after.graph.node} == {"x_float16_2", "w", "y"}
+    result = case(text, white=["Add"], feeds=X)
+    assert result.initializers() == {"k": "float32", "k_float16": "float16"}
+    assert result.reads("c") == ["float32", "float32"]
 
 
-@pytest.mark.parametrize(("function_opset", "main_opset"), [(13, 19), (19, 17), (13, 17)])
-def test_a_cast_in_a_function_of_another_opset(function_opset: int, main_opset: int) -> None:
-    """Neg and Log are the same from opset 13 on, but Cast is not: a function with a Cast takes the model's opset."""
-    text = model_text(
-        "(float[4] y) { [w] w = Exp(x) [c] y = f.F(w) }",
-        f'<domain: "f", opset_import: ["" : {function_opset}]> F (a) => (b) {{ [n] s = Neg(a) [l] b = Log(s) }}',
-        imports=f'"" : {main_opset}, "f" : 1',
-        ir=9,
-    )
-    result = case(text, **LISTS)
-    assert result.casts == ["function:f:F: s>float32", "x>float16"]
-    assert result.after.functions[0].opset_import[0].version == (
-        function_opset if (function_opset, main_opset) == (13, 17) else main_opset
-    )
-    without_cast = case(text.replace("Log(s)", "Exp(s)"), **LISTS)
-    assert without_cast.after.functions[0].opset_import[0].version == function_opset
+@pytest.mark.parametrize(
+    ("main", "functions", "warnings"),
+    [
+        ("y = Neg(x)", ["F (a) => (b) { b = Neg(a) }"], []),
+        ("y = f.F(x)", ["F (a) => (b) { b = Neg(a) }"], ["1 node in a model-local function stays as authored"]),
+        (
+            "u = f.F(x) y = f.F(u)",
+            ["F (a) => (b) { c = f.G(a) b = f.G(c) }", "G (a) => (b) { c = Neg(a) b = Exp(c) }",
+             "H (a) => (b) { b = Exp(a) }"],
+            ["4 nodes in 2 model-local functions stay as authored"],
+        ),
+        (
+            "y = f.F(x)",
+            ["F (a) => (b) { go = Constant<value = bool {1}>() b = If(go) <then_branch = t () => (p) { p = f.G(a) },"
+             " else_branch = e () => (q) { q = Neg(a) }> }", "G (a) => (b) { b = Exp(a) }"],
+            ["5 nodes in 2 model-local functions stay as authored"],
+        ),
+    ],
+)  # fmt: skip
+def test_one_warning_counts_the_nodes_inside(main: str, functions: list[str], warnings: list[str]) -> None:
+    """Rule S4.31: each function that is called counts once, with its bodies; one that nothing calls does not."""
+    result = case(model_text(f"(float[4] y) {{ {main} }}", *functions), check=False, **LISTS)
+    assert function_warnings(result) == warnings
+    hints = [warning.hint for warning in result.plan.warnings if warning.code == "ML410"]
+    assert all("--inline-functions" in str(hint) for hint in hints)
+    assert list(result.after.functions) == list(result.before.functions)
 
 
-def test_a_node_rule_holds_in_every_specialization() -> None:
-    text = model_text(
-        "(float[4] y, float[4] z) { [w] w = Exp(x) [c] y = f.F(w) [d] z = f.F(x) }",
-        "F (a) => (b) { [r] r = Relu(a) [l] b = Log(r) }",
-    )
-    result = case(text, rules=(customize("l", ["float16"], ["float16"]),), feeds=X, **LISTS)
-    assert {"function:f:F#0/l", "function:f:F#1/l"} <= result.low
-    assert result.casts == [">y", ">z", "function:f:F_2: r>float16", "x>float16"]
+def test_a_list_that_names_a_function_warns_and_moves_nothing() -> None:
+    result = case(CHAIN, white=["Exp"], edits={"F": "white"})
+    assert [warning.code for warning in result.plan.warnings] == ["ML407", "ML410"]
+    assert result.nodes["c"].precision == "float32"
+
+
+def test_node_rules_on_a_call() -> None:
+    """Rules S6.8 and S6.9: a call has nothing to vary, and the nodes inside have no names here."""
+    proto = model(CHAIN)
+    with pytest.raises(ListError, match="the call of a function keeps its authored types") as error:
+        mixlist.resolve(proto, policy(rules=[customize("c", ["float16"], ["float16"])]))
+    assert error.value.diagnostics[0].code == "ML308"
+    kept = mixlist.resolve(proto, policy(rules=[*keep("c"), *keep("r")]))
+    assert [warning.code for warning in kept.warnings] == ["ML306", "ML305", "ML410"]
+
+
+@pytest.mark.parametrize("function_opset", [1, 6, 12, 18])
+def test_the_opset_of_a_function_does_not_matter(function_opset: int) -> None:
+    """Rule S7.15 is about the opset of the model: nothing is added to a function."""
+    text = CHAIN.replace('<domain: "f", opset_import: ["" : 17', f'<domain: "f", opset_import: ["" : {function_opset}')
+    assert case(text, check=False, runtime=False, **LISTS).low == {"w", "e"}
 
 
 def test_functions_inlined_on_request() -> None:
-    text = model_text(
-        "(float[4] y, float[4] z) { [w] w = Exp(x) y = f.F<k = 2.0>(w) z = f.F<k = 3.0>(x) }",
-        "F <k> (a) => (c) { v = Constant<value_float: float = @k>() [m] d = Mul(a, v) c = f.H(d) }",
-        "H (a) => (c) { [l] c = Log(a) }",
-    )
-    original = model(text)
-    inlined = inline_functions(original)
-    rules = policy(**LISTS)
-    plan = mixlist.resolve(inlined, rules)
-    rewritten_model = mixlist.rewrite(inlined, plan).model
-    check_contract(inlined, rewritten_model, plan)
-    check_idempotent(rewritten_model, lambda m: mixlist.rewrite(m, mixlist.resolve(m, rules)).model)
-    assert not rewritten_model.functions and len(original.functions) == 2
-    low = [n.op_type for n in plan.nodes if n.precision == "float16"]
-    assert low == ["Exp", "Mul"]  # the Mul that follows w; its Log stays float32
-    assert sum(n.op_type == "Cast" for n in rewritten_model.graph.node) == 2
+    """The result is that of the model without functions, which onnx's inliner makes."""
+    inlined = inline_functions(model(CHAIN))
+    assert not inlined.functions
+    result = case(inlined, feeds=X, **LISTS)
+    flat = model("g (float[4] x) => (float[4] y) { [w] w = Exp(x) [r] r = Relu(w) [l] v = Exp(r) [e] y = Exp(v) }")
+    expected = mixlist.resolve(flat, policy(**LISTS))
+    assert [node.precision for node in result.plan.nodes] == [node.precision for node in expected.nodes]
+    assert not function_warnings(result)
+
+
+def test_inlining_a_rewritten_model_changes_no_number() -> None:
+    """The rewritten model is valid for onnx's inliner too, and a second rewrite finds its Casts."""
+    result = case(CHAIN, **LISTS)
+    flat = inline_functions(result.after)
+    check_contract(flat, mixlist.rewrite(flat, mixlist.resolve(flat, policy(**LISTS))))
+    check_idempotent(result.after, lambda m: mixlist.rewrite(m, mixlist.resolve(m, policy(**LISTS))).model)

@@ -30,10 +30,7 @@ def _check_needed(scope: Scope, source: str, target: int, label: str, *, cast_is
     assert not constant, f"point 4: {label}, an initializer that could have been converted"
     if producer is None:
         return
-    is_known_constant = is_constant(producer) and not any(
-        a.ref_attr_name for a in producer.attribute
-    )  # not what a caller passes
-    assert not is_known_constant, f"point 4: {label}, a Constant that could have been converted"
+    assert not is_constant(producer), f"point 4: {label}, a Constant that could have been converted"
     assert not is_marked_cast(producer), f"point 4: {label}, itself a Cast that mixlist made"
     assert scope.elem_type(source) != target, f"point 4: {label} to the type it has already"
     is_user_cast = producer.op_type == "Cast" and producer.domain in ("", "ai.onnx")

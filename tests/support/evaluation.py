@@ -27,15 +27,9 @@ def run_ort(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], *, optimize
 
 
 def run_reference(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """The outputs as onnx.reference computes them: every node in the types of the model.
-
-    Functions are inlined first, because onnx.reference does not resolve nested attribute references.
-    """
-    from onnx.inliner import inline_local_functions
+    """The outputs as onnx.reference computes them: every node in the types of the model."""
     from onnx.reference import ReferenceEvaluator
 
-    if model.functions:
-        model = inline_local_functions(model)
     with np.errstate(all="ignore"):
         return list(ReferenceEvaluator(model).run(None, dict(feeds)))
 

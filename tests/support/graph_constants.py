@@ -1,4 +1,4 @@
-"""Constants that a model computes: products, fills, ranges, joins, casts, and constants behind functions.
+"""Constants that a model computes: products, fills, ranges, joins and casts.
 
 Values may be out of the range of the low types: these graphs serve the comparison of decisions, not of numbers.
 """

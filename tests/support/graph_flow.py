@@ -92,8 +92,7 @@ def _body_inputs(body: Scope, states: list[Value], hint: str) -> list[Value]:
     inputs = []
     for i, state in enumerate(states):
         name = f"{body.names}{hint}{i}"
-        free = not body.function and not state.constant  # onnx.inliner renames a shadowed name wrongly
-        if body.gen.chance(10) and free and state.name not in {v.name for v in inputs}:
+        if body.gen.chance(10) and not state.constant and state.name not in {v.name for v in inputs}:
             name = state.name
             body.hidden.add(name)
             body.gen.features.add("shadowed name")
@@ -116,8 +115,7 @@ def loop(s: Scope) -> Any:
     _grow(body, gen.integer(1, 5))
     results: list[Value] = []
     for state in carried:
-        # onnx.inliner renames an output that is an input of its body wrongly, too.
-        if gen.chance(15) and state not in results and not s.function:
+        if gen.chance(15) and state not in results:
             results.append(state)
             gen.features.add("pass-through output")
         else:
@@ -125,7 +123,7 @@ def loop(s: Scope) -> Any:
     scans = [v for v in body.values if len(v.shape) == 1 and v.dtype == FLOAT and not v.constant and v.is_tensor]
     node_outputs = {name for node in body.nodes for name in node.output}
     scans = [v for v in scans if v.name in node_outputs and v not in results][: gen.integer(0, 1)]
-    end = body.emit_one("Identity", [go], replace(go, name="")) if s.function or gen.chance(60) else go
+    end = body.emit_one("Identity", [go], replace(go, name="")) if gen.chance(60) else go
     assert end is not None
     gen.features.add("Loop")
     trips = gen.integer(1, 3)

@@ -118,7 +118,7 @@ def pad(s: Scope) -> NewValues:
 def compare(s: Scope) -> NewValues:
     """A comparison with a threshold outside the bounds of the value: no rounding changes the result."""
     x = random_float(s)
-    if x is None or x.dtype != FLOAT or (s.gen.opset < 9 and s.function):
+    if x is None or x.dtype != FLOAT:
         return None
     threshold = s.constant(float(2 ** np.ceil(np.log2(x.bound + 1)) * 2) * s.gen.pick([1, -1]))
     return s.emit_one(s.gen.pick(["Greater", "Less"]), [x, threshold], Value("", BOOL, x.shape, 0.0, 0.0))
@@ -188,7 +188,7 @@ def cast_again(s: Scope) -> NewValues:
 # -- sequences ------------------------------------------------------------------------------------
 def sequence(s: Scope) -> NewValues:
     x = random_float(s)
-    if x is None or x.dtype != FLOAT or not x.shape or s.outer or s.function:
+    if x is None or x.dtype != FLOAT or not x.shape or s.outer:
         return None
     y = s.gen.pick([v for v in s.floats() if v.shape == x.shape])
     bound, error = max(x.bound, y.bound), max(x.rounded_error, y.rounded_error)

@@ -157,7 +157,7 @@ def value_of_unknown_type(s: Scope) -> NewValues:
     x = s.gen.pick(values)
     outputs = s.emit("Custom", [x], [plain(x.shape)], domain=CUSTOM_DOMAIN)
     s.gen.features.add("unknown type")
-    if outputs and not s.function and s.outer is None and s.gen.chance(25):
+    if outputs and s.outer is None and s.gen.chance(25):
         s.gen.declared.append(outputs[0])
     return outputs
 

@@ -33,7 +33,7 @@ MAX_ERROR = 60.0
 STATE_BOUND, STATE_ERROR = (
     2.0,
     20.0,
-)  # the limits of a loop state or a function argument, so that they hold by induction
+)  # the limits of a loop state, so that they hold by induction
 NUMPY = {
     FLOAT: np.float32,
     FLOAT16: np.float16,
@@ -89,12 +89,11 @@ def value_info(value: Value) -> onnx.ValueInfoProto:
 
 
 class Scope:
-    """One graph, subgraph or function body while it is built."""
+    """One graph or subgraph while it is built."""
 
-    def __init__(self, gen: Generator, outer: Scope | None = None, *, function: str = "", names: str = "") -> None:
+    def __init__(self, gen: Generator, outer: Scope | None = None, *, names: str = "") -> None:
         self.gen = gen
         self.outer = outer
-        self.function = function or (outer.function if outer else "")
         self.names = names  # prefix of the names that this scope makes, so that two branches can use the same names
         self.hidden: set[str] = set()  # outer names that an input of this scope shadows
         self.inputs: list[Value] = []
@@ -177,11 +176,11 @@ class Scope:
         bound = float(np.abs(finite).max()) if finite.size and dtype != BOOL else 0.0
         scope = self
         fits_constant_node = gen.opset >= 9 or dtype in (FLOAT, FLOAT16, DOUBLE)  # before opset 9 a Constant is a float
-        if not self.function and self.outer and (not fits_constant_node or gen.chance(30)):
+        if self.outer and (not fits_constant_node or gen.chance(30)):
             scope = self._outermost()
         value = Value(gen.new_name(scope, "const"), dtype, array.shape, bound, 0.0, constant=True)
         gen.constant_keys[value.name] = key
-        if scope.function or (scope.outer and gen.ir < 4) or (fits_constant_node and gen.chance(30)):
+        if (scope.outer and gen.ir < 4) or (fits_constant_node and gen.chance(30)):
             scope.nodes.append(self._constant_node(scope, value, array))
         else:
             scope.initializers.append(numpy_helper.from_array(array, value.name))
@@ -216,16 +215,6 @@ class Scope:
         return helper.make_graph(self.nodes, name, inputs, [value_info(v) for v in outputs], self.initializers)
 
 
-@dataclass(frozen=True)
-class Ref:
-    """An attribute that refers to an attribute of the enclosing function."""
-
-    name: str
-    type: int
-
-
 def attribute(name: str, value: Any) -> onnx.AttributeProto:
-    """An attribute from a Python value, a graph, a tensor or a Ref."""
-    if isinstance(value, Ref):
-        return onnx.AttributeProto(name=name, type=value.type, ref_attr_name=value.name)
+    """An attribute from a Python value, a graph or a tensor."""
     return helper.make_attribute(name, value)

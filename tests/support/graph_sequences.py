@@ -1,4 +1,4 @@
-"""Sequences and optionals in random graphs, also through If, Loop and functions.
+"""Sequences and optionals in random graphs, also through If and Loop.
 
 These graphs serve the comparison of decisions: a runtime need not run them.
 """
@@ -133,7 +133,7 @@ def _body_result(body: Scope, shape: Shape) -> Value:
     return result
 
 
-# -- control flow and functions that carry sequences --------------------------------------------------
+# -- control flow that carries sequences ------------------------------------------------------------
 def conditional(s: Scope) -> Any:
     """If whose branches yield a sequence."""
     sequences = _sequences(s)

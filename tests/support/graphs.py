@@ -13,13 +13,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import onnx
-from hypothesis import reject
 from hypothesis import strategies as st
 from onnx import helper
 
-from tests.support import graph_functions
 from tests.support.graph_flow import FLOWS
-from tests.support.graph_functions import FUNCTION_DOMAIN
 from tests.support.graph_moves import sequence
 from tests.support.graph_patterns import MORE_DOMAINS
 from tests.support.graph_scope import (
@@ -79,7 +76,7 @@ class Generator:
     draw: Callable[[st.SearchStrategy[int]], int]
     opset: int = 17
     ir: int = 8
-    flat: bool = False  # no control flow, functions or sequences
+    flat: bool = False  # no control flow or sequences
     families: Sequence[str] = ()  # of operators on which only decisions are compared: no runtime need run them
     duplicates: bool = False
     counter: Counter[str] = field(default_factory=Counter)
@@ -89,9 +86,6 @@ class Generator:
     widened: set[str] = field(default_factory=set)
     overridable: list[Value] = field(default_factory=list)
     masks: set[str] = field(default_factory=set)  # names of tensors that hold a mask and nothing else
-    functions: list[tuple[onnx.FunctionProto, Value, bool]] = field(default_factory=list)
-    function_attributes: dict[str, dict[str, float]] = field(default_factory=dict)
-    special_functions: list[graph_functions.Function] = field(default_factory=list)
     declared: list[Value] = field(default_factory=list)  # values of unknown type that get a value_info
 
     def integer(self, low: int, high: int) -> int:
@@ -141,47 +135,6 @@ def grow(scope: Scope, steps: int) -> None:
     for _ in range(steps):
         flow = not gen.flat and scope.depth < 2 and gen.chance(8 if scope.depth else 14)
         gen.pick([f.make for f in FLOWS if f.since <= gen.opset] if flow else table)(scope)
-        if gen.functions and gen.chance(35):
-            call(scope)
-        if gen.special_functions and gen.chance(25):
-            graph_functions.call(scope)
-
-
-# -- functions ------------------------------------------------------------------------------------
-def define_function(gen: Generator, index: int) -> None:
-    """A function of one tensor of any float32 shape that keeps the shape; may call earlier ones."""
-    name = f"F{index}"
-    with_alpha = gen.chance(50)
-    gen.function_attributes[name] = {"alpha": 0.5} if with_alpha else {}
-    scope = Scope(gen, function=name, names=gen.pick([f"{name}_", "f_"]))
-    argument = scope.add(Value(f"{scope.names}in", FLOAT, ("N", 4), STATE_BOUND, STATE_ERROR))
-    grow(scope, gen.integer(1, 4))
-    result = halve_to_state_bound(scope, gen.pick([v for v in scope.floats() if v.shape == ("N", 4)]))
-    if result.name == argument.name:
-        output = scope.emit_one("Relu", [argument], replace(argument, error=argument.rounded_error))
-        assert output is not None
-        result = output
-    imports = [helper.make_opsetid("", gen.opset), helper.make_opsetid(FUNCTION_DOMAIN, 1)]
-    if gen.families:
-        imports += [helper.make_opsetid(domain, 1) for domain in MORE_DOMAINS]
-    proto = helper.make_function(FUNCTION_DOMAIN, name, [argument.name], [result.name], scope.nodes, imports)
-    if with_alpha and gen.ir >= 9 and gen.chance(50):
-        proto.attribute_proto.append(helper.make_attribute("alpha", 0.5))
-    elif with_alpha:
-        proto.attribute.append("alpha")
-    gen.functions.append((proto, replace(result, name=""), with_alpha))
-
-
-def call(scope: Scope) -> None:
-    """Call one of the functions defined so far."""
-    fits = [v for v in scope.floats(bound=STATE_BOUND, error=STATE_ERROR) if v.shape == ("N", 4)]
-    if not fits:
-        return
-    proto, result, with_alpha = scope.gen.pick(scope.gen.functions)
-    attrs = {"alpha": scope.gen.pick([0.25, 0.5])} if with_alpha else {}
-    if scope.emit(proto.name, [scope.gen.pick(fits)], [result], domain=FUNCTION_DOMAIN, **attrs):
-        scope.gen.features.add("nested function" if scope.function else "function")
-        scope.gen.features.add("call in subgraph" if scope.depth else "function")
 
 
 def halve_to_state_bound(scope: Scope, value: Value, shape: Shape | None = None) -> Value:
@@ -234,7 +187,6 @@ def build(
     *,
     flat: bool = False,
     families: Sequence[str] = (),
-    functions: bool = False,
 ) -> Case:
     """Draw one model with operators of one, two, or all of the families."""
     gen = Generator(draw, flat=flat)
@@ -244,13 +196,6 @@ def build(
     gen.opset = gen.pick(OPSETS)
     gen.ir = gen.pick([8, 10, 7, 9, 4, 3] if gen.opset <= 12 else [8, 10, 9, 7])
     gen.duplicates = gen.chance(4)
-    if functions and (gen.ir < 8 or gen.opset < 9):
-        reject()
-    if not flat and gen.ir >= 8 and gen.opset >= 9 and (functions or gen.chance(55)):
-        for i in range(gen.integer(1, 2)):
-            define_function(gen, i)
-        if {"constants", "sequences"} & set(gen.families):
-            graph_functions.define(gen)
     scope = Scope(gen)
     inputs = _inputs(gen, scope)
     grow(scope, gen.integer(1, 14))
@@ -259,12 +204,8 @@ def build(
     graph.input.extend(value_info(v) for v in [*inputs, *gen.overridable])
     graph.value_info.extend(value_info(v) for v in gen.declared)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", gen.opset)], ir_version=gen.ir)
-    if gen.functions or gen.special_functions:
-        model.opset_import.append(helper.make_opsetid(FUNCTION_DOMAIN, 1))
-        model.functions.extend(f for f, _, _ in gen.functions)
     if families:
         model.opset_import.extend(helper.make_opsetid(domain, 1) for domain in MORE_DOMAINS)
-        model.functions.extend(f.proto for f in gen.special_functions)
     if gen.chance(30):
         model = onnx.shape_inference.infer_shapes(model)
         gen.features.add("value_info")
@@ -280,11 +221,11 @@ def _opset_feature(model: onnx.ModelProto) -> set[str]:
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, flat: bool = False, families: Sequence[str] = (), functions: bool = False) -> Case:
-    """Random models; with ``functions`` each of them has functions.
+def cases(draw: st.DrawFn, *, flat: bool = False, families: Sequence[str] = ()) -> Case:
+    """Random models.
 
-    ``flat`` models have no control flow, functions or sequences. Models with ``families`` of graph_table.DECISIONS also
+    ``flat`` models have no control flow or sequences. Models with ``families`` of graph_table.DECISIONS also
     have computed constants, sequences and optionals everywhere, masks, positions or unknown types; only their decisions
     can be compared, not their numbers.
     """
-    return build(draw, flat=flat, families=families, functions=functions)
+    return build(draw, flat=flat, families=families)

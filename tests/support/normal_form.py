@@ -1,27 +1,21 @@
 """A rewritten model as lines that depend on what it computes, not on the names mixlist made up.
 
 A Cast that mixlist made is written ``source>float16``, a float constant by its type and values, a value
-that lost its name to such a Cast at a graph output ``name<``, and a call by a digest of the function's
-body. Lines are sorted within their scope.
+that lost its name to such a Cast at a graph output ``name<``. Lines are sorted within their scope.
 """
 
 from __future__ import annotations
-
-import hashlib
-from functools import cache
 
 import numpy as np
 import onnx
 
 from tests.support.contract_constants import float_constants
 from tests.support.scopes import (
-    FunctionKey,
     Scope,
     View,
     cast_target,
     dtype_name,
     elem_type,
-    function_key,
     is_marked_cast,
     subgraphs,
 )
@@ -31,26 +25,10 @@ Names = dict[str, str]
 
 def normal_form(model: onnx.ModelProto) -> str:
     """The text that two models share if they differ only in names of mixlist's making and in node order."""
-    writer = _Writer(View(model))
-    functions = sorted(writer.function(key) for key in writer.view.bodies)
-    return "\n".join([*writer.scope(writer.view.main, {}, ""), *functions])
+    return "\n".join(_Writer().scope(View(model).main, {}, ""))
 
 
 class _Writer:
-    def __init__(self, view: View) -> None:
-        self.view = view
-        self.label = cache(self._label)
-
-    def function(self, key: FunctionKey) -> str:
-        scope = self.view.bodies[key]
-        inputs = ", ".join(_typed(scope, name) for name in scope.body.input)
-        return "\n".join([f"function {self.label(key)} ({inputs})", *self.scope(scope, {}, "  ")])
-
-    def _label(self, key: FunctionKey) -> str:
-        scope = self.view.bodies[key]
-        inputs = [_typed(scope, name) for name in scope.body.input]
-        return hashlib.sha1("\n".join([*inputs, *self.scope(scope, {}, "")]).encode()).hexdigest()[:6]
-
     def scope(self, scope: Scope, outer: Names, indent: str) -> list[str]:
         names = outer | _names(scope, outer)
         constants = {name for name, _, _ in float_constants(scope)} - scope.inputs - set(scope.outputs)
@@ -73,10 +51,10 @@ class _Writer:
             return f"cast {names[node.output[0]]}"
         outputs = [f"{names.get(o, o)}:{dtype_name(scope.elem_type(o))}" if o else "_" for o in node.output]
         attrs = sorted(_attribute(a) for a in node.attribute if a.type not in (a.GRAPH, a.GRAPHS))
-        key = function_key(node)
-        op = self.label(key) if key in self.view.bodies else node.op_type
         inputs = [names.get(i, i) or "_" for i in node.input]
-        return f"{', '.join(outputs)} = {op}{'<' + ', '.join(attrs) + '>' if attrs else ''}({', '.join(inputs)})"
+        return (
+            f"{', '.join(outputs)} = {node.op_type}{'<' + ', '.join(attrs) + '>' if attrs else ''}({', '.join(inputs)})"
+        )
 
 
 def _typed(scope: Scope, name: str, names: Names | None = None) -> str:
@@ -84,8 +62,6 @@ def _typed(scope: Scope, name: str, names: Names | None = None) -> str:
 
 
 def _attribute(attr: onnx.AttributeProto) -> str:
-    if attr.ref_attr_name:
-        return f"{attr.name}=@{attr.ref_attr_name}"
     value = onnx.helper.get_attribute_value(attr)
     if isinstance(value, onnx.TensorProto):
         array = onnx.numpy_helper.to_array(value)
@@ -102,8 +78,8 @@ def _names(scope: Scope, outer: Names) -> Names:
     casts = [node for node in scope.nodes if is_marked_cast(node)]
     for node in casts:
         if node.output[0] in scope.outputs:
-            inner = scope.outer or scope.path  # outside the main graph the names of outputs are free
-            result = f"out{scope.outputs.index(node.output[0])}" if inner else node.output[0]
+            # In a body the names of outputs are free.
+            result = f"out{scope.outputs.index(node.output[0])}" if scope.outer else node.output[0]
             names[node.output[0]], names[node.input[0]] = result, f"{result}<"
     for node in casts:
         if node.output[0] not in scope.outputs:

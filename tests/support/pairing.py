@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from tests.support.scopes import FunctionKey, Scope, View, function_key, is_marked_cast, subgraphs
+from tests.support.scopes import Scope, View, is_marked_cast, subgraphs
 
 STANDARD = ("", "ai.onnx")
 
@@ -21,12 +21,11 @@ class ScopePair:
 
 
 class Pairing:
-    """All pairs of scopes of two models, functions included (one pair per specialization)."""
+    """All pairs of scopes of two models."""
 
     def __init__(self, before: View, after: View) -> None:
         self.before, self.after = before, after
         self.pairs: list[ScopePair] = []
-        self._seen: set[tuple[FunctionKey, FunctionKey]] = set()
         self._pair(before.main, after.main)
 
     def _pair(self, old: Scope, new: Scope) -> None:
@@ -38,10 +37,6 @@ class Pairing:
                 continue
             for (name, _), (rewritten_name, _) in zip(subgraphs(node), subgraphs(rewritten), strict=True):
                 self._pair(inner_old[id(node), name], inner_new[id(rewritten), rewritten_name])
-            keys = function_key(node), function_key(rewritten)
-            if keys[0] in self.before.bodies and keys[1] in self.after.bodies and keys not in self._seen:
-                self._seen.add(keys)
-                self._pair(self.before.bodies[keys[0]], self.after.bodies[keys[1]])
 
 
 def _children(scope: Scope) -> dict[tuple[int, str], Scope]:

@@ -67,10 +67,6 @@ BRANCH_IN_LOOP = """g (float[1] x, int64 m) => (float[1] y) <bool go = {1}, floa
      [i] t = If(o) <then_branch = q () => (float[1] a) { [sq] z = Mul(s, s) [less] a = Mul(z, half) },
                     else_branch = e () => (float[1] d) { [grow] d = Mul(s, ten) }> }> }"""
 
-FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[2] x) => (float[2] y, float[2] z) {
-    [one] y = f.Square(x) [n] n = Neg(x) [two] z = f.Square(n) }
-  <domain: "f", opset_import: ["" : 17]> Square (a) => (c) { [sq] b = Mul(a, a) [pass] c = Neg(b) }"""
-
 MASK = """g (float[1,4] x, bool[1,4] b) => (float[1,4] y) <float k = {MASK}, float z = {0}> {
   [w] w = Where(b, z, k) [a] a = Add(x, w) [s] y = Softmax(a) }"""
 
@@ -111,7 +107,6 @@ PLANTED = (
     Planted("a loop without iterations", LOOP, _loop_feed(0), {}),
     Planted("a branch in a loop", BRANCH_IN_LOOP, _loop_feed(5),
             {"l/body/i/then_branch/sq": OVER, "l/body/i/then_branch/less": ON}, 1.0),
-    Planted("a function", FUNCTION, x([300, 1]), {"function:f:Square/sq": OVER, "function:f:Square/pass": ON}, 1.0),
     Planted("infinite in float32", "g (float[2] x) => (float[2] y) { [e] e = Exp(x) [n] y = Neg(e) }", x([200, 1]),
             {"e": "preexisting", "n": "preexisting"}),
     Planted("NaN in the data", SQUARE, x([1, np.nan, 2]), {"m": "preexisting", "n": "preexisting"}),

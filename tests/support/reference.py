@@ -1,8 +1,8 @@
 """An independent reference of mixlist's decisions, written from docs/semantics.md alone.
 
-It is slow and simple: all functions are written out, and types that feed back are found by brute iteration (Rule
-S4.28: all start undecided, a vote can only raise them, and what no vote decides keeps its authored type). The files
-``reference_*.py`` restate the other rules. ``decide`` returns the precision and the output types of every node.
+It is slow and simple: types that feed back are found by brute iteration (Rule S4.28: all start undecided, a vote can
+only raise them, and what no vote decides keeps its authored type). The files ``reference_*.py`` restate the other
+rules. ``decide`` returns the precision and the output types of every node.
 
 Rules here: S3.2, S3.4 to S3.8 (modes), S4.2 (node rules), S4.4 (white), S4.5 (black), S4.7 (constants out of range),
 S4.9 (lists act on float32), S4.36 (a gray softmax is first decided as if masks were reduced).
@@ -363,7 +363,7 @@ class Reference:
 
 
 def decide(model: onnx.ModelProto, policy: Policy) -> dict[Node, ReferenceDecision]:
-    """Return the decisions of the rules for every node of every scope instance."""
+    """Return the decisions of the rules for every node of every scope."""
     reference = Reference(model, policy)
     reference.solve()
     return {node: reference.decided(node) for node in reference.nodes}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tests.support.reference_flow import Flow
 from tests.support.reference_gray import source_of_marked_casts
-from tests.support.reference_model import LISTED, Node, Scope, Value
+from tests.support.reference_model import LISTED, Node, Value
 
 Edges = dict[Node, set[Node]]
 
@@ -74,23 +74,22 @@ class Between:
             reached |= next_reached
 
     def _producers(self, node: Node) -> set[Node]:
-        """Return the nodes behind the float inputs of a node; those of other functions end a path."""
+        """Return the nodes behind the float inputs of a node."""
         makers: set[Node] = set()
         for value in node.inputs:
             if value is not None and value.elem in LISTED:
-                makers |= self._makers(value, set(), node.scope.function())
+                makers |= self._makers(value, set())
         return makers
 
-    def _makers(self, value: Value, seen: set[Value], function: Scope) -> set[Node]:
-        """Return the nodes of a function that compute a value, also in bodies whose control flow takes the low type."""
+    def _makers(self, value: Value, seen: set[Value]) -> set[Node]:
+        """Return the nodes that compute a value, also in bodies whose control flow takes the low type."""
         if value in seen:
             return set()
         seen.add(value)
         value = source_of_marked_casts(value)
         sources = self.flow.sources.get(value)
         if sources is None:
-            producer = value.producer
-            return {producer} if producer is not None and producer.scope.function() is function else set()
+            return {value.producer} if value.producer is not None else set()
         if value in self.flow.owner and not self.passes(self.flow.owner[value]):
             return set()
-        return {maker for source in sources for maker in self._makers(source, seen, function)}
+        return {maker for source in sources for maker in self._makers(source, seen)}

@@ -1,8 +1,4 @@
-"""Compare mixlist's plan with the reference, node by node in every scope instance.
-
-mixlist decides a function once for all calls that are equal, the reference once for each call: every call is compared
-with the specialization that names it among its callers.
-"""
+"""Compare mixlist's plan with the reference, node by node in every scope."""
 
 from __future__ import annotations
 
@@ -25,8 +21,8 @@ def differences(plan: Plan, decided: dict[Node, ReferenceDecision]) -> list[str]
     for decision in plan.nodes:
         by_scope.setdefault(decision.scope, []).append(decision)
     main = next(iter(decided)).scope if decided else None
-    while main is not None and (main.outer or main.caller):
-        main = main.outer or (main.caller.scope if main.caller else None)
+    while main is not None and main.outer:
+        main = main.outer
     return list(_compare(main, "", by_scope, decided)) if main else []
 
 
@@ -52,13 +48,3 @@ def _compare(
         inner = f"{path}/{node.name}" if path else node.name
         for name, body in node.bodies.items():
             yield from _compare(body, f"{inner}/{name}", by_scope, decided)
-        if node.call is not None:
-            yield from _compare(node.call, _specialization(node.call, inner, by_scope), by_scope, decided)
-
-
-def _specialization(call: Scope, caller: str, by_scope: dict[str, list[Decision]]) -> str:
-    """Return the scope path of the specialization that serves a call."""
-    for path, decisions in by_scope.items():
-        if path.split("#")[0] == call.path and "#" in path and caller in decisions[0].callers:
-            return path
-    return call.path

@@ -165,7 +165,7 @@ def captured(body: Scope) -> Iterator[Value]:
 
 
 def _values_without_producer(scope: Scope) -> list[Value]:
-    return [v for v in scope.values.values() if v.producer is None and scope.caller is None]
+    return [v for v in scope.values.values() if v.producer is None]
 
 
 def run_node(node: Node, inputs: list[np.ndarray | None]) -> list[np.ndarray | None]:

@@ -61,8 +61,8 @@ class Flow:
 
 
 def all_scopes(main: Scope) -> Iterator[Scope]:
-    """Yield every scope instance."""
+    """Yield every scope."""
     yield main
     for node in main.nodes:
-        for inner in (*node.bodies.values(), *([node.call] if node.call else [])):
+        for inner in node.bodies.values():
             yield from all_scopes(inner)

@@ -32,14 +32,12 @@ class Follower:
         """Return the float inputs that are no constants, in input order."""
         return [v for v in node.inputs if v is not None and v.elem in LISTED and not self.constants.is_constant(v)]
 
-    def followed(self, value: Value, types: Types, reader: Node) -> int | None:
-        """Return the decided type of a producer, through one Cast of the user in the same function."""
+    def followed(self, value: Value, types: Types) -> int | None:
+        """Return the decided type of a producer, through one Cast of the user."""
         value = source_of_marked_casts(value)
         node = value.producer
         decided_type = types.get(value, value.elem)
         if node is None or not node.is_user_cast or self.policy.lists.list_of("Cast") == "black":
-            return decided_type
-        if node.scope.function() is not reader.scope.function():
             return decided_type
         source = node.inputs[0]
         widened = (FLOAT, BFLOAT16) if self.low == FLOAT16 else (FLOAT,)
@@ -53,7 +51,7 @@ class Follower:
     def requested_type(self, node: Node, types: Types) -> int | None:
         """Return the type that a gray node asks for; None: not decided yet; 0: its authored type."""
         producers = self.float_inputs(node)
-        return self.combined([self.followed(v, types, node) for v in producers])
+        return self.combined([self.followed(v, types) for v in producers])
 
     def combined(self, followed: list[int | None]) -> int | None:
         """Return the type that a gray node asks for that reads these tensors of these types."""

@@ -205,22 +205,18 @@ class Masks:
                 groups.remove(overlapping)
             if masks:
                 groups.append(merged)
-        return [part for group in groups for part in self._parts(group, nodes)]
+        for group in groups:
+            self._complete(group, nodes)
+        return groups
 
-    def _parts(self, group: MaskedSoftmaxes, nodes: list[Node]) -> Iterator[MaskedSoftmaxes]:
-        """Yield a part for the main graph and for each call of a function; a mask that crosses parts is not reduced."""
-        path_nodes = [node for node in nodes if self._is_on_path(node, group)]
-        instances = dict.fromkeys(node.scope.function() for node in (*path_nodes, *group.softmaxes))
-        for instance in instances:
-            part = MaskedSoftmaxes({n for n in group.softmaxes if n.scope.function() is instance}, group.masks)
-            part.path_nodes = [node for node in path_nodes if node.scope.function() is instance]
-            part.nodes_out_of_range = {
-                n for n in part.path_nodes if any(self.is_out_of_range(c) for c in self._contents_at(n))
-            }
-            part.limits = self._limits(part)
-            part.can_be_reduced = len(instances) == 1 and self._can_be_reduced(part)
-            if part.softmaxes or any(v in self.reaching_softmax for node in part.path_nodes for v in node.outputs):
-                yield part
+    def _complete(self, group: MaskedSoftmaxes, nodes: list[Node]) -> None:
+        """Find the nodes on the way to the softmaxes of a group, and how its masks can be reduced."""
+        group.path_nodes = [node for node in nodes if self._is_on_path(node, group)]
+        group.nodes_out_of_range = {
+            node for node in group.path_nodes if any(self.is_out_of_range(c) for c in self._contents_at(node))
+        }
+        group.limits = self._limits(group)
+        group.can_be_reduced = self._can_be_reduced(group)
 
     def _is_on_path(self, node: Node, group: MaskedSoftmaxes) -> bool:
         outputs = [v for v in node.outputs if v is not None and not is_softmax(node)]
@@ -255,15 +251,14 @@ class Masks:
             return False
         if any(limit < SMALLEST_MASK for limit in group.limits.values()):
             return False
-        if any(not self._is_plain(constant, reader) for constant, reader in masks):
+        if any(not self._is_plain(constant) for constant, _ in masks):
             return False
         return all(self._is_scaling_harmless(node, masks) for node in group.path_nodes)
 
-    def _is_plain(self, constant: Value, reader: Node) -> bool:
+    def _is_plain(self, constant: Value) -> bool:
         """Return whether a constant is a float32 initializer or Constant of the graph, and no default of an input."""
         is_written = constant.array is not None or is_standard(constant.producer, "Constant")
-        is_own = constant.scope is not None and constant.scope.function() is reader.scope.function()
-        return is_own and is_written and constant.elem == FLOAT and not constant.is_input
+        return is_written and constant.elem == FLOAT and not constant.is_input
 
     def _is_read_elsewhere(self, value: Value, group: MaskedSoftmaxes) -> bool:
         """Return whether a node that is neither on the path nor a softmax reads a value that holds a mask."""

@@ -1,10 +1,6 @@
-"""The scopes, nodes and values of a model, with every function written out at each of its calls.
+"""The scopes, nodes and values of a model without functions.
 
-Rule S4.10: nodes in topological order. Rule S4.25: the producer of a captured value is the outer node. Rule S4.31: a
-function is decided for each call, with its own opset.
-
-An argument of a function is the caller's value itself, and an output of a call is the value that the body yields.
-Inlining a function therefore changes no decision of the reference.
+Rule S4.10: nodes in topological order. Rule S4.25: the producer of a captured value is the outer node.
 """
 
 from __future__ import annotations
@@ -55,7 +51,7 @@ def _formal(param: str, is_variadic: bool, is_homogeneous: bool) -> onnx.defs.Op
 
 @dataclass(eq=False)
 class Value:
-    """A tensor, sequence or optional of one scope instance; ``elem`` is its authored element type."""
+    """A tensor, sequence or optional of one scope; ``elem`` is its authored element type."""
 
     name: str
     type: onnx.TypeProto | None = None
@@ -83,7 +79,7 @@ class Value:
 
 @dataclass(eq=False)
 class Node:
-    """One node of one scope instance."""
+    """One node of one scope."""
 
     proto: onnx.NodeProto
     name: str
@@ -91,7 +87,6 @@ class Node:
     inputs: list[Value | None]
     outputs: list[Value | None] = field(default_factory=list)
     bodies: dict[str, Scope] = field(default_factory=dict)
-    call: Scope | None = None
 
     @property
     def op(self) -> str:
@@ -111,14 +106,14 @@ class Node:
     @property
     def is_control_flow(self) -> bool:
         """Return whether the node carries no precision itself (Rule S4.25)."""
-        return self.call is not None or (self.op in CONTROL_FLOW and self.is_standard)
+        return self.op in CONTROL_FLOW and self.is_standard
 
     def attribute(self, name: str) -> onnx.AttributeProto | None:
         """Return an attribute of the node, None where it is not given."""
         return next((a for a in self.proto.attribute if a.name == name), None)
 
     def schema(self) -> onnx.defs.OpSchema | None:
-        """Return the schema at the opset of the model or function; None where there is none."""
+        """Return the schema at the opset of the model; None where there is none."""
         domain = self.proto.domain if not self.is_standard else ""
         if domain == CONTRIB_DOMAIN:
             return contrib_schemas().get(self.op)
@@ -133,12 +128,11 @@ class Node:
 
 @dataclass(eq=False)
 class Scope:
-    """One instance of a graph, body or function; ``caller`` is the node that calls a function."""
+    """A graph or body."""
 
     path: str
     outer: Scope | None
     opsets: Mapping[str, int]
-    caller: Node | None = None
     values: dict[str, Value] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     inputs: list[Value] = field(default_factory=list)
@@ -152,14 +146,10 @@ class Scope:
             return self.values[name]
         return self.outer.find(name) if self.outer else None
 
-    def function(self) -> Scope:
-        """Return the main graph or function instance that holds this scope."""
-        return self.outer.function() if self.outer else self
-
     def walk(self) -> Iterator[Node]:
-        """Yield all nodes in order of computation: those of bodies and called functions come before their owner."""
+        """Yield all nodes in order of computation: those of bodies come before their owner."""
         for node in self.nodes:
-            for inner in (*node.bodies.values(), *([node.call] if node.call else [])):
+            for inner in node.bodies.values():
                 yield from inner.walk()
             yield node
 
@@ -170,26 +160,18 @@ class Expansion:
     def __init__(self, model: onnx.ModelProto) -> None:
         self.declared = {v.name: v.type for g in _graphs(model.graph) for v in (*g.value_info, *g.output)}
         self.model = scopes.without_value_info(model)
-        self.functions = {scopes.function_key(f): f for f in self.model.functions}
         opsets = {o.domain: o.version for o in self.model.opset_import}
         typed = onnx.shape_inference.infer_shapes(self.model, check_type=False, strict_mode=False)
         self.main = Scope("", None, opsets)
-        self._fill(self.main, self.model.graph, typed.graph, [])
+        self._fill(self.main, self.model.graph, typed.graph)
 
-    def _fill(
-        self, scope: Scope, body: onnx.GraphProto, typed: onnx.GraphProto, arguments: list[Value | None] | None
-    ) -> None:
-        """Read the nodes and values of one graph; ``arguments`` are a function's."""
+    def _fill(self, scope: Scope, body: onnx.GraphProto, typed: onnx.GraphProto) -> None:
+        """Read the nodes and values of one graph."""
         types = {v.name: v.type for v in (*typed.value_info, *typed.output, *typed.input) if v.type.WhichOneof("value")}
-        for i, value_info in enumerate(body.input):
-            value = (
-                arguments[i] if arguments and i < len(arguments) else Value(value_info.name, types.get(value_info.name))
-            )
-            if value is not None:
-                scope.values[value_info.name] = value
-                value.scope = value.scope or scope
-                value.is_input = value.is_input or (scope.outer is None and scope.caller is None)
-                scope.inputs.append(value)
+        for value_info in body.input:
+            value = Value(value_info.name, types.get(value_info.name), is_input=scope.outer is None, scope=scope)
+            scope.values[value_info.name] = value
+            scope.inputs.append(value)
         for tensor in body.initializer:
             kind = helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
             value = scope.values.setdefault(tensor.name, Value(tensor.name, kind))
@@ -213,43 +195,16 @@ class Expansion:
         for name, graph in scopes.subgraphs(node.proto):
             path = "/".join(part for part in (scope.path, node.name, name) if part)
             node.bodies[name] = Scope(path, scope, scope.opsets)
-            self._fill(node.bodies[name], graph, typed_bodies[name], None)
-        function = self.functions.get(scopes.function_key(node.proto))
-        if function is not None:
-            node.call = self._call(node, function)
+            self._fill(node.bodies[name], graph, typed_bodies[name])
 
     def _add_outputs(self, node: Node, types: dict[str, onnx.TypeProto]) -> None:
-        declared = {} if node.scope.function().caller else self.declared
         for slot, name in enumerate(node.proto.output):
-            if node.call is not None and name:
-                yielded = node.call.outputs[slot]
-                node.outputs.append(yielded)
-                node.scope.values[name] = yielded
-                yielded.declared = yielded.declared or declared.get(name)
-            elif name:
-                value = Value(name, types.get(name), declared.get(name), node, slot, scope=node.scope)
+            if name:
+                value = Value(name, types.get(name), self.declared.get(name), node, slot, scope=node.scope)
                 node.outputs.append(value)
                 node.scope.values[name] = value
             else:
                 node.outputs.append(None)
-
-    def _call(self, node: Node, function: onnx.FunctionProto) -> Scope:
-        """Write a function out as a graph with the types of the arguments."""
-        arguments = [*node.inputs, *[None] * (len(function.input) - len(node.inputs))]
-        attributes = {a.name: a for a in function.attribute_proto} | {a.name: a for a in node.proto.attribute}
-        nodes = [scopes.bound(inner, attributes) for inner in function.node]
-        graph = onnx.GraphProto(name=function.name, node=nodes)
-        for name, value in zip(function.input, arguments, strict=True):
-            graph.input.append(onnx.ValueInfoProto(name=name, type=value.type if value else None))
-        graph.output.extend(onnx.ValueInfoProto(name=name) for name in function.output)
-        model = onnx.ModelProto(ir_version=self.model.ir_version, graph=graph)
-        model.opset_import.extend(function.opset_import)
-        model.functions.extend(f for f in self.model.functions if f is not function)
-        typed = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False)
-        opsets = {o.domain: o.version for o in function.opset_import}
-        instance = Scope(f"function:{function.domain}:{function.name}", None, opsets, caller=node)
-        self._fill(instance, graph, typed.graph, arguments)
-        return instance
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

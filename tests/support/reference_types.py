@@ -2,7 +2,7 @@
 
 Rule S4.12: a type comes from ONNX's inference or the schema, else from the declaration. Rule S4.39: a slot that shares
 a type parameter with a tensor of known type has that type, and so has a slot that admits one type only; such types go
-forward and back through nodes, control flow and functions.
+forward and back through nodes and control flow.
 """
 
 from __future__ import annotations

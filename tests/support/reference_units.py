@@ -1,8 +1,7 @@
 """Find the quantized units of a model.
 
 Rule S4.41: an operator whose floats come from DequantizeLinear and whose result reaches QuantizeLinear, with the nodes
-between, stays as authored with --protect quantized. Here a parameter of a function is the caller's value itself, so a
-walk ends at the border of the function.
+between, stays as authored with --protect quantized.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def find_units(nodes: list[Node], constants: Constants) -> list[list[Node]]:
     for node in nodes:
         if is_qdq(node, "Dequantize") or is_qdq(node, "Quantize") or not is_operator(node):
             continue
-        before = [path_to_dequantize(value, node, constants) for value in floats(node.inputs)]
+        before = [path_to_dequantize(value, constants) for value in floats(node.inputs)]
         data = [
             path for path, value in zip(before, floats(node.inputs), strict=True) if not constants.is_constant(value)
         ]
@@ -42,7 +41,7 @@ def floats(values: list[Value | None]) -> list[Value]:
 
 
 def is_qdq(node: Node, name: str) -> bool:
-    return node.op == f"{name}Linear" and node.proto.domain in ("", "ai.onnx", "com.microsoft") and node.call is None
+    return node.op == f"{name}Linear" and node.proto.domain in ("", "ai.onnx", "com.microsoft")
 
 
 def has_tensors_only(node: Node) -> bool:
@@ -50,7 +49,7 @@ def has_tensors_only(node: Node) -> bool:
 
 
 def is_operator(node: Node) -> bool:
-    if node.bodies or node.call is not None or has_fixed_output(node) or not has_tensors_only(node):
+    if node.bodies or has_fixed_output(node) or not has_tensors_only(node):
         return False
     return node.schema() is not None or bool(groups(node))
 
@@ -64,15 +63,15 @@ def only_data(node: Node, constants: Constants) -> Value | None:
     return varying[0] if len(varying) == 1 else None
 
 
-def path_to_dequantize(value: Value, reader: Node, constants: Constants) -> list[Node]:
+def path_to_dequantize(value: Value, constants: Constants) -> list[Node]:
     """Return the nodes from a value that is read back to its DequantizeLinear; [] if it does not come from one."""
     node = value.producer
-    if node is None or node.scope.function() is not reader.scope.function():
+    if node is None:
         return []
     if is_qdq(node, "Dequantize"):
         return [node]
     moved = only_data(node, constants) if node.op in MOVERS else None
-    path = path_to_dequantize(moved, node, constants) if moved is not None else []
+    path = path_to_dequantize(moved, constants) if moved is not None else []
     return [node, *path] if path else []
 
 
@@ -91,6 +90,5 @@ def quantizers(node: Node) -> list[Node]:
 
 
 def readers_of(node: Node) -> list[tuple[Node, int]]:
-    """Return the readers of a node's floats in the same function, with the slots that read them."""
-    readers = [use for value in floats(node.outputs) for use in value.readers]
-    return [(reader, slot) for reader, slot in readers if reader.scope.function() is node.scope.function()]
+    """Return the readers of a node's floats, with the slots that read them."""
+    return [use for value in floats(node.outputs) for use in value.readers]

@@ -15,12 +15,12 @@ def resolve_text(text: str, **settings: Any) -> Plan:
 
 
 def decide_nodes(text: str, **settings: Any) -> dict[str, Decision]:
-    """Return the decisions by node name; by ``scope/name`` in bodies and functions."""
+    """Return the decisions by node name; by ``scope/name`` in bodies."""
     return {(f"{d.scope}/{d.name}" if d.scope else d.name): d for d in resolve_text(text, **settings).nodes}
 
 
 def find_precisions(text: str, **settings: Any) -> dict[str, str]:
-    """Return the precisions by node name; by ``scope/name`` in bodies and functions."""
+    """Return the precisions by node name; by ``scope/name`` in bodies."""
     return {name: decision.precision for name, decision in decide_nodes(text, **settings).items()}
 
 

@@ -53,7 +53,7 @@ class Case:
         return sorted(casts)
 
     def scope(self, path: str = "") -> Scope:
-        """A scope of the result by its path; a function by ``function:domain:name``."""
+        """A scope of the result by its path."""
         return next(s for s in self.view.scopes() if s.path == path)
 
     def reads(self, name: str) -> list[str]:

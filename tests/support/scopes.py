@@ -1,7 +1,7 @@
 """The scopes of a model, with names and types, for tests: plain protobufs, without any code of mixlist.
 
-Types come from ONNX's own shape inference, run on a copy without any value_info; a function's body is
-typed by writing it out as a model for its first call.
+Types come from ONNX's own shape inference, run on a copy without any value_info. The bodies of functions are no scopes
+here: mixlist does not look into them.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ import onnx
 from onnx import AttributeProto, TensorProto, helper
 
 MARK = "pkg.mixlist."
-FunctionKey = tuple[str, str, str]
-Body = onnx.GraphProto | onnx.FunctionProto
 
 
 @dataclass(eq=False)
 class Scope:
-    """A graph, a subgraph or a function body.
+    """A graph or a subgraph.
 
-    ``path`` is that of docs/stability.md: node names and attributes from the main graph (or the function) down.
+    ``path`` is that of docs/stability.md: node names and attributes from the main graph down.
     """
 
-    body: Body
+    body: onnx.GraphProto
     path: str
     outer: Scope | None = None
     types: dict[str, onnx.TypeProto] = field(default_factory=dict)
@@ -38,17 +36,17 @@ class Scope:
     @cached_property
     def inputs(self) -> set[str]:
         """Names of the inputs of this scope."""
-        return {v if isinstance(v, str) else v.name for v in self.body.input}
+        return {v.name for v in self.body.input}
 
     @cached_property
     def outputs(self) -> list[str]:
         """Names of the outputs of this scope."""
-        return [v if isinstance(v, str) else v.name for v in self.body.output]
+        return [v.name for v in self.body.output]
 
     @cached_property
     def initializers(self) -> dict[str, onnx.TensorProto]:
         """Dense initializers by name."""
-        return {t.name: t for t in getattr(self.body, "initializer", [])}
+        return {t.name: t for t in self.body.initializer}
 
     @cached_property
     def producers(self) -> dict[str, onnx.NodeProto]:
@@ -58,7 +56,7 @@ class Scope:
     @cached_property
     def defined(self) -> set[str]:
         """Every name that this scope itself defines."""
-        sparse = {t.values.name for t in getattr(self.body, "sparse_initializer", [])}
+        sparse = {t.values.name for t in self.body.sparse_initializer}
         return self.inputs | set(self.initializers) | sparse | set(self.producers)
 
     @cached_property
@@ -107,7 +105,7 @@ def is_marked_cast(node: onnx.NodeProto | None) -> bool:
 
 
 def cast_target(node: onnx.NodeProto) -> int:
-    """The ``to`` attribute of a Cast; 0 where it refers to a function's attribute."""
+    """The ``to`` attribute of a Cast."""
     return next((int(a.i) for a in node.attribute if a.name == "to"), 0)
 
 
@@ -182,28 +180,18 @@ def _is_sorted(scope: Scope) -> bool:
     return True
 
 
-def function_key(node_or_function: onnx.NodeProto | onnx.FunctionProto) -> FunctionKey:
-    """Domain, name and overload, which identify a model-local function."""
-    if isinstance(node_or_function, onnx.FunctionProto):
-        return node_or_function.domain, node_or_function.name, node_or_function.overload
-    return node_or_function.domain, node_or_function.op_type, node_or_function.overload
-
-
 class View:
-    """The scopes of a model: ``main``, and the functions by key; they have the types that can be inferred."""
+    """The scopes of a model, from ``main`` down; they have the types that can be inferred."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = without_value_info(model)
-        self.functions = {function_key(f): f for f in self.model.functions}
         self.main = Scope(self.model.graph, "")
-        self.bodies = {k: Scope(f, f"function:{f.domain}:{f.name}") for k, f in self.functions.items()}
-        self._typed: set[FunctionKey] = set()
         inferred = onnx.shape_inference.infer_shapes(self.model, check_type=False, strict_mode=False)
         self._take_types(self.main, inferred.graph)
 
     def scopes(self) -> list[Scope]:
-        """Every scope: the main graph, the functions, and all subgraphs."""
-        return [s for top in (self.main, *self.bodies.values()) for s in top.walk()]
+        """Every scope: the main graph and all subgraphs."""
+        return list(self.main.walk())
 
     def _take_types(self, scope: Scope, typed: onnx.GraphProto) -> None:
         for v in (*typed.input, *typed.value_info, *typed.output):
@@ -212,59 +200,16 @@ class View:
         for t in typed.initializer:
             scope.types.setdefault(t.name, helper.make_tensor_type_proto(t.data_type, list(t.dims)))
         inner = iter(scope.subscopes)
-        for node, typed_node in zip(scope.nodes, typed.node, strict=True):
+        for typed_node in typed.node:
             for _, graph in subgraphs(typed_node):
                 self._take_types(next(inner), graph)
-            key = function_key(node)
-            if key in self.functions and key not in self._typed:
-                self._type_function(key, scope, typed_node)
-
-    def _type_function(self, key: FunctionKey, scope: Scope, call: onnx.NodeProto) -> None:
-        """Type a function's body for one call: write it out as a graph with the arguments' types."""
-        function = self.functions[key]
-        args: list[onnx.ValueInfoProto] = []
-        for i, name in enumerate(function.input):
-            source = scope.resolve(call.input[i]) if i < len(call.input) and call.input[i] else None
-            type_proto = source.types.get(call.input[i]) if source else None
-            if type_proto is None:
-                return
-            args.append(onnx.ValueInfoProto(name=name, type=type_proto))
-        self._typed.add(key)
-        values = {a.name: a for a in function.attribute_proto} | {a.name: a for a in call.attribute}
-        nodes = [bound(node, values) for node in function.node]
-        graph = onnx.GraphProto(name=function.name, input=args, node=nodes)
-        graph.output.extend(onnx.ValueInfoProto(name=name) for name in function.output)
-        model = onnx.ModelProto(ir_version=self.model.ir_version, graph=graph)
-        model.opset_import.extend(function.opset_import)
-        model.functions.extend(f for k, f in self.functions.items() if k != key)
-        typed = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False)
-        self._take_types(self.bodies[key], typed.graph)
-
-
-def bound(node: onnx.NodeProto, values: dict[str, AttributeProto]) -> onnx.NodeProto:
-    """The node with its attribute references replaced; one without a value is left out."""
-    result = onnx.NodeProto()
-    result.CopyFrom(node)
-    del result.attribute[:]
-    for attr in node.attribute:
-        if attr.ref_attr_name and attr.ref_attr_name not in values:
-            continue
-        new = result.attribute.add()
-        new.CopyFrom(values[attr.ref_attr_name] if attr.ref_attr_name else attr)
-        new.name = attr.name
-        graphs = ([new.g] if new.type == AttributeProto.GRAPH else []) + list(new.graphs)
-        for graph in graphs:
-            nodes = [bound(n, values) for n in graph.node]
-            del graph.node[:]
-            graph.node.extend(nodes)
-    return result
 
 
 def without_value_info(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of the model without any value_info, in any scope, its standard domain spelled ""."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    stack: list[Body] = [copy.graph, *copy.functions]
+    stack: list[onnx.GraphProto | onnx.FunctionProto] = [copy.graph, *copy.functions]
     while stack:
         body = stack.pop()
         del body.value_info[:]

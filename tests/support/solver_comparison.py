@@ -17,30 +17,18 @@ from tests.support.gate_comparison import draw_edits
 from tests.support.graphs import Case
 
 
-def comparable_decisions(main: GraphSolution) -> list[Any]:
-    """Return the decisions of a solution and of all solutions below it, in the order of their first calls."""
-    decisions, waiting, visited = [], [main], {main}
-    while waiting:
-        solution = waiting.pop(0)
-        # The IncrementalSolver shows the list of the base for a node under a rule, and the list does not matter there.
-        classifications = [c if c.kind != "rule" else "rule" for c in solution.classifications]
-        # Several calls share the body of a function, and each could have written the text of the notes.
-        notes = sorted(solution.reason_notes) if solution.graph.path else solution.reason_notes
-        decisions.append(
-            (
-                classifications,
-                solution.decided_types,
-                solution.assignments,
-                solution.followed_values,
-                notes,
-                solution.rule_overrides,
-            )
-        )
-        for _, callee in sorted(solution.callees.items()):
-            if callee not in visited:
-                visited.add(callee)
-                waiting.append(callee)
-    return decisions
+def comparable_decisions(solution: GraphSolution) -> list[Any]:
+    """Return what a solution decides."""
+    # The IncrementalSolver shows the list of the base for a node under a rule, and the list does not matter there.
+    classifications = [c if c.kind != "rule" else "rule" for c in solution.classifications]
+    return [
+        classifications,
+        solution.decided_types,
+        solution.assignments,
+        solution.followed_values,
+        solution.reason_notes,
+        solution.rule_overrides,
+    ]
 
 
 class SolverComparison:
@@ -58,26 +46,22 @@ class SolverComparison:
     def compare(self, edits: EditSet) -> None:
         """Assert that both give the same decisions and roundings under the base policy with these edits."""
         edited_policy = edit_policy(self.base, edits)
-        fresh_main = self.resolver.plan(edited_policy).solution.solutions[0]
-        main = self.incremental.solve(edited_policy)
-        assert comparable_decisions(main) == comparable_decisions(fresh_main)
-        roundings = {}
-        for calls, solution in self.planner.walk_calls(main):
-            self.reused_count += self.incremental.find_origin(solution) is not None
-            local = self.planner.find_local(solution, self.incremental.find_origin)
-            by_point = {**local.nodes, **local.slots}
-            roundings.update((point.called_through(calls), rounding) for point, rounding in by_point.items())
-        assert roundings == RoundingPlanner().find_roundings(fresh_main)
+        fresh = self.resolver.plan(edited_policy).solution.graph_solution
+        solution = self.incremental.solve(edited_policy)
+        assert comparable_decisions(solution) == comparable_decisions(fresh)
+        self.reused_count += self.incremental.find_origin(solution) is not None
+        roundings = self.planner.update_roundings(solution, self.incremental.find_origin)
+        assert roundings.nodes | roundings.slots == RoundingPlanner().find_roundings(fresh)
 
     def candidates(self) -> tuple[Candidate, ...]:
         """Return the candidates that a search has: moves to the black and the white list, and rules for low nodes."""
-        main = self.incremental.solve(self.base)
-        low_nodes = {point.node for point in RoundingPlanner().find_roundings(main)}
+        solution = self.incremental.solve(self.base)
+        low_nodes = {point.node for point in RoundingPlanner().find_roundings(solution)}
         moves = (
-            *find_list_candidates(main, self.base, "black", None),
-            *find_list_candidates(main, self.base, "white", None),
+            *find_list_candidates(solution, self.base, "black", None),
+            *find_list_candidates(solution, self.base, "white", None),
         )
-        return (*moves, *find_node_candidates(main, low_nodes))
+        return (*moves, *find_node_candidates(solution, low_nodes))
 
 
 def compare_drawn_edits(case: Case, base: Policy, data: st.DataObject, count: int) -> None:

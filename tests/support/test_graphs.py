@@ -13,7 +13,6 @@ from tests.support.graphs import Case, cases
 EPSILON = 2.0**-11
 FREQUENCIES = {
     "If or Loop": 0.20,
-    "function": 0.10,
     "capture": 0.10,
     "shared constant": 0.10,
     "user cast": 0.10,
@@ -35,7 +34,7 @@ def judge(seen: Counter[str], case: Case) -> None:
     seen.update({"all", *features(case)})
     onnx.checker.check_model(case.model, full_check=True)
     if not case.features & ONNX_RUNTIME_REFUSES:
-        ort_session(case.model, optimize=not case.model.functions)  # its optimizer fails on some inlined functions
+        ort_session(case.model)
         feeds = case.feeds()
         gaps = largest_difference(run_ort(case.model, feeds), run_reference(case.model, feeds))
         for value, gap in zip(case.model.graph.output, gaps, strict=True):

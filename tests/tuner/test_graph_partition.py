@@ -55,7 +55,7 @@ def run_segments(segments: Iterable[Segment], flags: Any, feed: Mapping[str, Any
 @PROFILE
 @given(models_and_policies(), st.data())
 def test_segments_compute_the_same_as_the_whole_graph(problem: tuple[Case, Policy], data: st.DataObject) -> None:
-    """Random graphs with control flow, functions, sequences and constants, cut behind any of their nodes."""
+    """Random graphs with control flow, sequences and constants, cut behind any of their nodes."""
     case, rules = problem
     assume("duplicate node name" not in case.features and is_loadable(case.model))
     comparison = GateComparison(case.model, rules, case.feeds())

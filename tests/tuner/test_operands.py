@@ -72,14 +72,3 @@ def test_a_trial_does_not_fail_because_of_a_mask() -> None:
     feed["b"][:] = True
     report = tune(text, feed, "Add Softmax")
     assert report.verdict == "pass" and report.edits and not has_contradiction(report)
-
-
-def test_a_function_that_reads_its_parameter_converted() -> None:
-    """Rule S8.4: one of the two calls passes 100000, which overflows in float16."""
-    text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
-    g (float[2] x, float[2] h) => (float[2] y, float[2] z) {
-      [a] a = Abs(x) [c] c = Abs(h) [one] y = f.Squash(a) [two] z = f.Squash(c) }
-    <domain: "f", opset_import: ["" : 17]> Squash (a) => (c) { [out] c = Sigmoid(a) }"""
-    report = tune(text, {"x": np.ones(2, FLOAT32), "h": np.array([1e5, 1], FLOAT32)}, "Sigmoid", "Abs")
-    assert (report.verdict, edits(report)) == ("pass", {"Sigmoid: white to black"})
-    assert not has_contradiction(report)

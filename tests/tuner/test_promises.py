@@ -123,22 +123,6 @@ def test_a_continued_search_tries_batches_in_the_same_order(tmp_path: Path) -> N
         ]
 
 
-def test_a_large_constant_of_a_body_in_a_function_can_enter_a_sequence() -> None:
-    """Its rounded copy must not be an initializer of the main graph, which a function cannot read."""
-    size = 1100
-    numbers = ",".join(["0.1"] * size)
-    text = f"""<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
-    g (float[{size}] x, bool c) => (float[{size}] y) {{ y = local.F(x, c) }}
-    <domain: "local", opset_import: ["" : 17]> F (x, c) => (y) {{
-      y = If (c) <then_branch = t () => (float[{size}] p) {{
-        e = Constant<value = float[{size}] {{{numbers}}}>() i = Constant<value_int = 0>()
-        [sequence] s = SequenceConstruct(e, x) a = SequenceAt(s, i) [product] p = Mul(a, x) }},
-        else_branch = f () => (float[{size}] n) {{ n = Neg(x) }}> }}"""
-    feed = {"x": np.full(size, 1e5, np.float32), "c": np.array(True)}
-    report = tune(text, white=["SequenceConstruct", "Mul"], data=[feed])
-    assert report.verdict == "pass" and report.trials > 1
-
-
 def test_nodes_are_ranked_only_for_a_search() -> None:
     """A ranking takes as long as a check, and lists that pass as they are need no search (Rule S9.4)."""
     passing = tune(PRODUCT, white=["MatMul"], black=["Mul"])

@@ -93,7 +93,7 @@ Dense (q, w) => (r) {
 
 
 @pytest.mark.parametrize("constants", ["keep", "clamp"])
-def test_loops_and_functions(constants: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loops_and_calls(constants: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mixlist.tuner.gate_builder.SMALL_CONSTANT", 0)
     proto = model('<ir_version: 8, opset_import: ["" : 17, "f" : 1]>' + LOOP, check=False)
     rng = np.random.default_rng(4)

@@ -107,7 +107,7 @@ class Details {
     const items = edges.map(edge => {
       const tensor = model.data.edges.tensor[edge], producer = model.producer(edge), cast = model.data.edges.cast[edge];
       const read = cast ? make("span", { class: "tag cast" }, `${cast === NEW_CAST ? "Cast" : "converted"} to ${model.readType(edge)}`) : null;
-      const origin = producer >= 0 ? ["from ", this.link(producer), model.isBodyInput(tensor) ? ", an input of its body" : ""] : [model.data.tensors.constant[tensor] ? "a constant" : "an input of the function"];
+      const origin = producer >= 0 ? ["from ", this.link(producer), model.isBodyInput(tensor) ? ", an input of its body" : ""] : ["a constant"];
       return make("li", {}, this.tensor(tensor), " ", read, make("div", { class: "quiet" }, ...origin));
     });
     return [make("h3", {}, `Reads ${plural(edges.length, "tensor")}`), make("ul", {}, items)];
