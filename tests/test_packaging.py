@@ -79,7 +79,7 @@ def test_the_wheel_holds_the_data_and_no_tests(wheel: Path) -> None:
                 assert archive.read(f"mixlist/{path.relative_to(ROOT).as_posix()}") == path.read_bytes()
     assert {"mixlist/py.typed", "mixlist/docs/codes/ml1.md", "mixlist/demo_data/digits.onnx"} <= names
     assert {
-        f"mixlist/report/templates/{name}" for name in ("check.html", "macros.html", "page.css", "check.js")
+        f"mixlist/report/templates/{name}" for name in ("document.html", "page.html", "page.css", "lists.js")
     } <= names
     assert {f"mixlist/report/third_party/{name}" for name in ("dagre.min.js", "dagre.LICENSE", "README.md")} <= names
     assert {"mixlist/report/templates/view.html", "mixlist/report/templates/view/page.js"} <= names

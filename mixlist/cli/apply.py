@@ -100,7 +100,8 @@ def command(
     """
     from mixlist.graph.save import files_of_model
     from mixlist.graph.traversal import nodes_in
-    from mixlist.report import apply_terminal, target_output, terminal
+    from mixlist.report import terminal
+    from mixlist.report.apply_document import applied_target_json, apply_document, describe_target
     from mixlist.report.progress import bar
     from mixlist.rewriter import rewrite_in_place
     from mixlist.targets.target_plan import plan_for_target
@@ -122,16 +123,13 @@ def command(
     terminal.write_findings(result.warnings)
     check = None if use is None else _check_for_target(use, result, None if dry_run else out)
     if report is not None:
-        shown_target = {} if use is None else {"target": target_output.applied_target_json(use, check)}
+        shown_target = {} if use is None else {"target": applied_target_json(use, check)}
         _write_report(report, result.to_json() | shown_target)
     sizes = _total_size(inputs), None if dry_run else _total_size(written)
     after = Counter(node.op_type for node in nodes_in(result.proto.graph))
-    apply_terminal.write_summary(plan, result, (before, after), sizes, sys.stderr)
-    if use is not None:
-        target_output.write_applied_target(use, check, sys.stderr)
-        return int(bool(use.refused) or (check is not None and not check.is_accepted))
-    _write_missing_bfloat16(plan, result)
-    return 0
+    remarks = _describe_missing_bfloat16(plan, result) if use is None else describe_target(use, check)
+    terminal.write_document(apply_document(plan, result, (before, after), sizes, remarks), sys.stderr)
+    return 0 if use is None else int(bool(use.refused) or (check is not None and not check.is_accepted))
 
 
 def _check_for_target(use: TargetPlan, result: RewriteResult, out: Path | None) -> ModelCheck | None:
@@ -139,10 +137,10 @@ def _check_for_target(use: TargetPlan, result: RewriteResult, out: Path | None) 
     return use.check_model(replace(result.loaded, proto=result.proto) if out is None else out)
 
 
-def _write_missing_bfloat16(plan: Plan, result: RewriteResult) -> None:
-    """Write how many bfloat16 nodes have no kernel in ONNX Runtime's CPU provider, which has few of them."""
+def _describe_missing_bfloat16(plan: Plan, result: RewriteResult) -> list[str]:
+    """Return how many bfloat16 nodes have no kernel in ONNX Runtime's CPU provider, which has few of them."""
     if plan.policy.mode.low != "bfloat16" or not result.low:
-        return
+        return []
     from mixlist.targets.low_nodes import find_low_nodes
     from mixlist.targets.target import load_target
 
@@ -151,9 +149,9 @@ def _write_missing_bfloat16(plan: Plan, result: RewriteResult) -> None:
     # For a float16 node without a kernel that provider inserts Casts, for a bfloat16 node it does not.
     is_refused = any(node.otherwise == "refusal" for node in low_nodes)
     effect = ", so it does not load the model: --target cpu keeps them as authored" if is_refused else ""
-    sys.stderr.write(
-        f"{missing} of the {result.low} bfloat16 nodes have no bfloat16 kernel in ONNX Runtime's CPU provider{effect}\n"
-    )
+    return [
+        f"{missing} of the {result.low} bfloat16 nodes have no bfloat16 kernel in ONNX Runtime's CPU provider{effect}"
+    ]
 
 
 def _with_inlining_and_opset(source: LoadedModel, inline: bool, opset: int | None) -> LoadedModel:

@@ -15,7 +15,7 @@ from mixlist.cli.data_options import DataOptions, batches_of_options, parse_size
 from mixlist.cli.declared_options import build_options, declared_options
 from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
 from mixlist.cli.parameters import CONFIG, MODEL, OptionValues, options_on_command_line
-from mixlist.cli.result_output import write_page_file, write_report_and_page
+from mixlist.cli.result_output import write_page_file, write_report
 from mixlist.errors import ModelError, UsageError
 from mixlist.report import terminal
 
@@ -63,7 +63,7 @@ def command(
       mixlist bench model.onnx --estimate --dim batch=8 --format json
     """
     from mixlist.benchmark.run import run_bench
-    from mixlist.report import bench_html, bench_terminal
+    from mixlist.report.bench_document import bench_document
     from mixlist.report.progress import bar
 
     # ``FileCheckingCommand`` has refused existing files without --force, so the command does not need the value.
@@ -78,7 +78,7 @@ def command(
     with bar("timing", "rounds") as progress:
         report = run_bench(original, compared, batches, replace(options, progress=progress))
     terminal.write_findings(report.warnings)
-    write_report_and_page(report, output_format, html, bench_html.render, bench_terminal.write_bench)
+    write_report(report, bench_document(report), output_format, html)
     # A model that could not be timed is an error, but the times of the other model are written first.
     for timed_model in (report.original, report.other):
         if timed_model.failure:
@@ -104,7 +104,8 @@ def _write_estimate(
 ) -> None:
     from mixlist.benchmark.result import estimate_json
     from mixlist.cost.estimate import estimate_work
-    from mixlist.report import bench_html, bench_terminal, json_output
+    from mixlist.report import json_output
+    from mixlist.report.bench_document import estimate_document
     from mixlist.resolver.plan import Plan
     from mixlist.rewriter import rewrite
     from mixlist.runtime.inputs import model_inputs
@@ -132,9 +133,10 @@ def _write_estimate(
         warnings = (*warnings, *assumptions)
     works = estimate_work(original, dims, shapes), estimate_work(compared, dims, shapes)
     terminal.write_findings(warnings)
+    document = estimate_document(*works, warnings)
     if html is not None:
-        write_page_file(bench_html.render_estimate(*works, warnings), html)
+        write_page_file(document, html)
     if output_format == "json":
         json_output.write_json(estimate_json(*works, warnings), sys.stdout)
     else:
-        bench_terminal.write_estimate(*works, sys.stdout)
+        terminal.write_document(document, sys.stdout)

@@ -16,7 +16,7 @@ from mixlist.cli.declared_options import build_options
 from mixlist.cli.next_command import next_command
 from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, pop_policy, pop_type_hints
 from mixlist.cli.parameters import CONFIG, MODEL
-from mixlist.cli.result_output import write_report_and_page
+from mixlist.cli.result_output import write_report
 from mixlist.cli.verdict_options import apply_large_batch, judging_options, keep_jobs_or_scheduler
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     """
     from mixlist.checker.label_accuracy import read_labels
     from mixlist.checker.run import run_check
-    from mixlist.report import check_html, check_terminal, terminal
+    from mixlist.report import terminal
+    from mixlist.report.check_document import check_document
     from mixlist.report.progress import bar
     from mixlist.runtime.executors import start_process
 
@@ -83,7 +84,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     if report.verdict == "fail" and options.against is None and policy.mode.action == "lists":
         report = replace(report, next_command=_tune_command(source))
     terminal.write_findings(report.warnings)
-    write_report_and_page(report, output_format, html, check_html.render, check_terminal.write_check)
+    write_report(report, check_document(report), output_format, html)
     return int(report.verdict != "pass")
 
 

@@ -24,6 +24,7 @@ from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.installed_runtime import require_onnxruntime
 from mixlist.report import terminal
+from mixlist.report.document import Document, Section, Table, Text, columns_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -225,13 +226,14 @@ def _show_outcome(
             "onnx.reference",
         ])  # fmt: skip
     columns = ["model", "low nodes", "Casts added", "file", f"right of {len(labels)}", "first overflow", "computed by"]
-    terminal.write_table(columns, rows, sys.stdout)
-    print(
-        "\nonnx.reference computes every node in its type in the file."
-        "\nONNX Runtime's CPU provider runs most float16 nodes in float32, which would hide the overflow."
-        "\nWith everything in float16, the sum in /energy/ReduceSum exceeds 65504, the largest float16."
-        "\nThe black list keeps that node, and the nodes that follow it, in float32."
+    lines = (
+        "onnx.reference computes every node in its type in the file.",
+        "ONNX Runtime's CPU provider runs most float16 nodes in float32, which would hide the overflow.",
+        "With everything in float16, the sum in /energy/ReduceSum exceeds 65504, the largest float16.",
+        "The black list keeps that node, and the nodes that follow it, in float32.",
     )
+    sections = (Section("models", "", (Table(columns_of(*columns), rows),)), Section("why", "", (Text(lines),)))
+    terminal.write_document(Document("demo", sections), sys.stdout)
 
 
 def _size(path: Path) -> str:

@@ -22,7 +22,7 @@ from mixlist.cli.parameters import (
     options_on_command_line,
     refuse_second_standard_input,
 )
-from mixlist.cli.result_output import write_page_file
+from mixlist.cli.result_output import write_page_file, write_report
 from mixlist.cli.verdict_options import apply_large_batch, judging_options, keep_jobs_or_scheduler
 from mixlist.errors import UsageError
 from mixlist.lists.options import PolicyOptions
@@ -100,8 +100,8 @@ def _write_edits(before: Policy, after: Policy, html: str | None) -> None:
     from mixlist.lists.fmt import format_text
     from mixlist.lists.setting_changes import find_setting_changes
     from mixlist.ops.name_warnings import find_name_warnings
-    from mixlist.report import diff_html, terminal
-    from mixlist.report.diff_texts import describe_settings
+    from mixlist.report import terminal
+    from mixlist.report.diff_document import describe_settings, diff_document
     from mixlist.report.json_output import escaped_json
 
     names = (*find_name_warnings(before), *find_name_warnings(after))
@@ -112,7 +112,7 @@ def _write_edits(before: Policy, after: Policy, html: str | None) -> None:
     if text := describe_settings(settings):
         sys.stderr.write(f"{terminal.escape_commands(text)}; add --model to see the effect\n")
     if html is not None:
-        write_page_file(diff_html.render(edits, settings, warnings), html)
+        write_page_file(diff_document(edits, settings, warnings), html)
     # The canonical form of ``mixlist fmt``, so that the output can be saved as a list file.
     sys.stdout.write(escaped_json(format_text(json.dumps(edits), "diff", "modify-mixlist")))
 
@@ -146,18 +146,18 @@ def _compare(model: str, before: Policy, after: Policy, data: DataOptions, value
 
 def _write_comparison(report: DiffReport, show_all: bool, output_format: str, html: str | None) -> int:
     """Write the report; return the exit status."""
-    from mixlist.report import diff_html, diff_terminal, json_output, terminal
+    from mixlist.report import terminal
+    from mixlist.report.diff_document import diff_document, write_diff_csv
 
     terminal.write_findings(report.warnings)
-    try:
-        if html is not None:
-            write_page_file(diff_html.render(report), html)
-    finally:  # the report of a long run is written even if the page cannot be written
-        if output_format == "json":
-            json_output.write_json(report.to_json(), sys.stdout)
-        elif output_format == "csv":
-            diff_terminal.write_diff_csv(report, sys.stdout)
-        else:
-            diff_terminal.write_diff(report, None if show_all else MAX_NODES, sys.stdout)
+    document = diff_document(report, max_nodes=None if show_all else MAX_NODES)
+    if output_format == "csv":
+        try:
+            if html is not None:
+                write_page_file(document, html)
+        finally:
+            write_diff_csv(report, sys.stdout)
+    else:
+        write_report(report, document, output_format, html)
     check = report.target.check
     return int(check is not None and check.verdict != "pass")

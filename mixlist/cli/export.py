@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,9 @@ from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
 from mixlist.cli.parameters import CONFIG, LIBRARY, MODEL, PathType
 from mixlist.errors import UsageError
+
+if TYPE_CHECKING:
+    from mixlist.interop.result import ExportResult
 
 _FILES = ("modify_mixlist.json", "keep_dtype.cfg", "customize_dtypes.cfg", "atc.sh")
 _OUTPUT_FOLDER = PathType("writes into", files=_FILES)
@@ -61,7 +65,7 @@ def command(
     """
     from mixlist.files.new_folder import refuse_used_folder
     from mixlist.interop.registry import export, find_exporter
-    from mixlist.report import export_terminal, json_output, terminal
+    from mixlist.report import json_output, terminal
 
     find_exporter(tool)  # before any work, refuse a tool that does not exist
     if output is not None:
@@ -77,4 +81,19 @@ def command(
     if output_format == "json":
         json_output.write_json(result.to_json(), sys.stdout)
     else:
-        export_terminal.write_export(result, sys.stdout)
+        _write_call(result)
+
+
+def _write_call(result: ExportResult) -> None:
+    """Write the program or command that runs the tool. Lines that are no part of it begin with ``#``."""
+    from mixlist.report.terminal import escape_commands
+
+    count = len(result.exceptions)
+    comments = [
+        f"{result.tool}: as in {result.measured_with}",
+        *(f"note: {note}" for note in result.notes),
+        f"{count} exception{'' if count == 1 else 's'}",
+        *(f"{item.node}: {item.why}" for item in result.exceptions),
+    ]
+    lines = [*result.call.splitlines(), *(f"# {comment}" for comment in comments)]
+    sys.stdout.writelines(f"{escape_commands(line)}\n" for line in lines)

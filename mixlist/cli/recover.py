@@ -78,7 +78,7 @@ def command(original: str, mixed: str, output: str, rules: str, output_format: s
       mixlist recover model.onnx model_fp16.onnx -o list.json --node-rules nodes.txt --format json | jq .exceptions
     """
     from mixlist.interop.recover import recover
-    from mixlist.report.recover_terminal import write_recovery
+    from mixlist.report.recover_document import recover_document
 
     refuse_second_standard_input()
     force = bool(option_values.pop("force"))
@@ -91,7 +91,7 @@ def command(original: str, mixed: str, output: str, rules: str, output_format: s
         report.save(output, rules, force=force)
         sys.stderr.write(f"wrote {terminal.escape_commands(output)} and {terminal.escape_commands(rules)}\n")
     finally:  # the report is written even if a file cannot be written
-        write_report(report, output_format, write_recovery)
+        write_report(report, recover_document(report), output_format)
     return int(not report.complete)
 
 

@@ -79,7 +79,7 @@ def command(
       mixlist apply model_fp16.onnx -o repaired.onnx --precision-mode-v2 origin --customize-dtypes nodes.txt
     """
     from mixlist.repairer.run import run_repair
-    from mixlist.report.repair_terminal import write_repair
+    from mixlist.report.repair_document import repair_document
 
     # These checks are cheap, so they come before the model is read.
     data = check_search_options(option_values)
@@ -90,7 +90,7 @@ def command(
     try:
         sys.stderr.write(f"{escape_commands(_save(report, output, rules, force))}\n")
     finally:  # the report is written even if a file cannot be written
-        write_report(report, output_format, write_repair)
+        write_report(report, repair_document(report), output_format)
     return int(report.verdict != "pass")
 
 

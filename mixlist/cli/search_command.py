@@ -82,7 +82,7 @@ def _refuse_shared_data(batches: Batches, validation_batches: Batches | None) ->
 def report_trials(trace: bool) -> Iterator[ProgressCallback | None]:
     """Yield a ``progress`` callback that reports each trial: as a line of text, or on the progress bar."""
     from mixlist.report.progress import bar
-    from mixlist.report.tune_terminal import trial_line
+    from mixlist.report.tune_document import trial_line
 
     if trace:
         yield lambda now: print(trial_line(now.done, cast("Trial", now.detail)), file=sys.stderr, flush=True)

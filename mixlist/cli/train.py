@@ -17,7 +17,7 @@ from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.declared_options import build_options, declared_options
 from mixlist.cli.options import HTML, POLICY_OPTIONS, format_option, pop_policy
 from mixlist.cli.parameters import CONFIG, PYTHON_FUNCTION, split_assignments
-from mixlist.cli.result_output import write_report_and_page
+from mixlist.cli.result_output import write_report
 from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch
 from mixlist.errors import MixlistError, UsageError
 from mixlist.training.options import TrainOptions
@@ -86,8 +86,9 @@ def command(
       mixlist train train.py:run --mixlist modify.json --runs 5 --html report.html
     """
     from mixlist.installed_runtime import require_torch
-    from mixlist.report import terminal, train_html, train_terminal
+    from mixlist.report import terminal
     from mixlist.report.progress import bar
+    from mixlist.report.train_document import train_document
     from mixlist.training.run import run_train
 
     # Options first: an error in them must not wait for the training.
@@ -106,7 +107,7 @@ def command(
         sys.stderr.write("\n".join((error.text.rstrip("\n"), *getattr(error, "__notes__", ()), "")))
         return UsageError.exit_status
     terminal.write_findings(report.warnings)
-    write_report_and_page(report, output_format, html, train_html.render, train_terminal.write_train)
+    write_report(report, train_document(report), output_format, html)
     return int(report.verdict != "pass")
 
 

@@ -13,7 +13,7 @@ from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.next_command import next_command
 from mixlist.cli.options import HTML, PLAN_OPTIONS, pop_policy
 from mixlist.cli.parameters import CONFIG, MODEL, PathType
-from mixlist.cli.result_output import write_report_and_page
+from mixlist.cli.result_output import write_report
 from mixlist.cli.search_command import (
     check_search_options,
     name_written_files,
@@ -21,8 +21,9 @@ from mixlist.cli.search_command import (
     report_trials,
     search_options,
 )
-from mixlist.report import terminal, tune_texts
+from mixlist.report import terminal
 from mixlist.report.terminal import escape_commands
+from mixlist.report.tune_document import keeps_no_work, tune_document
 from mixlist.tuner.options import TuneOptions
 
 if TYPE_CHECKING:
@@ -92,7 +93,6 @@ def command(
       mixlist tune model.onnx -o modify.json --data batches/ --node-rules nodes.txt --state search.jsonl --trace
       mixlist tune model.onnx -o modify.json --ops-info mindspore-o3 --random 4 --dim batch=8 --objective max-low
     """
-    from mixlist.report import tune_html, tune_terminal
     from mixlist.tuner.run import run_tune
 
     # These checks are cheap, so they come before the lists and the model are read.
@@ -107,7 +107,7 @@ def command(
         saved = _save(report, output, rules, force)
         sys.stderr.write(f"{escape_commands(saved)}\n")
     finally:  # the report is written even if a file cannot be written
-        write_report_and_page(report, output_format, html, tune_html.render, tune_terminal.write_tune)
+        write_report(report, tune_document(report), output_format, html)
     return int(report.verdict != "pass")
 
 
@@ -121,7 +121,7 @@ def _recommended_command(report: TuneReport, output: str, rules: str | None) -> 
     if alternative is not None and alternative.recommended:
         rules = str(Path(output).with_suffix(".nodes.txt"))
         arguments = ["--objective", alternative.objective, "--node-rules", rules]
-    elif rules is not None and report.objective != "max-low" and tune_texts.keeps_no_work(report):
+    elif rules is not None and report.objective != "max-low" and keeps_no_work(report):
         arguments = ["--objective", "max-low"]
     else:
         return ""

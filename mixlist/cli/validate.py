@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Literal
 
@@ -157,7 +157,7 @@ def _write_diffs(run: ValidateRun) -> int:
 
 
 def _write(output_format: str, run: ValidateRun, known_count: int | None, statistics: bool, quiet: bool) -> None:
-    from mixlist.report import github, json_output, sarif, terminal, validate_text
+    from mixlist.report import github, json_output, sarif, terminal, validate_document
 
     if output_format == "json":
         result = json_output.validation_json(run.reports, run.skipped, run.corrections, known_count)
@@ -169,15 +169,21 @@ def _write(output_format: str, run: ValidateRun, known_count: int | None, statis
         sys.stdout.writelines(github.annotation(finding) + "\n" for finding in run.findings)
     else:
         if not quiet:
-            validate_text.write_corrections(run.corrections, sys.stdout)
+            _write_lines(validate_document.correction_lines(run.corrections))
         if statistics:
-            validate_text.write_statistics(run.findings, sys.stdout)
+            terminal.write_document(validate_document.statistics_document(run.findings), sys.stdout)
         else:
             sys.stdout.writelines(line + "\n" for line in terminal.diagnostic_lines(run.findings, sys.stdout))
         if not quiet:
-            validate_text.write_kinds(
-                run.reports, run.skipped, "no findings" if known_count is None else "no new findings", sys.stdout
-            )
+            nothing = "no findings" if known_count is None else "no new findings"
+            _write_lines(validate_document.kind_lines(run.reports, run.skipped, nothing))
+
+
+def _write_lines(lines: Iterable[str]) -> None:
+    """Write lines that begin with the name of a file; they are not folded, so that other programs can read them."""
+    from mixlist.report.terminal import escape_commands
+
+    sys.stdout.writelines(f"{escape_commands(line)}\n" for line in lines)
 
 
 def _write_summary(run: ValidateRun, known_count: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Build the HTML pages. Each page is one file that contains its styles, script and pictures, and fetches nothing.
+"""Render a Document as an HTML page: one file that contains its styles, script and pictures, and fetches nothing.
 
 The templates escape the names of nodes and tensors, control characters included. A content security policy allows only
 the page's own script.
@@ -10,82 +10,131 @@ import base64
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.package_data import PACKAGE
-from mixlist.report.number_text import format_number, format_power, format_share, pluralize
+from mixlist.report.document import (
+    MAX_FOLDED_ROWS,
+    MAX_OPEN_ROWS,
+    Block,
+    Cell,
+    Column,
+    Document,
+    Level,
+    Mark,
+    Picture,
+    Search,
+    Table,
+    Text,
+    cell_text,
+)
+from mixlist.report.number_text import pluralize
 from mixlist.report.terminal import escape_commands
-from mixlist.text_escapes import quote_argument
 from mixlist.version import __version__
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from mixlist.checker.result import Verdict
     from mixlist.diagnostics import Diagnostic
 
 TEMPLATES: Path = PACKAGE / "report" / "templates"
 _OPTION = re.compile(r"--[a-z][a-z0-9-]{1,30}")
-Level = Literal["passing", "failing", "warning", "note"]  # the class of a color in page.css
+_SIGNS: dict[Level, str] = {"passing": "✓", "failing": "✕", "warning": "!", "note": ""}
+# Links to the sections are at the top of a page that has at least this number of them.
+_MIN_LINKS = 2
+# The numbers of records that a page shows: those that are not folded, and all.
+_MAX_OPEN_RECORDS = 5
+_MAX_RECORDS = 100
+# A cell with at most this number of characters is not broken into lines.
+_SHORT_CELL = 14
 
 
-@dataclass(frozen=True)
-class Badge:
-    """The result in one or two words, in a color. ``sign``: a character that says the same without color, or ""."""
-
-    text: str
-    level: Level
-    sign: str = ""
-
-
-VERDICT_BADGES: dict[Verdict, Badge] = {
-    "pass": Badge("PASS", "passing", "✓"),
-    "fail": Badge("FAIL", "failing", "✕"),
-    "inconclusive": Badge("INCONCLUSIVE", "warning", "?"),
-}
-
-
-@dataclass(frozen=True)
-class PageHead:
-    """The head of a page. ``subject``: the model or the lists; ``reasons``: why the result is as the badge says."""
-
-    command: str
-    badge: Badge
-    subject: str
-    reasons: Sequence[str] = ()
-    warnings: Sequence[Diagnostic] = ()
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A horizontal bar.
-
-    ``code``: the title is the name of a node or tensor, and the page shows it in a fixed-width font.
-    """
-
-    title: str
-    text: str
-    percent: float
-    code: bool = False
+def render_document(document: Document) -> str:
+    """Return the page of a report."""
+    sections = [
+        (section, [block for block in section.blocks if block.on != "terminal" and not _is_empty(block)])
+        for section in document.sections
+    ]
+    sections = [(section, blocks) for section, blocks in sections if blocks]
+    lists = [
+        _list_data(block, block.search)
+        for _, blocks in sections
+        for block in blocks
+        if isinstance(block, Table) and block.search is not None
+    ]
+    verdict = document.verdict
+    assert verdict is not None
+    links = {"next": "What to do next"} if document.steps else {}
+    links |= {section.id: section.title for section, _ in sections if section.title}
+    values = {
+        "document": document,
+        "verdict": verdict,
+        "sections": sections,
+        "links": links if len(links) >= _MIN_LINKS else {},
+        "first_section": next(iter(links.items())),
+        "lists": lists,
+    }
+    title = f"{verdict.word}: {verdict.subject} – mixlist {document.command}"
+    return render_page("document.html", title, document.warnings, values, code=_read("lists.js") if lists else "")
 
 
-@dataclass(frozen=True)
-class Step:
-    """The next step for the reader: a sentence, and a command line or ""."""
-
-    text: str
-    command: str = ""
+def _is_empty(block: Block) -> bool:
+    return (isinstance(block, Table) and not block.rows) or (isinstance(block, Text) and not block.lines)
 
 
-def model_argument(model: str) -> str:
-    """Return the model as an argument of a command line; ``MODEL`` for a model that was not read from a file."""
-    if not model.endswith(".onnx"):
-        return "MODEL"
-    return quote_argument(model)
+def _list_data(table: Table, search: Search) -> dict[str, object]:
+    """Return what lists.js needs to draw the rows of a table, as JSON. The texts are escaped, but not for HTML."""
+    rows = []
+    for cells, row in zip(table.rows, search.rows, strict=True):
+        entry: dict[str, object] = {"cells": list(map(_cell_data, cells))}
+        # Most rows have few of these, and a page can have very many rows.
+        entry |= {"group": row.group} if row.group else {}
+        entry |= {"filters": row.filters} if row.filters else {}
+        entry |= {"size": row.size} if row.size is not None else {}
+        entry |= {"words": escape_commands(row.words)} if row.words else {}
+        rows.append(entry)
+    columns = [
+        {"title": escape_commands(column.title), "style": column.style, "guides": [place for place, _ in column.guides]}
+        for column in table.columns
+    ]
+    return {"id": search.id, "noun": search.noun, "columns": columns, "rows": rows}
+
+
+def _cell_data(cell: Cell) -> object:
+    """Return a text; [text, level] of a mark; or {"shapes": [[style, path], ...]} of a picture."""
+    if isinstance(cell, Picture):
+        return {"size": [cell.width, cell.height], "shapes": [[shape.style, shape.path] for shape in cell.shapes]}
+    return escape_commands(cell) if isinstance(cell, str) else [escape_commands(cell.text), cell.level]
+
+
+def _table_parts(table: Table) -> Iterator[tuple[str, Sequence[Sequence[Cell]]]]:
+    """Yield the rows that a table shows and, with the title of their fold, those that it folds."""
+    yield "", table.rows[:MAX_OPEN_ROWS]
+    folded = table.rows[MAX_OPEN_ROWS:MAX_FOLDED_ROWS]
+    if folded:
+        yield f"{len(table.rows) - MAX_OPEN_ROWS} more", folded
+
+
+def _left_out(count: int, shown: int) -> str:
+    """Return the line about the rows or records that a page leaves out, "" if it has all."""
+    return f"… and {count - shown} more: --format json has all" if count > shown else ""
+
+
+def _side_of_guide(place: float) -> str:
+    """Return the alignment of a text at a place in percent: a centered one near an end would extend beyond it."""
+    return "left" if place < 6 else "right" if place > 94 else "middle"
+
+
+def _cell_class(column: Column, cell: Cell) -> str:
+    """Return the class of a cell."""
+    if column.style in ("number", "name"):
+        return column.style
+    if column.style == "picture":
+        return "bar"
+    return "short" if len(cell_text(cell)) <= _SHORT_CELL else ""
 
 
 def keep_options_whole(text: str) -> Markup:
@@ -96,26 +145,19 @@ def keep_options_whole(text: str) -> Markup:
     return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', str(escape(escape_commands(text)))))
 
 
-def bars(values: Mapping[str, float], form: str, *, code: bool = False) -> list[Bar]:
-    """Return a bar for each value, on a linear scale. ``form`` is the format of the values (``{:.2f} s``)."""
-    # If all values are 0, divide by 1: all bars have the length 0.
-    longest = max(values.values(), default=0) or 1
-    return [Bar(title, form.format(value), round(100 * value / longest, 1), code) for title, value in values.items()]
-
-
 def render_page(
     template: str,
-    head: PageHead,
+    title: str,
+    warnings: Sequence[Diagnostic],
     values: Mapping[str, object],
     *,
     styles: Sequence[str] = (),
-    scripts: Sequence[str] = (),
     code: str = "",
 ) -> str:
     """Return a page.
 
-    ``values``: the variables of the template. ``styles`` (next to page.css) and ``scripts`` are names of files in the
-    folder of the templates. ``code``: the script itself, if it is not in these files.
+    ``values``: the variables of the template. ``styles`` (next to page.css) are names of files in the folder of the
+    templates. ``code``: the script.
     """
     import jinja2
     from markupsafe import Markup
@@ -127,22 +169,38 @@ def render_page(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    filters = (escape_commands, keep_options_whole, pluralize, format_share, format_number, format_power)
-    environment.filters |= {function.__name__: function for function in filters}
-    code += "".join((TEMPLATES / script).read_text("utf-8") for script in scripts)
+    functions = (escape_commands, keep_options_whole, pluralize, cell_text)
+    environment.filters |= {function.__name__: function for function in functions}
+    environment.globals |= {
+        "kind_of": lambda block: type(block).__name__,
+        "is_mark": lambda cell: isinstance(cell, Mark),
+        "is_picture": lambda cell: isinstance(cell, Picture),
+        "cell_class": _cell_class,
+        "table_parts": _table_parts,
+        "left_out": _left_out,
+        "side_of_guide": _side_of_guide,
+        "signs": _SIGNS,
+        "max_rows": MAX_FOLDED_ROWS,
+        "max_open_records": _MAX_OPEN_RECORDS,
+        "max_records": _MAX_RECORDS,
+    }
     # Compact JSON, in the order of the data: a page may have several MB of data.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
     return environment.get_template(template).render(
-        head=head,
+        title=title,
+        warnings=warnings,
         version=__version__,
-        badges=VERDICT_BADGES,
         # The styles and the script come from the package and not from a model, so they are not escaped.
-        style=Markup("".join((TEMPLATES / style).read_text("utf-8") for style in ("page.css", *styles))),
+        style=Markup("".join(map(_read, ("page.css", *styles)))),
         script=Markup(code),
         # The content security policy of page.html allows only the script with this digest.
         script_digest=base64.b64encode(hashlib.sha256(code.encode()).digest()).decode(),
         **values,
     )
+
+
+def _read(name: str) -> str:
+    return (TEMPLATES / name).read_text("utf-8")
 
 
 def write_page(page: str, path: str | os.PathLike[str]) -> None:

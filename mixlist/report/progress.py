@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich import progress
 
     from mixlist.progress import Progress, ProgressCallback, Unit
-    from mixlist.training.run import StepProgress
 
 # Fewer bytes are read or written too quickly for a bar.
 _MIN_BYTES = 256 * 2**20
@@ -31,19 +30,11 @@ def bar(activity: str, unit: Unit, size: int | None = None) -> Iterator[Progress
         task = bars.add_task(activity, total=None, left="")
 
         def show(state: Progress) -> None:
-            description = _description(state) or activity
+            # The detail of a step of a training says what the bar cannot: its seed, loss and scale.
+            description = str(state.detail) if state.unit == "steps" else activity
             bars.update(task, completed=state.done, total=state.total, description=description, left=time_left(state))
 
         yield show
-
-
-def _description(state: Progress) -> str:
-    """Return the text next to the bar of a training; "" for other work."""
-    if state.unit != "steps":
-        return ""
-    step = cast("StepProgress", state.detail)
-    scale = f", scale {step.scale:g}" if step.kind == "mixed" else ""
-    return f"seed {step.seed}, {step.kind}: loss {step.loss:.4g}{scale}"
 
 
 def time_left(state: Progress) -> str:

@@ -1,4 +1,4 @@
-"""Compute the coordinates of the picture of all ranges: tensors on a log2 scale, with the limits of the low type."""
+"""Draw the ranges of all tensors on a log2 scale, with the limits of the low type: as a chart, and as bars of a list."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mixlist.checker.result import TensorRange
+from mixlist.report.document import Chart, Label, Picture, Shape, rectangle
+from mixlist.report.number_text import format_power
 
 # The style of a tensor: float32, low precision, low precision with a warning, not finite because of an input, failing.
 Style = Literal["high", "low", "warning", "propagated", "failing"]
 # In the order of drawing: a later style is drawn over an earlier one, so failing tensors are always visible.
 STYLES: tuple[Style, ...] = ("high", "low", "warning", "propagated", "failing")
 
-# The size of the plot, in units of the picture. check.js and check.html have the same numbers.
+# The size of the chart, in units of the picture, and of the bar of one tensor.
 WIDTH, HEIGHT = 1100.0, 300.0
+BAR_WIDTH, BAR_HEIGHT = 1000.0, 20.0
 # More tensors than this share columns, because the eye cannot separate columns of less than two units.
 MAX_COLUMNS = 550
 # The height of a line of text next to the picture.
@@ -38,6 +41,14 @@ class LowTypeLimits:
     largest_text: str
     normal: int
     subnormal: int
+
+    def named(self) -> dict[str, float]:
+        """Return each limit by its text, the largest first."""
+        return {
+            self.largest_text: self.largest,
+            format_power(self.normal): self.normal,
+            format_power(self.subnormal): self.subnormal,
+        }
 
 
 LOW_TYPE_LIMITS = {
@@ -135,22 +146,13 @@ def _rectangles(columns: Mapping[tuple[int, Style], tuple[float, float]], width:
     return {style: "".join(rectangles) for style, rectangles in pieces.items() if rectangles}
 
 
-@dataclass(frozen=True, order=True)
-class Label:
-    """A label next to the picture, at ``y``: a limit with its meaning (``detail``), or a zone without one."""
-
-    y: float
-    text: str
-    detail: str = ""
-
-
-def labels(scale: Scale, limits: LowTypeLimits, texts: Sequence[str]) -> list[Label]:
+def labels(scale: Scale, limits: LowTypeLimits) -> list[Label]:
     """Return the labels of the limits and of the zones between them, from top to bottom.
 
-    ``texts``: the limits as text: the largest, the smallest normal and the smallest value. Labels of limits that are
-    closer than a line of text move apart. A zone that is too small for its label gets no label.
+    Labels of limits that are closer than a line of text move apart. A zone that is too small for its label gets no
+    label.
     """
-    limit_y = [HEIGHT * (1 - scale.place(power)) for power in (limits.largest, limits.normal, limits.subnormal)]
+    limit_y = [HEIGHT * (1 - scale.place(power)) for power in limits.named().values()]
     # A label that would cover the one above it goes one line below that one.
     for below in (1, 2):
         limit_y[below] = max(limit_y[below], limit_y[below - 1] + _LINE)
@@ -160,7 +162,7 @@ def labels(scale: Scale, limits: LowTypeLimits, texts: Sequence[str]) -> list[La
         limit_y[above] = min(limit_y[above], limit_y[above + 1] - _LINE)
     placed_labels = [
         Label(y, text, detail)
-        for y, text, detail in zip(limit_y, texts, ("largest", "smallest normal", "smallest"), strict=True)
+        for y, text, detail in zip(limit_y, limits.named(), ("largest", "smallest normal", "smallest"), strict=True)
     ]
     zones = (
         (0.0, limit_y[0], "overflow"),
@@ -184,3 +186,66 @@ def ticks(scale: Scale) -> list[int]:
     step = next(step for step in (4, 8, 16, 32, 64) if (scale.top - scale.bottom) / step <= 12)
     first = math.ceil(scale.bottom / step) * step
     return list(range(first, int(scale.top) + 1, step))
+
+
+_LEGEND: dict[Style, str] = {
+    "high": "float32",
+    "low": "low precision",
+    "warning": "low precision, with a warning",
+    "propagated": "not finite because an input is not finite",
+    "failing": "overflows or saturates",
+}
+
+
+def draw_chart(
+    spans: Sequence[Span], styles: Sequence[Style], scale: Scale, limits: LowTypeLimits, chooses_from: str
+) -> Chart:
+    """Return the chart of all tensors. ``chooses_from``: the id of the table that lists them."""
+    largest, normal, subnormal = (round(HEIGHT * (1 - scale.place(power)), 1) for power in limits.named().values())
+    rectangles = marks(spans, styles, scale)
+    shapes = [
+        rectangle("zone-over", 0, 0, WIDTH, largest),
+        rectangle("zone-subnormal", 0, normal, WIDTH, subnormal - normal),
+        rectangle("zone-zero", 0, subnormal, WIDTH, HEIGHT - subnormal),
+        *(Shape(f"{style} open", path) for style, path in rectangles.open_ranges.items()),
+        *(Shape(style, path) for style, path in rectangles.ranges.items()),
+        *(Shape("limit", f"M0 {y:g}h{WIDTH:g}") for y in (largest, normal, subnormal)),
+    ]
+    return Chart(
+        f"Ranges of {len(spans)} tensors. The list below has the same figures.",
+        WIDTH,
+        HEIGHT,
+        tuple(shapes),
+        y_labels=tuple((HEIGHT * (1 - scale.place(power)), format_power(power)) for power in ticks(scale)),
+        side_labels=tuple(labels(scale, limits)),
+        legend=tuple((style, text) for style, text in _LEGEND.items() if style in styles),
+        id="overview",
+        chooses_from=chooses_from,
+    )
+
+
+def draw_bar(span: Span, style: Style, scale: Scale) -> Picture:
+    """Return the bar of one tensor, from left to right: from its smallest to its largest magnitude."""
+    if span.high is None:
+        return Picture((), BAR_WIDTH, BAR_HEIGHT)
+    start = 0.0 if span.low is None else round(BAR_WIDTH * scale.place(span.low), 1)
+    end = round(BAR_WIDTH * scale.place(span.high), 1)
+    # With an unknown smallest value, a pale bar goes to the left edge, and only a mark at the end has full color.
+    shapes = [rectangle(style if span.low is not None else f"{style} open", start, 6, max(end - start, 4), 8)]
+    if span.high > scale.top:
+        # The largest value is outside the scale: an arrow.
+        shapes.append(Shape(style, "M960 2 1000 10 960 18z"))
+    elif span.low is None:
+        shapes.append(rectangle(style, max(end - 6, 0), 4, 6, 12))
+    return Picture(tuple(shapes), BAR_WIDTH, BAR_HEIGHT)
+
+
+def bar_guides(scale: Scale, limits: LowTypeLimits) -> tuple[tuple[float, str], ...]:
+    """Return the limits as guides of the bars; the text of a limit that is too close to a larger one is ""."""
+    guides: list[tuple[float, str]] = []
+    for text, power in limits.named().items():
+        place = round(100 * scale.place(power), 2)
+        # A text is about as wide as 12 % of the scale.
+        is_free = all(abs(place - other) > 12 for other, shown in guides if shown)
+        guides.append((place, text if is_free else ""))
+    return tuple(guides)

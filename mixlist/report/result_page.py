@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
 
-if TYPE_CHECKING:
-    from mixlist.benchmark.result import BenchReport
-    from mixlist.checker.result import CheckReport
-    from mixlist.comparison.result import DiffReport
-    from mixlist.lists.diff import ListDiff
-    from mixlist.resolver.plan import Plan
-    from mixlist.training.result import TrainReport
-    from mixlist.tuner.result import TuneReport
+# The module and the function that make the Document of a result, by the name of its class. A page imports only what its
+# own result needs: that of a check does not import the benchmark or the training.
+_DOCUMENTS = {
+    "CheckReport": "check_document",
+    "TrainReport": "train_document",
+    "TuneReport": "tune_document",
+    "BenchReport": "bench_document",
+    "ListDiff": "diff_document",
+    "DiffReport": "diff_document",
+}
 
 
-def html(result: CheckReport | TrainReport | TuneReport | BenchReport | ListDiff | DiffReport | Plan) -> str:
+def html(result: object) -> str:
     """Return the HTML page of a result of ``check``, ``train``, ``tune``, ``bench``, ``diff`` or ``resolve``.
 
     The page is one file that fetches nothing, as ``--html`` of the command writes it. The page of a Plan shows the
     graph, as ``mixlist view`` does. Raises TypeError for any other object.
     """
-    from mixlist.benchmark.result import BenchReport
-    from mixlist.checker.result import CheckReport
-    from mixlist.comparison.result import DiffReport
-    from mixlist.lists.diff import ListDiff
-    from mixlist.report import bench_html, check_html, diff_html, train_html, tune_html, view_html
+    from mixlist.report.html_page import render_document
+    from mixlist.report.view_html import view_page
     from mixlist.resolver.plan import Plan
-    from mixlist.training.result import TrainReport
-    from mixlist.tuner.result import TuneReport
 
-    match result:
-        case CheckReport():
-            return check_html.render(result)
-        case TrainReport():
-            return train_html.render(result)
-        case TuneReport():
-            return tune_html.render(result)
-        case BenchReport():
-            return bench_html.render(result)
-        case ListDiff() | DiffReport():
-            return diff_html.render(result)
-        case Plan():
-            return view_html.view_page(result)
+    if isinstance(result, Plan):
+        return view_page(result)
+    for kind in type(result).__mro__:
+        if kind.__name__ in _DOCUMENTS and kind.__module__.startswith("mixlist."):
+            name = _DOCUMENTS[kind.__name__]
+            page: str = render_document(getattr(import_module(f"mixlist.report.{name}"), name)(result))
+            return page
     raise TypeError(
         f"result is a {type(result).__name__}: pass what mixlist.check, train, tune, bench, diff or resolve returned"
     )

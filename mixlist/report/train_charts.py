@@ -1,4 +1,4 @@
-"""Compute the coordinates of the charts of a training. Positions are in units of the picture; y increases downwards."""
+"""Draw the charts of a training. Positions are in units of the picture; y increases downwards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import SMALLEST_NORMAL
-from mixlist.report.number_text import format_number, format_power
+from mixlist.report.document import Cell, Chart, Column, Picture, Shape, Table, rectangle
+from mixlist.report.number_text import format_number, format_power, format_share
 from mixlist.training.result import TrainingHistory, TrainReport
 
 WIDTH, HEIGHT = 1000.0, 260.0
@@ -69,23 +70,8 @@ def x_at(step: float, steps: int) -> float:
     return round(WIDTH * step / max(1, steps), 1)
 
 
-@dataclass(frozen=True)
-class LossChart:
-    """The loss curves as SVG paths.
-
-    ``lines``: the mean over the runs, in float32 and mixed. ``bands``: from the lowest to the highest run.
-    ``infinite``: the number of values that are not drawn because they are not finite.
-    """
-
-    lines: dict[str, str]
-    bands: dict[str, str]
-    ticks: list[tuple[float, str]]
-    log: bool
-    infinite: int
-
-
-def losses(report: TrainReport) -> LossChart | None:
-    """Return the loss curves; None if no value is finite."""
+def draw_losses(report: TrainReport) -> Chart | None:
+    """Return the loss curves: the mean of the runs, and a band from the lowest to the highest. None without a value."""
     # Means of equal numbers of steps, so that a long training has no more points than the picture can show.
     histories = _histories(report)
     width = max(1, math.ceil(report.steps / BINS))
@@ -93,24 +79,47 @@ def losses(report: TrainReport) -> LossChart | None:
     finite = [v for curves in binned.values() for curve in curves for v in curve if v is not None]
     if not finite:
         return None
-    low, high = min(finite), max(finite)
-    log = low > 0 and high / low > _LOG_FROM
-    # A linear axis begins at 0 if the curves then fill more than half of the height.
-    axis = Axis(low, high, log) if log else Axis(min(0.0, low) if low < high / 2 else low, high, False)
-    infinite = sum(not math.isfinite(v) for runs in histories.values() for run in runs for v in run.loss)
-    lines, bands = {}, {}
+    axis = _loss_axis(min(finite), max(finite))
+    lines, bands = [], []
     # A point of a curve is (lowest, mean, highest) of the runs.
     for side, curves in binned.items():
         points = [_spread([c[k] for c in curves if k < len(c)]) for k in range(max(map(len, curves), default=0))]
         xs = [x_at(min((k + 0.5) * width, report.steps), report.steps) for k in range(len(points))]
         # The middle value is the mean. A point without a finite value interrupts the line.
-        lines[side] = _line([(x, axis.y_of(p[1])) if p else None for x, p in zip(xs, points, strict=True)])
+        path = _line([(x, axis.y_of(p[1])) if p else None for x, p in zip(xs, points, strict=True)])
+        lines.append(Shape(side, path))
         drawn = [(x, p) for x, p in zip(xs, points, strict=True) if p]
         if len(report.runs) > 1 and drawn:
             # The outline of the band: along its upper edge, and back along its lower edge.
             upper = [(x, axis.y_of(p[2])) for x, p in drawn]
-            bands[side] = _line([*upper, *((x, axis.y_of(p[0])) for x, p in reversed(drawn))]) + "Z"
-    return LossChart(lines, bands, ticks(axis), log, infinite)
+            lower = [(x, axis.y_of(p[0])) for x, p in reversed(drawn)]
+            bands.append(Shape(f"band {side}", _line([*upper, *lower]) + "Z"))
+    return Chart(
+        f"Loss in float32 and in mixed precision over {report.steps} steps. The table of runs has the final values.",
+        WIDTH,
+        HEIGHT,
+        (*bands, *lines),
+        y_labels=tuple(ticks(axis)),
+        x_labels=tuple(step_ticks(report.steps)),
+        legend=(("high", "float32"), ("low", "mixed (dashed)")),
+        title="On a logarithmic axis" if axis.log else "",
+    )
+
+
+def _loss_axis(low: float, high: float) -> Axis:
+    if low > 0 and high / low > _LOG_FROM:
+        return Axis(low, high, log=True)
+    # A linear axis begins at 0 if the curves then fill more than half of the height.
+    return Axis(min(0.0, low) if low < high / 2 else low, high)
+
+
+def explain_losses(report: TrainReport) -> str:
+    """Return how to read the chart of the losses."""
+    band = ", a band their lowest and highest loss" if len(report.runs) > 1 else ""
+    text = f"The loss at each step, without the loss scale. A line shows the mean of the runs{band}."
+    values = [loss for runs in _histories(report).values() for run in runs for loss in run.loss]
+    infinite = sum(not math.isfinite(value) for value in values)
+    return text + (f" {infinite} values are not finite and left out." if infinite else "")
 
 
 def _histories(report: TrainReport) -> dict[str, list[TrainingHistory]]:
@@ -141,33 +150,31 @@ def _line(points: Sequence[tuple[float, float] | None]) -> str:
     return "".join(pieces)
 
 
-@dataclass(frozen=True)
-class ScaleChart:
-    """The loss scale of each run as a step line, with marks at skipped steps.
-
-    ``lines`` and ``marks``: the seed of a run and its SVG path. ``ticks``: the y positions and texts of powers of two.
-    """
-
-    lines: list[tuple[int, str]]
-    marks: list[tuple[int, str]]
-    ticks: list[tuple[float, str]]
-
-
-def scales(report: TrainReport) -> ScaleChart | None:
-    """Return the loss scale over the steps; None if there is no mixed step."""
+def draw_scales(report: TrainReport) -> Chart | None:
+    """Return the loss scale of each run as a step line, with marks at skipped steps. None if there is no mixed step."""
     runs = [(run.seed, run.mixed) for run in report.runs if run.mixed.scale]
     powers = [math.log2(v) for _, history in runs for v in history.scale if 0 < v < math.inf]
     if not powers:
         return None
     # The axis is linear in the exponents, with one free power of two at each end.
-    axis = Axis(math.floor(min(powers)) - 1, math.ceil(max(powers)) + 1, False)
+    axis = Axis(math.floor(min(powers)) - 1, math.ceil(max(powers)) + 1)
     interval = max(1, round((axis.high - axis.low) / 8))
-    tick_marks = [
-        (axis.y_of(power), format_power(power)) for power in range(int(axis.low), int(axis.high) + 1, interval)
+    exponents = range(int(axis.low), int(axis.high) + 1, interval)
+    lines = [Shape("scale", _step_line(history, axis, report.steps), f"seed {seed}") for seed, history in runs]
+    marks = [
+        Shape("skipped", _marks(history, axis, report.steps), f"skipped steps of seed {seed}")
+        for seed, history in runs
+        if history.skipped
     ]
-    lines = [(seed, _step_line(history, axis, report.steps)) for seed, history in runs]
-    marks = [(seed, _marks(history, axis, report.steps)) for seed, history in runs if history.skipped]
-    return ScaleChart(lines, marks, tick_marks)
+    return Chart(
+        "Loss scale of every run over the steps, in powers of two; skipped steps are marked.",
+        WIDTH,
+        HEIGHT,
+        (*lines, *marks),
+        y_labels=tuple((axis.y_of(power), format_power(power)) for power in exponents),
+        x_labels=tuple(step_ticks(report.steps)),
+        legend=(("low", "scale, one line per run"), *((("skipped", "skipped step"),) if marks else ())),
+    )
 
 
 def _y_of_loss_scale(axis: Axis, value: float) -> float:
@@ -195,17 +202,8 @@ def _marks(history: TrainingHistory, axis: Axis, steps: int) -> str:
     )
 
 
-@dataclass(frozen=True)
-class MetricChart:
-    """The metric of every run in float32 and mixed, as a position from 0 (left) to 100, and the ends of the axis."""
-
-    dots: dict[str, list[tuple[float, str]]]
-    low: str
-    high: str
-
-
-def metrics(report: TrainReport) -> MetricChart | None:
-    """Return the metric of every run; None if no run has a finite one."""
+def draw_metrics(report: TrainReport) -> Chart | None:
+    """Return the metric of every run as a dot, in float32 and mixed; None if no run has a finite one."""
     metrics_of = {side: [run.metric for run in runs] for side, runs in _histories(report).items()}
     finite = [v for values in metrics_of.values() for v in values if v is not None and math.isfinite(v)]
     if not finite:
@@ -213,58 +211,66 @@ def metrics(report: TrainReport) -> MetricChart | None:
     # Show at least the tolerance, so that a difference below it looks small.
     span = max(max(finite) - min(finite), report.tolerance, 1e-9)
     low, high = min(finite) - span / 4, max(finite) + span / 4
-    dots = {
-        side: [
-            (round(100 * (v - low) / (high - low), 2), f"seed {run.seed}: {format_number(v, 5)}")
-            for run, v in zip(report.runs, values, strict=True)
-            if v is not None and math.isfinite(v)
-        ]
+    rows = {"float32": 17, "mixed": 43}
+    # A stroke of length 0 with round ends is a dot that stays round when the picture stretches.
+    dots = tuple(
+        Shape(
+            f"dot {side}",
+            f"M{WIDTH * (value - low) / (high - low):.1f} {rows[side]}h0",
+            f"seed {run.seed}: {format_number(value, 5)}",
+        )
         for side, values in metrics_of.items()
-    }
-    return MetricChart(dots, format_number(low), format_number(high))
+        for run, value in zip(report.runs, values, strict=True)
+        if value is not None and math.isfinite(value)
+    )
+    return Chart(
+        f"{report.metric} of every run. The table above has the figures.",
+        WIDTH,
+        60,
+        dots,
+        y_labels=tuple((y, side) for side, y in rows.items()),
+        x_labels=((0, format_number(low)), (WIDTH, format_number(high))),
+        id="metrics",
+    )
 
 
-@dataclass(frozen=True)
-class HistogramBar:
-    """A bin of a histogram: its position from the left, its height from 0 to 10, and whether its values are lost."""
+def gradient_histograms(report: TrainReport) -> Table | None:
+    """Return the gradient of each parameter, with the loss scaled and unscaled, those that lose the most first.
 
-    x: int
-    height: float
-    is_lost: bool
-
-
-@dataclass(frozen=True)
-class HistogramRow:
-    """The gradient of one parameter, with the loss scaled and unscaled: the share that is lost, and the histogram.
-
-    A value is lost if it became zero, or if it is below the smallest normal number of the low type.
+    A row has the share of values that are lost, and the histogram. A value is lost if it became zero, or if it is below
+    the smallest normal number of the low type. None if no histogram was taken.
     """
-
-    parameter: str
-    lost: tuple[float, float]
-    histograms: tuple[list[HistogramBar], list[HistogramBar]]
-
-
-def gradient_histograms(report: TrainReport) -> list[HistogramRow]:
-    """Return the histograms of all parameters, those that lose the most first."""
-    if report.underflow is None:
-        return []
+    if report.underflow is None or not report.underflow.histograms:
+        return None
     # The bins: zeros, the numbers below the range, then the subnormal numbers up to the smallest normal one.
     smallest_normal = SMALLEST_NORMAL[dtypes.ELEMENT_BY_NAME[report.precision]]
     lost_bins = 2 + report.underflow.exponent_edges.index(round(math.log2(smallest_normal)))
-    rows = []
-    for histogram in report.underflow.histograms:
-        both = histogram.scaled, histogram.unscaled
-        scaled, unscaled = (sum(counts[:lost_bins]) / max(sum(counts), 1) for counts in both)
-        pictures = tuple(_bars(counts, lost_bins) for counts in both)
-        rows.append(HistogramRow(histogram.parameter, (scaled, unscaled), (pictures[0], pictures[1])))
-    return sorted(rows, key=lambda row: row.lost, reverse=True)
+
+    def lost(counts: Sequence[int]) -> float:
+        return sum(counts[:lost_bins]) / max(sum(counts), 1)
+
+    histograms = sorted(report.underflow.histograms, key=lambda h: (lost(h.scaled), lost(h.unscaled)), reverse=True)
+    rows: list[list[Cell]] = []
+    for histogram in histograms:
+        row: list[Cell] = [histogram.parameter]
+        for counts in (histogram.scaled, histogram.unscaled):
+            row += [format_share(lost(counts)), _draw_bins(counts, lost_bins)]
+        rows.append(row)
+    columns = (
+        Column("gradient of", "name"),
+        *(Column("mixed, with the loss scale", "number"), Column("histogram", "picture")),
+        *(Column("float32, without a scale", "number"), Column("histogram", "picture")),
+    )
+    return Table(columns, rows, on="page", legend=(("skipped", "too small"), ("low", "others")))
 
 
-def _bars(counts: Sequence[int], lost_bins: int) -> list[HistogramBar]:
+def _draw_bins(counts: Sequence[int], lost_bins: int) -> Picture:
     highest = max(counts) or 1
-    return [
-        HistogramBar(index, round(10 * count / highest, 2), index < lost_bins)
-        for index, count in enumerate(counts)
+    bins = [
+        rectangle(
+            "lost" if at < lost_bins else "low", at, 10 - round(10 * count / highest, 2), 0.9, 10 * count / highest
+        )
+        for at, count in enumerate(counts)
         if count
     ]
+    return Picture(tuple(bins), len(counts))

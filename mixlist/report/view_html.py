@@ -17,8 +17,8 @@ from functools import cache
 from typing import Any
 
 from mixlist.files.strict_json import JsonObject
-from mixlist.report import check_texts
-from mixlist.report.html_page import TEMPLATES, Badge, PageHead, render_page
+from mixlist.report.check_document import KINDS
+from mixlist.report.html_page import TEMPLATES, render_page
 from mixlist.report.number_text import pluralize
 from mixlist.report.terminal import escape_commands
 from mixlist.resolver.plan import Plan
@@ -36,10 +36,10 @@ def view_page(plan: Plan, *, check: JsonObject | None = None, against: Plan | No
     that is not valid or is about another model.
     """
     graph = _escape_texts(make_page_data(plan, check, against))
-    kinds = {kind: asdict(description) for kind, description in check_texts.KINDS.items()}
-    head = PageHead("view", Badge("VIEW", "note"), plan.model, warnings=plan.warnings)
-    values = {"summary": _summarize(plan), "data": {"graph": graph, "kinds": kinds}}
-    return render_page("view.html", head, values, styles=["view.css"], code=_read_scripts())
+    kinds = {kind: asdict(description) for kind, description in KINDS.items()}
+    values = {"subject": plan.model, "summary": _summarize(plan), "data": {"graph": graph, "kinds": kinds}}
+    title = f"{plan.model} – mixlist view"
+    return render_page("view.html", title, plan.warnings, values, styles=["view.css"], code=_read_scripts())
 
 
 def _summarize(plan: Plan) -> str:

@@ -57,6 +57,10 @@ class StepProgress:
     loss: float
     scale: float
 
+    def __str__(self) -> str:
+        scale = f", scale {self.scale:g}" if self.kind == "mixed" else ""
+        return f"seed {self.seed}, {self.kind}: loss {self.loss:.4g}{scale}"
+
 
 @with_fields(TrainOptions)
 def train(run: Loop, policy: Policy, options: TrainOptions) -> TrainReport:

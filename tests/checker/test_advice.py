@@ -15,7 +15,8 @@ import pytest
 import mixlist
 from mixlist.checker import run
 from mixlist.checker.result import CheckReport
-from mixlist.report.check_terminal import write_check
+from mixlist.report.check_document import check_document
+from mixlist.report.terminal import write_document
 from tests.checker.test_refused_batches import RULES, TEXT
 from tests.support.builders import customize, keep, model, policy
 
@@ -27,7 +28,7 @@ SMALL = [{"x": np.full(2, 1e-5, np.float32)}]
 
 def render_text(report: CheckReport) -> str:
     stream = io.StringIO()
-    write_check(report, stream)
+    write_document(check_document(report), stream)
     return stream.getvalue()
 
 

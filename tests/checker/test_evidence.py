@@ -18,7 +18,10 @@ from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.limits import Limits, missing_evidence
 from mixlist.checker.result import CheckReport, OutputFinding
 from mixlist.files.package_data import data_folder
-from mixlist.report import check_html, check_terminal, tune_terminal
+from mixlist.report.check_document import check_document
+from mixlist.report.html_page import render_document
+from mixlist.report.terminal import write_document
+from mixlist.report.tune_document import tune_document
 from tests.checker.test_refused_batches import RULES
 from tests.checker.test_refused_batches import TEXT as REFUSED
 from tests.support.builders import model, policy
@@ -50,7 +53,7 @@ def with_nan(count: int) -> np.ndarray[Any, Any]:
 
 def render_text(report: CheckReport) -> str:
     stream = io.StringIO()
-    check_terminal.write_check(report, stream)
+    write_document(check_document(report), stream)
     return stream.getvalue()
 
 
@@ -69,8 +72,8 @@ def test_nan_everywhere_is_inconclusive_in_every_format() -> None:
     assert text.startswith("INCONCLUSIVE  ") and "inconclusive: max_ignored" in text and "--max-ignored 0.5" in text
     (row,) = [line.split() for line in text.splitlines() if line.split()[:1] == ["y"]]
     assert row == ["y", *"-------", "100", "%", "inconclusive:", "max_ignored"]
-    page = check_html.render(report)
-    assert "<title>INCONCLUSIVE: " in page and 'class="tag warning">? inconclusive: max_ignored' in page
+    page = render_document(check_document(report))
+    assert "<title>INCONCLUSIVE: " in page and 'class="tag warning">! inconclusive: max_ignored' in page
     assert re.search(
         r'class="name"[^>]*>y</th>(\s*<td class="number"[^>]*>-</td>){7}\s*<td class="number"[^>]*>100 %', page
     )
@@ -255,7 +258,7 @@ def test_an_inconclusive_search_writes_no_list(tmp_path: Path) -> None:
         report = mixlist.tune(model(TWO), LISTS, feeds, executor=InProcessExecutor())
         assert (report.verdict, report.modify_mixlist, report.trials) == ("inconclusive", "", 0)
         stream = io.StringIO()
-        tune_terminal.write_tune(report, stream)
+        write_document(tune_document(report), stream)
         text = stream.getvalue()
         assert text.startswith("INCONCLUSIVE  ")
         assert "adds an error of" not in text  # no list changes what can be compared

@@ -19,8 +19,9 @@ from mixlist.checker.result import CheckReport, NodeFinding
 from mixlist.files.package_data import data_folder
 from mixlist.ops import dtypes
 from mixlist.ops.low_precision import overflow_bound, round_to_low_type
-from mixlist.report import check_html, check_terminal
-from mixlist.report.check_texts import finding_texts
+from mixlist.report.check_document import check_document, finding_texts
+from mixlist.report.html_page import render_document
+from mixlist.report.terminal import write_document
 from tests.support.builders import model, policy
 
 SCHEMA_VALIDATOR = Draft202012Validator(json.loads((data_folder("schemas") / "check.json").read_text("utf-8")))
@@ -250,12 +251,12 @@ def test_every_report_names_the_input() -> None:
     SCHEMA_VALIDATOR.validate(report.to_json())
     assert (node["name"], node["input"], node["tensor"], node["max_abs_low"]) == ("v", "d", "d", "inf")
     stream = io.StringIO()
-    check_terminal.write_check(report, stream)
+    write_document(check_document(report), stream)
     assert (
         "overflow  v (Div)\n      input:           d: up to 100000 before its conversion, inf in float16"
         in stream.getvalue()
     )
-    assert "<dt>input</dt>" in check_html.render(report)
+    assert "<dt>input</dt>" in render_document(check_document(report))
 
 
 @given(st.floats(width=32, allow_nan=False))

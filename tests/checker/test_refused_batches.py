@@ -13,7 +13,8 @@ import pytest
 import mixlist
 from mixlist.checker.result import CheckReport
 from mixlist.errors import ModelError
-from mixlist.report.check_terminal import write_check
+from mixlist.report.check_document import check_document
+from mixlist.report.terminal import write_document
 from mixlist.runtime.local_session import Refusal, RunRefused, parse_refusal
 from tests.support.builders import model, policy
 from tests.support.local_workers import InProcessExecutor
@@ -30,7 +31,7 @@ def feeds(*values: float) -> list[dict[str, Any]]:
 
 def render_text(report: CheckReport) -> str:
     stream = io.StringIO()
-    write_check(report, stream)
+    write_document(check_document(report), stream)
     return stream.getvalue()
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from mixlist.report.resolve_output import chain_text, write_node_table
+from mixlist.report.resolve_document import chain_text, resolve_document
+from mixlist.report.terminal import write_document
 from mixlist.resolver import Decision
 
 
@@ -149,11 +150,11 @@ def test_provider_cuda_works_without_a_gpu(run, model_path: Path) -> None:
 def test_long_names_are_not_cut_in_a_pipe() -> None:
     name = "/encoder/" + "very_long_layer_name/" * 20 + "MatMul"
     stream = io.StringIO()
-    write_node_table([_decision(name)], None, stream)
+    _write_nodes(name, stream)
     assert name in stream.getvalue()
 
 
-def test_long_names_are_wrapped_on_a_terminal(monkeypatch) -> None:
+def test_long_names_are_whole_on_a_terminal(monkeypatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -162,17 +163,21 @@ def test_long_names_are_wrapped_on_a_terminal(monkeypatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     name = "".join(f"/block{at}" for at in range(20))
     stream = Terminal()
-    write_node_table([_decision(name)], None, stream)
-    lines = stream.getvalue().splitlines()
-    assert max(map(len, lines)) <= 80
-    assert name in "".join(line.split("  ")[0].strip() for line in lines)
+    _write_nodes(name, stream)
+    assert max(len(line) for line in stream.getvalue().splitlines() if line != name) <= 80
+    assert name in stream.getvalue().splitlines()
 
 
 def test_control_characters_in_names_do_not_reach_the_terminal() -> None:
     stream = io.StringIO()
-    write_node_table([_decision("a\x1b[2Jb\nc")], None, stream)
+    _write_nodes("a\x1b[2Jb\nc", stream)
     assert "a\\x1b[2Jb\\nc" in stream.getvalue()
     assert "\x1b" not in chain_text([_decision("a\x1b[2J")])
+
+
+def _write_nodes(name: str, stream: io.StringIO) -> None:
+    nodes = [_decision(name)]
+    write_document(resolve_document(nodes, nodes, None), stream)
 
 
 def _decision(name: str) -> Decision:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mixlist.checker.result import CheckReport, NodeError
-from mixlist.report.check_html import render
-from mixlist.report.html_page import write_page
+from mixlist.report.check_document import check_document
+from mixlist.report.html_page import render_document, write_page
 from tests.support import browser
 from tests.support.check_reports import EVIL, FAILING, finding, large, tensor
 from tests.support.page_checks import CONTRAST, HIDDEN_LABELS, PHONE_WIDTH
@@ -27,7 +27,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
 
 def open_report(page: browser.Page, report: CheckReport, tmp_path: Path) -> Path:
     path = tmp_path / "report.html"
-    write_page(render(report), path)
+    write_page(render_document(check_document(report)), path)
     page.requests.clear()
     page.messages.clear()
     page.open(path)
@@ -178,6 +178,6 @@ def test_nodes_by_error_come_before_the_tensors(page: browser.Page, tmp_path: Pa
     sections = page.ask("[...document.querySelectorAll('section[id]')].map(s => s.id)")
     assert sections.index("next") < sections.index("offenders") < sections.index("layerwise") < sections.index("ranges")
     cells = page.ask("[...document.querySelectorAll('#layerwise tbody td')].map(cell => cell.innerText)")
-    assert cells == ["0.25", "", "white by library onnx (Pow)", 'add "Pow" to black-list to-add']
+    assert cells == ["Pow", "0.25", "", "white by library onnx (Pow)", 'add "Pow" to black-list to-add']
     titles = page.ask("[...document.querySelectorAll('#layerwise th[scope=col]')].map(cell => cell.textContent)")
     assert titles[-2:] == ["low by", "to keep it high"]

@@ -9,8 +9,10 @@ from dataclasses import replace
 import pytest
 
 from mixlist.checker.result import ValueCounts
-from mixlist.report import check_texts, number_text
-from mixlist.report.check_terminal import MAX_ROWS, write_check
+from mixlist.report import number_text
+from mixlist.report.check_document import check_document, limits_text
+from mixlist.report.document import MAX_ROWS
+from mixlist.report.terminal import write_document
 from tests.support.check_reports import FAILING, PASSING, SUGGESTION, finding, output, tensor
 
 
@@ -21,7 +23,7 @@ class Terminal(io.StringIO):
 
 def report_text(report) -> str:
     stream = io.StringIO()
-    write_check(report, stream)
+    write_document(check_document(report), stream)
     return stream.getvalue()
 
 
@@ -73,11 +75,11 @@ def test_the_report_is_complete_without_color(monkeypatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "150")
     colored = Terminal()
-    write_check(FAILING, colored)
+    write_document(check_document(FAILING), colored)
     assert "\x1b[31mFAIL\x1b[0m" in colored.getvalue()
     monkeypatch.setenv("NO_COLOR", "1")
     plain = Terminal()
-    write_check(FAILING, plain)
+    write_document(check_document(FAILING), plain)
     assert "\x1b[31m" not in plain.getvalue()
     assert "fail: normalized, cosine" in plain.getvalue()
 
@@ -138,11 +140,11 @@ def test_limits_have_the_names_of_their_options() -> None:
     from mixlist.checker.limits import Limits
 
     all_limits = {"exception_rate": 1.0, **Limits(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0).enabled()}
-    assert check_texts.limits_text(all_limits) == [
+    assert limits_text(all_limits) == [
         *("--max-exception-rate 1", "--max-abs-error 1", "--max-rel-error 1", "--max-normalized-error 1"),
         *("--min-cosine 1", "--min-snr 1", "--max-mismatch 1", "--min-top1 1"),
     ]
-    assert check_texts.limits_text({"cosine": 0.999}) == ["--min-cosine 0.999"]
+    assert limits_text({"cosine": 0.999}) == ["--min-cosine 0.999"]
 
 
 def test_counts_of_values_are_sorted_from_worst_to_best() -> None:
@@ -155,9 +157,9 @@ def test_counts_of_values_are_sorted_from_worst_to_best() -> None:
     text = report_text(replace(FAILING, tensors=(*FAILING.tensors, *tensors)))
     lines = text[text.index("Values held in float16") :].splitlines()
     assert lines[1] == "  2010 values in 3 tensors: 2.62 % became zero, 42.5 % subnormal"
-    assert "/tiny/Mul_output_0" in lines[4] and "1e-9" in lines[4] and "5 % became zero, 85.5 % subnormal" in lines[4]
-    assert lines[5].startswith("some") and lines[5].endswith("0.5 % became zero")
-    assert "clean" not in "".join(lines[3:8])
+    assert "/tiny/Mul_output_0" in lines[5] and "1e-9" in lines[5] and "5 % became zero, 85.5 % subnormal" in lines[5]
+    assert lines[6].startswith("some") and lines[6].endswith("0.5 % became zero")
+    assert "clean" not in "".join(lines[4:9])
     assert "all within its range" in report_text(replace(PASSING, tensors=(tensor("clean", 1.0, counts=clean_counts),)))
 
 

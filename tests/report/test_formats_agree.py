@@ -14,10 +14,11 @@ import pytest
 import mixlist
 from mixlist.checker.result import CheckReport, NodeFinding
 from mixlist.checker.value_counts import LARGEST, CountingSession
-from mixlist.report import check_html, check_terminal, json_output
-from mixlist.report.check_texts import finding_texts, first_offenders
+from mixlist.report import json_output
+from mixlist.report.check_document import check_document, finding_texts, first_offenders
 from mixlist.report.number_text import format_number
-from tests.report.test_check_html import ParsedPage, data_of
+from mixlist.report.terminal import write_document
+from tests.report.test_check_html import ParsedPage, lists_of, render
 from tests.support.builders import model, policy
 from tests.support.planted_models import PLANTED, Planted
 
@@ -37,7 +38,7 @@ def json_of(report: CheckReport) -> dict[str, Any]:
 
 def text_of(report: CheckReport) -> str:
     stream = io.StringIO()
-    check_terminal.write_check(report, stream)
+    write_document(check_document(report), stream)
     return stream.getvalue()
 
 
@@ -49,28 +50,29 @@ def number(value: float | str) -> float:
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
 def test_the_formats_agree(planted: Planted, mode: str) -> None:
     report = run_check(planted, mode)
-    result, text, page = json_of(report), text_of(report), check_html.render(report)
+    result, text, page = json_of(report), text_of(report), render(report)
     first = {(n["scope"], n["name"], n["tensor"], n["kind"]) for n in result["nodes"] if n["first"]}
     assert first == {(n.scope, n.name, n.tensor, n.kind) for n in first_offenders(report)}
     first_offender_part, _, other_findings_part = text.partition("\nOther findings\n")
-    assert first_offender_part.count("      batches:") == len(first) == page.count('<article class="offender">')
+    assert first_offender_part.count("      batches:") == len(first) == page.count('<article class="record failing">')
     assert text.startswith(result["verdict"].upper()) and f"<title>{result['verdict'].upper()}:" in page
-    findings = data_of(page)["findings"]
+    findings = lists_of(page).get("finding", [])
     assert len(findings) == len(result["nodes"]) == len(report.nodes)
     for node, finding, row in zip(result["nodes"], report.nodes, findings, strict=True):
-        for column, measure in (("reference", "fp32"), ("mixed", "low")):
+        for column, measure in (("float32", "fp32"), (report.precision, "low")):
             size, without_nan = number(node[f"max_abs_{measure}"]), node[f"max_number_{measure}"]
             has_both = math.isnan(size) and without_nan is not None
             assert row[column] == (f"{format_number(number(without_nan))} and nan" if has_both else format_number(size))
-        assert (row["kind"], row["node"], row["tensor"]) == (node["kind"], str(finding.ref), node["tensor"])
-        assert row["count"] == format_number(node["count"]) and (row["place"] == "input") == bool(node["input"])
+        assert (row["row"]["group"], row["node"]) == (node["kind"], str(finding.ref))
+        assert row["row"]["words"] == f"{node['tensor']} {node['kind']}"
+        assert row["values"] == format_number(node["count"]) and row["converted input"] == node["input"]
         report_part = first_offender_part if node["first"] else other_findings_part
         assert report_part.count(finding_texts(finding, report)["reference"]) >= 1, finding
-    for tensor, row in zip(result["tensors"], data_of(page)["tensors"], strict=True):
+    for tensor, row in zip(result["tensors"], lists_of(page).get("range", []), strict=True):
         largest_magnitude = (
             math.nan if tensor["nan"] else max(abs(number(tensor["minimum"])), abs(number(tensor["maximum"])))
         )
-        assert row["reference"] == format_number(largest_magnitude)
+        assert row["float32"] == format_number(largest_magnitude)
     for output in result["outputs"]:
         cells = re.sub(r"\s+", " ", ParsedPage(page).text)
         if output["ignored_share"] == 1:
@@ -157,7 +159,7 @@ def test_nan_and_infinity_are_reported_apart() -> None:
     assert ranges["in"] == ("-inf", 0.0, False, False)
     assert ranges["all"] == ("nan", "nan", True, True)
     assert ranges["fi"][2:] == (False, False)
-    rows = {row["node"]: (row["reference"], row["mixed"]) for row in data_of(check_html.render(report))["tensors"]}
+    rows = {row["row"]["words"]: (row["float32"], row["float16"]) for row in lists_of(render(report))["range"]}
     assert (rows["na"], rows["in"], rows["all"]) == (("nan", "nan"), ("inf", "inf"), ("nan", "nan"))
     table = [re.split("  +", line) for line in text_of(report).splitlines() if line.startswith("preexisting")]
     assert {row[1]: (row[4], row[5]) for row in table} == sizes | {"na": ("3 and nan", "3 and nan")}

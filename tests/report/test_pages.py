@@ -12,8 +12,9 @@ import pytest
 import mixlist
 from mixlist.lists.diff import ListDiff
 from mixlist.lists.library import Library, Lists
-from mixlist.report import bench_html
-from mixlist.report.html_page import keep_options_whole, model_argument, write_page
+from mixlist.report.bench_document import estimate_document
+from mixlist.report.document import model_argument
+from mixlist.report.html_page import keep_options_whole, render_document, write_page
 from tests.support import bench_reports, browser, check_reports, train_reports, tune_reports
 from tests.support.builders import model
 from tests.support.check_reports import EVIL
@@ -49,7 +50,7 @@ PAGES = {
     "bench-faster": mixlist.html(bench_reports.FASTER),
     "bench-equal": mixlist.html(bench_reports.EQUAL),
     "bench-not-timed": mixlist.html(replace(bench_reports.NOT_TIMED, other=EVIL_MODEL)),
-    "estimate": bench_html.render_estimate(bench_reports.work(EVIL, False), bench_reports.work("b", True)),
+    "estimate": render_document(estimate_document(bench_reports.work(EVIL, False), bench_reports.work("b", True))),
     "diff": mixlist.html(LISTS),
     "diff-nodes": mixlist.html(CHANGES),
     "diff-name-spaces": mixlist.html(replace(CHANGES, mixlist=None)),
@@ -69,7 +70,7 @@ BADGES = {
     "diff": "DIFFERENT",
     "diff-equal": "EQUAL",
 }
-WITH_NODES = ("diff-nodes", "diff-name-spaces")  # pages of diff with a list of nodes
+WITH_LISTS = ("check", "diff-nodes", "diff-name-spaces")  # pages with long lists
 every_page = pytest.mark.parametrize("name", PAGES)
 
 
@@ -78,8 +79,8 @@ def test_a_page_is_self_contained_and_escapes_names(name: str) -> None:
     page, tags = PAGES[name], TagChecker()
     tags.feed(page)
     assert tags.open == []
-    # A page with long lists has a script and its data; check_html tests that names in them are harmless.
-    assert tags.active == (["script", "script"] if name.startswith("check") or name in WITH_NODES else [])
+    # A page with long lists has a script and its data; test_check_html tests that names in them are harmless.
+    assert tags.active == (["script", "script"] if name in WITH_LISTS else [])
     assert EVIL not in page
     assert "http" not in re.sub(r"http-equiv=|http://www.w3.org/2000/svg", "", page)
     assert not re.search(r'd="[^"]*(nan|inf)', page)

@@ -9,12 +9,18 @@ import pytest
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.report import csv_table, github, json_output, terminal
+from mixlist.report.document import Column, Document, Section, Table, columns_of
 from mixlist.report.sarif import sarif
 
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+def write_table(titles: tuple[str, ...], rows: list[tuple[str, ...]], stream: io.StringIO) -> None:
+    section = Section("rows", "", (Table(columns_of(*titles), rows),))
+    terminal.write_document(Document("test", (section,)), stream)
 
 
 FINDING = Diagnostic("ML106", "warning", "a: b, 100%\nnext", "lists/a,b:c.json", 3, 9, "do, this")
@@ -94,7 +100,7 @@ def test_color_depends_on_the_stream_and_the_environment(monkeypatch: pytest.Mon
     monkeypatch.setenv("NO_COLOR", "1")
     assert terminal.paint("x", "red", Terminal()) == "x"
     stream = Terminal()
-    terminal.write_table(("a", "list"), [("1", "white")], stream)
+    write_table(("a", "list"), [("1", "white")], stream)
     assert "\x1b" not in stream.getvalue()
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "dumb")
@@ -108,7 +114,7 @@ def test_diagnostics_have_a_line_and_a_hint() -> None:
 
 def test_a_plain_table_is_aligned_and_not_cut() -> None:
     stream = io.StringIO()
-    terminal.write_table(("name", "x"), [("a" * 300, "1"), ("b", "")], stream)
+    write_table(("name", "x"), [("a" * 300, "1"), ("b", "")], stream)
     assert stream.getvalue().splitlines() == [
         "name" + " " * 298 + "x",
         "-" * 300 + "  -",
@@ -117,7 +123,33 @@ def test_a_plain_table_is_aligned_and_not_cut() -> None:
     ]
 
 
-def test_a_long_table_on_a_terminal_is_written_at_once() -> None:
+def test_a_table_that_fits_the_terminal_folds_its_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "44")
+    monkeypatch.setenv("NO_COLOR", "1")
     stream = Terminal()
-    terminal.write_table(("name", "x"), [("a" * 300, str(at)) for at in range(2001)], stream)
-    assert len(stream.getvalue().splitlines()) == 2003
+    write_table(("name", "why"), [("/a/MatMul", "white by library onnx, and so in low precision"), ("b", "-")], stream)
+    assert stream.getvalue().splitlines() == [
+        "name       why",
+        "---------  ---------------------------------",
+        "/a/MatMul  white by library onnx, and so in",
+        "           low precision",
+        "b          -",
+    ]
+
+
+def test_a_table_that_does_not_fit_becomes_a_record_for_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream, name = Terminal(), "/encoder/" + "long_layer/" * 6 + "MatMul"
+    columns = (*columns_of("output", "max abs", "cosine", "empty", "why"), Column("verdict", "verdict"))
+    reason = "the values of the node are beyond the range"
+    rows = [(name, "3.2e9", "1 - 0.00011", "", reason, "fail: cosine"), ("y", "0", "1", "", "-", "pass")]
+    terminal.write_document(Document("test", (Section("rows", "", (Table(columns, rows),)),)), stream)
+    assert stream.getvalue().splitlines() == [
+        f"fail: cosine  {name}",
+        "    max abs: 3.2e9   cosine: 1 - 0.00011",
+        "    why: the values of the node are",
+        "    beyond the range",
+        "pass  y",
+        "    max abs: 0   cosine: 1   why: -",
+    ]

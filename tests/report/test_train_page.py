@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mixlist.report.html_page import write_page
-from mixlist.report.train_html import render
-from mixlist.report.train_terminal import write_train
+from mixlist.report.html_page import render_document, write_page
+from mixlist.report.terminal import write_document
+from mixlist.report.train_document import train_document
 from mixlist.training.result import TrainReport
 from tests.support import browser
 from tests.support.train_reports import EXTREME, FAILING, NOTHING, PASSING
@@ -21,9 +21,13 @@ REPORTS = {"passing": PASSING, "failing": FAILING, "nothing": NOTHING, "extreme"
 in_browser = pytest.mark.skipif(browser.find() is None, reason="no Chromium here (Debian: apt-get install chromium)")
 
 
+def render(report: TrainReport) -> str:
+    return render_document(train_document(report))
+
+
 def report_text(report: TrainReport) -> str:
     stream = io.StringIO()
-    write_train(report, stream)
+    write_document(train_document(report), stream)
     return stream.getvalue()
 
 
@@ -146,7 +150,7 @@ def test_the_page_names_operators_without_a_name_in_the_lists() -> None:
 
 def test_the_page_draws_a_histogram_of_each_gradient_the_worst_first() -> None:
     page = render(PASSING)
-    table = page[page.index('<table class="bars histograms">') :]
+    table = page[page.index('<section id="gradients">') :]
     assert 0 < table.index("fc.weight") < table.index("</tr>", table.index("</thead>") + 8)
-    assert '<rect class="lost" x="2" y="9.5"' in table  # 1 of at most 20 values
-    assert 'class="bars histograms"' not in render(replace(PASSING, underflow=None))
+    assert '<path class="lost" d="M2 9.5h0.9v0.5' in table  # 1 of at most 20 values
+    assert 'id="gradients"' not in render(replace(PASSING, underflow=None))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-from mixlist.report.tune_terminal import trial_line, write_tune
+from mixlist.report.terminal import write_document
+from mixlist.report.tune_document import trial_line, tune_document
 from mixlist.tuner.result import TunedEdit, TuneReport
 from mixlist.tuner.trial_verdict import Outcome
 from mixlist.tuner.trials import Trial
@@ -15,7 +16,7 @@ from tests.support.tune_reports import CONV, EXP, GAIN, TUNED, WITHOUT_LIST
 
 def report_text(report: TuneReport) -> str:
     stream = io.StringIO()
-    write_tune(report, stream)
+    write_document(tune_document(report), stream)
     return stream.getvalue()
 
 
@@ -74,7 +75,8 @@ def test_a_search_without_a_list_shows_the_base_check() -> None:
     assert "Matrix products" not in text
     assert "Final check" not in text
     assert "The lists without edits\n  fail: float16" in text
-    assert "overflow at /mel/Pow, batches 1 of 5, first #2" in text
+    assert "overflow  /mel/Pow (Pow)" in text
+    assert "batches:         1 of 5, first #2" in text
 
 
 def test_lists_that_need_no_edit_have_no_table_of_edits() -> None:

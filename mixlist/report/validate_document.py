@@ -1,35 +1,34 @@
-"""Write what ``mixlist validate`` prints besides findings: corrections, the kind of each file, the counts by code."""
+"""What ``mixlist validate`` prints besides findings: corrections, the kind of each file, the counts by code."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import TextIO
 
 from mixlist.diagnostics import Diagnostic, count_codes
 from mixlist.lists.code_selection import code_texts
 from mixlist.lists.corrections import Correction
 from mixlist.lists.validate_file import FileReport
+from mixlist.report.document import Document, Section, Table, columns_of
 from mixlist.report.number_text import pluralize
-from mixlist.report.terminal import escape_commands, write_table
 
 _SHOWN_MEMBERS = 3  # files of a library whose names are shown
 
 
-def write_kinds(reports: Iterable[FileReport], skipped: Iterable[str], nothing: str, stream: TextIO) -> None:
-    """Write a line for each file: its kind and the number of its findings; then the files that are no list files.
+def kind_lines(reports: Iterable[FileReport], skipped: Iterable[str], nothing: str) -> list[str]:
+    """Return a line for each file: its kind and the number of its findings; then the files that are no list files.
 
     ``nothing``: the words for a file without findings.
     """
+    lines = []
     for report in reports:
         kind = "unknown kind" if report.kind == "auto" else report.kind
         if report.members:
             names = [os.path.basename(member) for member in report.members[:_SHOWN_MEMBERS]]  # noqa: PTH119
             more = len(report.members) - len(names)
             kind += f" ({', '.join(names)}{f' and {more} more' if more else ''})"
-        line = f"{report.path}: {kind}, {_count_findings(report.findings) or nothing}"
-        stream.write(f"{escape_commands(line)}\n")
-    stream.writelines(f"{escape_commands(path)}: no list file, skipped\n" for path in skipped)
+        lines.append(f"{report.path}: {kind}, {_count_findings(report.findings) or nothing}")
+    return [*lines, *(f"{path}: no list file, skipped" for path in skipped)]
 
 
 def _count_findings(findings: Sequence[Diagnostic]) -> str:
@@ -40,18 +39,16 @@ def _count_findings(findings: Sequence[Diagnostic]) -> str:
     return ", ".join(parts)
 
 
-def write_corrections(corrections: Iterable[Correction], stream: TextIO) -> None:
-    """Write a line for each correction, with the place of the first finding that it corrects."""
-    for correction in corrections:
-        finding = correction.finding
-        stream.write(f"{escape_commands(f'{finding.place}: corrected {finding.code}: {correction.message}')}\n")
+def correction_lines(corrections: Iterable[Correction]) -> list[str]:
+    """Return a line for each correction, with the place of the first finding that it corrects."""
+    return [f"{c.finding.place}: corrected {c.finding.code}: {c.message}" for c in corrections]
 
 
-def write_statistics(findings: Iterable[Diagnostic], stream: TextIO) -> None:
-    """Write a table with the number of findings of each code, the most frequent first."""
+def statistics_document(findings: Iterable[Diagnostic]) -> Document:
+    """Return the number of findings of each code, the most frequent first."""
     rows = [
         (str(count), code, severity, code_texts().get(code, (code, ""))[0])
         for (code, severity), count in count_codes(findings)
     ]
-    if rows:
-        write_table(("findings", "code", "severity", "meaning"), rows, stream)
+    table = Table(columns_of("findings", "code", "severity", "meaning"), rows)
+    return Document("validate", (Section("statistics", "", (table,)),))

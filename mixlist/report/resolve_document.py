@@ -1,4 +1,4 @@
-"""Write a plan as a table, CSV or JSON, and the sentences of ``--explain``."""
+"""The report of ``resolve``: the nodes of a plan as a Document, CSV or JSON, and the sentences of ``--explain``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from mixlist.ops.names import operator_name
-from mixlist.report import csv_table, terminal
+from mixlist.report import csv_table
+from mixlist.report.document import Document, Section, Table, Text, columns_of
+from mixlist.report.terminal import escape_commands
 from mixlist.resolver.decisions import Decision
 from mixlist.resolver.plan import Plan, make_node_json
 
-_SUMMARY_COLUMNS = ("list", "precision", "rule", "nodes", "operators")
+_SUMMARY_COLUMNS = columns_of("list", "precision", "rule", "nodes", "operators")
 _MAX_OPERATORS = 6  # the number of operators in a row of the summary
-_TABLE_COLUMNS = ("node", "op", "list", "precision", "rule", "reason")
+_TABLE_COLUMNS = columns_of("node", "op", "list", "precision", "rule", "reason")
 CSV_COLUMNS = (
     "scope",
     "name",
@@ -29,8 +31,8 @@ CSV_COLUMNS = (
 )
 
 
-def write_summary(nodes: Sequence[Decision], stream: TextIO) -> None:
-    """Write the number of nodes for each list, precision and rule, with their operators."""
+def resolve_document(nodes: Sequence[Decision], shown_nodes: Sequence[Decision], max_rows: int | None) -> Document:
+    """Return the number of nodes for each list, precision and rule, then at most ``max_rows`` of ``shown_nodes``."""
     groups: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
     for node in nodes:
         groups[node.list, node.precision, node.rule][operator_name(node.domain, node.op_type)] += 1
@@ -38,12 +40,18 @@ def write_summary(nodes: Sequence[Decision], stream: TextIO) -> None:
         (*group, str(operators.total()), operators_text(operators))
         for group, operators in sorted(groups.items(), key=lambda item: (-item[1].total(), item[0]))
     ]
-    if rows:
-        terminal.write_table(_SUMMARY_COLUMNS, rows, stream)
-        stream.write("\n")
     counts = Counter(node.precision for node in nodes)
     by_precision = ", ".join(f"{count} {precision}" for precision, count in sorted(counts.items()))
-    stream.write(f"{len(nodes)} nodes: {by_precision}\n" if nodes else "no node matches\n")
+    total = f"{len(nodes)} nodes: {by_precision}" if nodes else "no node matches"
+    node_rows = [
+        (str(n.ref), operator_name(n.domain, n.op_type), n.list, n.precision, n.rule, n.reason) for n in shown_nodes
+    ]
+    sections = (
+        Section("counts", "", (Table(_SUMMARY_COLUMNS, rows),)),
+        Section("total", "", (Text((total,)),)),
+        Section("nodes", "", (Table(_TABLE_COLUMNS, node_rows, max_rows, "--all shows them"),)),
+    )
+    return Document("resolve", sections)
 
 
 def operators_text(operators: Counter[str]) -> str:
@@ -51,19 +59,6 @@ def operators_text(operators: Counter[str]) -> str:
     text = ", ".join(f"{name} {count}" for name, count in operators.most_common(_MAX_OPERATORS))
     more = len(operators) - _MAX_OPERATORS
     return f"{text} and {more} more" if more > 0 else text
-
-
-def write_node_table(nodes: Sequence[Decision], max_rows: int | None, stream: TextIO) -> None:
-    """Write a line for each node, at most ``max_rows`` (None: all), and the number of those that are left out."""
-    if not nodes:
-        return
-    rows = [
-        (str(n.ref), operator_name(n.domain, n.op_type), n.list, n.precision, n.rule, n.reason)
-        for n in nodes[:max_rows]
-    ]
-    stream.write("\n")
-    terminal.write_table(_TABLE_COLUMNS, rows, stream)
-    terminal.write_omitted(len(nodes) - len(rows), "--all shows them", stream)
 
 
 def write_node_csv(nodes: Sequence[Decision], stream: TextIO) -> None:
@@ -99,7 +94,7 @@ def chain_text(chain: Sequence[Decision]) -> str:
         lines += [f"    Output {name} is {dtype}." for name, dtype in node.outputs.items()]
         if following is not None:
             lines.append(f"    It follows {following.ref}:")
-    return "\n".join(map(terminal.escape_commands, lines)) + "\n"
+    return "\n".join(map(escape_commands, lines)) + "\n"
 
 
 def _effect(node: Decision) -> str:

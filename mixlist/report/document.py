@@ -1,0 +1,274 @@
+"""A report as data: a verdict, sections of text, facts, tables and charts, and next steps.
+
+``check_document.py``, ``tune_document.py`` and so on build the Document of a result. ``terminal.py`` writes any
+Document as text, and ``html_page.py`` as a page. Names in a Document are as the model has them: the renderers escape
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from mixlist.text_escapes import quote_argument
+
+if TYPE_CHECKING:
+    from mixlist.diagnostics import Diagnostic
+
+Level = Literal["passing", "failing", "warning", "note"]  # the class of a color in page.css
+Medium = Literal["both", "page", "terminal"]
+VERDICT_LEVELS: dict[str, Level] = {"pass": "passing", "fail": "failing", "inconclusive": "warning"}
+
+# The numbers of rows that a table shows: on a terminal; on a page, before the rows are folded; and in the fold.
+MAX_ROWS = 20
+MAX_OPEN_ROWS = 40
+MAX_FOLDED_ROWS = 500
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A word in a color, such as a verdict or a kind of finding."""
+
+    text: str
+    level: Level
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A shape of a picture: an SVG path. ``style``: its classes in page.css. ``title``: shown under the pointer."""
+
+    style: str
+    path: str
+    title: str = ""
+
+
+def rectangle(style: str, x: float, y: float, width: float, height: float) -> Shape:
+    """Return a filled rectangle."""
+    return Shape(style, f"M{x:g} {y:g}h{width:g}v{height:g}h{-width:g}z")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A small picture in a cell of a table, ``width`` by ``height`` units. It stretches, and is for pages only."""
+
+    shapes: tuple[Shape, ...]
+    width: float = 100
+    height: float = 10
+
+
+def bar(percent: float, style: str = "low") -> Picture:
+    """Return a horizontal bar; ``percent`` of 100 is as wide as the cell."""
+    return Picture((rectangle(style, 0, 0, percent, 10),))
+
+
+Cell: TypeAlias = str | Mark | Picture
+
+
+def cell_text(cell: Cell) -> str:
+    """Return the text of a cell; "" of a picture."""
+    return cell if isinstance(cell, str) else cell.text if isinstance(cell, Mark) else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A part of a section. ``on``: where it is shown; ``title``: its own heading, or ""."""
+
+    on: Medium = "both"
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of a command in one or two words, with a sentence that names the model.
+
+    ``subject``: the model or the lists. ``lines``: the reasons and the conditions, one sentence each.
+    """
+
+    word: str
+    level: Level
+    subject: str
+    headline: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Text(Block):
+    """Sentences, one on a line. ``is_file``: the lines are those of a file, and are shown as they are."""
+
+    lines: tuple[str, ...]
+    is_file: bool = False
+
+
+@dataclass(frozen=True)
+class Record:
+    """Names with their texts; a fact without a text is not shown. ``heading``: the object that the facts are about."""
+
+    facts: Mapping[str, str]
+    heading: tuple[Cell, ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts(Block):
+    """One or several records.
+
+    ``bars``: for each fact of the only record, the length of its bar in percent. ``rest``: where all records are, if a
+    terminal leaves some of them out.
+    """
+
+    records: tuple[Record, ...]
+    bars: tuple[float, ...] = ()
+    rest: str = ""
+
+
+def bar_facts(amounts: Mapping[str, float], texts: Iterable[str], **block: Medium | str) -> Facts:
+    """Return a fact with a bar for each amount; the longest bar is 100 %. ``block``: ``on`` and ``title``."""
+    # If all amounts are 0, divide by 1: all bars have the length 0.
+    longest = max(amounts.values(), default=0) or 1
+    bars = tuple(round(100 * amount / longest, 1) for amount in amounts.values())
+    return Facts((Record(dict(zip(amounts, texts, strict=True))),), bars=bars, **block)  # type: ignore[arg-type]
+
+
+def times(seconds: Mapping[str, float]) -> Facts:
+    """Return the duration of each phase."""
+    return bar_facts(seconds, [f"{duration:.2f} s" for duration in seconds.values()])
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    ``style``: ``name`` (of a node or tensor), ``number`` (aligned right), ``verdict`` (first in a record), ``picture``
+    or ``note`` (a line below the first cell of a page's row). ``guides``: vertical lines through all pictures of the
+    column, each with a place in percent and a text in the head of the table.
+    """
+
+    title: str
+    style: Literal["text", "name", "number", "verdict", "picture", "note"] = "text"
+    on: Medium = "both"
+    guides: tuple[tuple[float, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class ListRow:
+    """What a searchable table knows of a row besides its cells.
+
+    ``group``: the group that has the row. ``filters``: the filters that let it pass. ``size``: what the order by size
+    compares. ``words``: words that a search also finds.
+    """
+
+    group: str = ""
+    filters: tuple[str, ...] = ()
+    size: float | None = None
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Make a table of a page a list with a search, of which a script draws some rows at a time.
+
+    ``id``: the beginning of the ids of its elements. ``noun``: what the rows are, in the plural. ``hint``: what can be
+    searched for. ``rows``: a ListRow for each row of the table. ``groups``: the name, level and meaning of each group,
+    folded at first. ``filters``: the choices beside all rows.
+    """
+
+    id: str
+    noun: str
+    hint: str
+    rows: Sequence[ListRow] = ()
+    groups: Mapping[str, tuple[Level, str]] = field(default_factory=dict)
+    filters: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Table(Block):
+    """Rows under titles of columns. The first column names the row.
+
+    ``max_rows``: the number of rows on a terminal, None for all. ``rest``: where all rows are, if some are left out.
+    ``legend``: the styles of its pictures with their meanings.
+    """
+
+    columns: tuple[Column, ...]
+    rows: Sequence[Sequence[Cell]]
+    max_rows: int | None = None
+    rest: str = ""
+    search: Search | None = None
+    legend: tuple[tuple[str, str], ...] = ()
+
+
+def columns_of(*titles: str, numbers: Iterable[int] = (), names: Iterable[int] = ()) -> tuple[Column, ...]:
+    """Return columns of text; ``numbers`` and ``names`` are the positions of columns of these styles."""
+    styles = dict.fromkeys(numbers, "number") | dict.fromkeys(names, "name")
+    return tuple(Column(title, styles.get(at, "text")) for at, title in enumerate(titles))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, order=True)
+class Label:
+    """A label beside a chart, at ``y``: a limit with its meaning (``detail``), or a zone without one."""
+
+    y: float
+    text: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Chart(Block):
+    """A picture of ``width`` by ``height`` units, with labels around it. It is for pages only.
+
+    ``description``: what a reader who does not see the picture needs. ``y_labels`` and ``x_labels``: positions and
+    texts. ``chooses_from``: the id of a searchable table whose rows have equal parts of the width: the page names the
+    row under the pointer, and a click shows it in the table.
+    """
+
+    description: str
+    width: float
+    height: float
+    shapes: tuple[Shape, ...]
+    y_labels: tuple[tuple[float, str], ...] = ()
+    x_labels: tuple[tuple[float, str], ...] = ()
+    side_labels: tuple[Label, ...] = ()
+    legend: tuple[tuple[str, str], ...] = ()
+    id: str = ""
+    chooses_from: str = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A next step for the reader: a sentence, and a command line or "".
+
+    ``is_ready``: the command repeats the options of the run, so it can be pasted. A terminal shows only such steps.
+    """
+
+    text: str
+    command: str = ""
+    is_ready: bool = False
+
+
+def model_argument(model: str) -> str:
+    """Return the model as an argument of a command line; ``MODEL`` for a model that was not read from a file."""
+    return quote_argument(model) if model.endswith(".onnx") else "MODEL"
+
+
+@dataclass(frozen=True)
+class Section:
+    """Blocks under a title; without a title, an empty line separates the section from the one before.
+
+    ``id``: the name of the section in links of a page. ``explanation``: how to read the blocks, for pages.
+    """
+
+    id: str
+    title: str
+    blocks: tuple[Block, ...]
+    explanation: str = ""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A report. ``command``: the command that made it. ``warnings`` are for pages: a terminal has them on stderr."""
+
+    command: str
+    sections: tuple[Section, ...]
+    verdict: Verdict | None = None
+    steps: tuple[Step, ...] = ()
+    notes: tuple[str, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
