@@ -89,7 +89,7 @@ def _verdict(
         totals = "the libraries have names of different name spaces"
     else:
         totals = f"{pluralize(len(edits.moves), 'op type')} on another list" if edits.moves else "all lists are equal"
-    subject = " → ".join(names)
+    subject = " -> ".join(names)
     differs = bool(edits or settings or (report and report.nodes))
     return Verdict(
         "DIFFERENT" if differs else "EQUAL",

@@ -22,7 +22,7 @@ VERDICT_LEVELS: dict[str, Level] = {"pass": "passing", "fail": "failing", "incon
 
 # The numbers of rows that a table shows: on a terminal; on a page, before the rows are folded; and in the fold.
 MAX_ROWS = 20
-MAX_OPEN_ROWS = 40
+MAX_OPEN_ROWS = 20
 MAX_FOLDED_ROWS = 500
 
 

@@ -48,8 +48,9 @@ _MIN_LINKS = 2
 # The numbers of records that a page shows: those that are not folded, and all.
 _MAX_OPEN_RECORDS = 5
 _MAX_RECORDS = 100
-# A cell with at most this number of characters is not broken into lines.
-_SHORT_CELL = 14
+# A cell with at most this number of characters is not broken into lines. A longer one than the second number is below
+# the title of its column on a phone.
+_SHORT_CELL, _LONG_CELL = 14, 30
 
 
 def render_document(document: Document) -> str:
@@ -134,7 +135,8 @@ def _cell_class(column: Column, cell: Cell) -> str:
         return column.style
     if column.style == "picture":
         return "bar"
-    return "short" if len(cell_text(cell)) <= _SHORT_CELL else ""
+    length = len(cell_text(cell))
+    return "short" if length <= _SHORT_CELL else "long" if length > _LONG_CELL else ""
 
 
 def keep_options_whole(text: str) -> Markup:

@@ -1,4 +1,4 @@
-"""Draw the ranges of all tensors on a log2 scale, with the limits of the low type: as a chart, and as bars of a list."""
+"""Draw the ranges of all tensors on a log2 scale, with the limits of the low type: a chart, and the bars of a list."""
 
 from __future__ import annotations
 

@@ -82,17 +82,14 @@ def _edit_blocks(report: RepairReport) -> tuple[Block, ...]:
 
 
 def _edit_rows(number: int, edit: RepairEdit) -> list[tuple[str, ...]]:
-    """Return a row for each node of an edit; the first one has the texts of the edit."""
+    """Return a row for each node of an edit; only the first one has the texts of the edit."""
     if edit.kind == "clip":
         return [
             (str(number), f"{edit.tensor} between +-{format_number(edit.limit)}", "Clip", "-", edit.why or "-", "-")
         ]
     cost = "-" if edit.cost is None else format_share(edit.cost)
-    texts = [(str(number), cost, edit.why or "-", edit.without or "-"), *[("", "", "", "")] * (len(edit.nodes) - 1)]
-    return [
-        (count, str(node.ref), node.op_type, work, why, without)
-        for node, (count, work, why, without) in zip(edit.nodes, texts, strict=True)
-    ]
+    texts = [(cost, edit.why or "-", edit.without or "-"), *[("", "", "")] * (len(edit.nodes) - 1)]
+    return [(str(number), str(node.ref), node.op_type, *text) for node, text in zip(edit.nodes, texts, strict=True)]
 
 
 def _error_row(errors: OutputErrors) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ class _Writer:
     def _write_section(self, section: Section, blocks: Sequence[Block]) -> None:
         indent = "  " if section.title else ""
         if section.title:
-            self._stream.write(f"{self._paint(escape_commands(section.title), 'bold')}\n")
+            self._write_lines([section.title], "", color="bold")
         for position, block in enumerate(blocks):
             inner = indent
             if block.title:
@@ -156,17 +156,18 @@ class _Writer:
             self._stream.write(line.rstrip() + "\n")
 
     def _write_record(self, columns: Sequence[Column], row: Sequence[Cell]) -> None:
-        """Write a row as a record: a verdict and the name of the row, then each other cell with its title."""
+        """Write a row as a record: a verdict and the name of the row on a line, then the other cells."""
         assert self._width is not None
-        named = list(zip(columns, row, strict=True))
-        heading = [(column, cell) for column, cell in named if column.style == "verdict"]
-        heading += [named[0]] * (named[0] not in heading)
-        self._stream.write("  ".join(self._paint_cell(cell) for _, cell in heading if cell_text(cell)) + "\n")
+        cells = list(zip(columns, row, strict=True))
+        heading = [pair for pair in cells if pair[0].style == "verdict"]
+        heading += [cells[0]] * (cells[0] not in heading)
+        parts = [f"{_before(column)}{self._paint_cell(cell)}" for column, cell in heading]
+        self._stream.write("   ".join(parts) + "\n")
         line = ""
-        for column, cell in named:
-            if (column, cell) in heading or not cell_text(cell):
+        for column, cell in cells:
+            if (column, cell) in heading:
                 continue
-            fact = f"{escape_commands(column.title)}: {escape_commands(cell_text(cell))}"
+            fact = f"{_before(column)}{escape_commands(cell_text(cell)) or '-'}"
             if line and len(_RECORD_INDENT) + len(line) + 3 + len(fact) > self._width:
                 self._write_lines([line], _RECORD_INDENT)
                 line = ""
@@ -174,14 +175,17 @@ class _Writer:
         if line:
             self._write_lines([line], _RECORD_INDENT)
 
-    def _write_lines(self, lines: Iterable[str], start: str, start_width: int | None = None) -> None:
+    def _write_lines(
+        self, lines: Iterable[str], start: str, start_width: int | None = None, *, color: Color | None = None
+    ) -> None:
         """Write texts after ``start``, which is ``start_width`` characters wide; folded lines are indented as far."""
         indent = " " * (len(start) if start_width is None else start_width)
         for line in lines:
             text = escape_commands(line)
             folded = [text] if self._width is None else _fold(text, max(self._width - len(indent), _MIN_FOLD_WIDTH))
             for position, part in enumerate(folded):
-                self._stream.write(f"{indent if position else start}{part}\n")
+                painted = self._paint(part, color) if color else part
+                self._stream.write(f"{indent if position else start}{painted}\n")
 
     def _write_omitted(self, number: int, formats_with_all: str) -> None:
         """Write the number of rows that a table leaves out, and where they are: ``--format json has all``."""
@@ -200,6 +204,11 @@ def _is_shown(block: Block) -> bool:
     if isinstance(block, Table) and not block.rows:
         return False
     return block.on != "page" and isinstance(block, (Text, Facts, Table))
+
+
+def _before(column: Column) -> str:
+    """Return the title of a column, as it stands before a cell in a record."""
+    return f"{escape_commands(column.title)}: " if column.title else ""
 
 
 def _color(cell: Cell) -> Color | None:

@@ -18,9 +18,11 @@ from mixlist.report.check_document import (
 from mixlist.report.document import (
     VERDICT_LEVELS,
     Block,
+    Cell,
     Column,
     Document,
     Facts,
+    Mark,
     Record,
     Section,
     Step,
@@ -260,13 +262,14 @@ def _search(report: TuneReport) -> Section:
     return Section("search", "Search", (Text((line,)), times(report.seconds), trials))
 
 
-def _trial_row(number: int, trial: dict[str, object]) -> tuple[str, ...]:
+def _trial_row(number: int, trial: dict[str, object]) -> tuple[Cell, ...]:
     """Return the cells of one entry of the log: its number, the outcome, the edits, and the reason of a failure."""
     edits = trial["edits"]
     assert isinstance(edits, list)
     outcome = "pass" if trial["passed"] else "fail"
     remembered = " (from the state)" if trial["remembered"] else ""
-    return str(number), outcome + remembered, ", ".join(edits) or "no edit", str(trial["why"])
+    verdict = Mark(outcome + remembered, VERDICT_LEVELS[outcome])
+    return str(number), verdict, ", ".join(edits) or "no edit", str(trial["why"])
 
 
 # --- next steps ---

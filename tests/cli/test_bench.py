@@ -38,9 +38,11 @@ def test_the_table_shows_times_memory_and_casts(run, model_path: Path) -> None:
     completed = run("bench", model_path, "--random", 2, "--dim", "N=3", *QUICK)
     assert (completed.status, completed.err) == (0, "")
     first, method, *table_lines = completed.out.splitlines()
-    assert first.startswith(f"{model_path}, mixed ")
+    word, _, sentence = first.partition("  ")
+    assert word in ("FASTER", "SLOWER", "NO DIFFERENCE")
+    assert sentence.startswith(f"{model_path}, mixed ")
     assert "95 % confidence" in first
-    assert method.startswith("cpu: 2 rounds")
+    assert method.strip().startswith("cpu: 2 rounds")
     assert "2 batches in turn; transfers not timed" in method
     table = "\n".join(table_lines)
     for text in ("median time of a run", "memory: peak", "Casts in the optimized graph", "Time by operator", "MatMul"):
@@ -191,7 +193,7 @@ def test_after_a_crash_the_time_of_the_other_model_is_reported(
     monkeypatch.setattr(bench_run, "RemoteSession", CrashingSession)
     completed = run("bench", model_path, "--random", 1, *QUICK)
     assert completed.status == 2
-    assert completed.out.startswith("There is nothing to compare: one of the two models could not be timed")
+    assert completed.out.startswith("NOT TIMED  There is nothing to compare: one of the two models could not be timed")
     assert "median time of a run" in completed.out
     assert f"ONNX Runtime died with {signal.Signals.SIGSEGV.name}" in completed.err
     assert "the model is kept at" in completed.err

@@ -47,8 +47,8 @@ def test_totals_come_before_at_most_50_nodes(run, folder: Path) -> None:
     onnx.save(onnx.parser.parse_model(text), folder / "m.onnx")
     arguments = ("diff", "onnx", "onnx", "--target-mixlist", "black.json", "--model", "m.onnx")
     lines = run(*arguments).out.splitlines()
-    assert lines[0] == "60 of 60 nodes of m.onnx with another precision; Casts 2 -> 0"
-    assert lines[4].split() == ["float16", "float32", "60", "MatMul", "60"]
+    assert lines[0] == "DIFFERENT  60 of 60 nodes of m.onnx with another precision; Casts 2 -> 0"
+    assert lines[6].split() == ["float16", "float32", "60", "MatMul", "60"]
     assert sum(line.startswith("n") for line in lines) == 51  # with the titles of the columns
     assert "10 more" in lines[-1]
     assert sum(line.startswith("n") for line in run(*arguments, "--all").out.splitlines()) == 61

@@ -56,7 +56,7 @@ def test_an_incomplete_recovery_has_exit_status_1_and_names_the_nodes(run: Run, 
     assert completed.status == 1
     assert completed.out.startswith("INCOMPLETE  mixed.onnx")
     assert "new of MIXED" in completed.out and "no node of the original corresponds to it" in completed.out
-    assert "Nodes of ORIGINAL that MIXED does not have\n  again (Exp)\n" in completed.out
+    assert "Nodes of ORIGINAL that MIXED does not have\nnode   op\n-----  ---\nagain  Exp\n" in completed.out
     assert Path("list.json").exists() and Path("rules.txt").read_text() == ""
 
 

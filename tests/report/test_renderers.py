@@ -146,10 +146,12 @@ def test_a_table_that_does_not_fit_becomes_a_record_for_each_row(monkeypatch: py
     rows = [(name, "3.2e9", "1 - 0.00011", "", reason, "fail: cosine"), ("y", "0", "1", "", "-", "pass")]
     terminal.write_document(Document("test", (Section("rows", "", (Table(columns, rows),)),)), stream)
     assert stream.getvalue().splitlines() == [
-        f"fail: cosine  {name}",
+        f"verdict: fail: cosine   output: {name}",
         "    max abs: 3.2e9   cosine: 1 - 0.00011",
+        "    empty: -",
         "    why: the values of the node are",
         "    beyond the range",
-        "pass  y",
-        "    max abs: 0   cosine: 1   why: -",
+        "verdict: pass   output: y",
+        "    max abs: 0   cosine: 1   empty: -",
+        "    why: -",
     ]

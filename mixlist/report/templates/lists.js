@@ -3,6 +3,7 @@
 // large model has very many nodes and tensors. Names of the model become text nodes, never markup.
 const lists = JSON.parse(document.getElementById("data").textContent);
 const STEP = 50;
+const SHORT_CELL = 14, LONG_CELL = 30;  // as in html_page.py
 const get = id => document.getElementById(id);
 
 function element(tag, classes, text) {
@@ -41,7 +42,8 @@ function drawRow(list, row) {
       if (text) name.append(document.createElement("br"), element("span", "quiet", `${title}: ${text}`));
       return;
     }
-    const node = element("td", style === "number" || style === "name" ? style : style === "picture" ? "scale" : "");
+    const length = text.length <= SHORT_CELL ? "short" : text.length > LONG_CELL ? "long" : "";
+    const node = element("td", style === "number" || style === "name" ? style : style === "picture" ? "scale" : length);
     if (style === "picture") node.append(picture(cell, guides));
     else {
       node.dataset.label = title;
