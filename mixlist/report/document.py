@@ -151,7 +151,7 @@ class Column:
 
 @dataclass(frozen=True)
 class ListRow:
-    """What a searchable table knows of a row besides its cells.
+    """Properties of a row of a searchable table, besides its cells.
 
     ``group``: the group that has the row. ``filters``: the filters that let it pass. ``size``: what the order by size
     compares. ``words``: words that a search also finds.

@@ -101,20 +101,12 @@ def make_scale(spans: Sequence[Span], limits: LowTypeLimits) -> Scale:
     )
 
 
-@dataclass(frozen=True)
-class Marks:
-    """SVG path data of filled rectangles, by style.
+def marks(spans: Sequence[Span], styles: Sequence[Style], scale: Scale) -> list[Shape]:
+    """Return the rectangles of all tensors, or of all columns of neighboring tensors: a shape for each style.
 
-    ``ranges``: from the smallest to the largest magnitude, or the largest alone. ``open_ranges``: from the bottom of
-    the picture to the largest magnitude, for tensors of which the smallest magnitude is unknown. They are drawn pale.
+    A rectangle goes from the smallest to the largest magnitude, or is at the largest alone. A pale (``open``) one below
+    goes to the bottom of the picture, for tensors of which the smallest magnitude is unknown.
     """
-
-    ranges: dict[Style, str]
-    open_ranges: dict[Style, str]
-
-
-def marks(spans: Sequence[Span], styles: Sequence[Style], scale: Scale) -> Marks:
-    """Return a rectangle for each tensor, or for each column of neighboring tensors."""
     columns: dict[tuple[int, Style], tuple[float, float]] = {}
     open_columns: dict[tuple[int, Style], tuple[float, float]] = {}
     width = WIDTH / max(1, min(len(spans), MAX_COLUMNS))
@@ -132,18 +124,20 @@ def marks(spans: Sequence[Span], styles: Sequence[Style], scale: Scale) -> Marks
         columns[key] = min(earlier[0], top), max(earlier[1], bottom, min(earlier[0], top) + MIN_HEIGHT)
         if span.low is None:
             open_columns[key] = min(open_columns.get(key, (top, HEIGHT))[0], top), HEIGHT
-    return Marks(_rectangles(columns, width), _rectangles(open_columns, width))
+    return [*_rectangles(open_columns, width, " open"), *_rectangles(columns, width)]
 
 
-def _rectangles(columns: Mapping[tuple[int, Style], tuple[float, float]], width: float) -> dict[Style, str]:
-    """Return the path data of one rectangle for each column and style, from its top to its bottom."""
+def _rectangles(
+    columns: Mapping[tuple[int, Style], tuple[float, float]], width: float, suffix: str = ""
+) -> list[Shape]:
+    """Return a shape for each style, with ``suffix``: one rectangle for each of its columns."""
     pieces: dict[Style, list[str]] = {style: [] for style in STYLES}
     for (column, style), (top, bottom) in columns.items():
         # Three quarters of a column, so that neighbors stay apart; a failing tensor is never too narrow to be seen.
         drawn = max(0.75 * min(width, 24.0), _MIN_WIDTHS.get(style, 1.0))
         left = min(max(0.0, (column + 0.5) * width - drawn / 2), WIDTH - drawn)
         pieces[style].append(f"M{left:.1f} {top:.1f}h{drawn:.1f}V{bottom:.1f}h-{drawn:.1f}z")
-    return {style: "".join(rectangles) for style, rectangles in pieces.items() if rectangles}
+    return [Shape(style + suffix, "".join(rectangles)) for style, rectangles in pieces.items() if rectangles]
 
 
 def labels(scale: Scale, limits: LowTypeLimits) -> list[Label]:
@@ -202,13 +196,11 @@ def draw_chart(
 ) -> Chart:
     """Return the chart of all tensors. ``chooses_from``: the id of the table that lists them."""
     largest, normal, subnormal = (round(HEIGHT * (1 - scale.place(power)), 1) for power in limits.named().values())
-    rectangles = marks(spans, styles, scale)
     shapes = [
         rectangle("zone-over", 0, 0, WIDTH, largest),
         rectangle("zone-subnormal", 0, normal, WIDTH, subnormal - normal),
         rectangle("zone-zero", 0, subnormal, WIDTH, HEIGHT - subnormal),
-        *(Shape(f"{style} open", path) for style, path in rectangles.open_ranges.items()),
-        *(Shape(style, path) for style, path in rectangles.ranges.items()),
+        *marks(spans, styles, scale),
         *(Shape("limit", f"M0 {y:g}h{WIDTH:g}") for y in (largest, normal, subnormal)),
     ]
     return Chart(

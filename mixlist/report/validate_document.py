@@ -1,4 +1,4 @@
-"""What ``mixlist validate`` prints besides findings: corrections, the kind of each file, the counts by code."""
+"""Make the lines that ``validate`` prints besides findings: corrections, the kinds of files, and counts by code."""
 
 from __future__ import annotations
 

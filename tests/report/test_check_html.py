@@ -262,13 +262,13 @@ def test_spans_in_one_column_keep_their_extremes() -> None:
     spans = [chart.Span(-1.0, 1.0)] * 5000
     spans[1234] = chart.Span(-20.0, 18.0)
     scale = chart.make_scale(spans, chart.LOW_TYPE_LIMITS["float16"])
-    columns = rectangles(chart.marks(spans, ["low"] * 5000, scale).ranges["low"])
+    (shape,) = chart.marks(spans, ["low"] * 5000, scale)
+    columns = rectangles(shape.path)
     assert 0 < len(columns) <= chart.MAX_COLUMNS
     assert min(top for _, top, _, _ in columns) == pytest.approx(chart.HEIGHT * (1 - scale.place(18.0)), abs=0.1)
     assert max(bottom for *_, bottom in columns) == pytest.approx(chart.HEIGHT * (1 - scale.place(-20.0)), abs=0.1)
     both = chart.marks(spans, ["high", *["failing"] * 4999], scale)
-    assert list(both.ranges) == ["high", "failing"]  # the worst on top
-    assert both.open_ranges == {}
+    assert [shape.style for shape in both] == ["high", "failing"]  # the worst on top, and none open
 
 
 @pytest.mark.parametrize("span", [(None, math.inf), (-1.0, math.inf), (None, -300.0), (3.0, 3.0), (None, 2.0)])
@@ -279,11 +279,12 @@ def test_a_failing_tensor_can_be_seen_wherever_it_is(span: tuple[float | None, f
     spans[position] = chart.Span(*span)
     styles: list[chart.Style] = ["low"] * 5000
     styles[position] = "failing"
-    marks = chart.marks(spans, styles, chart.make_scale(spans, chart.LOW_TYPE_LIMITS["float16"]))
-    ((left, top, width, bottom),) = rectangles(marks.ranges["failing"])
+    shapes = chart.marks(spans, styles, chart.make_scale(spans, chart.LOW_TYPE_LIMITS["float16"]))
+    marks = {shape.style: shape.path for shape in shapes}
+    ((left, top, width, bottom),) = rectangles(marks["failing"])
     assert left >= 0 and left + width <= chart.WIDTH and width >= 6
     assert top >= 0 and bottom <= chart.HEIGHT and bottom - top >= chart.MIN_HEIGHT
-    assert ("failing" in marks.open_ranges) == (span[0] is None)
+    assert ("failing open" in marks) == (span[0] is None)
 
 
 @settings(max_examples=100, deadline=None)
