@@ -89,14 +89,14 @@ def _verdict(
         totals = "the libraries have names of different name spaces"
     else:
         totals = f"{pluralize(len(edits.moves), 'op type')} on another list" if edits.moves else "all lists are equal"
-    subject = " -> ".join(names)
+    subject = " → ".join(names)
     differs = bool(edits or settings or (report and report.nodes))
     return Verdict(
         "DIFFERENT" if differs else "EQUAL",
         "note",
         subject,
         subject if report is None else _headline(report),
-        (totals,) if report is None else (f"{subject}: {totals}",),
+        (totals,) if report is None else (f"{' -> '.join(names)}: {totals}",),
     )
 
 
