@@ -110,9 +110,10 @@ class _Writer:
             inner = indent + " " * 4 if record.heading else indent
             if record.heading:
                 self._stream.write(f"{indent}{'  '.join(map(self._paint_cell, record.heading))}\n")
-            widest = max((len(escape_commands(name)) for name in facts), default=0) + 1
+            colon = ":" if record.heading else ""
+            widest = max((len(escape_commands(name)) for name in facts), default=0) + len(colon)
             for name, text in facts.items():
-                start = f"{inner}{escape_commands(name) + ':':<{widest}} "
+                start = f"{inner}{escape_commands(name) + colon:<{widest}} "
                 self._write_lines([text], start, len(start))
         self._write_omitted(len(block.records) - MAX_ROWS, block.rest)
 
