@@ -7,9 +7,9 @@ VERDICTS ?= 3000
 # The number of examples of each property test, and of damaged models: make campaign EXAMPLES=600 DAMAGED=8000
 EXAMPLES ?= 1200
 DAMAGED ?= 40000
-PROPERTIES = tests/test_properties.py tests/rewriter/test_constant_types.py tests/resolver/test_computed_constants.py \
-  tests/resolver/test_incremental_solver.py tests/resolver/test_positions.py tests/tuner/test_gated_graph.py \
-  tests/tuner/test_graph_partition.py tests/tuner/test_trials.py tests/interop/test_recover_round_trip.py
+PROPERTIES = tests/test_properties.py tests/write/test_constant_types.py tests/decide/test_computed_constants.py \
+  tests/decide/test_incremental_solver.py tests/decide/test_positions.py tests/search/test_gated_graph.py \
+  tests/search/test_graph_partition.py tests/search/test_trials.py tests/exchange/test_recover_round_trip.py
 # The number of kills of each of six commands, and of concurrent runs of apply: make campaign KILLS=100 RUNS=1000
 KILLS ?= 100
 RUNS ?= 1000
@@ -18,7 +18,7 @@ LISTS ?= 50000
 MODELS ?= 6000
 STATES ?= 3000
 REAL = tests/corpus/test_corpus.py tests/corpus/test_evidence.py tests/corpus/test_tune.py tests/corpus/test_targets.py \
-  tests/corpus/test_quantized.py tests/test_conformance.py tests/repairer tests/training/test_known_truths.py
+  tests/corpus/test_quantized.py tests/test_conformance.py tests/search tests/training/test_known_truths.py
 FAULTS = tests/cli/test_damaged_lists.py tests/test_damaged_model_runs.py tests/test_damaged_states.py tests/test_unwritable_places.py
 
 CAMPAIGN = decisions verdicts properties corpus tools kills faults
@@ -51,7 +51,7 @@ CAMPAIGN_TESTS = $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=7200
 campaign: $(CAMPAIGN:%=campaign-%)   ## the long tests, all parts one after the other
 
 campaign-decisions: .venv/installed-dev   ## decisions, compared with a second implementation of the rules
-	MIXLIST_EXAMPLES=$(DECISIONS) $(CAMPAIGN_TESTS) tests/resolver/test_reference.py
+	MIXLIST_EXAMPLES=$(DECISIONS) $(CAMPAIGN_TESTS) tests/decide/test_reference.py
 
 campaign-verdicts: .venv/installed-dev   ## verdicts of check, compared with a second implementation of the rules
 	MIXLIST_EXAMPLES=$(VERDICTS) $(CAMPAIGN_TESTS) tests/checker/test_reference_verdict.py

@@ -71,7 +71,7 @@ def _contenders(path: Path, feed: Mapping[str, Any]) -> tuple[Callable[[], None]
     from mixlist.checker.check_sessions import CheckSessions
     from mixlist.checker.finding_rules import BatchRanges, classify_operands, classify_outputs
     from mixlist.checker.model_pair import make_model_pair
-    from mixlist.runtime.executors import Workers
+    from mixlist.run.executors import Workers
 
     # In this process, as the plain runs: the pipes are not compared.
     in_this_process = Workers(ThreadPoolExecutor(1), 1, None, str)
@@ -168,8 +168,8 @@ def _idle(path: Path, feed: Mapping[str, Any]) -> None:
 def _fetch(path: Path, feed: Mapping[str, Any]) -> None:
     """Run both models of a check by the plain method: every tensor of each of them is an output."""
     import mixlist
-    from mixlist.emulation.emulate import emulate
-    from mixlist.graph.load import load_model
+    from mixlist.checker.emulate import emulate
+    from mixlist.model.load import load_model
 
     loaded = load_model(path)
     plan = mixlist.resolve(loaded, mixlist.load_policy())

@@ -18,7 +18,7 @@ trials   seconds divided by the number of trials, of two kinds: ``random``, rand
 solve    seconds of ``mixlist.tune`` from the libraries onnx and mindspore-o3, with at most 1e-2 normalized error, and
          how many plain runs of the float32 model over the same data take as long.
 share    the share of the work of matrix products and convolutions left low, by
-         ``mixlist.cost.estimate.estimate_work``, against ``auto_convert_mixed_precision`` with the same data. Its
+         ``mixlist.targets.estimate.estimate_work``, against ``auto_convert_mixed_precision`` with the same data. Its
          ``validate_fn`` accepts a result whose normalized error is at most that of mixlist's result in the check, or
          1e-2 if that is more; it has LIMIT seconds. Its outputs are those of ONNX Runtime's CPU provider, which hides
          the overflows of float16.
@@ -104,10 +104,10 @@ def _time_trials(name: str, path: Path, amount: str) -> dict[str, Any]:
     ``amount`` of batches: "one" or "many". ``count``: trials of the search. ``failure``: why occ fails.
     """
     import mixlist
-    from mixlist.emulation.emulate import emulate
-    from mixlist.graph.load import load_model
-    from mixlist.resolver import Resolver
-    from mixlist.tuner.candidates import edit_policy
+    from mixlist.checker.emulate import emulate
+    from mixlist.decide import Resolver
+    from mixlist.model.load import load_model
+    from mixlist.search.candidates import edit_policy
 
     feeds = _feeds(name)[:1] * (BATCHES if amount == "many" else 1)
     policy = mixlist.load_policy(ops_info=LIBRARIES[0])
@@ -148,15 +148,15 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
     """
     import mixlist
     from mixlist.checker.limits import Limits
-    from mixlist.runtime.executors import open_workers
-    from mixlist.tuner.candidate_ranking import CandidateRanking
-    from mixlist.tuner.candidates import find_list_candidates, find_node_candidates
-    from mixlist.tuner.cost_model import CostModel
-    from mixlist.tuner.search_state import SearchState
-    from mixlist.tuner.strategy import Strategy
-    from mixlist.tuner.trial_compiler import TrialCompiler
-    from mixlist.tuner.trial_verdict import TrialLimits
-    from mixlist.tuner.trials import Trials
+    from mixlist.run.executors import open_workers
+    from mixlist.search.candidate_ranking import CandidateRanking
+    from mixlist.search.candidates import find_list_candidates, find_node_candidates
+    from mixlist.search.cost_model import CostModel
+    from mixlist.search.search_state import SearchState
+    from mixlist.search.strategy import Strategy
+    from mixlist.search.trial_compiler import TrialCompiler
+    from mixlist.search.trial_verdict import TrialLimits
+    from mixlist.search.trials import Trials
 
     no_limits = Limits(normalized=math.inf, cosine=None)
     base = mixlist.check(resolver.loaded, policy, feeds, per_tensor=True, layerwise=True, limits=no_limits)
@@ -341,7 +341,7 @@ def _occ_share(name: str, path: Path, limit: float) -> dict[str, Any]:
     import onnx
     from onnxconverter_common import auto_mixed_precision
 
-    from mixlist.cost.estimate import estimate_work
+    from mixlist.targets.estimate import estimate_work
 
     def accepts(reference: list[Any], mixed: list[Any]) -> bool:
         for expected, actual in zip(reference, mixed, strict=True):
@@ -364,7 +364,7 @@ def _occ_share(name: str, path: Path, limit: float) -> dict[str, Any]:
 
 def _planted() -> None:
     """Print the mean and the largest number of trials for planted sets of k among n, anywhere in the order."""
-    from mixlist.tuner.minimal_sets import find_minimal, remove_unneeded
+    from mixlist.search.minimal_sets import find_minimal, remove_unneeded
 
     rng = random.Random(0)
     for n in (16, 64, 256, 1024):

@@ -22,42 +22,43 @@ if TYPE_CHECKING:
     from mixlist.checker.result import TensorRange as TensorRange
     from mixlist.checker.result import ValueCounts as ValueCounts
     from mixlist.checker.run import check as check
-    from mixlist.comparison.result import DiffReport as DiffReport
-    from mixlist.comparison.result import NodeChange as NodeChange
-    from mixlist.comparison.result import SideResult as SideResult
-    from mixlist.comparison.run import diff as diff
+    from mixlist.comparison import DiffReport as DiffReport
+    from mixlist.comparison import NodeChange as NodeChange
+    from mixlist.comparison import SideResult as SideResult
+    from mixlist.comparison import diff as diff
+    from mixlist.decide import Decision as Decision
+    from mixlist.decide import resolve as resolve
+    from mixlist.decide.plan import Plan as Plan
     from mixlist.diagnostics import Diagnostic as Diagnostic
     from mixlist.errors import MixlistError as MixlistError
-    from mixlist.interop.recover import recover as recover
-    from mixlist.interop.recover_result import RecoveredEdit as RecoveredEdit
-    from mixlist.interop.recover_result import RecoverReport as RecoverReport
-    from mixlist.interop.recover_result import UnmatchedNode as UnmatchedNode
-    from mixlist.interop.recover_result import UnrecoveredNode as UnrecoveredNode
-    from mixlist.interop.registry import export as export
-    from mixlist.interop.registry import register_exporter as register_exporter
-    from mixlist.interop.result import ExportException as ExportException
-    from mixlist.interop.result import ExportResult as ExportResult
+    from mixlist.exchange.recover import recover as recover
+    from mixlist.exchange.recover_result import RecoveredEdit as RecoveredEdit
+    from mixlist.exchange.recover_result import RecoverReport as RecoverReport
+    from mixlist.exchange.recover_result import UnmatchedNode as UnmatchedNode
+    from mixlist.exchange.recover_result import UnrecoveredNode as UnrecoveredNode
+    from mixlist.exchange.registry import export as export
+    from mixlist.exchange.registry import register_exporter as register_exporter
+    from mixlist.exchange.result import ExportException as ExportException
+    from mixlist.exchange.result import ExportResult as ExportResult
     from mixlist.lists.diff import ListDiff as ListDiff
     from mixlist.lists.load import load_policy as load_policy
     from mixlist.lists.policy import Policy as Policy
     from mixlist.lists.setting_changes import SettingChange as SettingChange
     from mixlist.lists.validate_file import FileReport as FileReport
     from mixlist.progress import Progress as Progress
-    from mixlist.repairer.result import OutputErrors as OutputErrors
-    from mixlist.repairer.result import RaisedNode as RaisedNode
-    from mixlist.repairer.result import RepairEdit as RepairEdit
-    from mixlist.repairer.result import RepairReport as RepairReport
-    from mixlist.repairer.run import repair as repair
-    from mixlist.report.result_page import html as html
-    from mixlist.resolver import Decision as Decision
-    from mixlist.resolver import resolve as resolve
-    from mixlist.resolver.plan import Plan as Plan
-    from mixlist.rewriter import ConstantReport as ConstantReport
-    from mixlist.rewriter import RewriteResult as RewriteResult
-    from mixlist.rewriter import rewrite as rewrite
-    from mixlist.runtime.feeds import Batches as Batches
-    from mixlist.runtime.feeds import random_batches as random_batches
-    from mixlist.runtime.feeds import read_data as read_data
+    from mixlist.run.feeds import Batches as Batches
+    from mixlist.run.feeds import random_batches as random_batches
+    from mixlist.run.feeds import read_data as read_data
+    from mixlist.search.repair import repair as repair
+    from mixlist.search.repair_result import OutputErrors as OutputErrors
+    from mixlist.search.repair_result import RaisedNode as RaisedNode
+    from mixlist.search.repair_result import RepairEdit as RepairEdit
+    from mixlist.search.repair_result import RepairReport as RepairReport
+    from mixlist.search.tune import tune as tune
+    from mixlist.search.tune_result import TunedEdit as TunedEdit
+    from mixlist.search.tune_result import TunedList as TunedList
+    from mixlist.search.tune_result import TuneReport as TuneReport
+    from mixlist.show.result_page import html as html
     from mixlist.targets.low_nodes import LowNode as LowNode
     from mixlist.targets.model_check import MissingOperator as MissingOperator
     from mixlist.targets.model_check import ModelCheck as ModelCheck
@@ -65,23 +66,22 @@ if TYPE_CHECKING:
     from mixlist.targets.target_plan import plan_for_target as plan_for_target
     from mixlist.training.result import TrainReport as TrainReport
     from mixlist.training.run import train as train
-    from mixlist.tuner.result import TunedEdit as TunedEdit
-    from mixlist.tuner.result import TunedList as TunedList
-    from mixlist.tuner.result import TuneReport as TuneReport
-    from mixlist.tuner.run import tune as tune
     from mixlist.validation import validate as validate
+    from mixlist.write import ConstantReport as ConstantReport
+    from mixlist.write import RewriteResult as RewriteResult
+    from mixlist.write import rewrite as rewrite
 
 # The module that defines each public name. Keep it equal to the imports above, which only type checkers read.
 _MODULE_OF = {
-    "Batches": "mixlist.runtime.feeds",
+    "Batches": "mixlist.run.feeds",
     "BenchReport": "mixlist.benchmark.result",
     "CheckReport": "mixlist.checker.result",
-    "ConstantReport": "mixlist.rewriter",
-    "Decision": "mixlist.resolver",
+    "ConstantReport": "mixlist.write",
+    "Decision": "mixlist.decide",
     "Diagnostic": "mixlist.diagnostics",
-    "DiffReport": "mixlist.comparison.result",
-    "ExportException": "mixlist.interop.result",
-    "ExportResult": "mixlist.interop.result",
+    "DiffReport": "mixlist.comparison",
+    "ExportException": "mixlist.exchange.result",
+    "ExportResult": "mixlist.exchange.result",
     "FileReport": "mixlist.lists.validate_file",
     "Limits": "mixlist.checker.limits",
     "ListDiff": "mixlist.lists.diff",
@@ -89,47 +89,47 @@ _MODULE_OF = {
     "MissingOperator": "mixlist.targets.model_check",
     "MixlistError": "mixlist.errors",
     "ModelCheck": "mixlist.targets.model_check",
-    "NodeChange": "mixlist.comparison.result",
+    "NodeChange": "mixlist.comparison",
     "NodeError": "mixlist.checker.result",
     "NodeFinding": "mixlist.checker.result",
-    "OutputErrors": "mixlist.repairer.result",
+    "OutputErrors": "mixlist.search.repair_result",
     "OutputFinding": "mixlist.checker.result",
-    "Plan": "mixlist.resolver.plan",
+    "Plan": "mixlist.decide.plan",
     "Policy": "mixlist.lists.policy",
     "Progress": "mixlist.progress",
-    "RaisedNode": "mixlist.repairer.result",
-    "RecoverReport": "mixlist.interop.recover_result",
-    "RecoveredEdit": "mixlist.interop.recover_result",
-    "RepairEdit": "mixlist.repairer.result",
-    "RepairReport": "mixlist.repairer.result",
-    "RewriteResult": "mixlist.rewriter",
+    "RaisedNode": "mixlist.search.repair_result",
+    "RecoverReport": "mixlist.exchange.recover_result",
+    "RecoveredEdit": "mixlist.exchange.recover_result",
+    "RepairEdit": "mixlist.search.repair_result",
+    "RepairReport": "mixlist.search.repair_result",
+    "RewriteResult": "mixlist.write",
     "SettingChange": "mixlist.lists.setting_changes",
-    "SideResult": "mixlist.comparison.result",
+    "SideResult": "mixlist.comparison",
     "TargetPlan": "mixlist.targets.target_plan",
     "TensorRange": "mixlist.checker.result",
     "TrainReport": "mixlist.training.result",
-    "TuneReport": "mixlist.tuner.result",
-    "TunedEdit": "mixlist.tuner.result",
-    "TunedList": "mixlist.tuner.result",
+    "TuneReport": "mixlist.search.tune_result",
+    "TunedEdit": "mixlist.search.tune_result",
+    "TunedList": "mixlist.search.tune_result",
     "ValueCounts": "mixlist.checker.result",
-    "UnmatchedNode": "mixlist.interop.recover_result",
-    "UnrecoveredNode": "mixlist.interop.recover_result",
+    "UnmatchedNode": "mixlist.exchange.recover_result",
+    "UnrecoveredNode": "mixlist.exchange.recover_result",
     "bench": "mixlist.benchmark.run",
     "check": "mixlist.checker.run",
-    "diff": "mixlist.comparison.run",
-    "export": "mixlist.interop.registry",
-    "html": "mixlist.report.result_page",
+    "diff": "mixlist.comparison",
+    "export": "mixlist.exchange.registry",
+    "html": "mixlist.show.result_page",
     "load_policy": "mixlist.lists.load",
     "plan_for_target": "mixlist.targets.target_plan",
-    "random_batches": "mixlist.runtime.feeds",
-    "read_data": "mixlist.runtime.feeds",
-    "register_exporter": "mixlist.interop.registry",
-    "recover": "mixlist.interop.recover",
-    "repair": "mixlist.repairer.run",
-    "resolve": "mixlist.resolver",
-    "rewrite": "mixlist.rewriter",
+    "random_batches": "mixlist.run.feeds",
+    "read_data": "mixlist.run.feeds",
+    "register_exporter": "mixlist.exchange.registry",
+    "recover": "mixlist.exchange.recover",
+    "repair": "mixlist.search.repair",
+    "resolve": "mixlist.decide",
+    "rewrite": "mixlist.write",
     "train": "mixlist.training.run",
-    "tune": "mixlist.tuner.run",
+    "tune": "mixlist.search.tune",
     "validate": "mixlist.validation",
 }
 

@@ -15,7 +15,7 @@ class Progress:
 
     ``done`` counts in ``unit``: bytes of weights that were read (``resolve``) or written (``RewriteResult.save``),
     batches (``check``), rounds (``bench``), trials (``tune``), or steps of all training runs (``train``). ``total`` is
-    the number at the end, or None if it is not known. ``detail`` is the latest ``mixlist.tuner.trials.Trial``
+    the number at the end, or None if it is not known. ``detail`` is the latest ``mixlist.search.trials.Trial``
     (``tune``) or ``mixlist.training.run.StepProgress`` (``train``), and None for the other functions. ``seconds_left``
     is the time that the current search of ``tune`` is expected to take, None while it cannot be known. After it, a
     final check follows, and perhaps another search.

@@ -33,7 +33,7 @@ from mixlist.lists.suggestions import sure_correction
 from mixlist.lists.validate_file import FileReport, validate_file
 
 if TYPE_CHECKING:
-    from mixlist.graph.proto_types import ModelSource
+    from mixlist.model.proto_types import ModelSource
 
 
 def validate(
@@ -140,7 +140,7 @@ class Validator:
         A name is not misspelled if an operator of it exists, or if the model has it. A right name that the file has
         already is left out, because two entries for one op type can contradict each other.
         """
-        from mixlist.ops.names import ambiguous_names
+        from mixlist.model.names import ambiguous_names
 
         if self.library is None:
             return {}
@@ -164,7 +164,7 @@ class Validator:
         """Return the op types of the model; empty without a model."""
         if self.model is None:
             return frozenset()
-        from mixlist.resolver import resolve
+        from mixlist.decide import resolve
 
         return frozenset(node.op_type for node in resolve(self.model, policy_from_options(PolicyOptions())).nodes)
 
@@ -203,7 +203,7 @@ class Validator:
         """Return the warnings about the op types of a checked library, if an option asks for a check of names."""
         if self.library_path is None and self.op_names == "auto":
             return ()
-        from mixlist.ops.unknown_names import find_unknown_library_ops
+        from mixlist.model.unknown_names import find_unknown_library_ops
 
         space, doubts = find_space(library, self.op_names)
         return doubts or find_unknown_library_ops(library, space, self._model_ops)
@@ -271,11 +271,11 @@ def _check_names(policy: Policy, model: ModelSource | None) -> Sequence[Diagnost
     errors of the list files for this model.
     """
     if model is None:
-        from mixlist.ops.name_warnings import find_name_warnings
-        from mixlist.ops.unknown_names import find_unknown_rule_types
+        from mixlist.model.name_warnings import find_name_warnings
+        from mixlist.model.unknown_names import find_unknown_rule_types
 
         return [*find_name_warnings(policy), *find_unknown_rule_types(policy)]
-    from mixlist.resolver import resolve
+    from mixlist.decide import resolve
 
     try:
         return resolve(model, policy).warnings

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from mixlist.errors import MixlistError
+from tests.search.test_search_state import search, without_run_data
 from tests.support.list_mutation import edit_bytes, edit_tokens
-from tests.tuner.test_search_state import search, without_run_data
 
 COUNT = int(os.environ.get("MIXLIST_STATES", "6"))
 SEED = int(os.environ.get("MIXLIST_STATES_SEED", "0"))

@@ -17,21 +17,21 @@ import pytest
 from mixlist import cli
 from mixlist.errors import FileError, ModelError
 from mixlist.files.list_text import read_bytes
-from mixlist.graph.load import load_model
+from mixlist.model.load import load_model
 
 ROOT = Path(__file__).parents[1]
 WRITING_TESTS = (
     "tests/files/test_temporary_files.py",
     "tests/files/test_atomic_writes.py",
     "tests/files/test_scratch_folder.py",
-    "tests/graph/test_save.py",
-    "tests/graph/test_data_files.py",
+    "tests/model/test_save.py",
+    "tests/model/test_data_files.py",
     "tests/lists/test_ops_info_edit.py",
     "tests/lists/test_interrupted_library_edits.py",
     "tests/cli/test_fmt.py",
     "tests/cli/test_apply.py",
     "tests/cli/test_command_files.py",
-    "tests/runtime/test_sessions.py",
+    "tests/run/test_sessions.py",
 )
 UNIX_MODULES = {"fcntl", "grp", "posix", "pwd", "resource", "termios"}
 

@@ -79,11 +79,11 @@ def test_the_wheel_holds_the_data_and_no_tests(wheel: Path) -> None:
                 assert archive.read(f"mixlist/{path.relative_to(ROOT).as_posix()}") == path.read_bytes()
     assert {"mixlist/py.typed", "mixlist/docs/codes/ml1.md", "mixlist/demo_data/digits.onnx"} <= names
     assert {
-        f"mixlist/report/templates/{name}" for name in ("document.html", "page.html", "page.css", "lists.js")
+        f"mixlist/show/templates/{name}" for name in ("document.html", "page.html", "page.css", "lists.js")
     } <= names
-    assert {f"mixlist/report/third_party/{name}" for name in ("dagre.min.js", "dagre.LICENSE", "README.md")} <= names
-    assert {"mixlist/report/templates/view.html", "mixlist/report/templates/view/page.js"} <= names
-    for license_file in ("LICENSE", "mixlist/report/third_party/dagre.LICENSE"):
+    assert {f"mixlist/show/third_party/{name}" for name in ("dagre.min.js", "dagre.LICENSE", "README.md")} <= names
+    assert {"mixlist/show/templates/view.html", "mixlist/show/templates/view/page.js"} <= names
+    for license_file in ("LICENSE", "mixlist/show/third_party/dagre.LICENSE"):
         assert any(name.endswith(f".dist-info/licenses/{license_file}") for name in names)
     assert not [name for name in names if name.startswith(("tests", "tools", "benchmarks"))]
 

@@ -135,7 +135,7 @@ def test_tasks_run_in_other_processes(count: int) -> None:
 
 def test_an_error_arrives_with_its_hint() -> None:
     with ProcessPool(1) as pool, pytest.raises(FileError, match="no such file") as caught:
-        from mixlist.runtime.batch_files import find_batch_paths
+        from mixlist.run.batch_files import find_batch_paths
 
         pool.submit(find_batch_paths, Path("nothing-here"), ()).result()
     assert "test_data_set" in (caught.value.hint or "")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write mixlist/ops/data/contrib_schemas.json: the operator schemas that only ONNX Runtime has.
+"""Write mixlist/model/data/contrib_schemas.json: the operator schemas that only ONNX Runtime has.
 
 These are the schemas of com.microsoft, and those of the standard domain ("domain": "") that ONNX does not define at
 their version: ONNX Runtime's optimizer writes such operators.
@@ -18,7 +18,7 @@ from typing import Any
 
 from onnx import defs
 
-from mixlist.ops.schema import TYPE_ATTRIBUTES
+from mixlist.model.schema import TYPE_ATTRIBUTES
 
 DEFAULT = Path(__file__).parent.parent / "mixlist" / "ops" / "data" / "contrib_schemas.json"
 

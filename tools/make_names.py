@@ -2,7 +2,7 @@
 
     python tools/make_names.py [ROOT]
 
-Writes ROOT/mixlist/lists/data/{onnx_ops,ascend_ops}.json and ROOT/mixlist/ops/data/onnx_to_ascend.json; ROOT is the
+Writes ROOT/mixlist/lists/data/{onnx_ops,ascend_ops}.json and ROOT/mixlist/model/data/onnx_to_ascend.json; ROOT is the
 checkout by default. The names are those of the installed versions of onnx and onnxruntime; the Ascend facts are in
 tools/data/.
 """

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mixlist.graph.traversal import nodes_in
-from mixlist.ops.names import operator_name
+from mixlist.model.names import operator_name
+from mixlist.model.traversal import nodes_in
 
 if TYPE_CHECKING:
     from onnx import ModelProto

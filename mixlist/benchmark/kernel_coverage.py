@@ -5,11 +5,11 @@ ONNX Runtime computes low-precision nodes without such a kernel in float32, with
 
 from __future__ import annotations
 
-from mixlist.graph.build import build_graph
-from mixlist.graph.load import LoadedModel
-from mixlist.graph.model import Node
-from mixlist.ops import dtypes
-from mixlist.ops.low_precision import LOW_TYPES
+from mixlist.model import dtypes
+from mixlist.model.build import build_graph
+from mixlist.model.graph import Node
+from mixlist.model.load import LoadedModel
+from mixlist.model.low_precision import LOW_TYPES
 from mixlist.targets.kernels import has_kernel_for
 
 

@@ -1,4 +1,4 @@
-"""The result of ``bench``: values only. ``mixlist/report/`` renders it; its JSON has the schema ``mixlist.bench/1``."""
+"""The result of ``bench``: values only. ``mixlist/show/`` renders it; its JSON has the schema ``mixlist.bench/1``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mixlist.flat_rows import Row, choose_table, flat_row
 from mixlist.notebook_table import notebook_facts
 
 if TYPE_CHECKING:
-    from mixlist.cost.estimate import Work
-    from mixlist.runtime.profile_reader import Profile
+    from mixlist.run.profile_reader import Profile
+    from mixlist.targets.estimate import Work
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class BenchReport:
         )
 
     def _model_row(self, role: str, model: TimedModel) -> Row:
-        from mixlist.runtime.profile_reader import Profile
+        from mixlist.run.profile_reader import Profile
 
         row = flat_row(model, seconds=Spread, graph=GraphChanges, profile=Profile)
         del row["profile_ops"]  # the table ``operators``

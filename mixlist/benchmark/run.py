@@ -25,32 +25,32 @@ from mixlist.benchmark.options import PROFILE_NAMES, BenchOptions
 from mixlist.benchmark.paired_statistics import compute_ratio, compute_spread
 from mixlist.benchmark.result import BenchReport, TimedModel
 from mixlist.benchmark.timed_session import TimedSession
+from mixlist.decide import Plan, resolve
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ModelError
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.scratch_folder import ScratchFolder
-from mixlist.graph.load import LoadedModel, load_model
 from mixlist.lists.policy import Policy
-from mixlist.ops.shape_inference import refuse_large_expansion
+from mixlist.model.load import LoadedModel, load_model
+from mixlist.model.shape_inference import refuse_large_expansion
 from mixlist.option_fields import with_fields
 from mixlist.progress import ProgressCounter
-from mixlist.resolver import Plan, resolve
-from mixlist.rewriter import rewrite
-from mixlist.runtime.executors import Workers, open_process
-from mixlist.runtime.feeds import as_batches
-from mixlist.runtime.inputs import make_feed, model_inputs
-from mixlist.runtime.model_files import is_readable_in_place
-from mixlist.runtime.profile_reader import Profile, read_profile
-from mixlist.runtime.remote_session import RemoteSession
-from mixlist.runtime.session import SessionOptions
+from mixlist.run.executors import Workers, open_process
+from mixlist.run.feeds import as_batches
+from mixlist.run.inputs import make_feed, model_inputs
+from mixlist.run.model_files import is_readable_in_place
+from mixlist.run.profile_reader import Profile, read_profile
+from mixlist.run.remote_session import RemoteSession
+from mixlist.run.session import SessionOptions
 from mixlist.targets.providers import PROVIDERS
 from mixlist.targets.refused_bfloat16 import describe_refused_bfloat16
+from mixlist.write import rewrite
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from mixlist.graph.proto_types import ModelSource
-    from mixlist.runtime.session import Feed
+    from mixlist.model.proto_types import ModelSource
+    from mixlist.run.session import Feed
 
     ComparedModel: TypeAlias = Policy | Plan | ModelSource | LoadedModel
 

@@ -16,17 +16,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from mixlist.runtime.executors import open_process
-from mixlist.runtime.local_session import LocalSession, as_ort_value, translate_runtime_errors
-from mixlist.runtime.remote_session import RemoteSession
-from mixlist.runtime.session import SessionOptions
+from mixlist.run.executors import open_process
+from mixlist.run.local_session import LocalSession, as_ort_value, translate_runtime_errors
+from mixlist.run.remote_session import RemoteSession
+from mixlist.run.session import SessionOptions
 from mixlist.targets.providers import PROVIDERS
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue
 
-    from mixlist.rewriter import RewriteResult
-    from mixlist.runtime.session import Array, Feed
+    from mixlist.run.session import Array, Feed
+    from mixlist.write import RewriteResult
 
 _PROCESS_STATUS = Path("/proc/self/status")  # Linux
 # The shortest time is the least of ROUNDS rounds of RUNS runs, after WARMUP runs.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from mixlist.runtime.session import Array
+    from mixlist.run.session import Array
 
 
 BLOCK_SIZE = 2**15  # values compared at a time: float64 copies of this size stay in the processor's cache

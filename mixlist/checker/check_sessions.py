@@ -11,24 +11,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mixlist.emulation.emulate import emulate, has_low_types, widen_to_float32, widen_to_float64
-from mixlist.emulation.instrument import InstrumentedModel
-from mixlist.emulation.observer import Observer
-from mixlist.emulation.shared_weights import SharedWeights
+from mixlist.checker.emulate import emulate, has_low_types, widen_to_float32, widen_to_float64
+from mixlist.checker.instrument import InstrumentedModel
+from mixlist.checker.observer import Observer
+from mixlist.checker.shared_weights import SharedWeights
 from mixlist.errors import ModelError
-from mixlist.graph.dataflow import DataflowNode
-from mixlist.graph.load import LoadedModel
-from mixlist.graph.model import Node
-from mixlist.graph.proto_edits import copy_message
-from mixlist.graph.prune import prune_model
-from mixlist.ops import dtypes
-from mixlist.runtime.executors import Workers
-from mixlist.runtime.inputs import model_inputs
-from mixlist.runtime.model_files import external_tensors, is_readable_in_place
-from mixlist.runtime.provider_rounding import start_rounding_tests
-from mixlist.runtime.remote_session import RemoteSession
-from mixlist.runtime.segments import SegmentedSession
-from mixlist.runtime.session import Session, SessionOptions
+from mixlist.model import dtypes
+from mixlist.model.dataflow import DataflowNode
+from mixlist.model.graph import Node
+from mixlist.model.load import LoadedModel
+from mixlist.model.proto_edits import copy_message
+from mixlist.model.prune import prune_model
+from mixlist.run.executors import Workers
+from mixlist.run.inputs import model_inputs
+from mixlist.run.model_files import external_tensors, is_readable_in_place
+from mixlist.run.provider_rounding import start_rounding_tests
+from mixlist.run.remote_session import RemoteSession
+from mixlist.run.segments import SegmentedSession
+from mixlist.run.session import Session, SessionOptions
 from mixlist.targets.kernels import has_any_kernel, has_kernel_for
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ becomes infinite, or is clamped.
 
 A *mask* is a large constant, such as -1e9, that is added to scores so that a softmax makes zero of them. In float16 it
 is infinite by design. Its *level* is the magnitude from which on a value belongs to the mask and not to the scores
-(``mixlist/patterns/proven_masks.py``, Rule S8.12). In a tensor with a mask another value may overflow, which no range
+(``mixlist/decide/proven_masks.py``, Rule S8.12). In a tensor with a mask another value may overflow, which no range
 can show. The values of such an *ambiguous* tensor are counted (``hidden_overflow.py``), and a value that the low type
 does not hold is an overflow.
 
@@ -40,18 +40,18 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from mixlist.checker.conversions import Conversion
+from mixlist.checker.observer import ObservedRange
 from mixlist.checker.result import FindingKind, ValueCounts
-from mixlist.emulation.conversions import Conversion
-from mixlist.emulation.observer import ObservedRange
-from mixlist.graph.dataflow import DataflowNode, InputTensor
-from mixlist.graph.refs import NodeRef, TensorRef
-from mixlist.graph.weights import is_external, read_pieces
-from mixlist.ops import dtypes
-from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound, round_to_low_type
-from mixlist.patterns.proven_masks import Mask, MaskLevels
+from mixlist.decide.proven_masks import Mask, MaskLevels
+from mixlist.model import dtypes
+from mixlist.model.dataflow import DataflowNode, InputTensor
+from mixlist.model.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound, round_to_low_type
+from mixlist.model.refs import NodeRef, TensorRef
+from mixlist.model.weights import is_external, read_pieces
 
 if TYPE_CHECKING:
-    from mixlist.emulation.observer import Ranges
+    from mixlist.checker.observer import Ranges
 
 
 # --- the ranges of one batch ---

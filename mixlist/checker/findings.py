@@ -15,18 +15,18 @@ from functools import cached_property
 from typing import NamedTuple
 
 from mixlist.checker.finding_rules import EXCEPTION_KINDS, FindingRecord
+from mixlist.checker.observer import ObservedRange
 from mixlist.checker.result import FindingKind, LowSource, NodeError, NodeFinding, TensorRange
 from mixlist.checker.value_counts import FullStatistics
-from mixlist.emulation.observer import ObservedRange
-from mixlist.graph.dataflow import DataflowNode
-from mixlist.graph.model import Node, float_values
-from mixlist.graph.naming import node_ref
-from mixlist.graph.refs import NodeRef, TensorRef, unique_names
-from mixlist.ops import dtypes
-from mixlist.ops.low_precision import LOW_TYPES
-from mixlist.ops.traits import Trait, operators
-from mixlist.resolver import Decision, Plan
-from mixlist.resolver.classification import Classifier, find_rank
+from mixlist.decide import Decision, Plan
+from mixlist.decide.classification import Classifier, find_rank
+from mixlist.model import dtypes
+from mixlist.model.dataflow import DataflowNode
+from mixlist.model.graph import Node, float_values
+from mixlist.model.low_precision import LOW_TYPES
+from mixlist.model.naming import node_ref
+from mixlist.model.refs import NodeRef, TensorRef, unique_names
+from mixlist.model.traits import Trait, operators
 
 KIND_ORDER: tuple[FindingKind, ...] = (  # the worst first
     "refused", "overflow", "saturated", "propagated", "underflow", "near-limit", "preexisting", "intended",

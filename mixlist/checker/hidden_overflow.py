@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from mixlist.checker.conversions import Conversion
 from mixlist.checker.finding_rules import BatchRanges, converted_ranges
 from mixlist.checker.model_pair import ObservedModel
+from mixlist.checker.observer import ObservedRange
 from mixlist.checker.value_counts import FINITE, CountingSession, CountStatistic, Totals, count_beyond
-from mixlist.emulation.conversions import Conversion
-from mixlist.emulation.observer import ObservedRange
-from mixlist.graph.model import Graph
-from mixlist.graph.refs import TensorRef
-from mixlist.ops import dtypes
-from mixlist.ops.low_precision import overflow_bound
-from mixlist.patterns.clipped_tensors import find_clipped_tensors
-from mixlist.patterns.proven_masks import Mask, MaskLevels, find_masks
+from mixlist.decide.clipped_tensors import find_clipped_tensors
+from mixlist.decide.proven_masks import Mask, MaskLevels, find_masks
+from mixlist.model import dtypes
+from mixlist.model.graph import Graph
+from mixlist.model.low_precision import overflow_bound
+from mixlist.model.refs import TensorRef
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mixlist.runtime.session import Feed
+    from mixlist.run.session import Feed
 
 _SIGNS = (-1, 1)
 BeyondCounts: TypeAlias = Callable[[float], float]  # the number of a tensor's values at or beyond a bound

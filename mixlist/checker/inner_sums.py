@@ -20,27 +20,27 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from mixlist.checker.finding_rules import FindingRecord, OperandKey, OperandRecord
+from mixlist.checker.instrument import Instrumenter, Probe, ScalarStatistic, Statistic
 from mixlist.checker.model_pair import ModelPair
 from mixlist.checker.result import FindingKind
+from mixlist.decide.proven_masks import SENTINEL
 from mixlist.diagnostics import warning
-from mixlist.emulation.instrument import Instrumenter, Probe, ScalarStatistic, Statistic
 from mixlist.errors import ModelError
-from mixlist.graph.model import Node
-from mixlist.graph.naming import NameGenerator
-from mixlist.graph.proto_edits import copy_message
-from mixlist.graph.prune import prune_model
-from mixlist.graph.refs import NodeRef, TensorRef
-from mixlist.ops import dtypes
-from mixlist.ops.low_precision import FINITE_MAX, overflow_bound
-from mixlist.patterns.proven_masks import SENTINEL
-from mixlist.runtime.local_session import RunRefused
+from mixlist.model import dtypes
+from mixlist.model.graph import Node
+from mixlist.model.low_precision import FINITE_MAX, overflow_bound
+from mixlist.model.naming import NameGenerator
+from mixlist.model.proto_edits import copy_message
+from mixlist.model.prune import prune_model
+from mixlist.model.refs import NodeRef, TensorRef
+from mixlist.run.local_session import RunRefused
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-    from mixlist.emulation.observer import Observer
-    from mixlist.runtime.feeds import Batches
-    from mixlist.runtime.session import Feed
+    from mixlist.checker.observer import Observer
+    from mixlist.run.feeds import Batches
+    from mixlist.run.session import Feed
 
 _LARGEST_SUM = "largest_sum"
 _CONTRIB = "com.microsoft"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from mixlist.runtime.session import Array
+    from mixlist.run.session import Array
 
 Labels: TypeAlias = "NDArray[np.int64]"
 
@@ -28,7 +28,7 @@ def read_labels(path: str | os.PathLike[str]) -> Labels:
     """
     import numpy as np
 
-    from mixlist.runtime.batch_files import load_arrays
+    from mixlist.run.batch_files import load_arrays
 
     path_text = os.fspath(path)
     content = load_arrays(Path(path))

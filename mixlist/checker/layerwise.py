@@ -18,21 +18,21 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from mixlist.checker.instrument import Instrumenter, Probe, ScalarStatistic, Statistic
 from mixlist.checker.model_pair import ModelPair
 from mixlist.checker.result import NodeError
-from mixlist.emulation.instrument import Instrumenter, Probe, ScalarStatistic, Statistic
-from mixlist.graph.model import Node
-from mixlist.graph.naming import display_name
-from mixlist.graph.opsets import supports_where
-from mixlist.graph.proto_edits import copy_message
-from mixlist.graph.refs import NodeRef, TensorRef
-from mixlist.ops import dtypes
-from mixlist.ops.low_precision import LOW_TYPES
+from mixlist.model import dtypes
+from mixlist.model.graph import Node
+from mixlist.model.low_precision import LOW_TYPES
+from mixlist.model.naming import display_name
+from mixlist.model.opsets import supports_where
+from mixlist.model.proto_edits import copy_message
+from mixlist.model.refs import NodeRef, TensorRef
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-    from mixlist.runtime.feeds import Batches
+    from mixlist.run.feeds import Batches
 
 _DIFFERENCE, _REFERENCE, _COUNT = "difference", "reference", "count"
 _STATISTIC_NAMES = _DIFFERENCE, _REFERENCE, _COUNT  # two sums of squares, and the number of values that are finite

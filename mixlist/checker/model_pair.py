@@ -11,37 +11,37 @@ from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
 from mixlist.checker.check_sessions import CheckSessions, describe_float32_nodes
+from mixlist.checker.conversions import Conversion, find_conversions
+from mixlist.checker.emulate import has_low_types
 from mixlist.checker.finding_rules import BatchRanges
+from mixlist.checker.instrument import InstrumentedModel, Instrumenter, Probe, instrument
+from mixlist.checker.observer import ObservedRange, Observer, Ranges
+from mixlist.decide import Plan
+from mixlist.decide.resolve_model import Resolver
 from mixlist.diagnostics import Diagnostic, warning
-from mixlist.emulation.conversions import Conversion, find_conversions
-from mixlist.emulation.emulate import has_low_types
-from mixlist.emulation.instrument import InstrumentedModel, Instrumenter, Probe, instrument
-from mixlist.emulation.observer import ObservedRange, Observer, Ranges
 from mixlist.errors import ModelError, UsageError
-from mixlist.graph.build import build_graph
-from mixlist.graph.dataflow import DataflowNode, trace_dataflow
-from mixlist.graph.gc_pause import pause_gc
-from mixlist.graph.load import LoadedModel, load_model
-from mixlist.graph.model import POLICY_KEY, Graph, Node
-from mixlist.graph.naming import node_ref, output_ref
-from mixlist.graph.refs import NodeRef, TensorRef
-from mixlist.graph.shape_propagation import count_elements
-from mixlist.graph.value_origins import is_random
 from mixlist.lists.policy import Policy
-from mixlist.ops import dtypes
-from mixlist.ops.low_precision import FINITE_MAX, LOW_TYPES
-from mixlist.resolver import Plan
-from mixlist.resolver.resolve_model import Resolver
-from mixlist.rewriter import rewrite
-from mixlist.rewriter.result import NOTHING_LOW
-from mixlist.runtime.inputs import model_inputs
-from mixlist.runtime.local_session import RunRefused
+from mixlist.model import dtypes
+from mixlist.model.build import build_graph
+from mixlist.model.dataflow import DataflowNode, trace_dataflow
+from mixlist.model.gc_pause import pause_gc
+from mixlist.model.graph import POLICY_KEY, Graph, Node
+from mixlist.model.load import LoadedModel, load_model
+from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
+from mixlist.model.naming import node_ref, output_ref
+from mixlist.model.refs import NodeRef, TensorRef
+from mixlist.model.shape_propagation import count_elements
+from mixlist.model.value_origins import is_random
+from mixlist.run.inputs import model_inputs
+from mixlist.run.local_session import RunRefused
 from mixlist.targets.refused_bfloat16 import describe_refused_bfloat16
 from mixlist.worker_processes import WorkerDied
+from mixlist.write import rewrite
+from mixlist.write.result import NOTHING_LOW
 
 if TYPE_CHECKING:
-    from mixlist.graph.proto_types import ModelSource
-    from mixlist.runtime.session import Feed
+    from mixlist.model.proto_types import ModelSource
+    from mixlist.run.session import Feed
 
 # A probe of a small tensor takes longer than the tensor: ONNX Runtime loads and runs three more nodes for it. So in a
 # graph with many nodes, tensors with few elements become outputs, whose ranges numpy computes. All other tensors are

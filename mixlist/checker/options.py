@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from mixlist.checker.label_accuracy import Labels
-    from mixlist.graph.load import Model
+    from mixlist.model.load import Model
 
 OVERFLOW_MODES = ("inf", "saturate")
 BASELINES = ("float32", "float64")

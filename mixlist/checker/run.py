@@ -26,30 +26,30 @@ from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.layerwise import rank_layers
 from mixlist.checker.limits import describe_rate, exception_rate, missing_evidence, too_many_exceptions
 from mixlist.checker.model_pair import ModelPair, make_model_pair
+from mixlist.checker.observer import ObservedBatch, ObservedRange, Ranges
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.result import CheckReport, NodeError, OutputFinding, TensorRange, Verdict, compare_with_emulation
 from mixlist.checker.value_counts import FullStatistics, take_second_look
 from mixlist.diagnostics import warning
-from mixlist.emulation.observer import ObservedBatch, ObservedRange, Ranges
 from mixlist.errors import ModelError, UsageError
-from mixlist.graph.dataflow import DataflowNode
-from mixlist.graph.load import load_model
-from mixlist.graph.refs import TensorRef
-from mixlist.graph.type_hints import add_type_hints
 from mixlist.lists.policy import Policy, require_policy
-from mixlist.ops.shape_inference import refuse_large_expansion
+from mixlist.model.dataflow import DataflowNode
+from mixlist.model.load import load_model
+from mixlist.model.refs import TensorRef
+from mixlist.model.shape_inference import refuse_large_expansion
+from mixlist.model.type_hints import add_type_hints
 from mixlist.option_fields import with_fields
 from mixlist.progress import ProgressCounter
-from mixlist.runtime.executors import open_process, open_workers, start_process
-from mixlist.runtime.feeds import Batches, as_batches, has_empty_array, holds_only_nan
-from mixlist.runtime.local_session import Refusal, RunRefused
-from mixlist.runtime.phase_timer import PhaseTimer
-from mixlist.runtime.segments import choose_segment_bytes
+from mixlist.run.executors import open_process, open_workers, start_process
+from mixlist.run.feeds import Batches, as_batches, has_empty_array, holds_only_nan
+from mixlist.run.local_session import Refusal, RunRefused
+from mixlist.run.phase_timer import PhaseTimer
+from mixlist.run.segments import choose_segment_bytes
 from mixlist.worker_processes import WorkerDied
 
 if TYPE_CHECKING:
-    from mixlist.graph.load import LoadedModel, Model
-    from mixlist.runtime.session import Array, Feed
+    from mixlist.model.load import LoadedModel, Model
+    from mixlist.run.session import Array, Feed
 
 PendingRun = Callable[[], ObservedBatch]  # waits for a run that has begun
 GROUP_BYTES = 2**28  # of inputs of the batches that run together in segments

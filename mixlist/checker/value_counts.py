@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mixlist.checker.conversions import Conversion
 from mixlist.checker.finding_rules import (
     NEAR_LIMIT_SHARE,
     ConvertedRange,
@@ -33,24 +34,23 @@ from mixlist.checker.finding_rules import (
     OperandRecord,
     operand_value_count,
 )
+from mixlist.checker.instrument import Probe, Statistic, instrument
 from mixlist.checker.model_pair import ModelPair, ObservedModel
+from mixlist.checker.observer import ObservedRange
 from mixlist.checker.result import FindingKind, ValueCounts
-from mixlist.emulation.conversions import Conversion
-from mixlist.emulation.instrument import Probe, Statistic, instrument
-from mixlist.emulation.observer import ObservedRange
-from mixlist.graph.naming import NameGenerator
-from mixlist.graph.opsets import supports_where
-from mixlist.graph.refs import TensorRef
-from mixlist.ops import dtypes
-from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, flush_bound, overflow_bound
-from mixlist.patterns.proven_masks import SENTINEL
+from mixlist.decide.proven_masks import SENTINEL
+from mixlist.model import dtypes
+from mixlist.model.low_precision import FINITE_MAX, SMALLEST_NORMAL, flush_bound, overflow_bound
+from mixlist.model.naming import NameGenerator
+from mixlist.model.opsets import supports_where
+from mixlist.model.refs import TensorRef
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from mixlist.emulation.observer import Observer
-    from mixlist.runtime.feeds import Batches
-    from mixlist.runtime.session import Feed
+    from mixlist.checker.observer import Observer
+    from mixlist.run.feeds import Batches
+    from mixlist.run.session import Feed
 
     PendingStatistics: TypeAlias = Callable[[], dict[tuple[TensorRef, str], NDArray[np.float64]]]
 

@@ -16,15 +16,15 @@ from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.name_completion import complete_interface
 from mixlist.cli.options import PLAN_OPTIONS, pop_policy, pop_type_hints, resolve_with_progress, target_option
 from mixlist.cli.parameters import CONFIG, MODEL, OUTPUT_OR_DASH, PathType
-from mixlist.report.number_text import pluralize
+from mixlist.show.number_text import pluralize
 
 if TYPE_CHECKING:
+    from mixlist.decide import Plan
     from mixlist.files.strict_json import JsonObject
-    from mixlist.graph.load import LoadedModel
-    from mixlist.resolver import Plan
-    from mixlist.rewriter import RewriteResult
+    from mixlist.model.load import LoadedModel
     from mixlist.targets.model_check import ModelCheck
     from mixlist.targets.target_plan import TargetPlan
+    from mixlist.write import RewriteResult
 
 
 _OUTPUT_PATH = PathType("writes", must_be_new=True)
@@ -98,13 +98,13 @@ def command(
       mixlist apply model.onnx -o mixed.onnx --precision-mode-v2 mixed_bfloat16 --report report.json
       mixlist apply model.onnx -o mixed.onnx --target tensorrt
     """
-    from mixlist.graph.save import files_of_model
-    from mixlist.graph.traversal import nodes_in
-    from mixlist.report import terminal
-    from mixlist.report.apply_document import applied_target_json, apply_document, describe_target
-    from mixlist.report.progress import bar
-    from mixlist.rewriter import rewrite_in_place
+    from mixlist.model.save import files_of_model
+    from mixlist.model.traversal import nodes_in
+    from mixlist.show import terminal
+    from mixlist.show.apply_document import applied_target_json, apply_document, describe_target
+    from mixlist.show.progress import bar
     from mixlist.targets.target_plan import plan_for_target
+    from mixlist.write import rewrite_in_place
 
     out = Path(output)
     policy, hints = pop_policy(option_values), pop_type_hints(option_values)
@@ -156,7 +156,7 @@ def _describe_missing_bfloat16(plan: Plan, result: RewriteResult) -> list[str]:
 
 def _with_inlining_and_opset(source: LoadedModel, inline: bool, opset: int | None) -> LoadedModel:
     """Return the model with its functions inlined and converted to another opset, if the user asks for it."""
-    from mixlist.graph.onnx_conversion import convert_opset, inline_functions
+    from mixlist.model.onnx_conversion import convert_opset, inline_functions
 
     # Functions first: onnx's version converter drops them, so ``convert_opset`` refuses a model that has any.
     proto = source.proto
@@ -176,7 +176,7 @@ def _total_size(files: Iterable[Path]) -> int:
 
 def _write_report(path: str, content: JsonObject) -> None:
     from mixlist.files.atomic_writes import write_atomically
-    from mixlist.report.json_output import write_json
+    from mixlist.show.json_output import write_json
 
     if path == "-":
         write_json(content, sys.stdout)

@@ -17,12 +17,12 @@ from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, pop_policy, p
 from mixlist.cli.parameters import CONFIG, MODEL, OptionValues, options_on_command_line
 from mixlist.cli.result_output import write_page_file, write_report
 from mixlist.errors import ModelError, UsageError
-from mixlist.report import terminal
+from mixlist.show import terminal
 
 if TYPE_CHECKING:
+    from mixlist.decide.plan import Plan
     from mixlist.diagnostics import Diagnostic
-    from mixlist.graph.load import LoadedModel
-    from mixlist.resolver.plan import Plan
+    from mixlist.model.load import LoadedModel
 
 
 @click.command(
@@ -63,8 +63,8 @@ def command(
       mixlist bench model.onnx --estimate --dim batch=8 --format json
     """
     from mixlist.benchmark.run import run_bench
-    from mixlist.report.bench_document import bench_document
-    from mixlist.report.progress import bar
+    from mixlist.show.bench_document import bench_document
+    from mixlist.show.progress import bar
 
     # ``FileCheckingCommand`` has refused existing files without --force, so the command does not need the value.
     del option_values["force"]
@@ -103,13 +103,13 @@ def _write_estimate(
     original: LoadedModel, compared: Plan | LoadedModel, data: DataOptions, output_format: str, html: str | None
 ) -> None:
     from mixlist.benchmark.result import estimate_json
-    from mixlist.cost.estimate import estimate_work
-    from mixlist.report import json_output
-    from mixlist.report.bench_document import estimate_document
-    from mixlist.resolver.plan import Plan
-    from mixlist.rewriter import rewrite
-    from mixlist.runtime.inputs import model_inputs
-    from mixlist.runtime.random_feeds import decide_shapes, expand_sizes
+    from mixlist.decide.plan import Plan
+    from mixlist.run.inputs import model_inputs
+    from mixlist.run.random_feeds import decide_shapes, expand_sizes
+    from mixlist.show import json_output
+    from mixlist.show.bench_document import estimate_document
+    from mixlist.targets.estimate import estimate_work
+    from mixlist.write import rewrite
 
     warnings: tuple[Diagnostic, ...] = ()
     if isinstance(compared, Plan):

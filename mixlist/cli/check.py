@@ -20,7 +20,7 @@ from mixlist.cli.result_output import write_report
 from mixlist.cli.verdict_options import apply_large_batch, judging_options, keep_jobs_or_scheduler
 
 if TYPE_CHECKING:
-    from mixlist.graph.load import LoadedModel
+    from mixlist.model.load import LoadedModel
 
 
 @click.command(
@@ -55,10 +55,10 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     """
     from mixlist.checker.label_accuracy import read_labels
     from mixlist.checker.run import run_check
-    from mixlist.report import terminal
-    from mixlist.report.check_document import check_document
-    from mixlist.report.progress import bar
-    from mixlist.runtime.executors import start_process
+    from mixlist.run.executors import start_process
+    from mixlist.show import terminal
+    from mixlist.show.check_document import check_document
+    from mixlist.show.progress import bar
 
     # These checks are cheap, so they come before the worker process and the model.
     apply_large_batch(option_values)
@@ -93,7 +93,7 @@ def _tune_command(source: LoadedModel) -> str:
 
     A model that has low types itself needs node rules: lists never raise an authored type, and only node rules do.
     """
-    from mixlist.emulation.emulate import has_low_types
+    from mixlist.checker.emulate import has_low_types
 
     rules = ("--node-rules", "nodes.txt") if has_low_types(source.proto) else ()
     return next_command(load_command("tune"), "-o", "modify.json", *rules, excluded=("output_format", "html"))

@@ -23,7 +23,7 @@ from mixlist.files.list_text import is_directory
 from mixlist.lists import presets
 
 if TYPE_CHECKING:
-    from mixlist.graph.load import LoadedModel
+    from mixlist.model.load import LoadedModel
 
 # The files that ``runtime.batch_files`` reads in a folder.
 _BATCH_PATTERNS = (
@@ -125,7 +125,7 @@ def check_files(context: click.Context) -> None:
 
 def load_input_model(path: str) -> LoadedModel:
     """Return a model of the running command; load it unless ``check_files`` has loaded it to find its weights."""
-    from mixlist.graph.load import load_model
+    from mixlist.model.load import load_model
 
     models: dict[str, LoadedModel] = click.get_current_context().meta.get(_LOADED_MODELS_KEY, {})
     # Each loaded model is returned only once, because ``apply`` rewrites its model in place.
@@ -217,8 +217,8 @@ def _refuse_overwriting_weights(
     outputs: Iterable[_Output], inputs: Iterable[_PathValue], context: click.Context
 ) -> None:
     """Raise UsageError for an output that is a file with weights of an input model."""
-    from mixlist.graph.load import load_model
-    from mixlist.graph.save import files_of_model
+    from mixlist.model.load import load_model
+    from mixlist.model.save import files_of_model
 
     by_identity = {_identity(output.status): output for output in outputs}
     models: dict[str, LoadedModel] = context.meta.setdefault(_LOADED_MODELS_KEY, {})

@@ -14,8 +14,8 @@ from mixlist.errors import UsageError
 from mixlist.option_fields import command_line_forms, option
 
 if TYPE_CHECKING:
-    from mixlist.graph.load import Model
-    from mixlist.runtime.feeds import Batches
+    from mixlist.model.load import Model
+    from mixlist.run.feeds import Batches
 
 _FIRST_NOTE_BYTES = 2**30
 
@@ -131,9 +131,9 @@ def batches_of_options(options: DataOptions, model: Model, limit: int | None = N
 
     ``limit``: the number of batches that the command uses at most; a loader is not asked for more.
     """
-    from mixlist.graph.load import load_model
-    from mixlist.runtime.batch_files import IMAGE_SUFFIXES
-    from mixlist.runtime.feeds import as_batches, random_batches
+    from mixlist.model.load import load_model
+    from mixlist.run.batch_files import IMAGE_SUFFIXES
+    from mixlist.run.feeds import as_batches, random_batches
 
     if options.data:
         batches = read_files(options.data, options, model)
@@ -164,9 +164,9 @@ def _read_loader(loader: str, limit: int | None) -> Iterator[object]:
     Its batches are stored in temporary files. A line says how much, at each doubling from _FIRST_NOTE_BYTES on.
     """
     from mixlist.progress import ProgressCounter
-    from mixlist.report.number_text import format_bytes
-    from mixlist.report.progress import bar
-    from mixlist.runtime.python_function import run_loader
+    from mixlist.run.python_function import run_loader
+    from mixlist.show.number_text import format_bytes
+    from mixlist.show.progress import bar
 
     stored, next_note = 0, _FIRST_NOTE_BYTES
     with bar("reading data", "batches") as progress:
@@ -185,7 +185,7 @@ def _read_loader(loader: str, limit: int | None) -> Iterator[object]:
 
 def read_files(paths: tuple[str, ...], options: DataOptions, model: Model) -> Batches:
     """Return the batches in files and directories, read as the data options say."""
-    from mixlist.runtime.feeds import read_data
+    from mixlist.run.feeds import read_data
 
     return read_data(
         model,

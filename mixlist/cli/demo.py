@@ -23,16 +23,16 @@ from mixlist.files import package_data
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.installed_runtime import require_onnxruntime
-from mixlist.report import terminal
-from mixlist.report.document import Document, Section, Table, Text, columns_of
+from mixlist.show import terminal
+from mixlist.show.document import Document, Section, Table, Text, columns_of
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from mixlist.decide.plan import Plan
     from mixlist.lists.policy import Policy
-    from mixlist.resolver.plan import Plan
-    from mixlist.rewriter import RewriteResult
+    from mixlist.write import RewriteResult
 
 
 @dataclass(frozen=True)

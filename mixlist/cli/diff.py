@@ -28,7 +28,7 @@ from mixlist.errors import UsageError
 from mixlist.lists.options import PolicyOptions
 
 if TYPE_CHECKING:
-    from mixlist.comparison.result import DiffReport
+    from mixlist.comparison import DiffReport
     from mixlist.lists.policy import Policy
 
 MAX_NODES = 50  # the number of nodes in the text without --all
@@ -99,10 +99,10 @@ def _write_edits(before: Policy, after: Policy, html: str | None) -> None:
     from mixlist.lists.diff import diff
     from mixlist.lists.fmt import format_text
     from mixlist.lists.setting_changes import find_setting_changes
-    from mixlist.ops.name_warnings import find_name_warnings
-    from mixlist.report import terminal
-    from mixlist.report.diff_document import describe_settings, diff_document
-    from mixlist.report.json_output import escaped_json
+    from mixlist.model.name_warnings import find_name_warnings
+    from mixlist.show import terminal
+    from mixlist.show.diff_document import describe_settings, diff_document
+    from mixlist.show.json_output import escaped_json
 
     names = (*find_name_warnings(before), *find_name_warnings(after))
     warnings = tuple(dict.fromkeys((*before.warnings, *after.warnings, *names)))
@@ -122,9 +122,9 @@ def _compare(model: str, before: Policy, after: Policy, data: DataOptions, value
     from dataclasses import replace
 
     from mixlist.checker.label_accuracy import read_labels
-    from mixlist.comparison.run import compare_policies
-    from mixlist.report import terminal
-    from mixlist.report.progress import bar
+    from mixlist.comparison import compare_policies
+    from mixlist.show import terminal
+    from mixlist.show.progress import bar
 
     terminal.write_findings(dict.fromkeys((*before.warnings, *after.warnings)))
     hints = pop_type_hints(values)
@@ -146,8 +146,8 @@ def _compare(model: str, before: Policy, after: Policy, data: DataOptions, value
 
 def _write_comparison(report: DiffReport, show_all: bool, output_format: str, html: str | None) -> int:
     """Write the report; return the exit status."""
-    from mixlist.report import terminal
-    from mixlist.report.diff_document import diff_document, write_diff_csv
+    from mixlist.show import terminal
+    from mixlist.show.diff_document import diff_document, write_diff_csv
 
     terminal.write_findings(report.warnings)
     document = diff_document(report, max_nodes=None if show_all else MAX_NODES)

@@ -11,7 +11,7 @@ import traceback
 import click
 
 from mixlist.errors import ListError, MixlistError
-from mixlist.report.terminal import escape_commands, paint, write_findings
+from mixlist.show.terminal import escape_commands, paint, write_findings
 from mixlist.version import __version__
 
 _DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)

@@ -14,7 +14,7 @@ from mixlist.cli.parameters import CONFIG, LIBRARY, MODEL, PathType
 from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
-    from mixlist.interop.result import ExportResult
+    from mixlist.exchange.result import ExportResult
 
 _FILES = ("modify_mixlist.json", "keep_dtype.cfg", "customize_dtypes.cfg", "atc.sh")
 _OUTPUT_FOLDER = PathType("writes into", files=_FILES)
@@ -63,9 +63,9 @@ def command(
       mixlist export model.onnx --for modelopt --format text
       mixlist export model.onnx --for atc --ops-info ascend910b -o atc_lists
     """
+    from mixlist.exchange.registry import export, find_exporter
     from mixlist.files.new_folder import refuse_used_folder
-    from mixlist.interop.registry import export, find_exporter
-    from mixlist.report import json_output, terminal
+    from mixlist.show import json_output, terminal
 
     find_exporter(tool)  # before any work, refuse a tool that does not exist
     if output is not None:
@@ -86,7 +86,7 @@ def command(
 
 def _write_call(result: ExportResult) -> None:
     """Write the program or command that runs the tool. Lines that are no part of it begin with ``#``."""
-    from mixlist.report.terminal import escape_commands
+    from mixlist.show.terminal import escape_commands
 
     count = len(result.exceptions)
     comments = [

@@ -8,7 +8,7 @@ from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.options import POLICY_OPTIONS, format_option, pop_policy
 from mixlist.cli.parameters import CONFIG
 from mixlist.cli.result_output import write_rows
-from mixlist.report.terminal import write_findings
+from mixlist.show.terminal import write_findings
 
 
 @click.command("lists", cls=FileCheckingCommand, params=[*POLICY_OPTIONS, format_option("text", "json", "csv"), CONFIG])
@@ -22,7 +22,7 @@ def command(output_format: str, **option_values: object) -> None:
       mixlist lists --ops-info ascend910b --mixlist modify.json
       mixlist lists --mixlist modify.json --format json
     """
-    from mixlist.ops.name_warnings import find_name_warnings
+    from mixlist.model.name_warnings import find_name_warnings
 
     policy = pop_policy(option_values)
     write_findings(find_name_warnings(policy))

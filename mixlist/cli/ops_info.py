@@ -47,7 +47,7 @@ def set_command(library: str, changes: tuple[str, ...], backup: str, make_writab
       mixlist ops-info set aic-ascend910b-ops-info.json Add=false Relu=none --backup ../backup
     """
     from mixlist.lists.ops_info_edit import set_flags
-    from mixlist.report.terminal import escape_commands
+    from mixlist.show.terminal import escape_commands
 
     changed = set_flags(library, _flags(changes), backup, make_writable=make_writable)
     for path in changed:

@@ -20,12 +20,12 @@ from mixlist.cli.parameters import (
 from mixlist.errors import UsageError
 from mixlist.lists.options import PolicyOptions
 from mixlist.option_fields import command_line_forms
-from mixlist.report.terminal import write_findings
+from mixlist.show.terminal import write_findings
 
 if TYPE_CHECKING:
-    from mixlist.graph.load import LoadedModel
+    from mixlist.decide.plan import Plan
     from mixlist.lists.policy import Policy
-    from mixlist.resolver.plan import Plan
+    from mixlist.model.load import LoadedModel
 
 # The options that decide the precision of nodes. A configuration may have them at its top, outside of any table.
 POLICY_OPTIONS = tuple(declared_options(PolicyOptions))
@@ -131,7 +131,7 @@ def pop_type_hints(option_values: OptionValues) -> dict[str, str] | None:
 def resolve_with_progress(model: str | LoadedModel, policy: Policy, type_hints: Mapping[str, str] | None) -> Plan:
     """Call ``mixlist.resolve`` with a progress bar for large weights."""
     import mixlist
-    from mixlist.report.progress import bar
+    from mixlist.show.progress import bar
 
     with bar("scanning weights", "bytes") as progress:
         return mixlist.resolve(model, policy, type_hints=type_hints, progress=progress)

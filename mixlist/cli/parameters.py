@@ -229,7 +229,7 @@ def write_found_config(context: click.Context) -> None:
     """Name the configuration whose options the command uses, unless the user named it or asked for quiet."""
     path = context.meta.get(_FOUND_CONFIG_KEY)
     if path is not None and not context.params.get("quiet"):
-        from mixlist.report.terminal import escape_commands
+        from mixlist.show.terminal import escape_commands
 
         sys.stderr.write(f"options from {escape_commands(path)}\n")
 

@@ -14,10 +14,10 @@ from mixlist.cli.options import GRAY_POLICY, OP_NAMES, OPS_INFO, TYPE_HINTS, for
 from mixlist.cli.parameters import CONFIG, MODEL, PathType, refuse_second_standard_input
 from mixlist.cli.result_output import write_report
 from mixlist.lists.policy import Constants
-from mixlist.report import terminal
+from mixlist.show import terminal
 
 if TYPE_CHECKING:
-    from mixlist.interop.recover_result import RecoverReport
+    from mixlist.exchange.recover_result import RecoverReport
 
 
 @click.command(
@@ -77,8 +77,8 @@ def command(original: str, mixed: str, output: str, rules: str, output_format: s
       mixlist recover model.onnx model_bf16.onnx -o list.json --node-rules nodes.txt --ops-info ascend910b
       mixlist recover model.onnx model_fp16.onnx -o list.json --node-rules nodes.txt --format json | jq .exceptions
     """
-    from mixlist.interop.recover import recover
-    from mixlist.report.recover_document import recover_document
+    from mixlist.exchange.recover import recover
+    from mixlist.show.recover_document import recover_document
 
     refuse_second_standard_input()
     force = bool(option_values.pop("force"))

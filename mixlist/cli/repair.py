@@ -19,12 +19,12 @@ from mixlist.cli.search_command import (
     report_trials,
     search_options,
 )
-from mixlist.repairer.options import RepairOptions
-from mixlist.report import terminal
-from mixlist.report.terminal import escape_commands
+from mixlist.search.repair_options import RepairOptions
+from mixlist.show import terminal
+from mixlist.show.terminal import escape_commands
 
 if TYPE_CHECKING:
-    from mixlist.repairer.result import RepairReport
+    from mixlist.search.repair_result import RepairReport
 
 
 @click.command(
@@ -78,8 +78,8 @@ def command(
       mixlist repair model_fp16.onnx -o repaired.onnx --data batches/ --node-rules nodes.txt --format json
       mixlist apply model_fp16.onnx -o repaired.onnx --precision-mode-v2 origin --customize-dtypes nodes.txt
     """
-    from mixlist.repairer.run import run_repair
-    from mixlist.report.repair_document import repair_document
+    from mixlist.search.repair import run_repair
+    from mixlist.show.repair_document import repair_document
 
     # These checks are cheap, so they come before the model is read.
     data = check_search_options(option_values)

@@ -22,10 +22,10 @@ from mixlist.cli.options import (
 from mixlist.cli.parameters import CONFIG, MODEL
 from mixlist.lists.library import ListName
 from mixlist.lists.suggestions import did_you_mean
-from mixlist.ops.names import operator_name
+from mixlist.model.names import operator_name
 
 if TYPE_CHECKING:
-    from mixlist.resolver import Decision, Plan
+    from mixlist.decide import Decision, Plan
 
 MAX_NODES = 50  # the number of nodes in the text without --all
 
@@ -102,7 +102,7 @@ def command(
       mixlist resolve model.onnx --target tensorrt
       mixlist resolve model.onnx --format json | jq '.counts'
     """
-    from mixlist.report import json_output, resolve_document, terminal
+    from mixlist.show import json_output, resolve_document, terminal
 
     filters = {str(option.name): cast(Sequence[str], option_values.pop(str(option.name))) for option in FILTERS}
     plan = resolve_with_progress(model, pop_policy(option_values), pop_type_hints(option_values))
@@ -138,7 +138,7 @@ def _write_low_nodes(
     plan: Plan, target_name: str, filters: Mapping[str, Sequence[str]], output_format: str, show_all: bool
 ) -> None:
     """Write the low-precision nodes that match, with what a target does with each."""
-    from mixlist.report import json_output, target_document, terminal
+    from mixlist.show import json_output, target_document, terminal
     from mixlist.targets.low_nodes import find_low_nodes
     from mixlist.targets.target import load_target
 
@@ -161,7 +161,7 @@ def _write_low_nodes(
 
 def _explain_for_target(plan: Plan, chain: Sequence[Decision], target_name: str, output_format: str) -> None:
     """Write the chain of an explained node, with what a target does with the low-precision nodes of the chain."""
-    from mixlist.report import json_output, resolve_document, target_document
+    from mixlist.show import json_output, resolve_document, target_document
     from mixlist.targets.low_nodes import find_low_nodes
     from mixlist.targets.target import load_target
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from mixlist.report.document import Document
+    from mixlist.show.document import Document
 
 
 class Result(Protocol):
@@ -18,7 +18,7 @@ class Result(Protocol):
 
 def write_report(result: Result, document: Document, output_format: str, html: str | None = None) -> None:
     """Write a report to standard output as JSON or text, and as a page to the file ``html``, if any."""
-    from mixlist.report import json_output, terminal
+    from mixlist.show import json_output, terminal
 
     try:
         if html is not None:
@@ -32,7 +32,7 @@ def write_report(result: Result, document: Document, output_format: str, html: s
 
 def write_page_file(document: Document, path: str) -> None:
     """Write the page of a report to a file, and say so on standard error."""
-    from mixlist.report import html_page, terminal
+    from mixlist.show import html_page, terminal
 
     html_page.write_page(html_page.render_document(document), path)
     sys.stderr.write(f"wrote {terminal.escape_commands(path)}\n")
@@ -42,8 +42,8 @@ def write_rows(
     output_format: str, columns: Sequence[str], rows: Sequence[Sequence[str]], as_json: Mapping[str, object]
 ) -> None:
     """Write rows to standard output as a table or as CSV, or ``as_json`` as JSON."""
-    from mixlist.report import csv_table, json_output, terminal
-    from mixlist.report.document import Document, Section, Table, columns_of
+    from mixlist.show import csv_table, json_output, terminal
+    from mixlist.show.document import Document, Section, Table, columns_of
 
     if output_format == "json":
         json_output.write_json(as_json, sys.stdout)

@@ -16,13 +16,13 @@ from mixlist.cli.options import format_option, pop_type_hints
 from mixlist.cli.parameters import OptionValues
 from mixlist.cli.verdict_options import apply_large_batch, judging_options, keep_jobs_or_scheduler
 from mixlist.errors import UsageError
-from mixlist.tuner.options import SearchOptions, default_limits
+from mixlist.search.tune_options import SearchOptions, default_limits
 
 if TYPE_CHECKING:
-    from mixlist.graph.load import LoadedModel
+    from mixlist.model.load import LoadedModel
     from mixlist.progress import ProgressCallback
-    from mixlist.runtime.feeds import Batches
-    from mixlist.tuner.trials import Trial
+    from mixlist.run.feeds import Batches
+    from mixlist.search.trials import Trial
 
 OptionsOfSearch = TypeVar("OptionsOfSearch", bound=SearchOptions)
 
@@ -81,8 +81,8 @@ def _refuse_shared_data(batches: Batches, validation_batches: Batches | None) ->
 @contextmanager
 def report_trials(trace: bool) -> Iterator[ProgressCallback | None]:
     """Yield a ``progress`` callback that reports each trial: as a line of text, or on the progress bar."""
-    from mixlist.report.progress import bar
-    from mixlist.report.tune_document import trial_line
+    from mixlist.show.progress import bar
+    from mixlist.show.tune_document import trial_line
 
     if trace:
         yield lambda now: print(trial_line(now.done, cast("Trial", now.detail)), file=sys.stderr, flush=True)

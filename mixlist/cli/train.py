@@ -86,9 +86,9 @@ def command(
       mixlist train train.py:run --mixlist modify.json --runs 5 --html report.html
     """
     from mixlist.installed_runtime import require_torch
-    from mixlist.report import terminal
-    from mixlist.report.progress import bar
-    from mixlist.report.train_document import train_document
+    from mixlist.show import terminal
+    from mixlist.show.progress import bar
+    from mixlist.show.train_document import train_document
     from mixlist.training.run import run_train
 
     # Options first: an error in them must not wait for the training.
@@ -113,7 +113,7 @@ def command(
 
 def _load_loop(text: str) -> Callable[[int, Any], Any]:
     """Return the function of a user's file, whose errors are LoopErrors. Raises UsageError if there is none."""
-    from mixlist.runtime.python_function import get_member, import_place, split_function
+    from mixlist.run.python_function import get_member, import_place, split_function
 
     place, name = split_function(text, text, _EXAMPLE)
     loop = get_member(_call_user_code(lambda: import_place(place, _EXAMPLE)), place, name, text)

@@ -21,13 +21,13 @@ from mixlist.cli.search_command import (
     report_trials,
     search_options,
 )
-from mixlist.report import terminal
-from mixlist.report.terminal import escape_commands
-from mixlist.report.tune_document import keeps_no_work, tune_document
-from mixlist.tuner.options import TuneOptions
+from mixlist.search.tune_options import TuneOptions
+from mixlist.show import terminal
+from mixlist.show.terminal import escape_commands
+from mixlist.show.tune_document import keeps_no_work, tune_document
 
 if TYPE_CHECKING:
-    from mixlist.tuner.result import TuneReport
+    from mixlist.search.tune_result import TuneReport
 
 
 def _partial_name(name: str) -> str:
@@ -93,7 +93,7 @@ def command(
       mixlist tune model.onnx -o modify.json --data batches/ --node-rules nodes.txt --state search.jsonl --trace
       mixlist tune model.onnx -o modify.json --ops-info mindspore-o3 --random 4 --dim batch=8 --objective max-low
     """
-    from mixlist.tuner.run import run_tune
+    from mixlist.search.tune import run_tune
 
     # These checks are cheap, so they come before the lists and the model are read.
     data = check_search_options(option_values)

@@ -13,7 +13,7 @@ from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, format_option
 from mixlist.cli.parameters import CONFIG, INPUT, MODEL, PathType, refuse_second_standard_input
 from mixlist.errors import UsageError
-from mixlist.report.number_text import pluralize
+from mixlist.show.number_text import pluralize
 
 if TYPE_CHECKING:
     from mixlist.cli.validate_run import ValidateRun
@@ -149,7 +149,7 @@ def _refuse_contradictions(
 def _write_diffs(run: ValidateRun) -> int:
     """Write the differences that --fix would make; return the exit status."""
     from mixlist.files.list_text import shown_path
-    from mixlist.report.text_diff import unified_diff
+    from mixlist.show.text_diff import unified_diff
 
     for file in run.corrected_files:
         sys.stdout.writelines(unified_diff(shown_path(file.path), file.before.decode(), file.after.decode()))
@@ -157,7 +157,7 @@ def _write_diffs(run: ValidateRun) -> int:
 
 
 def _write(output_format: str, run: ValidateRun, known_count: int | None, statistics: bool, quiet: bool) -> None:
-    from mixlist.report import github, json_output, sarif, terminal, validate_document
+    from mixlist.show import github, json_output, sarif, terminal, validate_document
 
     if output_format == "json":
         result = json_output.validation_json(run.reports, run.skipped, run.corrections, known_count)
@@ -181,7 +181,7 @@ def _write(output_format: str, run: ValidateRun, known_count: int | None, statis
 
 def _write_lines(lines: Iterable[str]) -> None:
     """Write lines that begin with the name of a file; they are not folded, so that other programs can read them."""
-    from mixlist.report.terminal import escape_commands
+    from mixlist.show.terminal import escape_commands
 
     sys.stdout.writelines(f"{escape_commands(line)}\n" for line in lines)
 

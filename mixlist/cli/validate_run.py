@@ -16,8 +16,8 @@ from mixlist.files.edit_in_place import replace_unless_changed
 from mixlist.lists.baseline import Baseline, BaselineRun, read_baseline, write_baseline
 from mixlist.lists.corrections import Correction
 from mixlist.lists.validate_file import FileReport
-from mixlist.report.number_text import pluralize
-from mixlist.report.terminal import escape_commands
+from mixlist.show.number_text import pluralize
+from mixlist.show.terminal import escape_commands
 from mixlist.validation import CorrectedFile, Validator
 
 

@@ -47,11 +47,11 @@ def command(model: str, output: str, check_report: str | None, against: str | No
       mixlist view model.onnx -o page.html --check report.json
       mixlist view model.onnx -o page.html --against other.json
     """
+    from mixlist.decide import Resolver
     from mixlist.lists.load import replace_mixlist
-    from mixlist.report import html_page, terminal
-    from mixlist.report.view_html import view_page
-    from mixlist.resolver import Resolver
-    from mixlist.view.check_results import read_check_report
+    from mixlist.show import html_page, terminal
+    from mixlist.show.check_results import read_check_report
+    from mixlist.show.view_html import view_page
 
     policy = pop_policy(option_values)
     other_policy = replace_mixlist(policy, against) if against is not None else None

@@ -1,1 +1,4 @@
-"""List the execution providers of ONNX Runtime that mixlist can use, and look up their kernels."""
+"""What an accelerator or an execution provider computes: kernels, tables of targets, and the cost of a model.
+
+``estimate.py`` and ``operation_counts.py`` count operations and bytes from shapes alone, for any machine.
+"""

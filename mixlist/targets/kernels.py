@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from mixlist.installed_runtime import has_onnxruntime
-from mixlist.ops.schema import find_schema
+from mixlist.model.schema import find_schema
 from mixlist.targets.providers import PROVIDERS
 
 DATA = Path(__file__).parent / "data"

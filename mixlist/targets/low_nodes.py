@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mixlist.decide import Decision, Plan, Resolver
 from mixlist.diagnostics import FilePlace
-from mixlist.graph.refs import scoped_name
-from mixlist.graph.traversal import linked_scopes
 from mixlist.lists.load import strengthen_policy
 from mixlist.lists.policy import NodeRule
-from mixlist.ops import dtypes
-from mixlist.resolver import Decision, Plan, Resolver
+from mixlist.model import dtypes
+from mixlist.model.refs import scoped_name
+from mixlist.model.traversal import linked_scopes
 from mixlist.targets.target import Otherwise, Target
 
 

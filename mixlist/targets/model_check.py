@@ -17,15 +17,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mixlist.graph.build import build_graph
-from mixlist.graph.load import LoadedModel
-from mixlist.graph.model import Graph, Node, Value
-from mixlist.graph.naming import node_ref
-from mixlist.graph.traversal import nodes_in
-from mixlist.ops import dtypes
-from mixlist.ops.names import operator_name
-from mixlist.ops.schema import FormalSlot, find_schema
-from mixlist.patterns.quantized_units import QuantizedUnit, find_quantized_units
+from mixlist.decide.quantized_units import QuantizedUnit, find_quantized_units
+from mixlist.model import dtypes
+from mixlist.model.build import build_graph
+from mixlist.model.graph import Graph, Node, Value
+from mixlist.model.load import LoadedModel
+from mixlist.model.names import operator_name
+from mixlist.model.naming import node_ref
+from mixlist.model.schema import FormalSlot, find_schema
+from mixlist.model.traversal import nodes_in
 from mixlist.targets.target import Target
 
 # The input whose type an operator's row in a table is about. It is input 0 for all others, and output 0 where there is

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mixlist.graph.build import build_graph
-from mixlist.graph.load import LoadedModel
-from mixlist.ops import dtypes
+from mixlist.model import dtypes
+from mixlist.model.build import build_graph
+from mixlist.model.load import LoadedModel
 from mixlist.targets.target import load_target
 
 

@@ -17,7 +17,7 @@ from typing import Literal, cast
 from mixlist.errors import ListError, UsageError, raise_for_errors
 from mixlist.files import jsonc
 from mixlist.lists.suggestions import did_you_mean
-from mixlist.ops import dtypes
+from mixlist.model import dtypes
 from mixlist.targets.kernels import (
     DATA,
     KernelRows,

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mixlist.graph.load import LoadedModel, load_model
-from mixlist.resolver.plan import Plan
+from mixlist.decide.plan import Plan
+from mixlist.model.load import LoadedModel, load_model
 from mixlist.targets.low_nodes import LowNode, find_low_nodes, keep_nodes_for_target
 from mixlist.targets.model_check import ModelCheck, check_model
 from mixlist.targets.target import Target, load_target
 
 if TYPE_CHECKING:
-    from mixlist.graph.proto_types import ModelSource
+    from mixlist.model.proto_types import ModelSource
 
 
 @dataclass(frozen=True, repr=False)

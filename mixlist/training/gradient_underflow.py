@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from mixlist.ops import dtypes
-from mixlist.ops.low_precision import SMALLEST_NORMAL
+from mixlist.model import dtypes
+from mixlist.model.low_precision import SMALLEST_NORMAL
 from mixlist.training.loop_scaler import NamedParameters, gradient_values
 from mixlist.training.result import GradientHistogram, GradientUnderflow
 

@@ -16,7 +16,9 @@ from mixlist.installed_runtime import require_scipy, require_torch
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.option_fields import with_fields
 from mixlist.progress import ProgressCounter
-from mixlist.runtime.phase_timer import PhaseTimer
+from mixlist.run.phase_timer import PhaseTimer
+from mixlist.search.candidates import ListEdit
+from mixlist.search.output_texts import render_modify_mixlist
 from mixlist.training.exception_causes import seeds_to_replay
 from mixlist.training.options import TrainOptions
 from mixlist.training.result import (
@@ -29,8 +31,6 @@ from mixlist.training.result import (
 )
 from mixlist.training.scalers import Scaler, ScalerError, describe_scaler, make_scaler
 from mixlist.training.verdict import Metric, judge, reason_of_failure
-from mixlist.tuner.candidates import ListEdit
-from mixlist.tuner.output_texts import render_modify_mixlist
 
 if TYPE_CHECKING:
     from mixlist.training.gradient_underflow import GradientSampler

@@ -9,9 +9,9 @@ import pytest
 
 from mixlist.benchmark.graph_changes import compare_graphs
 from mixlist.benchmark.kernel_coverage import count_nodes_with_low_kernel
-from mixlist.graph.load import load_model
-from mixlist.runtime.local_session import open_session
-from mixlist.runtime.session import SessionOptions
+from mixlist.model.load import load_model
+from mixlist.run.local_session import open_session
+from mixlist.run.session import SessionOptions
 from mixlist.targets.kernels import has_kernel_for
 from tests.support.builders import model
 

@@ -19,8 +19,8 @@ from mixlist.benchmark.timed_session import TimedSession
 from mixlist.errors import FileError, ModelError, UsageError
 from mixlist.files.package_data import data_folder
 from mixlist.progress import Progress
-from mixlist.runtime.remote_session import RemoteSession
-from mixlist.runtime.session import SessionOptions
+from mixlist.run.remote_session import RemoteSession
+from mixlist.run.session import SessionOptions
 from tests.support.builders import model, policy
 from tests.support.versions import PROFILES_HAVE_ARENA
 from tests.support.workers import pid_of

@@ -15,8 +15,8 @@ import pytest
 import mixlist
 from mixlist.checker import run
 from mixlist.checker.result import CheckReport
-from mixlist.report.check_document import check_document
-from mixlist.report.terminal import write_document
+from mixlist.show.check_document import check_document
+from mixlist.show.terminal import write_document
 from tests.checker.test_refused_batches import RULES, TEXT
 from tests.support.builders import customize, keep, model, policy
 

@@ -7,9 +7,9 @@ import onnx
 import pytest
 
 import mixlist
-from mixlist.emulation.emulate import widen_to_float64
+from mixlist.checker.emulate import widen_to_float64
 from mixlist.errors import UsageError
-from mixlist.graph.load import load_model
+from mixlist.model.load import load_model
 from tests.support.builders import model, policy
 
 # 1e8 + 1 is 1e8 in float32: the difference is 0 there, and 1 in float64.

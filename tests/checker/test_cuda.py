@@ -8,11 +8,11 @@ import pytest
 
 import mixlist
 from mixlist.checker.check_sessions import CheckSessions
+from mixlist.checker.instrument import instrument
 from mixlist.checker.result import CheckReport
-from mixlist.emulation.instrument import instrument
 from mixlist.files.package_data import data_folder
-from mixlist.graph.load import load_model
-from mixlist.runtime.executors import Workers
+from mixlist.model.load import load_model
+from mixlist.run.executors import Workers
 from tests.support.builders import model
 from tests.support.cuda import cuda_error
 from tests.support.local_workers import InProcessExecutor

@@ -18,10 +18,10 @@ from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.limits import Limits, missing_evidence
 from mixlist.checker.result import CheckReport, OutputFinding
 from mixlist.files.package_data import data_folder
-from mixlist.report.check_document import check_document
-from mixlist.report.html_page import render_document
-from mixlist.report.terminal import write_document
-from mixlist.report.tune_document import tune_document
+from mixlist.show.check_document import check_document
+from mixlist.show.html_page import render_document
+from mixlist.show.terminal import write_document
+from mixlist.show.tune_document import tune_document
 from tests.checker.test_refused_batches import RULES
 from tests.checker.test_refused_batches import TEXT as REFUSED
 from tests.support.builders import model, policy

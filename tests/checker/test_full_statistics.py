@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 import mixlist
 from mixlist.checker import value_counts
+from mixlist.checker.instrument import instrument
 from mixlist.checker.result import CheckReport, TensorRange, ValueCounts
-from mixlist.emulation.instrument import instrument
-from mixlist.runtime.local_session import LocalSession
+from mixlist.run.local_session import LocalSession
 from tests.support.builders import model, policy
 from tests.support.local_sessions import make_session
 

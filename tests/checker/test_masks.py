@@ -12,8 +12,8 @@ import mixlist
 from mixlist.checker.hidden_overflow import HiddenValueCounter
 from mixlist.checker.result import CheckReport
 from mixlist.checker.value_counts import CountingSession
-from mixlist.graph.build import build_graph
-from mixlist.patterns.proven_masks import find_masks
+from mixlist.decide.proven_masks import find_masks
+from mixlist.model.build import build_graph
 from tests.support.builders import model, policy
 
 LOW = ["Add", "Sub", "Mul", "Softmax", "Where", "Neg", "Relu", "Identity", "Reshape", "Max"]

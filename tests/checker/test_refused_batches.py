@@ -13,9 +13,9 @@ import pytest
 import mixlist
 from mixlist.checker.result import CheckReport
 from mixlist.errors import ModelError
-from mixlist.report.check_document import check_document
-from mixlist.report.terminal import write_document
-from mixlist.runtime.local_session import Refusal, RunRefused, parse_refusal
+from mixlist.run.local_session import Refusal, RunRefused, parse_refusal
+from mixlist.show.check_document import check_document
+from mixlist.show.terminal import write_document
 from tests.support.builders import model, policy
 from tests.support.local_workers import InProcessExecutor
 

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from mixlist.checker.result import CheckReport, NodeError, NodeFinding, OutputFinding, TensorRange, ValueCounts
 from mixlist.files.package_data import data_folder
-from mixlist.report.check_document import KINDS
+from mixlist.show.check_document import KINDS
 from tests.support.check_reports import FAILING, PASSING, finding, large
 
 SCHEMA = json.loads((data_folder("schemas") / "check.json").read_text("utf-8"))

@@ -15,7 +15,7 @@ import pytest
 
 import mixlist
 from mixlist.errors import ModelError, UsageError
-from mixlist.runtime import segments
+from mixlist.run import segments
 from tests.support import llama_models
 from tests.support.builders import model, policy
 
@@ -35,7 +35,7 @@ def part_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(len(parts))
         return parts
 
-    monkeypatch.setattr("mixlist.runtime.segments.split_by_weights", counted_split)
+    monkeypatch.setattr("mixlist.run.segments.split_by_weights", counted_split)
     return counts
 
 
@@ -168,7 +168,7 @@ def test_a_decoder_has_the_same_report(tmp_path: Path, low_source: bool) -> None
 
 
 def test_values_between_segments_go_to_files(monkeypatch: pytest.MonkeyPatch, part_counts: list[int]) -> None:
-    from mixlist.runtime.segments import ValueStore
+    from mixlist.run.segments import ValueStore
 
     written: list[int] = []
     put = ValueStore.put
@@ -190,7 +190,7 @@ def test_batches_run_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_full_statistics_load_the_segments_once_for_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mixlist.runtime.segments import SegmentedSession
+    from mixlist.run.segments import SegmentedSession
 
     group_sizes: list[int] = []
     run_segments = SegmentedSession._run_segments

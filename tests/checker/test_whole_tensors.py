@@ -13,7 +13,7 @@ from onnx.parser import parse_model
 import mixlist
 from mixlist.checker import model_pair, value_counts
 from mixlist.checker.check_sessions import CheckSessions
-from mixlist.emulation.observer import Observer
+from mixlist.checker.observer import Observer
 from tests.checker.test_reference_verdict import EXAMPLES, PROFILE, compare_with_reference
 from tests.support.builders import model, policy
 from tests.support.exact_graphs import Case, cases

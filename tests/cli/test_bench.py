@@ -19,7 +19,7 @@ from onnx import parser
 from mixlist.benchmark import run as bench_run
 from mixlist.benchmark.timed_session import TimedSession
 from mixlist.files.package_data import data_folder
-from mixlist.runtime.remote_session import RemoteSession
+from mixlist.run.remote_session import RemoteSession
 from tests.support.builders import model
 from tests.support.workers import pid_of
 

@@ -335,7 +335,7 @@ def test_a_place_that_cannot_be_written_stops_before_the_run(
     def refuse(*_: object) -> None:
         raise AssertionError("the model was read")
 
-    monkeypatch.setattr("mixlist.graph.load._load_path", refuse)
+    monkeypatch.setattr("mixlist.model.load._load_path", refuse)
     monkeypatch.setattr("mixlist.training.run.run_train", refuse)
     completed = run(*(argument.format("/proc/new") for argument in arguments))
     assert (completed.status, completed.out) == (2, "")
@@ -350,7 +350,7 @@ def test_a_name_that_is_too_long_is_reported_before_the_run(
 ) -> None:
     """The name of the partial list is longer than that of the list."""
     monkeypatch.chdir(files)
-    monkeypatch.setattr("mixlist.graph.load._load_path", lambda _: pytest.fail("the model was read"))
+    monkeypatch.setattr("mixlist.model.load._load_path", lambda _: pytest.fail("the model was read"))
     command = "tune" if "{stem}" in written else "apply"
     completed = run(command, "model.onnx", *written.format("a" * 300, stem="a" * 245).split())
     assert (completed.status, completed.out) == (2, "")

@@ -10,9 +10,9 @@ from pathlib import Path
 import onnx
 import pytest
 
-from mixlist.report.resolve_document import chain_text, resolve_document
-from mixlist.report.terminal import write_document
-from mixlist.resolver import Decision
+from mixlist.decide import Decision
+from mixlist.show.resolve_document import chain_text, resolve_document
+from mixlist.show.terminal import write_document
 
 
 def test_json_has_each_node_with_its_list_and_rule(run, model_path: Path) -> None:

@@ -253,7 +253,7 @@ def test_the_report_is_printed_although_the_page_cannot_be_written(
     def refuse(path: str, data: bytes) -> None:
         raise FileError(f"{path}: cannot be written: No space left on device")
 
-    monkeypatch.setattr("mixlist.report.html_page.write_atomically", refuse)
+    monkeypatch.setattr("mixlist.show.html_page.write_atomically", refuse)
     completed = run("train", loop, "--runs", "1", "--html", tmp_path / "report.html", "--format", "json")
     assert completed.status == 2
     assert "report.html: cannot be written: No space" in completed.err

@@ -378,7 +378,7 @@ def test_the_report_is_printed_if_the_page_cannot_be_written(
     def refuse(path: str, content: bytes) -> None:
         raise mixlist.errors.FileError(f"{path}: cannot be written: No space left on device")
 
-    monkeypatch.setattr("mixlist.report.html_page.write_atomically", refuse)
+    monkeypatch.setattr("mixlist.show.html_page.write_atomically", refuse)
     out = tmp_path / "modify.json"
     completed = run("tune", planted, "-o", out, "--data", data, "--html", tmp_path / "page.html")
     assert completed.status == 2

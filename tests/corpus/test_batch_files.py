@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from mixlist.runtime.feeds import read_data
-from mixlist.runtime.local_session import LocalSession
-from mixlist.runtime.session import SessionOptions
+from mixlist.run.feeds import read_data
+from mixlist.run.local_session import LocalSession
+from mixlist.run.session import SessionOptions
 from tests.corpus.conftest import MODELS, Corpus
 from tests.corpus.feeds import feeds
 from tests.support.local_sessions import make_session

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import mixlist
-from mixlist.cost.estimate import estimate_work
+from mixlist.targets.estimate import estimate_work
 from tests.corpus.feeds import feeds
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the download

@@ -18,8 +18,8 @@ import pytest
 
 import mixlist
 from mixlist.errors import ModelError
-from mixlist.graph.onnx_conversion import convert_opset
-from mixlist.graph.opsets import standard_opset
+from mixlist.model.onnx_conversion import convert_opset
+from mixlist.model.opsets import standard_opset
 from tests.support.converted_types import compare, sort_nodes
 
 from .conftest import CAMPAIGN, ROWS

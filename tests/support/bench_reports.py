@@ -7,9 +7,9 @@ from dataclasses import replace
 from mixlist.benchmark.graph_changes import GraphChanges
 from mixlist.benchmark.paired_statistics import Ratio, Spread
 from mixlist.benchmark.result import BenchReport, TimedModel
-from mixlist.cost.estimate import OpWork, UnknownNode, Work
 from mixlist.diagnostics import warning
-from mixlist.runtime.profile_reader import OpTime, Profile
+from mixlist.run.profile_reader import OpTime, Profile
+from mixlist.targets.estimate import OpWork, UnknownNode, Work
 
 
 def timed_model(name: str, median: float, low_nodes: int, low_kernels: int) -> TimedModel:

@@ -80,9 +80,9 @@ def serve() -> None:
     """Answer requests until standard input ends."""
     import mixlist.checker.run
     import mixlist.cli.command_group
-    import mixlist.graph.save
     import mixlist.lists.ops_info_edit
-    import mixlist.rewriter  # noqa: F401
+    import mixlist.model.save
+    import mixlist.write  # noqa: F401
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from mixlist.errors import MixlistError
-from mixlist.runtime.local_session import open_session
-from mixlist.runtime.session import SessionOptions
+from mixlist.run.local_session import open_session
+from mixlist.run.session import SessionOptions
 from tests.support.builders import model
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from mixlist.runtime.feeds import as_batches
+from mixlist.run.feeds import as_batches
 from tests.support.builders import model
 
 TWO_INPUTS = "g (float[N, 4] x, int64[M] ids) => (float[N, 4] y, int64[M] z) { y = Neg (x) z = Neg (ids) }"

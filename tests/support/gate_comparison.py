@@ -12,15 +12,15 @@ import onnx
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-from mixlist.emulation.emulate import emulate, widen_to_float32
+from mixlist.checker.emulate import emulate, widen_to_float32
+from mixlist.decide import Resolver
 from mixlist.lists.policy import GRAY_POLICIES, Policy
-from mixlist.resolver import Resolver
-from mixlist.rewriter import rewrite
-from mixlist.runtime.local_session import LocalSession
-from mixlist.runtime.session import SessionOptions
-from mixlist.tuner.candidates import Candidate, EditSet, edit_policy, find_list_candidates, find_node_candidates
-from mixlist.tuner.graph_partition import split_graph
-from mixlist.tuner.trial_compiler import TrialCompiler
+from mixlist.run.local_session import LocalSession
+from mixlist.run.session import SessionOptions
+from mixlist.search.candidates import Candidate, EditSet, edit_policy, find_list_candidates, find_node_candidates
+from mixlist.search.graph_partition import split_graph
+from mixlist.search.trial_compiler import TrialCompiler
+from mixlist.write import rewrite
 from tests.support.builders import policy
 from tests.support.graphs import Case, cases
 from tests.support.local_sessions import make_session

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from mixlist.runtime.local_session import open_session
-from mixlist.runtime.session import DEFAULT_OPTIONS, SessionOptions
+from mixlist.run.local_session import open_session
+from mixlist.run.session import DEFAULT_OPTIONS, SessionOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

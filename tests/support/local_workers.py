@@ -11,13 +11,13 @@ import onnx
 
 import mixlist
 from mixlist.checker.limits import Limits
+from mixlist.decide import Resolver
 from mixlist.lists.policy import Policy
-from mixlist.resolver import Resolver
-from mixlist.runtime.executors import Workers
-from mixlist.tuner.search_state import SearchState
-from mixlist.tuner.trial_compiler import TrialCompiler
-from mixlist.tuner.trial_verdict import TrialLimits
-from mixlist.tuner.trials import Trials
+from mixlist.run.executors import Workers
+from mixlist.search.search_state import SearchState
+from mixlist.search.trial_compiler import TrialCompiler
+from mixlist.search.trial_verdict import TrialLimits
+from mixlist.search.trials import Trials
 
 
 class InProcessExecutor(Executor):

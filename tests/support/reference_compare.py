@@ -10,7 +10,7 @@ from tests.support.reference import ReferenceDecision
 from tests.support.reference_model import Node, Scope
 
 if TYPE_CHECKING:
-    from mixlist.resolver import Decision, Plan
+    from mixlist.decide import Decision, Plan
 
 REDUCED = re.compile(r"constant '([^']*)' of a mask is reduced to magnitude ([^ ]*)")  # in a reason, as S4.33 asks
 

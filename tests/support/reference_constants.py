@@ -15,7 +15,7 @@ import onnx
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from mixlist.ops.traits import Trait, operators
+from mixlist.model.traits import Trait, operators
 from tests.support.reference_model import BFLOAT16, FLOAT, FLOAT16, LISTED, Node, Scope, Value
 
 LARGEST_EVALUATED = 2**20

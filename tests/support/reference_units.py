@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from mixlist.ops.traits import Trait, operators
+from mixlist.model.traits import Trait, operators
 from tests.support.reference_constants import Constants
 from tests.support.reference_model import LISTED, Node, Value
 from tests.support.reference_signature import groups, has_fixed_output

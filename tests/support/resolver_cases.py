@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import mixlist
-from mixlist.resolver import Decision, Plan
+from mixlist.decide import Decision, Plan
 from tests.support.builders import model, policy
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 import mixlist
-from mixlist.resolver import Decision, Plan
+from mixlist.decide import Decision, Plan
 from tests.support.builders import model, policy
 from tests.support.contract import check_contract, check_idempotent
 from tests.support.evaluation import run_ort

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mixlist.runtime.local_session import LocalSession
-from mixlist.runtime.provider_rounding import start_rounding_tests
-from mixlist.runtime.session import SessionOptions
+from mixlist.run.local_session import LocalSession
+from mixlist.run.provider_rounding import start_rounding_tests
+from mixlist.run.session import SessionOptions
 from tests.support.local_sessions import make_session
 
 

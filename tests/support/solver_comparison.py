@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from mixlist.decide import Resolver
+from mixlist.decide.decisions import GraphSolution
+from mixlist.decide.incremental_solver import IncrementalSolver
 from mixlist.lists.policy import Policy
-from mixlist.resolver import Resolver
-from mixlist.resolver.decisions import GraphSolution
-from mixlist.resolver.incremental_solver import IncrementalSolver
-from mixlist.tuner.candidates import Candidate, EditSet, edit_policy, find_list_candidates, find_node_candidates
-from mixlist.tuner.rounding_plan import RoundingPlanner
+from mixlist.search.candidates import Candidate, EditSet, edit_policy, find_list_candidates, find_node_candidates
+from mixlist.search.rounding_plan import RoundingPlanner
 from tests.support.gate_comparison import draw_edits
 from tests.support.graphs import Case
 

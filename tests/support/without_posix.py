@@ -69,8 +69,8 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
     import mixlist.cli.command_files
     import mixlist.files.scratch_folder
     import mixlist.files.temporary_files
-    import mixlist.graph.save
     import mixlist.lists.ops_info_edit
+    import mixlist.model.save
 
     real_open = mixlist.files.temporary_files.open_locked
 

@@ -11,9 +11,9 @@ import onnx
 import pytest
 
 from mixlist import worker_processes
-from mixlist.runtime.executors import Workers, open_process
-from mixlist.runtime.remote_session import RemoteSession
-from mixlist.runtime.session import DEFAULT_OPTIONS, SessionOptions
+from mixlist.run.executors import Workers, open_process
+from mixlist.run.remote_session import RemoteSession
+from mixlist.run.session import DEFAULT_OPTIONS, SessionOptions
 from mixlist.worker_processes import ProcessPool
 
 DIE = "lambda *a, **k: os.kill(os.getpid(), signal.SIGSEGV)"
@@ -54,8 +54,6 @@ def use_own_helper(monkeypatch: pytest.MonkeyPatch) -> None:
 def patch_workers(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Let worker processes execute ``code`` before they answer requests."""
     use_own_helper(monkeypatch)
-    head = (
-        "import sys; sys.path[:] = sys.argv[2:]; import os, signal, time\nfrom mixlist.runtime import local_session\n"
-    )
+    head = "import sys; sys.path[:] = sys.argv[2:]; import os, signal, time\nfrom mixlist.run import local_session\n"
     serve = "from mixlist.worker_processes import serve\nserve(sys.argv[1])"
     monkeypatch.setattr(worker_processes, "_COMMAND", f"{head}{code}\n{serve}")

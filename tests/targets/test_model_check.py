@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from mixlist.graph.load import load_model
-from mixlist.graph.model import CAST_MARK
+from mixlist.model.graph import CAST_MARK
+from mixlist.model.load import load_model
 from mixlist.targets.model_check import ModelCheck, check_model
 from mixlist.targets.target import load_target
 

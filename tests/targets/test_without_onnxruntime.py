@@ -10,8 +10,8 @@ import pytest
 
 import mixlist.cli
 from mixlist.files.package_data import data_folder
-from mixlist.ops import dtypes
-from mixlist.rewriter import tensor_conversion
+from mixlist.model import dtypes
+from mixlist.write import tensor_conversion
 
 DIGITS = data_folder("demo_data") / "digits.onnx"
 LIST = data_folder("demo_data") / "digits_mixlist.json"

@@ -1,0 +1,327 @@
+"""Copy a model and widen its tensors, for the emulation, for the references, and for the gated graph of ``tune``.
+
+To *widen* a tensor means to give it a wider type, so that the nodes compute in that type. ``emulate.py`` explains what
+the new models compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mixlist.model import dtypes
+from mixlist.model.build import build_graph
+from mixlist.model.graph import Node, Scope, Value
+from mixlist.model.load import LoadedModel
+from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
+from mixlist.model.naming import NameGenerator, names_in
+from mixlist.model.opsets import standard_opset
+from mixlist.model.proto_edits import SortKey, copy_message, reorder_messages
+from mixlist.model.save import set_inline
+from mixlist.model.schema import TYPE_ATTRIBUTES
+from mixlist.model.signature import Signature
+from mixlist.model.traits import Trait, operators
+from mixlist.model.traversal import protos_by_scope
+from mixlist.model.weights import (
+    cancel_lossless_conversion,
+    embedded_array,
+    is_external,
+    read_pieces,
+    stored_element_count,
+    stored_type,
+)
+from mixlist.write.tensor_conversion import inline_external_data, stream_tensor
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+# ONNX's inference reads the values of some constants, such as sizes and scales. A constant of at most this many
+# elements may be one of them, and is copied instead of converted by a Cast.
+_MAX_INFERENCE_ELEMENTS = 1024
+# Attributes that fix the output type of a node, and that are changed to the target type. ``to`` is not one of them:
+# ``_rewrite_cast`` changes the ``to`` of a Cast, and a BitCast keeps its types (``_can_widen``).
+_WIDENED_ATTRIBUTES = TYPE_ATTRIBUTES - {"to"}
+_VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
+
+
+@dataclass(eq=False)
+class EmulationBuilder:
+    """Build a copy of a model in which all tensors of ``widened_types`` have the wider ``target_type``.
+
+    widened_types: the types before, such as float16. target_type: the type after, float32 or float64.
+    rounding: insert the pair of Casts after each node that computes a tensor of a widened type.
+    saturate, keep_external: see ``emulate``.
+    has_kernel: whether a node can be computed in the target type.
+
+    A subclass may override ``_rewrite_scope`` and ``_rewrite_node`` to do more with each scope and node.
+    """
+
+    loaded: LoadedModel
+    rounding: bool
+    saturate: bool = False
+    widened_types: frozenset[int] = LOW_TYPES
+    target_type: int = dtypes.FLOAT
+    has_kernel: Callable[[Node], bool] = lambda _: True
+    keep_external: bool = False
+
+    def __post_init__(self) -> None:
+        self.proto = copy_message(self.loaded.proto)
+        # The Casts that mixlist inserted must stay nodes here: each of them rounds.
+        self.graph = build_graph(self.proto, show_marked_casts=True)
+        self.opset = standard_opset(self.proto)
+        self.new_names = NameGenerator(names_in(self.proto.graph))
+
+    def run(self) -> ModelProto:
+        """Rewrite the model and return it."""
+        self._rewrite_graph()
+        if not self.keep_external:
+            self.inline_external()
+        return self.proto
+
+    def inline_external(self) -> None:
+        """Move external data into the model, so that a session can be made of the model alone."""
+        inline_external_data(self.proto, self.loaded.folder)
+
+    # --- one scope ---
+
+    def _rewrite_graph(self) -> None:
+        """Rewrite all scopes of the model."""
+        # Bodies come first: their nodes read constants of outer scopes, which must still have their authored values.
+        for scope, scope_proto in reversed(protos_by_scope(self.graph.root, self.proto.graph).items()):
+            self._rewrite_scope(scope, scope_proto)
+
+    def _rewrite_scope(self, scope: Scope, scope_proto: GraphProto) -> None:
+        """Rewrite the nodes, weights and declared types of one scope in place, without its bodies."""
+        # Nodes. The node at position p of the topological order gets the key (p, 0, 0), new nodes after it (p, 1, i),
+        # and new nodes before it (p - 1, 3, i): these come after all new nodes of the node before.
+        keys: list[SortKey | None] = [None] * len(scope_proto.node)
+        added: list[NodeProto] = []
+        for position, node in enumerate(scope.nodes):
+            before, after = self._rewrite_node(node, scope_proto.node[node.position])
+            keys[node.position] = (position, 0, 0)
+            keys += [(position - 1, 3, index) for index in range(len(before))]
+            keys += [(position, 1, index) for index in range(len(after))]
+            added += before + after
+        scope_proto.node.extend(added)
+        reorder_messages(scope_proto.node, keys)
+        # Weights, and the declared types of tensors.
+        for tensor in (*scope_proto.initializer, *(sparse.values for sparse in scope_proto.sparse_initializer)):
+            if tensor.data_type in self.widened_types:
+                self._widen_tensor(tensor)
+        for info in (*scope_proto.value_info, *scope_proto.input, *scope_proto.output):
+            declared_type = dtypes.from_proto(info.type)
+            if dtypes.element(declared_type) in self.widened_types:
+                dtypes.write_type(info.type, dtypes.with_element(declared_type, self.target_type))
+
+    def _widen_tensor(self, tensor: TensorProto) -> None:
+        """Store the same numbers in the target type, in place. The wider type represents all of them."""
+        import numpy as np
+
+        if self.keep_external and cancel_lossless_conversion(tensor, self.target_type):
+            return  # the file has the numbers in the target type already
+        dtype = np.float64 if self.target_type == dtypes.DOUBLE else np.float32
+        if is_external(tensor) and stored_type(tensor) != tensor.data_type:
+            # The file has numbers that are still to be rounded to the declared type: round them first.
+            set_inline(tensor, b"".join(stream_tensor(tensor, self.loaded.folder, False, {})))
+        data = b"".join(piece.astype(dtype).tobytes() for piece in read_pieces(tensor, self.loaded.folder))
+        tensor.data_type = self.target_type
+        set_inline(tensor, data)
+
+    # --- one node ---
+
+    def _rewrite_node(self, node: Node, node_proto: NodeProto) -> tuple[list[NodeProto], list[NodeProto]]:
+        """Widen a node in place, and return the new nodes before it and after it."""
+        signature = node.signature
+        if node.bodies or signature is None or not any(self._needs_widening(v) for v in (*node.inputs, *node.outputs)):
+            return [], []
+        if node.op_type == "Cast" and not node.domain:
+            return [], self._rewrite_cast(node, node_proto)
+        if signature.reads_any_type and not signature.has_fixed_output:
+            return [], []  # Shape and Size read every type, and their outputs are integers
+        if not self._can_widen(node, signature):  # the operator is unknown, or does not take the target type
+            output_types = [None if value is None else value.type for value in node.outputs]
+            return self._insert_type_casts(node, node_proto, node.input_types, output_types)
+        before: list[NodeProto] = []
+        after: list[NodeProto] = []
+        if signature.has_fixed_output:
+            self._widen_attributes(node, node_proto)
+        else:
+            assignment = signature.assign(self._requested_types(signature))
+            before, after = self._insert_type_casts(node, node_proto, assignment.inputs, assignment.outputs)
+        # A value-preserving operator computes low-precision values from low-precision values: it needs no rounding.
+        # The values of a constant are rounded in the file.
+        if not self.rounding or node.op_type in _VALUE_PRESERVING or node.op_type in ("Constant", "ConstantOfShape"):
+            return before, after
+        for slot, value in enumerate(node.outputs):
+            after += self._round_output(node_proto, slot, value)
+        return before, after
+
+    def _insert_type_casts(
+        self,
+        node: Node,
+        node_proto: NodeProto,
+        input_types: Iterable[dtypes.Type | None],
+        output_types: Iterable[dtypes.Type | None],
+    ) -> tuple[list[NodeProto], list[NodeProto]]:
+        """Insert Casts between widened tensors and the slots of a node that keep their type.
+
+        Return the Casts before the node, and those after it. ``input_types`` and ``output_types`` are the types that
+        the node has in the new model. Examples of such slots in a float64 graph are the scales of Resize and the output
+        Mean of LayerNormalization, which stay float32.
+        """
+        before, after = [], []
+        for slot, (value, input_type) in enumerate(zip(node.inputs, input_types, strict=False)):
+            if value is not None and self._needs_widening(value) and self._keeps_narrow_type(input_type):
+                assert isinstance(input_type, int)
+                name = self.new_names.make_name(f"{value.name}_low")
+                before.append(
+                    self._copy_small_constant(value, name, input_type)
+                    or self.new_names.make_cast(value.name, name, input_type)
+                )
+                node_proto.input[slot] = name
+        for slot, (value, output_type) in enumerate(zip(node.outputs, output_types, strict=False)):
+            if value is not None and self._needs_widening(value) and self._keeps_narrow_type(output_type):
+                name = self.new_names.make_name(f"{value.name}_low")
+                after.append(self.new_names.make_cast(name, value.name, self.target_type))
+                node_proto.output[slot] = name
+        return before, after
+
+    def _rewrite_cast(self, node: Node, node_proto: NodeProto) -> list[NodeProto]:
+        """Widen a Cast in place, and return the new nodes after it."""
+        value, source = node.outputs[0], node.inputs[0]
+        authored_source = dtypes.element(source.type) if source is not None else dtypes.UNKNOWN
+        source_type = self.target_type if authored_source in self.widened_types else authored_source
+        if not self._needs_widening(value):
+            # float16 -> Cast -> float32 has a float32 input now.
+            if value is not None and dtypes.element(value.type) == source_type:
+                _make_identity(node_proto)
+            return []
+        if not self.rounding:
+            self._set_cast_type(node_proto, source_type, self.target_type)
+            return []
+        assert value is not None
+        if self.saturate:
+            # The Clip must come before the rounding, so the Cast itself must not round. ONNX Runtime converts other
+            # types through float32, too.
+            self._set_cast_type(node_proto, source_type, dtypes.FLOAT)
+            return self._round_output(node_proto, 0, value)
+        # The Cast itself rounds: one more Cast goes back to float32.
+        low = self.new_names.make_name(f"{value.name}_low")
+        node_proto.output[0] = low
+        return [self.new_names.make_cast(low, value.name, dtypes.FLOAT)]
+
+    def _set_cast_type(self, cast: NodeProto, source_type: int, elem: int) -> None:
+        """Make a Cast of a tensor of ``source_type`` cast to ``elem``; make it an Identity if the types are equal."""
+        if source_type == elem:
+            _make_identity(cast)
+        else:
+            next(attribute for attribute in cast.attribute if attribute.name == "to").i = elem
+
+    def _round_output(self, node_proto: NodeProto, slot: int, value: Value | None) -> list[NodeProto]:
+        """Give the unrounded output of a node a new name, and return the nodes that make the rounded output.
+
+        The rounded tensor has the old name, so its readers stay as they are. Return no nodes for an output that is not
+        of a widened type.
+        """
+        if value is None or not self._needs_widening(value) or isinstance(value.type, tuple):
+            return []  # the tensors of a sequence are rounded where they are computed
+        unrounded = node_proto.output[slot] = self.new_names.make_name(f"{value.name}_exact")
+        return self.make_rounding_nodes(unrounded, dtypes.element(value.type), value.name)
+
+    def make_rounding_nodes(self, name: str, elem: int, out: str) -> list[NodeProto]:
+        """Return the nodes that round the float32 tensor ``name`` to ``elem`` and write it as the float32 ``out``."""
+        clip_nodes = self.make_clip(name, FINITE_MAX[elem]) if self.saturate else []
+        clipped = clip_nodes[-1].output[0] if clip_nodes else name
+        return [*clip_nodes, *self.make_cast_pair(clipped, elem, out)]
+
+    def make_cast_pair(self, name: str, elem: int, out: str) -> list[NodeProto]:
+        """Return a Cast of the float32 tensor ``name`` to ``elem``, and one back to float32 that makes ``out``."""
+        low = self.new_names.make_name(f"{out}_low")
+        return [self.new_names.make_cast(name, low, elem), self.new_names.make_cast(low, out, dtypes.FLOAT)]
+
+    def make_clip(self, name: str, largest: float) -> list[NodeProto]:
+        """Return the nodes that limit magnitudes to ``largest``; the last one makes the result. A NaN stays a NaN."""
+        out = self.new_names.make_name(f"{name}_clipped")
+        if self.opset < 11:  # the bounds are attributes
+            return [self.new_names.make_node("Clip", [name], out, min=-largest, max=largest)]
+        bounds = {self.new_names.make_name(f"{out}_bound"): number for number in (-largest, largest)}
+        nodes = [self.new_names.make_constant(bound, dtypes.FLOAT, [], [number]) for bound, number in bounds.items()]
+        return [*nodes, self.new_names.make_node("Clip", [name, *bounds], out)]
+
+    def _copy_small_constant(self, value: Value, name: str, elem: int) -> NodeProto | None:
+        """Return a Constant with the authored numbers of a small constant; None if the value is not one.
+
+        Shape inference reads the values of some slots, for example the scales of Resize. It can read a Constant, but
+        not the output of a Cast.
+        """
+        from onnx import TensorProto, helper, numpy_helper
+
+        tensor = value.constant_proto
+        if not isinstance(tensor, TensorProto) or is_external(tensor):
+            return None
+        if stored_element_count(tensor) > _MAX_INFERENCE_ELEMENTS:
+            return None
+        array = embedded_array(tensor).astype(helper.tensor_dtype_to_np_dtype(elem))
+        return self.new_names.make_node("Constant", [], name, value=numpy_helper.from_array(array))
+
+    def _widen_attributes(self, node: Node, node_proto: NodeProto) -> None:
+        """Widen the attributes that fix the output type of a node.
+
+        Add an attribute that is absent if its default is one of the types that are widened.
+        """
+        from onnx import TensorProto, helper
+
+        for attribute in node_proto.attribute:
+            if attribute.name in _WIDENED_ATTRIBUTES and attribute.i in self.widened_types:
+                attribute.i = self.target_type
+            elif attribute.name == "value" and attribute.t.data_type in self.widened_types:
+                self._widen_tensor(attribute.t)
+            elif attribute.name == "sparse_value" and attribute.sparse_tensor.values.data_type in self.widened_types:
+                self._widen_tensor(attribute.sparse_tensor.values)
+            elif attribute.name in ("value_float", "value_floats") and self.target_type == dtypes.DOUBLE:
+                # These attributes always mean float32: float64 needs a tensor.
+                is_list = attribute.name == "value_floats"
+                numbers = list(attribute.floats) if is_list else [attribute.f]
+                tensor = helper.make_tensor("", TensorProto.DOUBLE, [len(numbers)] if is_list else [], numbers)
+                attribute.CopyFrom(helper.make_attribute("value", tensor))
+        schema = node.signature.schema if node.signature is not None else None
+        present = {attribute.name for attribute in node_proto.attribute}
+        if node.op_type == "ConstantOfShape" and "value" not in present and self.target_type == dtypes.DOUBLE:
+            zero = helper.make_tensor("", TensorProto.DOUBLE, [1], [0.0])  # the default is a float32 zero
+            node_proto.attribute.append(helper.make_attribute("value", zero))
+        for name, default in (schema.type_attributes if schema is not None else {}).items():
+            if name in _WIDENED_ATTRIBUTES and name not in present and default in self.widened_types:
+                node_proto.attribute.append(helper.make_attribute(name, self.target_type))
+
+    def _needs_widening(self, value: Value | None) -> bool:
+        """Return True if a value has one of the types that are widened."""
+        return value is not None and dtypes.element(value.type) in self.widened_types
+
+    def _keeps_narrow_type(self, slot_type: dtypes.Type | None) -> bool:
+        """Return True if a slot of the new node still has one of the types that are widened."""
+        return isinstance(slot_type, int) and slot_type in self.widened_types
+
+    def _can_widen(self, node: Node, signature: Signature) -> bool:
+        """Return True if the operator takes the target type, and a kernel computes it."""
+        if not self.has_kernel(node) or (node.op_type == "BitCast" and not node.domain):
+            return False  # a BitCast must see the bits of its own type
+        if signature.has_fixed_output:
+            return True
+        if signature.schema is None or not signature.groups:
+            return False
+        return not signature.assign(self._requested_types(signature)).refused
+
+    def _requested_types(self, signature: Signature) -> tuple[int, ...]:
+        """Return the element type of each group of slots: the target type if the authored type is widened."""
+        return tuple([self.target_type if g.authored in self.widened_types else g.authored for g in signature.groups])
+
+
+def _make_identity(cast: NodeProto) -> None:
+    """Turn a Cast to the type of its input into an Identity, in place.
+
+    ONNX Runtime removes such a Cast even if a subgraph reads its output (a gate of ``tune`` does). It keeps an
+    Identity.
+    """
+    cast.op_type = "Identity"
+    del cast.attribute[:]

@@ -1,1 +1,0 @@
-"""Estimate the operations of a model and the bytes it moves, from tensor shapes alone, for any machine."""

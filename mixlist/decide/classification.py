@@ -1,0 +1,217 @@
+"""Classify each node by the policy alone, before any type is decided: find its list and the rule that decides it.
+
+Rule S4.1: A node has precision `none`, or the type of its fixed output (S4.13), if no slot that may change has type
+float32 or the low type. No list changes such a node.
+
+Rule S4.13: A Cast, a Constant, and an operator whose output type is given by an attribute, or by the default of that
+attribute, keep that type. Such an operator without the attribute and without a default is an ordinary operator.
+
+Rule S4.14: A node stays as authored with rule `schema` if no schema of its operator is known.
+
+Rule S4.31: The call of a model-local function stays as authored with rule `schema`, and no list names it.
+
+Rule S4.40: A node that reads a tensor whose type is still unknown stays as authored with rule `unknown-type`.
+
+Rule S3.8: Under `mixed_float16` with a library in Ascend names, a white node that was authored in bfloat16 becomes
+float16.
+
+Rule S3.4: Under `fp16` every node that can be float16 is float16, whatever the lists say.
+
+Rule S3.5: Under `origin` every node keeps its authored type, except a node that `customize_dtypes` names.
+
+Rule S3.6: Under `cube_fp16in_fp32out` and `force_fp32` every node that was authored in float16 or bfloat16 and can be
+float32 is float32.
+
+Rule S3.7: Under `allow_fp32_to_fp16` the nodes of MatMul, Gemm, Conv and ConvTranspose are float16 and all others keep
+their authored type; `allow_fp32_to_bf16` does the same with bfloat16.
+
+``node_types`` finds the types of a node from its classification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from mixlist.decide.shape_arithmetic import is_shape_arithmetic
+from mixlist.lists.library import ListName
+from mixlist.lists.policy import Policy
+from mixlist.model import dtypes
+from mixlist.model.control_flow import CONTROL_FLOW
+from mixlist.model.graph import Graph, Node, Value, has_container
+from mixlist.model.list_lookup import ListMatch, find_list
+from mixlist.model.traits import Trait, operators
+
+_CUBE = operators(Trait.CUBE)  # Rule S3.7
+
+# Each kind is one way to find the precision of a node. Only the precision of a `gray` node depends on other nodes.
+#   none      no slot can change (Rule S4.1), or control flow
+#   cast      an attribute fixes the output type (Rule S4.13)
+#   rule      a node rule gives the types (Rule S4.2)
+#   shape     shape arithmetic stays as authored (Rule S4.3)
+#   low       white, or lowered by the mode: the low type
+#   authored  black, or kept by the mode: the authored type
+#   raise     the mode brings the node up to float32 (Rule S3.6)
+#   gray      the type of the nodes around it, by the gray policy
+#   schema    no schema of the operator is known (Rule S4.14), or the call of a function (Rule S4.31)
+#   unknown   an input has an unknown type (Rule S4.40)
+DecisionKind = Literal["none", "cast", "rule", "shape", "low", "authored", "raise", "gray", "schema", "unknown"]
+
+_FLOAT_OR_UNKNOWN = dtypes.MIXABLE | {dtypes.UNKNOWN}
+
+_KIND_OF_LIST: dict[ListName, DecisionKind] = {"white": "low", "black": "authored", "gray": "gray"}
+
+
+@dataclass(frozen=True)
+class Classification:
+    """The list of a node and the way to find its precision.
+
+    ``list_name``: ``white``, ``black`` or ``gray``; ``none`` under a mode without lists. ``rule``: the name of the rule
+    in the reports. ``list_match``: the entry that put the op type on the list.
+
+    ``mask_note``: None if no kept mask concerns the node. Otherwise it is the reason why the kept mask prevents low
+    precision for the node (Rule S4.35). The reason is empty for a node that only reads a constant of the mask: such a
+    node may become low precision.
+    """
+
+    list_name: str
+    kind: DecisionKind
+    rule: str
+    list_match: ListMatch | None = None
+    mask_note: str | None = None
+
+    @property
+    def is_black(self) -> bool:
+        """Return whether the node is on the black list and keeps its authored type because of it."""
+        return self.kind == "authored" and self.list_name == "black"
+
+
+class Classifier:
+    """Classifies the nodes of one model under one policy, and remembers the answers per operator.
+
+    ``movable_types`` are the authored types that a slot may give up, ``white_movable_types`` those that a slot of a
+    white node may give up.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.low_type = dtypes.ELEMENT_BY_NAME[policy.mode.low]
+        # Rule S3.6 brings float16 and bfloat16 up to float32. Lists never change the other low type (Rule S4.9).
+        raises = policy.mode.action == "raise"
+        self.movable_types = dtypes.MIXABLE if raises else frozenset({dtypes.FLOAT, self.low_type})
+        has_lists = policy.mode.action == "lists"
+        self.lowers_bfloat16 = has_lists and policy.space == "ascend" and self.low_type == dtypes.FLOAT16  # Rule S3.8
+        self.white_movable_types = dtypes.MIXABLE if self.lowers_bfloat16 else self.movable_types
+        self._by_operator: dict[tuple[str, str, int | None], Classification] = {}
+        self.cast_is_black = has_lists and self.classify_operator("", "Cast").list_name == "black"
+
+    def classify_operator(
+        self, domain: str, op_type: str, get_rank: Callable[[], int | None] = lambda: None
+    ) -> Classification:
+        """Return the classification of an operator's nodes by its list alone.
+
+        ``get_rank`` returns the number of dimensions of the node's first input, or None. It is called only for Ascend
+        names, because some of them stand for one rank: Conv2D, Conv3D.
+        """
+        # ONNX names do not depend on the rank, and finding a rank may run shape inference.
+        rank = None if self.policy.space == "onnx" else get_rank()
+        key = (domain, op_type, rank)
+        classification = self._by_operator.get(key)
+        if classification is None:
+            entry = find_list(self.policy.lists, self.policy.space, domain, op_type, lambda: rank)
+            rule = "follow" if entry.list == "gray" else entry.list
+            classification = Classification(entry.list, _KIND_OF_LIST[entry.list], rule, entry)
+            self._by_operator[key] = classification
+        return classification
+
+    def classify(self, graph: Graph, node: Node) -> Classification:
+        """Return the classification of a node that no node rule names."""
+        signature = node.signature
+        if signature is None:
+            return Classification("none", "none", "control-flow")
+        if node.is_call:  # no list names a call (Rule S4.31)
+            return Classification("none", "schema", "schema")
+        action = self.policy.mode.action
+        if action == "lists":
+            by_list_or_mode = self.classify_operator(node.domain, node.op_type, lambda: find_rank(graph, node))
+        else:
+            by_list_or_mode = self._classify_by_mode(action, node)
+        list_name, entry = by_list_or_mode.list_name, by_list_or_mode.list_match
+        # These rules keep the node from its list or mode. Their order counts: the first one that applies gives the
+        # reason in the reports.
+        if signature.has_fixed_output:
+            return Classification(list_name, "cast", "cast", entry)
+        if graph.had_unknown_types and find_unknown_inputs(node):
+            return Classification(list_name, "unknown", "unknown-type", entry)
+        if not any(group.authored in self.movable_types_of(by_list_or_mode) for group in signature.groups):
+            # Without a schema there are no groups, and none with sequences (Rule S4.29). The reports say so only if the
+            # node reads a type that a list could change.
+            reads_float = any(dtypes.element(t) in _FLOAT_OR_UNKNOWN for t in _input_types(node))
+            if reads_float and (signature.schema is None or has_container(node)):
+                return Classification(list_name, "schema", "schema", entry)
+            return Classification(list_name, "none", "no-float", entry)
+        if is_shape_arithmetic(node):
+            return Classification(list_name, "shape", "shape", entry)
+        return by_list_or_mode
+
+    def movable_types_of(self, classification: Classification) -> frozenset[int]:
+        """Return the authored types that the slots of a node with this classification may give up."""
+        return self.white_movable_types if classification.kind == "low" else self.movable_types
+
+    def _classify_by_mode(self, action: str, node: Node) -> Classification:
+        """Return the classification of a node under a mode without lists (Rules S3.4 to S3.7)."""
+        in_cube = node.op_type in _CUBE and node.domain == ""
+        kinds: dict[str, DecisionKind] = {"force": "low", "raise": "raise", "cube": "low" if in_cube else "authored"}
+        return Classification("none", kinds.get(action, "authored"), "mode")
+
+
+def is_control_flow(node: Node) -> bool:
+    """Return whether the node is If, Loop, Scan or SequenceMap of the standard domain."""
+    return bool(node.bodies) and node.domain == "" and node.op_type in CONTROL_FLOW
+
+
+def find_unknown_inputs(node: Node) -> list[Value]:
+    """Return the inputs of unknown type at slots that admit float32 or a low type (Rule S4.40)."""
+    signature = node.signature
+    if dtypes.UNKNOWN not in node.input_types or signature is None:
+        return []
+    if signature.schema is None or signature.reads_any_type:
+        return []
+    schema = signature.schema
+    formal_inputs = schema.formal_slots(schema.inputs, len(node.inputs))
+    slots = zip(node.inputs, node.input_types, formal_inputs, strict=False)
+    unknown = [
+        (value, formal.parameter)
+        for value, value_type, formal in slots
+        if value is not None and value_type == dtypes.UNKNOWN
+    ]
+    return [
+        value
+        for value, parameter in unknown
+        if not dtypes.MIXABLE.isdisjoint(map(dtypes.element, schema.types_of(parameter)))
+    ]
+
+
+def explain_unknown_types(values: list[Value]) -> str:
+    """Return the clause that says which values have an unknown type."""
+    names = [*dict.fromkeys(repr(value.name) for value in values)]
+    return (
+        f"the type of {names[0]} is not known" if len(names) == 1 else f"the types of {', '.join(names)} are not known"
+    )
+
+
+def _input_types(node: Node) -> list[dtypes.Type]:
+    """Return the types of a node's inputs. Optional inputs that the node leaves out are skipped."""
+    return [value.type for value in node.inputs if value is not None]
+
+
+def find_rank(graph: Graph, node: Node) -> int | None:
+    """Return the number of dimensions of a node's first input; None if it is not known."""
+    # The weight of a convolution has the rank of its input. Initializers have a shape in every model; inputs may not.
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    dims = getattr(weight.constant_proto, "dims", None) if weight is not None else None
+    if node.op_type in ("Conv", "ConvTranspose") and dims is not None:
+        return len(dims)
+    first_input: Value | None = node.inputs[0] if node.inputs else None
+    return None if first_input is None else graph.ranks.get(first_input.name)

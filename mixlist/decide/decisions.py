@@ -1,0 +1,151 @@
+"""The decisions for a node and for a model: the data that the other files of this room make and read.
+
+A GraphSolution holds the decisions for a model, as they are computed and as the rewriter applies them. A Decision
+describes the decision for one node to a user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mixlist.decide.classification import Classification
+from mixlist.decide.graph_masks import MaskGroup, SlotLimits
+from mixlist.decide.node_rules import NodeRules
+from mixlist.decide.positions import Positions
+from mixlist.lists.policy import Policy
+from mixlist.model import dtypes
+from mixlist.model.control_flow import TypeLink
+from mixlist.model.graph import Graph, Node, Value
+from mixlist.model.load import LoadedModel
+from mixlist.model.refs import NodeRef
+from mixlist.model.signature import Assignment
+
+# The element type of a value that no vote has decided yet (Rule S4.28).
+UNDECIDED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The precision of one node and the reason for it.
+
+    ``follows`` is empty, or holds the names of the immediate producer and of the node that decided. ``outputs`` maps
+    the name of each output to its decided type (``float16``, ``int64``, ``seq(float16)``, ``unknown``).
+    ``follows_refs`` are the identities of the two nodes in ``follows``: None for a graph input.
+    """
+
+    scope: str
+    name: str
+    op_type: str
+    domain: str
+    list: str
+    precision: str
+    changed: bool
+    rule: str
+    follows: tuple[str, ...]
+    outputs: Mapping[str, str]
+    reason: str
+    follows_refs: tuple[NodeRef | None, ...] = ()
+
+    @property
+    def ref(self) -> NodeRef:
+        """Return the node's identity."""
+        return NodeRef(self.scope, self.name)
+
+    @property
+    def producer(self) -> NodeRef | None:
+        """Return the node that the node follows; None if it follows none."""
+        return self.follows_refs[0] if self.follows_refs else None
+
+    @property
+    def decider(self) -> NodeRef | None:
+        """Return the node at the end of the chain of followed nodes; None for a graph input."""
+        return self.follows_refs[1] if self.follows_refs else None
+
+
+@dataclass(eq=False)
+class GraphSolution:
+    """The decisions for a Graph.
+
+    These lists have one item per node, by ``Node.id``:
+
+    - ``classifications``: the list of the node and the way to find its precision.
+    - ``assignments``: the types of the node's slots; None before it is decided, and for control flow.
+    - ``followed_values``: the value that a gray node takes its type from.
+
+    These dictionaries have an entry for some nodes only, by ``Node.id``:
+
+    - ``reason_notes``: the reason why a mask or a constant keeps the node, or one of its slots, in high precision.
+    - ``rule_overrides``: the rule that decided, if it is another one than that of the classification.
+
+    About values: ``decided_types`` has the element type of each value by ``Value.id``.
+
+    About protections: ``positions`` is the position arithmetic that the policy protects. ``kept_masks`` stay as
+    authored (Rule S4.35). ``reduced_slots`` has, by node, the slots that read a constant of the other masks, with the
+    largest magnitude that the constant may keep (Rule S4.36).
+    """
+
+    graph: Graph
+    classifications: list[Classification]
+    decided_types: list[int]
+    assignments: list[Assignment | None]
+    followed_values: list[Value | None]
+    links: list[TypeLink] = field(default_factory=list)
+    reason_notes: dict[int, str] = field(default_factory=dict)
+    rule_overrides: dict[int, str] = field(default_factory=dict)
+    positions: Positions = field(default_factory=Positions)
+    kept_masks: frozenset[MaskGroup] = frozenset()
+    reduced_slots: Mapping[Node, SlotLimits] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelSolution:
+    """The decisions for a model with the policy that led to them, as the rewriter applies them.
+
+    ``low_type`` is the element type of the policy's low precision.
+    """
+
+    loaded: LoadedModel
+    policy: Policy
+    low_type: int
+    graph_solution: GraphSolution
+    node_rules: NodeRules
+    cast_is_black: bool
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that was decided."""
+        return self.graph_solution.graph
+
+
+def join_types(first: int, second: int) -> int:
+    """Return the type of a value that gets its type from two sources.
+
+    If one source is UNDECIDED, the other one counts. Two different types give float32.
+    """
+    if first == second or second == UNDECIDED:
+        return first
+    return second if first == UNDECIDED else dtypes.FLOAT
+
+
+def find_precision(solution: GraphSolution, node: Node) -> str:
+    """Return the type of the node's main float slots; ``none`` for a node with nothing to vary (Rule S4.1)."""
+    assignment, signature = solution.assignments[node.id], node.signature
+    if signature is None or assignment is None or solution.classifications[node.id].kind == "none":
+        return "none"
+    primary = signature.primary_group
+    if primary is not None and not signature.has_fixed_output:
+        return dtypes.type_name(assignment.elements[signature.groups.index(primary)])
+    # No slot may change, so no group gives the precision: a Cast shows the type that it makes, an operator without a
+    # schema the type that it reads.
+    slots = node.outputs if signature.has_fixed_output else node.inputs
+    elem = next((dtypes.element(value.type) for value in slots if value is not None), dtypes.UNKNOWN)
+    return dtypes.type_name(elem) if elem in dtypes.FLOATS and node.op_type != "Constant" else "none"
+
+
+def is_changed(solution: GraphSolution, node: Node) -> bool:
+    """Return whether some slot of the node has another type than the authored one."""
+    assignment, signature = solution.assignments[node.id], node.signature
+    if assignment is None or signature is None:
+        return False
+    return any(elem != g.authored for elem, g in zip(assignment.elements, signature.groups, strict=True))

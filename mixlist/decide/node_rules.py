@@ -1,0 +1,302 @@
+"""Match the node rules of a policy with the nodes of a model, and give those nodes their types.
+
+Rule S4.2: A node that a node rule names gets the types that the rule asks for, before lists, modes, shape arithmetic
+and constants out of range.
+
+Rule S6.3: Rules of `customize_dtypes` by name come before those by type, and these come before `keep_dtype`; within
+each group the first rule that names the node decides.
+
+Rule S6.4: A node name matches in every scope, `scope/name` narrows it to one scope, `*` and `?` match as in a shell,
+and a node without a name is called `OpType_k`.
+
+Rule S6.5: `./NAME` names the node of that name in the main graph only.
+
+Rule S6.6: A name that matches no node is a warning, and an op type that no node has is an error. In `customize_dtypes`,
+an op type is also an error if none of its nodes may vary.
+
+Rule S6.7: A rule is an error if the schema or the inference does not allow its types, if two slots of one type
+parameter get different types, or if the node has no such slot.
+
+Rule S6.8: A rule of `customize_dtypes` that names exactly a node with nothing to vary is an error; a pattern or an op
+type passes over such a node.
+
+Rule S6.9: A `keep_dtype` line that names a node, or a type of nodes, with nothing to vary warns and has no effect.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+from mixlist.decide.classification import Classification, explain_unknown_types, find_unknown_inputs
+from mixlist.diagnostics import Diagnostic
+from mixlist.errors import ListError, list_error, raise_for_errors
+from mixlist.lists.policy import NodeRule, Policy
+from mixlist.lists.suggestions import did_you_mean
+from mixlist.model import dtypes
+from mixlist.model.graph import Graph, Node, Scope
+from mixlist.model.list_lookup import find_list
+from mixlist.model.names import ascend_names, onnx_names
+from mixlist.model.naming import display_name, scope_path
+from mixlist.model.refs import NodeRef, accepted_names
+from mixlist.model.signature import Assignment
+from mixlist.model.traversal import linked_scopes
+
+
+class NodeRules:
+    """The node rules of a policy, and the nodes that they name in a model."""
+
+    def __init__(self, policy: Policy, graph: Graph) -> None:
+        self._policy, self.graph = policy, graph
+        # Under `origin` every node keeps its type, so keep_dtype has no meaning there (Rule S3.5, ML403).
+        is_origin = policy.mode.action == "origin"
+        self._rules = [rule for rule in policy.rules if not (is_origin and rule.keep)]
+        self._patterns = {rule: _compile(rule.pattern) for rule in self._rules if rule.by == "name"}
+        self._rule_of_node: dict[int, NodeRule] = {}  # by node id
+        self._classifications: dict[int, Classification] | None = None  # by node id
+        # A rule is matched if it names a node, and usable if such a node has a type to choose.
+        self._matched_rules: set[NodeRule] = set()
+        self._usable_rules: set[NodeRule] = set()
+        self._warnings: dict[NodeRule, Diagnostic] = {}  # of keep_dtype lines without effect (Rule S6.9)
+
+    def match(self) -> dict[int, Classification]:
+        """Return the classifications of the nodes that a rule names, by node id.
+
+        The first rule that names a node decides. Raises ListError if a rule names two nodes of one scope by one name,
+        or if a rule of customize_dtypes names a node that has no type to choose (Cast, control flow, integer
+        operators).
+        """
+        if self._classifications is None:
+            self._classifications = self._match_once()
+        return self._classifications
+
+    def _match_once(self) -> dict[int, Classification]:
+        """Compute what ``match`` returns."""
+        classifications: dict[int, Classification] = {}
+        for rule, node in self._find_matches():
+            self._matched_rules.add(rule)
+            # An earlier rule decides this node. The later rule has no effect on it, but names a node that may vary.
+            if node.id in self._rule_of_node:
+                self._usable_rules.add(rule)
+                continue
+            if not _can_vary(node):
+                if rule.by == "name" and not _is_pattern(rule.pattern):
+                    self._report_fixed_node(rule, node)
+                continue
+            self._usable_rules.add(rule)
+            self._rule_of_node[node.id] = rule
+            classifications[node.id] = Classification(self._list_of(node), "rule", "node-rule")
+        return classifications
+
+    def find_rule(self, node: Node) -> NodeRule:
+        """Return the rule that decides a node that ``match`` returned."""
+        return self._rule_of_node[node.id]
+
+    def find_assignment(self, node: Node) -> Assignment:
+        """Return the node's types under its rule; raise ListError if the schema does not allow them."""
+        rule = self.find_rule(node)
+        signature = node.signature
+        assert signature is not None
+        if rule.keep:
+            return signature.authored_assignment()
+        requested_types = list(_find_requested_types(rule, node))
+        assignment = signature.assign(tuple(requested_types))
+        # A list may leave a node as authored if the schema refuses, but a rule asks for this node: so it is an error.
+        if assignment.refused:
+            index = assignment.refused[0]
+            parameter, opset = signature.groups[index].parameter, self.graph.opsets.get(node.domain)
+            refused_type = f"{dtypes.type_name(requested_types[index])} on type parameter {parameter}"
+            raise _refused_rule(
+                rule,
+                f"{_show_node(node)} cannot be {refused_type}: "
+                f"the schema of opset {opset} or ONNX's type inference does not allow it",
+                "leave that entry blank, or raise the model's opset",
+            )
+        return assignment
+
+    def find_warnings(self) -> list[Diagnostic]:
+        """Return a warning per rule without effect; raise ListError, with every finding, for a type that no node has.
+
+        Call it after ``match``.
+        """
+        return raise_for_errors(self._find_unused_rules())
+
+    def _find_unused_rules(self) -> Iterator[Diagnostic]:
+        """Yield a finding per rule without effect: an error for a type that no node has, otherwise a warning."""
+        yield from self._warnings.values()
+        for rule in self._rules:
+            if rule in self._usable_rules:
+                continue
+            if rule.by == "type" and rule.keep and rule in self._matched_rules:
+                yield _warn_no_effect(rule, f"no {rule.pattern} has a float type that may vary")
+            elif rule.by == "type":
+                yield self._explain_unused_type(rule)
+            elif rule not in self._matched_rules:
+                message = f"no node is called {rule.pattern!r}: the rule does nothing"
+                hint = "'mixlist resolve MODEL --format csv' lists all nodes"
+                yield rule.place.finding("ML305", "warning", message, hint)
+
+    def _explain_unused_type(self, rule: NodeRule) -> Diagnostic:
+        if rule in self._matched_rules:
+            message = f"op type {rule.pattern!r} has no float type that a rule can choose"
+            return rule.place.finding("ML307", "error", message, "remove the line")
+        question = did_you_mean(rule.pattern, self._op_types)
+        hint = question or "remove the line or correct the name"
+        return rule.place.finding("ML307", "error", f"op type {rule.pattern!r} is not in the model", hint)
+
+    @cached_property
+    def _op_types(self) -> set[str]:
+        return {node.op_type for node in self.graph.nodes}
+
+    def _report_fixed_node(self, rule: NodeRule, node: Node) -> None:
+        """Note a warning for a line of keep_dtype that names a node with nothing to vary; else raise ListError."""
+        message = f"{_show_node(node)} has no float type that a rule can choose: {_explain_fixed_types(node)}"
+        if not rule.keep:
+            raise _refused_rule(rule, message, _suggest_remedy(node))
+        self._warnings.setdefault(rule, _warn_no_effect(rule, message))
+
+    def _find_matches(self) -> Iterator[tuple[NodeRule, Node]]:
+        """Yield each rule with each node that it names, by rule, then by scope."""
+        if not self._rules:
+            return
+        if self.graph not in _SCOPES:
+            _SCOPES[self.graph] = [_ScopeNodes(scope) for scope in linked_scopes(self.graph.root)]
+        for rule in self._rules:
+            for scope in _SCOPES[self.graph]:
+                if rule.by == "type":
+                    yield from ((rule, node) for node in scope.nodes if self._is_of_type(node, rule.pattern))
+                elif _is_pattern(rule.pattern):
+                    yield from ((rule, node) for node in scope.find_matching(self._patterns[rule]))
+                else:
+                    nodes = scope.by_name.get(rule.pattern, [])
+                    if len(nodes) > 1:
+                        shown = ", ".join(f"{n.op_type} with output {n.proto.output[0]!r}" for n in nodes)
+                        scope_name = scope.path or "the main graph"
+                        message = f"{len(nodes)} nodes of {scope_name} are called {rule.pattern!r}: {shown}"
+                        hint = "give them different names in the model"
+                        raise list_error(rule.place.finding("ML309", "error", message, hint))
+                    yield from ((rule, node) for node in nodes)
+
+    def _is_of_type(self, node: Node, name: str) -> bool:
+        """Return whether ``name`` names the node's op type in ONNX or in the policy's name space."""
+        if name in onnx_names(node.domain, node.op_type):
+            return True
+        return self._policy.space == "ascend" and name in ascend_names(node.domain, node.op_type)
+
+    def _list_of(self, node: Node) -> str:
+        """Return the list of the node, which the reports show although the rule decides."""
+        if self._policy.mode.action != "lists":
+            return "none"
+        return find_list(self._policy.lists, self._policy.space, node.domain, node.op_type).list
+
+
+class _ScopeNodes:
+    """The nodes of one scope, also by every name that a rule may have for them: those of ``accepted_names``.
+
+    A policy may have a rule for each single node. A rule with a plain name is looked up here, so that matching takes
+    linear time.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self.path, self.nodes = scope_path(scope), scope.nodes
+        self.by_name: dict[str, list[Node]] = {}
+        for node in scope.nodes:
+            for name in accepted_names(NodeRef(self.path, display_name(node))):
+                self.by_name.setdefault(name, []).append(node)
+
+    def find_matching(self, pattern: re.Pattern[str]) -> list[Node]:
+        """Return the nodes that have a name which the pattern matches, in topological order."""
+        matching = {node for name, named in self.by_name.items() if pattern.fullmatch(name) for node in named}
+        return [node for node in self.nodes if node in matching]
+
+
+# Names do not depend on the policy, so they are collected once for all policies of a model.
+_SCOPES: WeakKeyDictionary[Graph, list[_ScopeNodes]] = WeakKeyDictionary()
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    """Return the regular expression of a pattern in which `*` and `?` match as in a shell."""
+    # Not fnmatch: there, brackets have a meaning, and node names such as `fc[0]` are common.
+    parts = (".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
+    return re.compile("".join(parts), re.DOTALL)
+
+
+def _is_pattern(pattern: str) -> bool:
+    return "*" in pattern or "?" in pattern
+
+
+def _can_vary(node: Node) -> bool:
+    """Return whether the node has a float type that a rule can choose."""
+    return node.signature is not None and not node.signature.has_fixed_output and bool(node.signature.groups)
+
+
+def _explain_fixed_types(node: Node) -> str:
+    """Return why a node has no type that a rule can choose."""
+    if node.is_call:
+        return "the call of a function keeps its authored types"
+    if node.bodies:
+        return "control flow has no precision of its own"
+    if node.signature is not None and node.signature.has_fixed_output:
+        return f"an attribute fixes the output type of {node.op_type}"
+    if unknown := find_unknown_inputs(node):
+        return explain_unknown_types(unknown)
+    return f"this {node.op_type} computes no float32, float16 or bfloat16 that may vary"
+
+
+def _suggest_remedy(node: Node) -> str:
+    if find_unknown_inputs(node):
+        return "give the type with --type-hints, or remove the rule"
+    return "remove the rule"
+
+
+def _warn_no_effect(rule: NodeRule, message: str) -> Diagnostic:
+    return rule.place.finding("ML306", "warning", f"{message}: the rule does nothing", "remove the line")
+
+
+def _refused_rule(rule: NodeRule, message: str, hint: str | None = None) -> ListError:
+    """Return the error of a rule that a node cannot follow (Rules S6.7 and S6.8)."""
+    return list_error(rule.place.finding("ML308", "error", message, hint))
+
+
+def _show_node(node: Node) -> str:
+    return f"node {NodeRef(scope_path(node.scope), display_name(node))} ({node.op_type})"
+
+
+def _find_requested_types(rule: NodeRule, node: Node) -> Iterator[int]:
+    """Yield the element type per group of slots that a customize_dtypes line asks for.
+
+    Slots of one group share a type parameter. A group without an entry in the line keeps its authored type. Raises
+    ListError if the line asks for types that the node cannot have (Rule S6.7).
+    """
+    signature = node.signature
+    assert signature is not None
+    # Phase 1: the types that the line asks for, by side and slot.
+    requested: dict[tuple[str, int], int] = {}
+    # An entry of the line is None where the line leaves it blank.
+    for side, type_names, slots in (("input", rule.inputs, node.inputs), ("output", rule.outputs, node.outputs)):
+        for slot, type_name in enumerate(type_names):
+            if type_name is None:
+                continue
+            if slot >= len(slots) or slots[slot] is None:
+                raise _refused_rule(rule, f"{_show_node(node)} has no {side} {slot}")
+            requested[side, slot] = dtypes.ELEMENT_BY_NAME[type_name]
+    # Phase 2: one type per group of slots.
+    for group in signature.groups:
+        group_slots = [("input", i) for i in group.inputs] + [("output", o) for o in group.outputs]
+        group_types = {requested.pop(slot) for slot in group_slots if slot in requested}
+        if len(group_types) > 1:
+            both = " and ".join(sorted(dtypes.type_name(elem) for elem in group_types))
+            raise _refused_rule(
+                rule,
+                f"{_show_node(node)}: the slots of type parameter {group.parameter} must agree, "
+                f"but the rule asks for {both}",
+            )
+        yield group_types.pop() if group_types else group.authored
+    # Phase 3: the remaining slots are in no group, so the schema gives their type. The line may only repeat it.
+    for (side, slot), elem in requested.items():
+        value_type = (signature.inputs if side == "input" else signature.outputs)[slot]
+        if dtypes.element(value_type) != elem:
+            contradiction = f"{dtypes.type_name(value_type)} by its schema, not {dtypes.type_name(elem)}"
+            raise _refused_rule(rule, f"{side} {slot} of {_show_node(node)} is {contradiction}")

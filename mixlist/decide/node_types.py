@@ -1,0 +1,130 @@
+"""Find the types of a node from its classification, after the types of its inputs are decided.
+
+Control flow is decided in ``control_flow_types``.
+
+Rule S4.4: A white node gets the low type on all slots that can be low precision (S4.11), and keeps its authored type
+with rule `schema` if no slot can be.
+
+Rule S4.5: A black node keeps the type that the model was authored in, which need not be float32.
+
+Rule S4.6: A gray node takes the type that ``gray_policies`` finds, or keeps its authored type if it cannot have that
+type.
+
+Rule S4.35: A node stays as authored with rule `mask` if it carries a mask out of range; ``mask_protection`` finds these
+nodes.
+
+Rule S4.9: Lists move slots between float32 and the low type only.
+
+``classification`` finds the list of a node. A mode without lists (S3.4 to S3.7) gives a node the kind "low" or
+"authored", which white and black nodes also have, or the kind "raise": such a node becomes float32.
+"""
+
+from __future__ import annotations
+
+from mixlist.decide import gray_policies
+from mixlist.decide.constants_out_of_range import keep_constants_out_of_range
+from mixlist.decide.decisions import UNDECIDED
+from mixlist.decide.solver_state import SolverState, find_authored_type
+from mixlist.model import dtypes
+from mixlist.model.graph import Graph, Node, Value
+from mixlist.model.opsets import standard_opset
+from mixlist.model.schema import find_schema
+from mixlist.model.signature import Assignment, Signature
+
+
+def decide_node(node: Node, state: SolverState) -> list[Value]:
+    """Decide a node that is no control flow; return the outputs whose decided type changed."""
+    solution, signature = state.solution, node.signature
+    assert signature is not None
+    classifier = state.model_solver.classifier
+    kind = solution.classifications[node.id].kind
+    if kind == "gray":
+        target, source = gray_policies.find_gray_type(node, state)
+        unvoted = state.unvoted_ids
+        if unvoted and target == state.low_type and any(v is not None and v.id in unvoted for v in node.outputs):
+            # No vote had decided the outputs of this node, so they took their authored type (Rule S4.28). The node that
+            # it follows became low precision only afterwards. A type never goes back to low, so this node stays.
+            target, source = find_authored_type(node), None
+        solution.followed_values[node.id] = source
+        if target == UNDECIDED:
+            return []
+        assignment = _assign_target(node, target, classifier.movable_types, state)
+    elif kind == "low":
+        assignment = _assign_target(node, state.low_type, classifier.white_movable_types, state)
+    elif kind == "raise":
+        assignment = _assign_target(node, dtypes.FLOAT, classifier.movable_types, state)
+    elif kind == "rule":
+        assignment = state.model_solver.node_rules.find_assignment(node)
+    else:
+        assignment = signature.authored_assignment()
+    solution.assignments[node.id] = assignment
+    output_types = [t if isinstance(t, int) else dtypes.element(t) for t in assignment.outputs]
+    if UNDECIDED in output_types:
+        # The schema does not give the output type of a Constant or of a custom operator: the authored type counts.
+        authored = [dtypes.element(v.type) if v is not None else 0 for v in node.outputs]
+        output_types = [elem or authored_elem for elem, authored_elem in zip(output_types, authored, strict=False)]
+    return state.decide_types(node.outputs, output_types)
+
+
+def _assign_target(node: Node, target: int, movable_types: frozenset[int], state: SolverState) -> Assignment:
+    """Return the node's types after its slots took the type ``target`` as far as possible.
+
+    Only slots that were authored in one of ``movable_types`` change. The schema, a mask (Rule S4.35) and constants out
+    of range (Rule S4.7) can keep slots or the whole node as authored; then the solution notes the rule.
+    """
+    signature, low_type, solution = node.signature, state.low_type, state.solution
+    assert signature is not None
+    # Thousands of nodes share one signature, and `tune` decides each of them hundreds of times: so the signature keeps
+    # the answer.
+    answer = signature.solver_cache.get((target, low_type, movable_types))
+    if answer is None:
+        requested_types = tuple(
+            [target if group.authored in movable_types else group.authored for group in signature.groups]
+        )
+        if _can_become(target, low_type, state.graph):
+            assignment = signature.assign(requested_types)
+            answer = (assignment, _is_refused(assignment, target, requested_types, signature))
+        else:
+            # The graph cannot have this type at all. That is a refusal only if a slot should change.
+            is_refused = target == low_type and requested_types != signature.authored_assignment().elements
+            answer = (signature.authored_assignment(), is_refused)
+        signature.solver_cache[target, low_type, movable_types] = answer
+    assignment, is_refused = answer
+    # A step of a loop runs several times, and only the last result counts.
+    solution.rule_overrides.pop(node.id, None)
+    solution.reason_notes.pop(node.id, None)
+    # First the schema, then a mask, then constants: the first one that keeps the node gives the reason.
+    if is_refused:
+        solution.rule_overrides[node.id] = "schema"
+        return assignment
+    mask_note = solution.classifications[node.id].mask_note
+    if target == low_type and mask_note and assignment.elements != signature.authored_assignment().elements:
+        solution.rule_overrides[node.id] = "mask"
+        solution.reason_notes[node.id] = mask_note
+        return signature.authored_assignment()
+    return keep_constants_out_of_range(node, assignment, state) if target == low_type else assignment
+
+
+def _can_become(target: int, low_type: int, graph: Graph) -> bool:
+    """Return whether float32 slots of a graph can become ``target``.
+
+    float16 never becomes bfloat16 or the reverse, and the Cast of the graph's opset must know the type: Cast to
+    bfloat16 exists from opset 13 on.
+    """
+    if target != low_type:
+        return target == dtypes.FLOAT
+    cast = find_schema("", "Cast", standard_opset(graph.model))
+    return cast is None or target in cast.allowed["T2"]
+
+
+def _is_refused(assignment: Assignment, target: int, requested_types: tuple[int, ...], signature: Signature) -> bool:
+    """Return whether the operator refuses ``target`` on every group of slots that should change.
+
+    A node whose main slots have the type already is not refused. Example: a Dropout with bfloat16 data keeps its
+    float32 ratio.
+    """
+    pairs = zip(requested_types, signature.groups, strict=True)
+    to_change = [index for index, (elem, group) in enumerate(pairs) if elem != group.authored]
+    if signature.primary_group is not None and signature.primary_group.authored == target:
+        return False
+    return bool(to_change) and all(i in assignment.refused for i in to_change)

@@ -1,0 +1,181 @@
+"""Resolve a model under a policy: load the model, decide its nodes, and collect the warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from mixlist.decide.classification import Classifier, find_unknown_inputs
+from mixlist.decide.constant_ranges import ConstantRanges
+from mixlist.decide.control_flow_types import settle_body_constants
+from mixlist.decide.decisions import GraphSolution, ModelSolution
+from mixlist.decide.graph_masks import MaskGroup
+from mixlist.decide.incremental_solver import IncrementalSolver
+from mixlist.decide.mask_protection import find_mask_warnings, find_masks_at_risk
+from mixlist.decide.node_rules import NodeRules
+from mixlist.decide.plan import Plan
+from mixlist.decide.position_protection import find_position_warnings
+from mixlist.decide.quantized_protection import find_unit_warnings
+from mixlist.decide.solver import ModelSolver
+from mixlist.diagnostics import Diagnostic
+from mixlist.lists.policy import Policy, require_policy
+from mixlist.model import dtypes
+from mixlist.model.build import build_graph
+from mixlist.model.gc_pause import pause_gc
+from mixlist.model.graph import POLICY_KEY, FunctionKey, Graph
+from mixlist.model.load import LoadedModel, load_model
+from mixlist.model.name_warnings import find_name_warnings, names_in_lists
+from mixlist.model.traversal import nodes_in
+from mixlist.progress import ProgressCallback, ProgressCounter
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from mixlist.model.proto_types import ModelSource
+
+_MAX_SHOWN_NAMES = 5  # in one warning
+
+
+class Resolver:
+    """One model that can be resolved under several policies: the work that needs no policy is done once.
+
+    Arguments and errors are those of ``resolve``.
+    """
+
+    @pause_gc()
+    def __init__(
+        self,
+        model: ModelSource | LoadedModel,
+        *,
+        type_hints: Mapping[str, str] | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> None:
+        self.loaded = load_model(model)
+        hints = {name: dtypes.parse_name(text) for name, text in (type_hints or {}).items()}
+        self.graph = build_graph(self.loaded.proto, hints)
+        self.constant_ranges = ConstantRanges(self.loaded.folder, ProgressCounter(progress, "bytes"))
+
+    def make_incremental_solver(self, base: Policy) -> IncrementalSolver:
+        """Return a solver for many policies that differ little from ``base``."""
+        return IncrementalSolver(self.graph, base, self.constant_ranges)
+
+    @pause_gc()
+    def plan(self, policy: Policy) -> Plan:
+        """Decide the precision of every node under ``policy``."""
+        # Phase 1: decide every node.
+        classifier, node_rules = Classifier(policy), NodeRules(policy, self.graph)
+        model_solver = ModelSolver(self.graph, classifier, node_rules, self.constant_ranges)
+        solution = model_solver.solve()
+        # Phase 2: finish the inputs of bodies that receive constants. The readers of each are decided now.
+        settle_body_constants(solution, model_solver.fits_low_type)
+        model_solution = ModelSolution(
+            self.loaded, policy, classifier.low_type, solution, node_rules, classifier.cast_is_black
+        )
+        # Phase 3: collect the warnings. They need all decisions.
+        warnings = (*_find_warnings(model_solution, self.constant_ranges), *_warn_unknown_constants(model_solver))
+        return Plan(self.loaded.name, policy, warnings, model_solution)
+
+
+def resolve(
+    model: ModelSource | LoadedModel,
+    policy: Policy,
+    *,
+    type_hints: Mapping[str, str] | None = None,
+    progress: ProgressCallback | None = None,
+) -> Plan:
+    """Decide the precision of every node of ``model`` under ``policy`` (docs/semantics.md, S4).
+
+    ``model`` is a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; it is not changed. ``type_hints`` gives the
+    types (``float32``, ``int64``, ...) of tensors that custom operators make and the model does not declare.
+    ``progress`` gets a Progress that counts the bytes of weights read. Raises ModelError for a model that cannot be
+    read, ListError for a node rule that the model cannot follow, and TypeError if ``policy`` is not a Policy.
+    """
+    require_policy(policy)
+    return Resolver(model, type_hints=type_hints, progress=progress).plan(policy)
+
+
+def _find_warnings(model_solution: ModelSolution, ranges: ConstantRanges) -> Iterator[Diagnostic]:
+    yield from _warn_other_policy(model_solution)
+    policy, graph = model_solution.policy, model_solution.graph
+    model_names = names_in_lists(policy, {(node.domain, node.op_type) for node in graph.nodes})
+    function_names = {name for _, name, _ in graph.functions}
+    yield from find_name_warnings(policy, model_names, function_names)
+    yield from model_solution.node_rules.find_warnings()
+    yield from find_position_warnings(model_solution)
+    yield from find_unit_warnings(model_solution)
+    # The masks that may break in the low type. With the protection, the groups that are not kept are reduced.
+    groups: Iterable[MaskGroup] = model_solution.graph_solution.kept_masks
+    if "masks" not in policy.protect:
+        groups = find_masks_at_risk(graph, ranges, policy)
+    yield from find_mask_warnings(model_solution.graph_solution, groups, model_solution.low_type)
+    yield from _warn_unknown_types(model_solution.graph_solution)
+    yield from _warn_functions(graph)
+
+
+def _warn_functions(graph: Graph) -> Iterator[Diagnostic]:
+    """Warn about the nodes in model-local functions that nodes call: the lists do not reach them (Rule S4.31)."""
+    waiting = [(call.proto.domain, call.op_type, call.proto.overload) for call in graph.nodes if call.is_call]
+    called: dict[FunctionKey, list[NodeProto]] = {}
+    while waiting:
+        key = waiting.pop()
+        if key in graph.functions and key not in called:
+            called[key] = list(nodes_in(graph.functions[key]))
+            waiting += [(node.domain, node.op_type, node.overload) for node in called[key]]
+    if called:
+        count = sum(map(len, called.values()))
+        nodes = "1 node" if count == 1 else f"{count} nodes"
+        functions = "a model-local function" if len(called) == 1 else f"{len(called)} model-local functions"
+        yield Diagnostic(
+            "ML410",
+            "warning",
+            f"{nodes} in {functions} {'stays' if count == 1 else 'stay'} as authored",
+            hint="mixlist apply --inline-functions replaces the calls by these nodes",
+        )
+
+
+def _warn_unknown_types(solution: GraphSolution) -> Iterator[Diagnostic]:
+    """Warn about the nodes that stay as authored because of tensors of unknown type, and name these (Rule S4.40)."""
+    pairs = zip(solution.graph.nodes, solution.classifications, strict=True)
+    readers = [node for node, classification in pairs if classification.kind == "unknown"]
+    if not readers:
+        return
+    affected = set(readers)
+    unknown = [value for node in readers for value in find_unknown_inputs(node)]
+    # custom -> u -> Relu -> v -> Neg: a hint for `u` also gives the type of `v`, so the warning names only `u`.
+    sources = dict.fromkeys(v.name for v in unknown if v.producer is None or v.producer not in affected)
+    names = ", ".join(map(repr, [*sources][:_MAX_SHOWN_NAMES])) + (", ..." if len(sources) > _MAX_SHOWN_NAMES else "")
+    subject = f"the type of {names} is" if len(sources) == 1 else f"the types of {names} are"
+    effect = "1 node stays" if len(readers) == 1 else f"{len(readers)} nodes stay"
+    yield Diagnostic(
+        "ML409",
+        "warning",
+        f"{subject} not known: {effect} as authored",
+        hint='give the types with --type-hints, a JSON file such as {"tensor": "float32"}',
+    )
+
+
+def _warn_other_policy(model_solution: ModelSolution) -> Iterator[Diagnostic]:
+    """Warn if mixlist wrote the file under another policy (Rule S4.32)."""
+    metadata = model_solution.loaded.proto.metadata_props
+    digest = next((entry.value for entry in metadata if entry.key == POLICY_KEY), None)
+    if digest is not None and digest != model_solution.policy.digest:
+        yield Diagnostic(
+            "ML501",
+            "warning",
+            f"mixlist wrote {model_solution.loaded.name} under another policy or by other rules: "
+            "the nodes that it made low precision count as authored in low precision",
+            hint="start from the original model",
+        )
+
+
+def _warn_unknown_constants(model_solver: ModelSolver) -> Iterator[Diagnostic]:
+    """Warn of constants that count as fitting because their value is not known (Rule S4.20)."""
+    for reason, constants in model_solver.unknown_constants.items():
+        more = f" and {len(constants) - 1} more" if len(constants) > 1 else ""
+        name = next(iter(constants)).name
+        yield Diagnostic(
+            "ML504",
+            "warning",
+            f"constant {name!r}{more} may be out of the range of the low type; its value is not known: {reason}",
+            hint="mixlist check runs the model; keep_dtype keeps a node as authored",
+        )

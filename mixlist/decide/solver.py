@@ -1,0 +1,211 @@
+"""Decide the nodes of a graph in order, and repeat the parts that feed back until nothing changes.
+
+Rule S4.28: Types that feed back, such as those of the states of a Loop, are decided with the values `undecided`, `low`
+and `high`. All types start `undecided`, and a vote can only raise a type. A state is `low` until some vote is `high`. A
+state that no vote decides keeps its authored type. Nested loops are solved together.
+
+Each value changes at most twice. So one pass in topological order, and a worklist for the part of the graph that a Loop
+or Scan feeds back to, take linear time. They reach the greatest fixpoint: the one with the most low precision.
+
+The rules are in files of their own: ``node_types``, ``control_flow_types``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from mixlist.decide.between_policy import find_low_gray_nodes
+from mixlist.decide.classification import Classification, Classifier, is_control_flow
+from mixlist.decide.constant_ranges import ConstantRanges
+from mixlist.decide.control_flow_types import decide_link
+from mixlist.decide.decisions import UNDECIDED, GraphSolution
+from mixlist.decide.mask_protection import (
+    MaskTreatment,
+    find_groups_kept_after,
+    find_groups_kept_at_first,
+    find_mask_notes,
+    find_protected_masks,
+    find_reduced_slots,
+)
+from mixlist.decide.node_rules import NodeRules
+from mixlist.decide.node_types import decide_node
+from mixlist.decide.position_protection import find_protected_positions, keep_positions
+from mixlist.decide.quantized_protection import keep_quantized_units
+from mixlist.decide.schedule import DecisionStep, Schedule, find_read_values
+from mixlist.decide.solver_state import SolverState
+from mixlist.model import dtypes
+from mixlist.model.control_flow import TypeLink
+from mixlist.model.graph import Graph, Node, Scope, Value
+
+
+@dataclass
+class ModelSolver:
+    """Decides one model under one policy, several times if masks have to be kept.
+
+    ``unknown_constants`` collects the constants whose value is not known, by the reason.
+    """
+
+    graph: Graph
+    classifier: Classifier
+    node_rules: NodeRules
+    constant_ranges: ConstantRanges
+    unknown_constants: dict[str, dict[Value, None]] = field(default_factory=dict)
+
+    def solve(self) -> GraphSolution:
+        """Decide the graph; repeat it with more masks kept until no further mask has to be kept (Rule S4.35)."""
+        groups = find_protected_masks(self.graph, self.constant_ranges, self.classifier.policy)
+        kept_groups = find_groups_kept_at_first(groups, self.classify)
+        for attempt in count(1):
+            solution = self.solve_once(MaskTreatment(kept_groups, find_reduced_slots(groups, kept_groups), attempt > 1))
+            kept_after = find_groups_kept_after(groups, kept_groups, solution, self.classifier.low_type, attempt)
+            if kept_after == kept_groups:
+                break
+            kept_groups = kept_after
+        return solution
+
+    def solve_once(self, treatment: MaskTreatment) -> GraphSolution:
+        """Decide the graph once, with the given masks kept and the others reduced."""
+        return GraphSolver(self).run(treatment)
+
+    def classify(self, node: Node) -> Classification:
+        """Return a node's classification under the lists and node rules of the policy."""
+        return self.node_rules.match().get(node.id) or self.classifier.classify(self.graph, node)
+
+    def fits_low_type(self, value: Value) -> bool:
+        """Return whether a constant may be converted to the low type under the policy."""
+        return self.classifier.policy.constants != "keep" or self.constant_ranges.fits(value, self.classifier.low_type)
+
+    def explain_misfit(self, value: Value) -> str | None:
+        """Return why a constant does not fit the low type; None if it fits, or if its value is not known.
+
+        A constant whose value is not known is added to ``unknown_constants``.
+        """
+        value_range = self.constant_ranges.range_of(value)
+        if value_range is None:
+            return None
+        reason = value_range.misfit_reason(self.classifier.low_type)
+        if reason:
+            return f"constant {value.name!r} {reason}"
+        if value_range.unknown:
+            self.unknown_constants.setdefault(value_range.unknown, {})[value] = None
+        return None
+
+
+class GraphSolver:
+    """Decides the graph of a model once.
+
+    ``start_types``: the decided types before the first step, so that an IncrementalSolver can run some steps again.
+    """
+
+    def __init__(self, model_solver: ModelSolver, solution: GraphSolution | None = None) -> None:
+        self.graph = graph = model_solver.graph
+        self.solution = solution or GraphSolution(
+            graph,
+            [model_solver.classifier.classify(graph, node) for node in graph.nodes],
+            # Lists never change int64, float64, sequences and so on: these values are decided from the start.
+            [UNDECIDED if can_change(value) else dtypes.element(value.type) for value in graph.values],
+            [None] * len(graph.nodes),
+            [None] * len(graph.nodes),
+        )
+        self.state = SolverState(model_solver, self.solution)
+        self.schedule = Schedule()
+        self.start_types: list[int] = []
+
+    def run(self, treatment: MaskTreatment) -> GraphSolution:
+        """Decide the graph, with the given masks kept and the others reduced."""
+        # Phase 1: set everything that the policy decides before the first step.
+        state, solution, schedule = self.state, self.solution, self.schedule
+        self._decide_inputs()
+        # The order counts: a node rule moves quantized units (Rule S4.41) and wins over positions (Rule S4.38), and
+        # mask notes belong to the final classification of a node.
+        for node_id, classification in state.model_solver.node_rules.match().items():
+            solution.classifications[node_id] = classification
+        solution.positions = find_protected_positions(self.graph, state.policy)
+        keep_quantized_units(state, self.graph.nodes)
+        keep_positions(solution, self.graph.nodes)
+        for node, mask_note in find_mask_notes(treatment.kept_groups):
+            solution.classifications[node.id] = replace(solution.classifications[node.id], mask_note=mask_note)
+        solution.kept_masks, solution.reduced_slots = treatment.kept_groups, treatment.reduced_slots
+        # Phase 2: collect the steps. `between` needs the links.
+        schedule.add_scope(self.graph.root)
+        solution.links = schedule.links
+        if state.policy.gray_policy == "between":
+            state.low_gray_ids = find_low_gray_nodes(state)
+        # Phase 3: run them.
+        self.start_types = list(solution.decided_types)
+        for step in schedule.steps[: schedule.first_repeated]:
+            self.run_step(step)
+        if schedule.first_repeated is not None:
+            self.run_to_fixpoint(schedule.steps[schedule.first_repeated :])
+        return solution
+
+    def _decide_inputs(self) -> None:
+        """Set the types of the values that no step decides: inputs and constants."""
+        decided_types = self.solution.decided_types
+        for value in self.graph.values:
+            # A link decides the inputs of bodies; a node decides its outputs.
+            if value.kind != "node" and (value.scope.owner is None or value.kind != "input"):
+                decided_types[value.id] = dtypes.element(value.type)
+        for body in self._find_custom_bodies():
+            for value in body.inputs:
+                decided_types[value.id] = dtypes.element(value.type)
+
+    def _find_custom_bodies(self) -> Iterator[Scope]:
+        """Yield the bodies of custom operators, whose inputs and outputs keep their types (Rule S4.14)."""
+        for node in self.graph.nodes:
+            if node.bodies and not is_control_flow(node):
+                yield from node.bodies.values()
+
+    # --- the order of evaluation ---
+
+    def run_to_fixpoint(self, steps: list[DecisionStep]) -> None:
+        """Run steps that may feed back, until nothing changes."""
+        state = self.state
+        readers: dict[int, list[DecisionStep]] = {}  # by the id of a value
+        for step in dict.fromkeys(steps):  # the links of a loop come twice
+            for value in find_read_values(step):
+                readers.setdefault(value.id, []).append(step)
+        # Phase 1: collect votes. All steps run once in order. Then all of them wait, because a step may have read a
+        # value that a later step changed. From then on only the readers of changed values wait.
+        state.is_voting = True
+        for step in steps:
+            self.run_step(step)
+        waiting: deque[DecisionStep] = deque(dict.fromkeys(steps))
+        self._run_waiting(waiting, readers)
+        # Phase 2: a value without a vote keeps its authored type (Rule S4.28). Its readers learn the type now.
+        state.is_voting = False
+        for value in self.graph.values:
+            if state.decided_types[value.id] == UNDECIDED and value.type != dtypes.UNKNOWN:
+                state.decided_types[value.id] = dtypes.element(value.type)
+                state.unvoted_ids.add(value.id)
+                waiting.extend(readers.get(value.id, ()))
+        self._run_waiting(waiting, readers)
+
+    def _run_waiting(self, waiting: deque[DecisionStep], readers: dict[int, list[DecisionStep]]) -> None:
+        """Run the waiting steps, and then every step that reads a value that changed."""
+        queued = set(waiting)
+        while waiting:
+            step = waiting.popleft()
+            queued.discard(step)
+            for value in self.run_step(step):
+                for reader in readers.get(value.id, ()):
+                    if reader not in queued:
+                        queued.add(reader)
+                        waiting.append(reader)
+
+    def run_step(self, step: DecisionStep) -> list[Value]:
+        """Evaluate one step; return the values whose decided type changed."""
+        state = self.state
+        if isinstance(step, TypeLink):
+            return decide_link(step, state)
+        if is_control_flow(step):
+            return []  # the links of the node decide its outputs
+        return decide_node(step, state)
+
+
+def can_change(value: Value) -> bool:
+    """Return whether lists can change the type of a value: a float tensor, and no sequence or optional (Rule S4.29)."""
+    return dtypes.element(value.type) in dtypes.MIXABLE and not dtypes.is_container(value.type)

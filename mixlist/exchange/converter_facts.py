@@ -1,0 +1,219 @@
+"""Exceptions that the two float16 converters, of ONNX Runtime and of onnxconverter-common, have in common.
+
+Both convert every node that is not blocked, in the main graph and in the bodies of control flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from mixlist.decide.plan import Plan
+from mixlist.errors import UsageError
+from mixlist.exchange.block_lists import BlockLists, find_block_lists
+from mixlist.exchange.planned_nodes import Need, PlannedGraph, PlannedNode, is_authored_low
+from mixlist.exchange.result import ExportException
+from mixlist.exchange.untyped_values import find_untyped_values
+from mixlist.model import dtypes
+from mixlist.model.graph import Node, Scope
+
+CONVERTER_NOTES = (
+    "the converter rounds each tensor between two float32 nodes to float16 and back; the program of --format text "
+    "connects these nodes directly afterwards, and the exceptions assume that",
+    "the converter adds a Cast of a tensor for each float32 node that reads it, all of one name, and ONNX Runtime "
+    "refuses such a model; the program keeps one",
+    "the converter raises constants between 0 and 5.96e-08 in magnitude to 5.96e-08; mixlist rounds them",
+    "the converter clamps finite constants beyond 65504 to 65504, as --constants clamp does",
+)
+
+
+@dataclass(frozen=True)
+class FloatInputs:
+    """The inputs that a converter keeps in float32 although it converts their node, by op type."""
+
+    by_op_type: Mapping[str, tuple[int, ...]]
+
+    def of(self, planned: PlannedNode) -> tuple[int, ...]:
+        """Return the input slots of a node that stay in float32."""
+        return self.by_op_type.get(planned.op_type, ())
+
+    def breaks(self, planned: PlannedNode) -> bool:
+        """Return whether converting the node would convert a slot that its schema keeps in float32."""
+        slots = planned.slots
+        return bool(set(slots.fixed_inputs) - set(self.of(planned)) or slots.fixed_outputs)
+
+
+def require_float16(plan: Plan, tool: str) -> None:
+    """Raise UsageError for a plan whose low type is not float16."""
+    if plan.policy.mode.low != "float16":
+        raise UsageError(
+            f"{tool} converts to float16 only, and the plan is {plan.policy.mode.low}",
+            hint="use --precision-mode-v2 mixed_float16, or --for modelopt, which has bfloat16",
+        )
+
+
+def find_needs(graph: PlannedGraph, float_inputs: FloatInputs) -> dict[Node, Need]:
+    """Return the state that the converter must give to each node.
+
+    A node that the converter would break stays in float32. A control-flow node is blocked, so that its bodies are not
+    converted, if nodes of its bodies stay in float32 and none is low precision.
+    """
+    needs: dict[Node, Need] = {}
+    for planned in graph.nodes:
+        needs[planned.node] = "high" if planned.need == "low" and float_inputs.breaks(planned) else planned.need
+    for planned in graph.nodes:
+        if planned.node.bodies:
+            inner_states = {needs[inner.node] for inner in graph.nodes_in_bodies(planned.node)}
+            needs[planned.node] = "low" if "low" in inner_states else "high" if "high" in inner_states else "any"
+    return needs
+
+
+class ConverterModel:
+    """The lists for one converter, and the exceptions that both converters have."""
+
+    def __init__(
+        self, plan: Plan, float_inputs: FloatInputs, by_name_only: tuple[str, ...] = (), raises_float16: bool = False
+    ) -> None:
+        """Find the lists. ``raises_float16``: a blocked node becomes float32 even if the model has it in float16."""
+        self.graph = PlannedGraph(plan.solution)
+        self.float_inputs = float_inputs
+        self.needs = find_needs(self.graph, float_inputs)
+        if raises_float16:
+            self.needs |= {node.node: "low" for node in self.graph.nodes if is_authored_low(node, dtypes.FLOAT16)}
+        self.lists: BlockLists = find_block_lists(self.graph.nodes, self.needs, by_name_only)
+        self.skipped = self._find_skipped()
+
+    def is_high(self, planned: PlannedNode) -> bool:
+        """Return whether the converter leaves the node in float32."""
+        return planned.node in self.lists.blocked or planned.node in self.skipped
+
+    def converted_nodes(self) -> Iterator[PlannedNode]:
+        """Yield the nodes that the converter visits and does not block."""
+        return (planned for planned in self.graph.nodes if not self.is_high(planned))
+
+    def visited_and_blocked(self) -> Iterator[PlannedNode]:
+        """Yield the blocked nodes around which the converter inserts Casts."""
+        nodes = self.graph.nodes
+        return (planned for planned in nodes if planned.node in self.lists.blocked and planned.node not in self.skipped)
+
+    def _find_skipped(self) -> set[Node]:
+        """Return the nodes in the bodies of blocked nodes: the converter does not visit them."""
+        blocked_owners = [planned.node for planned in self.graph.nodes if planned.node.bodies and self._blocks(planned)]
+        return {inner.node for owner in blocked_owners for inner in self.graph.nodes_in_bodies(owner)}
+
+    def _blocks(self, planned: PlannedNode) -> bool:
+        return planned.node in self.lists.blocked
+
+    def find_exceptions(self) -> Iterator[ExportException]:
+        """Yield the exceptions that follow from the types of the slots."""
+        yield from self.lists.exceptions
+        for planned in self.graph.nodes:
+            if self.float_inputs.breaks(planned) and planned.need == "low":
+                yield ExportException(planned.ref, self._describe_break(planned))
+            elif planned.node in self.skipped and planned.need == "low":
+                yield ExportException(planned.ref, "is in a body that the tool leaves in float32")
+        yield from map(self._describe_slots, self._find_differing_slots())
+        yield from self._find_captured_values()
+        yield from self._find_control_flow_outputs()
+        yield from self._find_untyped_reads()
+        yield from self._find_reduced_masks()
+        yield from self._find_raised_nodes()
+
+    def _describe_break(self, planned: PlannedNode) -> str:
+        slots = planned.slots
+        inputs = sorted(set(slots.fixed_inputs) - set(self.float_inputs.of(planned)))
+        kinds = [
+            f"{kind} {slot}" for kind, group in (("input", inputs), ("output", slots.fixed_outputs)) for slot in group
+        ]
+        where = " and ".join(kinds)
+        return f"stays in float32: the tool converts all of its slots or none, and its {where} must be float32"
+
+    def _find_differing_slots(self) -> Iterator[tuple[PlannedNode, list[str], str]]:
+        """Yield the nodes that get the right state, with their slots that get another type than in the plan."""
+        for planned in self.graph.nodes:
+            slots, node = planned.slots, planned.node
+            if self.needs[node] != planned.need or planned.op_type == "Constant":
+                continue
+            if planned.node.bodies:
+                continue
+            # A Cast of the model to the low type has the same value in both states, but not the same input.
+            is_free_cast = planned.op_type == "Cast" and planned.need == "any"
+            if self.is_high(planned):
+                if (planned.need == "high" or is_free_cast) and (low := _names(slots.low_inputs, slots.low_outputs)):
+                    yield planned, low, "float32"
+            elif planned.need == "low" or is_free_cast:
+                float_slots = self.float_inputs.of(planned)
+                high_inputs = [slot for slot in slots.high_inputs if slot not in float_slots]
+                if high := _names(high_inputs, slots.high_outputs):
+                    yield planned, high, "float16"
+
+    def _describe_slots(self, differing_slots: tuple[PlannedNode, list[str], str]) -> ExportException:
+        planned, slots, type_name = differing_slots
+        planned_type = "float32" if type_name == "float16" else "float16"
+        return ExportException(
+            planned.ref, f"the tool makes its {', '.join(slots)} {type_name}; the plan has {planned_type} there"
+        )
+
+    def _find_captured_values(self) -> Iterator[ExportException]:
+        """Yield the nodes that are not visited, in bodies, and read a tensor which the tool converts."""
+        for planned in self.graph.nodes:
+            if planned.node not in self.skipped:
+                continue
+            values = [v for v in planned.node.inputs if v is not None and v.type == dtypes.FLOAT]
+            outer = [v for v in values if v.kind != "initializer" and not self._is_skipped_scope(v.scope)]
+            if outer:
+                why = f"is in a body that stays in float32, and reads {outer[0].name!r}, which the tool converts"
+                yield ExportException(planned.ref, f"{why}: the result is invalid")
+
+    def _is_skipped_scope(self, scope: Scope) -> bool:
+        """Return whether the tool does not visit the scope."""
+        owner = scope.owner
+        return owner is not None and (owner in self.lists.blocked or owner in self.skipped)
+
+    def _find_control_flow_outputs(self) -> Iterator[ExportException]:
+        """Yield the control-flow nodes with an output that gets another type than in the plan."""
+        solution = self.graph.solution
+        for planned in self.graph.nodes:
+            if not planned.node.bodies:
+                continue
+            actual = dtypes.FLOAT if self.is_high(planned) else solution.low_type
+            decided = solution.graph_solution.decided_types
+            floats = [v for v in planned.node.outputs if v is not None and dtypes.element(v.type) == dtypes.FLOAT]
+            names = [repr(v.name) for v in floats if decided[v.id] != actual]
+            if names:
+                why = f"the tool makes its outputs {', '.join(names[:3])} {dtypes.type_name(actual)}"
+                yield ExportException(planned.ref, f"{why}; the plan has another type there")
+
+    def _find_untyped_reads(self) -> Iterator[ExportException]:
+        untyped = find_untyped_values(self.graph.solution.graph)
+        for value in sorted(untyped, key=lambda value: value.id):
+            assert value.producer is not None
+            producer = self.graph.by_node[value.producer]
+            for reader, _ in self.graph.readers.get(value, ()):
+                if self.is_high(reader) != self.is_high(producer):
+                    why = f"ONNX does not infer the type of its input {value.name!r}, so that the tool inserts no Cast"
+                    yield ExportException(reader.ref, f"{why}: the result is invalid; declare the type in value_info")
+
+    def _find_reduced_masks(self) -> Iterator[ExportException]:
+        main = self.graph.solution.graph_solution
+        for node in main.reduced_slots:
+            why = "mixlist reduces the mask that it reads (S4.36), and the tool clamps it to -65504: a fully masked row"
+            yield ExportException(self.graph.by_node[node].ref, f"{why} can become NaN")
+
+    def _find_raised_nodes(self) -> Iterator[ExportException]:
+        """Yield the nodes that the model has in a low type and the plan raises to float32 (Rule S3.6)."""
+        solution = self.graph.solution
+        if solution.policy.mode.action != "raise":
+            return
+        for planned in self.graph.nodes:
+            assignment = solution.graph_solution.assignments[planned.node.id]
+            if assignment is not None and any(
+                dtypes.element(value.type) != solution.graph_solution.decided_types[value.id]
+                for value in planned.node.outputs
+                if value is not None
+            ):
+                yield ExportException(planned.ref, "the plan raises it to float32, and the tool only lowers nodes")
+
+
+def _names(inputs: Iterable[int], outputs: Iterable[int]) -> list[str]:
+    return [f"input {slot}" for slot in inputs] + [f"output {slot}" for slot in outputs]

@@ -1,0 +1,170 @@
+"""Export a plan for ``float16.convert_float_to_float16`` of onnxconverter-common.
+
+The facts were read from ``float16.py`` of onnxconverter-common 1.16.0:
+
+- A list that is given replaces the tool's default list; op types match in every domain.
+- Casts that are blocked by their op type make an endless loop, because the tool blocks the Casts that it adds, too.
+- An initializer that a blocked node of its graph reads stays in float32, also for the converted nodes that read it.
+- The output of a blocked node is rounded to float16, and blocked readers read a Cast of it. The tool removes this pair
+  of Casts only in the main graph, and only if the output has one reader and does not come from a Constant.
+- A graph output that a blocked node makes becomes float16, also with ``keep_io_types``. Other readers of a graph output
+  read it behind its Cast.
+- The Casts of a node are named after it, so that two blocked nodes without a name break the model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from mixlist.decide.plan import Plan
+from mixlist.exchange.converter_facts import CONVERTER_NOTES, ConverterModel, FloatInputs, require_float16
+from mixlist.exchange.planned_nodes import PlannedNode, captured_floats, find_low_inputs
+from mixlist.exchange.python_call import show_conversion
+from mixlist.exchange.result import ExportException, ExportResult
+from mixlist.model import dtypes
+from mixlist.model.graph import Value
+
+MEASURED_WITH = "onnxconverter-common 1.16.0"
+_OUTPUT_NOTE = "the converter makes a graph output float16 if a float32 node makes it; the program corrects the type"
+_NAME_ALL = "the tool names its Casts after nodes: give all nodes names, and export again"
+
+
+def export_for_onnxconverter(plan: Plan) -> ExportResult:
+    """Return the block lists for onnxconverter-common.
+
+    Raises UsageError for a plan in bfloat16, to which the tool does not convert.
+    """
+    require_float16(plan, "onnxconverter-common")
+    model = ConverterModel(plan, FloatInputs({}), by_name_only=("Cast",), raises_float16=True)
+    lists = model.lists.as_lists("op_block_list", "node_block_list")
+    arguments: dict[str, Any] = {"keep_io_types": True, "min_positive_val": 5.96e-08, "max_finite_val": 65504.0}
+    if any(value.type == dtypes.FLOAT16 for value in plan.solution.graph.values):
+        arguments["check_fp16_ready"] = False
+    return ExportResult(
+        tool="onnxconverter",
+        measured_with=MEASURED_WITH,
+        model=plan.model,
+        precision=plan.policy.mode.low,
+        lists=lists,
+        arguments=arguments,
+        call=show_conversion("onnxconverter_common.float16", plan.model, {**arguments, **lists}),
+        exceptions=(*model.find_exceptions(), *_find_exceptions(model)),
+        notes=(*CONVERTER_NOTES, _OUTPUT_NOTE),
+        warnings=plan.warnings,
+    )
+
+
+def _find_output_readers(model: ConverterModel) -> Iterator[ExportException]:
+    """Yield the converted nodes that read a graph output: they read it in float32, behind a Cast."""
+    outputs = {v for v in model.graph.solution.graph.root.outputs if v.type == dtypes.FLOAT and v.producer is not None}
+    for value in sorted(outputs, key=lambda value: value.id):
+        for reader, _ in model.graph.readers.get(value, ()):
+            if not model.is_high(reader):
+                why = f"reads the graph output {value.name!r}, which is float32: the result is invalid"
+                yield ExportException(reader.ref, f"{why}; let an Identity make the graph output")
+
+
+def _find_exceptions(model: ConverterModel) -> Iterator[ExportException]:
+    yield from _find_shared_initializers(model)
+    yield from _find_rounded_outputs(model)
+    yield from _find_output_readers(model)
+    yield from _find_unnamed_nodes(model)
+    yield from _find_captures(model)
+    yield from _find_input_readers(model)
+    yield from _find_float16_readers(model)
+
+
+def _find_shared_initializers(model: ConverterModel) -> Iterator[ExportException]:
+    """Yield the converted nodes that read an initializer which a blocked node reads too."""
+    unconverted = {value for planned in model.visited_and_blocked() for value in _float_initializers(planned)}
+    for planned in model.converted_nodes():
+        shared = [value for value in _float_initializers(planned) if value in unconverted]
+        if shared:
+            names = ", ".join(repr(value.name) for value in shared)
+            why = f"a float32 node reads its initializer {names} too, so that it stays float32: the result is invalid"
+            yield ExportException(planned.ref, f"{why}; give each node its own initializer")
+
+
+def _float_initializers(planned: PlannedNode) -> list[Value]:
+    values = (value for value in planned.node.inputs if value is not None)
+    return [value for value in values if value.kind == "initializer" and value.type == dtypes.FLOAT]
+
+
+def _find_rounded_outputs(model: ConverterModel) -> Iterator[ExportException]:
+    for planned in model.visited_and_blocked():
+        for value in planned.node.outputs:
+            if value is None or value.type != dtypes.FLOAT:
+                continue
+            readers = model.graph.readers.get(value, [])
+            blocked = [reader for reader, _ in readers if model.is_high(reader)]
+            # In the main graph, the program that runs the tool connects the two nodes directly.
+            if blocked and planned.node.scope.owner is not None:
+                names = ", ".join(dict.fromkeys(str(reader.ref) for reader in blocked[:3]))
+                yield ExportException(
+                    planned.ref, f"the tool rounds its output {value.name!r} to float16 before {names}"
+                )
+
+
+def _find_unnamed_nodes(model: ConverterModel) -> Iterator[ExportException]:
+    """Yield the nodes without a name whose Casts the tool would give one name."""
+    blocked = [planned for planned in model.visited_and_blocked() if not planned.name]
+    if len(blocked) > 1:
+        yield from (ExportException(planned.ref, f"has no name; {_NAME_ALL}") for planned in blocked)
+    graph_inputs = {v for v in model.graph.solution.graph.root.inputs if v.type == dtypes.FLOAT}
+    unnamed = [(v, p) for v in graph_inputs for p, _ in model.graph.readers.get(v, ()) if not p.name]
+    counts = Counter(value for value, _ in unnamed)
+    for value, planned in unnamed:
+        if counts[value] > 1:
+            yield ExportException(planned.ref, f"has no name and reads the graph input {value.name!r}; {_NAME_ALL}")
+
+
+def _find_input_readers(model: ConverterModel) -> Iterator[ExportException]:
+    """Yield the nodes that read a graph input for which the tool inserts no Cast, or breaks the default value."""
+    main_readers = {v for planned in model.graph.nodes if planned.node.scope.owner is None for v in planned.node.inputs}
+    for planned in model.graph.nodes:
+        values = [v for v in planned.node.inputs if v is not None and v.type == dtypes.FLOAT]
+        if defaults := [v.name for v in values if v.kind == "overridable"]:
+            why = f"reads {defaults[0]!r}, a graph input with a default: the tool converts the default only"
+            yield ExportException(planned.ref, f"{why}, and the result is invalid; remove it from the graph's inputs")
+        inputs = [v for v in values if v.kind == "input" and v.scope.owner is None and v not in main_readers]
+        if inputs and planned.node.scope.owner is not None and not model.is_high(planned):
+            why = f"reads the graph input {inputs[0].name!r} in a body, where the tool inserts no Cast"
+            yield ExportException(planned.ref, f"{why}: the result is invalid")
+
+
+def _find_float16_readers(model: ConverterModel) -> Iterator[ExportException]:
+    """Yield the blocked nodes that read tensors which the model has in float16, and the Casts before these."""
+    for planned in model.visited_and_blocked():
+        for value in _float16_inputs(planned):
+            why = f"reads {value.name!r}, which the model has in float16: the tool casts it to float32"
+            makes_float16 = any(output is not None and output.type == dtypes.FLOAT16 for output in planned.node.outputs)
+            invalid = ", and the result is invalid" if makes_float16 and planned.op_type != "Cast" else ""
+            yield ExportException(planned.ref, why + invalid)
+            producer = value.producer
+            if producer is not None and producer.op_type == "Cast" and len(model.graph.readers[value]) == 1:
+                why = f"the tool removes it together with the Cast that it adds before {planned.ref}"
+                yield ExportException(model.graph.by_node[producer].ref, why)
+
+
+def _float16_inputs(planned: PlannedNode) -> list[Value]:
+    return [value for value, elem in find_low_inputs(planned.node).items() if elem == dtypes.FLOAT16]
+
+
+def _find_captures(model: ConverterModel) -> Iterator[ExportException]:
+    """Yield the blocked nodes of bodies that read a tensor of an outer graph: the tool inserts no Cast there."""
+    for planned in model.visited_and_blocked():
+        scope = planned.node.scope
+        if scope.owner is None:
+            continue
+        outer = [v for v in planned.node.inputs if v is not None and v.scope is not scope and v.type == dtypes.FLOAT]
+        if outer:
+            why = f"reads {outer[0].name!r} of an outer graph, where the tool inserts no Cast: the result is invalid"
+            yield ExportException(planned.ref, why)
+    for planned in model.graph.nodes:
+        if planned.node.bodies and planned.node in model.lists.blocked:
+            captured = [v for v in captured_floats(planned.node.bodies.values()) if v.kind == "initializer"]
+            if captured:
+                why = f"its bodies stay in float32 and read the initializer {captured[0].name!r}"
+                yield ExportException(planned.ref, f"{why}, which the tool converts: the result is invalid")

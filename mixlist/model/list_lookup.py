@@ -1,0 +1,105 @@
+"""Find the list that an ONNX operator is on (Rules S5.2 to S5.5).
+
+In a library of ONNX names, an entry ``Op`` matches the op type in every domain. An entry ``domain::Op`` matches in this
+domain only and wins over ``Op``. ``ai.onnx::Op`` is the operator of the standard domain.
+
+In a library of Ascend names, an entry matches the *forms* of an ONNX operator: the Ascend op types that compute it
+(``ops/names.py``). If the operator has 2D and 3D forms, the rank of its first input chooses between them. Of these
+forms, only those that the library names count. If they are on different lists, black wins over gray, and gray over
+white. An operator without a form is gray.
+
+Rule S5.7: The Ascend engine matches names after its own graph fusion, which may for example turn a ReduceSum into a
+ReduceSumD. mixlist works on the ONNX graph as it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mixlist.lists.library import ListName, Lists, NameSpace
+from mixlist.lists.op_catalog import canonical_domain
+from mixlist.model.names import ascend_names, onnx_names, operator_name
+
+_PRECEDENCE: tuple[ListName, ...] = ("black", "gray", "white")  # an earlier list wins over a later one
+
+
+@dataclass(frozen=True, slots=True)
+class ListMatch:
+    """The list of one operator, and the entry that decides.
+
+    ``op``: the name in the list that decides, for example ``Conv2D`` for an ONNX Conv in an Ascend library. ``source``:
+    the place in a file, or the library, that put ``op`` on the list; "" if no list names it. ``note``: a remark for the
+    user, for example about forms on different lists.
+    """
+
+    list: ListName
+    op: str
+    source: str
+    note: str | None = None
+
+
+def find_list(
+    lists: Lists, space: NameSpace, domain: str, op_type: str, rank: Callable[[], int | None] = lambda: None
+) -> ListMatch:
+    """Return the list of the ONNX operator ``domain::op_type``; the domain "" is the standard domain.
+
+    ``rank`` returns the number of dimensions of the operator's first input, or None if it is unknown. It is called
+    only if an operator has 2D and 3D forms, because finding the rank may need a run of shape inference. Results are not
+    cached: call this once for each domain, op type and rank.
+    """
+    domain = canonical_domain(domain)
+    if space == "ascend":
+        return _find_by_ascend_name(lists, domain, op_type, rank)
+    return _find_by_onnx_name(lists, domain, op_type)
+
+
+def _find_by_onnx_name(lists: Lists, domain: str, op_type: str) -> ListMatch:
+    for name in reversed(onnx_names(domain, op_type)):  # domain::Op wins over Op
+        if lists.has_entry(name):
+            return ListMatch(lists.list_of(name), name, lists.source(name))
+    return ListMatch("gray", op_type, "", f"no list names {operator_name(domain, op_type)}: it is gray")
+
+
+def _find_by_ascend_name(lists: Lists, domain: str, op_type: str, rank: Callable[[], int | None]) -> ListMatch:
+    shown_name = operator_name(domain, op_type)
+    forms = ascend_names(domain, op_type)
+    if not forms:
+        return ListMatch("gray", op_type, "", f"{shown_name} has no Ascend counterpart: it is gray")
+    return find_list_of_forms(lists, shown_name, forms, rank)
+
+
+def find_list_of_forms(
+    lists: Lists, shown_name: str, forms: tuple[str, ...], rank: Callable[[], int | None]
+) -> ListMatch:
+    """Return the list of an operator that becomes one of the Ascend op types ``forms``. ``rank`` as in ``find_list``.
+
+    ``shown_name`` is the operator's name in remarks. An operator of a training without an ONNX form, such as the
+    gradient of a convolution, has Ascend op types only.
+    """
+    forms = _forms_of_rank(forms, rank)
+    # A form without an entry would be gray, and gray would win over a white form that the library names.
+    listed_forms = [form for form in forms if lists.has_entry(form)]
+    if not listed_forms:
+        form_names = " or ".join(forms)
+        unnamed = f"{shown_name} is {form_names} on Ascend and has no entry in the library: gray"
+        return ListMatch("gray", forms[0], "", unnamed)
+    list_by_form = {form: lists.list_of(form) for form in listed_forms}
+    winner = min(listed_forms, key=lambda form: _PRECEDENCE.index(list_by_form[form]))
+    note = None
+    if len(set(list_by_form.values())) > 1:
+        differ = ", ".join(f"{form} is {list_by_form[form]}" for form in listed_forms)
+        note = f"{shown_name} can become several Ascend ops that are on different lists ({differ}): {winner} decides"
+    return ListMatch(list_by_form[winner], winner, lists.source(winner), note)
+
+
+def _forms_of_rank(forms: tuple[str, ...], rank: Callable[[], int | None]) -> tuple[str, ...]:
+    """Return the forms that fit the rank of the first input; all forms if the rank does not matter or is unknown."""
+    forms_3d = tuple(form for form in forms if "3D" in form)
+    forms_2d = tuple(form for form in forms if "3D" not in form)
+    dims = rank() if forms_3d and forms_2d else None
+    if dims is None:
+        return forms
+    # Batch and channel come first: a 3D form takes 5 dimensions and a 2D form 4. The Ascend parser
+    # turns an input of 3 dimensions into one of 4.
+    return forms_3d if dims >= 5 else forms_2d

@@ -1,0 +1,171 @@
+"""Inline the functions of a model, or convert the model to another opset, with the tools of the package onnx.
+
+A user asks for this by an option, and it happens before a policy is applied. onnx's version converter drops functions,
+metadata and quantization annotations without a message. Therefore this module counts such content before and after,
+and refuses a conversion that would lose any.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from mixlist.errors import ModelError, UsageError
+from mixlist.model.opsets import OLDEST_OPSET
+from mixlist.model.shape_inference import refuse_large_expansion
+from mixlist.model.traversal import tensors_in_model
+from mixlist.model.weights import is_external
+from mixlist.worker_processes import WorkerDied, helper_process
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from onnx import ModelProto, NodeProto
+
+# The fields of protobuf messages that a conversion must not lose, with their names in error messages.
+_PRESERVED_FIELDS = {
+    "functions": "model-local functions",
+    "metadata_props": "metadata entries of nodes, values or graphs",
+    "quantization_annotation": "quantization annotations",
+    "sparse_initializer": "sparse initializers",
+    "denotation": "denotations of types and dimensions",
+    "training_info": "training information",
+    "device_configurations": "device configurations",
+    "configuration": "device configurations",
+}
+_MODEL_FIELDS = ("functions", "training_info", "configuration")  # preserved fields of ModelProto itself
+
+
+def inline_functions(model: ModelProto) -> ModelProto:
+    """Return a copy of a model in which the nodes of model-local functions replace their calls.
+
+    A function with another opset than the model is converted to the opset of the model. Raises ModelError if onnx
+    cannot inline a function without a loss.
+    """
+    _refuse_invalid(model)
+    try:
+        inlined = _run_onnx_tool("inliner", "inline_local_functions", model)
+    except _ToolError as error:
+        raise ModelError(f"the model's functions cannot be inlined: {error}") from None
+    if not inlined.functions:
+        return inlined
+    # onnx leaves functions of other opsets. Try again with the version converter, which can lose content.
+    remaining = ", ".join(f"{function.domain}:{function.name}" for function in inlined.functions)
+    reason = ""
+    try:
+        converted = _run_onnx_tool("inliner", "inline_local_functions", inlined, convert_version=True)
+    except _ToolError as error:
+        converted, reason = inlined, f": {error}"
+    if not converted.functions:
+        # Inlining moves the nodes of the functions into the graph, so they are counted before, too.
+        function_nodes = (node for function in inlined.functions for node in function.node)
+        before, after = _count_preserved_fields(inlined, *function_nodes), _count_preserved_fields(converted)
+        # Functions do not count: inlining is meant to remove them.
+        lost = [text for name, text in _PRESERVED_FIELDS.items() if name != "functions" and after[name] < before[name]]
+        if not lost:
+            return converted
+        reason = f": its version converter would drop {', '.join(lost)}"
+    raise ModelError(
+        f"onnx cannot inline {remaining}{reason}",
+        hint="export the model without functions, or leave out --inline-functions: the calls then stay as authored",
+    )
+
+
+def convert_opset(model: ModelProto, opset: int) -> ModelProto:
+    """Return a copy of a model that imports the standard domain at version ``opset``.
+
+    Raises UsageError for a version that mixlist or onnx does not handle, and ModelError if onnx cannot convert the
+    model without a loss.
+    """
+    from onnx import defs
+
+    newest = defs.onnx_opset_version()
+    if not OLDEST_OPSET <= opset <= newest:
+        raise UsageError(f"--opset {opset}: mixlist handles opsets {OLDEST_OPSET} to {newest}")
+    _refuse_invalid(model)
+    try:
+        converted = _run_onnx_tool("version_converter", "convert_version", model, opset)
+    except _ToolError as error:
+        raise ModelError(
+            f"onnx's version converter cannot convert the model to opset {opset}: {error}",
+            hint="export the model at that opset",
+        ) from None
+    before, after = _count_preserved_fields(model), _count_preserved_fields(converted)
+    # Compare counts and not contents: a conversion may change a message, but not drop it.
+    if lost := [text for name, text in _PRESERVED_FIELDS.items() if after[name] < before[name]]:
+        remedy = "add --inline-functions, or " if model.functions else ""
+        raise ModelError(
+            f"--opset {opset}: onnx's version converter would drop {', '.join(lost)}",
+            hint=f"{remedy}export the model at that opset",
+        )
+    return converted
+
+
+class _ToolError(Exception):
+    """A failure of a tool of onnx. The message has one line."""
+
+
+def _run_onnx_tool(tool: str, function: str, model: ModelProto, *args: object, **kwargs: object) -> ModelProto:
+    """Call a function of onnx with a model in the helper process, and return the resulting model.
+
+    ``tool``: the module of the function, for example ``inliner``. onnx aborts its process on some models, for example
+    where a Slice reads a dimension that is declared as -1. In another process, this does not end mixlist. Raises
+    _ToolError if the call fails.
+    """
+    try:
+        message = model.SerializeToString()
+    except Exception:  # protobuf's own error type differs by implementation
+        raise _ToolError("with its weights, it exceeds the 2 GiB that protobuf allows") from None
+    with helper_process() as process:
+        try:
+            converted, error = process.call(partial(_call_onnx, tool, function, message, *args, **kwargs))
+        except WorkerDied as death:
+            raise _ToolError(f"onnx crashed with {death.signal}") from None
+    if error:
+        raise _ToolError(error.rpartition(" failed: ")[2])  # an assertion of onnx begins with its place in C++
+    return type(model).FromString(converted)
+
+
+def _call_onnx(tool: str, function: str, message: bytes, *args: object, **kwargs: object) -> tuple[bytes, str]:
+    """Return the serialized model that a function of onnx returns, or the first line of its error."""
+    from onnx import ModelProto
+
+    try:
+        converted = getattr(import_module(f"onnx.{tool}"), function)(ModelProto.FromString(message), *args, **kwargs)
+    except Exception as error:  # RuntimeError, ValueError or onnx's own, by cause
+        return b"", (str(error).strip() or type(error).__name__).splitlines()[0]
+    return converted.SerializeToString(), ""
+
+
+def _refuse_invalid(model: ModelProto) -> None:
+    """Raise ModelError for a model that onnx's checker refuses, because onnx's tools crash on some of these models.
+
+    A model with external data is not checked: the checker looks for the data in the working directory.
+    """
+    from onnx import checker
+
+    refuse_large_expansion(model)
+    if any(is_external(tensor) for tensor in tensors_in_model(model)):
+        return
+    try:
+        checker.check_model(model)
+    except Exception as error:  # ValidationError, or ValueError for a model over 2 GB
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line.rpartition(" failed: ")[2]  # an assertion of onnx begins with its place in C++
+        raise ModelError(f"the model is not valid, so it cannot be converted: {reason}") from None
+
+
+def _count_preserved_fields(model: ModelProto, *nodes: NodeProto) -> Counter[str]:
+    """Count the elements of the preserved fields in a model, in all messages of its graph, and in ``nodes``."""
+    counts = Counter({field.name: len(value) for field, value in model.ListFields() if field.name in _MODEL_FIELDS})
+    pending: list[Message] = [model.graph, *nodes]
+    while pending:
+        for field, value in pending.pop().ListFields():
+            # A repeated field of messages has many elements, a single message is one.
+            elements = value if hasattr(value, "__len__") and field.message_type else [value]
+            if field.name in _PRESERVED_FIELDS:
+                counts[field.name] += len(elements)
+            if field.message_type:
+                pending.extend(elements)
+    return counts

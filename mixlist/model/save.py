@@ -1,0 +1,274 @@
+"""Save a model: the file appears whole or not at all, and never overwrites the input (Rule S7.14).
+
+External data is read from its old file in pieces, converted if a conversion is pending, and written to the new file.
+The data file of an older model at the same path stays. ``data_files.py`` names data files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from mixlist.diagnostics import Diagnostic
+from mixlist.errors import FileError, UsageError
+from mixlist.files.atomic_writes import write_atomically
+from mixlist.files.scratch_folder import translate_write_errors
+from mixlist.files.temporary_files import new_file
+from mixlist.model import data_files, weights
+from mixlist.model.load import LoadedModel
+from mixlist.model.proto_edits import copy_message
+from mixlist.model.traversal import tensors_in_model
+from mixlist.progress import ProgressCounter
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, TensorProto
+
+# The weights that a model can hold itself. A protobuf message has less than 2 GiB; 1 MiB is left for the nodes.
+INLINE_LIMIT = 2**31 - 2**20
+MIN_EXTERNAL_BYTES = 1024  # a smaller tensor stays in the model
+# Large tensors start at a memory page, so that a runtime can map them.
+_PAGE_BYTES = 4096
+_MIN_ALIGNED_BYTES = 2**20  # a smaller tensor does not start at a page
+
+ReadTensor = Callable[["TensorProto"], Iterator[bytes]]  # yields the bytes of a tensor in its declared type
+
+
+@dataclass(frozen=True)
+class SaveOptions:
+    """The options of saving a model.
+
+    ``force``: whether an existing file is replaced.
+    ``external_data``: ``yes`` writes a data file, ``no`` writes none, ``auto`` writes one if a weight of the
+    model is external already, or if the model would exceed protobuf's limit.
+    ``progress``: counts the bytes of the data file as they are written.
+    ``private``: the folder belongs to this process and is removed soon, so that names need no checksum.
+    ``warnings``: a list to which saving appends its warnings.
+    """
+
+    force: bool = False
+    external_data: str = "auto"
+    progress: ProgressCounter | None = None
+    private: bool = False
+    warnings: list[Diagnostic] = dataclasses.field(default_factory=list)
+
+
+def check_output_path(path: Path, loaded: LoadedModel, force: bool) -> None:
+    """Raise UsageError or FileError for a path at which no model must be written.
+
+    Such a path is a directory, a path in a folder that does not exist, a file of the input, or, unless ``force``, any
+    file that exists.
+    """
+    if path.is_dir():
+        raise FileError(f"{path} is a directory", hint="name a file to write")
+    if not path.parent.is_dir():
+        raise FileError(f"the folder {path.parent} does not exist", hint="create it first")
+    if not path.exists():
+        return
+    for source in files_of_model(loaded):
+        if source.exists() and path.samefile(source):
+            raise UsageError(f"the output {path} is the input itself ({source})", hint="write to another file")
+    if not force:
+        raise UsageError(f"{path} exists", hint="use --force to replace it")
+
+
+def files_of_model(loaded: LoadedModel) -> list[Path]:
+    """Return the file of a model and its data files, in order of first use."""
+    paths = [] if loaded.path is None else [loaded.path]
+    if loaded.folder is not None:
+        external = filter(weights.is_external, tensors_in_model(loaded.proto))
+        locations = [weights.external_entries(tensor).get("location") for tensor in external]
+        paths += [
+            loaded.folder / location for location in locations if location and not weights.leaves_folder(location)
+        ]
+    return list(dict.fromkeys(paths))
+
+
+def content_digest(loaded: LoadedModel) -> str:
+    """Return the SHA-256 of a model and of its data files, as hexadecimal digits."""
+    digest = hashlib.sha256(loaded.proto.SerializeToString(deterministic=True))
+    for path in files_of_model(loaded):
+        if path != loaded.path and path.is_file():
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def save_model(
+    proto: ModelProto, path: Path, loaded: LoadedModel, read_tensor: ReadTensor, options: SaveOptions
+) -> tuple[Path, ...]:
+    """Write ``proto`` to ``path``; return the paths of the model file and, if there is one, of its data file.
+
+    ``loaded``: the input from which ``proto`` was computed; its files are never overwritten. ``read_tensor`` yields the
+    bytes of an external tensor in the type that the model declares. ``proto`` is unchanged afterwards. Raises FileError
+    and UsageError. After an error, no new file stays.
+    """
+    return _ModelWriter(proto, path, loaded, read_tensor, options).write()
+
+
+@dataclass(frozen=True)
+class _ModelWriter:
+    """Writes one model. The fields are the arguments of ``save_model``."""
+
+    proto: ModelProto
+    path: Path
+    loaded: LoadedModel
+    read_tensor: ReadTensor
+    options: SaveOptions
+
+    def write(self) -> tuple[Path, ...]:
+        """Write the model and, if it gets one, its data file; return their paths."""
+        check_output_path(self.path, self.loaded, self.options.force)
+        moved_tensors = list(_tensors_to_move(self.proto, self.options.external_data))
+        if self.options.external_data == "no":
+            with _restore_after(moved_tensors):
+                for tensor in moved_tensors:
+                    set_inline(tensor, b"".join(self.read_tensor(tensor)))
+                self._replace_model(self._serialize_or_fail(), None)
+            return (self.path,)
+        if not moved_tensors:
+            data = _serialize(self.proto)
+            if data is not None:
+                self._replace_model(data, None)
+                return (self.path,)
+            # The weights alone are below the limit, but the whole message is not.
+            moved_tensors = list(_tensors_to_move(self.proto, "yes"))
+        with _restore_after(moved_tensors):
+            save_data = self._save_private if self.options.private else self._save_external
+            return self.path, save_data(moved_tensors)
+
+    def _save_external(self, tensors: list[TensorProto]) -> Path:
+        """Write the data file and the model to a folder that other processes may use; return the data file's path."""
+        path = self.path
+        # The final name needs the checksum of the content, so the file starts with a random name. Readers look for the
+        # data file in the folder of the path that they open, so it must go to the folder of ``path``, even if ``path``
+        # is a symbolic link to another folder. new_file() follows a link at the path that it gets: there is none at a
+        # random name.
+        with new_file(path.with_name(f"mixlist-{secrets.token_hex(8)}.data")) as new:
+            with data_files.ChecksumWriter(new.file) as writer:
+                spans = self._write_tensors(writer, tensors)
+            # The new weights must be on the disk before the old model is replaced.
+            if path.exists():
+                new.file.flush()
+                os.fsync(new.file.fileno())
+            location = data_files.place_data_file(new, path.name, writer.checksum())
+            for tensor, (start, length) in zip(tensors, spans, strict=True):
+                set_external(tensor, location, start, length)
+            self._replace_model(self._serialize_or_fail(), location)
+        return path.parent / location
+
+    def _save_private(self, tensors: list[TensorProto]) -> Path:
+        """Write the data file and the model to a private folder; return the path of the data file."""
+        data_path = self.path.with_name(f"{self.path.name}.data")
+        with translate_write_errors(data_path), data_path.open("xb") as file:
+            spans = self._write_tensors(file, tensors)
+        for tensor, (start, length) in zip(tensors, spans, strict=True):
+            set_external(tensor, data_path.name, start, length)
+        write_atomically(self.path, self._serialize_or_fail())
+        return data_path
+
+    def _write_tensors(
+        self, file: IO[bytes] | data_files.ChecksumWriter, tensors: list[TensorProto]
+    ) -> list[tuple[int, int]]:
+        """Write the bytes of the tensors to a data file; return the offset and the length of each."""
+        spans = []
+        progress = self.options.progress
+        if progress is not None:
+            progress.total = sum(_external_size(tensor) for tensor in tensors)
+        for tensor in tensors:
+            size = _external_size(tensor)
+            if size >= _MIN_ALIGNED_BYTES:
+                file.write(bytes(-file.tell() % _PAGE_BYTES))  # zeros up to the next page
+            start = file.tell()
+            pieces = self.read_tensor(tensor)
+            for piece in weights.prefetch(pieces) if size > weights.PIECE_BYTES else pieces:
+                file.write(piece)
+                if progress is not None:
+                    progress.add(len(piece))
+            spans.append((start, file.tell() - start))
+        return spans
+
+    def _replace_model(self, data: bytes, location: str | None) -> None:
+        """Write a model file; warn of the data files of the model that it replaces, which stay (Rule S7.17).
+
+        ``location``: the data file of the new model, None without one.
+        """
+        old_locations = set() if self.options.private else data_files.referenced_data_files(self.path)
+        write_atomically(self.path, data)
+        warnings = data_files.warn_of_old_data_files(self.path, location, old_locations, files_of_model(self.loaded))
+        self.options.warnings.extend(warnings)
+
+    def _serialize_or_fail(self) -> bytes:
+        """Return the bytes of the model file; raise FileError if they exceed protobuf's limit."""
+        data = _serialize(self.proto)
+        if data is None:
+            raise FileError(
+                f"{self.path} would be larger than the 2 GiB that protobuf allows", hint="use --external-data yes"
+            )
+        return data
+
+
+def _tensors_to_move(proto: ModelProto, external_data: str) -> Iterator[TensorProto]:
+    """Yield the tensors that go to the data file; for ``external_data`` "no", those that come out of a data file."""
+    # Two passes instead of one list: each pass creates Python objects for the tensors and drops them again. A list
+    # would keep the objects of a large model alive, and Python's garbage collector would visit them again and again.
+    inline_size, some_external = 0, False
+    if external_data == "auto":
+        for tensor in tensors_in_model(proto):
+            inline_size += len(tensor.raw_data)
+            some_external = some_external or weights.is_external(tensor)
+    move_all = external_data == "yes" or inline_size > INLINE_LIMIT
+    # With "yes" and "no", every external tensor moves: to the new data file, or into the model.
+    if external_data == "auto" and not move_all and not some_external:
+        return  # the usual case: no second pass
+    for tensor in tensors_in_model(proto):
+        if weights.is_external(tensor) or (move_all and _external_size(tensor) >= MIN_EXTERNAL_BYTES):
+            yield tensor
+
+
+def _external_size(tensor: TensorProto) -> int:
+    """Return the bytes of a tensor in a data file; 0 for strings, which ONNX does not allow there."""
+    return 0 if tensor.data_type == 8 else weights.stored_byte_size(tensor)
+
+
+@contextmanager
+def _restore_after(tensors: list[TensorProto]) -> Iterator[None]:
+    """Restore the tensors at the end of the ``with`` block, also after an error."""
+    copies = [copy_message(tensor) for tensor in tensors]
+    try:
+        yield
+    finally:
+        for tensor, copy in zip(tensors, copies, strict=True):
+            tensor.CopyFrom(copy)
+
+
+def set_inline(tensor: TensorProto, data: bytes) -> None:
+    """Store the bytes ``data`` of a tensor in the model itself, instead of where they are now."""
+    # The fields that can hold the numbers: raw_data, float_data, int32_data and so on, and external_data.
+    for field in tensor.DESCRIPTOR.fields:
+        if field.name.endswith("_data") or field.name == "data_location":
+            tensor.ClearField(field.name)
+    tensor.raw_data = data
+
+
+def set_external(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    """Let a tensor refer to its bytes in another file. ``location``: the path, relative to the model's folder."""
+    from onnx.external_data_helper import set_external_data
+
+    set_inline(tensor, b"")  # onnx accepts only a tensor with raw_data
+    set_external_data(tensor, location, offset, length)
+    tensor.ClearField("raw_data")
+
+
+def _serialize(proto: ModelProto) -> bytes | None:
+    """Return the bytes of a model file; None if they exceed the 2 GiB that protobuf allows."""
+    try:
+        return proto.SerializeToString(deterministic=True)
+    except Exception:  # protobuf's own error type differs by implementation
+        return None

@@ -1,1 +1,0 @@
-"""Look up facts about ONNX operators: schemas, type signatures, Ascend names, traits, low types, bounded inference."""

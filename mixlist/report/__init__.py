@@ -1,1 +1,0 @@
-"""Render results: one renderer per output format."""

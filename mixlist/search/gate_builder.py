@@ -1,0 +1,310 @@
+"""Build the gated graph of a model, in which each node is behind gates that boolean inputs switch.
+
+The graph is the float32 reference with an If in place of every node that some plan makes low. The If has the node as it
+is in one branch, and the node with rounded inputs, constants and outputs in the other. (A Where would compute both.) So
+a search builds one graph and one session, and a trial only changes the flags. Constants are rounded once, when the
+graph is built.
+
+The graph of a model that is tuned in segments keeps its weights in their file: rounded copies of all of them would not
+fit into memory. There the low branch itself rounds a weight, in each run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from mixlist.checker.emulation_builder import EmulationBuilder
+from mixlist.model import dtypes
+from mixlist.model.graph import Node, Scope, Value
+from mixlist.model.inferred_shapes import remove_dimension_names
+from mixlist.model.load import LoadedModel
+from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
+from mixlist.model.naming import names_of_unnamed_nodes, node_ref, scope_path
+from mixlist.model.proto_edits import copy_message
+from mixlist.model.refs import NodeRef
+from mixlist.model.weights import stored_element_count
+from mixlist.search.gated_graph import Gate, GatedGraph
+from mixlist.search.rounded_constants import RoundedConstants, remove_initializers_from_inputs
+from mixlist.search.rounding_plan import Rounding, RoundingPoint
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, NodeProto
+
+# A constant of up to so many elements is repeated in each branch that reads it, since some kernels require that certain
+# inputs are constants (the axes of a reduction).
+SMALL_CONSTANT = 2**10
+
+
+class GateBuilder(EmulationBuilder):
+    """Builds the gated graph of a model.
+
+    ``roundings``: the roundings that trials may ask for, by point; each gets a gate. ``clamp``: constants beyond the
+    range become the largest finite number, else they become infinite. ``saturate``: the same for computed values.
+    ``keep_external``: weights stay in their file, and the branches that read them rounded round them.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        roundings: Mapping[RoundingPoint, Sequence[Rounding]],
+        *,
+        clamp: bool,
+        saturate: bool,
+        keep_external: bool = False,
+    ) -> None:
+        # The base class makes the float32 graph and rounds nothing. The gates of this class round.
+        super().__init__(loaded, rounding=False, saturate=saturate, keep_external=keep_external)
+        self.roundings, self.clamp = roundings, clamp
+        self.gates: dict[str, Gate] = {}  # by the names of their flags
+        self.origins: dict[str, NodeRef] = {}
+        self.constants = RoundedConstants(self.proto, self.new_names, loaded.folder)
+
+    def build(self) -> GatedGraph:
+        """Return the gated graph."""
+        flags_input = self.new_names.make_name("mixlist_gates")
+        proto = self.proto
+        self._rewrite_graph()
+        # Workers get the graph as bytes, and may run on another machine.
+        if not self.keep_external:
+            self.inline_external()
+        if proto.ir_version < 4:
+            remove_initializers_from_inputs(proto)
+        remove_dimension_names(proto.graph)
+        output_names = tuple(output.name for output in proto.graph.output)
+        values = self.graph.root.values
+        tensor_types = {name: _as_float32(value.type) for name, value in values.items()}
+        computed = frozenset(name for name, value in values.items() if value.is_constant and value.kind == "node")
+        gates, flag_names = tuple(self.gates.values()), tuple(self.gates)
+        return GatedGraph(proto, flags_input, gates, flag_names, output_names, tensor_types, computed, self.origins)
+
+    # --- scopes and nodes ---
+
+    def _rewrite_scope(self, scope: Scope, scope_proto: GraphProto) -> None:
+        # Compute the display names of unnamed nodes now: they depend on the names of other nodes, which gates remove.
+        names_of_unnamed_nodes(scope)
+        super()._rewrite_scope(scope, scope_proto)
+        path = scope_path(scope)
+        for slot, value in enumerate(scope.outputs):
+            point = RoundingPoint(NodeRef(path, ""), slot)
+            for rounding in self.roundings.get(point, ()):
+                flag, output = self._add_gate((point, rounding)), scope_proto.output[slot]
+                gate = self._gate_value(flag, rounding.inputs[0], value, output.name)
+                scope_proto.node.append(gate)
+                output.name = gate.output[0]
+
+    def _rewrite_node(self, node: Node, node_proto: NodeProto) -> tuple[list[NodeProto], list[NodeProto]]:
+        ref = node_ref(node)
+        # Control flow computes nothing itself: only the values that it reads are rounded, each by itself.
+        if node.bodies:
+            return self._gate_slots(node, node_proto, ref), []
+        before, after = super()._rewrite_node(node, node_proto)
+        point = RoundingPoint(ref)
+        variants = self.roundings.get(point, ())
+        if not variants:
+            return before, after
+        # Nest an If per variant: y = If(flag_2, variant 2, else If(flag_1, variant 1, else the node as it is)).
+        plain = copy_message(node_proto)
+        nodes = [*before, plain, *after]
+        otherwise = self._build_branch(node, nodes, plain, None)
+        for rounding in variants:
+            low_branch = self._build_branch(node, nodes, plain, rounding)
+            outputs = [self.new_names.make_name(v.name) if v is not None else "" for v in node.outputs]
+            gate = self._make_if(self._add_gate((point, rounding)), low_branch, otherwise, [n for n in outputs if n])
+            otherwise = self._build_node_body([gate], outputs, node)
+        # The outermost If replaces the node, and makes the tensors that other nodes read by their names.
+        node_proto.CopyFrom(gate)
+        del node_proto.output[:]
+        node_proto.output.extend(v.name for v in node.outputs if v is not None)
+        return [], []
+
+    def _gate_slots(self, node: Node, target: NodeProto, ref: NodeRef) -> list[NodeProto]:
+        """Gate each slot of control flow that some plan rounds; return the nodes to put before ``target``."""
+        gates: list[NodeProto] = []
+        for slot, value in enumerate(node.inputs):
+            point = RoundingPoint(ref, slot)
+            for rounding in self.roundings.get(point, ()) if value is not None else ():
+                assert value is not None
+                flag = self._add_gate((point, rounding))
+                gates.append(self._gate_value(flag, rounding.inputs[0], value, target.input[slot]))
+                target.input[slot] = gates[-1].output[0]
+        return gates
+
+    # --- gates ---
+
+    def _add_gate(self, gate: Gate) -> str:
+        """Add a gate, and return the name of its flag."""
+        flag = self.new_names.make_name(f"mixlist_gate_{len(self.gates)}")
+        self.gates[flag] = gate
+        return flag
+
+    def _make_if(self, flag: str, low_branch: GraphProto, else_branch: GraphProto, outputs: Sequence[str]) -> NodeProto:
+        from onnx import helper
+
+        name = self.new_names.make_name(f"If_{flag}")
+        return helper.make_node("If", [flag], outputs, name=name, then_branch=low_branch, else_branch=else_branch)
+
+    def _gate_value(self, flag: str, elem: int, value: Value, current_name: str) -> NodeProto:
+        """Return an If that yields a value rounded to ``elem`` if the flag is on, else the tensor ``current_name``.
+
+        ``current_name``: the name of the value or, if the slot has an earlier gate, the name of that gate's output.
+        """
+        branches: list[GraphProto] = []
+        for branch_elem in (elem, 0):
+            nodes: list[NodeProto] = []
+            if current_name != value.name and not branch_elem:
+                # value -> If (earlier gate) -> this If: the branch that does not round reads the earlier gate.
+                name = current_name
+            else:
+                name = self._read_value(value, branch_elem, nodes)
+            # The output of a branch must be a tensor that the branch makes, so an Identity passes the value on.
+            out = self.new_names.make_name(f"{value.name}_read")
+            nodes.append(self.new_names.make_node("Identity", [name], out))
+            branches.append(self._build_body(nodes, [(out, value.type)]))
+        out = self.new_names.make_name(f"{value.name}_gated")
+        return self._make_if(flag, branches[0], branches[1], [out])
+
+    # --- branches ---
+
+    def _build_branch(
+        self, node: Node, nodes: list[NodeProto], plain: NodeProto, rounding: Rounding | None
+    ) -> GraphProto:
+        """Return a branch that computes a node, with its inputs and outputs rounded. If ``rounding`` is None, none is.
+
+        ``nodes``: the message ``plain`` of the node, and the Casts around it. The copies in the branch get new names,
+        because two branches of one graph must not share names.
+        """
+        # 1. The nodes that round the inputs, 2. copies of the node and its Casts, 3. the nodes that round the outputs.
+        added: list[NodeProto] = []
+        input_names = self._read_inputs(node, plain, rounding, added)
+        new_names: dict[str, str] = {}
+        for message in nodes:
+            copy = copy_message(message)
+            copy.name = self.new_names.make_name(message.name or message.op_type)
+            if message is plain:
+                self.origins[copy.name] = node_ref(node)
+            for slot, name in enumerate(message.input):
+                is_read = message is plain and slot in input_names
+                copy.input[slot] = input_names[slot] if is_read else new_names.get(name, name)
+            for slot, name in enumerate(message.output):
+                if name:
+                    new_names[name] = copy.output[slot] = self.new_names.make_name(name)
+            added.append(copy)
+        outputs = []
+        for slot, value in enumerate(node.outputs):
+            name = new_names[value.name] if value is not None else ""
+            elem = rounding.outputs[slot] if rounding is not None and slot < len(rounding.outputs) else 0
+            if elem:
+                rounded = self.new_names.make_name(f"{name}_rounded")
+                added += self.make_rounding_nodes(name, elem, rounded)
+                name = rounded
+            outputs.append(name)
+        return self._build_node_body(added, outputs, node)
+
+    def _read_inputs(
+        self, node: Node, plain: NodeProto, rounding: Rounding | None, added: list[NodeProto]
+    ) -> dict[int, str]:
+        """Return by slot the names of the tensors that a node reads in a branch; append the nodes that make them."""
+        input_names: dict[int, str] = {}
+        names_by_reading: dict[tuple[str, int, float], str] = {}  # a tensor that is read twice is rounded once
+        for slot, value in enumerate(node.inputs):
+            if value is None or plain.input[slot] != value.name:
+                continue  # the slot is left out, or reads a Cast that the emulation made (Resize's scales)
+            elem = rounding.inputs[slot] if rounding is not None else 0
+            limit = rounding.magnitude_limits[slot] if rounding is not None and rounding.magnitude_limits else 0.0
+            key = (value.name, elem, limit)
+            if key not in names_by_reading:
+                names_by_reading[key] = self._read_value(value, elem, added, limit)
+            input_names[slot] = names_by_reading[key]
+        return input_names
+
+    def _read_value(self, value: Value, elem: int, added: list[NodeProto], limit: float = 0.0) -> str:
+        """Return the name of a tensor that holds a value rounded to ``elem``, or as it is (0); append its nodes.
+
+        ``limit``: the magnitude to which a mask's constant is reduced, 0 for other values.
+        """
+        from onnx import AttributeProto, TensorProto
+
+        constant = value.constant_proto
+        # A caller can replace an overridable initializer in a feed, so it is rounded in each run.
+        if isinstance(constant, TensorProto | AttributeProto) and value.kind != "overridable":
+            if stored_element_count(constant) <= SMALL_CONSTANT:
+                name = self.new_names.make_name(f"{value.name}_here")
+                added.append(self.constants.make_constant(constant, elem, name, self.clamp, limit))
+                return name
+            if (elem or limit) and self.keep_external:
+                return self._round_in_branch(value.name, elem, limit, added)
+            if elem or limit:
+                return self.constants.add_initializer(value.name, constant, elem, self.clamp, limit)
+        if not elem:
+            return value.name
+        # A weight that a Loop carries is rounded like a computed value: numbers beyond the range become infinite, even
+        # with ``clamp``. In saturate mode such numbers are clipped instead, so ``make_rounding_nodes`` rounds the
+        # weight in each iteration.
+        is_rounded_once = not self.saturate and not self.keep_external
+        carried = self._find_carried_constant(value) if is_rounded_once else None
+        if carried is not None and isinstance(carried.constant_proto, TensorProto):
+            rounded = self.constants.add_initializer(carried.name, carried.constant_proto, elem, clamp=False)
+            return rounded if rounded != carried.name else value.name
+        out = self.new_names.make_name(f"{value.name}_rounded")
+        added += self.make_rounding_nodes(value.name, elem, out)
+        return out
+
+    def _round_in_branch(self, weight: str, elem: int, limit: float, added: list[NodeProto]) -> str:
+        """Append the nodes that round a weight as ``RoundedConstants`` does; return the name of the rounded weight."""
+        largest = min(limit or math.inf, FINITE_MAX[elem] if elem and self.clamp else math.inf)
+        if largest < math.inf:
+            added += self.make_clip(weight, largest)
+            weight = added[-1].output[0]
+        if not elem:
+            return weight
+        out = self.new_names.make_name(f"{weight}_rounded")
+        added += self.make_cast_pair(weight, elem, out)
+        return out
+
+    def _find_carried_constant(self, value: Value) -> Value | None:
+        """Return the main graph's constant that a Loop passes unchanged from iteration to iteration, or None.
+
+        Paddle's exporter passes weights to a Loop in this way. A branch that reads the rounded constant itself need not
+        round the weight in each iteration.
+        """
+        source: Value | None = value
+        while source is not None and source.kind == "input" and source.scope.owner is not None:
+            body, loop = source.scope, source.scope.owner
+            slot = body.inputs.index(source)
+            # The body's inputs are the iteration, the condition and the states; its outputs start with the condition.
+            if loop.op_type != "Loop" or loop.domain or slot < 2 or body.outputs[slot - 1] is not source:
+                return None
+            if RoundingPoint(node_ref(loop), slot) in self.roundings:
+                return None  # some plan converts the constant before the Loop, as its policy for constants says
+            source = loop.inputs[slot]
+        if source is None or source is value or source.kind == "overridable" or source.scope.owner is not None:
+            return None
+        return source if dtypes.element(source.type) == dtypes.FLOAT else None
+
+    # --- bodies ---
+
+    def _build_node_body(self, nodes: list[NodeProto], output_names: Sequence[str], node: Node) -> GraphProto:
+        """Return a body whose outputs have the types of a node's outputs."""
+        outputs = zip(output_names, node.outputs, strict=True)
+        return self._build_body(nodes, [(name, value.type) for name, value in outputs if value is not None])
+
+    def _build_body(self, nodes: list[NodeProto], outputs: Sequence[tuple[str, dtypes.Type]]) -> GraphProto:
+        """Return a body with these nodes, and outputs with names and types."""
+        from onnx import GraphProto
+
+        body = GraphProto(name=self.new_names.make_name("branch"))
+        body.node.extend(nodes)
+        for name, authored_type in outputs:
+            value_info = body.output.add(name=name)
+            if authored_type != dtypes.UNKNOWN:
+                dtypes.write_type(value_info.type, _as_float32(authored_type))
+        return body
+
+
+def _as_float32(authored_type: dtypes.Type) -> dtypes.Type:
+    """Return the type that a value has in the gated graph: float32 in place of a low type."""
+    if dtypes.element(authored_type) not in LOW_TYPES:
+        return authored_type
+    return dtypes.with_element(authored_type, dtypes.FLOAT)

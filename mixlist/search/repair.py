@@ -1,0 +1,220 @@
+"""Repair a model: search the nodes to raise with the machinery of ``tune``, then write them into the model.
+
+The search runs under a policy that changes no node (``origin``). So the given model is the mixed model of the search,
+and its reference is the same model in float32: low weights keep their rounded values (Rules S12.1 to S12.6).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from mixlist.checker.finding_rules import EXCEPTION_KINDS
+from mixlist.checker.result import CheckReport, OutputFinding, Verdict
+from mixlist.decide import Resolver
+from mixlist.errors import ModelError
+from mixlist.model.refs import NodeRef, unique_names
+from mixlist.option_fields import with_fields
+from mixlist.run.feeds import as_batches
+from mixlist.search.clips import Clip, ClippedRepair, Group, replace_by_clips
+from mixlist.search.raised_groups import find_connected_groups, find_low_precisions
+from mixlist.search.repair_options import RepairOptions
+from mixlist.search.repair_result import OutputErrors, RaisedNode, RepairEdit, RepairReport
+from mixlist.search.rule_plans import RuleChecks, plan_with_rules, policy_with_rules, with_low_type
+from mixlist.search.tune import Search, run_search
+from mixlist.write import rewrite
+
+if TYPE_CHECKING:
+    from mixlist.model.load import Model
+    from mixlist.search.tune_result import TunedEdit, TuneReport
+
+# Rule S12.4: a model of which more nodes must be raised needs another type, not a repair.
+MAX_RAISED_SHARE = 0.5
+
+
+@with_fields(RepairOptions)
+def repair(model: Model, data: object, options: RepairOptions) -> RepairReport:
+    """Find the fewest nodes of a float16 or bfloat16 model to raise to float32, so that it keeps the limits on data.
+
+    The keyword arguments are the fields of ``RepairOptions``. ``data`` has the forms that ``check`` accepts. The
+    reference is the model in float32 with its weights as they are. Nothing is written: ``save`` of the report writes
+    the repaired model. Raises ModelError if the model has no node in low precision, UsageError for wrong arguments, and
+    the errors that ``check`` raises.
+    """
+    return run_repair(model, data, options)
+
+
+def run_repair(model: Model, data: object, options: RepairOptions) -> RepairReport:
+    """Do what ``repair`` does, with the options in one object."""
+    resolver = Resolver(model, type_hints=options.type_hints)
+    loaded, low_nodes = resolver.loaded, find_low_precisions(plan_with_rules(resolver, ""))
+    if not low_nodes:
+        raise ModelError(
+            f"{loaded.name} has no node in float16 or bfloat16 that could be raised",
+            hint="repair is for models that were authored in low precision; mixlist tune finds lists for other models",
+        )
+    # The low type of the search is the one that most nodes have.
+    ((precision, _),) = Counter(low_nodes.values()).most_common(1)
+    batches = as_batches(data, loaded.proto, options.steps)
+    validation = None if options.validate_on is None else as_batches(options.validate_on, loaded.proto)
+    tune_options = replace(options.tune_options(), validate_on=validation)
+    search = run_search(loaded, with_low_type(policy_with_rules(""), precision), batches, tune_options)
+    result = _Repair(resolver, low_nodes, search)
+    if options.clip and result.clipped is not None:
+        # The Clips must keep the limits on the validation data too, so no further validation is needed.
+        all_data = [batches] if validation is None else [batches, validation]
+        checks = RuleChecks(all_data, precision, tune_options.check_options())
+        result.clipped = replace_by_clips(result.clipped, result.clip_candidates(), checks)
+    return result.report()
+
+
+class _Repair:
+    """The outcome of a search for nodes to raise, of which ``report`` makes the report.
+
+    ``low_nodes``: the precision of each low-precision node of the given model. ``groups``: the raised nodes.
+    ``clipped``: the node rules and Clips of the repair; None if the search found no repair or was stopped.
+    """
+
+    def __init__(self, resolver: Resolver, low_nodes: dict[NodeRef, str], search: Search) -> None:
+        self.resolver, self.low_nodes = resolver, low_nodes
+        self.tuned, self.base = search.report, search.base
+        self.op_types = {decision.ref: decision.op_type for decision in plan_with_rules(resolver, "").nodes}
+        names = unique_names(self.low_nodes)
+        edits = {edit.node: edit for edit in self.tuned.edits}
+        self.edits: dict[NodeRef, TunedEdit] = {ref: edits[name] for ref, name in names.items() if name in edits}
+        self.groups: list[Group] = []
+        self.clipped: ClippedRepair | None = None
+        # Without a modify_mixlist the search found no set of nodes. After Ctrl-C the nodes so far are not checked.
+        if self.tuned.modify_mixlist and self.tuned.complete:
+            self.clipped = ClippedRepair(resolver, self.tuned.customize_dtypes)
+            plan = plan_with_rules(resolver, self.tuned.customize_dtypes)
+            raised = low_nodes.keys() - find_low_precisions(plan).keys()
+            self.groups = [tuple(group) for group in find_connected_groups(resolver.graph, raised)]
+
+    def clip_candidates(self) -> dict[Group, Clip]:
+        """Return a Clip for each group in which an output of a node of the main graph overflows first."""
+        candidates = {}
+        for group in self.groups:
+            patterns = {self.edits[ref].node for ref in group if ref in self.edits}
+            lines = self.tuned.customize_dtypes.splitlines()
+            rules = frozenset(line for line in lines if line.rpartition("::InputDtype:")[0] in patterns)
+            tensors = [
+                finding.tensor
+                for finding in self.base.nodes
+                if finding.ref in group and finding.first and finding.kind in EXCEPTION_KINDS and not finding.input
+            ]
+            if tensors and not group[0].scope:
+                candidates[group] = Clip(tensors[0], self.base.precision, rules)
+        return candidates
+
+    @property
+    def raised_count(self) -> int:
+        """The number of nodes that are raised."""
+        return sum(len(group) for group in self.groups if self.clipped is None or group not in self.clipped.clips)
+
+    @property
+    def is_excessive(self) -> bool:
+        """True if too many nodes must be raised (Rule S12.4)."""
+        return self.raised_count > MAX_RAISED_SHARE * len(self.low_nodes)
+
+    def report(self) -> RepairReport:
+        """Return the report, with the repaired model if there is one."""
+        tuned, repaired = self.tuned, None if self.is_excessive else self.clipped
+        verdict: Verdict = "fail" if self.is_excessive else tuned.verdict
+        edits = tuple(map(self._edit, self.groups))
+        check, after = self._find_check(repaired)
+        rewritten = None
+        if repaired is not None:
+            plan = plan_with_rules(repaired.resolver, repaired.customize_dtypes)
+            rewritten = rewrite(repaired.resolver.loaded, plan)
+        return RepairReport(
+            model=tuned.model,
+            precision=self.base.precision,
+            verdict=verdict,
+            complete=tuned.complete,
+            reasons=self._reasons(),
+            first_offenders=tuple(finding for finding in self.base.nodes if finding.first),
+            edits=edits,
+            errors=_output_errors(self.base.outputs, after),
+            low_nodes=len(self.low_nodes),
+            raised_nodes=self.raised_count,
+            low_share={"base": tuned.low_share["base"], "repaired": self._low_share(edits)},
+            customize_dtypes=repaired.customize_dtypes if repaired is not None else "",
+            trials=tuned.trials,
+            remembered=tuned.remembered,
+            check=check,
+            validation=tuned.validation,
+            warnings=tuned.warnings,
+            seconds=tuned.seconds,
+            rewritten=rewritten,
+        )
+
+    def _find_check(self, repaired: ClippedRepair | None) -> tuple[CheckReport | None, tuple[OutputFinding, ...]]:
+        """Return the check of the repaired model and the errors of its outputs; without a repair, another check and ().
+
+        The other check is that of the given model if too many nodes must be raised, else the last one of the search.
+        """
+        if repaired is None:
+            return (self.base if self.is_excessive else self.tuned.check), ()
+        if repaired.check is not None:
+            return repaired.check, repaired.outputs
+        return self.tuned.check, self.tuned.check.outputs if self.tuned.check is not None else ()
+
+    def _low_share(self, edits: Sequence[RepairEdit]) -> float | None:
+        """Return the share of the matrix work that stays low: what the edits do not take."""
+        base = self.tuned.low_share["base"]
+        return None if base is None else base - sum(edit.cost or 0.0 for edit in edits)
+
+    def _edit(self, group: Group) -> RepairEdit:
+        """Return the edit for a group of nodes, explained by the trials of the search."""
+        edits = [self.edits[ref] for ref in group if ref in self.edits]
+        why = next((edit.why for edit in edits if edit.why), "")
+        clip = self.clipped.clips.get(group) if self.clipped is not None else None
+        if clip is not None:
+            return RepairEdit("clip", (), clip.tensor, clip.limit, why, "", None)
+        without = next((edit.without for edit in edits if edit.without), "")
+        nodes = tuple(RaisedNode(*ref, self.op_types[ref], self.low_nodes[ref]) for ref in group)
+        costs = [edit.cost for edit in edits if edit.cost is not None]
+        return RepairEdit("raise", nodes, "", None, why, without, sum(costs) if costs else None)
+
+    def _reasons(self) -> tuple[str, ...]:
+        """Return why the verdict is what it is, one sentence each."""
+        tuned = self.tuned
+        if self.is_excessive:
+            counts = f"{self.raised_count} of {len(self.low_nodes)} {self.base.precision} nodes"
+            return (f"{counts} would have to be raised, more than half: the model needs float32 or bfloat16",)
+        if tuned.verdict == "pass":
+            state = "the repaired model" if self.groups else "nothing to repair: the model as it is"
+            return (f"{state} keeps every limit",)
+        if tuned.verdict == "inconclusive":
+            return (*tuned.reasons, *self._describe_reference())
+        if tuned.complete and self.clipped is None:
+            return (*tuned.reasons, *_explain_failure(tuned))
+        return tuned.reasons
+
+    def _describe_reference(self) -> tuple[str, ...]:
+        """Return where the model is not finite in float32 either; () if it is finite everywhere."""
+        finding = next((finding for finding in self.base.nodes if finding.kind == "preexisting"), None)
+        if finding is None:
+            return ()
+        return (f"in float32 the model is not finite either, first at {finding.ref} ({finding.op_type})",)
+
+
+def _explain_failure(tuned: TuneReport) -> tuple[str, ...]:
+    """Return why the trial failed that raises every node that a rule can raise; () without such a trial."""
+    # If this trial fails, the search ends. It has the most edits, because every other trial raises fewer nodes.
+    failed = [trial for trial in tuned.log if not trial["passed"] and trial["edits"]]
+    if not failed:
+        return ()
+    largest = max(failed, key=lambda trial: len(cast("Sequence[str]", trial["edits"])))
+    return (f"with every node raised that a node rule can raise: {largest['why']}",)
+
+
+def _output_errors(before: Sequence[OutputFinding], after: Sequence[OutputFinding]) -> tuple[OutputErrors, ...]:
+    """Return the errors of each output before the repair, and after it if there is a repaired model."""
+    errors_before, errors_after = ({output.name: output for output in outputs} for outputs in (before, after))
+    return tuple(
+        OutputErrors(name, errors_before.get(name), errors_after.get(name)) for name in errors_before | errors_after
+    )

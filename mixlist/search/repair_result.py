@@ -1,0 +1,179 @@
+"""The result of ``repair``. ``mixlist/show`` renders it, schemas/repair.json is its JSON (``mixlist.repair/1``)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mixlist.checker.result import CheckReport, LowSource, NodeFinding, OutputFinding, Verdict
+from mixlist.diagnostics import Diagnostic, warnings_as_text
+from mixlist.errors import FileError, UsageError
+from mixlist.files.atomic_writes import write_atomically
+from mixlist.files.strict_json import JsonObject, to_strict_json
+from mixlist.flat_rows import Row, choose_table, flat_row
+from mixlist.model.refs import NodeResult
+from mixlist.notebook_table import limited, notebook_facts
+
+if TYPE_CHECKING:
+    from mixlist.write import RewriteResult
+
+
+@dataclass(frozen=True)
+class RaisedNode(NodeResult):
+    """A node that computes in float32 in the repaired model. ``precision``: its low type in the given model."""
+
+    precision: str
+
+
+@dataclass(frozen=True)
+class RepairEdit:
+    """One edit: a connected group of nodes that are raised to float32, or a Clip in place of such a group.
+
+    ``nodes``: the raised nodes in order of computation, () for a Clip. ``tensor``: the tensor that the Clip bounds, and
+    ``limit`` the magnitude that it leaves; "" and None for raised nodes. ``why``: what the data showed. ``without``:
+    what happens if one of the nodes stays low. ``cost``: the share of the model's matrix and convolution work that
+    leaves low precision (0 to 1), None if the model has no such work.
+    """
+
+    kind: Literal["raise", "clip"]
+    nodes: tuple[RaisedNode, ...]
+    tensor: str
+    limit: float | None
+    why: str
+    without: str
+    cost: float | None
+
+
+@dataclass(frozen=True)
+class OutputErrors:
+    """The errors of one output against the model in float32: of the given model, and of the repaired one.
+
+    ``before`` and ``after`` are None if the model was not compared: ``before`` if ONNX Runtime refused it, ``after`` if
+    there is no repaired model.
+    """
+
+    name: str
+    before: OutputFinding | None
+    after: OutputFinding | None
+
+
+@dataclass(frozen=True, repr=False)
+class RepairReport:
+    """The repaired model, and the evidence for it.
+
+    ``precision``: the low type of the model. ``verdict``: ``pass`` if the repaired model keeps every limit, also if
+    there was nothing to repair; ``complete``: False after Ctrl-C. ``first_offenders``: where overflow starts in the
+    given model. ``edits``: the groups of raised nodes, and the Clips. ``errors``: the errors of each output before and
+    after. ``low_nodes`` and ``raised_nodes``: how many nodes of the given model compute in low precision, and how many
+    of these are raised. ``low_share``: the share of matrix and convolution work in low precision (0 to 1), with the
+    keys ``base`` and ``repaired``; None if the model has no such work. ``customize_dtypes``: the raised nodes as node
+    rules, "" without any. ``trials``: how many trials ran. ``remembered``: how many outcomes came from the state file.
+    ``check``: the check of the repaired model (with Clips, against the same Clips in float32), or of the given one if
+    no repair was found. ``validation``: the check on the data of ``validate_on``, before groups are replaced by Clips.
+    ``rewritten``: the repaired model as ``mixlist.rewrite`` returns it, None if there is no repair; without edits it is
+    the given model.
+    """
+
+    model: str
+    precision: str
+    verdict: Verdict
+    complete: bool
+    reasons: tuple[str, ...]
+    first_offenders: tuple[NodeFinding, ...]
+    edits: tuple[RepairEdit, ...]
+    errors: tuple[OutputErrors, ...]
+    low_nodes: int
+    raised_nodes: int
+    low_share: dict[str, float | None]
+    customize_dtypes: str
+    trials: int
+    remembered: int
+    check: CheckReport | None
+    validation: CheckReport | None = None
+    warnings: tuple[Diagnostic, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+    rewritten: RewriteResult | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        counts = f"edits {len(self.edits)}, raised {self.raised_nodes} of {self.low_nodes}, trials {self.trials}"
+        return f"<RepairReport of {self.model!r}: {self.verdict}; {counts}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        return notebook_facts(
+            f"repair of {self.model}: {self.verdict}",
+            {
+                "why": self.reasons,
+                "first offenders": limited([f"{f.ref} ({f.op_type}): {f.kind}" for f in self.first_offenders]),
+                "raised": limited([f"{node.ref} ({node.op_type})" for edit in self.edits for node in edit.nodes]),
+                "nodes": f"{self.raised_nodes} of {self.low_nodes} {self.precision} nodes raised",
+            },
+        )
+
+    @property
+    def repaired_model(self) -> Any:  # ModelProto or onnx_ir.Model: the caller knows the type that it passed in
+        """Return the repaired model in the type that was passed in; for a path with all weights in it.
+
+        Raises UsageError if there is no repair.
+        """
+        return self._require_model().model
+
+    def save(
+        self, path: str | os.PathLike[str], node_rules: str | os.PathLike[str] | None = None, *, force: bool = False
+    ) -> tuple[Path, ...]:
+        """Write the repaired model to ``path``, and the node rules to ``node_rules`` if it is given.
+
+        Returns the files of the model. Raises UsageError if there is no repair, or if both paths are one file, and
+        FileError if a file exists (unless ``force``) or cannot be written.
+        """
+        rewritten = self._require_model()
+        if node_rules is not None:
+            if os.path.realpath(path) == os.path.realpath(node_rules):
+                raise UsageError(f"{os.fspath(path)} would hold both the model and the rules", hint="give two files")
+            if not force and Path(node_rules).exists():
+                raise FileError(f"{os.fspath(node_rules)} exists", hint="remove it, or replace it with --force")
+        written_paths = rewritten.save(Path(path), force=force)
+        if node_rules is not None:
+            write_atomically(os.fspath(node_rules), self.customize_dtypes.encode())
+        return written_paths
+
+    def _require_model(self) -> RewriteResult:
+        if self.rewritten is None:
+            raise UsageError(f"there is no repaired model: {self.reasons[0]}")
+        return self.rewritten
+
+    def to_rows(self, table: str = "edits") -> list[Row]:
+        """Return the flat rows of a table, for pandas or polars.
+
+        ``table``: ``edits`` (one row for each raised node, with the number of its edit) or ``first_offenders`` (the
+        fields of NodeFinding). Raises UsageError for another table.
+        """
+        raised = [(number, node) for number, edit in enumerate(self.edits) for node in edit.nodes]
+        return choose_table(
+            table,
+            {
+                "edits": lambda: [{"edit": number} | flat_row(node) for number, node in raised],
+                "first_offenders": lambda: [flat_row(f, low_source=LowSource) for f in self.first_offenders],
+            },
+        )
+
+    def to_json(self) -> JsonObject:
+        """Return the ``mixlist.repair/1`` object of schemas/repair.json; infinities and NaN become strings."""
+        names = (name for name in self.__dataclass_fields__ if name != "rewritten")
+        plain: JsonObject = {name: _to_plain(getattr(self, name)) for name in names}
+        plain["warnings"] = warnings_as_text(self.warnings)
+        return {"format": "mixlist.repair/1", **to_strict_json(plain)}
+
+
+def _to_plain(value: object) -> object:
+    """Return a field of the report as plain values for JSON."""
+    if isinstance(value, CheckReport):
+        return value.to_json()
+    if isinstance(value, OutputErrors):
+        before, after = (None if output is None else output.to_plain() for output in (value.before, value.after))
+        return {"name": value.name, "before": before, "after": after}
+    if isinstance(value, NodeFinding | RepairEdit):
+        return asdict(value)
+    return [_to_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -1,0 +1,277 @@
+"""Find what a plan rounds: the inputs and outputs of each node that become low, as the emulation rounds them.
+
+A low node reads each input rounded to its low type, and its outputs are rounded. Two plans for one model differ only in
+these roundings. So one graph that can do all the roundings, each behind a gate, can run every plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from mixlist.decide.classification import is_control_flow
+from mixlist.decide.decisions import GraphSolution
+from mixlist.decide.value_uses import Use, find_node_uses, find_uses
+from mixlist.model import dtypes
+from mixlist.model.graph import Graph, Node, Value
+from mixlist.model.low_precision import LOW_TYPES
+from mixlist.model.naming import node_ref, scope_path
+from mixlist.model.refs import NodeRef
+from mixlist.model.signature import Assignment
+from mixlist.model.traits import Trait, operators
+
+_VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
+
+
+class RoundingPoint(NamedTuple):
+    """A place where values are rounded.
+
+    With ``slot`` -1 the point is a node, whose inputs and outputs are rounded together. With another ``slot`` the point
+    is one value that ``node`` reads, where ``node`` is control flow. If the name of ``node`` is "", the point is the
+    output ``slot`` of the scope.
+    """
+
+    node: NodeRef
+    slot: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """The low element types to which a node's inputs and outputs are rounded, by slot; 0 where they are not rounded.
+
+    ``magnitude_limits``: by input slot the magnitude to which a mask's constant is reduced, 0 where it is not reduced;
+    () if no input is.
+    """
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...] = ()
+    magnitude_limits: tuple[float, ...] = ()
+
+    def covers(self, needed: Rounding) -> bool:
+        """Return True if this rounding can be used where ``needed`` is asked for.
+
+        This rounding may round more inputs than ``needed``: an input that ``needed`` leaves alone was rounded before,
+        and rounding it to the same type again changes nothing. If ``needed`` only reduces a mask's constant, both must
+        be equal: the node may be high precision, and then its inputs must not be rounded.
+        """
+        if not (any(needed.inputs) or any(needed.outputs)):
+            return self == needed
+        return (self.outputs, self.magnitude_limits) == (needed.outputs, needed.magnitude_limits) and all(
+            needed_elem in (0, elem) for elem, needed_elem in zip(self.inputs, needed.inputs, strict=True)
+        )
+
+
+Roundings = dict[RoundingPoint, Rounding]
+# As ``IncrementalSolver.find_origin``: returns the earlier solution from which a solution was computed, and the nodes
+# that were decided again.
+FindOrigin = Callable[[GraphSolution], tuple[GraphSolution, frozenset[Node]] | None]
+# Returns the types of certain values from ``GraphSolution.decided_types``, in a form that can be a key.
+TypePicker = Callable[[list[int]], Hashable]
+
+
+@dataclass
+class SolutionRoundings:
+    """The roundings of one GraphSolution: of its nodes, and of single slots."""
+
+    nodes: Roundings
+    slots: Roundings
+
+
+class RoundingPlanner:
+    """Finds the roundings of one model under many policies.
+
+    A search decides almost the same again and again. So the planner caches:
+
+    - ``_points``: the point of each node, because names take time to make;
+    - ``_by_solution``: the roundings of a solution, from which those of the next solution are made;
+    - ``_node_roundings`` and ``_slot_roundings``: the roundings that follow from decided types, by these types.
+    """
+
+    def __init__(self) -> None:
+        self._points: dict[Node, RoundingPoint] = {}
+        self._by_solution: WeakKeyDictionary[GraphSolution, SolutionRoundings] = WeakKeyDictionary()
+        self._type_pickers: dict[Node | Graph, TypePicker | None] = {}
+        self._node_roundings: dict[Hashable, tuple[Assignment | None, Rounding | None]] = {}
+        self._slot_roundings: dict[Hashable, Roundings] = {}
+
+    def find_roundings(self, solution: GraphSolution, *, include_low_inputs: bool = False) -> Roundings:
+        """Return all roundings of a solution.
+
+        ``include_low_inputs``: low nodes also round those inputs that have their low type already.
+        """
+        roundings = self._compute_roundings(solution, include_low_inputs)
+        return roundings.nodes | roundings.slots
+
+    def update_roundings(self, solution: GraphSolution, find_origin: FindOrigin) -> SolutionRoundings:
+        """Return the roundings of a solution; if it was computed from another one, update only what has changed."""
+        roundings = self._by_solution.get(solution)
+        if roundings is None:
+            origin, changed_nodes = find_origin(solution) or (None, frozenset[Node]())
+            before = self._by_solution.get(origin) if origin is not None else None
+            if before is None:
+                roundings = self._compute_roundings(solution, False)
+            else:
+                roundings = SolutionRoundings(before.nodes.copy(), self._find_slot_roundings(solution, False))
+                for node in changed_nodes:
+                    self._update_node(roundings.nodes, solution, node, False)
+            self._by_solution[solution] = roundings
+        return roundings
+
+    def _point(self, node: Node) -> RoundingPoint:
+        """Return the point of a node."""
+        point = self._points.get(node)
+        if point is None:
+            point = self._points[node] = RoundingPoint(node_ref(node))
+        return point
+
+    def _compute_roundings(self, solution: GraphSolution, include_low_inputs: bool) -> SolutionRoundings:
+        """Return the roundings of one solution, computed from nothing."""
+        roundings = SolutionRoundings({}, self._find_slot_roundings(solution, include_low_inputs))
+        for node in solution.graph.nodes:
+            self._update_node(roundings.nodes, solution, node, include_low_inputs)
+        return roundings
+
+    def _find_slot_roundings(self, solution: GraphSolution, include_low_inputs: bool) -> Roundings:
+        """Return the roundings of the values that control flow and scope outputs read."""
+        graph = solution.graph
+        if graph not in self._type_pickers:
+            picker = _type_picker(_values_at_links(solution)) if _links_decide_slots(graph) else None
+            self._type_pickers[graph] = picker
+        # Without a picker no set of types decides the roundings, so nothing can be cached.
+        pick_types = self._type_pickers[graph]
+        if pick_types is None:
+            return dict(self._compute_slot_roundings(solution, include_low_inputs))
+        # Equal types at the links and the outputs give equal roundings of all slots.
+        key = graph, include_low_inputs, pick_types(solution.decided_types)
+        if key not in self._slot_roundings:
+            self._slot_roundings[key] = dict(self._compute_slot_roundings(solution, include_low_inputs))
+        return self._slot_roundings[key]
+
+    def _compute_slot_roundings(
+        self, solution: GraphSolution, include_low_inputs: bool
+    ) -> Iterator[tuple[RoundingPoint, Rounding]]:
+        for use in find_uses(solution, node_inputs=False):
+            elem = _rounded_type(use, solution, include_low_inputs)
+            if elem and use.node is None:
+                yield RoundingPoint(NodeRef(scope_path(use.scope), ""), use.slot), Rounding((elem,))
+            elif elem and use.node is not None:
+                yield self._point(use.node)._replace(slot=use.slot), Rounding((elem,))
+        yield from _find_output_roundings(solution, include_low_inputs)
+
+    def _update_node(self, roundings: Roundings, solution: GraphSolution, node: Node, include_low_inputs: bool) -> None:
+        """Set or remove the rounding of a node in ``roundings``."""
+        if node.bodies:
+            return  # its slots are rounding points of their own
+        pick_types = self._type_pickers.get(node)
+        if pick_types is None:
+            values = filter(None, (*node.inputs, *node.outputs))
+            pick_types = self._type_pickers[node] = _type_picker(values)
+        assignment = solution.assignments[node.id]
+        # An id is a faster key than an assignment. The entry holds the assignment, so that no other one gets its id. A
+        # reduced mask constant changes the rounding without a change of types, so it is a part of the key too.
+        types_of_node = pick_types(solution.decided_types)
+        key = node, include_low_inputs, id(assignment), types_of_node, node in solution.reduced_slots
+        entry = self._node_roundings.get(key)
+        if entry is None:
+            entry = self._node_roundings[key] = assignment, _find_node_rounding(solution, node, include_low_inputs)
+        point, rounding = self._point(node), entry[1]
+        if rounding is not None:
+            roundings[point] = rounding
+        else:
+            roundings.pop(point, None)
+
+
+def _type_picker(values: Iterable[Value]) -> TypePicker:
+    """Return the function that picks the types of these values."""
+    ids = [value.id for value in values]
+    return itemgetter(*ids) if ids else lambda _: ()
+
+
+def _links_decide_slots(graph: Graph) -> bool:
+    """Return True if all roundings of single slots follow from the types at control-flow links and graph outputs.
+
+    A link (``TypeLink``) joins values that must have one type, such as a result of an If and the outputs of its bodies.
+    Unknown operators with bodies read values by other rules. So the result is False for a graph that has one of them.
+    """
+    return all(not node.bodies or is_control_flow(node) for node in graph.nodes)
+
+
+def _values_at_links(solution: GraphSolution) -> Iterator[Value]:
+    """Yield the values that control flow links, and the outputs of the graph."""
+    for link in solution.links:
+        yield from link.targets
+        yield from (source.value for source in link.sources)
+    yield from solution.graph.root.outputs
+
+
+def _find_node_rounding(solution: GraphSolution, node: Node, include_low_inputs: bool) -> Rounding | None:
+    """Return the rounding of a node's inputs and outputs; None if it rounds nothing."""
+    # Two lists, because a mask's constant can be reduced at a slot that is not rounded.
+    inputs, limits = [0] * len(node.inputs), [0.0] * len(node.inputs)
+    low_slots = set()
+    for use in find_node_uses(solution, node):
+        elem, limits[use.slot] = _rounded_type(use, solution, include_low_inputs), use.magnitude_limit
+        inputs[use.slot] = elem
+        # A slot is low if the node rounds its value, and also if the value was rounded before.
+        read_type = solution.decided_types[use.value.id] if use.wanted_type is None else use.wanted_type
+        if elem or read_type in LOW_TYPES:
+            low_slots.add(use.slot)
+    # The readers of a Constant round its numbers.
+    needs_no_output_rounding = _yields_rounded_values(node, low_slots) or node.op_type == "Constant"
+    outputs = () if needs_no_output_rounding else _low_output_types(solution, node)
+    if not (any(inputs) or any(outputs) or any(limits)):
+        return None
+    return Rounding(tuple(inputs), outputs, tuple(limits) if any(limits) else ())
+
+
+def _find_output_roundings(
+    solution: GraphSolution, include_low_inputs: bool
+) -> Iterator[tuple[RoundingPoint, Rounding]]:
+    """Yield the roundings of graph outputs that are declared low and made in float32.
+
+    The rewriter keeps the declared type (Rule S7.2), so it puts a Cast before such an output.
+    """
+    root = solution.graph.root
+    for slot, value in enumerate(root.outputs):
+        declared = dtypes.element(root.declared_output_types[slot])
+        if declared not in LOW_TYPES or not isinstance(value.type, int):
+            continue
+        if include_low_inputs or solution.decided_types[value.id] != declared:
+            yield RoundingPoint(NodeRef("", ""), slot), Rounding((declared,))
+
+
+def _rounded_type(use: Use, solution: GraphSolution, include_low_inputs: bool) -> int:
+    """Return the low type to which a reader rounds a value; 0 if it reads the value as it is."""
+    wanted_type, value = use.wanted_type, use.value
+    if wanted_type is None or wanted_type not in LOW_TYPES or not isinstance(value.type, int):
+        return 0
+    if value.constant_proto is not None:
+        # A constant is converted for each type that a reader wants. Its decided type does not matter.
+        return wanted_type if dtypes.element(value.type) != wanted_type else 0
+    return wanted_type if include_low_inputs or solution.decided_types[value.id] != wanted_type else 0
+
+
+def _low_output_types(solution: GraphSolution, node: Node) -> tuple[int, ...]:
+    """Return the low type of each output of a node, 0 for other types; () if no output is low."""
+    elems = [
+        solution.decided_types[v.id] if v is not None and isinstance(v.type, int) else dtypes.UNKNOWN
+        for v in node.outputs
+    ]
+    return tuple([e if e in LOW_TYPES else 0 for e in elems]) if not LOW_TYPES.isdisjoint(elems) else ()
+
+
+def _yields_rounded_values(node: Node, low_slots: set[int]) -> bool:
+    """Return True if rounding the outputs changes nothing: a value-preserving operator whose float inputs are all low.
+
+    Example: Transpose or Max of rounded values yields rounded values.
+    """
+    if not low_slots or node.op_type not in _VALUE_PRESERVING or node.domain:
+        return False
+    return all(
+        slot in low_slots
+        for slot, value in enumerate(node.inputs)
+        if value is not None and dtypes.element(value.type) in dtypes.MIXABLE
+    )

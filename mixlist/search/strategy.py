@@ -1,0 +1,317 @@
+"""Search for the best set of edits under each objective (Rules S9.5 to S9.7).
+
+- ``min-edits`` looks for the fewest op types to make black. It tries two orders of the candidates, and takes the better
+  of the two minimal sets. A set with one more edit is as good if it keeps a tenth more of the matrix and convolution
+  work low (``EDIT_WORTH``).
+- ``max-low`` first moves every op type to the white list, and then makes as few of them black as it can. Edits that
+  gain nothing are undone.
+- ``max-speed`` takes the cheaper of these two results by the cost model, and adds single edits that lower the cost.
+
+If node rules are allowed, rules for a few nodes may then replace the edit of a whole op type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mixlist.lists.library import ListName
+from mixlist.model.refs import NodeRef
+from mixlist.search.candidate_ranking import MOST_ORDERS, CandidateRanking
+from mixlist.search.candidates import (
+    Candidate,
+    Edit,
+    EditSet,
+    ListEdit,
+    NodeEdit,
+    find_list_candidates,
+    find_node_candidates,
+)
+from mixlist.search.cost_model import CostModel
+from mixlist.search.minimal_sets import NextTests, find_minimal, remove_unneeded, search_with_lookahead
+from mixlist.search.trials import Trials
+from mixlist.search.tune_options import Objective
+
+EDIT_WORTH = 0.1  # the share of the matrix work that justifies one more edit (Rule S9.6)
+# Rule S9.7: if more than this share of an op type's low nodes needs a rule, the op type goes to the black list instead.
+MAX_RULE_SHARE = 0.5
+NO_EDITS: EditSet = frozenset()
+
+
+def alternative_objectives(objective: Objective) -> tuple[Objective, ...]:
+    """Return the objectives of the searches with node rules, if lists alone keep too little work low (Rule S9.15)."""
+    return ("min-edits", "max-low") if objective == "min-edits" else (objective,)
+
+
+class Strategy:
+    """One search for the best set of edits.
+
+    ``node_rules``: True if the search may keep single nodes in float32. ``candidates``: the candidates of the search by
+    their edits, for the report. ``notes``: the reasons why no set of edits was found.
+    """
+
+    def __init__(
+        self,
+        trials: Trials,
+        ranking: CandidateRanking,
+        cost: CostModel,
+        *,
+        node_rules: bool,
+    ) -> None:
+        self.compiler, self.trials, self.ranking, self.cost = trials.compiler, trials, ranking, cost
+        self.node_rules = node_rules
+        self.objective: Objective = "min-edits"
+        # For the forecast: the number of searches after the current one, None if it is not known.
+        self._searches_after: int | None = None
+        self.candidates: dict[Edit, Candidate] = {}
+        self.notes: list[str] = []
+
+    def run(self, objective: Objective) -> EditSet | None:
+        """Search, and return the best set of edits; None if no set keeps the limits."""
+        self.objective = objective
+        self._searches_after = None if self.node_rules or objective == "max-speed" else 0
+        # Lists first: one op type is easier to keep in a file than many nodes.
+        has_lists = self.compiler.base.mode.action == "lists"
+        best = self._find_list_edits() if has_lists else None
+        if best is None:
+            # No list keeps the limits. Rules may: they can also name nodes that have no name in the Ascend library.
+            if has_lists:
+                advice = "" if self.node_rules else "; try --node-rules"
+                self.notes = [f"no list of op types keeps the limits{advice}"]
+            if not self.node_rules:
+                return None
+            self._searches_after = 0
+            solution = self.compiler.solution(NO_EDITS)
+            candidates = self._include_exposed_nodes(NO_EDITS, lambda nodes: find_node_candidates(solution, nodes))
+            best = self._find_node_edits(NO_EDITS, candidates)
+            if best is None:
+                self.notes.append(f"rules for single nodes do not keep the limits{' either' if has_lists else ''}")
+                return None
+        elif self.node_rules:
+            best = self._replace_black_edits(best)
+        return self._remove_unneeded(best)
+
+    # --- edits of lists ---
+
+    def _find_list_edits(self) -> EditSet | None:
+        """Return the best set of edits of lists; None if no set keeps the limits."""
+        if self.objective == "min-edits":
+            return self._find_fewest_black()
+        most_low = self._find_most_low()
+        if self.objective == "max-low" or most_low is None:
+            return most_low
+        # max-speed: start from the cheaper of the two results, and of equal costs from the one with fewer edits.
+        results = [edits for edits in (self._find_fewest_black(), most_low) if edits is not None]
+        return self._add_cheaper_edits(min(results, key=lambda edits: (self.cost(edits), len(edits))))
+
+    def _find_fewest_black(self) -> EditSet | None:
+        """Return the best minimal set of op types to make black."""
+        # A trial has the edits of the candidates and no others.
+        return self._find_best_minimal(self._list_candidates(NO_EDITS, "black"), lambda edits: edits)
+
+    def _find_most_low(self) -> EditSet | None:
+        """Return the edits that make every op type white, except for those that must be black to keep the limits.
+
+        An edit to white is then removed if without it as much work stays low and the limits hold.
+        """
+        all_white = frozenset(candidate.edit for candidate in self._list_candidates(NO_EDITS, "white"))
+        # Each trial of this search makes some low nodes of this start high, so these gates serve all of them.
+        self.compiler.add_gates(all_white)
+        # Of the two orders, this one makes nodes without matrix work high first. So more of that work stays low.
+        order = self.ranking.orders(self._list_candidates(all_white, "black"))[0]
+        black = self._find_minimal(order, lambda edits: _make_black(all_white, edits))
+        if black is None:
+            return None
+        best = _make_black(all_white, black)
+        # An edit to white that keeps no work low only makes the list longer.
+        for edit in sorted(best & all_white, key=str, reverse=True):
+            fewer = best - {edit}
+            if self._low_share(fewer) >= self._low_share(best) and self.trials.passes(fewer):
+                best = fewer
+        return best
+
+    def _add_cheaper_edits(self, start: EditSet) -> EditSet:
+        """Return ``start`` with single edits that lower the cost and keep the limits.
+
+        An edit that makes the last low node high is not tried: that model is float32, which needs no list.
+        """
+        best, cost = start, self.cost(start)
+        for candidate in (*self._list_candidates(start, "black"), *self._list_candidates(start, "white")):
+            edit = candidate.edit
+            assert isinstance(edit, ListEdit)
+            # ``best`` changes this op type already. (Its candidate may move it back: then both lists are equal.)
+            if edit.before == edit.after or edit.op in {e.op for e in best if isinstance(e, ListEdit)}:
+                continue
+            extended = best | {edit}
+            extended_cost = self.cost(extended)
+            if extended_cost < self.cost.threshold * cost and self.compiler.low_nodes(extended):
+                # A move to the white list makes nodes low that had no gates.
+                self.compiler.add_gates(extended)
+                if self.trials.passes(extended):
+                    best, cost = extended, extended_cost
+        return best
+
+    def _list_candidates(self, edits: EditSet, after: ListName) -> tuple[Candidate, ...]:
+        """Return the op types that could go to the list ``after`` under some edits.
+
+        Only op types with a low node can go to the black list.
+        """
+        solution, base = self.compiler.solution(edits), self.compiler.base
+        if after == "white":
+            return self._register(find_list_candidates(solution, base, after, None))
+        return self._register(
+            self._include_exposed_nodes(edits, lambda low_nodes: find_list_candidates(solution, base, after, low_nodes))
+        )
+
+    def _include_exposed_nodes(
+        self, edits: EditSet, find_candidates: Callable[[set[NodeRef]], tuple[Candidate, ...]]
+    ) -> tuple[Candidate, ...]:
+        """Return the candidates for the nodes that round under some edits, or begin to when other nodes become high.
+
+        ``find_candidates`` returns the candidates for a set of nodes. Example: in ``MatMul -> Relu`` with both low, the
+        Relu rounds nothing, because its input is rounded already. With the MatMul in float32 the Relu rounds its input,
+        so it needs a candidate too.
+        """
+        low_nodes = self.compiler.low_nodes(edits)
+        # The loop ends, because ``low_nodes`` grows with each turn and the model has a finite number of nodes.
+        while True:
+            candidates = find_candidates(low_nodes)
+            all_high = frozenset(candidate.edit for candidate in candidates)
+            node_edits = {edit for edit in all_high if isinstance(edit, NodeEdit)}
+            still_low = self.compiler.low_nodes(_make_black(edits, all_high) | node_edits)
+            if still_low <= low_nodes:
+                return candidates
+            low_nodes = low_nodes | still_low
+
+    # --- edits of nodes ---
+
+    def _replace_black_edits(self, edits: EditSet) -> EditSet:
+        """Return ``edits`` with edits of few nodes in place of black op types, if they keep the limits (Rule S9.7)."""
+        black_edits = [edit for edit in edits if isinstance(edit, ListEdit) and edit.after == "black"]
+        pending, waiting = sorted(black_edits, key=self._work_key), []
+        # A gray op type has low nodes only next to others that are low. It waits until rules have replaced those.
+        while pending:
+            for index, edit in enumerate(pending, start=1):
+                self._searches_after = len(pending) - index
+                nodes = self._nodes_made_high(edit, edits)
+                if len(nodes) < 2:  # for a single node a rule would only replace one edit by another
+                    waiting.append(edit)
+                else:
+                    edits = self._replace_by_node_edits(edits, edit, nodes)
+            pending, waiting = (waiting, []) if len(waiting) < len(pending) else ([], [])
+        return edits
+
+    def _nodes_made_high(self, edit: ListEdit, edits: EditSet) -> set[NodeRef]:
+        """Return the nodes that are low without ``edit``, and that it makes high."""
+        return self.compiler.low_nodes(edits - {edit}).intersection(self.candidates[edit].nodes)
+
+    def _replace_by_node_edits(self, edits: EditSet, edit: ListEdit, nodes: set[NodeRef]) -> EditSet:
+        """Return ``edits`` with edits of few of the nodes instead of ``edit``, if they keep the limits (Rule S9.7)."""
+        other_edits = edits - {edit}
+        candidates = find_node_candidates(self.compiler.solution(other_edits), nodes)
+        best = self._find_node_edits(other_edits, candidates) if candidates else None
+        if best is None:
+            return edits
+        # Rule S9.7: more work must stay low, which does not count for ``min-edits``, or few nodes must need a rule.
+        gains = self.objective != "min-edits" and self._low_share(best) > self._low_share(edits)
+        return best if gains or len(best - other_edits) <= MAX_RULE_SHARE * len(nodes) else edits
+
+    def _find_node_edits(self, start: EditSet, candidates: Sequence[Candidate]) -> EditSet | None:
+        """Return ``start`` with the best minimal set of nodes to keep high."""
+        return self._find_best_minimal(self._register(candidates), lambda edits: start | edits)
+
+    # --- both kinds of edits ---
+
+    def _find_best_minimal(
+        self, candidates: Sequence[Candidate], make_trial_edits: Callable[[EditSet], EditSet]
+    ) -> EditSet | None:
+        """Find a minimal set of edits for each order of the candidates, and return the edits of the best trial.
+
+        ``make_trial_edits`` turns a set of the candidates' edits into the set of edits of a trial.
+        """
+        results = []
+        orders = self.ranking.orders(candidates)
+        for index, order in enumerate(orders, start=1):
+            edits = self._find_minimal(order, make_trial_edits, later_orders=len(orders) - index)
+            if not edits:  # no set passes, or no edit is needed: another order leads to the same result
+                return None if edits is None else make_trial_edits(edits)
+            results.append(make_trial_edits(edits))
+        return min(results, key=lambda edits: (self._penalty(edits), sorted(map(str, edits))))
+
+    def _find_minimal(
+        self, order: Sequence[Candidate], make_trial_edits: Callable[[EditSet], EditSet], *, later_orders: int = 0
+    ) -> EditSet | None:
+        """Return a minimal set of the candidates' edits for which the trial of ``make_trial_edits(set)`` passes."""
+        searches_after = self._searches_after
+        steps_after = None if searches_after is None else later_orders + MOST_ORDERS * searches_after
+        self.trials.forecast.begin_step(steps_after)
+        ordered = [candidate.edit for candidate in order]
+
+        def passes(edits: EditSet, next_tests: NextTests[Edit]) -> bool:
+            return self.trials.passes(make_trial_edits(edits), lambda count: map(make_trial_edits, next_tests(count)))
+
+        return search_with_lookahead(lambda test: find_minimal(ordered, test), passes)
+
+    def _remove_unneeded(self, edits: EditSet) -> EditSet:
+        """Return ``edits`` without those that neither the limits nor the objective need."""
+        # Without one of these edits the result becomes worse for the objective, so they stay in every trial.
+        gaining = {edit for edit in edits if self.describe_objective_loss(edit, edits)}
+        least_share = 0.0 if self.objective == "min-edits" else self._low_share(edits)
+
+        def passes(remaining: EditSet, next_tests: NextTests[Edit]) -> bool:
+            # Leaving out several edits may lose low work, although leaving out each alone loses none.
+            if self._low_share(remaining | gaining) < least_share:
+                return False
+            return self.trials.passes(
+                remaining | gaining, lambda count: [tested | gaining for tested in next_tests(count)]
+            )
+
+        self.trials.forecast.begin_step(0, is_bounded=True)
+        order = sorted(edits - gaining, key=self._work_key)
+        return search_with_lookahead(lambda test: remove_unneeded(edits - gaining, order, test), passes) | gaining
+
+    def describe_objective_loss(self, edit: Edit, edits: EditSet) -> str:
+        """Return what the objective loses if ``edit`` is left out of ``edits``, in words; "" if it loses nothing."""
+        other_edits = edits - {edit}
+        if self.objective != "min-edits" and self._low_share(other_edits) < self._low_share(edits):
+            return "with less in low precision"
+        if self.objective == "max-speed" and self.cost(edits) < self.cost.threshold * self.cost(other_edits):
+            return "at a higher cost"
+        return ""
+
+    def preference_key(self, edits: EditSet) -> tuple[float, float, list[str]]:
+        """Return a sort key of sets of edits that keep the limits: the smallest is the best under the objective."""
+        penalty, lost_share = self._penalty(edits), -self._low_share(edits)
+        first = (penalty, lost_share) if self.objective == "min-edits" else (lost_share, penalty)
+        return *first, sorted(map(str, edits))
+
+    def _penalty(self, edits: EditSet) -> float:
+        """Return the number of edits, less one edit for each tenth of the matrix work that stays low (Rule S9.6)."""
+        return len(edits) - self._low_share(edits) / EDIT_WORTH
+
+    def _register(self, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+        """Add the candidates to ``self.candidates``, and return them. An earlier candidate of the same edit stays."""
+        self.candidates = {candidate.edit: candidate for candidate in candidates} | self.candidates
+        return tuple(candidates)
+
+    def _work_key(self, edit: Edit) -> tuple[int, bool, str]:
+        """Return a sort key: edits that make little matrix work high come first.
+
+        ``remove_unneeded`` starts at the end of the order, so the edits that cost most are removed first.
+        """
+        candidate = self.candidates.get(edit)
+        work = self.ranking.matrix_flops(candidate) if candidate is not None else 0
+        return work, isinstance(edit, NodeEdit), str(edit)
+
+    def _low_share(self, edits: EditSet) -> float:
+        return self.compiler.low_share(edits) or 0.0
+
+
+def _make_black(start: EditSet, black: EditSet) -> EditSet:
+    """Return ``start`` with the op types of the edits ``black`` on the black list.
+
+    An op type that is on the black list of the base needs no edit for that: only its edit in ``start`` is removed.
+    """
+    black_edits = [edit for edit in black if isinstance(edit, ListEdit)]
+    ops = {edit.op for edit in black_edits}
+    other_edits = {edit for edit in start if not (isinstance(edit, ListEdit) and edit.op in ops)}
+    return frozenset(other_edits | {edit for edit in black_edits if edit.before != "black"})

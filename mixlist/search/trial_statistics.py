@@ -1,0 +1,323 @@
+"""Add the statistics of a trial to the graph: the fewest that show whether a value overflows.
+
+- **Sums.** The sum of magnitudes of a tensor is not finite if one of its values is not finite. So most tensors get one
+  reduction.
+- **No statistic.** A tensor is *skippable* if it is finite whenever the inputs of its node are. It gets no reduction.
+- **Ranges.** Some tensors are *ambiguous*: an infinity in them need not be an overflow. These are tensors that carry
+  masks, tensors that only Clips read, and tensors whose sum is infinite or may become so in the reference already
+  (``MAX_SUMMABLE``). If the accelerator saturates, tensors beyond the range of the low type are ambiguous too. They get
+  the statistics of ``check``. If one of their values is at the limit, ``overflow_classifier`` decides as ``check``
+  does.
+- Tensors near the limit of the low range get ranges too. A trial that keeps such a tensor in float32 may convert it for
+  one of its readers, and lose the values beyond the range there (Rule S8.4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mixlist.checker.instrument import RANGE_STATISTICS, SUM, InstrumentedModel, Probe, instrument
+from mixlist.checker.observer import RangeReader, Ranges
+from mixlist.checker.result import TensorRange
+from mixlist.checker.value_counts import FINITE_AND_INFINITE, Totals
+from mixlist.decide.constant_ranges import ConstantRange
+from mixlist.decide.proven_masks import Mask
+from mixlist.model import dtypes
+from mixlist.model.dataflow import DataflowNode
+from mixlist.model.graph import Node, Value, float_values
+from mixlist.model.low_precision import FINITE_MAX, overflow_bound
+from mixlist.model.refs import NodeRef, TensorRef
+from mixlist.model.traits import Trait, operators
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from mixlist.run.session import Array
+
+FindConstantRange = Callable[[Value], ConstantRange | None]
+MAX_SUMMABLE = 1e30  # a magnitude: the sum of 1e8 such values is still finite in float32
+# A value of the reference is near the limit if its magnitude is at least this share of the low range. A trial may take
+# such a value beyond the range.
+NEAR_RANGE = 1 / 8
+LEAST_DIVISOR = 1e-6  # rounding to a low type does not make a divisor of this magnitude zero
+_BOUNDED, _VALUE_PRESERVING = operators(Trait.BOUNDED), operators(Trait.VALUE_PRESERVING)
+# If all values that a well-conditioned operator reads and makes are far from the limit of the range in the reference,
+# no rounding takes one beyond the range. There are rare exceptions (terms that cancel, errors that grow eightfold): the
+# final check finds them.
+_WELL_CONDITIONED = operators(Trait.WELL_CONDITIONED)
+_NORMALIZES = operators(Trait.NORMALIZES)  # well-conditioned if their epsilon is not zero: they divide by a variance
+
+
+@dataclass(frozen=True)
+class AmbiguousValues:
+    """The ranges of one batch in the reference and in a trial. A value at the limit may belong to a mask.
+
+    ``counts``: the numbers of finite and infinite values in the trial, of tensors that are not finite in the reference.
+    """
+
+    reference: Ranges
+    mixed: Ranges
+    counts: Totals
+
+
+@dataclass(frozen=True)
+class TrialStatistics:
+    """The statistics of a trial: the graph outputs that hold them, and the way to read them.
+
+    ``sum_columns``: by the name of an output with sums, the tensors of its columns. The output has the shape [columns],
+    or [iterations, columns] if a loop makes it. ``nan_only``: the tensors of which only a NaN counts (float64).
+    ``ambiguous``: the tensors whose sums are ignored. ``position_of``: for each tensor with a sum the position of its
+    node in order of computation. ``ranges`` and ``counts``: the outputs and columns that hold ranges, and numbers of
+    finite and infinite values; the model (``proto``) in both is empty. ``cut_outputs``: for each cut of the graph, the
+    last tensors before it (as in ``InstrumentedModel``). ``overflow_value``: the magnitude that values beyond the low
+    range become (infinity, unless they saturate). ``overflow_bound``: the least magnitude that becomes infinite in the
+    low type.
+    """
+
+    sum_columns: Mapping[str, tuple[TensorRef, ...]]
+    nan_only: AbstractSet[TensorRef]
+    ambiguous: AbstractSet[TensorRef]
+    position_of: Mapping[TensorRef, int]
+    ranges: InstrumentedModel
+    counts: InstrumentedModel
+    cut_outputs: Sequence[tuple[str, ...]]
+    overflow_value: float
+    overflow_bound: float
+
+    @property
+    def output_names(self) -> list[str]:
+        """The names of all graph outputs with statistics."""
+        return list(dict.fromkeys((*self.sum_columns, *self.ranges.column_counts, *self.counts.column_counts)))
+
+    def find_first_overflow(self, reference: Mapping[str, Array], mixed: Mapping[str, Array]) -> str:
+        """Return the first node that overflows in the trial and not in the reference, "" if there is none.
+
+        ``reference`` and ``mixed``: the outputs by name; ``mixed`` may lack some. The outputs with sums alone come
+        before those with ranges, so their order is not the order of computation. ``position_of`` finds the first node.
+        """
+        overflows: list[TensorRef] = []
+        for name, tensors in self.sum_columns.items():
+            if name not in mixed or np.isfinite(mixed[name]).all():
+                continue
+            # One row for each iteration of a loop; outside loops [columns] becomes [1, columns]. The trial may run
+            # another number of iterations than the reference, so the rows are reduced before they are compared.
+            before, after = np.atleast_2d(reference[name]), np.atleast_2d(mixed[name])
+            nan = np.isnan(after).any(axis=0) & ~np.isnan(before).any(axis=0)
+            infinite = ~np.isfinite(after).all(axis=0) & np.isfinite(before).all(axis=0)
+            # A float64 tensor is never low, so an infinity in it does not count as an overflow.
+            is_overflow = np.where([tensor in self.nan_only for tensor in tensors], nan, infinite)
+            is_overflow &= [tensor not in self.ambiguous for tensor in tensors]
+            overflows += [tensors[column] for column in np.flatnonzero(is_overflow)]
+        return str(min(overflows, key=lambda tensor: self.position_of[tensor]).producer) if overflows else ""
+
+    def find_ambiguous_values(
+        self, reference: Mapping[str, Array], mixed: Mapping[str, Array]
+    ) -> AmbiguousValues | None:
+        """Return the ranges in the reference and in the trial if a range of the trial is at the limit, else None."""
+        if not self.ranges.column_counts:
+            return None
+        mixed_ranges = self._range_reader.read(mixed)
+        # With saturation, values beyond the range become the largest finite number, which is below the bound.
+        limit = min(self.overflow_value, self.overflow_bound)
+        if all(observed.finite and observed.magnitude < limit for observed in mixed_ranges.values()):
+            return None
+        return AmbiguousValues(self._range_reader.read(reference), mixed_ranges, self._count_values(mixed))
+
+    def _count_values(self, mixed: Mapping[str, Array]) -> Totals:
+        """Return the numbers of finite and infinite values of a trial, for the tensors that are counted."""
+        totals: dict[tuple[TensorRef, str], float] = {}
+        for key, places in self.counts.columns.items():
+            # Sum over the iterations, if a loop makes the output: its shape is [iterations, columns].
+            totals[key] = sum(float(np.sum(mixed[place.output][..., place.column])) for place in places)
+        for probe in self.counts.probes:
+            # A tensor that only repeats the values of ``source`` has the counts of ``source``.
+            if probe.source is not None:
+                totals |= {(probe.ref, name): n for (tensor, name), n in totals.items() if tensor == probe.source}
+        return totals
+
+    @cached_property
+    def _range_reader(self) -> RangeReader:
+        return RangeReader(self.ranges)
+
+
+def add_statistics(
+    model: ModelProto,
+    tensors: Sequence[TensorRange],
+    masks: Mapping[TensorRef, Mask],
+    clipped: AbstractSet[TensorRef],
+    low_type: int,
+    saturate: bool,
+    nodes: Sequence[DataflowNode],
+    cut_tensors: Container[str],
+    find_constant_range: FindConstantRange,
+    near_inputs: AbstractSet[TensorRef] = frozenset(),
+) -> tuple[ModelProto, TrialStatistics]:
+    """Return a copy of the model with the statistics of a trial, and the places where they are.
+
+    ``tensors``: the ranges of the reference over all batches. ``masks``: the tensors that carry masks. ``clipped``: the
+    tensors that only Clips read. ``nodes``: the nodes whose outputs may be skippable; if it is empty, every tensor gets
+    a range. ``cut_tensors``: as for ``instrument``. ``near_inputs``: the graph inputs with values near the limit of the
+    low range.
+    """
+    infinite_by_design = {*masks, *clipped}.union(*(mask.joined | mask.factors for mask in masks.values()))
+    selection = _Selection(tensors, infinite_by_design, low_type, saturate, nodes, find_constant_range, near_inputs)
+    instrument_more = partial(instrument, needs_own_range=selection.needs_own_range, cut_tensors=cut_tensors)
+    # Each pass adds its probes to the graph of the pass before: sums, then ranges (which include a sum), then counts.
+    summed = instrument_more(model, lambda probe: (SUM,) if selection.is_summed(probe) else ())
+    ranged = instrument_more(summed.proto, lambda probe: RANGE_STATISTICS if selection.is_ranged(probe) else ())
+    passes = [summed, ranged]
+    if selection.not_finite:
+        passes.append(
+            instrument_more(ranged.proto, lambda probe: FINITE_AND_INFINITE if selection.is_counted(probe) else ())
+        )
+    sum_columns = _sum_columns(summed) | _sum_columns(ranged)
+    return passes[-1].proto, TrialStatistics(
+        sum_columns=sum_columns,
+        nan_only=frozenset(probe.ref for probe in summed.probes if probe.elem == dtypes.DOUBLE),
+        ambiguous=frozenset(probe.ref for probe in ranged.probes if selection.is_ambiguous(probe)),
+        position_of=_positions(sum_columns, tensors),
+        ranges=_without_model(ranged),
+        counts=_without_model(passes[-1]) if selection.not_finite else InstrumentedModel(type(model)()),
+        # Each pass knows only the statistics that it added. A cut needs those of all passes before it.
+        cut_outputs=[tuple(chain(*cut)) for cut in zip(*(result.cut_outputs for result in passes), strict=True)],
+        overflow_value=FINITE_MAX[low_type] if saturate else math.inf,
+        overflow_bound=overflow_bound(low_type),
+    )
+
+
+def _without_model(instrumented: InstrumentedModel) -> InstrumentedModel:
+    """Return the places of the statistics without the model, which workers get in segments."""
+    return replace(instrumented, proto=type(instrumented.proto)())
+
+
+def _positions(sum_columns: Mapping[str, Sequence[TensorRef]], tensors: Sequence[TensorRange]) -> dict[TensorRef, int]:
+    """Return for each tensor with a sum the position of its node. ``tensors`` are in order of computation."""
+    positions = {tensor.producer: position for position, tensor in enumerate(tensors)}
+    return {tensor: positions.get(tensor.producer, -1) for columns in sum_columns.values() for tensor in columns}
+
+
+def _sum_columns(instrumented: InstrumentedModel) -> dict[str, tuple[TensorRef, ...]]:
+    """Return the tensors of the columns of each output that holds sums of magnitudes."""
+    columns: dict[str, dict[int, TensorRef]] = {}
+    for (tensor, statistic), places in instrumented.columns.items():
+        for place in places if statistic == SUM.name else ():
+            columns.setdefault(place.output, {})[place.column] = tensor
+    return {output: tuple(by_column[column] for column in sorted(by_column)) for output, by_column in columns.items()}
+
+
+class _Selection:
+    """Decides which statistics each tensor gets. The parameters are those of ``add_statistics``.
+
+    ``infinite_by_design``: the tensors of masks, and those that only Clips read.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[TensorRange],
+        infinite_by_design: AbstractSet[TensorRef],
+        low_type: int,
+        saturate: bool,
+        nodes: Sequence[DataflowNode],
+        find_constant_range: FindConstantRange,
+        near_inputs: AbstractSet[TensorRef],
+    ) -> None:
+        magnitudes = _Magnitudes(tensors, find_constant_range, low_type)
+        self.near, self.near_inputs, self.all_ranged = magnitudes.near, near_inputs, not nodes
+        self.skippable = {node.ref for node in nodes if magnitudes.outputs_stay_finite(node)}
+        bound = overflow_bound(low_type) if saturate else MAX_SUMMABLE
+        # "not <" instead of ">=", because a magnitude may be NaN.
+        self.beyond_bound = {(t.producer, t.tensor) for t in tensors if not t.magnitude < bound}
+        self.not_finite = {(t.producer, t.tensor) for t in tensors if t.nan or not math.isfinite(t.magnitude)}
+        self.infinite_by_design = infinite_by_design
+
+    def is_ambiguous(self, probe: Probe) -> bool:
+        """Return True if an infinity in a tensor need not be an overflow."""
+        # A float64 tensor is never low.
+        is_beyond = (probe.ref.producer, probe.tensor) in self.beyond_bound and probe.elem != dtypes.DOUBLE
+        return probe.ref in self.infinite_by_design or is_beyond
+
+    def needs_own_range(self, tensor: TensorRef) -> bool:
+        """Return True if a tensor gets a range of its own, although it only repeats another tensor.
+
+        A trial may round this tensor and leave the other one as it is.
+        """
+        return tensor in self.infinite_by_design or tensor.producer in self.near
+
+    def is_ranged(self, probe: Probe) -> bool:
+        """Return True if a tensor gets a range."""
+        is_near_output = bool(probe.ref.node) and probe.ref.producer in self.near
+        is_near = self.all_ranged or probe.ref in self.near_inputs or is_near_output
+        return self.is_ambiguous(probe) or (is_near and probe.elem != dtypes.DOUBLE)
+
+    def is_summed(self, probe: Probe) -> bool:
+        """Return True if a tensor gets a sum of magnitudes alone."""
+        return not self.is_ranged(probe) and probe.ref.producer not in self.skippable
+
+    def is_counted(self, probe: Probe) -> bool:
+        """Return True if the finite and the infinite values of a tensor are counted."""
+        return (probe.ref.producer, probe.tensor) in self.not_finite and self.is_ranged(probe)
+
+
+class _Magnitudes:
+    """The magnitudes of the reference: ``near`` are the nodes with an output near the limit of the low range.
+
+    ``far``: the nodes whose outputs are all far from the limit. A node that never ran is in neither set.
+    """
+
+    def __init__(self, tensors: Iterable[TensorRange], find_constant_range: FindConstantRange, low_type: int) -> None:
+        self.near_bound, self.find_constant_range = NEAR_RANGE * overflow_bound(low_type), find_constant_range
+        self.near: set[NodeRef] = set()
+        self.far: set[NodeRef] = set()
+        for tensor in tensors:
+            # A magnitude that is NaN is not below the bound, so its node counts as near.
+            (self.far if tensor.magnitude < self.near_bound else self.near).add(tensor.producer)
+        self.far -= self.near
+
+    def outputs_stay_finite(self, node: DataflowNode) -> bool:
+        """Return True if a node's outputs are finite whenever its inputs are.
+
+        The inputs have statistics, or are skippable themselves. A value-preserving operator makes no larger values, but
+        it can overflow if its float32 input is rounded first. So its outputs must not be near the limit.
+        """
+        op_type = node.node.op_type
+        # The traits describe standard operators. An operator of another domain may have the same name.
+        if node.node.domain or not all(self._is_safe(value) for value in float_values(node.node.inputs)):
+            return False
+        if op_type in _BOUNDED or (op_type in _VALUE_PRESERVING and node.ref not in self.near):
+            return True
+        if op_type not in _WELL_CONDITIONED and not self._has_large_divisor(node.node):
+            return False
+        return node.ref in self.far and self.near.isdisjoint(tensor.ref.producer for tensor in node.inputs)
+
+    def _has_large_divisor(self, node: Node) -> bool:
+        """Return True if a node divides by a constant far from zero, or by a variance plus an epsilon far from zero."""
+        if node.op_type == "Div":
+            divisor = node.inputs[1]
+            constant = self.find_constant_range(divisor) if divisor is not None and divisor.is_constant else None
+            return (
+                constant is not None
+                and constant.single_value is not None
+                and abs(constant.single_value) >= LEAST_DIVISOR
+            )
+        # Without the attribute, epsilon has its default value 1e-5, which is large enough.
+        epsilons = [attribute.f for attribute in node.proto.attribute if attribute.name == "epsilon"]
+        return node.op_type in _NORMALIZES and all(epsilon >= LEAST_DIVISOR for epsilon in epsilons)
+
+    def _is_safe(self, value: Value) -> bool:
+        """Return True if a value is a constant far from the limit of the range, or the output of a node that computes.
+
+        Such an output has statistics or is skippable. Outputs of control flow have no statistics here.
+        """
+        if value.is_constant:
+            constant = self.find_constant_range(value)
+            return constant is not None and constant.max_abs < self.near_bound
+        producer = value.producer
+        return producer is not None and not producer.bodies

@@ -1,0 +1,120 @@
+"""Decide whether a trial passes: every limit of ``check`` must hold over all batches (Rules S9.2 and S9.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mixlist.checker.accuracy import OutputAccuracy
+from mixlist.checker.limits import MEASURES, Limits, too_many_exceptions
+from mixlist.checker.result import CheckReport
+from mixlist.search.trial_worker import AnswerCounts, BatchResult
+
+
+@dataclass(frozen=True)
+class TrialLimits:
+    """The limits that a trial must keep.
+
+    ``max_exception_rate``: the share of batches that may have an overflow. ``max_accuracy_loss``: by how much the share
+    of right answers may fall; None if there are no labels.
+    """
+
+    outputs: Limits
+    max_exception_rate: float
+    max_accuracy_loss: float | None = None
+
+    def one_overflow_fails(self, batches: int) -> bool:
+        """Return True if a single batch with an overflow, among ``batches``, breaks the limit."""
+        return too_many_exceptions(1, batches, self.max_exception_rate)
+
+    def describe_accuracy_loss(self, right_before: int, right_after: int, labels: int) -> str:
+        """Return the reason if too many right answers are lost, "" if the limit holds."""
+        loss = (right_before - right_after) / max(labels, 1)
+        if self.max_accuracy_loss is None or loss <= self.max_accuracy_loss:
+            return ""
+        return f"task accuracy falls by {loss:.4g}, the limit is {self.max_accuracy_loss:g}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a trial.
+
+    ``why``: the limit that broke first, "" if the trial passed. ``batch``: the index of the batch where that limit
+    broke, None if it is a limit over all batches. ``crashed``: True if the worker process died, which may not happen
+    again in another run.
+    """
+
+    passed: bool
+    why: str = ""
+    batch: int | None = None
+    crashed: bool = False
+
+
+class TrialJudge:
+    """Judges one trial, whose batches are added one by one. ``batch_count``: the number of batches of the trial."""
+
+    def __init__(self, limits: TrialLimits, outputs: Sequence[str], batch_count: int) -> None:
+        self.limits, self.batch_count = limits, batch_count
+        self.outputs = [OutputAccuracy(name) for name in outputs]
+        self.overflows = self.added = 0
+        self.answers: AnswerCounts = (0, 0, 0)
+
+    def add(self, index: int, batch: BatchResult) -> Outcome | None:
+        """Add a batch. Return the outcome as soon as it is certain, None before that.
+
+        A trial that ONNX Runtime refuses to run fails (Rule S9.13).
+        """
+        self.added += 1
+        if batch.refusal is not None:
+            place = f" on batch {index}" if self.batch_count > 1 else ""
+            return Outcome(False, f"ONNX Runtime refuses it{place}, {batch.refusal}", index)
+        if batch.overflow:
+            # The rate is over all batches, so the trial fails once too many of them overflow, whatever the others do.
+            self.overflows += 1
+            if too_many_exceptions(self.overflows, self.batch_count, self.limits.max_exception_rate):
+                share = f", in {self.overflows} or more of {self.batch_count} batches" if self.batch_count > 1 else ""
+                return Outcome(False, f"overflow at {batch.overflow}{share}", index)
+        # The loss of accuracy is judged at the end: later batches may make up for it.
+        right_before, right_after, labels = batch.answers
+        self.answers = self.answers[0] + right_before, self.answers[1] + right_after, self.answers[2] + labels
+        for output, in_batch in zip(self.outputs, batch.outputs, strict=True):
+            output.merge(in_batch)
+            if output.cannot_pass(self.limits.outputs):  # whatever the remaining batches hold
+                return Outcome(False, _describe_broken_limits(output, self.limits.outputs), index)
+        return self._outcome_of_all() if self.added == self.batch_count else None
+
+    def _outcome_of_all(self) -> Outcome:
+        """Return the outcome after the last batch: now the limits that are shares over all batches are certain too."""
+        for output in self.outputs:
+            if not output.finding(self.limits.outputs).passed:
+                return Outcome(False, _describe_broken_limits(output, self.limits.outputs))
+        reason = self.limits.describe_accuracy_loss(*self.answers)
+        return Outcome(not reason, reason)
+
+
+def explain_failed_check(report: CheckReport, limits: TrialLimits) -> tuple[str, ...]:
+    """Return why a check does not keep the limits; () if it does.
+
+    A check reports the task accuracy and has no limit for it. So that limit is applied here.
+    """
+    reasons = () if report.verdict == "pass" else report.reasons
+    if report.task is None:
+        return reasons
+    labels = report.task.count
+    # The report has shares. Their products with the number of labels are whole numbers, except for rounding errors.
+    right_before, right_after = (round(share * labels) for share in (report.task.reference, report.task.mixed))
+    reason = limits.describe_accuracy_loss(right_before, right_after, labels)
+    return (*reasons, reason) if reason else reasons
+
+
+def _describe_broken_limits(output: OutputAccuracy, limits: Limits) -> str:
+    finding = output.finding(limits)
+    limit_values = limits.enabled()
+    measured = {name: getattr(finding, field) for name, field in MEASURES.items()}
+    broken = [
+        f"{name} {measured[name]:.3g} (limit {limit_values[name]:g})"
+        for name in finding.failed_limits
+        if name in limit_values
+    ]
+    # A limit without a value of its own, such as "shape", is named alone.
+    return f"output {output.name!r}: {', '.join(broken) or ', '.join(finding.failed_limits)}"

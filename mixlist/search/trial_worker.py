@@ -1,0 +1,220 @@
+"""Run trials in a worker process: one batch of a trial is one run of the gated graph with the flags of a plan.
+
+A TrialRunner holds a session for each segment of the gated graph, the batches, and the reference of each batch.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mixlist.checker.accuracy import OutputAccuracy
+from mixlist.checker.label_accuracy import Labels, TaskAccuracy
+from mixlist.checker.limits import Limits
+from mixlist.run.executors import read_sent_file
+from mixlist.run.local_session import LocalSession, Refusal, RunRefused, open_session
+from mixlist.run.lru_cache import LruCache
+from mixlist.run.session import Array, Feed, Outputs, SessionOptions
+from mixlist.search.graph_partition import Segment
+from mixlist.search.trial_statistics import AmbiguousValues, TrialStatistics
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CACHE_BYTES = 2**28  # of outputs of segments, in each process
+
+Values = dict[str, Array]  # by tensor name
+AnswerCounts = tuple[int, int, int]  # right answers of the reference, right answers of the trial, labels
+
+
+@dataclass(frozen=True)
+class Payload:
+    """Everything that a TrialRunner needs, sent once to every worker process.
+
+    ``weights_folder``: the folder of the weights if a worker loads one segment at a time; None if the segments hold
+    their weights and stay loaded. ``flag_count``: the number of gates of the gated graph. ``output_names``: the names
+    of the model's outputs; ``gated_output_names``: the names of the same outputs in the gated graph.
+    ``one_overflow_fails``: True if a single overflow decides a trial, so that the rest of the batch need not run.
+    ``limits``: the limits for which outputs are measured; None measures everything. ``deterministic``: True if every
+    run of the model computes the same, so that outputs of segments can be reused.
+    """
+
+    segments: tuple[Segment, ...]
+    weights_folder: Path | None
+    flag_count: int
+    output_names: tuple[str, ...]
+    gated_output_names: tuple[str, ...]
+    statistics: TrialStatistics
+    feeds: tuple[Feed, ...]
+    one_overflow_fails: bool
+    limits: Limits | None
+    deterministic: bool
+    labels: Labels | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """The result of one batch of one trial.
+
+    ``overflow``: the first node that overflows, "" if none does. ``outputs``: the errors of the outputs, () if they
+    were not computed. ``ambiguous``: the ranges of tensors whose large values may be an overflow or those of a mask;
+    None if there are none. ``refusal``: the error of ONNX Runtime if it refused to run, else None.
+    """
+
+    overflow: str
+    outputs: tuple[OutputAccuracy, ...] = ()
+    answers: AnswerCounts = (0, 0, 0)
+    ambiguous: AmbiguousValues | None = None
+    refusal: Refusal | None = None
+
+
+class TrialRunner:
+    """Runs batches of trials in sessions of the gated graph's segments. Several threads may use it at a time."""
+
+    def __init__(self, payload: Payload) -> None:
+        self.payload = payload
+        # The sessions of the segments; none if each is loaded when it runs.
+        in_segments = payload.weights_folder is not None
+        self.sessions = [] if in_segments else [self._load(segment) for segment in payload.segments]
+        self.gates = [np.array(segment.gates, np.intp) for segment in payload.segments]
+        self.cache: LruCache[Values] = LruCache(CACHE_BYTES, _byte_size)  # outputs of segments, by batch and flags
+        self.references: dict[int, Values] = {}  # by batch
+        self.label_offsets = [0]  # for each batch the position of its first label
+        self.lock = threading.RLock()
+
+    def run(self, flags: bytes, batch: int) -> BatchResult:
+        """Run one batch of a trial. Raises ModelError if ONNX Runtime refuses to run the reference.
+
+        ``flags``: one bit per gate, packed.
+        """
+        # The reference comes first: an error in it is a fault of the model or the data, and not of the edits.
+        payload, reference, mixed, overflow = self.payload, self._reference(batch), Values(), ""
+        flag_array = np.unpackbits(np.frombuffer(flags, np.uint8), count=payload.flag_count).astype(bool)
+        try:
+            for segment_outputs in self._run_segments(flag_array, batch):
+                mixed.update(segment_outputs)
+                # Segments run in order of computation, so an overflow in an earlier one explains those in later ones.
+                overflow = overflow or payload.statistics.find_first_overflow(reference, segment_outputs)
+                if overflow and payload.one_overflow_fails:
+                    return BatchResult(overflow)
+        except RunRefused as refused:
+            return BatchResult(overflow, refusal=refused.refusal)
+        reference_outputs, mixed_outputs = self._model_outputs(reference), self._model_outputs(mixed)
+        outputs = []
+        for name, output in reference_outputs.items():
+            outputs.append(OutputAccuracy(name, payload.limits, payload.statistics.overflow_value))
+            outputs[-1].add(output, mixed_outputs[name])
+        # A batch with an overflow counts once, so its other large values need no decision.
+        ambiguous = None if overflow else payload.statistics.find_ambiguous_values(reference, mixed)
+        answers = self._count_answers(batch, reference_outputs, mixed_outputs)
+        return BatchResult(overflow, tuple(outputs), answers, ambiguous)
+
+    def _model_outputs(self, values: Values) -> Values:
+        """Return the model's outputs by their own names."""
+        names = zip(self.payload.output_names, self.payload.gated_output_names, strict=True)
+        return {name: values[gated_name] for name, gated_name in names}
+
+    def _reference(self, batch: int) -> Values:
+        """Return the outputs and statistics of a batch with nothing rounded."""
+        # Threads that start with the same batch wait here for one run. The lock is reentrant for ``_count_answers``.
+        with self.lock:
+            if batch not in self.references:
+                names = {*self.payload.gated_output_names, *self.payload.statistics.output_names}
+                all_off = np.zeros(self.payload.flag_count, bool)
+                self.references[batch] = {
+                    name: value
+                    for segment_outputs in self._run_segments(all_off, batch)
+                    for name, value in segment_outputs.items()
+                    if name in names
+                }
+            return self.references[batch]
+
+    def _run_segments(self, flags: NDArray[np.bool], batch: int) -> Iterator[Values]:
+        """Yield the outputs of each segment, in order. ``flags``: bool [number of gates of the gated graph]."""
+        values: Values = dict(self.payload.feeds[batch])
+        # The outputs of a segment depend on the batch and on the flags of all segments so far.
+        key: tuple[int | bytes, ...] = (batch,)
+        for index, (segment, gates) in enumerate(zip(self.payload.segments, self.gates, strict=True)):
+            segment_flags = flags[gates]
+            key = (*key, segment_flags.tobytes())
+            outputs = self.cache.get(key)
+            if outputs is None:
+                # The data may omit an optional input.
+                feed = {name: values[name] for name in segment.input_names if name in values}
+                if segment.flags_input:
+                    feed[segment.flags_input] = segment_flags
+                outputs = dict(zip(segment.output_names, self._run_segment(index, feed), strict=True))
+                # With random nodes, two runs of a segment differ, so its outputs are not reused.
+                if self.payload.deterministic:
+                    self.cache.put(key, outputs)
+            values.update(outputs)
+            yield outputs
+
+    def _run_segment(self, index: int, feed: Feed) -> Outputs:
+        """Run a segment; load it for this run if the segments do not stay loaded."""
+        segment = self.payload.segments[index]
+        if self.sessions:
+            return self.sessions[index].run(segment.output_names, feed)
+        with self._load(segment) as session:
+            return session.run(segment.output_names, feed)
+
+    def _load(self, segment: Segment) -> LocalSession:
+        """Load a segment."""
+        folder = self.payload.weights_folder
+        options = SessionOptions(threads=self.payload.threads, lean=True, reuse_memory=True)
+        if folder is not None:
+            # Without packing, weights stay mapped. The optimization would round them when the segment is loaded, also
+            # those that the trial leaves in float32.
+            options = replace(options, optimize=False, prepack=False)
+        return LocalSession(open_session(segment.model, options, folder=folder))
+
+    def _count_answers(self, batch: int, reference: Values, mixed: Values) -> AnswerCounts:
+        """Return the right answers of the reference and of the trial in a batch, and the number of labels used."""
+        labels = self.payload.labels
+        if labels is None:
+            return 0, 0, 0
+        with self.lock:
+            # Only the outputs of a batch show how many samples it has. So all earlier batches run first.
+            while len(self.label_offsets) <= batch + 1:
+                outputs = self._model_outputs(self._reference(len(self.label_offsets) - 1))
+                task = TaskAccuracy(labels[self.label_offsets[-1] :])
+                task.add(outputs, outputs)
+                self.label_offsets.append(self.label_offsets[-1] + task.used)
+        task = TaskAccuracy(labels[self.label_offsets[batch] :])
+        task.add(reference, mixed)
+        return task.right[0], task.right[1], task.count
+
+
+def _byte_size(values: Mapping[str, Array]) -> int:
+    """Return the bytes that a cache entry takes: the arrays, and a little for the entry."""
+    return 256 + sum(getattr(value, "nbytes", 0) for value in values.values())
+
+
+_runners: LruCache[TrialRunner] = LruCache(2)  # the runner of the current gated graph, and the one before it
+
+
+def run_batch(token: str, payload: str | bytes, flags: bytes, batch: int) -> BatchResult:
+    """Run one batch of one trial in this process.
+
+    ``token``: the identity of the payload. ``payload``: a pickled Payload, or the path of a file that holds it.
+    """
+    return get_runner(token, payload).run(flags, batch)
+
+
+def get_runner(token: str, payload: str | bytes) -> TrialRunner:
+    """Return the runner of this process for a payload; make it if there is none."""
+    return _runners.get_or_make(token, lambda: TrialRunner(pickle.loads(read_sent_file(payload))))
+
+
+def pack_flags(on: Sequence[int], count: int) -> bytes:
+    """Return ``count`` flags as packed bits. The flags at the positions ``on`` are set."""
+    flags = np.zeros(count, bool)
+    flags[list(on)] = True
+    return np.packbits(flags).tobytes()

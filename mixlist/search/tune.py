@@ -1,0 +1,420 @@
+"""Tune a model: base check, search, final check, explanation of each edit, validation (Rules S9.1 to S9.15)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mixlist.benchmark.timed_session import measure_shortest_run
+from mixlist.checker.label_accuracy import warn_unused_labels
+from mixlist.checker.limits import missing_evidence
+from mixlist.checker.result import CheckReport, Verdict
+from mixlist.checker.run import run_check
+from mixlist.decide import Resolver
+from mixlist.diagnostics import warning
+from mixlist.errors import UsageError
+from mixlist.installed_runtime import require_onnxruntime
+from mixlist.lists.policy import Policy, require_policy
+from mixlist.model.save import INLINE_LIMIT, content_digest
+from mixlist.option_fields import with_fields
+from mixlist.run import executors
+from mixlist.run.feeds import as_batches, digest
+from mixlist.run.phase_timer import PhaseTimer
+from mixlist.run.segments import choose_segment_bytes, weight_bytes
+from mixlist.search.base_check import check_base, check_in_float32, needs_search
+from mixlist.search.candidate_ranking import CandidateRanking
+from mixlist.search.candidates import EditSet
+from mixlist.search.cost_model import CostModel
+from mixlist.search.edit_report import explain_edits, is_minimal
+from mixlist.search.output_texts import read_tuned_policy, render_customize_dtypes, render_modify_mixlist
+from mixlist.search.search_state import SearchState
+from mixlist.search.strategy import NO_EDITS, Strategy, alternative_objectives
+from mixlist.search.trial_compiler import TrialCompiler
+from mixlist.search.trial_verdict import TrialLimits, explain_failed_check
+from mixlist.search.trials import Trials
+from mixlist.search.tune_options import Objective, SearchOptions, TuneOptions
+from mixlist.search.tune_result import TunedList, TuneReport
+from mixlist.search.validation_data import ValidationData, split_batches, warn_not_validated
+from mixlist.version import __version__
+from mixlist.worker_processes import end_helper
+from mixlist.write.result import NOTHING_LOW
+
+if TYPE_CHECKING:
+    from mixlist.checker.label_accuracy import Labels
+    from mixlist.model.load import LoadedModel, Model
+    from mixlist.run.session import Feed
+    from mixlist.write.result import RewriteResult
+
+# The copies of the weights that a search on a whole model holds in memory: of the searching process (in float32,
+# rounded, in the gated graph, in the bytes that are sent) and of each worker (its sessions). Both are below the
+# measured numbers (9 and 6, shared memory included, on models with 200 and 400 MB of weights): a model that fits runs
+# whole, which is faster.
+SEARCH_COPIES, WORKER_COPIES = 8, 5
+MAX_SEARCHES = 5  # a search is repeated if its result fails the final check (Rule S9.8)
+# Node rules are searched if the result keeps less than this share of the matrix work that is low under the base lists
+# (Rule S9.15).
+LEAST_KEPT_WORK = 0.9
+
+
+@with_fields(TuneOptions)
+def tune(model: Model, policy: Policy, data: object, options: TuneOptions) -> TuneReport:
+    """Find the smallest change of the policy's lists under which a model keeps the limits of ``check`` on data.
+
+    The keyword arguments are the fields of ``TuneOptions``. ``data`` has the forms that ``check`` accepts. Ctrl-C ends
+    the search: the report is then not ``complete``, and holds the best list so far, if there is one. Raises UsageError
+    for a policy without lists and for wrong arguments, and the errors that ``check`` raises.
+    """
+    return run_tune(model, policy, data, options)
+
+
+def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -> TuneReport:
+    """Do what ``tune`` does, with the options in one object."""
+    require_policy(policy)
+    if policy.mode.action != "lists":
+        raise UsageError(f"the precision mode {policy.mode.name} has no lists to tune", hint="use mixed_float16")
+    return run_search(model, policy, data, options).report
+
+
+@dataclass(frozen=True)
+class Search:
+    """The report of a search, and ``base``, the check under the policy without edits on the data of the search."""
+
+    report: TuneReport
+    base: CheckReport
+
+
+def run_search(model: Model, policy: Policy, data: object, options: TuneOptions) -> Search:
+    """Find the smallest set of edits of a policy under which a model keeps the limits.
+
+    Of a policy without lists, only node rules are edited (``repair`` uses this). Raises the errors of ``tune``.
+    """
+    # Prepare everything that can fail at once, before the first long phase.
+    timer = PhaseTimer()
+    resolver = Resolver(model, type_hints=options.type_hints)
+    loaded, check_options = resolver.loaded, options.check_options()
+    # By default there is one worker for each pair of cores, with two threads. Two workers for each pair are not faster:
+    # one of them would run trials ahead that the search may not need.
+    core_pairs = (os.cpu_count() or 1) // 2
+    worker_arguments = options.jobs, options.scheduler, options.executor, core_pairs
+    segment_bytes = trial_segment_bytes(loaded, options, executors.count_local_workers(*worker_arguments))
+    max_accuracy_loss = options.max_accuracy_loss if options.labels is not None else None
+    limits = TrialLimits(options.output_limits, options.max_exception_rate, max_accuracy_loss)
+    batches, validation = split_batches(as_batches(data, loaded.proto, options.steps), loaded, options)
+    # Unlike a check, a search reads every batch again and again, so all of them stay in memory.
+    feeds = list(batches)
+    search_state = SearchState(options.state, _search_key(loaded, policy, feeds, limits, options))
+    with timer.phase("base check"):
+        base = check_base(loaded, policy, batches, limits, options)
+        # Trials need the float32 ranges of all batches. The base check lacks some if its mixed model did not run.
+        reference = base if base.batches == len(feeds) else check_in_float32(loaded, policy, batches, options)
+    # The labels of held-out batches follow those of the search. Data of --validate-on has no labels.
+    if validation is not None and validation.held_out and options.labels is not None and reference.task is not None:
+        base, validation = _split_labels(base, validation, options.labels, reference.task.used)
+
+    def final_check(edits: EditSet) -> CheckReport:
+        with timer.phase("final check"):
+            lists, rules = render_modify_mixlist(policy, edits), render_customize_dtypes(policy, edits)
+            return run_check(loaded, read_tuned_policy(policy, lists, rules), batches, check_options)
+
+    # Search, while the workers run. The process of the base check would hold memory without work.
+    end_helper()
+    with executors.open_workers(*worker_arguments) as workers:
+        compiler = TrialCompiler(
+            resolver, policy, feeds, reference.tensors,
+            labels=options.labels, saturate=check_options.saturate, threads=workers.threads, limits=limits,
+            segment_bytes=segment_bytes,
+        )  # fmt: skip
+        try:
+            # Most trials make some of the base lists' low nodes high. These gates serve all such trials.
+            compiler.add_gates(NO_EDITS)
+            ranking = CandidateRanking(base, compiler.low_type, compiler.costs)
+            trials = Trials(compiler, limits, workers, search_state, options.progress)
+            cost = CostModel(compiler, _measure_for(options.provider))
+            search_runner = _SearchRunner(trials, ranking, cost, base, timer, final_check)
+            gaps = missing_evidence(reference.outputs, options.max_ignored)
+            report = search_runner.run(options.objective, node_rules=options.node_rules, evidence_gaps=gaps)
+        finally:
+            compiler.close()
+    if report.verdict == "pass" and validation is None:
+        report = replace(report, warnings=(*report.warnings, *warn_not_validated(feeds, options)))
+    elif report.verdict == "pass" and validation is not None:
+        with timer.phase("validation"):  # on data that the search did not see
+            report = _validate(report, validation, loaded, policy, options, limits)
+    return Search(report, base)
+
+
+def _measure_for(provider: str) -> Callable[[RewriteResult, Feed], float] | None:
+    """Return a function that measures the seconds of a run; None on the CPU provider, where costs are static.
+
+    A time on the CPU provider would say nothing, because it computes most float16 nodes in float32.
+    """
+    return None if provider == "cpu" else partial(measure_shortest_run, provider=provider)
+
+
+def trial_segment_bytes(loaded: LoadedModel, options: SearchOptions, workers: int) -> int | None:
+    """Return the most bytes of weights in a segment; None if trials run the model whole (Rule S8.31).
+
+    ``workers``: the number of processes on this machine. Raises UsageError for a model that must run in segments if the
+    workers may be on other machines.
+    """
+    if options.segment_bytes is not None:
+        return options.segment_bytes
+    # The gated graph has each weight twice, rounded and not rounded. ONNX Runtime makes no session from more bytes.
+    copies = SEARCH_COPIES + WORKER_COPIES * workers
+    segment_bytes = choose_segment_bytes(loaded, copies, most_weights=INLINE_LIMIT // 2)
+    if segment_bytes is not None and options.runs_whole:
+        raise UsageError(
+            f"{loaded.name} has {weight_bytes(loaded) / 1e9:.1f} GB of weights, which is too much for trials on a"
+            " cluster",
+            hint="leave out --scheduler: on this machine the trials load one segment of the model at a time",
+        )
+    return segment_bytes
+
+
+def _split_labels(
+    base: CheckReport, validation: ValidationData, labels: Labels, used: int
+) -> tuple[CheckReport, ValidationData]:
+    """Give the labels that the search does not use to the held-out batches.
+
+    One label file covers all batches. ``used``: the number of labels of the batches of the search, which come first.
+    The base check saw only these batches, so its warning that labels are left over is wrong and is removed.
+    """
+    wrong = warn_unused_labels(used, len(labels))
+    base = replace(base, warnings=tuple(item for item in base.warnings if item not in wrong))
+    return base, replace(validation, labels=labels[used:])
+
+
+def _search_key(
+    loaded: LoadedModel, policy: Policy, feeds: Sequence[Feed], limits: TrialLimits, options: TuneOptions
+) -> dict[str, str]:
+    """Return everything that the outcomes of trials depend on, by name: digests and texts (Rule S9.11)."""
+    require_onnxruntime()
+    import onnxruntime
+
+    # The objective is not here: an outcome belongs to a set of edits, under whatever objective it was tried.
+    return {
+        "model": content_digest(loaded),
+        "data": digest([*feeds, {"labels": options.labels}]),
+        "lists": policy.digest,
+        "type hints": repr(sorted((options.type_hints or {}).items())),
+        "limits": f"{limits} {options.overflow_mode}",
+        "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
+    }
+
+
+def _validate(
+    report: TuneReport,
+    validation: ValidationData,
+    loaded: LoadedModel,
+    policy: Policy,
+    options: TuneOptions,
+    limits: TrialLimits,
+) -> TuneReport:
+    """Return the report with the verdict on validation data (Rules S9.10 and S9.14)."""
+    report = replace(report, held_out=validation.held_out)
+    try:
+        tuned_policy = read_tuned_policy(policy, report.modify_mixlist, report.customize_dtypes)
+        check = validation.check(loaded, tuned_policy, options)
+    except KeyboardInterrupt:
+        reason = "interrupted: the list keeps the limits, but was not validated on other data"
+        return replace(report, complete=False, verdict="fail", reasons=(reason,))
+    reasons = validation.reasons(check, limits)
+    if reasons:
+        verdict: Verdict = "inconclusive" if check.verdict == "inconclusive" else "fail"
+        report = replace(report, verdict=verdict, reasons=reasons)
+    report = replace(report, validation=check)
+    if report.alternative is None:
+        return report
+    alternative = _validate_alternative(report.alternative, validation, loaded, policy, options, limits)
+    return replace(report, alternative=alternative)
+
+
+def _validate_alternative(
+    alternative: TunedList,
+    validation: ValidationData,
+    loaded: LoadedModel,
+    policy: Policy,
+    options: TuneOptions,
+    limits: TrialLimits,
+) -> TunedList:
+    """Return the alternative with its check on validation data.
+
+    The alternative is not recommended if that check fails or is interrupted.
+    """
+    try:
+        tuned_policy = read_tuned_policy(policy, alternative.modify_mixlist, alternative.customize_dtypes)
+        check = validation.check(loaded, tuned_policy, options)
+    except KeyboardInterrupt:
+        return replace(alternative, recommended=False)
+    return replace(alternative, validation=check, recommended=not validation.reasons(check, limits))
+
+
+@dataclass(frozen=True)
+class _SearchResult:
+    """The result of a search.
+
+    ``edits``: None if no set of edits keeps the limits. ``check``: the last check that ran. ``failures``: the reasons
+    why the search failed, () if it succeeded.
+    """
+
+    edits: EditSet | None
+    check: CheckReport
+    failures: tuple[str, ...] = ()
+
+
+class _SearchRunner:
+    """Runs the searches of one call of ``tune``, and makes the report. ``base``: the check under the base lists."""
+
+    def __init__(
+        self,
+        trials: Trials,
+        ranking: CandidateRanking,
+        cost: CostModel,
+        base: CheckReport,
+        timer: PhaseTimer,
+        final_check: Callable[[EditSet], CheckReport],
+    ) -> None:
+        self.trials, self.ranking, self.cost, self.base, self.timer = trials, ranking, cost, base, timer
+        self.compiler, self.final_check = trials.compiler, final_check
+
+    def run(self, objective: Objective, *, node_rules: bool, evidence_gaps: Sequence[str]) -> TuneReport:
+        """Search for the best list, and for node rules if lists alone keep too little work low (Rule S9.15).
+
+        ``evidence_gaps``: the reasons why too little can be compared. They are facts about the reference, so no list
+        can change them (Rule S9.12).
+        """
+        strategy = self._new_strategy(node_rules=node_rules)
+        if evidence_gaps:
+            failed = _SearchResult(None, self.base, tuple(evidence_gaps))
+            report = self._report(strategy, objective, failed, try_without=False)
+            return replace(report, verdict="inconclusive")
+        if not needs_search(self.base, self.trials.limits, objective):
+            return self._report(strategy, objective, _SearchResult(NO_EDITS, self.base))
+        try:
+            with self.timer.phase("search"):
+                in_float32 = self.trials.try_reference()
+            if in_float32.passed:
+                result = self._search(strategy, objective)
+            else:
+                missed = f"the limits are missed with every node in float32 too ({in_float32.why})"
+                result = _SearchResult(None, self.base, (f"{missed}: data or limits are wrong",))
+            report = self._report(strategy, objective, result)
+        except KeyboardInterrupt:
+            return self._report_interrupted(strategy, objective)
+        if result.edits is None or node_rules:
+            # There is no list whose work an alternative could exceed, or the search used node rules already.
+            return report
+        try:
+            alternative = self._find_alternative(result.edits, objective)
+        except KeyboardInterrupt:
+            message = "interrupted: the search for node rules, which may keep more work in low precision, did not end"
+            return replace(report, warnings=(*report.warnings, warning("ML606", message)))
+        return self._with_trial_log(replace(report, alternative=alternative))
+
+    def _new_strategy(self, *, node_rules: bool) -> Strategy:
+        return Strategy(self.trials, self.ranking, self.cost, node_rules=node_rules)
+
+    def _search(self, strategy: Strategy, objective: Objective) -> _SearchResult:
+        """Search and check the result; search again if the check fails (Rule S9.8).
+
+        A result can pass its trial and fail the check, because a trial computes fewer statistics than a check.
+        """
+        for _ in range(MAX_SEARCHES):
+            with self.timer.phase("search"):
+                edits = strategy.run(objective)
+            if edits is None:
+                return _SearchResult(None, self.base, tuple(strategy.notes))
+            check = self.final_check(edits)
+            reasons = explain_failed_check(check, self.trials.limits)
+            if not reasons:
+                return _SearchResult(edits, check)
+            # From now on trials compute all statistics, so they should agree with the check.
+            self.trials.reject(edits, f"final check: {reasons[0]}")
+        return _SearchResult(None, check, ("the final check contradicts the search", *reasons))
+
+    def _find_alternative(self, edits: EditSet, objective: Objective) -> TunedList | None:
+        """Return a result with node rules that keeps more work low than ``edits`` do (Rule S9.15).
+
+        Return None if ``edits`` keep enough work low, or if no such result is found.
+        """
+        low_share, best = self.compiler.low_share, None
+        least_share = LEAST_KEPT_WORK * (low_share(NO_EDITS) or 0.0)
+        best_share = low_share(edits) or 0.0
+        for other_objective in alternative_objectives(objective) if best_share < least_share else ():
+            strategy = self._new_strategy(node_rules=True)
+            result = self._search(strategy, other_objective)
+            if result.edits is not None and (low_share(result.edits) or 0.0) > best_share:
+                best, best_share = (strategy, other_objective, result), low_share(result.edits) or 0.0
+            # This result keeps enough work low, so the search for the most work is not needed.
+            if best_share >= least_share:
+                break
+        if best is None:
+            return None
+        with self.timer.phase("search"):  # the trials without each edit
+            return self._tuned_list(*best)
+
+    def _tuned_list(self, strategy: Strategy, objective: Objective, result: _SearchResult) -> TunedList:
+        """Return a search result with edits as the alternative of a report."""
+        assert result.edits is not None
+        explained = explain_edits(result.edits, strategy, try_without=True)
+        policy = self.compiler.base
+        return TunedList(
+            objective=objective,
+            recommended=True,
+            minimal=is_minimal(explained),
+            edits=explained,
+            modify_mixlist=render_modify_mixlist(policy, result.edits),
+            customize_dtypes=render_customize_dtypes(policy, result.edits),
+            low_share=self.compiler.low_share(result.edits),
+            check=result.check,
+        )
+
+    def _report_interrupted(self, strategy: Strategy, objective: Objective) -> TuneReport:
+        """Return the best list that passed a trial before Ctrl-C; no check has judged it (Rule S9.11)."""
+        best = min(self.trials.passing, key=strategy.preference_key, default=None)
+        reason = "interrupted: the best list so far, not minimal and not checked"
+        if best is None:
+            reason = "interrupted before any list kept the limits"
+        report = self._report(strategy, objective, _SearchResult(best, self.base, (reason,)), try_without=False)
+        return replace(report, complete=False, check=None)
+
+    def _report(
+        self, strategy: Strategy, objective: Objective, result: _SearchResult, *, try_without: bool = True
+    ) -> TuneReport:
+        """Return the report on a search. ``try_without``: run a trial without each edit, to explain the edit."""
+        policy, low_share = self.compiler.base, self.compiler.low_share
+        reasons = result.failures or ("the lists keep every limit",)
+        edits = result.edits or NO_EDITS
+        explained = explain_edits(edits, strategy, try_without=try_without)
+        # Of the final check, only this warning can be new: the base check gives the others.
+        nothing_low = [item for item in result.check.warnings if item.code == NOTHING_LOW.code]
+        notes = [warning("ML612", note) for note in strategy.notes if note not in reasons]
+        report = TuneReport(
+            model=self.compiler.resolver.loaded.name,
+            objective=objective,
+            verdict="fail" if result.failures else "pass",
+            complete=True,
+            minimal=try_without and result.edits is not None and is_minimal(explained),
+            reasons=reasons,
+            edits=explained,
+            modify_mixlist="" if result.edits is None else render_modify_mixlist(policy, edits),
+            customize_dtypes="" if result.edits is None else render_customize_dtypes(policy, edits),
+            low_share={"base": low_share(NO_EDITS), "tuned": low_share(edits)},
+            # ``_with_trial_log`` counts the trials at the end, because the explanation above runs some.
+            trials=0,
+            remembered=0,
+            check=result.check,
+            warnings=tuple(dict.fromkeys((*self.base.warnings, *nothing_low, *notes))),
+            seconds=self.timer.seconds,
+        )
+        return self._with_trial_log(report)
+
+    def _with_trial_log(self, report: TuneReport) -> TuneReport:
+        """Return the report with the log of all trials so far, and the numbers of trials in it."""
+        log = self.trials.log
+        remembered = sum(trial.remembered for trial in log)
+        entries = tuple(trial.to_json() for trial in log)
+        return replace(report, trials=len(log) - remembered, remembered=remembered, log=entries)

@@ -1,0 +1,92 @@
+"""The report of ``apply``: the nodes and bytes before and after, and what a target says about the written model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mixlist.files.strict_json import JsonObject
+from mixlist.show.document import MAX_ROWS, Document, Section, Table, Text, columns_of
+from mixlist.show.number_text import format_bytes, pluralize
+from mixlist.show.resolve_document import operators_text
+from mixlist.show.target_document import operator_of
+
+if TYPE_CHECKING:
+    from mixlist.decide.plan import Plan
+    from mixlist.targets.model_check import ModelCheck
+    from mixlist.targets.target_plan import TargetPlan
+    from mixlist.write import RewriteResult
+
+
+def apply_document(
+    plan: Plan,
+    result: RewriteResult,
+    op_counts: tuple[Counter[str], Counter[str]],
+    sizes: tuple[int, int | None],
+    remarks: Sequence[str],
+) -> Document:
+    """Return the numbers of nodes and bytes before and after, and how many eligible nodes are in low precision.
+
+    Eligible are the nodes in float32 or in the low type. Nodes of other types, such as float64, cannot become low.
+    ``op_counts`` (numbers of nodes by op type) and ``sizes`` (bytes on disk) each hold two values: before and after.
+    The second size is None if no file was written. ``remarks``: sentences about the target.
+    """
+    before, after = op_counts
+    rows = [
+        ("nodes", str(before.total()), str(after.total())),
+        ("Casts", str(before["Cast"]), str(after["Cast"])),
+        ("size", format_bytes(sizes[0]), "not written" if sizes[1] is None else format_bytes(sizes[1])),
+    ]
+    counts = ", ".join(f"{count} {precision}" for precision, count in result.counts.items())
+    low = plan.policy.mode.low
+    lines = (
+        f"{result.low} of {result.eligible} eligible nodes are {low} (nodes by precision: {counts})",
+        f"{result.casts_inserted} Casts inserted, {len(result.constants)} constants converted",
+    )
+    table = Table(columns_of("", "before", "after"), rows)
+    return Document("apply", (Section("sizes", "", (table,)), Section("nodes", "", (Text((*lines, *remarks)),))))
+
+
+def describe_target(use: TargetPlan, check: ModelCheck | None) -> list[str]:
+    """Return which nodes stay as authored for a target, which it refuses, and what its check of the model says."""
+    source = f" ({use.source})" if use.source else ""
+    lines = []
+    if use.kept:
+        names = operators_text(Counter(map(operator_of, use.kept)))
+        lines.append(f"{use.target}{source} has no low-precision kernel for {names}, which stay as authored")
+    if use.refused:
+        operators = operators_text(Counter(map(operator_of, use.refused)))
+        lines.append(f"{use.target} refuses low-precision nodes: {operators}")
+    if check is None:
+        return lines
+    if check.missing:
+        lines.append(f"{use.target}{source} lacks {pluralize(len(check.missing), 'operator')} of the model:")
+        lines += _first_sentences(list(map(str, check.missing)))
+    if check.broken_rules:
+        lines.append(f"the model breaks {pluralize(len(check.broken_rules), 'type rule')} of {use.target}:")
+        lines += _first_sentences(check.broken_rules)
+    else:
+        lines.append(f"the model keeps the type rules of {use.target}")
+    return lines
+
+
+def _first_sentences(sentences: Sequence[str]) -> list[str]:
+    more = len(sentences) - MAX_ROWS
+    shown = [f"  {sentence}" for sentence in sentences[:MAX_ROWS]]
+    return [*shown, f"  ... and {more} more (--report has all)"] if more > 0 else shown
+
+
+def applied_target_json(use: TargetPlan, check: ModelCheck | None) -> JsonObject:
+    """Return the key ``target`` of the report of ``apply``; ``check`` is None if the target is not strongly typed."""
+    missing = [] if check is None else check.missing
+    return {
+        "name": use.target,
+        "source": use.source,
+        "kept": [node.name for node in use.kept],
+        "refused": [node.name for node in use.refused],
+        "missing_operators": [
+            {"operator": m.operator, "type": m.type or None, "nodes": m.count, "first": m.first} for m in missing
+        ],
+        "broken_rules": [] if check is None else list(check.broken_rules),
+    }

@@ -1,0 +1,564 @@
+"""The report of a check: verdict, first offenders, outputs, errors of nodes, ranges of all tensors, all findings."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from mixlist.checker.limits import Limits
+from mixlist.checker.options import CheckOptions
+from mixlist.checker.result import (
+    CheckReport,
+    FindingKind,
+    NodeError,
+    NodeFinding,
+    OutputFinding,
+    TensorRange,
+    ValueCounts,
+)
+from mixlist.option_fields import command_line_forms
+from mixlist.show import range_chart
+from mixlist.show.document import (
+    MAX_ROWS,
+    VERDICT_LEVELS,
+    Block,
+    Cell,
+    Column,
+    Document,
+    Facts,
+    ListRow,
+    Mark,
+    Picture,
+    Record,
+    Search,
+    Section,
+    Step,
+    Table,
+    Text,
+    Verdict,
+    bar,
+    columns_of,
+    model_argument,
+    times,
+)
+from mixlist.show.number_text import format_bytes, format_cosine, format_number, format_share, pluralize
+
+_REST = "--format json and --html FILE have all"
+# The number of nodes that a report shows with advice.
+NODES_WITH_ADVICE = 3
+EMULATED = (
+    "Emulated: instead of the mixed model, a float32 model ran. It rounds every low-precision value to the low type."
+    " The mixed model itself would show no overflow, because ONNX Runtime's CPU provider computes most float16 nodes in"
+    " float32 and removes the Casts between them."
+)
+
+
+@dataclass(frozen=True)
+class KindDescription:
+    """The severity and the meaning of a kind of finding.
+
+    A ``failing`` kind makes the verdict fail. A ``warning`` kind does not, but the user should look at its nodes.
+    """
+
+    severity: Literal["failing", "warning", "note"]
+    text: str
+
+
+# Reports list the kinds in this order: the most important first.
+KINDS: dict[FindingKind, KindDescription] = {
+    "refused": KindDescription(
+        "failing", "ONNX Runtime refuses to run the node in the mixed model, but runs the node in float32"
+    ),
+    "overflow": KindDescription(
+        "failing", "finite in float32, not finite in low precision: an output with finite inputs, or a converted input"
+    ),
+    "saturated": KindDescription("failing", "limited to the largest finite value; the float32 value is larger"),
+    "propagated": KindDescription("note", "not finite because an input is not finite"),
+    "internal-risk": KindDescription(
+        "warning", "a sum inside the operator leaves the range, and a kernel that adds in low precision overflows there"
+    ),
+    "near-limit": KindDescription("warning", "within a factor of two of the largest finite value"),
+    "underflow": KindDescription("warning", "became zero, or lost its small values; float32 keeps them"),
+    "preexisting": KindDescription("note", "not finite in float32 already"),
+    "intended": KindDescription("note", "an infinity by design: a constant or a mask"),
+}
+
+
+def check_document(report: CheckReport) -> Document:
+    """Return the report of a check."""
+    sections = (
+        Section(
+            "offenders",
+            "First offenders",
+            (_offenders_or_none(report),),
+            "Overflow starts at these nodes: their inputs are finite. Batches are counted from 0.",
+        ),
+        _other_findings(report),
+        Section(
+            "outputs",
+            "Outputs",
+            output_blocks(report),
+            "The outputs are compared with the float32 reference. Errors are those of the worst batch, shares are over"
+            " all batches.",
+        ),
+        _lost_values(report),
+        _errors_of_nodes(report),
+        _ranges(report),
+        _all_findings(report),
+        Section(
+            "timing",
+            "Time",
+            (times(report.seconds),) if report.seconds else (),
+            "The duration of the check, not the speed of the model, which mixlist bench measures.",
+        ),
+        Section("advice", "Nodes that add the most error", worst_nodes_blocks(report, "terminal")),
+        _about(report),
+    )
+    return Document(
+        "check",
+        sections,
+        verdict=Verdict(
+            report.verdict.upper(),
+            VERDICT_LEVELS[report.verdict],
+            report.model,
+            f"{report.model} in {conditions(report)}",
+            (*report.reasons, describe_exceptions(report), *_describe_segments(report), *_describe_emulation(report)),
+        ),
+        steps=tuple(_next_steps(report)),
+        warnings=report.warnings,
+    )
+
+
+# --- findings ---
+
+
+def first_offenders(report: CheckReport) -> list[NodeFinding]:
+    """Return the findings where overflow starts, the failing kinds first. A report shows them first."""
+    return sort_by_kind(finding for finding in report.nodes if finding.first)
+
+
+def sort_by_kind(findings: Iterable[NodeFinding]) -> list[NodeFinding]:
+    """Return findings in the order of ``KINDS``; within a kind, in the order of the model."""
+    order = {kind: position for position, kind in enumerate(KINDS)}
+    return sorted(findings, key=lambda finding: order[finding.kind])
+
+
+def finding_texts(finding: NodeFinding, report: CheckReport | None = None) -> dict[str, str]:
+    """Return the texts of a finding. The keys say what each text is.
+
+    Without a report (``repair``), the texts about batches and advice are "".
+    """
+    worst = "" if finding.count is None or report is None else f"{pluralize(finding.count, 'value')} in the worst batch"
+    return {
+        "kind": finding.kind,
+        "node": str(finding.ref),
+        "operator": finding.op_type,
+        "place": "inside" if finding.inside else "input" if finding.input else "output",
+        "tensor": finding.tensor,
+        "reference": _largest(finding.max_abs_fp32, finding.max_number_fp32),
+        "reference_title": "before its conversion" if finding.input else "in float32",
+        # A refused node has no value in the mixed model: its magnitude is NaN, which would read as a result.
+        "mixed": "not computed" if finding.kind == "refused" else _largest(finding.max_abs_low, finding.max_number_low),
+        "count": format_number(finding.count),
+        "worst": worst,
+        "batches": _format_batches(finding, report) if report is not None else "",
+        "low_by": _low_by(finding),
+        "suggestion": finding.suggestion if report is not None else "",
+    }
+
+
+def _mark(kind: FindingKind) -> Mark:
+    return Mark(kind, KINDS[kind].severity)
+
+
+def _format_batches(finding: NodeFinding, report: CheckReport) -> str:
+    """Return the number of batches with a finding, and the first of these batches, counted from 0."""
+    if not finding.batches:
+        return "-"
+    first = f", first #{finding.batches[0]}" if report.batches > 1 else ""
+    # Refused batches are not among the batches that the report compares, so "of" would be wrong.
+    if finding.kind == "refused":
+        return f"{len(finding.batches)}, first #{finding.batches[0]}"
+    return f"{len(finding.batches)} of {report.batches}{first}"
+
+
+def _largest(magnitude: float, number: float | None) -> str:
+    """Return the largest magnitude as text, for example ``57050``, ``inf`` or ``57050 and nan``.
+
+    ``magnitude`` is NaN if the tensor has a NaN. ``number`` is the largest magnitude of the other values, None if it is
+    unknown.
+    """
+    return (
+        format_number(magnitude) if number is None or not math.isnan(magnitude) else f"{format_number(number)} and nan"
+    )
+
+
+def _low_by(finding: NodeFinding) -> str:
+    """Return the list entry that put a node in low precision.
+
+    For a node in high precision, return the low-precision node upstream whose values it reads, and the entry of that
+    node. For a node that ONNX Runtime refuses to run, return the low-precision node from whose values an integer that
+    the refused node depends on is computed.
+    """
+    source = finding.low_source
+    if source is None:
+        return finding.source or ("" if finding.list == "none" else finding.list)
+    # The node did not become low itself: name the low-precision node upstream that its values depend on (Rule S8.26).
+    relation = (
+        "the node depends on an integer computed from"
+        if finding.kind == "refused"
+        else "the node is in high precision, and reads"
+    )
+    return f"{relation} values of {source.ref} ({source.op_type}), {source.source}"
+
+
+def offender_facts(report: CheckReport, title: str = "") -> Facts:
+    """Return a record for each node where overflow starts: its tensor, what makes it low, and what keeps it high."""
+    records = []
+    for finding in first_offenders(report):
+        texts = finding_texts(finding, report)
+        facts = {
+            texts["place"]: f"{texts['tensor']}: up to {texts['reference']} {texts['reference_title']},"
+            f" {texts['mixed']} in {report.precision}",
+            "batches": ", ".join(filter(None, (texts["batches"], texts["worst"]))),
+            "low by": texts["low_by"],
+            "to keep it high": texts["suggestion"],
+        }
+        records.append(Record(facts, (_mark(finding.kind), f"{texts['node']} ({texts['operator']})")))
+    return Facts(tuple(records), rest=_REST, title=title)
+
+
+def _offenders_or_none(report: CheckReport) -> Block:
+    if first_offenders(report):
+        return offender_facts(report)
+    masks = ", except masks, which overflow by design" if any(n.kind == "intended" for n in report.nodes) else ""
+    return Text((f"None: nothing overflowed on this data{masks}.",), on="page")
+
+
+def _other_findings(report: CheckReport) -> Section:
+    """Return the findings that are no first offenders, for a terminal. A page has a list of all findings."""
+    findings = sort_by_kind(finding for finding in report.nodes if not finding.first)
+    if not findings:
+        return Section("others", "Other findings", ())
+    counts = Counter(finding.kind for finding in findings)
+    summary = Text(tuple(f"{number} {kind}: {KINDS[kind].text}" for kind, number in counts.items()), on="terminal")
+    titles = ("what", "node", "op", "of", "float32", report.precision, "batches")
+    columns = (Column("what", "verdict"), *columns_of(*titles[1:]))
+    rows: list[list[Cell]] = []
+    for finding in findings:
+        texts = finding_texts(finding, report)
+        shown = ("node", "operator", "place", "reference", "mixed", "batches")
+        rows.append([_mark(finding.kind), *(texts[key] for key in shown)])
+    table = Table(columns, rows, max_rows=MAX_ROWS, rest=_REST, on="terminal")
+    return Section("others", "Other findings", (summary, table))
+
+
+def _all_findings(report: CheckReport) -> Section:
+    """Return all findings, for a page: a group for each kind."""
+    if not report.nodes:
+        return Section("findings", "All findings", ())
+    titles = ("node", "operator", "float32", report.precision, "values", "batches", "low by")
+    columns = (
+        *columns_of(*titles, names=[0], numbers=[2, 3, 4]),
+        Column("converted input", "note"),
+        Column("to keep it high", "note"),
+    )
+    rows, list_rows = [], []
+    for finding in report.nodes:
+        texts = finding_texts(finding, report)
+        shown = ("node", "operator", "reference", "mixed", "count", "batches", "low_by")
+        rows.append((*(texts[key] for key in shown), finding.input, texts["suggestion"]))
+        list_rows.append(ListRow(group=finding.kind, words=f"{texts['tensor']} {finding.kind}"))
+    found = {finding.kind for finding in report.nodes}
+    groups = {kind: (meaning.severity, meaning.text) for kind, meaning in KINDS.items() if kind in found}
+    search = Search("finding", "findings", "node, operator, tensor or list entry", list_rows, groups)  # type: ignore[arg-type]
+    return Section("findings", "All findings", (Table(columns, rows, search=search, on="page"),))
+
+
+# --- outputs, counts and errors ---
+
+_OUTPUT_COLUMNS = (
+    *columns_of(
+        *("output", "max abs", "max rel", "normalized", "cosine", "SNR dB", "differing", "same top-1", "ignored"),
+        names=[0],
+        numbers=range(1, 9),
+    ),
+    Column("verdict", "verdict"),
+)
+
+
+def output_blocks(report: CheckReport, on: Literal["both", "page"] = "both") -> tuple[Block, ...]:
+    """Return the outputs with their errors and verdicts, the limits, and the share of right answers."""
+    rows = [_output_row(output) for output in report.outputs]
+    limits = f"limits: {' '.join(limits_text(report.limits)) or 'none'}"
+    return (Table(_OUTPUT_COLUMNS, rows, on=on), Text((limits, *describe_task(report)), on=on))
+
+
+def _output_row(output: OutputFinding) -> tuple[str | Mark, ...]:
+    verdict = "pass" if output.passed else f"{output.verdict}: {', '.join(output.failed_limits)}"
+    return (
+        output.name,
+        format_number(output.max_abs_error),
+        format_number(output.max_rel_error),
+        format_number(output.normalized_error),
+        format_cosine(output.cosine),
+        format_number(output.snr_db, 3),
+        format_share(output.mismatches),
+        format_share(output.top1),
+        format_share(output.ignored_share),
+        Mark(verdict, VERDICT_LEVELS[output.verdict]),
+    )
+
+
+def limits_text(limits: Mapping[str, float]) -> list[str]:
+    """Return the limits as the options that set them."""
+    forms = command_line_forms(CheckOptions) | command_line_forms(Limits)
+    # The limit ``exception_rate`` has the option of the field ``max_exception_rate``.
+    forms["exception_rate"] = forms["max_exception_rate"]
+    return [f"{forms[name].flag} {format_number(value)}" for name, value in limits.items()]
+
+
+def describe_task(report: CheckReport) -> tuple[str, ...]:
+    """Return the line with the share of right answers; () without labels."""
+    if report.task is None:
+        return ()
+    before, after = format_share(report.task.reference), format_share(report.task.mixed)
+    return (f"right answers: {before} before, {after} after, of {pluralize(report.task.count, 'label')}",)
+
+
+def describe_counts(counts: ValueCounts) -> str:
+    """Return the shares of a tensor's values that low precision loses or nearly loses; "" if there are none."""
+    parts = (
+        (counts.nonfinite, counts.values, "not finite"),
+        (counts.flushed, counts.nonzero, "became zero"),
+        (counts.subnormal, counts.values, "subnormal"),
+        (counts.near_limit, counts.values, "near the limit"),
+    )
+    return ", ".join(
+        # The divisor is never 0, and no share exceeds 100 %.
+        f"{format_share(number / max(total, number, 1))} {effect}"
+        for number, total, effect in parts
+        if number
+    )
+
+
+def _tensors_by_lost_values(report: CheckReport) -> list[tuple[TensorRange, ValueCounts]]:
+    """Return the tensors with values that low precision loses or nearly loses, the largest share first."""
+
+    def negative_share(entry: tuple[TensorRange, ValueCounts]) -> float:
+        counts = entry[1]
+        # Subnormal values and values near the limit still exist in low precision, so they weigh half.
+        lost = (counts.nonfinite, counts.flushed, counts.subnormal / 2, counts.near_limit / 2)
+        # Negative, because sorted() puts the smallest key first.
+        return -max(lost) / max(counts.values, 1)
+
+    counted = [(tensor, tensor.counts) for tensor in report.tensors if tensor.counts is not None]
+    return sorted((entry for entry in counted if describe_counts(entry[1])), key=negative_share)
+
+
+def _lost_values(report: CheckReport) -> Section:
+    """Return the counts of ``--full-statistics``, for a terminal: of all low-precision tensors, and of the worst."""
+    title = f"Values held in {report.precision}"
+    counts = [tensor.counts for tensor in report.tensors if tensor.counts is not None]
+    if not counts:
+        return Section("values", title, ())
+    # sum() starts at 0 by default, which cannot be added to ValueCounts.
+    total = sum(counts[1:], counts[0])
+    summary = describe_counts(total) or "all within its range"
+    line = f"{pluralize(total.values, 'value')} in {pluralize(len(counts), 'tensor')}: {summary}"
+    rows = [
+        (tensor.qualified_name, tensor.op_type, format_number(tensor.smallest), describe_counts(values))
+        for tensor, values in _tensors_by_lost_values(report)
+    ]
+    columns = columns_of("tensor", "op", "smallest in float32", "values")
+    table = Table(columns, rows, max_rows=MAX_ROWS, rest=_REST, on="terminal")
+    return Section("values", title, (Text((line,), on="terminal"), table))
+
+
+def worst_nodes(report: CheckReport) -> list[NodeError]:
+    """Return the nodes that add the most error, if outputs miss their limits and the nodes are ranked (Rule S8.27).
+
+    An output that is inconclusive misses no limit, so no node is shown for it.
+    """
+    if not any(output.verdict == "fail" for output in report.outputs):
+        return []
+    return [error for error in report.layerwise[:NODES_WITH_ADVICE] if error.normalized_error]
+
+
+def worst_nodes_blocks(report: CheckReport, on: Literal["both", "terminal"], title: str = "") -> tuple[Block, ...]:
+    """Return the nodes that add the most error, with what makes them low and what keeps them high; () if none."""
+    records = [
+        Record(
+            {"low by": error.source, "to keep it high": error.suggestion},
+            (format_number(error.normalized_error, 2), f"{error.ref} ({error.op_type})"),
+        )
+        for error in worst_nodes(report)
+    ]
+    return (Facts(tuple(records), on=on, title=title),) if records else ()
+
+
+def _errors_of_nodes(report: CheckReport) -> Section:
+    """Return all nodes by the error that they add."""
+    if not report.layerwise:
+        return Section("layerwise", "Nodes by error", ())
+    columns = (
+        *columns_of("node", "op", "error", names=[0], numbers=[2]),
+        Column("bar", "picture"),
+        Column("low by", on="page"),
+        Column("to keep it high", on="page"),
+    )
+    rows = [
+        (str(error.ref), error.op_type, format_number(error.normalized_error), picture, error.source, error.suggestion)
+        for error, picture in zip(report.layerwise, _error_bars(report.layerwise), strict=True)
+    ]
+    line = "The normalized error that a node adds to exact inputs, largest first."
+    blocks = (Text((line,)), Table(columns, rows, max_rows=MAX_ROWS, rest=_REST))
+    return Section("layerwise", "Nodes by error", blocks, "The bars are on a logarithmic scale.")
+
+
+def _error_bars(errors: Sequence[NodeError]) -> list[Picture]:
+    """Return a bar for each error, on a logarithmic scale."""
+    finite = [e.normalized_error for e in errors if math.isfinite(e.normalized_error) and e.normalized_error > 0]
+    # An error of 0 has no logarithm and gets a bar of length 0.
+    decades = [math.log10(error) for error in finite] or [0.0]
+    # The smallest error still has a short bar. An infinite error has a longer bar than every finite error.
+    start, end = min(decades) - 1, max(decades) + (len(finite) < len(errors))
+
+    def percent(error: float) -> float:
+        if not math.isfinite(error):
+            return 100.0
+        return round(100 * (math.log10(error) - start) / (end - start), 1) if error > 0 else 0.0
+
+    return [bar(percent(error.normalized_error)) for error in errors]
+
+
+# --- ranges ---
+
+
+def _ranges(report: CheckReport) -> Section:
+    """Return the picture of the ranges of all tensors, and the list of them, for a page."""
+    if not report.tensors:
+        return Section("ranges", "Dynamic range", ())
+    limits = range_chart.LOW_TYPE_LIMITS[report.precision]
+    # One span, kind and style for each tensor, in the order of the report: the chart and the list zip them.
+    spans = [range_chart.find_span(tensor) for tensor in report.tensors]
+    scale = range_chart.make_scale(spans, limits)
+    # The dictionary keeps the last finding of a tensor, so the most important findings come last.
+    kind_of = {(finding.scope, finding.tensor): finding.kind for finding in reversed(sort_by_kind(report.nodes))}
+    kinds = [kind_of.get((tensor.scope, tensor.tensor)) for tensor in report.tensors]
+    styles = [_style(kind, tensor.low) for kind, tensor in zip(kinds, report.tensors, strict=True)]
+    is_counted = any(tensor.counts is not None for tensor in report.tensors)
+    columns = [
+        *columns_of("tensor", "operator", "float32", report.precision, names=[0], numbers=[2, 3]),
+        *([Column("smallest", "number"), Column("values", "note")] if is_counted else []),
+        Column("finding"),
+        Column("range", "picture", guides=range_chart.bar_guides(scale, limits)),
+    ]
+    rows, list_rows = [], []
+    for tensor, span, kind, style in zip(report.tensors, spans, kinds, styles, strict=True):
+        counts = describe_counts(tensor.counts) if tensor.counts is not None else ""
+        numbers = [format_number(tensor.magnitude), format_number(tensor.low_magnitude)]
+        rows.append([
+            *(tensor.qualified_name, tensor.op_type or "graph input", *numbers),
+            *([format_number(tensor.smallest), counts] if is_counted else []),
+            *("" if kind is None else _mark(kind), range_chart.draw_bar(span, style, scale)),
+        ])  # fmt: skip
+        filters = ("low",) * tensor.low + ("found",) * (kind is not None)
+        # JSON has no infinity.
+        size = -1.0 if span.high is None else min(span.high, 9999.0)
+        list_rows.append(ListRow(filters=filters, size=size, words=tensor.node))
+    search = Search(
+        "range",
+        "tensors",
+        "tensor, node or operator",
+        list_rows,
+        filters={"low": "low precision", "found": "with findings"},
+    )
+    blocks = (
+        range_chart.draw_chart(spans, styles, scale, limits, search.id),
+        Table(tuple(columns), rows, search=search, on="page", title="Tensor by tensor"),
+    )
+    return Section("ranges", "Dynamic range", blocks, _explain_chart(report.precision, spans))
+
+
+def _explain_chart(precision: str, spans: Iterable[range_chart.Span]) -> str:
+    text = (
+        "Each bar shows the magnitudes of a tensor in float32, or of several neighboring tensors in a large model, on a"
+        f" log₂ scale. Tensors are in the order of the model. The dashed lines are the limits of {precision}: its"
+        " largest value, its smallest normal value and its smallest value."
+    )
+    if any(span.low is None and span.high is not None for span in spans):
+        text += " Where only the largest magnitude is known, its bar has a dark end and a pale body."
+    return text
+
+
+def _style(kind: FindingKind | None, is_low: bool) -> range_chart.Style:
+    # The severities "failing" and "warning" are also styles. A tensor with a note, or without a finding, has the
+    # style of its precision.
+    if kind == "propagated":
+        return "propagated"
+    severity = KINDS[kind].severity if kind else "note"
+    return severity if severity != "note" else "low" if is_low else "high"
+
+
+# --- sentences ---
+
+
+def conditions(report: CheckReport) -> str:
+    """Return the precision, the mode, the provider and the number of batches."""
+    return f"{report.precision}, {report.mode} on {report.provider}, {pluralize(report.batches, 'batch')}"
+
+
+def describe_exceptions(report: CheckReport) -> str:
+    """Return the exception rate with its limit."""
+    limit = report.limits.get("exception_rate")
+    limit_text = f" (fails from {format_share(limit)})" if limit is not None else ""
+    return f"exception rate {format_share(report.exception_rate)}{limit_text}"
+
+
+def _describe_segments(report: CheckReport) -> tuple[str, ...]:
+    """Return the line that says that the models ran in segments; () if they ran whole (Rule S8.31)."""
+    if report.segment_bytes is None:
+        return ()
+    return (f"in segments of at most {format_bytes(report.segment_bytes)} of weights",)
+
+
+def _describe_emulation(report: CheckReport) -> tuple[str, ...]:
+    """Return the lines that compare a native check with its emulation; () if there is no emulation."""
+    if report.emulated is None:
+        return ()
+    rate = format_share(report.emulated.exception_rate)
+    verdict = f"emulated on the CPU: {report.emulated.verdict}, exception rate {rate}"
+    return (verdict + ("" if report.emulated.differences else ", the same findings"), *report.emulated.differences)
+
+
+def _next_steps(report: CheckReport) -> list[Step]:
+    """Return what the reader should do next, which depends on the verdict."""
+    if report.verdict == "inconclusive":
+        return [Step("Too little could be compared. Remove the cause that the reasons above name, and check again.")]
+    if report.verdict == "pass":
+        return [
+            Step(
+                "The lists keep every limit on this data. To write the mixed model, with the same options:",
+                f"mixlist apply {model_argument(report.model)} -o mixed.onnx",
+            )
+        ]
+    steps = []
+    advised = any(finding.suggestion for finding in first_offenders(report))
+    if advised or worst_nodes(report):
+        section = "First offenders" if advised else "Nodes by error"
+        steps.append(Step(f"By hand: make the edits under “to keep it high” in {section}, and check again."))
+    if report.next_command:
+        text = "To search the smallest change of the lists that passes:"
+        steps.append(Step(text, report.next_command, is_ready=True))
+    return steps or [Step("mixlist tune searches the smallest change of the lists that passes.")]
+
+
+def _about(report: CheckReport) -> Section:
+    kinds = [(Mark(kind, meaning.severity), meaning.text) for kind, meaning in KINDS.items()]
+    table = Table(columns_of("kind of finding", "meaning"), kinds, on="page")
+    emulated = (Text((EMULATED,), on="page"),) if report.mode == "emulated" else ()
+    return Section("about", "How to read this", (*emulated, table))

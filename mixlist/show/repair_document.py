@@ -1,0 +1,102 @@
+"""The report of a repair: the verdict, where overflow starts, the edits, the errors of the outputs, and the search."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mixlist.show.check_document import KINDS, finding_texts
+from mixlist.show.document import (
+    MAX_ROWS,
+    VERDICT_LEVELS,
+    Block,
+    Cell,
+    Column,
+    Document,
+    Mark,
+    Section,
+    Table,
+    Text,
+    Verdict,
+    columns_of,
+    times,
+)
+from mixlist.show.number_text import format_cosine, format_number, format_share, pluralize
+
+if TYPE_CHECKING:
+    from mixlist.checker.result import NodeFinding, OutputFinding
+    from mixlist.search.repair_result import OutputErrors, RepairEdit, RepairReport
+
+_REST = "--format json has all"
+
+
+def repair_document(report: RepairReport) -> Document:
+    """Return the report of a repair."""
+    remembered = f", {report.remembered} more read from the state" if report.remembered else ""
+    trials = f"{pluralize(report.trials, 'trial')}{remembered}"
+    offender_columns = (Column("what", "verdict"), *columns_of("node", "op", "where", "float32"))
+    error_columns = columns_of("output", "error before", "error after", "cosine before", "cosine after")
+    offenders = Table(offender_columns, list(map(_offender_row, report.first_offenders)), MAX_ROWS, _REST)
+    errors = Table(error_columns, list(map(_error_row, report.errors)), MAX_ROWS, _REST)
+    sections = (
+        Section("offenders", f"Where the overflow starts in the {report.precision} model", (offenders,)),
+        Section("edits", _edits_title(report), _edit_blocks(report)),
+        Section("outputs", "Outputs, against the model in float32", (errors,)),
+        Section("search", "Search", (Text((trials,)), times(report.seconds))),
+    )
+    level = VERDICT_LEVELS[report.verdict]
+    verdict = Verdict(report.verdict.upper(), level, report.model, _headline(report), report.reasons)
+    return Document("repair", sections, verdict=verdict, warnings=report.warnings)
+
+
+def _headline(report: RepairReport) -> str:
+    if report.rewritten is None:
+        return f"{report.model}: no repair"
+    if not report.edits:
+        return f"{report.model}: nothing to repair"
+    nodes = f"{report.raised_nodes} of {pluralize(report.low_nodes, f'{report.precision} node')}"
+    return f"{report.model}: {pluralize(len(report.edits), 'edit')}, {nodes} raised to float32"
+
+
+def _offender_row(finding: NodeFinding) -> list[Cell]:
+    texts = finding_texts(finding)
+    kind = Mark(finding.kind, KINDS[finding.kind].severity)
+    return [kind, str(finding.ref), finding.op_type, f"{texts['place']} {texts['tensor']}", texts["reference"]]
+
+
+def _edits_title(report: RepairReport) -> str:
+    clips = ", and Clips of tensors" if any(edit.kind == "clip" for edit in report.edits) else ""
+    return f"{pluralize(len(report.edits), 'edit')}: connected nodes that are raised to float32{clips}"
+
+
+def _edit_blocks(report: RepairReport) -> tuple[Block, ...]:
+    if not report.edits:
+        return ()
+    columns = columns_of("edit", "what", "op", "matrix work", "why", "without it")
+    rows = [row for number, edit in enumerate(report.edits, start=1) for row in _edit_rows(number, edit)]
+    table = Table(columns, rows, MAX_ROWS, _REST)
+    before, after = report.low_share["base"], report.low_share["repaired"]
+    if before is None:
+        return (table,)
+    shares = f"{format_share(before)} of the work before, {format_share(after)} after"
+    return (table, Text((f"Matrix products and convolutions in low precision: {shares}",)))
+
+
+def _edit_rows(number: int, edit: RepairEdit) -> list[tuple[str, ...]]:
+    """Return a row for each node of an edit; only the first one has the texts of the edit."""
+    if edit.kind == "clip":
+        return [
+            (str(number), f"{edit.tensor} between +-{format_number(edit.limit)}", "Clip", "-", edit.why or "-", "-")
+        ]
+    cost = "-" if edit.cost is None else format_share(edit.cost)
+    texts = [(cost, edit.why or "-", edit.without or "-"), *[("", "", "")] * (len(edit.nodes) - 1)]
+    return [(str(number), str(node.ref), node.op_type, *text) for node, text in zip(edit.nodes, texts, strict=True)]
+
+
+def _error_row(errors: OutputErrors) -> tuple[str, ...]:
+    def texts(output: OutputFinding | None) -> tuple[str, str]:
+        if output is None:
+            return "-", "-"
+        return format_number(output.normalized_error), format_cosine(output.cosine)
+
+    (error_before, cosine_before), (error_after, cosine_after) = texts(errors.before), texts(errors.after)
+    return errors.name, error_before, error_after, cosine_before, cosine_after

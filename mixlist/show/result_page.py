@@ -1,0 +1,38 @@
+"""Choose the HTML page of a result (``mixlist.html``)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+# The module and the function that make the Document of a result, by the name of its class. A page imports only what its
+# own result needs: that of a check does not import the benchmark or the training.
+_DOCUMENTS = {
+    "CheckReport": "check_document",
+    "TrainReport": "train_document",
+    "TuneReport": "tune_document",
+    "BenchReport": "bench_document",
+    "ListDiff": "diff_document",
+    "DiffReport": "diff_document",
+}
+
+
+def html(result: object) -> str:
+    """Return the HTML page of a result of ``check``, ``train``, ``tune``, ``bench``, ``diff`` or ``resolve``.
+
+    The page is one file that fetches nothing, as ``--html`` of the command writes it. The page of a Plan shows the
+    graph, as ``mixlist view`` does. Raises TypeError for any other object.
+    """
+    from mixlist.decide.plan import Plan
+    from mixlist.show.html_page import render_document
+    from mixlist.show.view_html import view_page
+
+    if isinstance(result, Plan):
+        return view_page(result)
+    for kind in type(result).__mro__:
+        if kind.__name__ in _DOCUMENTS and kind.__module__.startswith("mixlist."):
+            name = _DOCUMENTS[kind.__name__]
+            page: str = render_document(getattr(import_module(f"mixlist.show.{name}"), name)(result))
+            return page
+    raise TypeError(
+        f"result is a {type(result).__name__}: pass what mixlist.check, train, tune, bench, diff or resolve returned"
+    )

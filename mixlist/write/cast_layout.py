@@ -1,0 +1,333 @@
+"""Choose the Casts of a plan and their places, and the constants that are converted.
+
+The layout has the fewest Casts that the plan allows. A value has one type. For each other type that its readers want,
+these readers need a tensor that holds the value in that type. Such a tensor needs no new Cast in three cases:
+
+- The value is a constant: a converted copy costs nothing at run time.
+- The value is the output of a user's Cast that readers look through, and the Cast's input has the type (Rule S4.17).
+- A user's Cast converts the value to that type, and all these readers see it.
+
+Otherwise mixlist makes exactly one Cast, in the scope that defines the value, where all readers see it, also those in
+bodies. So each pair of a value and a type needs at most one Cast, and none in these cases. If only some of the readers
+see a user's Cast, because it is in a branch, it saves no Cast: the other readers need a new Cast, and the new Cast
+serves all readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from mixlist.decide.cast_look_through import find_cast_source
+from mixlist.decide.decisions import ModelSolution
+from mixlist.decide.value_uses import Use, find_uses
+from mixlist.model import dtypes
+from mixlist.model.graph import Node, Scope, Value
+from mixlist.model.naming import NameGenerator, names_in
+from mixlist.model.traits import Trait, operators
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+_YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
+
+
+@dataclass(frozen=True)
+class NewCast:
+    """A Cast of ``value`` to the element type ``elem``, whose output is called ``name``."""
+
+    value: Value
+    elem: int
+    name: str
+    node_name: str
+    makes_graph_output: bool = False
+
+
+@dataclass(frozen=True)
+class ConvertedConstant:
+    """A constant that readers want in the element type ``elem``.
+
+    ``name``: the name of the converted tensor. If it is the name of ``value``, the constant is converted in place;
+    otherwise it is copied. ``magnitude_limit``: the largest magnitude of the finite values of a mask's constant; 0 if
+    the constant is not reduced (Rule S4.36).
+    """
+
+    value: Value
+    elem: int
+    name: str
+    magnitude_limit: float = 0.0
+
+
+@dataclass
+class CastLayout:
+    """The changes of one graph. Slots that are not named here keep the names that they have.
+
+    - ``input_names``: the name that an input slot of a node reads, by node and slot.
+    - ``output_names``: the name that an output slot of a body yields, by scope and slot.
+    - ``value_names``: the final name of a value, by its id, if it is not ``Value.name``.
+    - ``value_types``: the final element type of a value, by its id, if it is not the decided one.
+    - ``casts``: the new Casts of each scope.
+    - ``converted_constants``: the constants that readers want in another type, in place or as a copy.
+    - ``moved_casts``: the user's Casts that move to the place directly after their producer.
+    """
+
+    input_names: dict[Node, dict[int, str]] = field(default_factory=dict)
+    output_names: dict[Scope, dict[int, str]] = field(default_factory=dict)
+    value_names: dict[int, str] = field(default_factory=dict)
+    value_types: dict[int, int] = field(default_factory=dict)
+    casts: dict[Scope, list[NewCast]] = field(default_factory=dict)
+    converted_constants: list[ConvertedConstant] = field(default_factory=list)
+    moved_casts: set[Node] = field(default_factory=set)
+
+    def final_name(self, value: Value) -> str:
+        """Return the name of a value in the rewritten model."""
+        return self.value_names.get(value.id, value.name)
+
+
+@dataclass(frozen=True)
+class KeptIoTypes:
+    """The inputs and outputs of the main graph that keep their declared types: all of them, or those in ``names``."""
+
+    keeps_all: bool = True
+    names: frozenset[str] = frozenset()
+
+    def keeps(self, name: str) -> bool:
+        return self.keeps_all or name in self.names
+
+
+def lay_out_casts(model_solution: ModelSolution, name_generator: NameGenerator, kept_io: KeptIoTypes) -> CastLayout:
+    """Choose the Casts, conversions and names for a model; the inputs and outputs in ``kept_io`` keep their types."""
+    return _CastLayoutBuilder(model_solution, name_generator, kept_io).build()
+
+
+def _names_in_training_info(model: ModelProto) -> set[str]:
+    """Return the names that the training information uses.
+
+    The training information shares these initializers with the main graph, so they keep their types.
+    """
+    names: set[str] = set()
+    for info in model.training_info:
+        names.update(names_in(info.initialization, info.algorithm))
+        for binding in (*info.initialization_binding, *info.update_binding):
+            # A binding connects a tensor of the training graphs with an initializer of the main graph.
+            names.update((binding.key, binding.value))
+    return names
+
+
+class _CastLayoutBuilder:
+    """Builds the CastLayout of a model.
+
+    - ``uses_to_convert``: the uses that want a value in another type than it has, by value and wanted type.
+    - ``constant_uses``: the uses of each constant that can be converted in the file.
+    - ``bypassing_slots``: the slots, as (node, scope, slot), that read the output of a user's Cast of a constant in the
+      file, and the constant itself in the rewritten model.
+    - ``cast_names``: the name of the Cast that mixlist makes of a value, by value and type.
+    """
+
+    def __init__(self, model_solution: ModelSolution, name_generator: NameGenerator, kept_io: KeptIoTypes) -> None:
+        self.solution = model_solution.graph_solution
+        self.decided_types = self.solution.decided_types
+        self.name_generator, self.kept_io = name_generator, kept_io
+        self.cast_is_black, self.low_type = model_solution.cast_is_black, model_solution.low_type
+        self.layout = CastLayout()
+        self.uses_to_convert: dict[tuple[Value, int], list[Use]] = {}
+        self.constant_uses: dict[Value, list[Use]] = {}
+        self.bypassing_slots: set[tuple[Node | None, Scope, int]] = set()
+        self.cast_names: dict[tuple[Value, int], str] = {}
+        self.training_names = _names_in_training_info(self.solution.graph.model)
+
+    def build(self) -> CastLayout:
+        uses: Iterable[Use] = find_uses(self.solution)
+        # The order matters. The types of inputs decide which uses need a conversion. A Cast that makes a graph output
+        # can serve readers in the graph too, so the Casts of outputs are made before the Casts of other values.
+        # Constants get their final types between the two.
+        if not self.kept_io.keeps_all:
+            uses = list(uses)
+            self._lower_inputs(uses)
+        self._collect_uses(uses)
+        for slot, value in enumerate(self.solution.graph.root.outputs):
+            self._convert_output(value, self._output_type(slot, value), slot)
+        for value, constant_uses in self.constant_uses.items():
+            self._convert_constant(value, constant_uses)
+        for (value, elem), uses_of_type in self.uses_to_convert.items():
+            self._convert_value(value, elem, uses_of_type)
+        return self.layout
+
+    def _final_type(self, value: Value) -> int:
+        return self.layout.value_types.get(value.id, self.decided_types[value.id])
+
+    def _collect_uses(self, uses: Iterable[Use]) -> None:
+        """Collect the uses of constants in ``constant_uses``, and those of other values in ``uses_to_convert``."""
+        decided_types, lowered_inputs = self.decided_types, self.layout.value_types
+        for use in uses:
+            value = use.value
+            constant = self._find_constant_behind_cast(use)
+            if constant is not None:
+                self.constant_uses.setdefault(constant, []).append(replace(use, value=constant))
+                self.bypassing_slots.add((use.node, use.scope, use.slot))
+            elif value.constant_proto is not None and value.kind != "overridable":
+                # The default of an input is not converted: the caller may replace it, so its readers get a Cast
+                # (S4.16).
+                if dtypes.element(value.type) in dtypes.MIXABLE:
+                    self.constant_uses.setdefault(value, []).append(use)
+            elif use.wanted_type is not None and use.wanted_type != lowered_inputs.get(
+                value.id, decided_types[value.id]
+            ):
+                self.uses_to_convert.setdefault((value, use.wanted_type), []).append(use)
+
+    def _find_constant_behind_cast(self, use: Use) -> Value | None:
+        """Return the constant that a user's Cast converts from the low type, if the reader wants this type; else None.
+
+        Exporters store weights this way to keep the file small: ``W (float16) -> Cast(to=float32) -> MatMul``.
+        """
+        cast = use.value.producer
+        if use.wanted_type is None or cast is None or cast.op_type != "Cast":
+            return None
+        # The reader wants what the Cast makes, so it keeps reading the Cast.
+        if use.wanted_type == self._final_type(use.value):
+            return None
+        source = find_cast_source(use.value, self.decided_types, self.low_type, self.cast_is_black)
+        if source is None or source.constant_proto is None or source.kind == "overridable":
+            return None
+        return source if dtypes.element(source.type) == use.wanted_type else None
+
+    # --- graph inputs and outputs ---
+
+    def _lower_inputs(self, uses: Iterable[Use]) -> None:
+        """Give the low type to each input that every reader wants in the low type, captures included (Rule S7.3)."""
+        wanted_types: dict[Value, set[int | None]] = {}
+        for use in uses:
+            # A Shape reads no numbers, so it does not prevent the low type. A Cast, which takes every type too, does.
+            if use.value.kind == "input" and use.value.scope is self.solution.graph.root:
+                reads_only_shape = use.node is not None and use.node.op_type in _YIELDS_SHAPE
+                if not (use.wanted_type is None and reads_only_shape):
+                    wanted_types.setdefault(use.value, set()).add(use.wanted_type)
+        for value, wanted in wanted_types.items():
+            is_float32 = self.decided_types[value.id] == dtypes.FLOAT
+            if wanted == {self.low_type} and is_float32 and not self.kept_io.keeps(value.name):
+                self.layout.value_types[value.id] = self.low_type
+
+    def _output_type(self, slot: int, value: Value) -> int:
+        """Return the element type that a graph output has in the rewritten model."""
+        root = self.solution.graph.root
+        # The model may leave the type of an output out. Then the marked Cast that made the output has the type.
+        authored = self.solution.graph.marked_cast_types.get(root.output_names()[slot], value.type)
+        declared = dtypes.element(root.declared_output_types[slot] or authored)
+        if declared in dtypes.MIXABLE and self.kept_io.keeps(value.name):
+            return declared
+        return self._final_type(value)
+
+    def _convert_output(self, value: Value, output_type: int, slot: int) -> None:
+        """Give graph output ``slot`` the type ``output_type``, with a Cast if ``value`` has another type.
+
+        The Cast gets the name of the output, because the interface keeps its names (Rule S7.2). ``value`` gets a new
+        name: ``Exp -> y`` becomes ``Exp -> y_float16 -> Cast -> y``.
+        """
+        has_type = output_type == self._final_type(value) or output_type not in dtypes.MIXABLE
+        if value in self.constant_uses or (value.constant_proto is not None and not has_type):
+            # A constant is converted in the file, together with its other uses.
+            output_use = Use(value, output_type, value.scope, None, slot)
+            self.constant_uses.setdefault(value, []).append(output_use)
+            return
+        # A value may be two outputs of the graph: one Cast is enough.
+        if has_type or (value, output_type) in self.cast_names:
+            return
+        new_name = self.name_generator.make_name(f"{value.name}_{dtypes.type_name(self._final_type(value))}")
+        self.layout.value_names[value.id] = new_name
+        self._add_cast(value, output_type, value.name, makes_graph_output=True)
+
+    # --- constants ---
+
+    def _convert_constant(self, value: Value, uses: list[Use]) -> None:
+        """Convert a constant once for each type, and each limit of a mask, that its readers want (Rule S7.6)."""
+        authored = dtypes.element(value.type)
+        # Bypassing uses read the output of a user's Cast in the file. The constant has the type that these uses want,
+        # so they read the constant instead.
+        bypassing = [u for u in uses if (u.node, u.scope, u.slot) in self.bypassing_slots]
+        unconverted = [u for u in bypassing if u.wanted_type == authored]
+        self._connect(unconverted, value.name)
+        variants = {(u.wanted_type, u.magnitude_limit) for u in uses if u.wanted_type is not None}
+        to_convert = sorted(variants - {(authored, 0.0)})
+        if not to_convert:
+            return
+        # If no use wants the authored values, convert the constant in place, and copy it for further variants.
+        if (authored, 0.0) not in variants and value.name not in self.training_names:
+            elem, limit = to_convert.pop(0)
+            self.layout.value_types[value.id] = elem
+            self.layout.converted_constants.append(ConvertedConstant(value, elem, value.name, limit))
+        for elem, limit in to_convert:
+            prefix = "mask_" if limit else ""
+            name = self.name_generator.make_name(f"{value.name}_{prefix}{dtypes.type_name(elem)}")
+            self.layout.converted_constants.append(ConvertedConstant(value, elem, name, limit))
+            self._connect([u for u in uses if (u.wanted_type, u.magnitude_limit) == (elem, limit)], name)
+
+    # --- all other values ---
+
+    def _convert_value(self, value: Value, elem: int, uses: list[Use]) -> None:
+        """Let ``uses`` read ``value`` as ``elem``: from an existing tensor if there is one, else from a new Cast."""
+        # Try the cheapest source first: the Cast that makes a graph output, then the input of a user's Cast that
+        # readers look through, then user's Casts to this type. Only then make a new Cast.
+        name = self.cast_names.get((value, elem))
+        if name is None:
+            source = find_cast_source(value, self.decided_types, self.low_type, self.cast_is_black)
+            if source is not None and self._final_type(source) == elem:
+                name = self.layout.final_name(source)
+        if name is None:
+            visible_casts = [
+                cast for use in uses if (cast := self._find_visible_cast(value, elem, use.scope)) is not None
+            ]
+            if len(visible_casts) == len(uses):  # every reader sees one
+                for use, cast in zip(uses, visible_casts, strict=True):
+                    self._reuse_cast(use, cast)
+                return
+            name = self.name_generator.make_name(f"{value.name}_{dtypes.type_name(elem)}")
+            self._add_cast(value, elem, name)
+        self._connect(uses, name)
+
+    def _add_cast(self, value: Value, elem: int, name: str, makes_graph_output: bool = False) -> None:
+        self.cast_names[value, elem] = name
+        node_name = self.name_generator.make_name(f"Cast_{name}")
+        cast = NewCast(value, elem, name, node_name, makes_graph_output)
+        self.layout.casts.setdefault(value.scope, []).append(cast)
+
+    def _connect(self, uses: list[Use], name: str) -> None:
+        """Let each use read the tensor called ``name``."""
+        for use in uses:
+            if use.node is not None:
+                self.layout.input_names.setdefault(use.node, {})[use.slot] = name
+            # The outputs of the graph itself keep their names: _convert_output() treats them.
+            elif use.scope is not self.solution.graph.root:
+                self.layout.output_names.setdefault(use.scope, {})[use.slot] = name
+
+    def _reuse_cast(self, use: Use, cast: Node) -> None:
+        """Let a use read the output of a user's Cast; move the Cast before the reader if it comes after it."""
+        assert cast.outputs[0] is not None
+        self._connect([use], self.layout.final_name(cast.outputs[0]))
+        # Find the node of the Cast's own scope whose body holds the reader: the order in that scope counts. Nodes have
+        # their ids in topological order.
+        reader, scope = use.node, use.scope
+        while scope is not cast.scope and scope.owner is not None:
+            reader, scope = scope.owner, scope.owner.scope
+        if reader is not None and reader.id < cast.id:
+            self.layout.moved_casts.add(cast)
+
+    def _find_visible_cast(self, value: Value, elem: int, scope: Scope) -> Node | None:
+        """Return the innermost Cast of the user from ``value`` to ``elem`` that a reader in ``scope`` sees."""
+        casts_by_scope = self.user_casts.get((value, elem), {})
+        # Most values have no Cast of the user, and then no scope need be visited.
+        outer: Scope | None = scope if casts_by_scope else None
+        while outer is not None and outer not in casts_by_scope:
+            outer = outer.parent
+        return casts_by_scope[outer] if outer is not None else None
+
+    @cached_property
+    def user_casts(self) -> dict[tuple[Value, int], dict[Scope, Node]]:
+        """Return the first Cast of the user in each scope, by the value that it reads and the type that it makes."""
+        casts: dict[tuple[Value, int], dict[Scope, Node]] = {}
+        for node in self.solution.graph.nodes:
+            if node.op_type == "Cast" and not node.domain and node.inputs and node.inputs[0] and node.outputs[0]:
+                key = (node.inputs[0], dtypes.element(node.outputs[0].type))
+                casts.setdefault(key, {}).setdefault(node.scope, node)
+        return casts

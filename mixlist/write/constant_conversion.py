@@ -1,0 +1,127 @@
+"""Convert the constants of a CastLayout in the messages of a model, and warn about values that the conversion changed.
+
+``tensor_conversion`` converts a single tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mixlist.decide.decisions import GraphSolution
+from mixlist.diagnostics import Diagnostic
+from mixlist.model.graph import Scope, Value
+from mixlist.model.naming import NameGenerator, display_name
+from mixlist.model.proto_edits import MessageT, copy_message
+from mixlist.write.cast_layout import CastLayout
+from mixlist.write.tensor_conversion import ConstantReport, convert_tensor
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+    from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto
+
+    # The new Constant nodes of each scope, each with the constant that it holds in another type.
+    NewConstants = dict[Scope, list[tuple[Value, NodeProto]]]
+
+
+def convert_constants(
+    layout: CastLayout,
+    protos: Mapping[Scope, GraphProto],
+    name_generator: NameGenerator,
+    clamp: bool,
+    folder: Path | None,
+    reports: dict[Hashable, ConstantReport],
+) -> NewConstants:
+    """Convert the constants of a layout in the messages of its scopes; return the new Constant nodes by scope.
+
+    ``protos``: the message of each scope. ``folder``: the folder of the model's data files; the constants of masks are
+    read from there. Adds a report per converted constant to ``reports``.
+    """
+    from onnx import SparseTensorProto
+
+    new_nodes: NewConstants = {}
+    initializer_positions: dict[Scope, dict[str, int]] = {}
+    # A copy is made from the authored constant, so copies come before the conversion in place.
+    for item in sorted(layout.converted_constants, key=lambda constant: constant.name == constant.value.name):
+        value, message = item.value, protos[item.value.scope]
+        assert value.constant_proto is not None
+        converted, report = convert_tensor(
+            value.constant_proto, item.elem, clamp, item.name, item.magnitude_limit, folder
+        )
+        in_place = item.name == value.name
+        if report is not None:
+            reports[item.name, id(value.constant_proto)] = report  # two scopes may have a constant of one name
+        if value.producer is not None:  # a Constant node
+            node = message.node[value.producer.position]
+            # The new nodes go into the message last: until then, the positions of the file must stay valid.
+            if not in_place:
+                node = copy_message(node)
+                node.name, node.output[0] = name_generator.make_name(f"Constant_{item.name}"), item.name
+                new_nodes.setdefault(value.scope, []).append((value, node))
+            _set_constant(node, converted)
+            continue
+        # A search by name for every constant would take quadratic time.
+        if in_place and value.scope not in initializer_positions:
+            positions = {tensor.name: k for k, tensor in enumerate(message.initializer)}
+            positions |= {tensor.values.name: k for k, tensor in enumerate(message.sparse_initializer)}
+            initializer_positions[value.scope] = positions
+        position = initializer_positions[value.scope][value.name] if in_place else None
+        if isinstance(converted, SparseTensorProto):
+            _store_initializer(message.sparse_initializer, position, converted)
+        else:
+            _store_initializer(message.initializer, position, converted)
+    return new_nodes
+
+
+def _store_initializer(
+    initializers: RepeatedCompositeFieldContainer[MessageT], position: int | None, converted: MessageT
+) -> None:
+    """Replace the initializer at ``position``; append one if ``position`` is None."""
+    (initializers.add() if position is None else initializers[position]).CopyFrom(converted)
+
+
+def _set_constant(node: NodeProto, value: TensorProto | SparseTensorProto) -> None:
+    """Replace the value of a Constant node; its attribute (value_float, value_floats, ...) becomes a tensor."""
+    from onnx import helper
+
+    del node.attribute[:]
+    name = "sparse_value" if value.DESCRIPTOR.name == "SparseTensorProto" else "value"
+    node.attribute.append(helper.make_attribute(name, value))
+
+
+_SENSITIVE_TO_ZERO = frozenset({"Sqrt", "Div", "Log", "Pow"})  # Rule S7.8 names these four
+
+
+def find_sensitive_readers(solution: GraphSolution, layout: CastLayout) -> Iterator[tuple[str, str]]:
+    """Yield each converted constant that an operator sensitive to zeros reads, by name, and a text with that reader."""
+    names: dict[Value | None, list[str]] = {}
+    for item in layout.converted_constants:
+        names.setdefault(item.value, []).append(item.name)
+    for node in solution.graph.nodes if names else ():
+        if node.op_type in _SENSITIVE_TO_ZERO:
+            for value in node.inputs:
+                for name in names.get(value, ()):
+                    yield name, f"{node.op_type} {display_name(node)}"
+
+
+def find_constant_warnings(
+    reports: Iterable[ConstantReport], sensitive_readers: dict[str, str]
+) -> Iterator[Diagnostic]:
+    """Yield warnings about constants that lost values in the conversion.
+
+    ``sensitive_readers``: by the name of a constant, a node for which a zero is dangerous, as
+    ``find_sensitive_readers`` yields them.
+    """
+    for report in reports:
+        if report.overflowed or report.clamped:
+            overflow = f"{report.overflowed} values became infinite"
+            loss = overflow if report.overflowed else f"{report.clamped} values were clamped"
+            text = f"constant {report.name!r} reaches {report.max_abs:.6g}, beyond the low type: {loss}"
+            yield Diagnostic("ML502", "warning", text, hint="--constants keep leaves such constants in float32")
+        # Tiny weights often become zero, which is mostly harmless. Only a zero before a sensitive operator is reported.
+        if report.flushed and report.name in sensitive_readers:
+            reader = sensitive_readers[report.name]
+            text = f"{report.flushed} values of constant {report.name!r} became zero, and {reader} reads the constant"
+            hint = "keep that node in float32: put its op type on the black list, or use keep_dtype"
+            yield Diagnostic("ML503", "warning", text, hint=hint)

@@ -1,0 +1,214 @@
+"""The segments of a gated graph compute the same as the whole graph, bit for bit, wherever it is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from mixlist.decide import Resolver
+from mixlist.lists.policy import Policy
+from mixlist.run.local_session import LocalSession, open_session
+from mixlist.run.lru_cache import LruCache
+from mixlist.run.session import SessionOptions
+from mixlist.search import graph_partition
+from mixlist.search.candidates import EditSet
+from mixlist.search.graph_partition import Segment, choose_cost_cuts, split_graph
+from mixlist.search.trial_compiler import TrialCompiler
+from mixlist.search.trial_worker import get_runner
+from mixlist.targets.estimate import estimate_costs
+from tests.support.builders import model, policy
+from tests.support.gate_comparison import (
+    PROFILE,
+    GateComparison,
+    assert_same_values,
+    draw_edits,
+    is_loadable,
+    models_and_policies,
+)
+from tests.support.graphs import Case
+from tests.support.local_sessions import make_session
+from tests.support.local_workers import trials
+
+
+def run_segments(segments: Iterable[Segment], flags: Any, feed: Mapping[str, Any], outputs: Iterable[str]) -> list[Any]:
+    """Run the segments in order without optimizations. Also load them with the optimizations of a worker."""
+    values = dict(feed)
+    for segment in segments:
+        open_session(segment.model, SessionOptions(threads=1, lean=True, reuse_memory=True))
+        session = LocalSession(
+            make_session(onnx.ModelProto.FromString(segment.model), SessionOptions(optimize=False, threads=1))
+        )
+        segment_feed = {name: values[name] for name in segment.input_names if name in values}
+        if segment.flags_input:
+            segment_feed[segment.flags_input] = flags[list(segment.gates)]
+        values.update(zip(segment.output_names, session.run(segment.output_names, segment_feed), strict=True))
+    return [values[name] for name in outputs]
+
+
+@PROFILE
+@given(models_and_policies(), st.data())
+def test_segments_compute_the_same_as_the_whole_graph(problem: tuple[Case, Policy], data: st.DataObject) -> None:
+    """Random graphs with control flow, sequences and constants, cut behind any of their nodes."""
+    case, rules = problem
+    assume("duplicate node name" not in case.features and is_loadable(case.model))
+    comparison = GateComparison(case.model, rules, case.feeds())
+    try:
+        edits = draw_edits(data, (*comparison.candidates(), *comparison.nodes()))
+        flags = comparison.compiler.build_flags(edits)
+        outputs = comparison.run_gated(flags)
+        gated = comparison.compiler.gated_graph
+        assert gated is not None
+        tensors = [name for node in gated.proto.graph.node for name in node.output if name]
+        cut_outputs = [(name,) for name in tensors if data.draw(st.booleans())]
+        bits = np.unpackbits(np.frombuffer(flags, np.uint8), count=len(gated.gates)).astype(bool)
+        feed = {
+            graph_input.name: comparison.feed[graph_input.name]
+            for graph_input in gated.proto.graph.input
+            if graph_input.name in comparison.feed
+        }
+        feed = {n: np.asarray(v, np.float32) if getattr(v, "dtype", None) == np.float16 else v for n, v in feed.items()}
+        assert_same_values(
+            run_segments(
+                split_graph(gated, cut_outputs), bits, feed, gated.output_names[: len(comparison.compiler.output_names)]
+            ),
+            outputs,
+            f"cut at {cut_outputs}",
+        )
+    finally:
+        comparison.close()
+
+
+CHAIN = """g (float[4,64] x) => (float[4,64] y) <float[64,64] w = {0.01}>
+{ [a] a = MatMul (x, w) [b] b = MatMul (a, w) [c] c = MatMul (b, w) [d] y = MatMul (c, w) }"""
+
+
+def chain_model() -> onnx.ModelProto:
+    proto = model(CHAIN.replace("<float[64,64] w = {0.01}>", ""), check=False)
+    rng = np.random.default_rng(0)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(rng.normal(0, 0.1, (64, 64)).astype(np.float32), "w"))
+    return proto
+
+
+FEED = {"x": np.random.default_rng(1).normal(0, 1, (4, 64)).astype(np.float32)}
+
+
+def set_segments(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(graph_partition, "MIN_SEGMENT_COST", 1.0)
+    monkeypatch.setattr(graph_partition, "MAX_SEGMENTS", count)
+
+
+def test_a_small_model_is_one_segment() -> None:
+    graph = Resolver(chain_model()).graph
+    assert choose_cost_cuts(graph, estimate_costs(graph)) == ()
+
+
+def test_segments_have_about_the_same_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_segments(monkeypatch, 4)
+    graph = Resolver(chain_model()).graph
+    assert choose_cost_cuts(graph, estimate_costs(graph)) == ("a", "b", "c")
+    set_segments(monkeypatch, 2)
+    assert choose_cost_cuts(graph, estimate_costs(graph)) == ("b",)
+
+
+def test_a_cut_is_where_few_bytes_cross_and_no_constant_crosses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind ``r`` only one row crosses. The constant ``k``, as large as a weight, is computed in both segments."""
+    set_segments(monkeypatch, 2)
+    text = """g (float[64,64] x) => (float[64,64] y) <int64[2] s = {64,64}, int64[1] i = {0}> {
+      [k] k = ConstantOfShape <value = float[1] {0.5}> (s) [a] a = MatMul (x, k) [r] r = Gather (a, i)
+      [q] q = Expand (r, s) [y] y = MatMul (q, k) }"""
+    graph = Resolver(model(text)).graph
+    (cut,) = choose_cost_cuts(graph, estimate_costs(graph))
+    assert cut == "r"
+    compiler = TrialCompiler(
+        Resolver(model(text)), policy(white=["MatMul"]), [{"x": np.ones((64, 64), np.float32)}], ()
+    )
+    compiler.build_flags(frozenset())
+    assert compiler.gated_graph is not None
+    _, second = split_graph(compiler.gated_graph, compiler.statistics.cut_outputs)
+    assert second.input_names == (cut,)
+    assert {"ConstantOfShape"} <= {node.op_type for node in onnx.ModelProto.FromString(second.model).graph.node}
+    compiler.close()
+
+
+def test_no_sequence_crosses_a_cut() -> None:
+    text = """g (float[2] x) => (float[2] y) <int64 i = {0}>
+    { [a] a = Neg (x) s = SequenceConstruct (a, x) [b] b = SequenceAt (s, i) [y] y = Mul (b, b) }"""
+    compiler = TrialCompiler(Resolver(model(text)), policy(white=["Mul"]), [{"x": np.ones(2, np.float32)}], ())
+    compiler.build_flags(frozenset())
+    assert compiler.gated_graph is not None
+    segments = split_graph(compiler.gated_graph, [("a",), ("s",), ("b",)])
+    assert len(segments) == 3 and all("s" not in segment.input_names for segment in segments)
+    compiler.close()
+
+
+def edits(compiler: TrialCompiler, *names: str) -> EditSet:
+    from mixlist.search.candidates import find_node_candidates
+
+    candidates = find_node_candidates(compiler.solution(frozenset()), compiler.low_nodes(frozenset()))
+    return frozenset(candidate.edit for candidate in candidates if candidate.nodes[0][1] in names)
+
+
+def record_runs(compiler: TrialCompiler, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list to which the indices of the segments are added that run from now on."""
+    runs: list[int] = []
+    for index, session in enumerate(get_runner(compiler.token, Path(compiler.payload_path).read_bytes()).sessions):
+        run = session.run
+        monkeypatch.setattr(
+            session, "run", lambda *arguments, index=index, run=run: runs.append(index) or run(*arguments)
+        )
+    return runs
+
+
+def test_a_trial_starts_at_the_first_segment_whose_flags_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_segments(monkeypatch, 4)
+    search_trials = trials(chain_model(), policy(white=["MatMul"]), [FEED])
+    compiler = search_trials.compiler
+    assert search_trials.try_edits(frozenset()).passed
+    runs = record_runs(compiler, monkeypatch)
+    search_trials.try_edits(edits(compiler, "c"))
+    assert runs == [2, 3]
+    runs.clear()
+    search_trials.try_edits(edits(compiler, "a"))
+    assert runs == [1, 2, 3], "the first segment ran with these flags for the reference"
+    runs.clear()
+    search_trials.try_edits(edits(compiler, "c", "d"))
+    assert runs == [3], "the third segment ran with these flags before"
+    compiler.close()
+
+
+def test_segments_of_a_random_model_are_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_segments(monkeypatch, 2)
+    noisy = model("g (float[4] x) => (float[4] y) { [m] m = Mul (x, x) n = RandomNormalLike (m) [y] y = Add (m, n) }")
+    search_trials = trials(noisy, policy(white=["Mul"]), [{"x": np.ones(4, np.float32)}])
+    assert "normalized" in search_trials.try_reference().why, "two runs in float32 differ"
+    search_trials.compiler.close()
+
+
+def test_a_trial_stops_after_the_segment_that_overflows_if_that_decides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_segments(monkeypatch, 4)
+    large = {"x": FEED["x"] * 1e5}
+    for rate, expected_runs in ((0.005, [0]), (2.0, [0, 1, 2, 3])):
+        search_trials = trials(chain_model(), policy(white=["MatMul"]), [large], exception_rate=rate)
+        compiler = search_trials.compiler
+        compiler.add_gates(frozenset())
+        search_trials.try_reference()
+        runs = record_runs(compiler, monkeypatch)
+        outcome = search_trials.try_edits(frozenset())
+        assert runs == expected_runs and not outcome.passed
+        assert outcome.why.startswith("overflow at a") is (rate < 1)
+        compiler.close()
+
+
+def test_the_cache_drops_the_entry_that_was_read_longest_ago() -> None:
+    cache: LruCache[dict[str, Any]] = LruCache(3000, lambda values: 256 + values["x"].nbytes)
+    for name in "abc":
+        cache.put(name, {"x": np.zeros(150, np.float64)})
+        cache.get("a")
+    assert cache.get("a") is not None and cache.get("b") is None and cache.get("c") is not None

@@ -1,0 +1,167 @@
+"""A check on the terminal, and the numbers that both reports share."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+
+import pytest
+
+from mixlist.checker.result import ValueCounts
+from mixlist.show import number_text
+from mixlist.show.check_document import check_document, limits_text
+from mixlist.show.document import MAX_ROWS
+from mixlist.show.terminal import write_document
+from tests.support.check_reports import FAILING, PASSING, SUGGESTION, finding, output, tensor
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def report_text(report) -> str:
+    stream = io.StringIO()
+    write_document(check_document(report), stream)
+    return stream.getvalue()
+
+
+def test_the_parts_of_the_report_have_a_fixed_order() -> None:
+    text = report_text(FAILING)
+    assert text.startswith("FAIL  models/melspec.onnx in float16, emulated on cpu, 5 batches\n")
+    parts = ["1 of 5 batches overflowed", "First offenders", "/mel/Pow (Pow)", SUGGESTION, "Other findings"]
+    parts += ["Outputs", "right answers: 98.6 % before, 98.3 % after, of 360 labels", "Nodes by error", "Time"]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_a_pass_is_short() -> None:
+    text = report_text(PASSING)
+    assert text.startswith("PASS  good.onnx")
+    assert "offenders" not in text
+    assert "Time" not in text
+    assert len(text.splitlines()) < 12
+
+
+def test_a_first_offender_has_its_values_batches_reason_and_suggestion() -> None:
+    lines = report_text(FAILING).splitlines()
+    at = lines.index("  overflow  /mel/Pow (Pow)")
+    assert [line.split(None, 1)[0] for line in lines[at + 1 : at + 5]] == ["output:", "batches:", "low", "to"]
+    assert lines[at + 1].endswith("/mel/Pow_output_0: up to 3.2e9 in float32, inf in float16")
+    assert lines[at + 2].endswith("1 of 5, first #2, 12 values in the worst batch")
+    assert lines[at + 3].endswith("white by library onnx (Pow)")
+    assert lines[at + 4].endswith(SUGGESTION)
+
+
+def test_saturated_nodes_come_first_and_only_once() -> None:
+    text = report_text(replace(FAILING, nodes=(finding("s", "saturated", first=True), finding("u", "underflow"))))
+    assert text.count("saturated") == 1
+    assert text.index("saturated") < text.index("Other findings") < text.index("underflow")
+
+
+def test_long_lists_are_cut_with_the_number_of_missing_rows() -> None:
+    nodes = tuple(finding(f"n{at}") for at in range(MAX_ROWS + 5))
+    propagated = tuple(finding(f"p{at}", "propagated") for at in range(MAX_ROWS + 7))
+    text = report_text(replace(FAILING, nodes=nodes + propagated))
+    assert text.count("\n  overflow  ") == MAX_ROWS
+    assert "... and 5 more (--format json and --html FILE have all)" in text
+    assert "... and 7 more" in text
+    assert f"{MAX_ROWS + 7} propagated: " in text
+
+
+def test_the_report_is_complete_without_color(monkeypatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "150")
+    colored = Terminal()
+    write_document(check_document(FAILING), colored)
+    assert "\x1b[31mFAIL\x1b[0m" in colored.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = Terminal()
+    write_document(check_document(FAILING), plain)
+    assert "\x1b[31m" not in plain.getvalue()
+    assert "fail: normalized, cosine" in plain.getvalue()
+
+
+def test_names_cannot_steer_the_terminal() -> None:
+    hostile_name = "a\x1b[2J\rb\u202e"
+    nodes = (
+        finding(hostile_name, source=hostile_name, suggestion=hostile_name, op_type=hostile_name),
+        finding(hostile_name, "propagated", tensor=hostile_name),
+    )
+    changes = {
+        "model": hostile_name,
+        "reasons": (hostile_name,),
+        "nodes": nodes,
+        "outputs": (output(hostile_name),),
+        "seconds": {hostile_name: 1.0},
+    }
+    text = report_text(replace(FAILING, **changes))
+    assert not set(text) & set("\x1b\r\u202e")
+    assert text.count(r"a\x1b[2J\rb\u202e") >= 8
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0.0, "0"),
+        (65504.0, "65504"),
+        (57053.2, "57053"),
+        (999.96, "1000"),
+        (1.5, "1.5"),
+        (0.00390625, "0.003906"),
+        (1e6, "1e6"),
+        (3.2e9, "3.2e9"),
+        (2e-10, "2e-10"),
+        (-12.5, "-12.5"),
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+        (math.nan, "nan"),
+    ],
+)
+def test_numbers_are_short(value: float | None, text: str) -> None:
+    assert number_text.format_number(value) == text
+
+
+def test_a_cosine_near_one_differs_from_one() -> None:
+    assert [number_text.format_cosine(c) for c in (1.0, 1 - 2e-8, 0.998, -1.0)] == ["1", "1 - 2e-8", "0.998", "-1"]
+
+
+def test_a_share_is_100_percent_only_if_it_is_1() -> None:
+    assert [number_text.format_share(s) for s in (None, 0.0, 4e-5, 0.5, 0.9999, 1.0)] == [
+        *("-", "0 %", "0.004 %", "50 %"),
+        *("> 99.9 %", "100 %"),
+    ]
+
+
+def test_limits_have_the_names_of_their_options() -> None:
+    from mixlist.checker.limits import Limits
+
+    all_limits = {"exception_rate": 1.0, **Limits(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0).enabled()}
+    assert limits_text(all_limits) == [
+        *("--max-exception-rate 1", "--max-abs-error 1", "--max-rel-error 1", "--max-normalized-error 1"),
+        *("--min-cosine 1", "--min-snr 1", "--max-mismatch 1", "--min-top1 1"),
+    ]
+    assert limits_text({"cosine": 0.999}) == ["--min-cosine 0.999"]
+
+
+def test_counts_of_values_are_sorted_from_worst_to_best() -> None:
+    clean_counts, lossy_counts = ValueCounts(10, 10, 0, 0, 0, 0), ValueCounts(1000, 1000, 0, 5, 0, 0)
+    tensors = (
+        tensor("clean", 1.0, counts=clean_counts),
+        tensor("some", 1.0, counts=lossy_counts),
+        tensor("high", 1.0, low=False),
+    )
+    text = report_text(replace(FAILING, tensors=(*FAILING.tensors, *tensors)))
+    lines = text[text.index("Values held in float16") :].splitlines()
+    assert lines[1] == "  2010 values in 3 tensors: 2.62 % became zero, 42.5 % subnormal"
+    assert "/tiny/Mul_output_0" in lines[5] and "1e-9" in lines[5] and "5 % became zero, 85.5 % subnormal" in lines[5]
+    assert lines[6].startswith("some") and lines[6].endswith("0.5 % became zero")
+    assert "clean" not in "".join(lines[4:9])
+    assert "all within its range" in report_text(replace(PASSING, tensors=(tensor("clean", 1.0, counts=clean_counts),)))
+
+
+def test_without_counts_there_is_no_table_of_values() -> None:
+    assert "Values held" not in report_text(replace(FAILING, tensors=(tensor("some", 1.0),)))

@@ -1,0 +1,156 @@
+"""The report of a training on the terminal and as a page, which a real browser opens too."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mixlist.show.html_page import render_document, write_page
+from mixlist.show.terminal import write_document
+from mixlist.show.train_document import train_document
+from mixlist.training.result import TrainReport
+from tests.support import browser
+from tests.support.train_reports import EXTREME, FAILING, NOTHING, PASSING
+
+REPORTS = {"passing": PASSING, "failing": FAILING, "nothing": NOTHING, "extreme": EXTREME}
+in_browser = pytest.mark.skipif(browser.find() is None, reason="no Chromium here (Debian: apt-get install chromium)")
+
+
+def render(report: TrainReport) -> str:
+    return render_document(train_document(report))
+
+
+def report_text(report: TrainReport) -> str:
+    stream = io.StringIO()
+    write_document(train_document(report), stream)
+    return stream.getvalue()
+
+
+def test_the_verdict_and_its_reasons_come_first() -> None:
+    lines = report_text(FAILING).splitlines()
+    assert lines[0].startswith("FAIL  ")
+    assert lines[1:3] == [f"      {reason}" for reason in FAILING.reasons]
+    passing = report_text(PASSING).splitlines()
+    assert passing[0] == "PASS  train.py:run in float16 on cpu, 3 runs of 600 steps"
+    assert passing[3] == (
+        "      0 of 1800 mixed steps with an exception: the rate of the network's own is proven to be at most 0.17%"
+    )
+
+
+def test_the_terminal_shows_metrics_findings_and_scales() -> None:
+    text = report_text(FAILING)
+    for part in (
+        "15 of 1800 mixed steps with an exception, 12 that no loss scale prevents", "0.981 ± 0.001", "gradient of",
+        "fc.weight", "became zero", "12 %", "name = torch, init_scale = 65536", "decoder/fc", "seed 0, step 3",
+        "white, in float32", "hint: --loss-scale 8192 has no exception of the scale", "to-remove", "nnabla tries",
+    ):  # fmt: skip
+        assert part in text, part
+    extreme_text = report_text(EXTREME)
+    assert "nan" in extreme_text
+    assert "inf" in extreme_text
+
+
+def test_a_large_rate_is_no_proof() -> None:
+    assert "proven" not in report_text(replace(PASSING, proven_rate=0.3))
+
+
+def test_findings_say_what_keeps_their_operators_in_float32() -> None:
+    assert "This modify_mixlist keeps them in float32:" in report_text(FAILING)
+    ruled = report_text(replace(FAILING, suggestion=""))
+    assert "Keep them in float32 with a keep_dtype file: " in ruled
+    assert "decoder/fc" in ruled
+    high = report_text(replace(FAILING, suggestion="", findings=FAILING.findings[2:]))
+    assert "They are in float32: low-precision operators before them" in high
+
+
+def test_a_failure_without_exceptions_points_to_the_operators() -> None:
+    quiet_runs = tuple(replace(run, mixed=replace(run.mixed, exceptions=[])) for run in FAILING.runs)
+    report = replace(FAILING, runs=quiet_runs, exception_rate=0.0, scale_exceptions=None, underflow=None)
+    hints = [line.strip() for line in report_text(report).splitlines() if "hint:" in line]
+    assert hints == ["hint: no gradient overflowed; --overflow-detection any-node shows overflow inside the step"]
+
+
+def test_an_open_verdict_has_no_advice() -> None:
+    report = replace(FAILING, verdict="inconclusive")
+    assert "hint:" in report_text(FAILING)
+    assert "hint:" not in report_text(report)
+
+
+def test_the_page_has_the_next_step() -> None:
+    assert "Train with these lists and this loss scaler: name = torch" in render(PASSING)
+    assert "Train again with the modify_mixlist below" in render(FAILING)
+
+
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+def test_any_report_can_be_shown_on_the_terminal(report: TrainReport) -> None:
+    assert report_text(report)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
+    with browser.Page(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+def open_report(page: browser.Page, report: TrainReport, tmp_path: Path) -> Path:
+    path = tmp_path / "report.html"
+    write_page(render(report), path)
+    page.requests.clear()
+    page.messages.clear()
+    page.open(path)
+    return path
+
+
+BOX = "(() => {{ const b = document.querySelector('{}').getBBox(); return [b.x, b.y, b.width, b.height]; }})()"
+
+
+@in_browser
+def test_curves_are_inside_their_charts(page: browser.Page, tmp_path: Path) -> None:
+    open_report(page, FAILING, tmp_path)
+    for name in ("#loss path.float32", "#loss path.band.mixed", "#scale path.scale"):
+        x, y, width, height = page.ask(BOX.format(name))
+        assert -1 <= x < 50, name
+        assert 900 < x + width <= 1001, name
+        assert y >= -1, name
+        assert y + height <= 261, name
+        assert height > 50, name
+    assert page.ask("document.querySelectorAll('#loss path').length") == 4
+    assert page.ask("document.querySelectorAll('#scale path.scale').length") == 3
+    marks = page.ask(
+        "[...document.querySelectorAll('#scale .skipped[d]')].map(p => p.getAttribute('d').match(/M/g).length)"
+    )
+    assert marks == [len(run.mixed.skipped) for run in FAILING.runs]
+    assert page.ask("document.querySelectorAll('#metrics .dot').length") == 6
+    ends = "document.querySelector('#scale path.scale').getAttribute('d')"
+    drops = page.ask(ends).count("V")
+    changes = FAILING.runs[0].mixed.scale
+    assert drops == sum(a != b for a, b in itertools.pairwise(changes))
+
+
+@in_browser
+def test_the_page_can_be_printed(page: browser.Page, tmp_path: Path) -> None:
+    open_report(page, FAILING, tmp_path)
+    page.show("dark", "print")
+    try:
+        assert page.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert page.pdf().startswith(b"%PDF")
+    finally:
+        page.show()
+
+
+def test_the_page_names_operators_without_a_name_in_the_lists() -> None:
+    assert "aten::_cdist_forward 12" in render(FAILING)
+    assert "without a name in the lists" not in render(PASSING)
+
+
+def test_the_page_draws_a_histogram_of_each_gradient_the_worst_first() -> None:
+    page = render(PASSING)
+    table = page[page.index('<section id="gradients">') :]
+    assert 0 < table.index("fc.weight") < table.index("</tr>", table.index("</thead>") + 8)
+    assert '<path class="lost" d="M2 9.5h0.9v0.5' in table  # 1 of at most 20 values
+    assert 'id="gradients"' not in render(replace(PASSING, underflow=None))

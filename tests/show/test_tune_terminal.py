@@ -1,0 +1,122 @@
+"""The report of a search on the terminal: the order of its parts, the cost of edits, and warnings."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from mixlist.search.trial_verdict import Outcome
+from mixlist.search.trials import Trial
+from mixlist.search.tune_result import TunedEdit, TuneReport
+from mixlist.show.terminal import write_document
+from mixlist.show.tune_document import trial_line, tune_document
+from tests.support.check_reports import FAILING, PASSING, output
+from tests.support.tune_reports import CONV, EXP, GAIN, TUNED, WITHOUT_LIST
+
+
+def report_text(report: TuneReport) -> str:
+    stream = io.StringIO()
+    write_document(tune_document(report), stream)
+    return stream.getvalue()
+
+
+def test_the_parts_of_the_report_have_a_fixed_order() -> None:
+    text = report_text(replace(TUNED, validation=PASSING))
+    assert text.startswith("PASS  good.onnx with 2 edits\n      the lists keep every limit\n")
+    parts = ["\nEdits\n", "Exp ", "/b/Conv (Conv)", "Each edit is needed", "Matrix products", "Final check"]
+    parts += [
+        "pass: float16, emulated on cpu, 4 batches, exception rate 0 %",
+        "worst output: y",
+        "Validation",
+        "Search",
+    ]
+    parts += ["min-edits: 12 trials, 5 more read from the state", "final check", "0.25 s"]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_an_edit_has_its_lists_its_cost_and_its_reason() -> None:
+    lines = report_text(replace(TUNED, edits=(EXP, CONV, GAIN))).splitlines()
+    rows = {line.split()[0]: line for line in lines if line.startswith(("Exp", "/b/Conv", "Gemm"))}
+    assert rows["Exp"].split()[1:6] == ["white", "black", "3", "0", "%"]
+    assert rows["/b/Conv"].split()[1:7] == ["(Conv)", "float16", "float32", "1", "-12.5", "%"]
+    assert rows["Gemm"].split()[1:7] == ["black", "white", "2", "+50", "%", "-"]
+    assert rows["Exp"].endswith("overflow at /a/Exp, in 1 or more of 4 batches")
+
+
+def test_the_table_says_that_nodes_counts_those_that_follow() -> None:
+    text = '"nodes" counts the gray nodes that follow too.'
+    assert text in report_text(TUNED)
+    assert text not in report_text(replace(TUNED, edits=(CONV,)))
+
+
+def test_an_interrupted_search_is_reported() -> None:
+    text = report_text(
+        replace(TUNED, verdict="fail", complete=False, minimal=False, check=None, reasons=("interrupted",))
+    )
+    assert text.startswith("FAIL  good.onnx with 2 edits\n      interrupted\n")
+    assert "Some edits may not be needed" in text
+    assert "Final check" not in text
+
+
+def test_the_report_warns_if_no_work_stays_in_low_precision() -> None:
+    warning = "none of that work stays in low precision"
+    assert warning not in report_text(TUNED)
+    text = report_text(replace(TUNED, low_share={"base": 1.0, "tuned": 0.0}))
+    assert "100 % of the work before, 0 % after" in text
+    assert warning in text
+    assert "Matrix products" not in report_text(replace(TUNED, low_share={"base": None, "tuned": None}))
+
+
+def test_a_search_without_a_list_shows_the_base_check() -> None:
+    text = report_text(WITHOUT_LIST)
+    assert text.startswith("FAIL  good.onnx: no list was found\n      no list of op types keeps the limits\n")
+    assert "Edits" not in text
+    assert "Matrix products" not in text
+    assert "Final check" not in text
+    assert "The lists without edits\n  fail: float16" in text
+    assert "overflow  /mel/Pow (Pow)" in text
+    assert "batches:         1 of 5, first #2" in text
+
+
+def test_lists_that_need_no_edit_have_no_table_of_edits() -> None:
+    text = report_text(replace(TUNED, edits=(), modify_mixlist="{}\n"))
+    assert text.startswith("PASS  good.onnx needs no edit\n")
+    assert "Edits" not in text
+
+
+def test_the_worst_output_is_one_that_fails() -> None:
+    outputs = (output("far", normalized_error=0.5), output("bad", passed=False, normalized_error=0.02), output("near"))
+    assert "worst output: bad, normalized error 0.02" in report_text(
+        replace(TUNED, check=replace(FAILING, outputs=outputs))
+    )
+    outputs = (output("near"), output("nan", normalized_error=float("nan")))
+    assert "worst output: nan" in report_text(replace(TUNED, check=replace(PASSING, outputs=outputs)))
+    ids = output("ids", mismatches=0.004)
+    assert "0.4 % of its values differ" in report_text(replace(TUNED, check=replace(PASSING, outputs=(ids,))))
+
+
+def test_the_share_of_right_answers_is_shown() -> None:
+    assert "right answers: 98.6 % before, 98.3 % after, of 360 labels" in report_text(replace(TUNED, check=FAILING))
+
+
+def test_names_cannot_steer_the_terminal() -> None:
+    hostile_name = "a\x1b[2J\r"
+    edit = TunedEdit(hostile_name, hostile_name, "white", "black", hostile_name, 1, None, hostile_name)
+    changes = {
+        "model": hostile_name,
+        "reasons": (hostile_name,),
+        "edits": (edit,),
+        "seconds": {hostile_name: 1.0},
+        "check": None,
+    }
+    text = report_text(replace(TUNED, **changes)) + trial_line(1, Trial((hostile_name,), Outcome(False, hostile_name)))
+    assert not set(text) & set("\x1b\r")
+    assert text.count(r"a\x1b[2J\r") >= 8
+
+
+def test_each_trial_has_one_line_in_the_log() -> None:
+    assert trial_line(1, Trial((), Outcome(True))) == "   1 pass  [no edit]"
+    failed = Trial(("Exp: white to black", "Mul: white to black"), Outcome(False, "overflow at m"), remembered=True)
+    line = "  12 fail  [Exp: white to black, Mul: white to black]  overflow at m  (from the state)"
+    assert trial_line(12, failed) == line
