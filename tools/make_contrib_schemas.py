@@ -20,7 +20,7 @@ from onnx import defs
 
 from mixlist.model.schema import TYPE_ATTRIBUTES
 
-DEFAULT = Path(__file__).parent.parent / "mixlist" / "ops" / "data" / "contrib_schemas.json"
+DEFAULT = Path(__file__).parent.parent / "mixlist" / "model" / "data" / "contrib_schemas.json"
 
 
 def slots(formals: Any) -> list[list[object]]:

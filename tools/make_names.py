@@ -73,7 +73,7 @@ def main(root: Path = ROOT) -> None:
     package = root / "mixlist"
     write(package / "lists" / "data" / "onnx_ops.json", onnx_ops())
     write(package / "lists" / "data" / "ascend_ops.json", ascend_ops())
-    write(package / "ops" / "data" / "onnx_to_ascend.json", onnx_to_ascend())
+    write(package / "model" / "data" / "onnx_to_ascend.json", onnx_to_ascend())
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from mixlist.diagnostics import Diagnostic
 
-TEMPLATES: Path = PACKAGE / "report" / "templates"
+TEMPLATES: Path = PACKAGE / "show" / "templates"
 _OPTION = re.compile(r"--[a-z][a-z0-9-]{1,30}")
 _SIGNS: dict[Level, str] = {"passing": "✓", "failing": "✕", "warning": "!", "note": ""}
 # Links to the sections are at the top of a page that has at least this number of them.

@@ -97,7 +97,7 @@ def test_contrib_schemas_are_those_of_the_installed_runtime() -> None:
         from make_contrib_schemas import make
     finally:
         sys.path.pop(0)
-    stored = json.loads((root / "mixlist" / "ops" / "data" / "contrib_schemas.json").read_text())
+    stored = json.loads((root / "mixlist" / "model" / "data" / "contrib_schemas.json").read_text())
     installed = make()
     if stored["source"] != installed["source"]:
         pytest.skip(f"the file is of {stored['source']}; another version is installed")

@@ -165,4 +165,4 @@ def test_functions_that_call_each_other_are_refused() -> None:
 def test_onnx_is_called_in_one_place() -> None:
     root = Path(mixlist.__file__).parent
     files = [path for path in root.rglob("*.py") if "shape_inference.infer" in path.read_text()]
-    assert files == [root / "ops" / "shape_inference.py"]
+    assert files == [root / "model" / "shape_inference.py"]

@@ -21,7 +21,7 @@ FLOAT, FLOAT16, BFLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.B
 LISTED = (FLOAT, FLOAT16, BFLOAT16)
 ELEM_TYPES = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16}
 CONTRIB_DOMAIN = "com.microsoft"
-CONTRIB = Path(__file__).parents[2] / "mixlist" / "ops" / "data" / "contrib_schemas.json"
+CONTRIB = Path(__file__).parents[2] / "mixlist" / "model" / "data" / "contrib_schemas.json"
 CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
 
 
