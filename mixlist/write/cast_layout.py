@@ -16,7 +16,7 @@ serves all readers.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -121,8 +121,6 @@ class _CastLayoutBuilder:
 
     - ``uses_to_convert``: the uses that want a value in another type than it has, by value and wanted type.
     - ``constant_uses``: the uses of each constant that can be converted in the file.
-    - ``bypassing_slots``: the slots, as (node, scope, slot), that read the output of a user's Cast of a constant in the
-      file, and the constant itself in the rewritten model.
     - ``cast_names``: the name of the Cast that mixlist makes of a value, by value and type.
     """
 
@@ -134,7 +132,6 @@ class _CastLayoutBuilder:
         self.layout = CastLayout()
         self.uses_to_convert: dict[tuple[Value, int], list[Use]] = {}
         self.constant_uses: dict[Value, list[Use]] = {}
-        self.bypassing_slots: set[tuple[Node | None, Scope, int]] = set()
         self.cast_names: dict[tuple[Value, int], str] = {}
         self.training_names = _names_in_training_info(self.solution.graph.model)
 
@@ -163,11 +160,7 @@ class _CastLayoutBuilder:
         decided_types, lowered_inputs = self.decided_types, self.layout.value_types
         for use in uses:
             value = use.value
-            constant = self._find_constant_behind_cast(use)
-            if constant is not None:
-                self.constant_uses.setdefault(constant, []).append(replace(use, value=constant))
-                self.bypassing_slots.add((use.node, use.scope, use.slot))
-            elif value.constant_proto is not None and value.kind != "overridable":
+            if value.constant_proto is not None and value.kind != "overridable":
                 # The default of an input is not converted: the caller may replace it, so its readers get a Cast
                 # (S4.16).
                 if dtypes.element(value.type) in dtypes.MIXABLE:
@@ -176,22 +169,6 @@ class _CastLayoutBuilder:
                 value.id, decided_types[value.id]
             ):
                 self.uses_to_convert.setdefault((value, use.wanted_type), []).append(use)
-
-    def _find_constant_behind_cast(self, use: Use) -> Value | None:
-        """Return the constant that a user's Cast converts from the low type, if the reader wants this type; else None.
-
-        Exporters store weights this way to keep the file small: ``W (float16) -> Cast(to=float32) -> MatMul``.
-        """
-        cast = use.value.producer
-        if use.wanted_type is None or cast is None or cast.op_type != "Cast":
-            return None
-        # The reader wants what the Cast makes, so it keeps reading the Cast.
-        if use.wanted_type == self._final_type(use.value):
-            return None
-        source = find_cast_source(use.value, self.decided_types, self.low_type, self.cast_is_black)
-        if source is None or source.constant_proto is None or source.kind == "overridable":
-            return None
-        return source if dtypes.element(source.type) == use.wanted_type else None
 
     # --- graph inputs and outputs ---
 
@@ -243,11 +220,6 @@ class _CastLayoutBuilder:
     def _convert_constant(self, value: Value, uses: list[Use]) -> None:
         """Convert a constant once for each type, and each limit of a mask, that its readers want (Rule S7.6)."""
         authored = dtypes.element(value.type)
-        # Bypassing uses read the output of a user's Cast in the file. The constant has the type that these uses want,
-        # so they read the constant instead.
-        bypassing = [u for u in uses if (u.node, u.scope, u.slot) in self.bypassing_slots]
-        unconverted = [u for u in bypassing if u.wanted_type == authored]
-        self._connect(unconverted, value.name)
         variants = {(u.wanted_type, u.magnitude_limit) for u in uses if u.wanted_type is not None}
         to_convert = sorted(variants - {(authored, 0.0)})
         if not to_convert:
