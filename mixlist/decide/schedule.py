@@ -1,7 +1,7 @@
 """Order the steps in which a graph is decided, and find the values that each step reads and writes.
 
 Rule S4.10: Each node gets one decision, made after those of the nodes that it reads; the file position breaks ties
-between nodes that are ready. (``graph.build`` sorts the nodes.)
+between nodes that are ready. (``model/build.py`` sorts the nodes.)
 """
 
 from __future__ import annotations

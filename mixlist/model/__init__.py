@@ -3,9 +3,9 @@
 - Operators: ``schema.py`` and ``signature.py`` (the types that a node may have), ``traits.py`` (what an operator does
   to values), ``dtypes.py`` and ``low_precision.py`` (element types), ``names.py`` and ``list_lookup.py`` (names in the
   Ascend libraries, and the list of an operator), ``shape_inference.py`` (ONNX's inference within bounds).
-- The linked model: ``graph.py`` has the classes, and ``build.py`` fills them. ``link.py`` connects and sorts the nodes.
-  ``node_signature.py``, ``control_flow.py`` and ``type_unification.py`` find types. ``value_origins.py`` finds
-  constants and values from shapes.
+- The linked model: ``graph.py`` has the classes, and ``build.py`` fills them: it connects and sorts the nodes, and
+  finds their types. ``control_flow.py`` joins the types around bodies. ``value_origins.py`` finds constants and values
+  from shapes.
 - Names and walks: ``refs.py`` (references by name), ``naming.py`` (display names and new names), ``traversal.py``
   (walks of scopes, nodes and tensors), ``dataflow.py`` (the tensors that a node reads across bodies).
 - Files: ``load.py``; ``damaged_models.py`` and ``message_nesting.py`` (refused models); ``save.py``, ``data_files.py``

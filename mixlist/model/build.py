@@ -1,28 +1,43 @@
 """Build the Graph of a model: link and sort the scopes, then find the authored type of each value.
 
 The type of a value comes from the first of these sources that knows it (Rule S4.12): ONNX's type inference or the
-schema, a type hint of the user, a declaration in the model, and the tensors around the value (type_unification.py).
+schema, a type hint of the user, a declaration in the model, and the tensors around the value.
+
+Rule S4.39: A slot of unknown type that shares a type parameter with a tensor of known type has that type. Example: the
+schema of MatMul(u, W) has one type parameter T for both inputs, so ``u`` has the type of ``W``.
+
+The parts of this file: build_graph() and the types of all nodes; the links between nodes and values; the signature of a
+node; the types that only the tensors around a value prove.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
 from mixlist.lists.op_catalog import canonical_domain
 from mixlist.model import control_flow, dtypes
-from mixlist.model.graph import Graph, Node, Scope, Value, function_key
-from mixlist.model.link import link_scope, values_read_by
-from mixlist.model.node_signature import find_signature
+from mixlist.model.graph import CAST_MARK, Graph, Node, Scope, Value, ValueKind, function_key
 from mixlist.model.opsets import OLDEST_OPSET
-from mixlist.model.signature import attribute_type_key
+from mixlist.model.schema import FormalSlots, Schema
+from mixlist.model.signature import Signature, attribute_type_key, make_call_signature, make_signature
 from mixlist.model.traversal import linked_scopes
-from mixlist.model.type_unification import unify_types
 from mixlist.model.value_origins import is_constant, is_from_shape, is_random
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, OperatorSetIdProto
+    from onnx import ModelProto, NodeProto, OperatorSetIdProto
+
+    from mixlist.model.proto_types import ConstantProto
+
+# The deepest nesting of bodies in bodies. Linking recurses, and this limit keeps it below Python's recursion limit. A
+# file has at most 33 nested bodies, because protobuf reads 100 nested messages.
+_MAX_NESTING = 100
+_MAX_CHANGES = 4  # of the type of one value: more changes come from a model that contradicts itself
+_Proof = tuple[Value, dtypes.Type]  # a value of unknown type, and the type that it must have
 
 
 def build_graph(
@@ -45,11 +60,11 @@ def build_graph(
         show_marked_casts=show_marked_casts,
         type_hints=type_hints or {},
     )
-    link_scope(graph, graph.root)
+    _link_scope(graph, graph.root)
     _type_scope(graph, graph.root)
-    graph.had_unknown_types = unify_types(graph, lambda node: _retype(graph, node))
+    graph.had_unknown_types = _unify_types(graph)
     if graph.had_unknown_types:
-        # _type_scope() has copied types of values to the output slots, and unify_types() has changed some values.
+        # _type_scope() has copied types of values to the output slots, and _unify_types() has changed some values.
         for scope in linked_scopes(graph.root):
             _set_output_types(graph, scope)
     return graph
@@ -147,7 +162,7 @@ def _type_node(graph: Graph, node: Node) -> None:
     key = (node.op_type, node.domain, node.input_types, present_outputs, _attribute_key(node))
     signature = graph.signatures.get(key)
     if signature is None:
-        signature = find_signature(graph, node, present_outputs)
+        signature = _find_signature(graph, node, present_outputs)
         graph.signatures[key] = signature
     node.signature = signature
     for value, value_type in zip(node.outputs, signature.outputs, strict=False):
@@ -207,7 +222,7 @@ def _type_node_with_bodies(graph: Graph, node: Node) -> None:
     _type_outputs_after_bodies(graph, node)
     # The outputs are constant if everything is that the bodies read, captures included, and no node in them is random.
     inner_nodes = (inner for body in node.bodies.values() for scope in linked_scopes(body) for inner in scope.nodes)
-    outputs_are_constant = all(v.is_constant for v in values_read_by(node)) and not any(map(is_random, inner_nodes))
+    outputs_are_constant = all(v.is_constant for v in _values_read_by(node)) and not any(map(is_random, inner_nodes))
     _set_constant_and_shape_flags(node, outputs_are_constant, False)
 
 
@@ -223,3 +238,406 @@ def _type_outputs_after_bodies(graph: Graph, node: Node) -> None:
         if value is not None:
             inferred = output_types[slot] if slot < len(output_types) else value.type
             value.type = inferred or _declared_type(graph, node.scope, value.name) or value.type
+
+
+# --- define the values of a scope ---
+
+
+def _add_value(graph: Graph, scope: Scope, name: str, kind: ValueKind) -> Value:
+    """Define a value in a scope, and return it."""
+    value = Value(len(graph.values), name, name, scope, kind)
+    graph.values.append(value)
+    scope.values[name] = value
+    return value
+
+
+def _define_values(graph: Graph, scope: Scope) -> None:
+    """Create the nodes of a scope, and every value that the scope defines.
+
+    All values are defined before any node is connected, because the nodes of a file may come in any order.
+    """
+    proto = scope.proto
+    for info in proto.input:
+        if info.name in scope.values:
+            raise ModelError(f"graph input {info.name!r} is defined twice")
+        value = _add_value(graph, scope, info.name, "input")
+        value.type = dtypes.from_proto(info.type)
+        scope.inputs.append(value)
+    for tensor in proto.initializer:
+        _define_initializer(graph, scope, tensor.name, tensor, tensor.data_type)
+    for sparse in proto.sparse_initializer:
+        _define_initializer(graph, scope, sparse.values.name, sparse, sparse.values.data_type)
+    # Nodes and their outputs, without the marked Casts.
+    if not graph.show_marked_casts:
+        scope.marked_casts = _find_marked_casts(scope)
+    for position, node_proto in enumerate(proto.node):
+        if position in scope.marked_casts:
+            continue
+        node = _make_node(graph, scope, position, node_proto)
+        scope.nodes.append(node)
+        for slot, name in enumerate(node_proto.output):
+            if not name:
+                node.outputs.append(None)
+                continue
+            if name in scope.values:
+                raise ModelError(
+                    f"tensor {name!r} is defined twice in one graph, the second time by {_describe_node(node)}"
+                )
+            value = _add_value(graph, scope, name, "node")
+            value.producer, value.output_slot = node, slot
+            node.outputs.append(value)
+    # In the order of the file: a marked Cast can read the output of an earlier one.
+    for position in sorted(scope.marked_casts):
+        _hide_marked_cast(graph, scope, proto.node[position])
+
+
+def _make_node(graph: Graph, scope: Scope, position: int, proto: NodeProto) -> Node:
+    """Return the Node of a message, without its inputs and outputs. _type_scope() sets the id later."""
+    is_call = bool(graph.functions) and (proto.domain, proto.op_type, proto.overload) in graph.functions
+    # A function may have the name of a standard operator. Its call is no such operator, so its domain is never "".
+    domain = (proto.domain or "ai.onnx") if is_call else canonical_domain(proto.domain)
+    return Node(-1, scope, position, proto, proto.op_type, domain, is_call=is_call)
+
+
+def _define_initializer(graph: Graph, scope: Scope, name: str, tensor: ConstantProto, elem: int) -> None:
+    """Define the value of an initializer, or add the initializer to the graph input of the same name."""
+    value = scope.values.get(name)
+    if value is None:
+        value = _add_value(graph, scope, name, "initializer")
+        value.type = elem
+    elif value.kind == "input":
+        # Before IR version 4, every initializer had to be a graph input too.
+        value.kind = "overridable"
+        if value.type not in (elem, dtypes.UNKNOWN):
+            declared, stored = dtypes.type_name(value.type), dtypes.type_name(elem)
+            raise ModelError(f"input {name!r} is declared {declared}, but its initializer is {stored}")
+    else:
+        raise ModelError(f"initializer {name!r} is defined twice")
+    value.constant_proto, value.is_constant = tensor, True
+
+
+def _find_marked_casts(scope: Scope) -> set[int]:
+    """Return the positions of the marked Casts that can be hidden.
+
+    Hiding a Cast makes its input and its output one value, and one of the two names disappears. For a Cast that makes a
+    graph output, the input's name disappears; for any other marked Cast, the output's name.
+
+    A marked Cast cannot be hidden if another tool changed the model around the Cast. There are two signs of this. The
+    Cast reads a tensor of an outer scope, for example because the tool inlined a function. Or the tool made a graph
+    output of the tensor whose name would disappear. Such a Cast is a node like any other.
+    """
+    proto = scope.proto
+    marks = {position: _read_cast_mark(node) for position, node in enumerate(proto.node) if node.op_type == "Cast"}
+    # A Cast without an input or an output is an error, as any other node with too few.
+    marks = {at: mark for at, mark in marks.items() if mark and proto.node[at].input and proto.node[at].output}
+    if not marks:
+        return set()
+    # All names that this scope defines; the outputs of nodes are not in scope.values yet.
+    defined = set(scope.values).union(*(node.output for node in proto.node))
+    graph_outputs = set(scope.output_names()) if scope.parent is None else set()
+    return {
+        position
+        for position, mark in marks.items()
+        if proto.node[position].input[0] in defined
+        # The name that would disappear must not be a graph output.
+        and (proto.node[position].input if mark == "output" else proto.node[position].output)[0] not in graph_outputs
+    }
+
+
+def _read_cast_mark(proto: NodeProto) -> str:
+    """Return the value of CAST_MARK in a node; "" if the node has none."""
+    return next((p.value for p in proto.metadata_props if p.key == CAST_MARK), "")
+
+
+def _hide_marked_cast(graph: Graph, scope: Scope, cast: NodeProto) -> None:
+    """Let readers of a marked Cast's output read the Cast's input: x -> Cast -> Add becomes x -> Add."""
+    source = scope.values.get(cast.input[0])
+    if source is None:
+        raise ModelError(
+            f"the Cast {cast.name!r} that mixlist inserted reads the output of a later one",
+            hint="the nodes of the model were moved: apply the lists to the original model",
+        )
+    if _read_cast_mark(cast) == "output":
+        source.name = cast.output[0]  # the authored name, which the Cast's output has in the file
+    scope.values[cast.output[0]] = source
+    graph.marked_cast_types[cast.output[0]] = next((int(a.i) for a in cast.attribute if a.name == "to"), dtypes.UNKNOWN)
+
+
+# --- connect the nodes ---
+
+
+def _link_scope(graph: Graph, scope: Scope, depth: int = 0) -> None:
+    """Fill a scope and all bodies in it: values, nodes, the edges between them, and the topological order.
+
+    ``depth``: the number of scopes around the scope. Raises ModelError if the graph is not valid.
+    """
+    _define_values(graph, scope)
+    values = scope.values
+    for node in scope.nodes:
+        inputs = node.inputs
+        for name in node.proto.input:
+            if not name:
+                inputs.append(None)
+                continue
+            value = values.get(name) or _capture(scope, name)
+            if value is None:
+                raise ModelError(
+                    f"{_describe_node(node)} reads {name!r}, which nothing defines",
+                    hint="check the model with onnx.checker",
+                )
+            inputs.append(value)
+            producer = value.producer
+            # Some tools write a node before the producer of its input. A node that reads its own output is a cycle,
+            # which _sort() reports.
+            if producer is not None and producer.scope is scope and producer.position >= node.position:
+                scope.is_sorted = False
+        _link_bodies(graph, scope, node, depth)
+    _link_outputs(scope)
+    if not scope.is_sorted:
+        _sort(scope)
+
+
+def _capture(scope: Scope, name: str) -> Value | None:
+    """Return the value of an enclosing scope that ``name`` means, None if there is none.
+
+    The value becomes a capture of ``scope`` and of every scope in between.
+    """
+    if scope.parent is None:
+        return None
+    value = scope.parent.values.get(name) or _capture(scope.parent, name)
+    if value is not None:
+        scope.captures[value] = None
+    return value
+
+
+def _link_bodies(graph: Graph, scope: Scope, node: Node, depth: int) -> None:
+    """Link the bodies of a node, and check that the bodies of a control-flow node fit the node."""
+    for attribute in node.proto.attribute:
+        if attribute.type == attribute.GRAPHS:
+            graph.unlinked_bodies.extend(attribute.graphs)  # no standard operator has such an attribute
+        if attribute.type != attribute.GRAPH:
+            continue
+        if depth > _MAX_NESTING:
+            raise ModelError(f"subgraphs nest deeper than {_MAX_NESTING} at {_describe_node(node)}")
+        body = Scope(attribute.g, scope, node, attribute.name)
+        node.bodies[attribute.name] = body
+        _link_scope(graph, body, depth + 1)
+        for value in body.captures:  # the node reads the captures of its bodies
+            producer = value.producer
+            if producer is not None and value.scope is scope and producer.position >= node.position:
+                scope.is_sorted = False
+    if node.op_type in control_flow.CONTROL_FLOW and node.domain == "":
+        # All later code relies on this: type_links_of() takes the values of both sides by index.
+        mismatch = control_flow.find_mismatch(node)
+        if mismatch:
+            raise ModelError(f"{_describe_node(node)} {mismatch}", hint="check the model with onnx.checker")
+
+
+def _link_outputs(scope: Scope) -> None:
+    """Find the values of the scope's outputs, and their declared types."""
+    for name in scope.output_names():
+        value = scope.values.get(name) or _capture(scope, name)
+        if value is None:
+            raise ModelError(f"nothing defines the graph output {name!r}", hint="check the model with onnx.checker")
+        scope.outputs.append(value)
+    scope.declared_output_types = [dtypes.from_proto(info.type) for info in scope.proto.output]
+
+
+def _values_read_by(node: Node) -> list[Value]:
+    """Return the values that a node reads: its inputs, and the captures of its bodies."""
+    captured = [v for body in node.bodies.values() for v in body.captures]
+    return [v for v in node.inputs if v is not None] + captured
+
+
+def _sort(scope: Scope) -> None:
+    """Sort the nodes topologically. Among the nodes that are ready, the first one of the file comes first."""
+    # Values of outer scopes exist before this scope runs, so they order nothing here.
+    producers = {n: {v.producer for v in _values_read_by(n) if v.producer and v.scope is scope} for n in scope.nodes}
+    sorter = TopologicalSorter(producers)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        cycle = sorted(set(error.args[1]), key=lambda node: node.position)
+        raise ModelError(f"the graph has a cycle through {', '.join(map(_describe_node, cycle[:5]))}") from None
+    ready: list[tuple[int, Node]] = []  # a heap; positions differ, so the heap never compares two Nodes
+    scope.nodes = []
+    # TopologicalSorter alone does not keep the order of the file: it returns all ready nodes in any order.
+    while sorter.is_active():
+        for node in sorter.get_ready():
+            heappush(ready, (node.position, node))
+        node = heappop(ready)[1]
+        scope.nodes.append(node)
+        sorter.done(node)
+
+
+def _describe_node(node: Node) -> str:
+    """Return the text by which error messages name a node."""
+    return f"node {node.proto.name!r} ({node.op_type})" if node.proto.name else f"an unnamed {node.op_type} node"
+
+
+# --- the signature of a node ---
+
+
+def _find_signature(graph: Graph, node: Node, present_outputs: tuple[bool, ...]) -> Signature:
+    """Return the signature of a node for its input types.
+
+    ``present_outputs``: for each output slot, whether the node has the output. Raises ModelError for a node that does
+    not fit its schema.
+    """
+    if node.is_call:
+        return make_call_signature(node.proto, graph.model, node.input_types)
+    if node.op_type == "Constant" and node.domain == "":
+        _refuse_missing_slots(node, 0, 1)
+        if not node.proto.attribute:
+            raise ModelError(f"{_describe_node(node)} has no value")
+        # _type_constant() reads the type of a Constant from its value.
+        return Signature(None, (), (dtypes.UNKNOWN,), (), has_fixed_output=True, reads_any_type=False)
+    # A custom domain without an import counts as version 1. Only the standard domain must be imported.
+    opset = graph.opsets.get(node.domain, 1 if node.domain else 0)
+    if not opset:
+        raise ModelError("the model imports no opset of the standard domain", hint="check the model with onnx.checker")
+    signature = make_signature(node.domain, node.op_type, opset, node.input_types, present_outputs, node.proto)
+    if signature.schema is not None and signature.schema.onnx_schema is not None:
+        _refuse_missing_slots(node, signature.schema.onnx_schema.min_input, signature.schema.onnx_schema.min_output)
+        _refuse_invalid_attributes(node, signature.schema)
+    return signature
+
+
+def _refuse_missing_slots(node: Node, inputs: int, outputs: int) -> None:
+    """Raise ModelError if a node has fewer than ``inputs`` inputs or ``outputs`` outputs."""
+    if len(node.inputs) < inputs or len(node.outputs) < outputs:
+        counts = f"{len(node.inputs)} inputs and {len(node.outputs)} outputs"
+        raise ModelError(f"{_describe_node(node)} has {counts}, its schema needs {inputs} and {outputs}")
+
+
+def _refuse_invalid_attributes(node: Node, schema: Schema) -> None:
+    """Raise ModelError if an attribute is missing, has the wrong kind, or has a number that is no element type."""
+    attributes = {attribute.name: attribute for attribute in node.proto.attribute}
+    for name, formal in schema.onnx_schema.attributes.items():
+        attribute = attributes.get(name)
+        if attribute is None:
+            if formal.required:
+                raise ModelError(f"{_describe_node(node)} has no attribute {name!r}, which its schema requires")
+        elif attribute.type not in (0, formal.type.value):  # 0: files of IR version 1 have no kind
+            raise ModelError(f"attribute {name!r} of {_describe_node(node)} must be {formal.type.name} by its schema")
+        elif name in schema.type_attributes and attribute.i not in dtypes.known_element_types():
+            raise ModelError(f"attribute {name!r} of {_describe_node(node)} is {attribute.i}, not an element type")
+
+
+# --- types that the tensors around a value prove ---
+
+
+def _unify_types(graph: Graph) -> bool:
+    """Give the values of unknown type the types that the graph proves; return True if any type was unknown before.
+
+    Here a node *proves* a type if the known types of its other slots leave no other choice. A known type moves forward
+    through a node by ONNX's inference, and backward by the type parameters of the schema. It also moves into and out of
+    bodies. When a value gets a type, only the nodes next to the value are visited again. Each value changes at most a
+    few times, so the time is linear.
+    """
+    unknown = [value for value in graph.values if value.type == dtypes.UNKNOWN]
+    if not unknown:
+        return False
+    neighbors = _find_neighbors(graph)
+    # A queue of nodes to visit. A node is in it at most once at a time.
+    pending = deque(dict.fromkeys(node for value in unknown for node in neighbors.get(value, ())))
+    queued = set(pending)
+    changes = Counter[Value]()
+    while pending:
+        node = pending.popleft()
+        queued.discard(node)
+        # Forward: from the inputs of the node to its outputs.
+        outputs = [value for value in node.outputs if value is not None]
+        before = [(value.type, value.is_from_shape) for value in outputs]
+        _retype(graph, node)  # never changes a known type to UNKNOWN
+        changed = [v for v, old in zip(outputs, before, strict=True) if (v.type, v.is_from_shape) != old]
+        # In both directions, by the schema or the bodies. The list is made first, because _prove_types() reads the
+        # types that the loop changes.
+        for value, proven in list(_prove_types(node)):
+            # A proof never replaces a type that inference, a hint or a declaration gave.
+            if value.type == dtypes.UNKNOWN != proven:
+                value.type = proven
+                changed.append(value)
+        changes.update(changed)
+        # A model that contradicts itself would change a value forever. In a valid model, a value gets its
+        # type once, and its flag once.
+        to_propagate = [value for value in changed if changes[value] <= _MAX_CHANGES]
+        for neighbor in (neighbor for value in to_propagate for neighbor in neighbors.get(value, ())):
+            if neighbor not in queued:
+                queued.add(neighbor)
+                pending.append(neighbor)
+    return True
+
+
+def _find_neighbors(graph: Graph) -> dict[Value, list[Node]]:
+    """Return the nodes next to each value: readers, the producer, and the owner of a body that it enters or leaves."""
+    neighbors: dict[Value, list[Node]] = {}
+    for node in graph.nodes:
+        body_slots = (value for body in node.bodies.values() for value in (*body.inputs, *body.outputs))
+        for value in dict.fromkeys((*node.inputs, *node.outputs, *body_slots)):
+            if value is not None:
+                neighbors.setdefault(value, []).append(node)
+    return neighbors
+
+
+def _prove_types(node: Node) -> Iterator[_Proof]:
+    """Yield the types that a node proves for its inputs and outputs, and for those of its bodies."""
+    if node.signature is not None and node.signature.schema is not None:
+        yield from _prove_by_schema(node, node.signature.schema)
+    elif not node.domain and node.op_type == "SequenceMap":
+        yield from _prove_elements(node)
+    elif not node.domain and node.op_type in ("If", "Loop", "Scan"):
+        for link in control_flow.type_links_of(node):
+            values = [*link.targets, *(source.value for source in link.sources)]
+            known_types = {value.type for value in values} - {dtypes.UNKNOWN}
+            # Two known types contradict each other, so they prove nothing.
+            if len(known_types) == 1:
+                yield from ((value, next(iter(known_types))) for value in values)
+
+
+def _prove_elements(node: Node) -> Iterator[_Proof]:
+    """Yield the types that the inputs and outputs of a SequenceMap prove for the inputs and outputs of its body.
+
+    The inputs of the body prove nothing for the inputs of the node: each of these can be a sequence or a tensor.
+    """
+    body = node.bodies["body"]
+    yield from zip(body.inputs, control_flow.body_input_types(node)["body"], strict=False)
+    for sequence, element in zip(node.outputs, body.outputs, strict=False):
+        if sequence is not None and isinstance(sequence.type, tuple):
+            yield element, sequence.type[1]
+
+
+def _prove_by_schema(node: Node, schema: Schema) -> Iterator[_Proof]:
+    """Yield the types of slots that share a type parameter with a slot of known type, or that admit only one type."""
+    slots = list(_read_slots(node, schema))
+    known_types: dict[str, set[dtypes.Type]] = {}
+    for parameter, value_type, _ in slots:
+        if value_type != dtypes.UNKNOWN:
+            known_types.setdefault(parameter, set()).add(value_type)
+    for parameter, value_type, value in slots:
+        if value_type == dtypes.UNKNOWN:
+            admitted = schema.types_of(parameter.partition("#")[0])
+            proven = admitted if len(admitted) == 1 else known_types.get(parameter, set()) & admitted
+            # Slots of one type parameter that have two types contradict each other: they prove nothing.
+            if len(proven) == 1 and len(known_types.get(parameter, proven)) == 1:
+                yield value, next(iter(proven))
+
+
+def _read_slots(node: Node, schema: Schema) -> Iterator[tuple[str, dtypes.Type, Value]]:
+    """Yield the type parameter, the type and the value of each slot of a node.
+
+    The inputs of a heterogeneous variadic parameter can all have different types. Therefore each of them gets a type
+    parameter of its own: ``V#2`` for slot 2 of the type parameter ``V``.
+    """
+
+    def parameters(formal: FormalSlots) -> list[str]:
+        return [f.parameter if f.homogeneous else f"{f.parameter}#{index}" for index, f in enumerate(formal)]
+
+    inputs = parameters(schema.formal_slots(schema.inputs, len(node.inputs)))
+    for parameter, value_type, value in zip(inputs, node.input_types, node.inputs, strict=False):
+        if value is not None:
+            yield parameter, value_type, value
+    outputs = parameters(schema.formal_slots(schema.outputs, len(node.outputs)))
+    for parameter, value in zip(outputs, node.outputs, strict=False):
+        if value is not None:
+            yield parameter, value.type, value

@@ -156,7 +156,7 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     unlinked_bodies: list[GraphProto] = field(default_factory=list)  # graphs in attributes of type GRAPHS
     signatures: dict[Hashable, Signature] = field(default_factory=dict)  # shared by equal nodes
-    had_unknown_types: bool = False  # whether a type was still unknown before type_unification.py ran
+    had_unknown_types: bool = False  # whether a type was still unknown before the types around it were used
     show_marked_casts: bool = False  # whether marked Casts are nodes like all others
     type_hints: dict[str, dtypes.Type] = field(default_factory=dict)  # types that the user gives, by tensor name
     marked_cast_types: dict[str, int] = field(default_factory=dict)  # output type of each hidden Cast, by output name

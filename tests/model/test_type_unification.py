@@ -6,7 +6,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 
-from mixlist.model import build, dtypes, type_unification
+from mixlist.model import build, dtypes
 from mixlist.model.build import build_graph
 from mixlist.model.graph import Graph, Node
 from tests.support.builders import model
@@ -159,14 +159,13 @@ def test_the_time_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = onnx.helper.make_graph(nodes, "g", [graph_input], [onnx.ValueInfoProto(name="y")], [weight])
     imports = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("c", 1)]
 
-    def unify_and_count(graph: Graph, infer_outputs: type_unification.Callable[[Node], None]) -> bool:
-        def infer_and_count(node: Node) -> None:
-            visits.append(node)
-            infer_outputs(node)
+    retype = build._retype
 
-        return type_unification.unify_types(graph, infer_and_count)
+    def retype_and_count(graph: Graph, node: Node) -> None:
+        visits.append(node)
+        retype(graph, node)
 
-    monkeypatch.setattr(build, "unify_types", unify_and_count)
+    monkeypatch.setattr(build, "_retype", retype_and_count)
     built = build_graph(onnx.helper.make_model(graph, opset_imports=imports))
     assert all(value.type == dtypes.FLOAT for value in built.values)
     assert len(visits) <= 4 * length
