@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 
-from mixlist.model.data_files import referenced_data_files
+from mixlist.model.save import referenced_data_files
 from tests.support.builders import model
 from tests.support.external_models import write_external
 from tests.support.killed_runs import KillCampaign, KilledCommand

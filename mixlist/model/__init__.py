@@ -8,8 +8,7 @@
   from shapes.
 - Names and walks: ``refs.py`` (references by name), ``naming.py`` (display names and new names), ``traversal.py``
   (walks of scopes, nodes and tensors), ``dataflow.py`` (the tensors that a node reads across bodies).
-- Files: ``load.py``; ``damaged_models.py`` and ``message_nesting.py`` (refused models); ``save.py``, ``data_files.py``
-  and ``weights.py`` (external data).
+- Files: ``load.py`` (loads, refuses damaged models), ``save.py`` and ``weights.py`` (external data).
 - Changes of a whole model: ``onnx_conversion.py`` (inline functions, change the opset), ``prune.py``,
   ``type_hints.py``.
 - Shapes: ``inferred_shapes.py`` (ONNX's inference on a copy without weights); ``shape_propagation.py``,

@@ -1,22 +1,29 @@
-"""Load a model from a path, an onnx.ModelProto or an onnx_ir.Model."""
+"""Load a model from a path, an onnx.ModelProto or an onnx_ir.Model, and refuse damaged models.
+
+protobuf reads some models without an error that are no valid ONNX: their names, versions, types and shapes are checked.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from mixlist.errors import FileError, ModelError
 from mixlist.files.regular_files import open_regular
-from mixlist.model.damaged_models import refuse_damaged_model
-from mixlist.model.message_nesting import MAX_MESSAGE_DEPTH, nests_too_deeply
+from mixlist.lists.op_catalog import is_standard_domain
+from mixlist.model import dtypes
+from mixlist.model.traversal import tensors_in_attribute, walk_messages
+from mixlist.model.weights import MIXLIST_KEY_PREFIX, external_entries
 
 if TYPE_CHECKING:
     import onnx_ir
-    from onnx import ModelProto
+    from onnx import ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 
-    from mixlist.model.proto_types import ModelSource
+    from mixlist.model.proto_types import ModelSource, RootProto
 
     Model: TypeAlias = "ModelSource | LoadedModel"  # what the public functions take
 
@@ -54,7 +61,7 @@ def load_model(model: ModelSource | LoadedModel) -> LoadedModel:
     from onnx import ModelProto
 
     if isinstance(model, ModelProto):
-        refuse_damaged_model(model, "the model")
+        _refuse_damaged_model(model, "the model")
         return LoadedModel(model, model.graph.name or "model", None, None, "proto")
     # By the name of the module, so that other models need no import of onnx_ir.
     if type(model).__module__.startswith("onnx_ir"):
@@ -113,7 +120,7 @@ def _load_path(path: Path) -> LoadedModel:
     # protobuf reads some files of other formats, and an empty file, as a model without content.
     if not model.graph.node and not model.graph.output:
         raise ModelError(f"{path} is not an ONNX model: it holds no graph")
-    refuse_damaged_model(model, str(path))
+    _refuse_damaged_model(model, str(path))
     return LoadedModel(model, str(path), path, path.parent, "path", file_stamp)
 
 
@@ -126,3 +133,188 @@ def _load_ir(model: onnx_ir.Model) -> LoadedModel:
     folders = [Path(c.base_dir) for c in constants if isinstance(c, onnx_ir.ExternalTensor)]
     folder = folders[0] if folders else None
     return LoadedModel(onnx_ir.to_proto(model), model.graph.name or "model", None, folder, "ir")
+
+
+# --- content that ONNX does not allow ---
+
+
+_MAX_VERSION = 2**31 - 1  # onnx reads a version as a 32-bit integer
+
+
+def _refuse_damaged_model(model: ModelProto, model_name: str) -> None:
+    """Raise ModelError for content that ONNX does not allow.
+
+    This is: names that are not UTF-8, invalid opset versions, element types and shapes, repeated attributes, and
+    invalid entries of external data. ``model_name`` starts the messages on names and opset versions.
+    """
+    from onnx import defs
+
+    newest = defs.onnx_opset_version()
+    for opset in _opset_imports(model):
+        if not 1 <= opset.version <= _MAX_VERSION:
+            raise ModelError(f"{model_name} is damaged: opset version {opset.version} of domain {opset.domain!r}")
+        # For a later version, onnx would return the newest schema that it knows, which may be the wrong one.
+        if is_standard_domain(opset.domain) and opset.version > newest:
+            raise ModelError(
+                f"{model_name} is written in opset {opset.version}; the installed onnx ends at {newest}",
+                hint="install a newer onnx, or export the model at an older opset",
+            )
+    for name in _check_and_yield_names(model):
+        if _is_not_utf8(name):
+            raise ModelError(
+                f"{model_name} is damaged: the name {name!r} is not UTF-8", hint="check that the file was copied whole"
+            )
+
+
+def _is_not_utf8(text: str | bytes) -> bool:
+    # protobuf returns bytes instead of str for a text that is not UTF-8.
+    return type(text) is bytes
+
+
+def _opset_imports(model: ModelProto) -> Iterator[OperatorSetIdProto]:
+    """Yield the opset imports of a model and of its functions."""
+    return chain(model.opset_import, *(function.opset_import for function in model.functions))
+
+
+def _refuse_invalid_initializer(tensor: TensorProto) -> None:
+    """Raise ModelError for an invalid element type, dimension or entry of external data."""
+    # The second test is for UNDEFINED (0), which is among the element types that onnx knows.
+    if tensor.data_type not in dtypes.known_element_types() or not tensor.data_type:
+        raise ModelError(f"tensor {tensor.name!r} has element type {tensor.data_type}, which ONNX does not know")
+    if min(tensor.dims, default=0) < 0:
+        raise ModelError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}, with a negative dimension")
+    _refuse_invalid_external_entries(tensor)
+
+
+def _refuse_invalid_external_entries(tensor: TensorProto) -> None:
+    """Raise ModelError if an external tensor has a key twice, a damaged one, or one that is reserved for mixlist."""
+    if tensor.external_data:
+        for key, value in external_entries(tensor).items():
+            if _is_not_utf8(key) or _is_not_utf8(value):
+                raise ModelError(
+                    f"external tensor {tensor.name!r} is damaged: the entry {key!r}: {value!r} is not UTF-8",
+                    hint="check that the file was copied whole",
+                )
+            if key.startswith(MIXLIST_KEY_PREFIX):
+                raise ModelError(
+                    f"external tensor {tensor.name!r} has the key {key!r}, which is reserved for mixlist",
+                    hint="write the model again without this key",
+                )
+
+
+def _check_and_yield_names(model: ModelProto) -> Iterator[str | bytes]:
+    """Yield every name that mixlist reads; raise ModelError for invalid nodes and tensors on the way."""
+    from onnx import AttributeProto, NodeProto
+
+    yield from (opset.domain for opset in _opset_imports(model))
+    for message in walk_messages(model.graph, *model.functions):
+        if isinstance(message, NodeProto):
+            _refuse_repeated_attributes(message)
+            yield from (message.name, message.op_type, message.domain, message.overload)
+            yield from message.input
+            yield from message.output
+        elif isinstance(message, AttributeProto):
+            yield from (message.name, message.ref_attr_name)
+            for tensor in tensors_in_attribute(message):
+                _refuse_invalid_external_entries(tensor)
+        else:
+            yield message.name
+            yield from _check_and_yield_declared_names(message)
+
+
+def _refuse_repeated_attributes(node: NodeProto) -> None:
+    """Raise ModelError for two attributes of the same name: some readers take the first one, others the last one."""
+    names = [attribute.name for attribute in node.attribute]
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        node_text = f"node {node.name!r}" if node.name else "an unnamed node"
+        raise ModelError(f"{node_text} ({node.op_type}) has {names.count(repeated)} attributes named {repeated!r}")
+
+
+def _check_and_yield_declared_names(root: RootProto) -> Iterator[str | bytes]:
+    """Yield the names that a graph or function declares; raise ModelError for invalid initializers."""
+    from onnx import GraphProto
+
+    if isinstance(root, GraphProto):
+        for tensor in (*root.initializer, *(sparse.values for sparse in root.sparse_initializer)):
+            _refuse_invalid_initializer(tensor)
+            yield tensor.name
+        for sparse in root.sparse_initializer:
+            # The indices are int64 by definition and need no name, so only their external data can be invalid.
+            _refuse_invalid_external_entries(sparse.indices)
+        infos = [*root.input, *root.output, *root.value_info]
+    else:
+        yield from (root.domain, root.overload, *root.input, *root.output, *root.attribute)
+        infos = [*root.value_info]
+    for info in infos:
+        yield info.name
+        yield from (dimension.dim_param for dimension in info.type.tensor_type.shape.dim)
+
+
+# --- messages that nest too deeply ---
+
+# protobuf reports deep nesting and damage with the same error. Therefore this part reads the wire format itself.
+
+
+# protobuf reads at most this many nested messages. A body in a body is three of them: NodeProto, AttributeProto and
+# GraphProto.
+MAX_MESSAGE_DEPTH = 100
+_VARINT, _EIGHT_BYTES, _LENGTH_PREFIXED, _FOUR_BYTES = 0, 1, 2, 5  # wire types; the groups 3 and 4 are obsolete
+# The search reads at most this many fields, so that a large file does not take long.
+_MAX_FIELDS = 10_000_000
+
+
+def nests_too_deeply(data: bytes) -> bool:
+    """Return True if a serialized model has more nested messages than protobuf reads.
+
+    The search stops at the first damaged field, and returns False if the fields before it nest less deeply.
+    """
+    from onnx import ModelProto
+
+    # Each element is a range of bytes that holds fields: start, end, type of the message, depth.
+    pending = [(0, len(data), ModelProto.DESCRIPTOR, 0)]
+    for _ in range(_MAX_FIELDS):
+        if not pending:
+            return False
+        offset, end, message_type, depth = pending.pop()
+        if depth > MAX_MESSAGE_DEPTH:
+            return True
+        if offset >= end:
+            continue
+        # Each field starts with a key: the field number, and in the last three bits the wire type.
+        key, offset = _read_varint(data, offset)
+        wire_type = key & 7
+        if wire_type == _LENGTH_PREFIXED:
+            size, offset = _read_varint(data, offset)
+        else:
+            size = _field_size(data, offset, wire_type)
+        if size < 0 or offset + size > end:
+            return False
+        # The rest of this message is read after the content of this field.
+        pending.append((offset + size, end, message_type, depth))
+        field = message_type.fields_by_number.get(key >> 3)
+        if wire_type == _LENGTH_PREFIXED and field is not None and field.message_type is not None:
+            pending.append((offset, offset + size, field.message_type, depth + 1))
+    # Too many fields to read them all. Without a proof of deep nesting, the file counts as damaged.
+    return False
+
+
+def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
+    """Return the variable-length integer at an offset, and the offset behind it; -1 and ``offset`` if there is none.
+
+    Each byte holds seven bits, the lowest ones first. The top bit says that another byte follows.
+    """
+    number = 0
+    for index, byte in enumerate(data[offset : offset + 10]):  # a 64-bit integer takes at most ten bytes
+        number |= (byte & 127) << 7 * index
+        if byte < 128:
+            return number, offset + index + 1
+    return -1, offset
+
+
+def _field_size(data: bytes, offset: int, wire_type: int) -> int:
+    """Return the number of bytes of a field without a length prefix; -1 if the field is damaged or obsolete."""
+    if wire_type == _VARINT:
+        _, end = _read_varint(data, offset)
+        return end - offset or -1  # a damaged varint has no bytes
+    return {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}.get(wire_type, -1)

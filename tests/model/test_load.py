@@ -9,8 +9,7 @@ import pytest
 from onnx import AttributeProto, GraphProto, ModelProto
 
 from mixlist.errors import FileError, ModelError
-from mixlist.model.load import MAX_FILE_BYTES, load_model
-from mixlist.model.message_nesting import nests_too_deeply
+from mixlist.model.load import MAX_FILE_BYTES, load_model, nests_too_deeply
 from tests.support.builders import model
 
 
