@@ -19,8 +19,7 @@ from mixlist.model import dtypes
 from mixlist.model.control_flow import CONTROL_FLOW, type_links_of
 from mixlist.model.graph import Graph, Node, Value
 from mixlist.model.naming import node_ref
-from mixlist.model.shape_folding import MAX_KNOWN_ELEMENTS
-from mixlist.model.shape_propagation import KnownShapes, Shape, propagate_shapes
+from mixlist.model.shape_propagation import MAX_KNOWN_ELEMENTS, KnownShapes, Shape, propagate_shapes
 from mixlist.model.traits import Trait, operators
 from mixlist.model.weights import embedded_array, is_external, stored_element_count
 

@@ -11,7 +11,7 @@
 - Files: ``load.py`` (loads, refuses damaged models), ``save.py`` and ``weights.py`` (external data).
 - Changes of a whole model: ``onnx_conversion.py`` (inline functions, change the opset), ``prune.py``,
   ``type_hints.py``.
-- Shapes: ``inferred_shapes.py`` (ONNX's inference on a copy without weights); ``shape_propagation.py``,
-  ``shape_folding.py`` and ``contrib_shapes.py`` (all shapes for given input sizes).
+- Shapes: ``inferred_shapes.py`` (ONNX's inference on a copy without weights), ``shape_propagation.py`` (all shapes for
+  given input sizes).
 - Helpers: ``opsets.py``, ``proto_types.py``, ``proto_edits.py``, ``gc_pause.py``.
 """

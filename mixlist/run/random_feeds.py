@@ -31,7 +31,7 @@ from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
 from mixlist.lists.suggestions import did_you_mean
 from mixlist.model import dtypes
-from mixlist.model.contrib_shapes import CONTRIB_DOMAIN
+from mixlist.model.shape_propagation import CONTRIB_DOMAIN
 from mixlist.run.available_memory import format_gigabytes
 from mixlist.run.inputs import BOOL, STRING, Input, declared_shape, integer_bounds, model_inputs, numpy_type
 from mixlist.text_escapes import quote_argument

@@ -29,7 +29,7 @@ from mixlist.show.document import (
     rectangle,
 )
 from mixlist.show.number_text import format_amount, format_bytes, format_duration, format_number, pluralize
-from mixlist.targets.operation_counts import is_matrix_operator
+from mixlist.targets.estimate import is_matrix_operator
 
 if TYPE_CHECKING:
     from mixlist.benchmark.paired_statistics import Ratio

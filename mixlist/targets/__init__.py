@@ -1,4 +1,4 @@
 """What an accelerator or an execution provider computes: kernels, tables of targets, and the cost of a model.
 
-``estimate.py`` and ``operation_counts.py`` count operations and bytes from shapes alone, for any machine.
+``estimate.py`` counts operations and bytes from shapes alone, for any machine.
 """
