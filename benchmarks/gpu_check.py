@@ -83,7 +83,7 @@ def planted(provider: str) -> dict[str, Any]:
 def model(name: str, provider: str, folder: str, lists: str, mode: str) -> dict[str, Any]:
     """Check one model of the corpus natively and emulated; return both summaries and the nodes that differ."""
     import mixlist
-    from mixlist.targets.kernels import find_nodes_without_low_kernel
+    from mixlist.targets.providers import find_nodes_without_low_kernel
     from tests.corpus.feeds import feeds
 
     path = Path(folder, f"{name}.onnx")

@@ -59,9 +59,9 @@ if TYPE_CHECKING:
     from mixlist.search.tune_result import TunedList as TunedList
     from mixlist.search.tune_result import TuneReport as TuneReport
     from mixlist.show.result_page import html as html
-    from mixlist.targets.low_nodes import LowNode as LowNode
     from mixlist.targets.model_check import MissingOperator as MissingOperator
     from mixlist.targets.model_check import ModelCheck as ModelCheck
+    from mixlist.targets.target_plan import LowNode as LowNode
     from mixlist.targets.target_plan import TargetPlan as TargetPlan
     from mixlist.targets.target_plan import plan_for_target as plan_for_target
     from mixlist.training.result import TrainReport as TrainReport
@@ -85,7 +85,7 @@ _MODULE_OF = {
     "FileReport": "mixlist.lists.validate_file",
     "Limits": "mixlist.checker.limits",
     "ListDiff": "mixlist.lists.diff",
-    "LowNode": "mixlist.targets.low_nodes",
+    "LowNode": "mixlist.targets.target_plan",
     "MissingOperator": "mixlist.targets.model_check",
     "MixlistError": "mixlist.errors",
     "ModelCheck": "mixlist.targets.model_check",

@@ -16,8 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mixlist.targets.kernels import DATA, FLOAT_NAMES, Kernel, read_registered_kernels
-from mixlist.targets.providers import available_providers
+from mixlist.targets.providers import DATA, FLOAT_NAMES, Kernel, available_providers, read_registered_kernels
 from mixlist.targets.target import FORMAT
 
 # ONNX Runtime inserts Casts around a float16 node of the CPU provider without a kernel, and does so in no other type:

@@ -17,7 +17,7 @@ from typing import Any
 
 from make_kernels import text
 
-from mixlist.targets.kernels import ANY_PARAMETER, DATA
+from mixlist.targets.providers import ANY_PARAMETER, DATA
 from mixlist.targets.target import FORMAT
 
 # From the names of the list to those of onnx's schemas. The list writes INF64 for INT64 in one row of older releases.

@@ -10,7 +10,7 @@ from mixlist.model.build import build_graph
 from mixlist.model.graph import Node
 from mixlist.model.load import LoadedModel
 from mixlist.model.low_precision import LOW_TYPES
-from mixlist.targets.kernels import has_kernel_for
+from mixlist.targets.providers import has_kernel_for
 
 
 def count_nodes_with_low_kernel(model: LoadedModel, provider: str) -> tuple[int, int]:

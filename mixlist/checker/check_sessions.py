@@ -29,7 +29,7 @@ from mixlist.run.provider_rounding import start_rounding_tests
 from mixlist.run.remote_session import RemoteSession
 from mixlist.run.segments import SegmentedSession
 from mixlist.run.session import Session, SessionOptions
-from mixlist.targets.kernels import has_any_kernel, has_kernel_for
+from mixlist.targets.providers import has_any_kernel, has_kernel_for
 
 if TYPE_CHECKING:
     from onnx import ModelProto

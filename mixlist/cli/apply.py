@@ -141,8 +141,8 @@ def _describe_missing_bfloat16(plan: Plan, result: RewriteResult) -> list[str]:
     """Return how many bfloat16 nodes have no kernel in ONNX Runtime's CPU provider, which has few of them."""
     if plan.policy.mode.low != "bfloat16" or not result.low:
         return []
-    from mixlist.targets.low_nodes import find_low_nodes
     from mixlist.targets.target import load_target
+    from mixlist.targets.target_plan import find_low_nodes
 
     low_nodes = find_low_nodes(plan, load_target("cpu"))
     missing = sum(not node.has_kernel for node in low_nodes)

@@ -139,8 +139,8 @@ def _write_low_nodes(
 ) -> None:
     """Write the low-precision nodes that match, with what a target does with each."""
     from mixlist.show import json_output, target_document, terminal
-    from mixlist.targets.low_nodes import find_low_nodes
     from mixlist.targets.target import load_target
+    from mixlist.targets.target_plan import find_low_nodes
 
     target = load_target(target_name)
     target_document.write_source(target, sys.stderr)
@@ -162,8 +162,8 @@ def _write_low_nodes(
 def _explain_for_target(plan: Plan, chain: Sequence[Decision], target_name: str, output_format: str) -> None:
     """Write the chain of an explained node, with what a target does with the low-precision nodes of the chain."""
     from mixlist.show import json_output, resolve_document, target_document
-    from mixlist.targets.low_nodes import find_low_nodes
     from mixlist.targets.target import load_target
+    from mixlist.targets.target_plan import find_low_nodes
 
     target = load_target(target_name)
     target_document.write_source(target, sys.stderr)

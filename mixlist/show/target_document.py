@@ -15,8 +15,8 @@ from mixlist.show.resolve_document import CSV_COLUMNS, chain_json, csv_row, oper
 
 if TYPE_CHECKING:
     from mixlist.decide import Decision
-    from mixlist.targets.low_nodes import LowNode
     from mixlist.targets.target import Otherwise, Target
+    from mixlist.targets.target_plan import LowNode
 
     # A node of a chain, with what the target does with it; None if it is not low precision.
     Explained: TypeAlias = tuple[Decision, LowNode | None]

@@ -1,10 +1,29 @@
-"""The execution providers of ONNX Runtime that mixlist can use, by their short names."""
+"""Name the execution providers of ONNX Runtime, and look up whether one has a kernel for an operator and a type.
+
+The kernels come from one of two sources:
+
+- The installed ONNX Runtime (``get_all_opkernel_def``), if all its providers are built into it. The answer is then true
+  for the installed build.
+- The file data/PROVIDER.json, which tools/make_kernels.py writes from one release. It is used for CUDA on machines
+  without CUDA, and for every build that loads providers as libraries. ONNX Runtime 1.31.1 crashes with a segmentation
+  fault when it lists its kernels and one of the provider libraries does not load. Most users of onnxruntime-gpu do not
+  have the libraries of TensorRT, and would see this fault.
+
+ONNX Runtime chooses a kernel by its version range: a kernel fits a node if its range starts at the version in which the
+operator last changed, or if its range has an end and contains that version.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TypedDict
 
-from mixlist.installed_runtime import require_onnxruntime
+from mixlist.installed_runtime import has_onnxruntime, require_onnxruntime
+from mixlist.model.schema import find_schema
 from mixlist.option_fields import option
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -27,3 +46,165 @@ def available_providers() -> tuple[str, ...]:
 
     available = onnxruntime.get_available_providers()
     return tuple(short_name for short_name, name in PROVIDERS.items() if name in available)
+
+
+# --- the kernels of a provider ---
+
+
+DATA = Path(__file__).parent / "data"
+# The float types that the tables hold, as ONNX Runtime names them: "float" is float32, "double" is float64.
+FLOAT_NAMES = ("float16", "bfloat16", "float", "double")
+# The providers in the CPU wheels of ONNX Runtime, which load no library at run time.
+_BUILT_IN_PROVIDERS = frozenset({"CPUExecutionProvider", "AzureExecutionProvider", "CoreMLExecutionProvider"})
+# Stands for every type parameter of an operator, in tables whose source does not tell them apart.
+ANY_PARAMETER = "*"
+# ONNX Runtime's value for the end of a version range without an end.
+_NO_END = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of an operator.
+
+    ``start`` and ``end`` are the first and the last operator version of the kernel; ``end`` is None for a range without
+    an end. ``types`` holds, for each type parameter, those of ``FLOAT_NAMES`` that the kernel accepts there.
+    """
+
+    start: int
+    end: int | None
+    types: Mapping[str, frozenset[str]]
+
+    def fits(self, since_version: int) -> bool:
+        """Return True if the kernel fits an operator that last changed in version ``since_version``.
+
+        A range without an end fits only if it starts at this version, as ONNX Runtime decides.
+        """
+        return self.start == since_version or (self.end is not None and self.start <= since_version <= self.end)
+
+    def accepts(self, dtype: str, parameters: set[str]) -> bool:
+        """Return True if the kernel accepts ``dtype`` for all of ``parameters``.
+
+        The types of ANY_PARAMETER hold for all parameters. Otherwise a kernel does not restrict a parameter that is
+        absent from ``types``. At least one parameter in ``types`` must accept ``dtype``.
+        """
+        restricted = [self.types[parameter] for parameter in parameters if parameter in self.types]
+        return any(dtype in types for types in self.types.values()) and all(dtype in types for types in restricted)
+
+
+# The kernels in a data file: by domain and op type, one row for each kernel, with its start, its end, and its types as
+# ``{"T": "float16 float"}``.
+KernelRows = dict[str, dict[str, list[tuple[int, int | None, dict[str, str]]]]]
+
+
+class KernelData(TypedDict):
+    """The part of a data file that this file reads; ``source`` is the release."""
+
+    source: str
+    kernels: KernelRows
+
+
+# The kernels by domain and op type. An empty tuple: the operator has kernels, but none for a float type.
+Registry = Mapping[tuple[str, str], tuple[Kernel, ...]]
+
+
+def has_kernel_for(provider: str, domain: str, op_type: str, opset: int, dtype: str, outputs: tuple[int, ...]) -> bool:
+    """Return True if ``provider`` (``cpu`` or ``cuda``) can run the operator in the float type ``dtype``.
+
+    ``dtype`` and ``outputs`` as of ``has_kernel``. ONNX Runtime replaces an operator without a kernel with the
+    operators of its function body.
+    """
+    return has_kernel(_kernels(provider), domain, op_type, opset, dtype, outputs, inlines_functions=True)
+
+
+def has_kernel(
+    registry: Registry,
+    domain: str,
+    op_type: str,
+    opset: int,
+    dtype: str,
+    outputs: tuple[int, ...],
+    inlines_functions: bool,
+) -> bool:
+    """Return True if a registry has a kernel of the operator in ``dtype``, an element type by onnx's name in schemas.
+
+    ``outputs`` are the slots of the outputs of this type. If there are none (as with ArgMax and Equal), the kernel must
+    accept the type for at least one parameter. With ``inlines_functions``, the result is also True if the operator has
+    no kernel, but a function body in ONNX.
+    """
+    schema = find_schema(domain, op_type, opset)
+    kernels = registry.get((domain, op_type))
+    if schema is None or kernels is None:
+        # mixlist knows no schema, or the target has no kernel: only a function body can help.
+        onnx_schema = schema.onnx_schema if schema is not None and inlines_functions else None
+        return onnx_schema is not None and bool(onnx_schema.has_function or onnx_schema.has_context_dependent_function)
+    # From output slots to type parameters: output 0 of MatMul has the parameter T. A variadic output has one formal
+    # slot for each of its actual slots.
+    slots = schema.formal_slots(schema.outputs, max(outputs, default=-1) + 1)
+    parameters = {slots[index].parameter for index in outputs if index < len(slots)}
+    return any(kernel.fits(schema.since_version) and kernel.accepts(dtype, parameters) for kernel in kernels)
+
+
+def has_any_kernel(provider: str, domain: str, op_type: str) -> bool:
+    """Return True if ``provider`` has a kernel of the operator for any type, also for types that are not floats."""
+    return (domain, op_type) in _kernels(provider)
+
+
+@cache
+def _kernels(provider: str) -> Registry:
+    if can_list_kernels(provider):
+        return read_registered_kernels(provider)
+    return parse_registry(_read_data_file(provider)["kernels"])
+
+
+def can_list_kernels(provider: str) -> bool:
+    """Return True if the installed ONNX Runtime has the provider and can list its kernels without a crash."""
+    if not has_onnxruntime():
+        return False
+    import onnxruntime
+
+    # One provider that is loaded as a library makes the list unsafe, also for the other providers of that build.
+    available = onnxruntime.get_available_providers()
+    return PROVIDERS[provider] in available and _BUILT_IN_PROVIDERS.issuperset(available)
+
+
+def read_registered_kernels(provider: str) -> Registry:
+    """Return the kernels of ``provider`` in the installed ONNX Runtime.
+
+    This can crash the process: see the module's docstring.
+    """
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    registry: dict[tuple[str, str], tuple[Kernel, ...]] = {}
+    for kernel_def in state.get_all_opkernel_def():
+        if kernel_def.provider == PROVIDERS[provider]:
+            start, end = kernel_def.version_range
+            types = {parameter: _float_types(names) for parameter, names in kernel_def.type_constraints.items()}
+            kernel = Kernel(start, None if end == _NO_END else end, types)
+            kernels = registry.setdefault((kernel_def.domain, kernel_def.op_name), ())
+            # Keep no kernel without a float type, and one of several that differ only in types that are not floats.
+            if any(types.values()) and kernel not in kernels:
+                registry[kernel_def.domain, kernel_def.op_name] = (*kernels, kernel)
+    return registry
+
+
+def _float_types(names: Iterable[str]) -> frozenset[str]:
+    """Return the float types in names such as ``tensor(float)``, also of sequences and optionals of tensors."""
+    return frozenset(FLOAT_NAMES).intersection(name.rpartition("(")[2].rstrip(")") for name in names)
+
+
+@cache
+def _read_data_file(provider: str) -> KernelData:
+    data: KernelData = json.loads((DATA / f"{provider}.json").read_text("utf-8"))
+    return data
+
+
+def parse_registry(rows: KernelRows) -> Registry:
+    """Return the registry of the rows of a data file."""
+    return {
+        (domain, op_type): tuple(
+            Kernel(start, end, {parameter: frozenset(names.split()) for parameter, names in types.items()})
+            for start, end, types in kernels
+        )
+        for domain, operators in rows.items()
+        for op_type, kernels in operators.items()
+    }

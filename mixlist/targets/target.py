@@ -18,8 +18,9 @@ from mixlist.errors import ListError, UsageError, raise_for_errors
 from mixlist.files import jsonc
 from mixlist.lists.suggestions import did_you_mean
 from mixlist.model import dtypes
-from mixlist.targets.kernels import (
+from mixlist.targets.providers import (
     DATA,
+    PROVIDERS,
     KernelRows,
     Registry,
     can_list_kernels,
@@ -27,7 +28,6 @@ from mixlist.targets.kernels import (
     parse_registry,
     read_registered_kernels,
 )
-from mixlist.targets.providers import PROVIDERS
 
 # What happens to a node without a kernel: the target runs it in float32 between Casts, ONNX Runtime's CPU provider runs
 # it, or the model does not load.

@@ -1,4 +1,13 @@
-"""Decide a plan for a target: ``mixlist.plan_for_target``, the counterpart of ``apply --target`` in Python."""
+"""Decide a plan for a target: ``mixlist.plan_for_target``, the counterpart of ``apply --target`` in Python.
+
+Rule S13.2: A low-precision node has a kernel if the target runs its operator, at the model's opset, in the low type.
+
+Rule S13.3: A node without a kernel has one of three outcomes. ``cast``: the target runs it in float32 between Casts.
+``fallback``: ONNX Runtime's CPU provider runs it. ``refusal``: the model does not load.
+
+Rule S13.4: ``apply --target`` keeps a node as authored where the target has no kernel for it in the low type. For a
+strongly typed target, quantized units stay whole, as with ``--protect quantized`` (Rule S4.41).
+"""
 
 from __future__ import annotations
 
@@ -6,14 +15,86 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mixlist.decide.plan import Plan
+from mixlist.decide import Decision, Plan, Resolver
+from mixlist.diagnostics import FilePlace
+from mixlist.lists.load import strengthen_policy
+from mixlist.lists.policy import NodeRule
+from mixlist.model import dtypes
 from mixlist.model.load import LoadedModel, load_model
-from mixlist.targets.low_nodes import LowNode, find_low_nodes, keep_nodes_for_target
+from mixlist.model.refs import scoped_name
+from mixlist.model.traversal import linked_scopes
 from mixlist.targets.model_check import ModelCheck, check_model
-from mixlist.targets.target import Target, load_target
+from mixlist.targets.target import Otherwise, Target, load_target
 
 if TYPE_CHECKING:
     from mixlist.model.proto_types import ModelSource
+
+
+@dataclass(frozen=True, slots=True)
+class LowNode:
+    """A low-precision node, and what a target does with it.
+
+    ``otherwise``: what happens to the node; None if the target has a kernel for it. ``name``: its name in node rules.
+    """
+
+    decision: Decision
+    otherwise: Otherwise | None
+    name: str
+
+    @property
+    def has_kernel(self) -> bool:
+        """Return True if the target runs the node in low precision."""
+        return self.otherwise is None
+
+
+def find_low_nodes(plan: Plan, target: Target) -> tuple[LowNode, ...]:
+    """Return the low-precision nodes of a plan in its order, with what ``target`` does with each (Rule S13.2)."""
+    low = plan.policy.mode.low
+    low_nodes = []
+    graph = plan.solution.graph
+    nodes = (node for scope in linked_scopes(graph.root) for node in scope.nodes)  # in the order of ``plan.nodes``
+    for decision, node in zip(plan.nodes, nodes, strict=True):
+        # A target runs the nodes inside a function instead of its call.
+        if decision.precision != low or node.is_call:
+            continue
+        # A low-precision node can have outputs of other types: the indices of TopK stay int64.
+        low_outputs = tuple(
+            index
+            for index, value in enumerate(node.outputs)
+            if value is not None and decision.outputs[value.name] == low
+        )
+        # float16 and bfloat16 have the same names in mixlist and in onnx.
+        subject = (node.domain, node.op_type, graph.opsets.get(node.domain, 1), low, low_outputs)
+        otherwise = None if target.runs(*subject) else target.find_otherwise(*subject)
+        low_nodes.append(LowNode(decision, otherwise, scoped_name(decision.ref)))
+    return tuple(low_nodes)
+
+
+def keep_nodes_for_target(plan: Plan, target: Target) -> tuple[tuple[LowNode, ...], Plan]:
+    """Return the low nodes that must stay as authored for ``target``, and the plan in which they do (Rule S13.4).
+
+    The plan is decided again until no such node is left, because a node that stays can change others.
+    """
+    hints = plan.solution.graph.type_hints
+    type_hints = {name: dtypes.type_name(value_type) for name, value_type in hints.items()}
+    resolver: Resolver | None = None
+    if target.strongly_typed and "quantized" not in plan.policy.protect:
+        resolver = Resolver(plan.solution.loaded, type_hints=type_hints)
+        plan = resolver.plan(strengthen_policy(plan.policy, protect=frozenset({"quantized"})))
+    kept_nodes: dict[str, LowNode] = {}
+    while True:
+        low_nodes = find_low_nodes(plan, target)
+        nodes = [node for node in low_nodes if node.name not in kept_nodes and not node.has_kernel]
+        if not nodes:
+            return tuple(kept_nodes.values()), plan
+        kept_nodes.update((node.name, node) for node in nodes)
+        place = FilePlace(f"--target {target.name}", 1, 1)
+        rules = tuple(NodeRule("name", node.name, True, place) for node in nodes)
+        resolver = resolver or Resolver(plan.solution.loaded, type_hints=type_hints)
+        plan = resolver.plan(strengthen_policy(plan.policy, rules=rules))
+
+
+# --- the plan for a target ---
 
 
 @dataclass(frozen=True, repr=False)

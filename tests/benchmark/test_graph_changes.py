@@ -12,7 +12,7 @@ from mixlist.benchmark.kernel_coverage import count_nodes_with_low_kernel
 from mixlist.model.load import load_model
 from mixlist.run.local_session import open_session
 from mixlist.run.session import SessionOptions
-from mixlist.targets.kernels import has_kernel_for
+from mixlist.targets.providers import has_kernel_for
 from tests.support.builders import model
 
 FILE = """g (float[4] x) => (float[4] y)

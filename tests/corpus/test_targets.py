@@ -8,9 +8,9 @@ import pytest
 
 import mixlist
 from mixlist.model.load import load_model
-from mixlist.targets.low_nodes import find_low_nodes, keep_nodes_for_target
 from mixlist.targets.model_check import check_model
 from mixlist.targets.target import load_target
+from mixlist.targets.target_plan import find_low_nodes, keep_nodes_for_target
 from mixlist.write import rewrite_in_place
 
 from .conftest import CAMPAIGN, SELECTED

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from mixlist.errors import ListError, UsageError
 from mixlist.files.package_data import data_folder
-from mixlist.targets.kernels import DATA
+from mixlist.targets.providers import DATA
 from mixlist.targets.target import TARGETS, load_target
 
 SCHEMA = json.loads((data_folder("schemas") / "target.json").read_text("utf-8"))

@@ -13,8 +13,8 @@ import onnxruntime
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-from mixlist.targets import kernels
-from mixlist.targets.kernels import (
+from mixlist.targets import providers
+from mixlist.targets.providers import (
     DATA,
     FLOAT_NAMES,
     Kernel,
@@ -115,10 +115,10 @@ def with_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     names = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
     monkeypatch.setattr(state, "get_all_opkernel_def", crash)
-    for function in (kernels._kernels, load_target):
+    for function in (providers._kernels, load_target):
         function.cache_clear()
     yield
-    for function in (kernels._kernels, load_target):
+    for function in (providers._kernels, load_target):
         function.cache_clear()
 
 
@@ -149,5 +149,5 @@ def test_kernels_of_cuda(op_type: str, opset: int, low_type: str, expected: bool
 
 
 def test_an_operator_without_kernels_runs_as_its_function_body() -> None:
-    assert ("", "MeanVarianceNormalization") not in kernels._kernels("cuda")
+    assert ("", "MeanVarianceNormalization") not in providers._kernels("cuda")
     assert has_kernel_for("cuda", "", "MeanVarianceNormalization", 17, "float16", (0,))
