@@ -33,7 +33,7 @@ from mixlist.lists.suggestions import sure_correction
 from mixlist.lists.validate_file import FileReport, validate_file
 
 if TYPE_CHECKING:
-    from mixlist.model.proto_types import ModelSource
+    from mixlist.model.protos import ModelSource
 
 
 def validate(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mixlist.model.names import operator_name
-from mixlist.model.traversal import nodes_in
+from mixlist.model.protos import nodes_in
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -49,7 +49,7 @@ from mixlist.write import rewrite
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from mixlist.model.proto_types import ModelSource
+    from mixlist.model.protos import ModelSource
     from mixlist.run.session import Feed
 
     ComparedModel: TypeAlias = Policy | Plan | ModelSource | LoadedModel

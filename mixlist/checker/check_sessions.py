@@ -20,7 +20,7 @@ from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode
 from mixlist.model.graph import Node
 from mixlist.model.load import LoadedModel
-from mixlist.model.proto_edits import copy_message
+from mixlist.model.protos import copy_message
 from mixlist.model.prune import prune_model
 from mixlist.run.executors import Workers
 from mixlist.run.inputs import model_inputs

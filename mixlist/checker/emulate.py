@@ -24,8 +24,8 @@ from mixlist.model import dtypes
 from mixlist.model.graph import Node
 from mixlist.model.load import LoadedModel
 from mixlist.model.low_precision import LOW_TYPES
+from mixlist.model.protos import nodes_in, scopes_in, tensors_in_model
 from mixlist.model.schema import TYPE_ATTRIBUTES
-from mixlist.model.traversal import nodes_in, scopes_in, tensors_in_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING
 
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
-from mixlist.model.graph import Node, Scope, Value
+from mixlist.model.graph import Node, Scope, Value, protos_by_scope
 from mixlist.model.load import LoadedModel
 from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.model.naming import NameGenerator, names_in
-from mixlist.model.opsets import standard_opset
-from mixlist.model.proto_edits import SortKey, copy_message, reorder_messages
+from mixlist.model.protos import SortKey, copy_message, reorder_messages, standard_opset
 from mixlist.model.save import set_inline
 from mixlist.model.schema import TYPE_ATTRIBUTES
 from mixlist.model.signature import Signature
 from mixlist.model.traits import Trait, operators
-from mixlist.model.traversal import protos_by_scope
 from mixlist.model.weights import (
     cancel_lossless_conversion,
     embedded_array,

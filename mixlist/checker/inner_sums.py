@@ -30,7 +30,7 @@ from mixlist.model import dtypes
 from mixlist.model.graph import Node
 from mixlist.model.low_precision import FINITE_MAX, overflow_bound
 from mixlist.model.naming import NameGenerator
-from mixlist.model.proto_edits import copy_message
+from mixlist.model.protos import copy_message
 from mixlist.model.prune import prune_model
 from mixlist.model.refs import NodeRef, TensorRef
 from mixlist.run.local_session import RunRefused

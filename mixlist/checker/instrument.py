@@ -36,7 +36,7 @@ from mixlist.model.build import build_graph
 from mixlist.model.graph import Node, Scope
 from mixlist.model.low_precision import LOW_TYPES
 from mixlist.model.naming import NameGenerator, display_name, names_in, scope_path
-from mixlist.model.proto_edits import SortKey, copy_message, reorder_messages
+from mixlist.model.protos import SortKey, copy_message, reorder_messages
 from mixlist.model.refs import TensorRef
 from mixlist.model.traits import Trait, operators
 

@@ -25,8 +25,7 @@ from mixlist.model import dtypes
 from mixlist.model.graph import Node
 from mixlist.model.low_precision import LOW_TYPES
 from mixlist.model.naming import display_name
-from mixlist.model.opsets import supports_where
-from mixlist.model.proto_edits import copy_message
+from mixlist.model.protos import copy_message, supports_where
 from mixlist.model.refs import NodeRef, TensorRef
 
 if TYPE_CHECKING:

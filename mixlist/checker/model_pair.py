@@ -40,7 +40,7 @@ from mixlist.write import rewrite
 from mixlist.write.result import NOTHING_LOW
 
 if TYPE_CHECKING:
-    from mixlist.model.proto_types import ModelSource
+    from mixlist.model.protos import ModelSource
     from mixlist.run.session import Feed
 
 # A probe of a small tensor takes longer than the tensor: ONNX Runtime loads and runs three more nodes for it. So in a

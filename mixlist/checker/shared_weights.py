@@ -15,7 +15,7 @@ from mixlist.files.scratch_folder import ScratchFolder, translate_write_errors
 from mixlist.model import dtypes
 from mixlist.model.load import LoadedModel
 from mixlist.model.low_precision import LOW_TYPES
-from mixlist.model.proto_edits import copy_fields
+from mixlist.model.protos import copy_fields
 from mixlist.model.save import set_external
 from mixlist.model.weights import (
     LOSSLESS_KEY,

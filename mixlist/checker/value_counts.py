@@ -42,7 +42,7 @@ from mixlist.decide.proven_masks import SENTINEL
 from mixlist.model import dtypes
 from mixlist.model.low_precision import FINITE_MAX, SMALLEST_NORMAL, flush_bound, overflow_bound
 from mixlist.model.naming import NameGenerator
-from mixlist.model.opsets import supports_where
+from mixlist.model.protos import supports_where
 from mixlist.model.refs import TensorRef
 
 if TYPE_CHECKING:

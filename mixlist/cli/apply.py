@@ -98,8 +98,8 @@ def command(
       mixlist apply model.onnx -o mixed.onnx --precision-mode-v2 mixed_bfloat16 --report report.json
       mixlist apply model.onnx -o mixed.onnx --target tensorrt
     """
+    from mixlist.model.protos import nodes_in
     from mixlist.model.save import files_of_model
-    from mixlist.model.traversal import nodes_in
     from mixlist.show import terminal
     from mixlist.show.apply_document import applied_target_json, apply_document, describe_target
     from mixlist.show.progress import bar

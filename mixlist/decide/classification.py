@@ -40,6 +40,7 @@ from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
 from mixlist.model.control_flow import CONTROL_FLOW
 from mixlist.model.graph import Graph, Node, Value, has_container
+from mixlist.model.inferred_shapes import find_ranks
 from mixlist.model.list_lookup import ListMatch, find_list
 from mixlist.model.traits import Trait, operators
 
@@ -214,4 +215,4 @@ def find_rank(graph: Graph, node: Node) -> int | None:
     if node.op_type in ("Conv", "ConvTranspose") and dims is not None:
         return len(dims)
     first_input: Value | None = node.inputs[0] if node.inputs else None
-    return None if first_input is None else graph.ranks.get(first_input.name)
+    return None if first_input is None else find_ranks(graph).get(first_input.name)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import ModelProto
 
-    from mixlist.model.proto_types import ConstantProto
+    from mixlist.model.protos import ConstantProto
 
     Array = NDArray[np.generic]
 

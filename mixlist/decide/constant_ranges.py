@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from mixlist.model.proto_types import ConstantProto
+    from mixlist.model.protos import ConstantProto
 
 
 _MOVERS = operators(Trait.MOVES_VALUES)

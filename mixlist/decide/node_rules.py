@@ -36,13 +36,12 @@ from mixlist.errors import ListError, list_error, raise_for_errors
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.lists.suggestions import did_you_mean
 from mixlist.model import dtypes
-from mixlist.model.graph import Graph, Node, Scope
+from mixlist.model.graph import Graph, Node, Scope, linked_scopes
 from mixlist.model.list_lookup import find_list
 from mixlist.model.names import ascend_names, onnx_names
 from mixlist.model.naming import display_name, scope_path
 from mixlist.model.refs import NodeRef, accepted_names
 from mixlist.model.signature import Assignment
-from mixlist.model.traversal import linked_scopes
 
 
 class NodeRules:

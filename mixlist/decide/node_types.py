@@ -27,7 +27,7 @@ from mixlist.decide.decisions import UNDECIDED
 from mixlist.decide.solver_state import SolverState, find_authored_type
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Value
-from mixlist.model.opsets import standard_opset
+from mixlist.model.protos import standard_opset
 from mixlist.model.schema import find_schema
 from mixlist.model.signature import Assignment, Signature
 

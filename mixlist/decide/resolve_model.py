@@ -25,13 +25,13 @@ from mixlist.model.gc_pause import pause_gc
 from mixlist.model.graph import POLICY_KEY, FunctionKey, Graph
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.name_warnings import find_name_warnings, names_in_lists
-from mixlist.model.traversal import nodes_in
+from mixlist.model.protos import nodes_in
 from mixlist.progress import ProgressCallback, ProgressCounter
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from mixlist.model.proto_types import ModelSource
+    from mixlist.model.protos import ModelSource
 
 _MAX_SHOWN_NAMES = 5  # in one warning
 

@@ -33,11 +33,11 @@ from mixlist.model import dtypes
 from mixlist.model.build import build_graph
 from mixlist.model.gc_pause import pause_gc
 from mixlist.model.load import LoadedModel, load_model
-from mixlist.model.opsets import standard_opset
+from mixlist.model.protos import standard_opset
 from mixlist.search.output_texts import read_tuned_policy
 
 if TYPE_CHECKING:
-    from mixlist.model.proto_types import ModelSource
+    from mixlist.model.protos import ModelSource
 
 _MODES = {dtypes.FLOAT16: "mixed_float16", dtypes.BFLOAT16: "mixed_bfloat16"}
 _PROTECTION_OF_RULE: dict[str, Protection] = {"mask": "masks", "position": "positions", "quantized": "quantized"}

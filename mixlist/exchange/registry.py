@@ -16,7 +16,7 @@ from mixlist.exchange.result import ExportResult
 from mixlist.lists.policy import Policy
 
 if TYPE_CHECKING:
-    from mixlist.model.proto_types import ModelSource
+    from mixlist.model.protos import ModelSource
 
 Exporter = Callable[[Plan], ExportResult]
 ENTRY_POINT_GROUP = "mixlist.exporters"

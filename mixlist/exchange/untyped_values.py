@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.model import dtypes
-from mixlist.model.graph import Graph, Value
+from mixlist.model.graph import Graph, Value, linked_scopes, protos_by_scope
 from mixlist.model.inferred_shapes import copy_without_weights
 from mixlist.model.shape_inference import infer_shapes
-from mixlist.model.traversal import linked_scopes, protos_by_scope
 
 
 def find_untyped_values(graph: Graph) -> set[Value]:

@@ -6,12 +6,12 @@
 - The linked model: ``graph.py`` has the classes, and ``build.py`` fills them: it connects and sorts the nodes, and
   finds their types. ``control_flow.py`` joins the types around bodies. ``value_origins.py`` finds constants and values
   from shapes.
-- Names and walks: ``refs.py`` (references by name), ``naming.py`` (display names and new names), ``traversal.py``
-  (walks of scopes, nodes and tensors), ``dataflow.py`` (the tensors that a node reads across bodies).
+- Names and walks: ``refs.py`` (references by name), ``naming.py`` (display names and new names), ``protos.py``
+  (walks, copies and edits of messages), ``dataflow.py`` (the tensors that a node reads across bodies).
 - Files: ``load.py`` (loads, refuses damaged models), ``save.py`` and ``weights.py`` (external data).
 - Changes of a whole model: ``onnx_conversion.py`` (inline functions, change the opset), ``prune.py``,
   ``type_hints.py``.
 - Shapes: ``inferred_shapes.py`` (ONNX's inference on a copy without weights), ``shape_propagation.py`` (all shapes for
   given input sizes).
-- Helpers: ``opsets.py``, ``proto_types.py``, ``proto_edits.py``, ``gc_pause.py``.
+- A helper: ``gc_pause.py``.
 """

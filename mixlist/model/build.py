@@ -21,17 +21,16 @@ from typing import TYPE_CHECKING
 from mixlist.errors import ModelError
 from mixlist.lists.op_catalog import canonical_domain
 from mixlist.model import control_flow, dtypes
-from mixlist.model.graph import CAST_MARK, Graph, Node, Scope, Value, ValueKind, function_key
-from mixlist.model.opsets import OLDEST_OPSET
+from mixlist.model.graph import CAST_MARK, Graph, Node, Scope, Value, ValueKind, function_key, linked_scopes
+from mixlist.model.protos import OLDEST_OPSET
 from mixlist.model.schema import FormalSlots, Schema
 from mixlist.model.signature import Signature, attribute_type_key, make_call_signature, make_signature
-from mixlist.model.traversal import linked_scopes
 from mixlist.model.value_origins import is_constant, is_from_shape, is_random
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, OperatorSetIdProto
 
-    from mixlist.model.proto_types import ConstantProto
+    from mixlist.model.protos import ConstantProto
 
 # The deepest nesting of bodies in bodies. Linking recurses, and this limit keeps it below Python's recursion limit. A
 # file has at most 33 nested bodies, because protobuf reads 100 nested messages.

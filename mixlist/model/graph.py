@@ -9,9 +9,8 @@ a Graph hides marked Casts: a node that reads one seems to read the input of the
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from mixlist.model import dtypes
@@ -20,7 +19,7 @@ from mixlist.model.signature import Signature
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
-    from mixlist.model.proto_types import ConstantProto
+    from mixlist.model.protos import ConstantProto
 
 # The metadata key of a marked Cast. Its value is "output" if the Cast's output is a graph output, with the authored
 # name of that graph output. It is "tensor" for every other marked Cast, whose output has a new name.
@@ -160,10 +159,33 @@ class Graph:
     show_marked_casts: bool = False  # whether marked Casts are nodes like all others
     type_hints: dict[str, dtypes.Type] = field(default_factory=dict)  # types that the user gives, by tensor name
     marked_cast_types: dict[str, int] = field(default_factory=dict)  # output type of each hidden Cast, by output name
+    ranks: dict[str, int] | None = None  # None until inferred_shapes.find_ranks() infers them
 
-    @cached_property
-    def ranks(self) -> dict[str, int]:
-        """The number of dimensions of tensors in the main graph, by name, if declared or inferred by ONNX."""
-        from mixlist.model.inferred_shapes import infer_ranks
 
-        return infer_ranks(self.model)
+# --- walks in topological order ---
+
+
+def linked_scopes(root: Scope) -> Iterator[Scope]:
+    """Yield ``root`` and all bodies in it, each scope before the bodies in it."""
+    # A stack instead of recursion, so that a deeply nested model cannot exceed Python's recursion limit.
+    pending = [root]
+    while pending:
+        scope = pending.pop()
+        yield scope
+        # Reversed, because the last element of the stack comes next: the first body of the first node.
+        pending.extend(reversed([body for node in scope.nodes for body in node.bodies.values()]))
+
+
+def protos_by_scope(root: Scope, message: GraphProto) -> dict[Scope, GraphProto]:
+    """Return the message that each scope below ``root`` has in ``message``, a copy of ``root.proto``.
+
+    The result of ``root`` is ``message`` itself, the result of a body is the graph in the same attribute of the copy.
+    The copy may differ, for example by inferred shapes, but its nodes must have the same positions.
+    """
+    messages = {root: message}
+    for scope in linked_scopes(root):
+        for node in scope.nodes:
+            if node.bodies:
+                attributes = messages[scope].node[node.position].attribute
+                messages.update({node.bodies[a.name]: a.g for a in attributes if a.name in node.bodies})
+    return messages

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mixlist.model.proto_edits import copy_fields
+from mixlist.model.graph import protos_by_scope
+from mixlist.model.protos import copy_fields, scopes_in
 from mixlist.model.shape_inference import infer_shapes_with_data_propagation
-from mixlist.model.traversal import protos_by_scope, scopes_in
 from mixlist.model.weights import is_external, stored_element_count
 
 if TYPE_CHECKING:
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 # An initializer of at most this many elements stays in the copy: inference may read it as a shape, axes or sizes.
 _MAX_KEPT_ELEMENTS = 256
+
+
+def find_ranks(graph: Graph) -> dict[str, int]:
+    """Return the number of dimensions of tensors in the main graph, by name, if declared or inferred by ONNX."""
+    if graph.ranks is None:  # inferred once for each Graph, and only if a decision needs a rank
+        graph.ranks = infer_ranks(graph.model)
+    return graph.ranks
 
 
 def infer_ranks(model: ModelProto) -> dict[str, int]:

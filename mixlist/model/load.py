@@ -16,14 +16,14 @@ from mixlist.errors import FileError, ModelError
 from mixlist.files.regular_files import open_regular
 from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.model import dtypes
-from mixlist.model.traversal import tensors_in_attribute, walk_messages
+from mixlist.model.protos import tensors_in_attribute, walk_messages
 from mixlist.model.weights import MIXLIST_KEY_PREFIX, external_entries
 
 if TYPE_CHECKING:
     import onnx_ir
     from onnx import ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 
-    from mixlist.model.proto_types import ModelSource, RootProto
+    from mixlist.model.protos import ModelSource, RootProto
 
     Model: TypeAlias = "ModelSource | LoadedModel"  # what the public functions take
 

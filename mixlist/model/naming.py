@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope
+from mixlist.model.protos import scopes_in
 from mixlist.model.refs import NodeRef, TensorRef, qualified_name
-from mixlist.model.traversal import scopes_in
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto

@@ -13,9 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError, UsageError
-from mixlist.model.opsets import OLDEST_OPSET
+from mixlist.model.protos import OLDEST_OPSET, tensors_in_model
 from mixlist.model.shape_inference import refuse_large_expansion
-from mixlist.model.traversal import tensors_in_model
 from mixlist.model.weights import is_external
 from mixlist.worker_processes import WorkerDied, helper_process
 

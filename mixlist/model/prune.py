@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from mixlist.model.proto_edits import MessageT, reorder_messages
-from mixlist.model.traversal import bodies_of, nodes_in, scopes_in
+from mixlist.model.protos import MessageT, bodies_of, nodes_in, reorder_messages, scopes_in
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer

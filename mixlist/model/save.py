@@ -29,8 +29,7 @@ from mixlist.files.scratch_folder import translate_write_errors
 from mixlist.files.temporary_files import NewFile, new_file
 from mixlist.model import weights
 from mixlist.model.load import LoadedModel
-from mixlist.model.proto_edits import copy_message
-from mixlist.model.traversal import tensors_in_model
+from mixlist.model.protos import copy_message, tensors_in_model
 from mixlist.progress import ProgressCounter
 
 if TYPE_CHECKING:

@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from mixlist.errors import ModelError
 from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.model import dtypes
-from mixlist.model.graph import Graph, Scope, Value
+from mixlist.model.graph import Graph, Scope, Value, protos_by_scope
 from mixlist.model.inferred_shapes import copy_without_weights, dimensions_in, remove_value_infos
-from mixlist.model.proto_edits import copy_message
+from mixlist.model.protos import copy_message, nodes_in
 from mixlist.model.shape_inference import infer_shapes, infer_shapes_with_data_propagation
 from mixlist.model.traits import Trait, operators
-from mixlist.model.traversal import nodes_in, protos_by_scope
 
 if TYPE_CHECKING:
     import numpy as np

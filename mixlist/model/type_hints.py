@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.model import dtypes
 from mixlist.model.load import LoadedModel
-from mixlist.model.proto_edits import copy_message
-from mixlist.model.traversal import scopes_in
+from mixlist.model.protos import copy_message, scopes_in
 
 if TYPE_CHECKING:
     from onnx import GraphProto

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import TensorProto
 
-    from mixlist.model.proto_types import ConstantProto
+    from mixlist.model.protos import ConstantProto
 
 PieceT = TypeVar("PieceT")
 # The size of one piece: small enough to stay in the cache of a core.

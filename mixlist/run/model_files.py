@@ -40,8 +40,8 @@ def write_model(proto: ModelProto, target_folder: Path, folder: Path | None) -> 
 
 def outgrows_protobuf(proto: ModelProto) -> bool:
     """Return True if the weights inside the model are too large for one protobuf message (2 GiB)."""
+    from mixlist.model.protos import tensors_in_model
     from mixlist.model.save import INLINE_LIMIT
-    from mixlist.model.traversal import tensors_in_model
     from mixlist.model.weights import declared_byte_size, is_external
 
     inline_sizes = [declared_byte_size(tensor) for tensor in tensors_in_model(proto) if not is_external(tensor)]
@@ -50,7 +50,7 @@ def outgrows_protobuf(proto: ModelProto) -> bool:
 
 def external_tensors(proto: ModelProto) -> list[TensorProto]:
     """Return the tensors whose data is in other files."""
-    from mixlist.model.traversal import tensors_in_model
+    from mixlist.model.protos import tensors_in_model
     from mixlist.model.weights import is_external
 
     return [tensor for tensor in tensors_in_model(proto) if is_external(tensor)]

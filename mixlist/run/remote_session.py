@@ -220,7 +220,7 @@ def _write_model_file(
 
 def _write_message(model: ModelProto, target_folder: Path, folder: Path | None) -> Path:
     """Write a model as one protobuf message with all its weights, and return the path; ``model`` does not change."""
-    from mixlist.model.proto_edits import copy_message
+    from mixlist.model.protos import copy_message
     from mixlist.write.tensor_conversion import inline_external_data
 
     try:

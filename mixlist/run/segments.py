@@ -24,9 +24,9 @@ from mixlist.model.build import build_graph
 from mixlist.model.graph import Graph, Node, Value
 from mixlist.model.load import LoadedModel
 from mixlist.model.low_precision import LOW_TYPES
+from mixlist.model.protos import tensors_in_model
 from mixlist.model.shape_propagation import propagate_shapes
 from mixlist.model.split import GraphPart, GraphSplitter, count_crossing_bytes
-from mixlist.model.traversal import tensors_in_model
 from mixlist.model.weights import declared_byte_size, stored_element_count
 from mixlist.run.available_memory import measure_available_memory
 from mixlist.run.inputs import STRING

@@ -11,7 +11,7 @@ from mixlist.decide import Resolver
 from mixlist.model import dtypes
 from mixlist.model.low_precision import FINITE_MAX
 from mixlist.model.naming import NameGenerator, names_in
-from mixlist.model.proto_edits import copy_message
+from mixlist.model.protos import copy_message
 from mixlist.model.refs import NodeRef
 from mixlist.search.rule_plans import RuleChecks, plan_with_rules
 from mixlist.write import rewrite

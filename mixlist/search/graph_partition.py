@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mixlist.model.graph import Graph, Node
-from mixlist.model.opsets import standard_opset
+from mixlist.model.protos import standard_opset
 from mixlist.model.split import GraphSplitter, count_crossing_bytes
 from mixlist.search.gated_graph import GatedGraph
 from mixlist.targets.estimate import Costs

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from onnx import AttributeProto
 
     from mixlist.decide.decisions import GraphSolution
-    from mixlist.model.proto_types import ModelSource
+    from mixlist.model.protos import ModelSource
 
 _VIEWS = operators(Trait.VIEWS)
 _PICKS = operators(Trait.PICKS)

@@ -24,8 +24,8 @@ from mixlist.model.graph import Graph, Node, Value
 from mixlist.model.load import LoadedModel
 from mixlist.model.names import operator_name
 from mixlist.model.naming import node_ref
+from mixlist.model.protos import nodes_in
 from mixlist.model.schema import FormalSlot, find_schema
-from mixlist.model.traversal import nodes_in
 from mixlist.targets.target import Target, load_target
 
 # The input whose type an operator's row in a table is about. It is input 0 for all others, and output 0 where there is

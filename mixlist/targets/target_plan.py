@@ -20,14 +20,14 @@ from mixlist.diagnostics import FilePlace
 from mixlist.lists.load import strengthen_policy
 from mixlist.lists.policy import NodeRule
 from mixlist.model import dtypes
+from mixlist.model.graph import linked_scopes
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.refs import scoped_name
-from mixlist.model.traversal import linked_scopes
 from mixlist.targets.model_check import ModelCheck, check_model
 from mixlist.targets.target import Otherwise, Target, load_target
 
 if TYPE_CHECKING:
-    from mixlist.model.proto_types import ModelSource
+    from mixlist.model.protos import ModelSource
 
 
 @dataclass(frozen=True, slots=True)

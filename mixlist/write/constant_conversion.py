@@ -13,7 +13,7 @@ from mixlist.decide.decisions import GraphSolution
 from mixlist.diagnostics import Diagnostic
 from mixlist.model.graph import Scope, Value
 from mixlist.model.naming import NameGenerator, display_name
-from mixlist.model.proto_edits import MessageT, copy_message
+from mixlist.model.protos import MessageT, copy_message
 from mixlist.write.cast_layout import CastLayout
 from mixlist.write.tensor_conversion import ConstantReport, convert_tensor
 

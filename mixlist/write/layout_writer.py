@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from mixlist.decide.decisions import GraphSolution
 from mixlist.model import dtypes
-from mixlist.model.graph import CAST_MARK, Node, Scope, Value
-from mixlist.model.proto_edits import SortKey, reorder_messages
-from mixlist.model.traversal import linked_scopes
+from mixlist.model.graph import CAST_MARK, Node, Scope, Value, linked_scopes
+from mixlist.model.protos import SortKey, reorder_messages
 from mixlist.write.cast_layout import CastLayout, NewCast
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.files.strict_json import JsonObject
 from mixlist.model.load import LoadedModel
+from mixlist.model.protos import tensors_in_model
 from mixlist.model.save import SaveOptions, save_model, set_inline
-from mixlist.model.traversal import tensors_in_model
 from mixlist.model.weights import declared_byte_size, is_external, stored_type
 from mixlist.notebook_table import notebook_facts
 from mixlist.progress import ProgressCallback, ProgressCounter

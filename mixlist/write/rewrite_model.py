@@ -12,13 +12,11 @@ from mixlist.errors import ModelError, UsageError
 from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.model import dtypes
 from mixlist.model.gc_pause import pause_gc
-from mixlist.model.graph import POLICY_KEY, Graph
+from mixlist.model.graph import POLICY_KEY, Graph, protos_by_scope
 from mixlist.model.inferred_shapes import correct_shapes
 from mixlist.model.load import LoadedModel, is_unchanged, load_model
 from mixlist.model.naming import NameGenerator, names_in
-from mixlist.model.opsets import standard_opset
-from mixlist.model.proto_edits import copy_message
-from mixlist.model.traversal import protos_by_scope
+from mixlist.model.protos import copy_message, standard_opset
 from mixlist.write.cache_types import find_cache_warnings, find_caches
 from mixlist.write.cast_layout import CastLayout, KeptIoTypes, lay_out_casts
 from mixlist.write.constant_conversion import convert_constants, find_sensitive_readers
@@ -29,7 +27,7 @@ from mixlist.write.tensor_conversion import ConstantReport
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from mixlist.model.proto_types import ModelSource
+    from mixlist.model.protos import ModelSource
 
 
 @pause_gc()

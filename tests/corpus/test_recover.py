@@ -19,7 +19,7 @@ import pytest
 import mixlist
 from mixlist.errors import ModelError
 from mixlist.model.onnx_conversion import convert_opset
-from mixlist.model.opsets import standard_opset
+from mixlist.model.protos import standard_opset
 from tests.support.converted_types import compare, sort_nodes
 
 from .conftest import CAMPAIGN, ROWS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mixlist.model.opsets import standard_opset, supports_where
+from mixlist.model.protos import standard_opset, supports_where
 from tests.support.builders import model
 
 NODE = "g (float[2] x) => (float[2] y) { y = Relu(x) }"

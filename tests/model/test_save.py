@@ -16,7 +16,7 @@ import mixlist
 from mixlist.errors import FileError, MixlistError, ModelError, UsageError
 from mixlist.model import save, weights
 from mixlist.model.load import load_model
-from mixlist.model.traversal import tensors_in_model
+from mixlist.model.protos import tensors_in_model
 from mixlist.progress import Progress
 from tests.support.external_models import write_external
 

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import mixlist
-from mixlist.model.traversal import nodes_in
+from mixlist.model.protos import nodes_in
 from mixlist.show.page_data import make_page_data
 from tests.support.builders import loop_model, model, policy
 

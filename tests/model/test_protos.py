@@ -15,20 +15,13 @@ from mixlist.checker.emulate import emulate
 from mixlist.checker.instrument import instrument
 from mixlist.errors import ModelError
 from mixlist.model.build import build_graph
+from mixlist.model.graph import linked_scopes, protos_by_scope
 from mixlist.model.inferred_shapes import copy_without_weights
 from mixlist.model.load import load_model
 from mixlist.model.naming import names_in
+from mixlist.model.protos import bodies_of, nodes_in, scopes_in, tensors_in_model, walk_messages
 from mixlist.model.prune import names_read_by
 from mixlist.model.shape_propagation import propagate_shapes
-from mixlist.model.traversal import (
-    bodies_of,
-    linked_scopes,
-    nodes_in,
-    protos_by_scope,
-    scopes_in,
-    tensors_in_model,
-    walk_messages,
-)
 from mixlist.model.type_hints import add_type_hints
 from tests.support.builders import model, policy
 

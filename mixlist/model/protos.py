@@ -1,21 +1,32 @@
-"""Walk the scopes, nodes and tensors of a model, as protobuf messages or as a linked Graph.
+"""Walk, read, copy and edit the protobuf messages of a model.
 
-A scope is the main graph or a body. A body is a graph in an attribute of type GRAPH or GRAPHS. The walks of messages
-follow the order of the file, and can start at a function too. The walks of a linked Graph follow its topological order.
-All walks take linear time. They use a stack of their own instead of recursion, so that a deeply nested model cannot
-exceed Python's recursion limit.
+A scope is the main graph or a body. A body is a graph in an attribute of type GRAPH or GRAPHS. The walks follow the
+order of the file, and can start at a function too. They take linear time. They use a stack of their own instead of
+recursion, so that a deeply nested model cannot exceed Python's recursion limit.
+
+Importing this module does not import onnx, because ``import mixlist`` must not. So the type aliases ``RootProto``,
+``ConstantProto`` and ``ModelSource`` exist for type checkers only: import them under TYPE_CHECKING.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from mixlist.lists.op_catalog import is_standard_domain
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
+    import os
+    from typing import TypeAlias
 
-    from mixlist.model.graph import Scope
-    from mixlist.model.proto_types import RootProto
+    import onnx_ir
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+    from google.protobuf.message import Message
+    from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
+
+    RootProto: TypeAlias = GraphProto | FunctionProto  # a graph, or a function: where a walk of messages can start
+    ConstantProto: TypeAlias = TensorProto | SparseTensorProto | AttributeProto  # a message that holds constant numbers
+    ModelSource: TypeAlias = str | os.PathLike[str] | ModelProto | onnx_ir.Model  # a model as users pass it
 
 # AttributeProto.GRAPH, GRAPHS, TENSOR, TENSORS, SPARSE_TENSOR and SPARSE_TENSORS. These are numbers, so that importing
 # this module does not import onnx.
@@ -112,29 +123,54 @@ def _dense_tensors(sparse_tensors: Iterable[SparseTensorProto]) -> Iterator[Tens
         yield sparse.indices
 
 
-# --- walks of a linked Graph ---
+# --- versions of the standard domain ---
 
 
-def linked_scopes(root: Scope) -> Iterator[Scope]:
-    """Yield ``root`` and all bodies in it, each scope before the bodies in it."""
-    pending = [root]
-    while pending:
-        scope = pending.pop()
-        yield scope
-        # Reversed, because the last element of the stack comes next: the first body of the first node.
-        pending.extend(reversed([body for node in scope.nodes for body in node.bodies.values()]))
+OLDEST_OPSET = 7  # the oldest opset of the standard domain that mixlist handles (Rule S7.15)
 
 
-def protos_by_scope(root: Scope, message: GraphProto) -> dict[Scope, GraphProto]:
-    """Return the message that each scope below ``root`` has in ``message``, a copy of ``root.proto``.
+def standard_opset(model: ModelProto) -> int:
+    """Return the version of ONNX's standard domain that a model imports; 13 if the model imports none."""
+    return next((entry.version for entry in model.opset_import if is_standard_domain(entry.domain)), 13)
 
-    The result of ``root`` is ``message`` itself, the result of a body is the graph in the same attribute of the copy.
-    The copy may differ, for example by inferred shapes, but its nodes must have the same positions.
-    """
-    messages = {root: message}
-    for scope in linked_scopes(root):
-        for node in scope.nodes:
-            if node.bodies:
-                attributes = messages[scope].node[node.position].attribute
-                messages.update({node.bodies[a.name]: a.g for a in attributes if a.name in node.bodies})
-    return messages
+
+def supports_where(model: ModelProto) -> bool:
+    """Return True if the nodes of a model can use Where and IsNaN, which exist since opset 9."""
+    return min((entry.version for entry in model.opset_import if is_standard_domain(entry.domain)), default=0) >= 9
+
+
+# --- copies and edits ---
+
+
+MessageT = TypeVar("MessageT", bound="Message")
+# A key starts with a position in the node list. Keys are compared from left to right.
+SortKey = tuple[int, int, int]
+
+
+def copy_message(message: MessageT) -> MessageT:
+    """Return a copy that shares nothing with ``message``."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
+def copy_fields(source: Message, target: Message, *skipped: str) -> None:
+    """Copy all fields of ``source`` except the ``skipped`` ones to ``target``, an empty message of the same type."""
+    for field, value in source.ListFields():
+        if field.name in skipped:
+            continue
+        if hasattr(value, "MergeFrom"):  # a message or a repeated field
+            getattr(target, field.name).MergeFrom(value)
+        else:
+            setattr(target, field.name, value)
+
+
+def reorder_messages(messages: RepeatedCompositeFieldContainer[MessageT], keys: Sequence[SortKey | None]) -> None:
+    """Sort a repeated field in place, and remove messages. ``keys`` has the key of each message, None to remove it."""
+    last = (len(keys) + 1, 0, 0)  # greater than the key of any message that stays
+    next_keys = iter([last if key is None else key for key in keys])
+    # sort() calls the function once for each message, from first to last. It moves pointers and copies no message.
+    messages.sort(key=lambda _: next(next_keys))
+    removed = sum(key is None for key in keys)
+    if removed:
+        del messages[len(messages) - removed :]
