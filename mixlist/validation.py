@@ -203,7 +203,7 @@ class Validator:
         """Return the warnings about the op types of a checked library, if an option asks for a check of names."""
         if self.library_path is None and self.op_names == "auto":
             return ()
-        from mixlist.model.unknown_names import find_unknown_library_ops
+        from mixlist.model.name_warnings import find_unknown_library_ops
 
         space, doubts = find_space(library, self.op_names)
         return doubts or find_unknown_library_ops(library, space, self._model_ops)
@@ -271,8 +271,7 @@ def _check_names(policy: Policy, model: ModelSource | None) -> Sequence[Diagnost
     errors of the list files for this model.
     """
     if model is None:
-        from mixlist.model.name_warnings import find_name_warnings
-        from mixlist.model.unknown_names import find_unknown_rule_types
+        from mixlist.model.name_warnings import find_name_warnings, find_unknown_rule_types
 
         return [*find_name_warnings(policy), *find_unknown_rule_types(policy)]
     from mixlist.decide import resolve

@@ -18,8 +18,7 @@ from mixlist.checker.instrument import Probe
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Scope, Value
 from mixlist.model.low_precision import LOW_TYPES
-from mixlist.model.naming import node_ref, output_ref, scope_path
-from mixlist.model.refs import NodeRef, TensorRef
+from mixlist.model.naming import NodeRef, TensorRef, node_ref, output_ref, scope_path
 
 
 @dataclass(frozen=True)

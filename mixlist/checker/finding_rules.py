@@ -47,7 +47,7 @@ from mixlist.decide.proven_masks import Mask, MaskLevels
 from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode, InputTensor
 from mixlist.model.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound, round_to_low_type
-from mixlist.model.refs import NodeRef, TensorRef
+from mixlist.model.naming import NodeRef, TensorRef
 from mixlist.model.weights import is_external, read_pieces
 
 if TYPE_CHECKING:

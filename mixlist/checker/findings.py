@@ -24,8 +24,7 @@ from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode
 from mixlist.model.graph import Node, float_values
 from mixlist.model.low_precision import LOW_TYPES
-from mixlist.model.naming import node_ref
-from mixlist.model.refs import NodeRef, TensorRef, unique_names
+from mixlist.model.naming import NodeRef, TensorRef, node_ref, unique_names
 from mixlist.model.traits import Trait, operators
 
 KIND_ORDER: tuple[FindingKind, ...] = (  # the worst first

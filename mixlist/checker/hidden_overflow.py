@@ -23,7 +23,7 @@ from mixlist.decide.proven_masks import Mask, MaskLevels, find_masks
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph
 from mixlist.model.low_precision import overflow_bound
-from mixlist.model.refs import TensorRef
+from mixlist.model.naming import TensorRef
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

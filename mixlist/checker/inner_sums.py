@@ -29,10 +29,9 @@ from mixlist.errors import ModelError
 from mixlist.model import dtypes
 from mixlist.model.graph import Node
 from mixlist.model.low_precision import FINITE_MAX, overflow_bound
-from mixlist.model.naming import NameGenerator
+from mixlist.model.naming import NameGenerator, NodeRef, TensorRef
 from mixlist.model.protos import copy_message
 from mixlist.model.prune import prune_model
-from mixlist.model.refs import NodeRef, TensorRef
 from mixlist.run.local_session import RunRefused
 
 if TYPE_CHECKING:

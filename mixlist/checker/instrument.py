@@ -35,9 +35,8 @@ from mixlist.model import dtypes
 from mixlist.model.build import build_graph
 from mixlist.model.graph import Node, Scope
 from mixlist.model.low_precision import LOW_TYPES
-from mixlist.model.naming import NameGenerator, display_name, names_in, scope_path
+from mixlist.model.naming import NameGenerator, TensorRef, display_name, names_in, scope_path
 from mixlist.model.protos import SortKey, copy_message, reorder_messages
-from mixlist.model.refs import TensorRef
 from mixlist.model.traits import Trait, operators
 
 if TYPE_CHECKING:

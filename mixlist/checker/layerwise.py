@@ -24,9 +24,8 @@ from mixlist.checker.result import NodeError
 from mixlist.model import dtypes
 from mixlist.model.graph import Node
 from mixlist.model.low_precision import LOW_TYPES
-from mixlist.model.naming import display_name
+from mixlist.model.naming import NodeRef, TensorRef, display_name
 from mixlist.model.protos import copy_message, supports_where
-from mixlist.model.refs import NodeRef, TensorRef
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

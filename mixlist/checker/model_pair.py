@@ -28,8 +28,7 @@ from mixlist.model.gc_pause import pause_gc
 from mixlist.model.graph import POLICY_KEY, Graph, Node
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
-from mixlist.model.naming import node_ref, output_ref
-from mixlist.model.refs import NodeRef, TensorRef
+from mixlist.model.naming import NodeRef, TensorRef, node_ref, output_ref
 from mixlist.model.shape_propagation import count_elements
 from mixlist.model.value_origins import is_random
 from mixlist.run.inputs import model_inputs

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from mixlist.checker.instrument import RANGE_STATISTICS, InstrumentedModel, OutputColumn
-from mixlist.model.refs import TensorRef
+from mixlist.model.naming import TensorRef
 from mixlist.run.feeds import make_emulation_feed
 from mixlist.run.session import Array, Feed, Session
 

@@ -41,9 +41,8 @@ from mixlist.checker.result import FindingKind, ValueCounts
 from mixlist.decide.proven_masks import SENTINEL
 from mixlist.model import dtypes
 from mixlist.model.low_precision import FINITE_MAX, SMALLEST_NORMAL, flush_bound, overflow_bound
-from mixlist.model.naming import NameGenerator
+from mixlist.model.naming import NameGenerator, TensorRef
 from mixlist.model.protos import supports_where
-from mixlist.model.refs import TensorRef
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
     from onnx import ModelProto, NodeProto
 
-    from mixlist.model.refs import NodeRef
+    from mixlist.model.naming import NodeRef
 
 Completer: TypeAlias = Callable[[click.Context, click.Parameter, str], list["CompletionItem"]]
 
@@ -51,7 +51,7 @@ def complete_new_mode(context: click.Context, parameter: click.Parameter, incomp
 
 def complete_node(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the names of the model's nodes, each with its op type: the shortest one that only this node has."""
-    from mixlist.model.refs import unique_names
+    from mixlist.model.naming import unique_names
 
     op_types = dict(_named_nodes(context))
     return _matching(incomplete, ((name, op_types[ref]) for ref, name in unique_names(op_types).items()))
@@ -139,7 +139,7 @@ def _nodes_in_scope(nodes: Iterable[NodeProto], path: str) -> Iterator[tuple[Nod
 
     Nodes without a name are called as in reports (Rule S6.4) if the file has them in topological order.
     """
-    from mixlist.model.refs import NodeRef, qualified_name
+    from mixlist.model.naming import NodeRef, qualified_name
 
     nodes = list(nodes)
     used_names = {node.name for node in nodes}

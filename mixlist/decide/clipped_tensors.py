@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from mixlist.model.graph import Graph, Node, Value
-from mixlist.model.naming import output_ref
-from mixlist.model.refs import TensorRef
+from mixlist.model.naming import TensorRef, output_ref
 from mixlist.model.weights import is_external, read_pieces
 
 

@@ -18,7 +18,7 @@ from mixlist.model import dtypes
 from mixlist.model.control_flow import TypeLink
 from mixlist.model.graph import Graph, Node, Value
 from mixlist.model.load import LoadedModel
-from mixlist.model.refs import NodeRef
+from mixlist.model.naming import NodeRef
 from mixlist.model.signature import Assignment
 
 # The element type of a value that no vote has decided yet (Rule S4.28).

@@ -12,8 +12,7 @@ from mixlist.decide.decisions import Decision, GraphSolution, ModelSolution, fin
 from mixlist.decide.reasons import ReasonWriter, find_rule_name, show_type
 from mixlist.errors import UsageError
 from mixlist.model.graph import Graph, Node, Value, linked_scopes
-from mixlist.model.naming import display_name, node_ref, scope_path
-from mixlist.model.refs import NodeRef, accepted_names, scoped_name
+from mixlist.model.naming import NodeRef, accepted_names, display_name, node_ref, scope_path, scoped_name
 
 _RULES_WITHOUT_FOLLOWING = ("schema", "mask", "constant")  # these keep a gray node as authored
 

@@ -39,8 +39,7 @@ from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Scope, linked_scopes
 from mixlist.model.list_lookup import find_list
 from mixlist.model.names import ascend_names, onnx_names
-from mixlist.model.naming import display_name, scope_path
-from mixlist.model.refs import NodeRef, accepted_names
+from mixlist.model.naming import NodeRef, accepted_names, display_name, scope_path
 from mixlist.model.signature import Assignment
 
 

@@ -17,8 +17,7 @@ from typing import Protocol
 
 from mixlist.decide.constant_ranges import find_origins
 from mixlist.model.graph import Graph, Node, Value, float_values
-from mixlist.model.naming import output_ref
-from mixlist.model.refs import TensorRef
+from mixlist.model.naming import TensorRef, output_ref
 from mixlist.model.traits import Trait, operators
 from mixlist.model.weights import is_external, read_pieces
 

@@ -20,8 +20,7 @@ from mixlist.lists.policy import NodeRule, Policy
 from mixlist.model import dtypes
 from mixlist.model.graph import Node
 from mixlist.model.names import ascend_names
-from mixlist.model.naming import node_ref
-from mixlist.model.refs import NodeRef
+from mixlist.model.naming import NodeRef, node_ref
 
 _MOST_ROUNDS = 40
 _PRECISIONS = ("float16", "bfloat16", "float32")

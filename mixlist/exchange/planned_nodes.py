@@ -16,8 +16,7 @@ from mixlist.decide.decisions import GraphSolution, ModelSolution, find_precisio
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope, Value
 from mixlist.model.low_precision import LOW_TYPES
-from mixlist.model.naming import node_ref
-from mixlist.model.refs import NodeRef
+from mixlist.model.naming import NodeRef, node_ref
 from mixlist.model.traits import Trait, operators
 
 # "any": the node computes no float, or computes the same in both types.

@@ -9,7 +9,7 @@ from typing import Literal
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.flat_rows import Row, choose_table, flat_row
 from mixlist.lists.save_lists import save_list_files
-from mixlist.model.refs import NodeResult
+from mixlist.model.naming import NodeResult
 from mixlist.notebook_table import limited, notebook_facts
 
 

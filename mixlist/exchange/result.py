@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.model.refs import NodeRef
+from mixlist.model.naming import NodeRef
 from mixlist.notebook_table import limited, notebook_facts
 
 

@@ -7,8 +7,7 @@ from typing import Literal
 
 from mixlist.model.control_flow import CONTROL_FLOW, type_links_of
 from mixlist.model.graph import Graph, Node, Scope, Value
-from mixlist.model.naming import node_ref, output_ref
-from mixlist.model.refs import NodeRef, TensorRef
+from mixlist.model.naming import NodeRef, TensorRef, node_ref, output_ref
 
 # When a tensor was computed, relative to the node that reads it:
 # same: in the same run of the reader's scope.

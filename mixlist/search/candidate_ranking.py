@@ -15,8 +15,7 @@ from mixlist.checker.findings import FAILING_KINDS
 from mixlist.checker.result import CheckReport
 from mixlist.decide.proven_masks import SENTINEL
 from mixlist.model.low_precision import overflow_bound
-from mixlist.model.naming import node_ref
-from mixlist.model.refs import NodeRef
+from mixlist.model.naming import NodeRef, node_ref
 from mixlist.search.candidates import Candidate
 from mixlist.targets.estimate import Costs
 

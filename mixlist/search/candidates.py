@@ -14,8 +14,7 @@ from mixlist.lists.node_rules import is_valid_rule_name
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.model import dtypes
 from mixlist.model.names import ascend_names
-from mixlist.model.naming import node_ref
-from mixlist.model.refs import NodeRef, unique_names
+from mixlist.model.naming import NodeRef, node_ref, unique_names
 
 _TUNE_PLACE = FilePlace("tune", 1, 1)  # stands for the file and position of a rule that the search makes
 

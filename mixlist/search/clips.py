@@ -10,9 +10,8 @@ from mixlist.checker.result import CheckReport, OutputFinding
 from mixlist.decide import Resolver
 from mixlist.model import dtypes
 from mixlist.model.low_precision import FINITE_MAX
-from mixlist.model.naming import NameGenerator, names_in
+from mixlist.model.naming import NameGenerator, NodeRef, names_in
 from mixlist.model.protos import copy_message
-from mixlist.model.refs import NodeRef
 from mixlist.search.rule_plans import RuleChecks, plan_with_rules
 from mixlist.write import rewrite
 

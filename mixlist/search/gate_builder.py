@@ -21,9 +21,8 @@ from mixlist.model.graph import Node, Scope, Value
 from mixlist.model.inferred_shapes import remove_dimension_names
 from mixlist.model.load import LoadedModel
 from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
-from mixlist.model.naming import names_of_unnamed_nodes, node_ref, scope_path
+from mixlist.model.naming import NodeRef, names_of_unnamed_nodes, node_ref, scope_path
 from mixlist.model.protos import copy_message
-from mixlist.model.refs import NodeRef
 from mixlist.model.weights import stored_element_count
 from mixlist.search.gated_graph import Gate, GatedGraph
 from mixlist.search.rounded_constants import RoundedConstants, remove_initializers_from_inputs

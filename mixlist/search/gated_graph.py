@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mixlist.model import dtypes
-from mixlist.model.refs import NodeRef
+from mixlist.model.naming import NodeRef
 from mixlist.search.rounding_plan import Rounding, RoundingPoint
 
 if TYPE_CHECKING:

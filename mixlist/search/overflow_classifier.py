@@ -32,8 +32,7 @@ from mixlist.model.dataflow import DataflowNode, trace_dataflow
 from mixlist.model.graph import Graph, Value
 from mixlist.model.load import LoadedModel
 from mixlist.model.low_precision import LOW_TYPES, overflow_bound
-from mixlist.model.naming import output_ref
-from mixlist.model.refs import TensorRef
+from mixlist.model.naming import TensorRef, output_ref
 from mixlist.search.rounding_plan import RoundingPoint, Roundings
 from mixlist.search.trial_statistics import AmbiguousValues
 

@@ -9,8 +9,7 @@ from mixlist.model import dtypes
 from mixlist.model.dataflow import trace_dataflow
 from mixlist.model.graph import Graph
 from mixlist.model.low_precision import LOW_TYPES
-from mixlist.model.naming import node_ref
-from mixlist.model.refs import NodeRef
+from mixlist.model.naming import NodeRef, node_ref
 
 
 def find_low_precisions(plan: Plan) -> dict[NodeRef, str]:

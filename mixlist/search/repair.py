@@ -15,7 +15,7 @@ from mixlist.checker.finding_rules import EXCEPTION_KINDS
 from mixlist.checker.result import CheckReport, OutputFinding, Verdict
 from mixlist.decide import Resolver
 from mixlist.errors import ModelError
-from mixlist.model.refs import NodeRef, unique_names
+from mixlist.model.naming import NodeRef, unique_names
 from mixlist.option_fields import with_fields
 from mixlist.run.feeds import as_batches
 from mixlist.search.clips import Clip, ClippedRepair, Group, replace_by_clips

@@ -13,7 +13,7 @@ from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.strict_json import JsonObject, to_strict_json
 from mixlist.flat_rows import Row, choose_table, flat_row
-from mixlist.model.refs import NodeResult
+from mixlist.model.naming import NodeResult
 from mixlist.notebook_table import limited, notebook_facts
 
 if TYPE_CHECKING:

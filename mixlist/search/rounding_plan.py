@@ -18,8 +18,7 @@ from mixlist.decide.value_uses import Use, find_node_uses, find_uses
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Value
 from mixlist.model.low_precision import LOW_TYPES
-from mixlist.model.naming import node_ref, scope_path
-from mixlist.model.refs import NodeRef
+from mixlist.model.naming import NodeRef, node_ref, scope_path
 from mixlist.model.signature import Assignment
 from mixlist.model.traits import Trait, operators
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mixlist.lists.library import ListName
-from mixlist.model.refs import NodeRef
+from mixlist.model.naming import NodeRef
 from mixlist.search.candidate_ranking import MOST_ORDERS, CandidateRanking
 from mixlist.search.candidates import (
     Candidate,

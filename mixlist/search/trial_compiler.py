@@ -22,7 +22,7 @@ from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode
 from mixlist.model.graph import Graph
 from mixlist.model.low_precision import overflow_bound
-from mixlist.model.refs import NodeRef, TensorRef
+from mixlist.model.naming import NodeRef, TensorRef
 from mixlist.model.split import count_crossing_bytes
 from mixlist.model.value_origins import is_random
 from mixlist.run.executors import open_process

@@ -34,7 +34,7 @@ from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode
 from mixlist.model.graph import Node, Value, float_values
 from mixlist.model.low_precision import FINITE_MAX, overflow_bound
-from mixlist.model.refs import NodeRef, TensorRef
+from mixlist.model.naming import NodeRef, TensorRef
 from mixlist.model.traits import Trait, operators
 
 if TYPE_CHECKING:

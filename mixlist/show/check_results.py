@@ -10,7 +10,7 @@ from mixlist.decide.plan import Plan
 from mixlist.errors import UsageError
 from mixlist.files.list_text import read_bytes, shown_path
 from mixlist.files.strict_json import JsonObject
-from mixlist.model.refs import NodeRef
+from mixlist.model.naming import NodeRef
 from mixlist.show.graph_tables import GraphTables
 
 _FORMAT = "mixlist.check/1"

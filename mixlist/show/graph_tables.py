@@ -17,8 +17,7 @@ from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope, Value, linked_scopes
 from mixlist.model.inferred_shapes import infer_dimensions
 from mixlist.model.names import operator_name
-from mixlist.model.naming import scope_path
-from mixlist.model.refs import NodeRef
+from mixlist.model.naming import NodeRef, scope_path
 from mixlist.show.scope_tree import Step, name_steps
 from mixlist.show.text_table import TextTable
 from mixlist.write import lay_out_plan

@@ -34,8 +34,7 @@ from mixlist.model.build import build_graph
 from mixlist.model.graph import Graph, Node, Scope, Value, float_values
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.low_precision import LOW_TYPES
-from mixlist.model.naming import node_ref
-from mixlist.model.refs import NodeResult
+from mixlist.model.naming import NodeResult, node_ref
 from mixlist.model.shape_propagation import KnownShapes, Shape, propagate_shapes
 from mixlist.model.traits import Trait, operators
 

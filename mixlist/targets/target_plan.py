@@ -22,7 +22,7 @@ from mixlist.lists.policy import NodeRule
 from mixlist.model import dtypes
 from mixlist.model.graph import linked_scopes
 from mixlist.model.load import LoadedModel, load_model
-from mixlist.model.refs import scoped_name
+from mixlist.model.naming import scoped_name
 from mixlist.targets.model_check import ModelCheck, check_model
 from mixlist.targets.target import Otherwise, Target, load_target
 

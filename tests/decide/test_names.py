@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 import mixlist
 from mixlist.decide import Plan
 from mixlist.errors import UsageError
+from mixlist.model.naming import scoped_name
 from mixlist.model.protos import nodes_in
-from mixlist.model.refs import scoped_name
 from tests.support.builders import customize, keep, model, policy
 from tests.support.graphs import Case, cases
 from tests.support.resolver_cases import decide_nodes, resolve_text

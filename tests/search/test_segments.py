@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import mixlist
-from mixlist.model.refs import NodeRef
+from mixlist.model.naming import NodeRef
 from mixlist.search import trial_worker
 from mixlist.search.candidates import find_node_candidates
 from mixlist.search.strategy import NO_EDITS

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import ModelProto, TensorProto
 
-from mixlist.model.refs import NodeRef
+from mixlist.model.naming import NodeRef
 from tests.support.scopes import subgraphs
 
 Types = tuple[tuple[str, ...], tuple[str, ...]]  # the float types of the inputs and of the outputs; "?" if unknown
