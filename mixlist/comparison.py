@@ -16,8 +16,8 @@ from mixlist.lists.diff import ListDiff
 from mixlist.lists.diff import diff as diff_policies
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.lists.setting_changes import SettingChange, find_setting_changes
-from mixlist.model.names import operator_name
 from mixlist.model.naming import NodeResult
+from mixlist.model.operator_names import operator_name
 from mixlist.notebook_table import notebook_rows
 from mixlist.option_fields import with_fields
 

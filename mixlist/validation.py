@@ -140,7 +140,7 @@ class Validator:
         A name is not misspelled if an operator of it exists, or if the model has it. A right name that the file has
         already is left out, because two entries for one op type can contradict each other.
         """
-        from mixlist.model.names import ambiguous_names
+        from mixlist.model.operator_names import ambiguous_names
 
         if self.library is None:
             return {}

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mixlist.model.names import operator_name
+from mixlist.model.operator_names import operator_name
 from mixlist.model.protos import nodes_in
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from mixlist.cli.options import (
 from mixlist.cli.parameters import CONFIG, MODEL
 from mixlist.lists.library import ListName
 from mixlist.lists.suggestions import did_you_mean
-from mixlist.model.names import operator_name
+from mixlist.model.operator_names import operator_name
 
 if TYPE_CHECKING:
     from mixlist.decide import Decision, Plan

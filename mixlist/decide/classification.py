@@ -41,7 +41,7 @@ from mixlist.model import dtypes
 from mixlist.model.control_flow import CONTROL_FLOW
 from mixlist.model.graph import Graph, Node, Value, has_container
 from mixlist.model.inferred_shapes import find_ranks
-from mixlist.model.list_lookup import ListMatch, find_list
+from mixlist.model.operator_names import ListMatch, find_list
 from mixlist.model.traits import Trait, operators
 
 _CUBE = operators(Trait.CUBE)  # Rule S3.7

@@ -27,7 +27,7 @@ from mixlist.decide.schedule import Schedule
 from mixlist.decide.solver import GraphSolver, ModelSolver
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.model.graph import Graph, Node
-from mixlist.model.names import ascend_names, onnx_names
+from mixlist.model.operator_names import ascend_names, onnx_names
 from mixlist.model.signature import Assignment
 
 # The solver keeps at most this many outcomes, and as many of repetitions. A new outcome starts from one of them. A

@@ -37,9 +37,8 @@ from mixlist.lists.policy import NodeRule, Policy
 from mixlist.lists.suggestions import did_you_mean
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Scope, linked_scopes
-from mixlist.model.list_lookup import find_list
-from mixlist.model.names import ascend_names, onnx_names
 from mixlist.model.naming import NodeRef, accepted_names, display_name, scope_path
+from mixlist.model.operator_names import ascend_names, find_list, onnx_names
 from mixlist.model.signature import Assignment
 
 

@@ -20,8 +20,8 @@ from mixlist.lists.policy import Action, GrayPolicy
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Value, has_container
 from mixlist.model.low_precision import MAX_EXACT_INTEGER
-from mixlist.model.names import onnx_names
 from mixlist.model.naming import display_name
+from mixlist.model.operator_names import onnx_names
 from mixlist.model.schema import next_opset_allowing
 
 

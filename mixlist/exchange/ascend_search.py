@@ -19,8 +19,8 @@ from mixlist.lists.node_rules import is_valid_rule_name
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.model import dtypes
 from mixlist.model.graph import Node
-from mixlist.model.names import ascend_names
 from mixlist.model.naming import NodeRef, node_ref
+from mixlist.model.operator_names import ascend_names
 
 _MOST_ROUNDS = 40
 _PRECISIONS = ("float16", "bfloat16", "float32")

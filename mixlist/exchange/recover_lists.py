@@ -18,8 +18,7 @@ from mixlist.decide.pinned_solver import PinnedSolver
 from mixlist.lists.library import ListName, Lists, Move
 from mixlist.lists.policy import Policy
 from mixlist.model.graph import Graph, Node
-from mixlist.model.list_lookup import find_list
-from mixlist.model.names import ascend_names, onnx_names
+from mixlist.model.operator_names import ascend_names, find_list, onnx_names
 from mixlist.model.signature import Assignment
 
 LIST_NAMES: tuple[ListName, ...] = get_args(ListName)

@@ -10,8 +10,8 @@ from mixlist.exchange.recover_edits import Difference, RecoveredEdits
 from mixlist.exchange.recover_result import RecoveredEdit, UnmatchedNode, UnrecoveredNode
 from mixlist.model import dtypes
 from mixlist.model.graph import Node
-from mixlist.model.names import ascend_names, onnx_names
 from mixlist.model.naming import node_ref
+from mixlist.model.operator_names import ascend_names, onnx_names
 from mixlist.model.signature import Assignment
 from mixlist.model.traits import Trait, operators
 

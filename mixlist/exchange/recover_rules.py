@@ -22,8 +22,8 @@ from mixlist.lists.node_rules import is_valid_rule_name
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Value
-from mixlist.model.names import operator_name
 from mixlist.model.naming import node_ref, unique_names
+from mixlist.model.operator_names import operator_name
 from mixlist.model.signature import Assignment
 
 _PLACE = FilePlace("recover", 1, 1)  # stands for the file and position of a rule before it is written

@@ -1,9 +1,9 @@
 """Represent a model and its operators: what ONNX says of an operator, and the scopes, nodes and tensors of a model.
 
 - Operators: ``schema.py`` and ``signature.py`` (the types that a node may have), ``traits.py`` (what an operator does
-  to values), ``dtypes.py`` and ``low_precision.py`` (element types), ``names.py`` and ``list_lookup.py`` (names in the
-  Ascend libraries, and the list of an operator), ``name_warnings.py`` (names without effect), ``shape_inference.py``
-  (ONNX's inference within bounds).
+  to values), ``dtypes.py`` and ``low_precision.py`` (element types), ``operator_names.py`` (names in lists and in
+  the Ascend libraries, and the list of an operator), ``name_warnings.py`` (names without effect),
+  ``shape_inference.py`` (ONNX's inference within bounds).
 - The linked model: ``graph.py`` has the classes, and ``build.py`` fills them: it connects and sorts the nodes, and
   finds their types. ``control_flow.py`` joins the types around bodies. ``value_origins.py`` finds constants and values
   from shapes.

@@ -19,7 +19,7 @@ from mixlist.lists.library import Library, Lists, NameSpace
 from mixlist.lists.op_catalog import SPACE_TITLES, ascend_ops, canonical_domain, is_known, onnx_domains, onnx_ops
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.lists.suggestions import closest_names, did_you_mean
-from mixlist.model.names import ambiguous_names, ascend_names, onnx_names, onnx_ops_of
+from mixlist.model.operator_names import ambiguous_names, ascend_names, onnx_names, onnx_ops_of
 from mixlist.model.traits import Trait, operators
 
 _CONTROL_FLOW = operators(Trait.CONTROL_FLOW)

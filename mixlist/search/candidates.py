@@ -13,8 +13,8 @@ from mixlist.lists.library import ListName, Lists, Move
 from mixlist.lists.node_rules import is_valid_rule_name
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.model import dtypes
-from mixlist.model.names import ascend_names
 from mixlist.model.naming import NodeRef, node_ref, unique_names
+from mixlist.model.operator_names import ascend_names
 
 _TUNE_PLACE = FilePlace("tune", 1, 1)  # stands for the file and position of a rule that the search makes
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from mixlist.model.names import operator_name
+from mixlist.model.operator_names import operator_name
 from mixlist.show.document import (
     Block,
     Cell,

@@ -16,8 +16,8 @@ from mixlist.decide.reasons import show_type
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope, Value, linked_scopes
 from mixlist.model.inferred_shapes import infer_dimensions
-from mixlist.model.names import operator_name
 from mixlist.model.naming import NodeRef, scope_path
+from mixlist.model.operator_names import operator_name
 from mixlist.show.scope_tree import Step, name_steps
 from mixlist.show.text_table import TextTable
 from mixlist.write import lay_out_plan

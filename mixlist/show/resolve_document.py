@@ -8,7 +8,7 @@ from typing import TextIO
 
 from mixlist.decide.decisions import Decision
 from mixlist.decide.plan import Plan, make_node_json
-from mixlist.model.names import operator_name
+from mixlist.model.operator_names import operator_name
 from mixlist.show import csv_table
 from mixlist.show.document import Document, Section, Table, Text, columns_of
 from mixlist.show.terminal import escape_commands

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from mixlist.decide.plan import Plan, make_node_json
 from mixlist.files.strict_json import JsonObject
-from mixlist.model.names import operator_name
+from mixlist.model.operator_names import operator_name
 from mixlist.show import csv_table
 from mixlist.show.document import Document, Section, Table, Text, columns_of
 from mixlist.show.resolve_document import CSV_COLUMNS, chain_json, csv_row, operators_text

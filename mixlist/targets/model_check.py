@@ -22,8 +22,8 @@ from mixlist.model import dtypes
 from mixlist.model.build import build_graph
 from mixlist.model.graph import Graph, Node, Value
 from mixlist.model.load import LoadedModel
-from mixlist.model.names import operator_name
 from mixlist.model.naming import node_ref
+from mixlist.model.operator_names import operator_name
 from mixlist.model.protos import nodes_in
 from mixlist.model.schema import FormalSlot, find_schema
 from mixlist.targets.target import Target, load_target

@@ -18,9 +18,8 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import UsageError
 from mixlist.lists.library import ListName
 from mixlist.lists.policy import NodeRule, Policy
-from mixlist.model.list_lookup import find_list, find_list_of_forms
 from mixlist.model.name_warnings import find_name_warnings
-from mixlist.model.names import ascend_names, onnx_names
+from mixlist.model.operator_names import ascend_names, find_list, find_list_of_forms, onnx_names
 
 # Where an operator runs outside of every module, reports show this instead of a path.
 OUTSIDE_MODULES = "(outside of modules)"

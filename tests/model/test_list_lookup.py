@@ -9,8 +9,7 @@ import pytest
 from mixlist.diagnostics import FilePlace
 from mixlist.lists import presets
 from mixlist.lists.library import Library, Lists, Move
-from mixlist.model.list_lookup import ListMatch, find_list
-from mixlist.model.names import ascend_names
+from mixlist.model.operator_names import ListMatch, ascend_names, find_list
 
 
 def library(**lists: str) -> Lists:

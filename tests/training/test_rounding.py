@@ -12,7 +12,7 @@ import mixlist
 from mixlist.errors import UsageError
 from mixlist.lists.op_catalog import ascend_ops, onnx_domains
 from mixlist.lists.policy import Policy
-from mixlist.model.names import ascend_names
+from mixlist.model.operator_names import ascend_names
 from mixlist.training.operators import ModulePosition, OperatorLists, operator_table
 from tests.support.builders import policy
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mixlist.model.names import ambiguous_names, ascend_names, onnx_ops_of
+from mixlist.model.operator_names import ambiguous_names, ascend_names, onnx_ops_of
 
 
 def test_domains_of_plugins() -> None:

@@ -1,12 +1,13 @@
-"""Find the list that an ONNX operator is on (Rules S5.2 to S5.5).
+"""Name ONNX operators in lists, in messages and in the Ascend libraries, and find the list that an operator is on.
 
-In a library of ONNX names, an entry ``Op`` matches the op type in every domain. An entry ``domain::Op`` matches in this
-domain only and wins over ``Op``. ``ai.onnx::Op`` is the operator of the standard domain.
+Rules S5.2 to S5.5: In a library of ONNX names, an entry ``Op`` matches the op type in every domain. An entry
+``domain::Op`` matches in this domain only and wins over ``Op``. ``ai.onnx::Op`` is the operator of the standard domain.
 
-In a library of Ascend names, an entry matches the *forms* of an ONNX operator: the Ascend op types that compute it
-(``ops/names.py``). If the operator has 2D and 3D forms, the rank of its first input chooses between them. Of these
-forms, only those that the library names count. If they are on different lists, black wins over gray, and gray over
-white. An operator without a form is gray.
+The ONNX parser of the Ascend compiler converts an ONNX operator to one of several Ascend op types, its *forms*. The map
+``data/onnx_to_ascend.json`` holds only the forms that compute, not the Transpose or Reshape around them. In a library
+of Ascend names, an entry matches the forms of an ONNX operator. If the operator has 2D and 3D forms, the rank of its
+first input chooses between them. Of these forms, only those that the library names count. If they are on different
+lists, black wins over gray, and gray over white. An operator without a form is gray.
 
 Rule S5.7: The Ascend engine matches names after its own graph fusion, which may for example turn a ReduceSum into a
 ReduceSumD. mixlist works on the ONNX graph as it is written.
@@ -14,12 +15,58 @@ ReduceSumD. mixlist works on the ONNX graph as it is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from mixlist.lists.library import ListName, Lists, NameSpace
-from mixlist.lists.op_catalog import canonical_domain
-from mixlist.model.names import ascend_names, onnx_names, operator_name
+from mixlist.lists.op_catalog import ascend_ops, canonical_domain, onnx_domains
+
+
+def ascend_names(domain: str, op_type: str) -> tuple[str, ...]:
+    """Return the Ascend op types that compute an ONNX operator; empty if it has no counterpart."""
+    return _ascend_forms().get(domain, {}).get(op_type, ())
+
+
+def onnx_names(domain: str, op_type: str) -> tuple[str, str]:
+    """Return the two names by which a list of ONNX names can mean an operator: ``Op`` and ``domain::Op``."""
+    return op_type, f"{domain or 'ai.onnx'}::{op_type}"
+
+
+def operator_name(domain: str, op_type: str) -> str:
+    """Return the name of an operator in messages: the op type, with its domain if that is not the standard one."""
+    return f"{domain}::{op_type}" if domain else op_type
+
+
+def onnx_ops_of(ascend_op: str) -> list[str]:
+    """Return the ONNX op types of the standard domain that an Ascend op type computes, sorted."""
+    return sorted(op for op, forms in _ascend_forms()[""].items() if ascend_op in forms and op in onnx_domains()[""])
+
+
+@cache
+def ambiguous_names() -> frozenset[str]:
+    """Return the names that ONNX and Ascend both have, but for different operators.
+
+    Example: ``MatMul`` is an Ascend op type, but an ONNX MatMul becomes ``BatchMatMulV2``.
+    """
+    forms_by_op = _ascend_forms()[""]
+    return frozenset(
+        op for op, forms in forms_by_op.items() if op in ascend_ops() and op not in forms and op in onnx_domains()[""]
+    )
+
+
+@cache
+def _ascend_forms() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+    """Return the Ascend op types by domain and ONNX op type."""
+    path = Path(__file__).parent / "data" / "onnx_to_ascend.json"
+    content = json.loads(path.read_text("utf-8"))
+    return {domain: {op: tuple(forms) for op, forms in ops.items()} for domain, ops in content["domains"].items()}
+
+
+# --- the list of an operator ---
+
 
 _PRECEDENCE: tuple[ListName, ...] = ("black", "gray", "white")  # an earlier list wins over a later one
 
