@@ -24,8 +24,7 @@ from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
 from mixlist.model.dataflow import DataflowNode, trace_dataflow
-from mixlist.model.gc_pause import pause_gc
-from mixlist.model.graph import POLICY_KEY, Graph, Node
+from mixlist.model.graph import POLICY_KEY, Graph, Node, pause_gc
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.model.naming import NodeRef, TensorRef, node_ref, output_ref

@@ -12,7 +12,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.files.strict_json import JsonObject
 from mixlist.flat_rows import Row, flat_row
 from mixlist.lists.policy import Policy
-from mixlist.model.gc_pause import pause_gc
+from mixlist.model.graph import pause_gc
 from mixlist.notebook_table import notebook_rows
 
 

@@ -31,7 +31,7 @@ from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, PolicyOptions
 from mixlist.lists.policy import Constants, Policy, Protection
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
-from mixlist.model.gc_pause import pause_gc
+from mixlist.model.graph import pause_gc
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.protos import standard_opset
 from mixlist.search.output_texts import read_tuned_policy

@@ -14,5 +14,4 @@
   ``type_hints.py``.
 - Shapes: ``inferred_shapes.py`` (ONNX's inference on a copy without weights), ``shape_propagation.py`` (all shapes for
   given input sizes).
-- A helper: ``gc_pause.py``.
 """

@@ -9,7 +9,9 @@ a Graph hides marked Casts: a node that reads one seems to read the input of the
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -189,3 +191,23 @@ def protos_by_scope(root: Scope, message: GraphProto) -> dict[Scope, GraphProto]
                 attributes = messages[scope].node[node.position].attribute
                 messages.update({node.bodies[a.name]: a.g for a in attributes if a.name in node.bodies})
     return messages
+
+
+# --- memory ---
+
+
+@contextmanager
+def pause_gc() -> Iterator[None]:
+    """Disable Python's cyclic garbage collector inside the ``with`` block, and restore its previous state at the end.
+
+    A graph of 100,000 nodes has over a million objects that refer to each other and stay alive until the end. Each run
+    of the collector visits all of them and frees nothing. Without the pause, these runs took a third of the time.
+    """
+    # A caller may have disabled the collector, or this block may be inside another one.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -11,8 +11,7 @@ from mixlist.decide.decisions import find_precision, is_changed
 from mixlist.errors import ModelError, UsageError
 from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.model import dtypes
-from mixlist.model.gc_pause import pause_gc
-from mixlist.model.graph import POLICY_KEY, Graph, protos_by_scope
+from mixlist.model.graph import POLICY_KEY, Graph, pause_gc, protos_by_scope
 from mixlist.model.inferred_shapes import correct_shapes
 from mixlist.model.load import LoadedModel, is_unchanged, load_model
 from mixlist.model.naming import NameGenerator, names_in

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from mixlist.model.gc_pause import pause_gc
+from mixlist.model.graph import pause_gc
 
 
 @pytest.mark.parametrize("enabled", [True, False])
