@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mixlist.decide.classification import Classification
-from mixlist.decide.graph_masks import MaskGroup, SlotLimits
 from mixlist.decide.node_rules import NodeRules
+from mixlist.decide.plan_masks import MaskGroup, SlotLimits
 from mixlist.decide.positions import Positions
 from mixlist.lists.policy import Policy
 from mixlist.model import dtypes

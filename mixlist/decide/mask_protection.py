@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING
 from mixlist.decide.classification import Classification
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.decisions import GraphSolution
-from mixlist.decide.graph_masks import MaskGroup, SlotLimits
-from mixlist.decide.mask_finder import find_mask_groups
+from mixlist.decide.plan_masks import MaskGroup, SlotLimits, find_mask_groups
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.policy import Policy
 from mixlist.model import dtypes

@@ -9,11 +9,11 @@ from mixlist.decide.classification import Classifier, find_unknown_inputs
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.control_flow_types import settle_body_constants
 from mixlist.decide.decisions import GraphSolution, ModelSolution
-from mixlist.decide.graph_masks import MaskGroup
 from mixlist.decide.incremental_solver import IncrementalSolver
 from mixlist.decide.mask_protection import find_mask_warnings, find_masks_at_risk
 from mixlist.decide.node_rules import NodeRules
 from mixlist.decide.plan import Plan
+from mixlist.decide.plan_masks import MaskGroup
 from mixlist.decide.position_protection import find_position_warnings
 from mixlist.decide.quantized_protection import find_unit_warnings
 from mixlist.decide.solver import ModelSolver
