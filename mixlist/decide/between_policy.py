@@ -60,7 +60,7 @@ def _list_op(node: Node, state: SolverState) -> str | None:
 def _can_be_low(node: Node, state: SolverState) -> bool:
     """Return whether the operator's schema lets some slot of the node have the low type."""
     classification = state.solution.classifications[node.id]
-    signature, movable_types = node.signature, state.model_solver.classifier.movable_types_of(classification)
+    signature, movable_types = node.signature, state.applied.classifier.movable_types_of(classification)
     if signature is None or not signature.groups:
         return False
     requested_types = tuple([state.low_type if g.authored in movable_types else g.authored for g in signature.groups])

@@ -40,5 +40,5 @@ def find_cast_source(value: Value, decided_types: list[int], low_type: int, cast
 
 def find_followed_value(value: Value, state: SolverState) -> Value:
     """Return the value that a gray reader of ``value`` follows: the source of its Cast, or ``value`` itself."""
-    cast_is_black = state.model_solver.classifier.cast_is_black
+    cast_is_black = state.applied.classifier.cast_is_black
     return find_cast_source(value, state.decided_types, state.low_type, cast_is_black) or value

@@ -29,9 +29,9 @@ def explain_kept_constant(value: Value, state: SolverState) -> str | None:
         return None
     elem = dtypes.element(value.type)
     # Only float32 constants become low precision, and bfloat16 constants of a white node under Rule S3.8.
-    if elem != dtypes.FLOAT and not (elem == dtypes.BFLOAT16 and state.model_solver.classifier.lowers_bfloat16):
+    if elem != dtypes.FLOAT and not (elem == dtypes.BFLOAT16 and state.applied.classifier.lowers_bfloat16):
         return None
-    return state.model_solver.explain_misfit(value)
+    return state.applied.explain_misfit(value)
 
 
 def keep_constants_out_of_range(node: Node, assignment: Assignment, state: SolverState) -> Assignment:

@@ -36,7 +36,7 @@ def decide_node(node: Node, state: SolverState) -> list[Value]:
     """Decide a node that is no control flow; return the outputs whose decided type changed."""
     solution, signature = state.solution, node.signature
     assert signature is not None
-    classifier = state.model_solver.classifier
+    classifier = state.applied.classifier
     kind = solution.classifications[node.id].kind
     if kind == "gray":
         target, source = gray_policies.find_gray_type(node, state)
@@ -54,7 +54,7 @@ def decide_node(node: Node, state: SolverState) -> list[Value]:
     elif kind == "raise":
         assignment = _assign_target(node, dtypes.FLOAT, classifier.movable_types, state)
     elif kind == "rule":
-        assignment = state.model_solver.node_rules.find_assignment(node)
+        assignment = state.applied.node_rules.find_assignment(node)
     else:
         assignment = signature.authored_assignment()
     solution.assignments[node.id] = assignment

@@ -58,7 +58,7 @@ def keep_quantized_units(state: SolverState, nodes: Iterable[Node]) -> None:
 
     The nodes that a node rule names must have their classification already.
     """
-    solution, rules = state.solution, state.model_solver.node_rules
+    solution, rules = state.solution, state.applied.node_rules
     units_by_node = find_protected_units(state.graph, state.policy)
     # Only the units of ``nodes`` are examined, because a caller may ask for one node of a large graph.
     kinds: dict[QuantizedUnit, DecisionKind] = {}
