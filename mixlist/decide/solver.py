@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from mixlist.decide.between_policy import find_low_gray_nodes
 from mixlist.decide.classification import is_control_flow
 from mixlist.decide.control_flow_types import decide_link
 from mixlist.decide.decisions import UNDECIDED, GraphSolution
+from mixlist.decide.gray_policies import find_low_gray_nodes
 from mixlist.decide.mask_protection import (
     MaskTreatment,
     find_groups_kept_after,
