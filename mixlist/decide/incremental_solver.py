@@ -27,7 +27,7 @@ from mixlist.decide.decisions import GraphSolution
 from mixlist.decide.mask_protection import MaskTreatment, find_mask_notes
 from mixlist.decide.node_rules import NodeRules
 from mixlist.decide.position_protection import keep_positions
-from mixlist.decide.quantized_protection import add_unit_nodes, keep_quantized_units
+from mixlist.decide.quantized_units import add_unit_nodes, keep_quantized_units
 from mixlist.decide.solver import (
     DecisionStep,
     GraphSolver,

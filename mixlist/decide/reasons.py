@@ -15,7 +15,7 @@ from mixlist.decide.classification import (
 )
 from mixlist.decide.decisions import GraphSolution, ModelSolution, find_precision
 from mixlist.decide.gray_policies import can_be_followed
-from mixlist.decide.quantized_protection import find_unit_and_rule
+from mixlist.decide.quantized_units import find_unit_and_rule
 from mixlist.lists.policy import Action, GrayPolicy
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Value, has_container

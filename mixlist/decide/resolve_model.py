@@ -15,7 +15,7 @@ from mixlist.decide.node_rules import NodeRules
 from mixlist.decide.plan import Plan
 from mixlist.decide.plan_masks import MaskGroup
 from mixlist.decide.position_protection import find_position_warnings
-from mixlist.decide.quantized_protection import find_unit_warnings
+from mixlist.decide.quantized_units import find_unit_warnings
 from mixlist.decide.solver import ModelSolver
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.policy import Policy, require_policy

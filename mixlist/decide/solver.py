@@ -34,7 +34,7 @@ from mixlist.decide.mask_protection import (
 )
 from mixlist.decide.node_types import decide_node
 from mixlist.decide.position_protection import find_protected_positions, keep_positions
-from mixlist.decide.quantized_protection import keep_quantized_units
+from mixlist.decide.quantized_units import keep_quantized_units
 from mixlist.decide.solver_state import AppliedPolicy, SolverState
 from mixlist.model import dtypes
 from mixlist.model.control_flow import TypeLink, type_links_of
