@@ -10,7 +10,7 @@ Rule S4.5: A black node keeps the type that the model was authored in, which nee
 Rule S4.6: A gray node takes the type that ``gray_policies`` finds, or keeps its authored type if it cannot have that
 type.
 
-Rule S4.35: A node stays as authored with rule `mask` if it carries a mask out of range; ``mask_protection`` finds these
+Rule S4.35: A node stays as authored with rule `mask` if it carries a mask out of range; ``plan_masks`` finds these
 nodes.
 
 Rule S4.9: Lists move slots between float32 and the low type only.

@@ -24,7 +24,8 @@ from mixlist.decide.classification import is_control_flow
 from mixlist.decide.control_flow_types import decide_link
 from mixlist.decide.decisions import UNDECIDED, GraphSolution
 from mixlist.decide.gray_policies import find_low_gray_nodes
-from mixlist.decide.mask_protection import (
+from mixlist.decide.node_types import decide_node
+from mixlist.decide.plan_masks import (
     MaskTreatment,
     find_groups_kept_after,
     find_groups_kept_at_first,
@@ -32,8 +33,7 @@ from mixlist.decide.mask_protection import (
     find_protected_masks,
     find_reduced_slots,
 )
-from mixlist.decide.node_types import decide_node
-from mixlist.decide.position_protection import find_protected_positions, keep_positions
+from mixlist.decide.positions import find_protected_positions, keep_positions
 from mixlist.decide.quantized_units import keep_quantized_units
 from mixlist.decide.solver_state import AppliedPolicy, SolverState
 from mixlist.model import dtypes
