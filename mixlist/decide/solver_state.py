@@ -37,15 +37,23 @@ class AppliedPolicy:
         """Return whether a constant may be converted to the low type under the policy."""
         return self.classifier.policy.constants != "keep" or self.constant_ranges.fits(value, self.classifier.low_type)
 
-    def explain_misfit(self, value: Value) -> str | None:
-        """Return why a constant does not fit the low type; None if it fits, or if its value is not known.
+    def explain_kept_constant(self, value: Value) -> str | None:
+        """Return why a value is a constant that must not become low precision; None if it may.
 
-        A constant whose value is not known is added to ``unknown_constants``.
+        None means: the value is no constant, the low type holds it, its value is not known, or `--constants` converts
+        it in any case. A constant whose value is not known is added to ``unknown_constants``.
         """
+        classifier = self.classifier
+        if not value.is_constant or classifier.policy.constants != "keep":
+            return None
+        elem = dtypes.element(value.type)
+        # Only float32 constants become low precision, and bfloat16 constants of a white node under Rule S3.8.
+        if elem != dtypes.FLOAT and not (elem == dtypes.BFLOAT16 and classifier.lowers_bfloat16):
+            return None
         value_range = self.constant_ranges.range_of(value)
         if value_range is None:
             return None
-        reason = value_range.misfit_reason(self.classifier.low_type)
+        reason = value_range.misfit_reason(classifier.low_type)
         if reason:
             return f"constant {value.name!r} {reason}"
         if value_range.unknown:
