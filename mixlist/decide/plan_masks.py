@@ -55,9 +55,9 @@ from mixlist.model.traits import Trait, operators
 from mixlist.model.weights import embedded_array, is_external, stored_element_count
 
 # The largest magnitude of the scores that are added to a mask (Rule S4.37).
-LARGEST_SCORE = 16000.0
+_LARGEST_SCORE = 16000.0
 # A constant with more elements is not reduced, because the whole tensor is changed in memory.
-MOST_REDUCED_ELEMENTS = 2**24
+_MOST_REDUCED_ELEMENTS = 2**24
 # A factor may be computed from at most this many values. The number also limits the depth of the recursion.
 _MOST_VALUES = 100
 
@@ -77,7 +77,7 @@ _INDICATOR_TYPES = dtypes.INTEGERS | {dtypes.BOOL}
 
 
 @dataclass(frozen=True)
-class CarriedMask:
+class _CarriedMask:
     """The mask in a tensor, as bounds of its elements.
 
     ``magnitude``: the sum of the magnitudes of the mask constants that were added up. It is infinite if the magnitude
@@ -95,18 +95,18 @@ class CarriedMask:
         """Return whether the low type cannot hold the values."""
         return self.magnitude + self.scores > FINITE_MAX[low]
 
-    def scaled(self, factor: float) -> CarriedMask:
+    def scaled(self, factor: float) -> _CarriedMask:
         """Return the mask times a factor of this magnitude."""
         # A factor below 1 does not count in summed_masks: the limit must also hold before the multiplication.
         summed_masks = self.summed_masks * max(factor, 1.0)
-        return CarriedMask(_product(self.magnitude, factor), summed_masks, _product(self.scores, factor))
+        return _CarriedMask(_product(self.magnitude, factor), summed_masks, _product(self.scores, factor))
 
-    def multiplied(self, second: CarriedMask) -> CarriedMask:
+    def multiplied(self, second: _CarriedMask) -> _CarriedMask:
         """Return the product of two masks. Its node is unreducible, so the product of both scores does not count."""
         # (m + s) * (n + t) = m * n + m * t + s * n + s * t, with masks m and n and scores s and t.
         scores = max(_product(self.scores, second.magnitude), _product(second.scores, self.magnitude))
         summed_masks = max(self.summed_masks, second.summed_masks)
-        return CarriedMask(_product(self.magnitude, second.magnitude), summed_masks, scores)
+        return _CarriedMask(_product(self.magnitude, second.magnitude), summed_masks, scores)
 
 
 def _product(first: float, second: float) -> float:
@@ -115,21 +115,6 @@ def _product(first: float, second: float) -> float:
 
 
 # --- follow the masks ---
-
-
-# The results of find_mask_groups(), by graph and low type. ``tune`` asks for one model hundreds of times.
-_CACHED_GROUPS: WeakKeyDictionary[Graph, dict[int, tuple[MaskGroup, ...]]] = WeakKeyDictionary()
-
-
-def find_mask_groups(graph: Graph, ranges: ConstantRanges, low: int) -> tuple[MaskGroup, ...]:
-    """Return the groups of a model whose masks leave the range of the low type, in the order of their first node.
-
-    A second search of the same graph for the same low type returns the first result.
-    """
-    groups_by_type = _CACHED_GROUPS.setdefault(graph, {})
-    if low not in groups_by_type:
-        groups_by_type[low] = _MaskFinder(graph, ranges, low).find_groups()
-    return groups_by_type[low]
 
 
 class _MaskFinder:
@@ -150,11 +135,11 @@ class _MaskFinder:
         self.graph, self.ranges, self.low = graph, ranges, low
         self.softmaxes: set[Node] = set()
         self.nodes_to_softmax: list[Node] = []
-        self.masks: dict[Value | None, CarriedMask] = {}
+        self.masks: dict[Value | None, _CarriedMask] = {}
         self.carrying_nodes: set[Node] = set()
         self.arriving_values: set[Value | None] = set()
         self.constant_slots: list[tuple[Node, int]] = []
-        self.constant_masks: dict[Node, list[CarriedMask]] = {}
+        self.constant_masks: dict[Node, list[_CarriedMask]] = {}
         self.unreducible: set[Node] = set()
         self.source_texts: dict[Node, str] = {}
         self.computed_mask_inputs: dict[Node, list[Value]] = {}
@@ -203,7 +188,7 @@ class _MaskFinder:
             self.carrying_nodes.add(node)
             self.masks.update(dict.fromkeys(_mixable_values(node.outputs), mask))
 
-    def _read_masks(self, node: Node) -> Iterator[tuple[int, CarriedMask]]:
+    def _read_masks(self, node: Node) -> Iterator[tuple[int, _CarriedMask]]:
         """Yield the input slots that carry a mask, each with its mask, and note the slots of constants."""
         for slot, value in enumerate(_mask_inputs(node)):
             if value is None or value.type not in dtypes.MIXABLE:
@@ -217,7 +202,7 @@ class _MaskFinder:
             if mask is not None:
                 yield slot, mask
 
-    def _constant_mask(self, node: Node, slot: int, value: Value) -> CarriedMask | None:
+    def _constant_mask(self, node: Node, slot: int, value: Value) -> _CarriedMask | None:
         """Return the mask in a constant that no carrying node makes, and note the constant; None if it is no mask."""
         constant_range = self.ranges.known_range_of(value)
         # Rounded, so that a rewritten model, whose constants are rounded, has the same masks.
@@ -230,11 +215,11 @@ class _MaskFinder:
         if not _is_reducible(value):
             self.unreducible.add(node)
         self.source_texts.setdefault(node, f"constant {value.name!r}")
-        mask = CarriedMask(magnitude)
+        mask = _CarriedMask(magnitude)
         self.constant_masks.setdefault(node, []).append(mask)
         return mask
 
-    def _filled_mask(self, node: Node) -> CarriedMask | None:
+    def _filled_mask(self, node: Node) -> _CarriedMask | None:
         """Return the mask that a ConstantOfShape makes; its number is an attribute, which cannot be reduced."""
         magnitude = _filled_mask_magnitude(node)
         if magnitude is None:
@@ -242,9 +227,9 @@ class _MaskFinder:
         self.unreducible.add(node)
         name = node.outputs[0].name if node.outputs and node.outputs[0] is not None else ""
         self.source_texts[node] = f"tensor {name!r}"
-        return CarriedMask(magnitude)
+        return _CarriedMask(magnitude)
 
-    def _combined(self, node: Node, masks_read: Mapping[int, CarriedMask]) -> CarriedMask | None:
+    def _combined(self, node: Node, masks_read: Mapping[int, _CarriedMask]) -> _CarriedMask | None:
         """Return the mask in the output of a node; None if the output has none.
 
         ``masks_read``: the masks by input slot, at least one.
@@ -259,20 +244,20 @@ class _MaskFinder:
             return self._scaled(node, masks_read)
         if node.op_type in ("Add", "Sub"):
             # In the worst case the masks of both operands have the same sign and place, so they add up.
-            # The other operands may be scores. The sum of all scores counts as LARGEST_SCORE (Rule S4.37).
-            return CarriedMask(
+            # The other operands may be scores. The sum of all scores counts as _LARGEST_SCORE (Rule S4.37).
+            return _CarriedMask(
                 sum(mask.magnitude for mask in masks),
                 sum(mask.summed_masks for mask in masks),
-                max([LARGEST_SCORE, *(mask.scores for mask in masks)]),
+                max([_LARGEST_SCORE, *(mask.scores for mask in masks)]),
             )
         # Where, Concat, Max and scatters: each element comes from one of the masks.
-        return CarriedMask(
+        return _CarriedMask(
             max(mask.magnitude for mask in masks),
             max(mask.summed_masks for mask in masks),
             inf if _accumulates(node) else max(mask.scores for mask in masks),
         )
 
-    def _scaled(self, node: Node, masks_read: Mapping[int, CarriedMask]) -> CarriedMask:
+    def _scaled(self, node: Node, masks_read: Mapping[int, _CarriedMask]) -> _CarriedMask:
         """Return a mask times a factor, or over a divisor.
 
         A factor without a known range may be a score. Then the mask cannot be reduced.
@@ -482,7 +467,7 @@ def _is_reducible(value: Value) -> bool:
     if tensor is None or value.kind == "overridable" or value.type != dtypes.FLOAT:
         return False
     # The rewriter reduces an array of all elements, which a sparse tensor does not store.
-    return stored_element_count(tensor) <= MOST_REDUCED_ELEMENTS and tensor.DESCRIPTOR.name != "SparseTensorProto"
+    return stored_element_count(tensor) <= _MOST_REDUCED_ELEMENTS and tensor.DESCRIPTOR.name != "SparseTensorProto"
 
 
 def _filled_mask_magnitude(node: Node) -> float | None:
@@ -665,9 +650,11 @@ class MaskTreatment:
 MaskGroups = tuple[MaskGroup, ...]
 KeptGroups = frozenset[MaskGroup]
 
+# The masks of a model, by graph and low type. ``tune`` asks for one model hundreds of times.
+_CACHED_GROUPS: WeakKeyDictionary[Graph, dict[int, MaskGroups]] = WeakKeyDictionary()
 # After this many rounds all groups are kept, and the graph is decided a last time. A graph with many groups could
 # otherwise need one round per group. Keeping a group is always safe.
-MAX_ROUNDS = 4
+_MAX_ROUNDS = 4
 # A softmax of these kinds keeps its authored type, whatever is decided for the nodes around it. The list need not be
 # complete: find_groups_kept_after() keeps the groups of other softmaxes that stay high, after the first round.
 _NEVER_LOW: frozenset[DecisionKind] = frozenset({"none", "cast", "shape", "authored", "schema"})
@@ -679,10 +666,17 @@ def find_protected_masks(graph: Graph, ranges: ConstantRanges, policy: Policy) -
 
 
 def find_masks_at_risk(graph: Graph, ranges: ConstantRanges, policy: Policy) -> MaskGroups:
-    """Return the masks that the low type cannot hold; () if the policy's mode cannot make nodes low precision."""
+    """Return the masks that the low type cannot hold; () if the policy's mode cannot make nodes low precision.
+
+    The groups are in the order of their first node. They are searched once for each graph and low type.
+    """
     if policy.mode.action not in ("lists", "force"):
         return ()
-    return find_mask_groups(graph, ranges, dtypes.ELEMENT_BY_NAME[policy.mode.low])
+    low = dtypes.ELEMENT_BY_NAME[policy.mode.low]
+    groups_by_type = _CACHED_GROUPS.setdefault(graph, {})
+    if low not in groups_by_type:
+        groups_by_type[low] = _MaskFinder(graph, ranges, low).find_groups()
+    return groups_by_type[low]
 
 
 def find_groups_kept_at_first(groups: MaskGroups, classify: Callable[[Node], Classification]) -> KeptGroups:
@@ -713,7 +707,7 @@ def find_groups_kept_after(
     }
     if not newly_kept:
         return kept_groups
-    return kept_groups | newly_kept if rounds < MAX_ROUNDS else frozenset(groups)
+    return kept_groups | newly_kept if rounds < _MAX_ROUNDS else frozenset(groups)
 
 
 def _has_low_softmax(group: MaskGroup, solution: GraphSolution, low_type: int) -> bool:
