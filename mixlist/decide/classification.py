@@ -3,6 +3,12 @@
 Rule S4.1: A node has precision `none`, or the type of its fixed output (S4.13), if no slot that may change has type
 float32 or the low type. No list changes such a node.
 
+Rule S4.3: Shape arithmetic stays as authored. In every mode, a node keeps its authored type if all of its float inputs
+come from shapes and constants, at least one of them from a shape; a value comes from a shape if `Shape` or `Size`
+yields it and only Casts and deterministic operators of such values and constants follow.
+Example: Mul in ``Shape -> Cast(to=float) -> Mul``. A product of dimensions soon exceeds the largest float16, 65504.
+``value_origins`` finds the values that come from a shape.
+
 Rule S4.13: A Cast, a Constant, and an operator whose output type is given by an attribute, or by the default of that
 attribute, keep that type. Such an operator without the attribute and without a default is an ordinary operator.
 
@@ -34,7 +40,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from mixlist.decide.shape_arithmetic import is_shape_arithmetic
 from mixlist.lists.library import ListName
 from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
@@ -152,7 +157,7 @@ class Classifier:
             if reads_float and (signature.schema is None or has_container(node)):
                 return Classification(list_name, "schema", "schema", entry)
             return Classification(list_name, "none", "no-float", entry)
-        if is_shape_arithmetic(node):
+        if _is_shape_arithmetic(node):
             return Classification(list_name, "shape", "shape", entry)
         return by_list_or_mode
 
@@ -216,3 +221,16 @@ def find_rank(graph: Graph, node: Node) -> int | None:
         return len(dims)
     first_input: Value | None = node.inputs[0] if node.inputs else None
     return None if first_input is None else find_ranks(graph).get(first_input.name)
+
+
+def _is_shape_arithmetic(node: Node) -> bool:
+    """Return whether all float inputs come from shapes and constants, at least one of them from a shape."""
+    has_shape = False
+    for value in node.inputs:
+        if value is None or dtypes.element(value.type) not in dtypes.FLOATS:
+            continue
+        if value.is_from_shape:
+            has_shape = True
+        elif not value.is_constant:
+            return False
+    return has_shape

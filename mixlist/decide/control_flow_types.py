@@ -9,7 +9,7 @@ counts with its authored type.
 Rule S4.27: The initial value, the body input, the body output and the result of a state of `Loop` or `Scan` have one
 type; a constant initial value does not vote, but keeps the state in high precision if it is out of range.
 
-A *link* (``graph.control_flow``) holds values that must have one type: its ``sources`` vote for a type, and its
+A *link* (``model.control_flow``) holds values that must have one type: its ``sources`` vote for a type, and its
 ``targets`` take the type. ``solver`` repeats the links of a loop until no type changes (Rule S4.28).
 """
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mixlist.decide.constants_out_of_range import explain_kept_constant
 from mixlist.decide.decisions import UNDECIDED, GraphSolution, join_types
 from mixlist.decide.solver_state import SolverState
 from mixlist.decide.value_uses import find_uses
@@ -49,7 +48,7 @@ def _count_votes(link: TypeLink, state: SolverState) -> int:
     if voted not in (UNDECIDED, dtypes.FLOAT) and not takes_type(link, voted, state.graph):
         return dtypes.FLOAT
     # A constant initial value does not vote, but a value that the low type cannot hold prevents it (Rule S4.27).
-    if voted == state.low_type and any(explain_kept_constant(source.value, state) for source in link.sources):
+    if voted == state.low_type and any(state.applied.explain_kept_constant(source.value) for source in link.sources):
         return dtypes.FLOAT
     if voted not in (UNDECIDED, state.low_type, dtypes.FLOAT) and link.targets:
         return dtypes.element(link.targets[0].type)  # Rule S4.9: lists never make the other low type

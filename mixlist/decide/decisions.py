@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 
 from mixlist.decide.classification import Classification
-from mixlist.decide.graph_masks import MaskGroup, SlotLimits
 from mixlist.decide.node_rules import NodeRules
-from mixlist.decide.positions import Positions
 from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
 from mixlist.model.control_flow import TypeLink
@@ -23,6 +22,8 @@ from mixlist.model.signature import Assignment
 
 # The element type of a value that no vote has decided yet (Rule S4.28).
 UNDECIDED = 0
+
+SlotLimits = dict[int, float]  # by input slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,60 @@ class Decision:
     def decider(self) -> NodeRef | None:
         """Return the node at the end of the chain of followed nodes; None for a graph input."""
         return self.follows_refs[1] if self.follows_refs else None
+
+
+@dataclass(frozen=True)
+class PositionReason:
+    """The reason why a node belongs to position arithmetic.
+
+    ``source``: the name of the integers from which its result is computed; None if the node makes a fixed operand of
+    the arithmetic. ``reader``: the operator and name of the node that reads the positions in the end. ``is_reader``:
+    whether this node is the reader.
+    """
+
+    source: str | None
+    reader: str
+    is_reader: bool = False
+
+
+@dataclass(eq=False)
+class Positions:
+    """The position arithmetic of a model.
+
+    ``nodes``: by node id, the nodes of the arithmetic and the readers. ``casts``: the Casts of integers with which the
+    arithmetic starts, each with its reader.
+    """
+
+    nodes: dict[int, PositionReason] = field(default_factory=dict)
+    casts: dict[Node, str] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class MaskGroup:
+    """The nodes that masks connect; at least one of them reads or makes a mask that the low type cannot hold.
+
+    ``softmaxes``: the softmaxes that the masks reach. ``exceeding_nodes``: the nodes that must not be low precision as
+    long as the mask is not reduced, softmaxes included. ``limit``: the largest magnitude of a reduced constant.
+    ``limits``: by node, the slots that read a constant to be reduced, each with ``limit``. ``reducible``: whether all
+    masks come from such constants. ``magnitude``: the largest magnitude of the masks. ``source``: the first constant or
+    node that makes a mask. ``destination``: the first softmax. ``misfit``: for a group of one node, which computes a
+    mask from other constants: why this node must not be low precision; else empty.
+    """
+
+    softmaxes: list[Node] = field(default_factory=list)
+    exceeding_nodes: list[Node] = field(default_factory=list)
+    limits: dict[Node, SlotLimits] = field(default_factory=dict)
+    reducible: bool = True
+    source: str = ""
+    destination: str = ""
+    magnitude: float = 0.0
+    limit: float = 0.0
+    misfit: str = ""
+
+    @property
+    def magnitude_text(self) -> str:
+        """Return the largest magnitude for messages."""
+        return f"magnitude {self.magnitude:.6g}" if isfinite(self.magnitude) else "unknown magnitude"
 
 
 @dataclass(eq=False)

@@ -1,6 +1,11 @@
 """Describe the decisions for a model to a user: names, scopes, reasons, and the chain to the node that decided.
 
 A GraphSolution uses the ids of nodes and values. Names and reasons are written here, when they are first read.
+
+Rule S4.33: A decision names its rule, the list entry or node rule that caused it (with file, line and column), the
+producer that it follows, the node that decided, and the schema's refusal, if any.
+
+Example: ``gray by library onnx (Div): follows Sum_1, whose output 's' is float32 (S4.6)``.
 """
 
 from __future__ import annotations
@@ -8,13 +13,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
+from mixlist.decide.classification import (
+    Classification,
+    explain_unknown_types,
+    find_unknown_inputs,
+)
 from mixlist.decide.decisions import Decision, GraphSolution, ModelSolution, find_precision, is_changed
-from mixlist.decide.reasons import ReasonWriter, find_rule_name, show_type
+from mixlist.decide.gray_policies import can_be_followed
+from mixlist.decide.quantized_units import find_unit_and_rule
 from mixlist.errors import UsageError
-from mixlist.model.graph import Graph, Node, Value, linked_scopes
+from mixlist.lists.policy import Action, GrayPolicy
+from mixlist.model import dtypes
+from mixlist.model.graph import Graph, Node, Value, has_container, linked_scopes
+from mixlist.model.low_precision import MAX_EXACT_INTEGER
 from mixlist.model.naming import NodeRef, accepted_names, display_name, node_ref, scope_path, scoped_name
+from mixlist.model.operator_names import onnx_names
+from mixlist.model.schema import next_opset_allowing
 
 _RULES_WITHOUT_FOLLOWING = ("schema", "mask", "constant")  # these keep a gray node as authored
+# The rules of docs/semantics.md that a reason cites if the rule depends on the mode or on the gray policy.
+_MODE_RULES: dict[Action, str] = {"force": "S3.4", "origin": "S3.5", "raise": "S3.6", "cube": "S3.7"}
+# By gray policy: the rule of a gray node that follows an input, and the rule of one whose inputs decide nothing.
+GRAY_RULES: dict[GrayPolicy, tuple[str, str]] = {
+    "ascend": ("S4.6", "S4.28"),
+    "between": ("S4.22", "S4.22"),
+    "promote": ("S4.24", "S4.28"),
+}
+
+
+# --- the decisions, by name ---
 
 
 def describe_decisions(model_solution: ModelSolution) -> tuple[Decision, ...]:
@@ -81,7 +108,7 @@ def _refuse_source(graph: Graph, name: str) -> None:
 
 def _describe_nodes(model_solution: ModelSolution) -> Iterator[Decision]:
     solution = model_solution.graph_solution
-    reason_writer, deciders = ReasonWriter(model_solution), _find_deciders(solution)
+    reason_writer, deciders = _ReasonWriter(model_solution), _find_deciders(solution)
     # Name all nodes first: a node may follow a node of another scope.
     paths = {scope: scope_path(scope) for scope in linked_scopes(solution.graph.root)}
     names: dict[Node | Value, str] = {node: display_name(node) for scope in paths for node in scope.nodes}
@@ -137,3 +164,203 @@ def _find_followed_producer(solution: GraphSolution, node: Node) -> Node | Value
     if value is None or classification.kind != "gray" or is_kept:
         return None
     return value.producer or value.scope.owner or value
+
+
+def find_rule_name(solution: GraphSolution, node: Node) -> str:
+    """Return the rule that decided a node, as the reports name it."""
+    return solution.rule_overrides.get(node.id, solution.classifications[node.id].rule)
+
+
+def show_type(solution: GraphSolution, value: Value) -> str:
+    """Return the decided type of a value as the reports show it."""
+    if value.type == dtypes.UNKNOWN:
+        return dtypes.type_name(value.type)
+    return dtypes.type_name(dtypes.with_element(value.type, solution.decided_types[value.id]))
+
+
+# --- the reasons ---
+
+
+class _ReasonWriter:
+    """Writes the reasons of the decisions.
+
+    In its methods, ``kept_type`` is the name of the node's precision, for example ``float32``. ``follows`` is that of a
+    Decision: empty, or the name of the producer that the node follows and the name of the node that decided.
+    """
+
+    def __init__(self, model_solution: ModelSolution) -> None:
+        self.solution, self.policy = model_solution.graph_solution, model_solution.policy
+        self.rules = model_solution.node_rules
+        self.low_type = model_solution.low_type
+        self.low_name = dtypes.type_name(model_solution.low_type)
+
+    def write(self, node: Node, follows: tuple[str, ...]) -> str:
+        """Return the reason for a node's decision, with the constants that it treats specially."""
+        reason = self._explain_rule(node, follows)
+        note = self.solution.reason_notes.get(node.id)
+        # Under the rules `constant` and `mask`, the reason has the note already. Under other rules, the note says why
+        # some slots of the node did not become low precision.
+        if note and find_rule_name(self.solution, node) not in ("constant", "mask"):
+            reason += f"; a slot keeps its authored type because {note} (S4.7)"
+        for slot, limit in self.solution.reduced_slots.get(node, {}).items():
+            value = node.inputs[slot]
+            if value is not None and value.constant_proto is not None:
+                reason += f"; constant {value.name!r} of a mask is reduced to magnitude {limit:.6g} (S4.36)"
+        entry = self.solution.classifications[node.id].list_match
+        if entry is not None and entry.note and entry.source:
+            reason += f"; {entry.note} (S5.4)"
+        return reason
+
+    def _explain_rule(self, node: Node, follows: tuple[str, ...]) -> str:
+        """Return the reason that the node's rule gives."""
+        classification, rule = self.solution.classifications[node.id], find_rule_name(self.solution, node)
+        kept_type = find_precision(self.solution, node)
+        entry = _show_entry(classification)
+        if rule == "control-flow":
+            return f"{node.op_type} has no precision of its own; each output has the type that its bodies yield (S4.25)"
+        # Nodes that no list changes
+        if rule == "no-float":
+            return self._explain_no_float(node)
+        if rule == "cast":
+            return f"{self._explain_fixed_output(node)} (S4.13)"
+        if rule == "node-rule":
+            return self._explain_node_rule(node, kept_type)
+        if rule == "shape":
+            return f"all its float inputs come from shapes and constants: shape arithmetic stays {kept_type} (S4.3)"
+        if rule == "position":
+            return self._explain_position(node, kept_type)
+        if rule == "quantized":
+            return self._explain_quantized(node, kept_type)
+        if rule == "unknown-type":
+            unknown = explain_unknown_types(find_unknown_inputs(node))
+            return f"{unknown}, so it stays as authored; --type-hints can give the type (S4.40)"
+        if rule == "mode":
+            mode = self.policy.mode
+            return f"precision mode {mode.name} makes it {kept_type} ({_MODE_RULES[mode.action]})"
+        # Nodes that could not become low precision
+        if rule == "schema" and has_container(node):
+            return f"it reads or makes sequences or optionals, so it stays as authored, {kept_type} (S4.29)"
+        if rule == "schema":
+            return self._explain_refusal(node, kept_type)
+        if rule == "constant":
+            note = self.solution.reason_notes.get(node.id, "a constant does not fit")
+            return f"{entry}, but {note}: it stays {kept_type} (S4.7)"
+        if rule == "mask":
+            note = self.solution.reason_notes[node.id]
+            return f"{entry}, but {note}: it stays {kept_type} ({self._cite_mask_rule(node)})"
+        # The three lists
+        if rule == "white" and kept_type != self.low_name:
+            # Its main slots have the other low type, and only slots of a second type parameter can change.
+            return f"{entry}, but {self._explain_other_low_type(kept_type)}"
+        if rule == "white":
+            number = "S3.8" if _is_lowered_bfloat16(node, kept_type) else "S4.4"
+            return f"{entry}: computed in {self.low_name} ({number})"
+        if rule == "black":
+            return f"{entry}: keeps the type it was authored in, {kept_type} (S4.5)"
+        return self._explain_gray(node, follows, kept_type)
+
+    def _explain_gray(self, node: Node, follows: tuple[str, ...], kept_type: str) -> str:
+        """Return the reason for a gray node that no other rule kept."""
+        entry, policy = _show_entry(self.solution.classifications[node.id]), self.policy.gray_policy
+        if policy == "between" and kept_type == self.low_name:
+            return f"{entry}: lies between white nodes, so it is {kept_type} (S4.22)"
+        if policy == "between":
+            return (
+                f"{entry}: does not lie between white nodes, or a black node reaches it, so it is {kept_type} (S4.22)"
+            )
+        value = self.solution.followed_values[node.id]
+        if not follows or value is None:
+            if not any(v is not None and can_be_followed(v) for v in node.inputs):
+                return f"{entry}: all its float inputs are constants, so it stays {kept_type} (S4.6)"
+            return f"{entry}: no input decides its type, so it stays {kept_type} ({GRAY_RULES[policy][1]})"
+        producer, decider = follows
+        reason = f"{entry}: follows {producer}, whose output {value.name!r} is {show_type(self.solution, value)}"
+        if decider != producer:
+            reason += f", which {decider} decided"
+        through_cast = "" if value in node.inputs else ", S4.17"
+        return f"{reason} ({GRAY_RULES[policy][0]}{through_cast})"
+
+    def _explain_fixed_output(self, node: Node) -> str:
+        if node.op_type == "Constant":
+            return "it holds a constant; readers that need another type get a converted copy"
+        outputs = ", ".join(show_type(self.solution, value) for value in node.outputs if value is not None)
+        return f"an attribute of {node.op_type} sets its output type, {outputs}, which no list changes"
+
+    def _explain_no_float(self, node: Node) -> str:
+        signature = node.signature
+        if signature is not None and signature.reads_any_type:
+            return f"{node.op_type} reads only the shape of its input (S4.1)"
+        if any(value is not None and dtypes.element(value.type) == dtypes.DOUBLE for value in node.inputs):
+            return "it computes in float64, which lists never change (S4.9)"
+        if signature is not None and signature.groups:  # all of them have the other low type
+            return self._explain_other_low_type(dtypes.type_name(signature.groups[0].authored))
+        slots = [*node.inputs, *node.outputs]
+        if any(value is not None and dtypes.element(value.type) in dtypes.MIXABLE for value in slots):
+            return f"the schema of {node.op_type} fixes its float types (S4.1)"
+        return "it has no float input or output (S4.1)"
+
+    def _explain_other_low_type(self, kept_type: str) -> str:
+        return f"it keeps {kept_type}, the type it was authored in; only float32 and {self.low_name} change (S4.9)"
+
+    def _explain_node_rule(self, node: Node, kept_type: str) -> str:
+        rule = self.rules.find_rule(node)
+        effect = "keep_dtype keeps its authored type" if rule.keep else "customize_dtypes sets its types"
+        return f"{effect}, {kept_type} ({rule.place}; S4.2)"
+
+    def _explain_position(self, node: Node, kept_type: str) -> str:
+        position = self.solution.positions.nodes[node.id]
+        if position.source is None:
+            return f"it computes an operand of the positions that {position.reader} reads: it stays {kept_type} (S4.38)"
+        effect = "it reads positions" if position.is_reader else f"it computes positions for {position.reader}"
+        exact = f"{self.low_name} is exact only for integers up to {MAX_EXACT_INTEGER[self.low_type]}"
+        return (
+            f"{effect}, which come from the integers of {position.source!r}, and {exact}: it stays {kept_type} (S4.38)"
+        )
+
+    def _explain_quantized(self, node: Node, kept_type: str) -> str:
+        unit, rule = find_unit_and_rule(self.solution, node, self.policy, self.rules)
+        part = "it is the operator of a quantized unit"
+        if node is not unit.operator:
+            part = f"it is part of the quantized unit of {unit.operator.op_type} {display_name(unit.operator)}"
+        if rule is not None:
+            return f"{part}, which customize_dtypes makes {kept_type} at another node ({rule.place}; S4.41)"
+        ends = f"from {display_name(unit.first)} to {display_name(unit.nodes[-1])}"
+        return f"{part}, {ends}, which an integer kernel can compute: it stays {kept_type} (S4.41)"
+
+    def _cite_mask_rule(self, node: Node) -> str:
+        """Return the number of the rule that keeps a node with a mask, and why the mask is not reduced instead."""
+        groups = [group for group in self.solution.kept_masks if node in group.exceeding_nodes]
+        if any(group.reducible for group in groups):
+            return "S4.35"
+        return "S4.36" if all(group.misfit for group in groups) else "S4.36: no constant of the mask can be reduced"
+
+    def _explain_refusal(self, node: Node, kept_type: str) -> str:
+        """Return the reason for a node whose operator does not take the low type."""
+        classification, opset = self.solution.classifications[node.id], self.solution.graph.opsets.get(node.domain, 0)
+        if node.is_call:
+            return f"{node.op_type} is a model-local function: its call stays as authored (S4.31)"
+        if node.signature is not None and node.signature.schema is None:
+            _, operator = onnx_names(node.domain, node.op_type)
+            return f"no schema is known for {operator} at opset {opset}: it stays as authored (S4.14)"
+        if kept_type not in ("float32", self.low_name):
+            return f"{_show_entry(classification)}, but {self._explain_other_low_type(kept_type)}"
+        later_opset = next_opset_allowing(node.domain, node.op_type, opset, self.low_type)
+        advice = f"; opset {later_opset} would allow it" if later_opset is not None else ""
+        refusal = f"{node.op_type} does not allow {self.low_name} at opset {opset}"
+        return f"{_show_entry(classification)}, but {refusal}: it stays {kept_type}{advice} (S4.11)"
+
+
+def _is_lowered_bfloat16(node: Node, kept_type: str) -> bool:
+    """Return whether a node was authored in bfloat16 and is float16 (Rule S3.8)."""
+    primary = node.signature.primary_group if node.signature is not None else None
+    return primary is not None and primary.authored == dtypes.BFLOAT16 and kept_type == "float16"
+
+
+def _show_entry(classification: Classification) -> str:
+    """Return the list of a node, and the entry that put its op type on it: ``gray by library onnx (Div)``."""
+    entry, list_name = classification.list_match, classification.list_name
+    if entry is None:
+        return "the mode would lower it" if list_name == "none" else f"on the {list_name} list"
+    if entry.source:
+        return f"{list_name} by {entry.source} ({entry.op})"
+    return f"{list_name} ({entry.note})" if entry.note else list_name

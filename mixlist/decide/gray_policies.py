@@ -9,24 +9,55 @@ its authored type if all of its float inputs are constants, or if it cannot have
 Rule S4.24: Under `promote`, a gray node takes the widest type of its float inputs that are not constants; float16
 together with bfloat16 gives float32.
 
-``between_policy`` has the policy `between`, which looks at the whole graph (Rule S4.22).
+Rule S4.22: Under `between`, which TensorFlow has, a gray node is low precision only between white nodes. It keeps its
+authored type if a path from a black node forward through gray nodes reaches it. Any other gray node is low precision
+exactly if a path through gray nodes leads back to a white node, and another one forward to a white node; otherwise it
+keeps its authored type. These two paths pass no node that a black node reaches, and no node that cannot be low
+precision. A path ends at each of these:
+
+- a Cast, a graph input, shape arithmetic, a node without a precision (S4.1),
+- a node that a node rule names,
+- a white node that cannot be low precision,
+- a white or gray node that S4.38 or S4.41 keeps, a node that S4.40 keeps,
+- control flow that cannot take the low type.
+
+An op type of the library's *clear* list, which only the built-in library `tensorflow` has, is also low precision if a
+neighbor is, unless a black node reaches it.
+
+Example: in ``MatMul -> Relu -> MatMul -> Neg`` with white MatMuls, Relu is low precision and Neg is not.
+
+Rule S4.17: A reader looks through exactly one Cast of the user: from the low type to float32, or to bfloat16 if the low
+type is float16. A low-precision reader then reads the source of the Cast, so nothing is rounded; the Cast stays in the
+file. Every other Cast is a producer of its `to` type, and so is every Cast if `Cast` is on the black list.
+
+Example: in ``low -> Cast(to=float32) -> Relu`` a gray Relu follows ``low``.
+
+``model.build.build_graph`` leaves out the Casts that mixlist inserted (Rule S4.18), so this file sees only Casts of
+the user.
 
 A gray policy may only raise types, from undecided to low to high (Rule S4.28).
 """
 
 from __future__ import annotations
 
-from mixlist.decide.cast_look_through import find_followed_value
+from collections.abc import Container
+
+from mixlist.decide.control_flow_types import takes_type
 from mixlist.decide.decisions import UNDECIDED
 from mixlist.decide.solver_state import SolverState, find_authored_type
 from mixlist.model import dtypes
-from mixlist.model.graph import Node, Value
+from mixlist.model.graph import Node, Value, float_values
 
 # The element type, and the value from which the gray node takes the type.
-TypeAndSource = tuple[int, Value | None]
+_TypeAndSource = tuple[int, Value | None]
+# By the id of a node, the ids of its neighbors; the same for values.
+_Edges = dict[int, list[int]]
 
 
-def find_gray_type(node: Node, state: SolverState) -> TypeAndSource:
+# --- follow the inputs: ascend and promote ---
+
+
+def find_gray_type(node: Node, state: SolverState) -> _TypeAndSource:
     """Return the element type that a gray node takes, and the value that it takes the type from.
 
     The type is UNDECIDED as long as that value is undecided. It is the authored type, and the value None, if the node
@@ -37,8 +68,8 @@ def find_gray_type(node: Node, state: SolverState) -> TypeAndSource:
         return _follow_first_input(node, state)
     if policy == "between":
         return (state.low_type if node.id in state.low_gray_ids else find_authored_type(node)), None
-    inputs = [find_followed_value(v, state) for v in node.inputs if v is not None and can_be_followed(v)]
-    return follow_widest_input(inputs, state) if inputs else (find_authored_type(node), None)
+    inputs = [_find_followed_value(v, state) for v in node.inputs if v is not None and can_be_followed(v)]
+    return _follow_widest_input(inputs, state) if inputs else (find_authored_type(node), None)
 
 
 def can_be_followed(value: Value) -> bool:
@@ -46,18 +77,18 @@ def can_be_followed(value: Value) -> bool:
     return not value.is_constant and dtypes.element(value.type) in dtypes.FLOATS
 
 
-def _follow_first_input(node: Node, state: SolverState) -> TypeAndSource:
+def _follow_first_input(node: Node, state: SolverState) -> _TypeAndSource:
     """Return the type of the first float input that is no constant (Rule S4.6)."""
     for value in node.inputs:
         if value is not None and can_be_followed(value):
             # The test for Cast only saves a call: this loop runs for every gray node of the default policy.
             if value.producer is not None and value.producer.op_type == "Cast":
-                value = find_followed_value(value, state)
+                value = _find_followed_value(value, state)
             return state.decided_types[value.id], value
     return find_authored_type(node), None
 
 
-def follow_widest_input(inputs: list[Value], state: SolverState) -> TypeAndSource:
+def _follow_widest_input(inputs: list[Value], state: SolverState) -> _TypeAndSource:
     """Return the widest type of the inputs that are decided, and the first input of this type (Rule S4.24)."""
     widest, source = UNDECIDED, inputs[0]
     for value in inputs:
@@ -76,3 +107,130 @@ def _wider_type(first: int, second: int) -> int:
         return second
     # Two different floats: float64 holds all others, and float32 both low types.
     return dtypes.DOUBLE if dtypes.DOUBLE in (first, second) else dtypes.FLOAT
+
+
+# --- look through a Cast ---
+
+
+def find_cast_source(value: Value, decided_types: list[int], low_type: int, cast_is_black: bool) -> Value | None:
+    """Return the input of the Cast that makes ``value`` if readers look through this Cast; else None.
+
+    ``decided_types`` has the element type of each value by its id. The source may still be undecided. When its type is
+    decided, the readers of ``value`` run again. If the type is float32, these readers then no longer look through the
+    Cast.
+    """
+    cast = value.producer
+    if cast is None or cast.op_type != "Cast" or cast.domain or cast_is_black:
+        return None
+    cast_type = dtypes.element(value.type)
+    # Of the Casts between the two low types, readers look through float16 -> bfloat16 only.
+    if cast_type != dtypes.FLOAT and not (cast_type == dtypes.BFLOAT16 and low_type == dtypes.FLOAT16):
+        return None
+    source = cast.inputs[0]
+    if source is None or source.type == dtypes.UNKNOWN or decided_types[source.id] not in (low_type, UNDECIDED):
+        return None
+    return source
+
+
+def _find_followed_value(value: Value, state: SolverState) -> Value:
+    """Return the value that a gray reader of ``value`` follows: the source of its Cast, or ``value`` itself."""
+    cast_is_black = state.applied.classifier.cast_is_black
+    return find_cast_source(value, state.decided_types, state.low_type, cast_is_black) or value
+
+
+# --- look at the whole graph: between ---
+
+
+def find_low_gray_nodes(state: SolverState) -> set[int]:
+    """Return the ids of the gray nodes that are low precision."""
+    # Phase 1: the nodes of each list.
+    graph, classifications = state.graph, state.solution.classifications
+    readers, producers = _find_neighbors(state)
+    neighbors = {i: readers.get(i, []) + producers.get(i, []) for i in readers.keys() | producers.keys()}
+    clear_ops = state.policy.lists.library.clear_ops
+    white = {n.id for n in graph.nodes if classifications[n.id].kind == "low" and _can_be_low(n, state)}
+    black = {n.id for n in graph.nodes if classifications[n.id].is_black}
+    grays = {n.id: n for n in graph.nodes if classifications[n.id].kind == "gray"}
+    # Phase 2: the gray nodes that a path may pass. Black reaches forward through every gray node, also through those
+    # that cannot be low precision.
+    after_black = _find_reachable(black, readers, grays)
+    passable = {i for i, node in grays.items() if _can_be_low(node, state)} - after_black
+    # Phase 3: a gray node is low if it is behind a white node and before one; clear operators next to it are low too.
+    behind_white = _find_reachable(white, readers, passable)
+    before_white = _find_reachable(white, producers, passable)
+    low = (behind_white & before_white) | white
+    clear = {i for i in passable if _list_op(grays[i], state) in clear_ops}
+    return (low | _find_reachable(low, neighbors, clear)) & grays.keys()
+
+
+def _list_op(node: Node, state: SolverState) -> str | None:
+    """Return the op type on the policy's lists that decides a node's list; None if no list decides the node."""
+    entry = state.solution.classifications[node.id].list_match
+    return None if entry is None else entry.op
+
+
+def _can_be_low(node: Node, state: SolverState) -> bool:
+    """Return whether the operator's schema lets some slot of the node have the low type."""
+    classification = state.solution.classifications[node.id]
+    signature, movable_types = node.signature, state.applied.classifier.movable_types_of(classification)
+    if signature is None or not signature.groups:
+        return False
+    requested_types = tuple([state.low_type if g.authored in movable_types else g.authored for g in signature.groups])
+    return state.low_type in signature.assign(requested_types).elements
+
+
+def _find_neighbors(state: SolverState) -> tuple[_Edges, _Edges]:
+    """Return the ids of the nodes that read the float outputs of each node, and of those that make its float inputs.
+
+    Values of control flow connect nodes too, if the control-flow operator takes the low type.
+    """
+    graph = state.graph
+    made_by: _Edges = {}  # producers by the id of a value
+    for node in graph.nodes:
+        if not node.bodies:
+            for output in node.outputs:
+                if output is not None:
+                    made_by[output.id] = [node.id]
+    # Control flow only passes values on. So the producers of a body's input are the producers of the values that
+    # control flow passes to this input.
+    sources_of: _Edges = {}  # the ids of the values that control flow passes to a value
+    for link in state.solution.links:
+        if takes_type(link, state.low_type, graph):
+            for target in link.targets:
+                sources_of.setdefault(target.id, []).extend(source.value.id for source in link.sources)
+    edges: list[tuple[list[int], int]] = []
+    for node in graph.nodes:
+        if not node.bodies and node.signature is not None:
+            edges += [(_find_producers(v.id, made_by, sources_of), node.id) for v in float_values(node.inputs)]
+    readers: _Edges = {}
+    producers: _Edges = {}
+    for value_producers, reader in edges:
+        for producer in value_producers:
+            readers.setdefault(producer, []).append(reader)
+            producers.setdefault(reader, []).append(producer)
+    return readers, producers
+
+
+def _find_producers(value_id: int, made_by: _Edges, sources_of: _Edges) -> list[int]:
+    """Return the nodes that make a value, also through control flow; remember the answer in ``made_by``."""
+    if value_id not in made_by:
+        if value_id not in sources_of:
+            return []
+        reachable = _find_reachable({value_id}, sources_of)
+        made_by[value_id] = sorted({producer for source in reachable for producer in made_by.get(source, ())})
+    return made_by[value_id]
+
+
+def _find_reachable(start: set[int], edges: _Edges, through: Container[int] | None = None) -> set[int]:
+    """Return the ids that paths from ``start`` reach along the edges.
+
+    With ``through``, paths pass only these ids, and the result has no others.
+    """
+    reachable: set[int] = set()
+    waiting = list(start)
+    while waiting:
+        for neighbor in edges.get(waiting.pop(), ()):
+            if neighbor not in reachable and (through is None or neighbor in through):
+                reachable.add(neighbor)
+                waiting.append(neighbor)
+    return reachable

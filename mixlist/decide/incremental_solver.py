@@ -3,6 +3,11 @@
 A search asks for the decisions under hundreds of policies, each similar to an earlier one. The decision for a node
 depends on the node's classification and on the types that it reads. So a GraphSolution is computed from an earlier one:
 the steps whose classification differs run again, and then those that read a changed value, in the order of the graph.
+
+Example: in ``a -> MatMul -> b -> Relu -> c -> MatMul -> d``, the first MatMul becomes black. Its step runs again and
+changes the type of ``b``, so the step of the gray Relu runs again, too. The second MatMul is white: its list decides
+it, whatever ``c`` is, so the change ends there.
+
 Decisions feed back from the first loop on: if one of the steps from there on has to run again, all of them do. Under
 ``between``, which looks at the graph as a whole, everything is decided anew.
 """
@@ -12,21 +17,27 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from heapq import heapify, heappop, heappush
 from weakref import WeakKeyDictionary, WeakSet, ref
 
-from mixlist.decide.change_propagation import ChangePropagator
 from mixlist.decide.classification import Classification, Classifier
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.control_flow_types import settle_body_constants
 from mixlist.decide.decisions import GraphSolution
-from mixlist.decide.mask_protection import MaskTreatment, find_mask_notes
 from mixlist.decide.node_rules import NodeRules
-from mixlist.decide.position_protection import keep_positions
-from mixlist.decide.quantized_protection import add_unit_nodes, keep_quantized_units
-from mixlist.decide.schedule import Schedule
-from mixlist.decide.solver import GraphSolver, ModelSolver
+from mixlist.decide.plan_masks import MaskTreatment, find_mask_notes
+from mixlist.decide.positions import keep_positions
+from mixlist.decide.quantized_units import add_unit_nodes, keep_quantized_units
+from mixlist.decide.solver import (
+    DecisionStep,
+    GraphSolver,
+    ModelSolver,
+    Schedule,
+    find_read_values,
+    find_written_values,
+)
 from mixlist.lists.policy import NodeRule, Policy
-from mixlist.model.graph import Graph, Node
+from mixlist.model.graph import Graph, Node, Value
 from mixlist.model.operator_names import ascend_names, onnx_names
 from mixlist.model.signature import Assignment
 
@@ -60,7 +71,7 @@ class IncrementalSolver:
         self.base_rules = NodeRules(base, graph)
         # The last outcomes, by whether the graph was decided before with fewer kept masks.
         self.outcomes: dict[bool, deque[_Outcome]] = {}
-        self._propagator: ChangePropagator | None = None
+        self._propagator: _ChangePropagator | None = None
         self._interned: dict[tuple[Node, Classification], ClassifiedNode] = {}
         self._with_mask_note: dict[tuple[ClassifiedNode, str], ClassifiedNode] = {}
         classifier = Classifier(base)
@@ -128,10 +139,10 @@ class IncrementalSolver:
         if origin is not None:
             self._origins[outcome.solver.solution] = ref(origin.solver.solution), decided_again
 
-    def propagator(self, schedule: Schedule) -> ChangePropagator:
+    def propagator(self, schedule: Schedule) -> _ChangePropagator:
         """Return the propagator of the graph's steps, which is made once."""
         if self._propagator is None:
-            self._propagator = ChangePropagator(schedule)
+            self._propagator = _ChangePropagator(schedule)
         return self._propagator
 
     def with_mask_note(self, classified: ClassifiedNode, mask_note: str) -> ClassifiedNode:
@@ -290,3 +301,79 @@ def _copy_solver(before: GraphSolver, model_solver: ModelSolver, treatment: Mask
 def _list_names(operator: Operator) -> tuple[str, ...]:
     """Return every name that a list of either name space may have for an operator."""
     return *onnx_names(*operator), *ascend_names(*operator)
+
+
+# --- run again the steps that a change reaches ---
+
+
+class _ChangePropagator:
+    """Runs again the steps that a change reaches, found by the values that each step writes and reads."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.steps = steps = schedule.steps
+        self.first_repeated = len(steps) if schedule.first_repeated is None else schedule.first_repeated
+        self.node_of_step = [step if isinstance(step, Node) else None for step in steps]  # None for links
+        # Links of loops come twice in the schedule; reversed, so that the first position wins.
+        self.position_of = {step: position for position, step in reversed([*enumerate(steps)])}
+        # These lists and the readers do not depend on a policy, so they serve all policies of a search.
+        self.written_values = [find_written_values(step) for step in steps]
+        self.readers: dict[int, list[int]] = {}  # positions of steps, by the id of a value
+        for position, step in enumerate(steps):
+            for value in find_read_values(step):
+                self.readers.setdefault(value.id, []).append(position)
+
+    def run_again(self, solver: GraphSolver, changed: set[Node]) -> frozenset[Node]:
+        """Run the steps of ``changed`` nodes, and of all nodes that follow a changed value.
+
+        Return these nodes, and those that read a changed value but whose decision does not depend on it.
+        """
+        solution = solver.solution
+        decided_types = solution.decided_types
+        # A heap of positions: each step runs after all steps that it reads from, so it runs once.
+        waiting = [self.position_of[node] for node in changed]
+        queued = set(waiting)
+        heapify(waiting)
+        affected: set[Node] = set()
+        while waiting:
+            position = heappop(waiting)
+            # Steps in and behind a loop depend on each other: they cannot run one by one.
+            if position >= self.first_repeated:
+                return frozenset(affected | self._run_all_repeated(solver))
+            step, written = self.steps[position], self.written_values[position]
+            before = [decided_types[value.id] for value in written]
+            # A type can only rise, so a step that runs again must start from the types before its first run.
+            _undo_step(solver, step, written)
+            if isinstance(step, Node):
+                affected.add(step)
+            solver.run_step(step)
+            if before == [decided_types[value.id] for value in written]:
+                continue
+            for reader in (reader for value in written for reader in self.readers.get(value.id, ())):
+                if reader in queued:
+                    continue
+                queued.add(reader)
+                node = self.node_of_step[reader]
+                if node is not None and solution.classifications[node.id].kind != "gray":
+                    affected.add(node)  # its list decides it, whatever it reads
+                else:
+                    heappush(waiting, reader)
+        return frozenset(affected)
+
+    def _run_all_repeated(self, solver: GraphSolver) -> set[Node]:
+        """Decide all steps from the first loop on anew; return the nodes among these steps."""
+        steps = self.steps[self.first_repeated :]
+        for step, written in zip(steps, self.written_values[self.first_repeated :], strict=True):
+            _undo_step(solver, step, written)
+        solver.run_to_fixpoint(steps)
+        return {step for step in steps if isinstance(step, Node)}
+
+
+def _undo_step(solver: GraphSolver, step: DecisionStep, written: list[Value]) -> None:
+    """Undo a step: forget the types of its values, and the notes about its node."""
+    solution = solver.solution
+    for value in written:
+        solution.decided_types[value.id] = solver.start_types[value.id]
+    if isinstance(step, Node):
+        solution.assignments[step.id] = solution.followed_values[step.id] = None
+        solution.reason_notes.pop(step.id, None)
+        solution.rule_overrides.pop(step.id, None)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from mixlist.decide.classification import Classification, Classifier
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.decisions import GraphSolution
-from mixlist.decide.mask_protection import MaskTreatment, find_mask_notes
 from mixlist.decide.node_rules import NodeRules
 from mixlist.decide.node_types import decide_node
-from mixlist.decide.position_protection import keep_positions
-from mixlist.decide.quantized_protection import keep_quantized_units
+from mixlist.decide.plan_masks import MaskTreatment, find_mask_notes
+from mixlist.decide.positions import keep_positions
+from mixlist.decide.quantized_units import keep_quantized_units
 from mixlist.decide.solver import GraphSolver, ModelSolver
 from mixlist.lists.policy import Policy
 from mixlist.model.graph import Graph, Node

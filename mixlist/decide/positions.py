@@ -1,10 +1,17 @@
-"""Find the arithmetic that brings positions to Sin, Cos or the grid of GridSample (Rule S4.38).
+"""Rule S4.38: position arithmetic stays as authored.
+
+Integers that arithmetic carries to Sin, Cos or the grid of GridSample are positions: the low type holds only small
+integers exactly, and a sine of a rounded angle is wrong. The nodes of this arithmetic and the readers stay as authored
+under every list; a node rule wins (Rule S4.2), and nodes that keep their authored type for another reason keep that
+reason. In
+
+    position_ids -> Cast -> Mul(inverse frequencies) -> Sin -> Neg
+
+all nodes but Neg stay as authored.
 
 A float is a *position* if a Cast makes it of integers or bools, if Range or CumSum counts it, or if Mul, Add, Sub, Div,
 MatMul, Gemm, Einsum, Concat or a value mover makes it of a position. Every other float that these operators read must
-be a position too, or *fixed*: computed from constants and shapes alone. All other floats are *data*. The usual graph is
-
-    position_ids -> Cast -> Mul(inverse frequencies) -> Sin
+be a position too, or *fixed*: computed from constants and shapes alone. All other floats are *data*.
 
 The graph is walked twice. The forward walk finds the positions. The backward walk starts at the readers (Sin, Cos, the
 grid of GridSample) and finds the nodes on the way to them.
@@ -14,11 +21,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
+from weakref import WeakKeyDictionary
 
+from mixlist.decide.classification import DecisionKind
+from mixlist.decide.decisions import GraphSolution, ModelSolution, PositionReason, Positions
+from mixlist.diagnostics import Diagnostic
+from mixlist.lists.policy import LOWERING_ACTIONS, Policy
 from mixlist.model import dtypes
 from mixlist.model.control_flow import CONTROL_FLOW, TypeLink, type_links_of
 from mixlist.model.graph import Graph, Node, Scope, Value, float_values
+from mixlist.model.low_precision import MAX_EXACT_INTEGER
 from mixlist.model.naming import node_ref
 from mixlist.model.traits import Trait, operators
 from mixlist.model.value_origins import is_random
@@ -34,32 +47,10 @@ _ONE_INPUT_MOVERS = operators(Trait.SAME_VALUES) | {"Expand", "Slice"}
 # most values of a model, usually have no entry, which saves time.
 _UNKNOWN, _FIXED, _POSITION, _DATA = range(4)
 _Step = Node | TypeLink
+_DECIDED_BY_LIST: frozenset[DecisionKind] = frozenset({"low", "authored", "gray"})  # or by the mode
 
 
-@dataclass(frozen=True)
-class PositionReason:
-    """The reason why a node belongs to position arithmetic.
-
-    ``source``: the name of the integers from which its result is computed; None if the node makes a fixed operand of
-    the arithmetic. ``reader``: the operator and name of the node that reads the positions in the end. ``is_reader``:
-    whether this node is the reader.
-    """
-
-    source: str | None
-    reader: str
-    is_reader: bool = False
-
-
-@dataclass(eq=False)
-class Positions:
-    """The position arithmetic of a model.
-
-    ``nodes``: by node id, the nodes of the arithmetic and the readers. ``casts``: the Casts of integers with which the
-    arithmetic starts, each with its reader.
-    """
-
-    nodes: dict[int, PositionReason] = field(default_factory=dict)
-    casts: dict[Node, str] = field(default_factory=dict)
+# --- find the positions of a graph ---
 
 
 def find_positions(graph: Graph) -> Positions:
@@ -280,3 +271,62 @@ class _BackwardWalk:
 
 def _is_float(value: Value) -> bool:
     return (value.type if isinstance(value.type, int) else dtypes.element(value.type)) in dtypes.FLOATS
+
+
+# --- protect them ---
+
+# Positions do not depend on the policy, so they are found once for all policies of a model.
+_CACHED_POSITIONS: WeakKeyDictionary[Graph, Positions] = WeakKeyDictionary()
+
+
+def find_protected_positions(graph: Graph, policy: Policy) -> Positions:
+    """Return the position arithmetic of a model; none if the policy does not protect it."""
+    is_protected = "positions" in policy.protect and policy.mode.action in LOWERING_ACTIONS
+    return _find_positions_once(graph) if is_protected else Positions()
+
+
+def _find_positions_once(graph: Graph) -> Positions:
+    if graph not in _CACHED_POSITIONS:
+        _CACHED_POSITIONS[graph] = find_positions(graph)
+    return _CACHED_POSITIONS[graph]
+
+
+def keep_positions(solution: GraphSolution, nodes: Iterable[Node]) -> None:
+    """Classify those of ``nodes`` that are position arithmetic as authored, unless a node rule names them."""
+    if not solution.positions.nodes:
+        return
+    for node in nodes:
+        classification = solution.classifications[node.id]
+        if node.id in solution.positions.nodes and classification.kind in _DECIDED_BY_LIST:
+            solution.classifications[node.id] = replace(classification, kind="authored", rule="position")
+
+
+def find_position_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic]:
+    """Yield a warning if the policy does not protect positions and makes some low precision (Rule S4.38)."""
+    policy = model_solution.policy
+    if "positions" in policy.protect or policy.mode.action not in LOWERING_ACTIONS:
+        return
+    lowered = next(_find_lowered_nodes(_find_positions_once(model_solution.graph), model_solution), None)
+    if lowered is not None:
+        node, reader = lowered
+        low_name = dtypes.type_name(model_solution.low_type)
+        yield Diagnostic(
+            "ML507",
+            "warning",
+            f"the positions that {reader} reads are {low_name} at {node.op_type} {node_ref(node)}, and "
+            f"{low_name} is exact only for integers up to {MAX_EXACT_INTEGER[model_solution.low_type]}",
+            hint="--protect positions keeps position arithmetic in high precision",
+        )
+
+
+def _find_lowered_nodes(positions: Positions, model_solution: ModelSolution) -> Iterator[tuple[Node, str]]:
+    """Yield the nodes of position arithmetic that became low precision, each with its reader's name."""
+    low_type, solution = model_solution.low_type, model_solution.graph_solution
+    for node in solution.graph.nodes:
+        position, assignment = positions.nodes.get(node.id), solution.assignments[node.id]
+        groups = node.signature.groups if node.signature is not None else ()
+        elements = assignment.elements if assignment is not None else ()
+        if position is not None and any(
+            elem == low_type != group.authored for elem, group in zip(elements, groups, strict=False)
+        ):
+            yield node, position.reader

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 from mixlist.decide.classification import Classifier, find_unknown_inputs
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.control_flow_types import settle_body_constants
-from mixlist.decide.decisions import GraphSolution, ModelSolution
-from mixlist.decide.graph_masks import MaskGroup
+from mixlist.decide.decisions import GraphSolution, MaskGroup, ModelSolution
 from mixlist.decide.incremental_solver import IncrementalSolver
-from mixlist.decide.mask_protection import find_mask_warnings, find_masks_at_risk
 from mixlist.decide.node_rules import NodeRules
 from mixlist.decide.plan import Plan
-from mixlist.decide.position_protection import find_position_warnings
-from mixlist.decide.quantized_protection import find_unit_warnings
+from mixlist.decide.plan_masks import find_mask_warnings, find_masks_at_risk
+from mixlist.decide.positions import find_position_warnings
+from mixlist.decide.quantized_units import find_unit_warnings
 from mixlist.decide.solver import ModelSolver
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.policy import Policy, require_policy

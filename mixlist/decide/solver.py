@@ -7,6 +7,9 @@ state that no vote decides keeps its authored type. Nested loops are solved toge
 Each value changes at most twice. So one pass in topological order, and a worklist for the part of the graph that a Loop
 or Scan feeds back to, take linear time. They reach the greatest fixpoint: the one with the most low precision.
 
+Rule S4.10: Each node gets one decision, made after those of the nodes that it reads; the file position breaks ties
+between nodes that are ready. (``model.build`` sorts the nodes.)
+
 The rules are in files of their own: ``node_types``, ``control_flow_types``.
 """
 
@@ -17,12 +20,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from mixlist.decide.between_policy import find_low_gray_nodes
-from mixlist.decide.classification import Classification, Classifier, is_control_flow
-from mixlist.decide.constant_ranges import ConstantRanges
+from mixlist.decide.classification import is_control_flow
 from mixlist.decide.control_flow_types import decide_link
 from mixlist.decide.decisions import UNDECIDED, GraphSolution
-from mixlist.decide.mask_protection import (
+from mixlist.decide.gray_policies import find_low_gray_nodes
+from mixlist.decide.node_types import decide_node
+from mixlist.decide.plan_masks import (
     MaskTreatment,
     find_groups_kept_after,
     find_groups_kept_at_first,
@@ -30,29 +33,18 @@ from mixlist.decide.mask_protection import (
     find_protected_masks,
     find_reduced_slots,
 )
-from mixlist.decide.node_rules import NodeRules
-from mixlist.decide.node_types import decide_node
-from mixlist.decide.position_protection import find_protected_positions, keep_positions
-from mixlist.decide.quantized_protection import keep_quantized_units
-from mixlist.decide.schedule import DecisionStep, Schedule, find_read_values
-from mixlist.decide.solver_state import SolverState
+from mixlist.decide.positions import find_protected_positions, keep_positions
+from mixlist.decide.quantized_units import keep_quantized_units
+from mixlist.decide.solver_state import AppliedPolicy, SolverState
 from mixlist.model import dtypes
-from mixlist.model.control_flow import TypeLink
-from mixlist.model.graph import Graph, Node, Scope, Value
+from mixlist.model.control_flow import TypeLink, type_links_of
+from mixlist.model.graph import Node, Scope, Value
+
+# --- one model, one graph ---
 
 
-@dataclass
-class ModelSolver:
-    """Decides one model under one policy, several times if masks have to be kept.
-
-    ``unknown_constants`` collects the constants whose value is not known, by the reason.
-    """
-
-    graph: Graph
-    classifier: Classifier
-    node_rules: NodeRules
-    constant_ranges: ConstantRanges
-    unknown_constants: dict[str, dict[Value, None]] = field(default_factory=dict)
+class ModelSolver(AppliedPolicy):
+    """Decides one model under one policy, several times if masks have to be kept."""
 
     def solve(self) -> GraphSolution:
         """Decide the graph; repeat it with more masks kept until no further mask has to be kept (Rule S4.35)."""
@@ -70,29 +62,6 @@ class ModelSolver:
         """Decide the graph once, with the given masks kept and the others reduced."""
         return GraphSolver(self).run(treatment)
 
-    def classify(self, node: Node) -> Classification:
-        """Return a node's classification under the lists and node rules of the policy."""
-        return self.node_rules.match().get(node.id) or self.classifier.classify(self.graph, node)
-
-    def fits_low_type(self, value: Value) -> bool:
-        """Return whether a constant may be converted to the low type under the policy."""
-        return self.classifier.policy.constants != "keep" or self.constant_ranges.fits(value, self.classifier.low_type)
-
-    def explain_misfit(self, value: Value) -> str | None:
-        """Return why a constant does not fit the low type; None if it fits, or if its value is not known.
-
-        A constant whose value is not known is added to ``unknown_constants``.
-        """
-        value_range = self.constant_ranges.range_of(value)
-        if value_range is None:
-            return None
-        reason = value_range.misfit_reason(self.classifier.low_type)
-        if reason:
-            return f"constant {value.name!r} {reason}"
-        if value_range.unknown:
-            self.unknown_constants.setdefault(value_range.unknown, {})[value] = None
-        return None
-
 
 class GraphSolver:
     """Decides the graph of a model once.
@@ -100,17 +69,17 @@ class GraphSolver:
     ``start_types``: the decided types before the first step, so that an IncrementalSolver can run some steps again.
     """
 
-    def __init__(self, model_solver: ModelSolver, solution: GraphSolution | None = None) -> None:
-        self.graph = graph = model_solver.graph
+    def __init__(self, applied: AppliedPolicy, solution: GraphSolution | None = None) -> None:
+        self.graph = graph = applied.graph
         self.solution = solution or GraphSolution(
             graph,
-            [model_solver.classifier.classify(graph, node) for node in graph.nodes],
+            [applied.classifier.classify(graph, node) for node in graph.nodes],
             # Lists never change int64, float64, sequences and so on: these values are decided from the start.
             [UNDECIDED if can_change(value) else dtypes.element(value.type) for value in graph.values],
             [None] * len(graph.nodes),
             [None] * len(graph.nodes),
         )
-        self.state = SolverState(model_solver, self.solution)
+        self.state = SolverState(applied, self.solution)
         self.schedule = Schedule()
         self.start_types: list[int] = []
 
@@ -121,7 +90,7 @@ class GraphSolver:
         self._decide_inputs()
         # The order counts: a node rule moves quantized units (Rule S4.41) and wins over positions (Rule S4.38), and
         # mask notes belong to the final classification of a node.
-        for node_id, classification in state.model_solver.node_rules.match().items():
+        for node_id, classification in state.applied.node_rules.match().items():
             solution.classifications[node_id] = classification
         solution.positions = find_protected_positions(self.graph, state.policy)
         keep_quantized_units(state, self.graph.nodes)
@@ -209,3 +178,61 @@ class GraphSolver:
 def can_change(value: Value) -> bool:
     """Return whether lists can change the type of a value: a float tensor, and no sequence or optional (Rule S4.29)."""
     return dtypes.element(value.type) in dtypes.MIXABLE and not dtypes.is_container(value.type)
+
+
+# --- the order of the steps ---
+
+DecisionStep = Node | TypeLink  # decided by one call of `GraphSolver.run_step`
+
+
+@dataclass
+class Schedule:
+    """The steps of a graph in order.
+
+    The steps before ``first_repeated`` depend only on earlier steps and run once. From ``first_repeated`` on, a step
+    may also depend on a later one, because the body of a loop feeds back. None means that no step does.
+    """
+
+    steps: list[DecisionStep] = field(default_factory=list)
+    links: list[TypeLink] = field(default_factory=list)
+    first_repeated: int | None = None
+
+    def add_scope(self, scope: Scope) -> None:
+        """Append the steps of a scope and of the bodies in it."""
+        for node in scope.nodes:
+            if not node.bodies:
+                self.steps.append(node)
+                continue
+            node_links = list(type_links_of(node)) if is_control_flow(node) else []
+            self.links.extend(node_links)
+            # The links of a loop come before its body, for the initial states, and after it, for the states that the
+            # body yields. An If passes nothing into its branches, so its links come only after them.
+            if node.op_type != "If":
+                # The body of a Loop or Scan reads states that a later step may change, so steps repeat from here on.
+                if self.first_repeated is None:
+                    self.first_repeated = len(self.steps)
+                self.steps.extend(node_links)
+            # Example of a Loop: links, nodes of the body, links, the Loop itself.
+            for body in node.bodies.values():
+                self.add_scope(body)
+            self.steps.extend(node_links)
+            self.steps.append(node)
+
+
+def find_read_values(step: DecisionStep) -> list[Value]:
+    """Return the values whose decided types a step reads."""
+    if isinstance(step, TypeLink):
+        return [source.value for source in step.sources if source.votes]
+    values = [value for value in step.inputs if value is not None]
+    # A gray node may follow the source of a Cast instead of the Cast (Rule S4.17).
+    sources = [v.producer.inputs[0] for v in values if v.producer is not None and v.producer.op_type == "Cast"]
+    return values + [value for value in sources if value is not None]
+
+
+def find_written_values(step: DecisionStep) -> list[Value]:
+    """Return the values that a step decides."""
+    if isinstance(step, TypeLink):
+        return list(step.targets)
+    if is_control_flow(step):
+        return []
+    return [value for value in step.outputs if value is not None]

@@ -1,4 +1,4 @@
-"""The state of deciding a graph. The rules of this room read and change it.
+"""What the rules of this room read and change while a graph is decided: the policy, and the decisions so far.
 
 This file imports neither the rules nor the solver, so that both can import it.
 """
@@ -7,21 +7,65 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from mixlist.decide.classification import Classification, Classifier
+from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.decisions import UNDECIDED, GraphSolution
+from mixlist.decide.node_rules import NodeRules
 from mixlist.model import dtypes
-from mixlist.model.graph import Node, Value
+from mixlist.model.graph import Graph, Node, Value
 
-if TYPE_CHECKING:
-    from mixlist.decide.solver import ModelSolver
+
+@dataclass
+class AppliedPolicy:
+    """What one policy says of the nodes and constants of one model.
+
+    ``unknown_constants`` collects the constants whose value is not known, by the reason.
+    """
+
+    graph: Graph
+    classifier: Classifier
+    node_rules: NodeRules
+    constant_ranges: ConstantRanges
+    unknown_constants: dict[str, dict[Value, None]] = field(default_factory=dict)
+
+    def classify(self, node: Node) -> Classification:
+        """Return a node's classification under the lists and node rules of the policy."""
+        return self.node_rules.match().get(node.id) or self.classifier.classify(self.graph, node)
+
+    def fits_low_type(self, value: Value) -> bool:
+        """Return whether a constant may be converted to the low type under the policy."""
+        return self.classifier.policy.constants != "keep" or self.constant_ranges.fits(value, self.classifier.low_type)
+
+    def explain_kept_constant(self, value: Value) -> str | None:
+        """Return why a value is a constant that must not become low precision; None if it may.
+
+        None means: the value is no constant, the low type holds it, its value is not known, or `--constants` converts
+        it in any case. A constant whose value is not known is added to ``unknown_constants``.
+        """
+        classifier = self.classifier
+        if not value.is_constant or classifier.policy.constants != "keep":
+            return None
+        elem = dtypes.element(value.type)
+        # Only float32 constants become low precision, and bfloat16 constants of a white node under Rule S3.8.
+        if elem != dtypes.FLOAT and not (elem == dtypes.BFLOAT16 and classifier.lowers_bfloat16):
+            return None
+        value_range = self.constant_ranges.range_of(value)
+        if value_range is None:
+            return None
+        reason = value_range.misfit_reason(classifier.low_type)
+        if reason:
+            return f"constant {value.name!r} {reason}"
+        if value_range.unknown:
+            self.unknown_constants.setdefault(value_range.unknown, {})[value] = None
+        return None
 
 
 @dataclass(eq=False)
 class SolverState:
     """The decisions for a graph so far, and the facts about the graph that the rules need.
 
-    - ``model_solver``: the policy, and the ranges of the constants.
+    - ``applied``: the policy, and the ranges of the constants.
     - ``low_gray_ids``: ids of the gray nodes that are low precision under the gray policy ``between``.
     - ``unvoted_ids``: ids of the values that no vote decided, so that they have their authored type (Rule S4.28).
     - ``is_voting``: whether votes may still come.
@@ -30,7 +74,7 @@ class SolverState:
     ``_copy_solver``, or ``tune`` decides otherwise than ``resolve``.
     """
 
-    model_solver: ModelSolver
+    applied: AppliedPolicy
     solution: GraphSolution
     low_gray_ids: set[int] = field(default_factory=set)
     unvoted_ids: set[int] = field(default_factory=set)
@@ -40,8 +84,8 @@ class SolverState:
         # The rules read these for every node: one attribute is faster than a chain of three.
         self.graph = self.solution.graph
         self.decided_types = self.solution.decided_types
-        self.policy = self.model_solver.classifier.policy
-        self.low_type = self.model_solver.classifier.low_type
+        self.policy = self.applied.classifier.policy
+        self.low_type = self.applied.classifier.low_type
 
     def may_become(self, value: Value, elem: int) -> bool:
         """Return whether the decided type may become ``elem``.

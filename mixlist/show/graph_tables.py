@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mixlist.decide.decisions import GraphSolution
+from mixlist.decide.describe_decisions import show_type
 from mixlist.decide.plan import Plan
-from mixlist.decide.reasons import show_type
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope, Value, linked_scopes
 from mixlist.model.inferred_shapes import infer_dimensions

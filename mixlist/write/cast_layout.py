@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mixlist.decide.cast_look_through import find_cast_source
 from mixlist.decide.decisions import ModelSolution
+from mixlist.decide.gray_policies import find_cast_source
 from mixlist.decide.value_uses import Use, find_uses
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope, Value

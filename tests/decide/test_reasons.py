@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 import mixlist
-from mixlist.decide.reasons import GRAY_RULES
+from mixlist.decide.describe_decisions import GRAY_RULES
 from mixlist.lists.policy import GRAY_POLICIES, Policy
 from tests.support.builders import policy
 from tests.support.graphs import Case, cases
