@@ -5,7 +5,7 @@ version from whose source these facts were read is in the result. ``registry.py`
 
 Recover: ``recover.py`` goes from another tool's output to lists and node rules. It uses
 
-- ``model_matching.py`` and ``structure_matching.py`` to pair the nodes of the two models,
+- ``model_matching.py`` to pair the nodes of the two models,
 - ``mixed_types.py`` to read the types that the other tool gave each node,
 - ``recover_edits.py``, ``recover_lists.py`` and ``recover_rules.py`` to find the smallest lists and node rules,
 - ``recover_report.py`` and ``recover_result.py`` to describe the result.
