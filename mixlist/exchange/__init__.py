@@ -7,8 +7,8 @@ Recover: ``recover.py`` goes from another tool's output to lists and node rules.
 
 - ``model_matching.py`` to pair the nodes of the two models,
 - ``mixed_types.py`` to read the types that the other tool gave each node,
-- ``recover_edits.py``, ``recover_lists.py`` and ``recover_rules.py`` to find the smallest lists and node rules,
-- ``recover_report.py`` and ``recover_result.py`` to describe the result.
+- ``recover_edits.py`` to find the smallest lists and node rules,
+- ``recover_result.py`` for the result as values.
 """
 
 from mixlist.exchange.registry import export, register_exporter
