@@ -2,7 +2,7 @@
 
 ``tune.py`` runs a tuning from start to end. The other files, in the order in which a tuning needs them:
 
-- ``tune_options.py``, ``validation_data.py``: the arguments of ``mixlist.tune``, and its data;
+- ``options.py``, ``validation_data.py``: the arguments of ``mixlist.tune`` and of ``mixlist.repair``, and the data;
 - ``base_check.py``: the check under the given lists, which says whether a search is needed;
 - ``candidates.py``, ``candidate_ranking.py``: the edits that may be tried, the most likely ones first;
 - ``strategy.py``, ``minimal_sets.py``, ``cost_model.py``: the search under each objective;

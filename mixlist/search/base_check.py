@@ -11,8 +11,8 @@ from mixlist.errors import ModelError
 from mixlist.lists.modes import NEW_MODES
 from mixlist.lists.policy import Policy
 from mixlist.run.feeds import Batches
+from mixlist.search.options import Objective, TuneOptions
 from mixlist.search.trial_verdict import TrialLimits, explain_failed_check
-from mixlist.search.tune_options import Objective, TuneOptions
 
 if TYPE_CHECKING:
     from mixlist.model.load import LoadedModel

@@ -19,8 +19,8 @@ from mixlist.model.refs import NodeRef, unique_names
 from mixlist.option_fields import with_fields
 from mixlist.run.feeds import as_batches
 from mixlist.search.clips import Clip, ClippedRepair, Group, replace_by_clips
+from mixlist.search.options import RepairOptions
 from mixlist.search.raised_groups import find_connected_groups, find_low_precisions
-from mixlist.search.repair_options import RepairOptions
 from mixlist.search.repair_result import OutputErrors, RaisedNode, RepairEdit, RepairReport
 from mixlist.search.rule_plans import RuleChecks, plan_with_rules, policy_with_rules, with_low_type
 from mixlist.search.tune import Search, run_search

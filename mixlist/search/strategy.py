@@ -28,8 +28,8 @@ from mixlist.search.candidates import (
 )
 from mixlist.search.cost_model import CostModel
 from mixlist.search.minimal_sets import NextTests, find_minimal, remove_unneeded, search_with_lookahead
+from mixlist.search.options import Objective
 from mixlist.search.trials import Trials
-from mixlist.search.tune_options import Objective
 
 EDIT_WORTH = 0.1  # the share of the matrix work that justifies one more edit (Rule S9.6)
 # Rule S9.7: if more than this share of an op type's low nodes needs a rule, the op type goes to the black list instead.

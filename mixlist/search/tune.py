@@ -29,13 +29,13 @@ from mixlist.search.candidate_ranking import CandidateRanking
 from mixlist.search.candidates import EditSet
 from mixlist.search.cost_model import CostModel
 from mixlist.search.edit_report import explain_edits, is_minimal
+from mixlist.search.options import Objective, SearchOptions, TuneOptions
 from mixlist.search.output_texts import read_tuned_policy, render_customize_dtypes, render_modify_mixlist
 from mixlist.search.search_state import SearchState
 from mixlist.search.strategy import NO_EDITS, Strategy, alternative_objectives
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.search.trial_verdict import TrialLimits, explain_failed_check
 from mixlist.search.trials import Trials
-from mixlist.search.tune_options import Objective, SearchOptions, TuneOptions
 from mixlist.search.tune_result import TunedList, TuneReport
 from mixlist.search.validation_data import ValidationData, split_batches, warn_not_validated
 from mixlist.version import __version__

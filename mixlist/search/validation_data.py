@@ -15,8 +15,8 @@ from mixlist.diagnostics import Diagnostic, warning
 from mixlist.lists.policy import Policy
 from mixlist.model.load import LoadedModel
 from mixlist.run.feeds import Batches, as_batches
+from mixlist.search.options import TuneOptions
 from mixlist.search.trial_verdict import TrialLimits, explain_failed_check
-from mixlist.search.tune_options import TuneOptions
 
 LEAST_BATCHES = 4  # with fewer batches none is held out
 HELD_OUT_DIVISOR = 4  # one batch of every four is held out
