@@ -39,8 +39,6 @@ _MOST_ROUNDS = 40
 _PRECISIONS = ("float16", "bfloat16", "float32")
 _PLACE = FilePlace("export", 1, 1)  # the rules have no file
 _NO_NAME = "has no name of its own, so that no rule can name it: give all nodes different names, and export again"
-
-
 MEASURED_WITH = "the documents of atc, CANN 8.1"
 DEFAULT_LIBRARY = "ascend910b"
 _FRAMEWORK_ONNX = 5

@@ -14,6 +14,6 @@
 - ``overflow_classifier.py``, ``trial_verdict.py``: the outcome of a trial;
 - ``edit_report.py``, ``output_texts.py``, ``tune_result.py``: the report, and the files that it writes.
 
-``repair.py`` searches in the same way for the fewest nodes of a float16 model to raise to float32: ``rule_plans.py``
-and ``raised_groups.py`` say what one edit is, ``clips.py`` makes Clips instead.
+``repair.py`` searches in the same way for the fewest nodes of a float16 model to raise to float32, and makes Clips
+instead of some; ``repair_result.py`` has its report.
 """
