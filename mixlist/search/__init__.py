@@ -2,8 +2,8 @@
 
 ``tune.py`` runs a tuning from start to end. The other files, in the order in which a tuning needs them:
 
-- ``options.py``, ``validation_data.py``: the arguments of ``mixlist.tune`` and of ``mixlist.repair``, and the data;
-- ``base_check.py``: the check under the given lists, which says whether a search is needed;
+- ``options.py``: the arguments of ``mixlist.tune`` and of ``mixlist.repair``;
+- ``checks.py``: the check under the given lists, which says whether a search is needed, and that on validation data;
 - ``candidates.py``, ``candidate_ranking.py``: the edits that may be tried, the most likely ones first;
 - ``strategy.py``, ``minimal_sets.py``, ``cost_model.py``: the search under each objective;
 - ``trials.py``, ``search_state.py``: one trial for each set of edits, and the file that keeps the outcomes;
@@ -12,7 +12,7 @@
   segments;
 - ``trial_statistics.py``, ``trial_worker.py``: the statistics in the graph, and the runs in worker processes;
 - ``overflow_classifier.py``, ``trial_verdict.py``: the outcome of a trial;
-- ``edit_report.py``, ``output_texts.py``, ``tune_result.py``: the report, and the files that it writes.
+- ``output_texts.py``, ``tune_result.py``: the report, and the files that it writes.
 
 ``repair.py`` searches in the same way for the fewest nodes of a float16 model to raise to float32, and makes Clips
 instead of some; ``repair_result.py`` has its report.
